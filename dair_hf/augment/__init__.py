@@ -1,0 +1,1 @@
+"""Changes of the input: the augmented view of a pair is made here."""

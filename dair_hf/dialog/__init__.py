@@ -1,0 +1,1 @@
+"""Dialog state tracking: readers, belief text, generated dialogs, audit of paired data."""

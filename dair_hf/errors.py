@@ -1,0 +1,11 @@
+"""The errors a user can cause and mend."""
+
+from __future__ import annotations
+
+
+class DataError(ValueError):
+    """Input that cannot be used: the message says where it is, what was found and what to do."""
+
+
+class NonFiniteLossError(FloatingPointError):
+    """A loss became NaN or infinite: the message names the rows it happened on."""

@@ -1,0 +1,1 @@
+"""Metrics that `evaluate.load` reads from the installed package; each is a folder named by its path string here."""
