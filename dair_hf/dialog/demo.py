@@ -1,0 +1,337 @@
+"""Generated MultiWOZ-format dialogues: the demo's data, needing no network and no files.
+
+A dialogue visits one or two of hotel, restaurant and attraction and may end with a taxi between them. The names come
+from a bank that the caller gives, so that the same dialogues can be made with known and with unseen names. All names
+are made up of syllables; a word belongs to exactly one of the three name splits, whatever the seed.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from datasets import Dataset
+
+from dair_hf.dialog.rows import NAME_SLOTS, SYSTEM, USER, Mention, NameEntry, RowBuilder, Utterance
+from dair_hf.errors import DataError
+
+NameBank = Mapping[str, Sequence[str]]
+NAMES_PER_SLOT = 24
+NAME_SPLITS = ("train", "validation", "test")
+
+_ONSETS = ("b", "br", "c", "ch", "d", "dr", "f", "fl", "g", "gr", "h", "j", "k", "l", "m", "n", "p", "pl", "qu", "r")
+_ONSETS += ("s", "sh", "st", "t", "th", "tr", "v", "w", "y", "z")
+_VOWELS = ("a", "e", "i", "o", "u", "ai", "ea", "oo")
+_CODAS = ("", "", "l", "m", "n", "r", "s", "x", "ck", "nd", "rt", "ng")
+_WORDS_IN_A_NAME = (1, 2, 2, 3)
+
+_AREAS = ("north", "south", "east", "west", "centre")
+_PRICES = ("cheap", "moderate", "expensive")
+_STARS = ("2", "3", "4", "5")
+_FOODS = ("indian", "italian", "chinese", "thai", "french", "british")
+_TYPES = ("museum", "park", "college", "theatre", "cinema", "church")
+_PEOPLE = ("1", "2", "3", "4", "5", "6", "7", "8")
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_TIMES = ("09:15", "10:30", "11:45", "12:00", "13:15", "15:30", "17:45", "18:00", "19:15", "20:30")
+
+_VALUES = {
+    "hotel-area": _AREAS,
+    "hotel-pricerange": _PRICES,
+    "hotel-stars": _STARS,
+    "hotel-bookpeople": _PEOPLE,
+    "hotel-bookday": _DAYS,
+    "restaurant-area": _AREAS,
+    "restaurant-pricerange": _PRICES,
+    "restaurant-food": _FOODS,
+    "restaurant-bookpeople": _PEOPLE,
+    "restaurant-booktime": _TIMES,
+    "attraction-area": _AREAS,
+    "attraction-type": _TYPES,
+    "taxi-leaveat": _TIMES,
+}
+
+# The user describes what he wants; "{hotel-area}" stands for a value drawn from the slot's list.
+_SEARCH = {
+    "hotel": (
+        "i need a {hotel-pricerange} hotel in the {hotel-area} .",
+        "find me a hotel with {hotel-stars} stars in the {hotel-area} .",
+        "is there a {hotel-pricerange} hotel with {hotel-stars} stars ?",
+    ),
+    "restaurant": (
+        "i want {restaurant-food} food in the {restaurant-area} .",
+        "is there a {restaurant-pricerange} restaurant in the {restaurant-area} ?",
+        "find me a {restaurant-pricerange} restaurant with {restaurant-food} food .",
+    ),
+    "attraction": (
+        "i would like to see a {attraction-type} .",
+        "is there a {attraction-type} in the {attraction-area} ?",
+        "what can i visit in the {attraction-area} ?",
+    ),
+}
+# "[name]" is the place the turn is about, "[other]" a second one of the same kind.
+_RECOMMEND = ("how about [name] ?", "i recommend [name] .", "[name] would suit you .", "there is [name] .")
+_RECOMMEND_TWO = ("there are [name] and [other] .", "i can offer [other] or [name] .")
+_ACCEPT = {
+    "hotel": (
+        "great , book it for {hotel-bookpeople} people .",
+        "yes , book it from {hotel-bookday} .",
+        "i take that , for {hotel-bookpeople} people from {hotel-bookday} .",
+    ),
+    "restaurant": (
+        "great , a table for {restaurant-bookpeople} people .",
+        "yes , book it at {restaurant-booktime} .",
+        "i take that , for {restaurant-bookpeople} people at {restaurant-booktime} .",
+    ),
+    "attraction": ("that sounds good .", "yes , i want to see that .", "great , thanks ."),
+}
+_CHOOSE = ("i like [name] .", "then i choose [name] .", "let it be [name] .")
+_REQUEST = {
+    "hotel": (
+        "i want to stay at [name] .",
+        "can you book the hotel [name] for {hotel-bookpeople} people ?",
+        "please reserve [name] from {hotel-bookday} .",
+    ),
+    "restaurant": (
+        "i want to eat at [name] .",
+        "book a table at [name] for {restaurant-bookpeople} people .",
+        "can you reserve [name] at {restaurant-booktime} ?",
+    ),
+    "attraction": ("i want to visit [name] .", "tell me about [name] ."),
+}
+_CHANGE = {
+    "hotel": ("i would rather stay at [name] .", "please change the hotel to [name] ."),
+    "restaurant": ("i would rather eat at [name] .", "please change the restaurant to [name] ."),
+    "attraction": ("i would rather visit [name] .", "please change that to [name] ."),
+}
+_DONE = ("done . anything else ?", "it is booked .", "all set . what else ?")
+_TAXI = (
+    "i need a taxi to the {destination} .",
+    "get me a taxi from the {departure} to the {destination} .",
+    "a taxi should take me from the {departure} at {taxi-leaveat} .",
+    "i need a taxi to the {destination} at {taxi-leaveat} .",
+)
+
+
+class _Place(NamedTuple):
+    slot: str
+    name: str
+
+
+def _text_words() -> set[str]:
+    """Every word a dialogue can contain beside names."""
+    texts: list[str] = [*_RECOMMEND, *_RECOMMEND_TWO, *_CHOOSE, *_DONE, *_TAXI]
+    for templates in (_SEARCH, _ACCEPT, _REQUEST, _CHANGE, _VALUES):
+        for group in templates.values():
+            texts.extend(group)
+    return {word for text in texts for word in text.split()} | {"hotel", "restaurant", "attraction"}
+
+
+def _word_split(word: str) -> str:
+    """The name split a word belongs to: a fixed third of all words each."""
+    return NAME_SPLITS[zlib.crc32(word.encode()) % len(NAME_SPLITS)]
+
+
+def _draw_word(rng: random.Random, split: str, taken: set[str]) -> str:
+    while True:
+        syllables = rng.choice((1, 2, 2, 2, 3))
+        word = "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(syllables)) + rng.choice(_CODAS)
+        if 4 <= len(word) <= 8 and word not in taken and _word_split(word) == split:
+            taken.add(word)
+            return word
+
+
+def make_names(split: str, seed: int = 0, names_per_slot: int = NAMES_PER_SLOT) -> dict[str, list[str]]:
+    """Draw a bank of names; no word occurs in two names, nor in two splits.
+
+    Args:
+        split: "train", "validation" or "test"; banks of different splits share no word, whatever their seeds.
+        seed: Of the draw.
+        names_per_slot: Names for each of hotel, restaurant and attraction.
+
+    Returns:
+        Name slot -> names of one to three lower-case words.
+
+    Raises:
+        DataError: There is no such split.
+
+    Example:
+        >>> sorted(make_names("train", seed=0, names_per_slot=2))
+        ['attraction-name', 'hotel-name', 'restaurant-name']
+    """
+    if split not in NAME_SPLITS:
+        raise DataError(f"unknown name split {split!r}; choose one of {', '.join(NAME_SPLITS)}")
+    rng = random.Random(f"names/{split}/{seed}")
+    taken = _text_words()
+    return {
+        slot: [
+            " ".join(_draw_word(rng, split, taken) for _ in range(rng.choice(_WORDS_IN_A_NAME)))
+            for _ in range(names_per_slot)
+        ]
+        for slot in NAME_SLOTS
+    }
+
+
+def train_names(seed: int = 0, names_per_slot: int = NAMES_PER_SLOT) -> dict[str, list[str]]:
+    """The bank of known names: `make_names("train", ...)`."""
+    return make_names("train", seed, names_per_slot)
+
+
+def validation_names(seed: int = 0, names_per_slot: int = NAMES_PER_SLOT) -> dict[str, list[str]]:
+    """A third bank, to choose lambda with: `make_names("validation", ...)`."""
+    return make_names("validation", seed, names_per_slot)
+
+
+def test_names(seed: int = 0, names_per_slot: int = NAMES_PER_SLOT) -> dict[str, list[str]]:
+    """The bank of names no training dialogue holds: `make_names("test", ...)`."""
+    return make_names("test", seed, names_per_slot)
+
+
+test_names.__test__ = False  # type: ignore[attr-defined]  # the name makes pytest take it for a test
+
+
+class _Dialogue:
+    """One dialogue while it is being written."""
+
+    def __init__(self, rng: random.Random, names: NameBank) -> None:
+        self.rng = rng
+        self.bank = names
+        self.utterances: list[Utterance] = []
+        self.mentions: list[Mention] = []
+        self.places: list[_Place] = []
+        self.state: dict[str, str] = {}
+        self.states: dict[int, dict[str, list[str]]] = {}
+
+    def draw_place(self, domain: str) -> _Place:
+        """A place of this domain not yet in the dialogue."""
+        slot = f"{domain}-name"
+        used = {place.name for place in self.places}
+        while True:
+            # One draw a try, so that banks of the same size give the same dialogue but for the names.
+            name = self.rng.choice(self.bank[slot])
+            if name not in used:
+                self.places.append(_Place(slot, name))
+                return self.places[-1]
+
+    def say(self, speaker: str, template: str, **places: _Place) -> None:
+        """Add an utterance; its "{slot}" are drawn and enter the state, its "[role]" become mentions."""
+        text: list[str] = []
+        length = 0
+        for word in template.split():
+            if word.startswith("[") and word.endswith("]"):
+                place = places[word[1:-1]]
+                word = place.name
+                self.mentions.append(Mention(*place, len(self.utterances), length, length + len(word)))
+            elif word.startswith("{") and word.endswith("}"):
+                slot = word[1:-1]
+                word = self.rng.choice(_VALUES[slot])
+                self.state[slot] = word
+            text.append(word)
+            length += len(word) + 1
+        self.utterances.append(Utterance(speaker, " ".join(text)))
+
+    def end_user_turn(self) -> None:
+        """Record the state after the utterance just said."""
+        self.states[len(self.utterances) - 1] = {slot: [value] for slot, value in self.state.items()}
+
+    def user(self, template: str, **places: _Place) -> None:
+        self.say(USER, template, **places)
+        self.end_user_turn()
+
+    def system(self, template: str, **places: _Place) -> None:
+        self.say(SYSTEM, template, **places)
+
+    def visit(self, domain: str) -> None:
+        """A place is found: the user names it, or the system recommends it; then the user may change his mind."""
+        rng = self.rng
+        if rng.random() < 0.4:
+            self.name_place(rng.choice(_REQUEST[domain]), domain)
+        else:
+            self.user(rng.choice(_SEARCH[domain]))
+            place = self.draw_place(domain)
+            if rng.random() < 0.3:
+                self.system(rng.choice(_RECOMMEND_TWO), name=place, other=self.draw_place(domain))
+                self.state[place.slot] = place.name
+                self.user(rng.choice(_CHOOSE), name=place)
+            else:
+                self.system(rng.choice(_RECOMMEND), name=place)
+                self.state[place.slot] = place.name
+                self.user(rng.choice(_ACCEPT[domain]))
+        if rng.random() < 0.2:
+            self.system(rng.choice(_DONE))
+            self.name_place(rng.choice(_CHANGE[domain]), domain)
+
+    def name_place(self, template: str, domain: str) -> None:
+        """The user names a place himself."""
+        place = self.draw_place(domain)
+        self.state[place.slot] = place.name
+        self.user(template, name=place)
+
+    def ride(self, domains: Sequence[str]) -> None:
+        """A taxi between the places found, which the user calls "the hotel" and so on."""
+        departure, destination = self.rng.sample(list(domains), 2) if len(domains) > 1 else (domains[0], domains[0])
+        usable = _TAXI if len(domains) > 1 else tuple(t for t in _TAXI if "{departure}" not in t)
+        template = self.rng.choice(usable)
+        for role, domain in (("departure", departure), ("destination", destination)):
+            if "{" + role + "}" in template:
+                self.state[f"taxi-{role}"] = self.state[f"{domain}-name"]
+                template = template.replace("{" + role + "}", domain)
+        self.user(template)
+
+
+def _check_bank(names: NameBank) -> None:
+    for slot in NAME_SLOTS:
+        bank = names.get(slot, ())
+        if len(set(bank)) < 4 or len(set(bank)) != len(bank) or not all(name.strip() for name in bank):
+            raise DataError(
+                f"names: {slot}: a dialogue needs at least 4 different, non-empty names to draw from, "
+                f"found {len(bank)} ({len(set(bank))} different); give a larger bank"
+            )
+
+
+def generate_dialogs(n_dialogs: int, *, names: NameBank, seed: int = 0, prefix: str = "DEMO") -> Dataset:
+    """Generate dialogues as rows (`dair_hf.dialog.rows.FEATURES`), one per user turn.
+
+    The same seed with banks of the same size gives the same dialogues but for the names.
+
+    Args:
+        n_dialogs: How many dialogues; each gives one to five rows.
+        names: Name slot -> names to draw from, at least four a slot.
+        seed: Of the dialogues.
+        prefix: Of the dialogue ids.
+
+    Returns:
+        The rows, dialogue by dialogue.
+
+    Raises:
+        DataError: `n_dialogs` is not positive, or a slot has too few names.
+
+    Example:
+        >>> rows = generate_dialogs(2, names=train_names(), seed=1)
+        >>> rows[0]["row_id"], rows[0]["history"][0]["speaker"]
+        ('DEMO00000/0', 'user')
+    """
+    if n_dialogs < 1:
+        raise DataError(f"n_dialogs: expected at least 1, found {n_dialogs}; ask for some dialogues")
+    _check_bank(names)
+    rng = random.Random(f"dialogs/{seed}")
+    builder = RowBuilder()
+    for index in range(n_dialogs):
+        dialogue = _Dialogue(rng, names)
+        domains = rng.sample(("hotel", "restaurant", "attraction"), rng.choice((1, 1, 2)))
+        for position, domain in enumerate(domains):
+            if position:
+                dialogue.system(rng.choice(_DONE))
+            dialogue.visit(domain)
+        if rng.random() < 0.4:
+            dialogue.system(rng.choice(_DONE))
+            dialogue.ride(domains)
+        builder.add_dialogue(
+            f"{prefix}{index:05d}",
+            dialogue.utterances,
+            dialogue.states,
+            dialogue.mentions,
+            [NameEntry(place.slot, place.name, [place.name]) for place in dict.fromkeys(dialogue.places)],
+        )
+    return builder.build()
