@@ -1,0 +1,154 @@
+"""From rows with an optional partner to batches in which dimension 0 counts pairs and dimension 1 the views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dair_hf.errors import DataError
+from dair_hf.sample_losses import IGNORE_INDEX
+
+AUGMENTED_PREFIX = "augmented_"
+ROW_ID = "row_id"
+VIEW_MASK = "view_mask"
+
+
+def split_views(feature: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The original view of a row and its augmented view, both under the model's own column names.
+
+    Args:
+        feature: One row: the model's columns, the same with the prefix `augmented_`, optionally `row_id`.
+
+    Returns:
+        `(original, augmented)`; augmented is None where all its columns are None or absent.
+
+    Raises:
+        DataError: The augmented view has other columns than the original, or is there only in part.
+
+    Example:
+        >>> split_views({"row_id": "a/0", "input_ids": [5], "augmented_input_ids": [6]})
+        ({'input_ids': [5]}, {'input_ids': [6]})
+    """
+    original: dict[str, Any] = {}
+    augmented: dict[str, Any] = {}
+    for name, value in feature.items():
+        if name.startswith(AUGMENTED_PREFIX):
+            augmented[name.removeprefix(AUGMENTED_PREFIX)] = value
+        elif name != ROW_ID:
+            original[name] = value
+    present = [name for name, value in augmented.items() if value is not None]
+    if not present:
+        return original, None
+    where = f"row {feature.get(ROW_ID, '(no row_id)')!r}"
+    if unknown := sorted(set(augmented) - set(original)):
+        raise DataError(
+            f"{where}: the augmented view has columns the original has not: {unknown}; "
+            f"a partner carries the original's columns {sorted(original)} with the prefix '{AUGMENTED_PREFIX}'"
+        )
+    if missing := sorted(set(original) - set(present)):
+        raise DataError(
+            f"{where}: the augmented view lacks {missing}; give all of {sorted(original)} with the prefix "
+            f"'{AUGMENTED_PREFIX}', or None in all of them where there is no partner"
+        )
+    return original, augmented
+
+
+class PairCollator:
+    """Collates pairs with any task's own collator.
+
+    The existing views of a batch are collated together by `base_collator` (so both views are padded to one length) and
+    laid out as `[B, V, ...]`: V is 2 if any row has a partner, else 1. `view_mask` `[B, V]` says which views exist;
+    the places of absent views hold 0 (-100 in the labels) and are never run.
+
+    Args:
+        base_collator: What collates single views: a list of `{column: value}` to `{column: tensor [N, ...]}`.
+
+    Raises:
+        DataError: A partner with other columns than its original, or a base collator that returns something else than
+            tensors with one entry a view.
+
+    Example:
+        >>> from transformers import default_data_collator
+        >>> batch = PairCollator(default_data_collator)([
+        ...     {"row_id": "a/0", "x": [1.0, 2.0], "labels": 3, "augmented_x": [4.0, 5.0], "augmented_labels": 6},
+        ...     {"row_id": "a/1", "x": [7.0, 8.0], "labels": 9, "augmented_x": None, "augmented_labels": None},
+        ... ])
+        >>> batch["x"]
+        tensor([[[1., 2.],
+                 [4., 5.]],
+        <BLANKLINE>
+                [[7., 8.],
+                 [0., 0.]]])
+        >>> batch["labels"]
+        tensor([[   3,    6],
+                [   9, -100]])
+        >>> batch["view_mask"]
+        tensor([[ True,  True],
+                [ True, False]])
+        >>> batch["row_id"]
+        ['a/0', 'a/1']
+    """
+
+    def __init__(self, base_collator: Callable[[list[dict[str, Any]]], Mapping[str, Any]]) -> None:
+        self.base_collator = base_collator
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        views: list[dict[str, Any]] = []
+        exists: list[list[bool]] = []
+        for feature in features:
+            original, augmented = split_views(feature)
+            views.append(original)
+            if augmented is not None:
+                views.append(augmented)
+            exists.append([True, augmented is not None])
+        view_mask = torch.tensor(exists)
+        if not view_mask[:, 1].any():
+            view_mask = view_mask[:, :1]
+        batch: dict[str, Any] = {
+            name: self._lay_out(name, values, view_mask, len(views))
+            for name, values in self.base_collator(views).items()
+        }
+        batch[VIEW_MASK] = view_mask
+        if ROW_ID in features[0]:
+            batch[ROW_ID] = [feature[ROW_ID] for feature in features]
+        return batch
+
+    def _lay_out(self, name: str, values: Any, view_mask: Tensor, count: int) -> Tensor:
+        if not isinstance(values, Tensor) or values.ndim == 0 or len(values) != count:
+            found = f"a tensor of shape {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+            raise DataError(
+                f"{type(self.base_collator).__name__}: column {name!r} came back as {found}; the base collator must "
+                f"return tensors with one entry for each of the {count} views of the batch"
+            )
+        if bool(view_mask.all()):
+            return values.reshape(*view_mask.shape, *values.shape[1:])
+        filler = IGNORE_INDEX if name.startswith("label") and not values.is_floating_point() else 0
+        laid_out = values.new_full((*view_mask.shape, *values.shape[1:]), filler)
+        laid_out[view_mask] = values
+        return laid_out
+
+
+def flatten_views(batch: Mapping[str, Any], view_mask: Tensor) -> dict[str, Tensor]:
+    """The views that exist, one row each: `{column: [N, ...]}` with `N = view_mask.sum()`, rows in `[B, V]` order.
+
+    Args:
+        batch: `{column: [B, V, ...]}`; entries that are no tensors and `view_mask` itself are left out.
+        view_mask: `[B, V]` bool.
+
+    Returns:
+        The model's inputs.
+
+    Example:
+        >>> flatten_views({"x": torch.tensor([[1, 2], [3, 0]])}, torch.tensor([[True, True], [True, False]]))
+        {'x': tensor([1, 2, 3])}
+    """
+    # A mask without holes needs no gather: the views are one reshape away.
+    whole = bool(view_mask.all())
+    return {
+        name: values.flatten(0, 1) if whole else values[view_mask]
+        for name, values in batch.items()
+        if isinstance(values, Tensor) and name != VIEW_MASK
+    }

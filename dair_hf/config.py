@@ -1,0 +1,128 @@
+"""DAIRConfig: everything a paired training run is told, validated at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from transformers import Seq2SeqTrainingArguments
+
+from dair_hf.objective import FEATURE_REGULARIZERS, LOSS_EPSILON, METHODS, NORMALIZATIONS, REGULARIZERS
+
+FORWARD_MODES = ("joint", "separate")
+
+
+@dataclass
+class DAIRConfig(Seq2SeqTrainingArguments):
+    """Training arguments of `DAIRTrainer`: those of `Seq2SeqTrainingArguments` and the fields of the objective.
+
+    Raises:
+        ValueError: A value out of range, or two settings that cannot hold together; the message names both.
+
+    Example:
+        >>> DAIRConfig(output_dir="out", method="dair", dair_lambda=0.5, normalization="token").regularizer
+        'sq'
+    """
+
+    method: str = field(
+        default="dair",
+        metadata={
+            "help": "Objective: erm (original views only), da (mean of both views' losses) or dair (da + lambda * R). "
+            "Paper, equations 1 to 4.",
+            "choices": METHODS,
+        },
+    )
+    regularizer: str = field(
+        default="sq",
+        metadata={
+            "help": "R of method dair: sq (squared difference of the roots of the losses: the paper's DAIR), l1 "
+            "(absolute difference of the losses), kl or js (divergence of the output distributions).",
+            "choices": REGULARIZERS,
+        },
+    )
+    dair_lambda: float = field(
+        default=0.5,
+        metadata={
+            "help": "Weight of R, >= 0. Its unit follows `normalization`: with mean target length m, "
+            "lambda_pair = lambda_token * m. The paper's dialog value is 0.5 in token units.",
+        },
+    )
+    normalization: str = field(
+        default="pair",
+        metadata={
+            "help": "pair: sum of f over the rows / rows (the paper's formula); token: losses / target tokens + lambda "
+            "* R / pairs (the authors' dialog code). Denominators are those of the whole optimizer step.",
+            "choices": NORMALIZATIONS,
+        },
+    )
+    loss_epsilon: float = field(
+        default=LOSS_EPSILON,
+        metadata={"help": "Added to the losses inside both roots of R_sq, > 0, nats per row. 1e-7 as released."},
+    )
+    forward_mode: str = field(
+        default="joint",
+        metadata={
+            "help": "joint: both views in one forward; separate: one forward a view, so that batch-norm statistics "
+            "are per view, as in the authors' image code.",
+            "choices": FORWARD_MODES,
+        },
+    )
+    pair_group_by_length: bool = field(
+        default=False,
+        metadata={"help": "Put rows whose longer view has a similar length into one batch; saves padding."},
+    )
+    logging_nan_inf_filter: bool = field(
+        default=False,
+        metadata={
+            "help": "Kept off: a non-finite loss stops training and names the rows, it is never averaged away.",
+        },
+    )
+
+    def __post_init__(self) -> None:
+        for name, choices in (
+            ("method", METHODS),
+            ("regularizer", REGULARIZERS),
+            ("normalization", NORMALIZATIONS),
+            ("forward_mode", FORWARD_MODES),
+        ):
+            value = getattr(self, name)
+            if value not in choices:
+                raise ValueError(f"{name}={value!r} is unknown; use one of {', '.join(choices)}")
+        for name, lowest in (("dair_lambda", 0.0), ("loss_epsilon", math.ulp(0.0))):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not lowest <= value < math.inf:
+                bound = ">= 0" if lowest == 0 else "> 0"
+                raise ValueError(f"{name}={value!r} is out of range; it must be a finite number {bound}")
+        if self.logging_nan_inf_filter:
+            raise ValueError(
+                "logging_nan_inf_filter=True would hide a non-finite loss, which must stop training here; "
+                "leave it at its default, False"
+            )
+        super().__post_init__()
+        if self.label_smoothing_factor:
+            raise ValueError(
+                f"label_smoothing_factor={self.label_smoothing_factor} has no effect beside a per-row sample loss; "
+                "set it to 0 and pass your own smoothed `sample_loss` to DAIRTrainer"
+            )
+        if self.pair_group_by_length and self.train_sampling_strategy != "random":
+            raise ValueError(
+                f"pair_group_by_length=True and train_sampling_strategy={self.train_sampling_strategy!r} both order the "
+                "rows; leave train_sampling_strategy at 'random'"
+            )
+
+    @property
+    def uses_partners(self) -> bool:
+        """Whether the objective looks at the augmented views at all."""
+        return self.method != "erm"
+
+    @property
+    def uses_features(self) -> bool:
+        """Whether R compares output distributions and not losses."""
+        return self.method == "dair" and self.regularizer in FEATURE_REGULARIZERS
+
+    @property
+    def lambda_unit(self) -> str:
+        """The unit of `dair_lambda`, in words."""
+        if self.normalization == "pair":
+            return "per pair: objective = sum of f / rows"
+        return "token: objective = losses / target tokens + lambda * R / pairs"

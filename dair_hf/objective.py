@@ -1,0 +1,273 @@
+"""The DAIR objective: pure functions of per-row losses. They see no model, no batch and no device.
+
+With `l` and `l~` the losses of an original row and its augmented partner (nats per row, token losses summed):
+
+    ERM      f = l
+    DA-ERM   f = 1/2 l + 1/2 l~
+    DAIR     f = 1/2 l + 1/2 l~ + lambda * R
+    no partner: f = l, whatever the method
+
+Source: Huang et al., "Robustness through Data Augmentation Loss Consistency", TMLR 2022, equations (1) to (4).
+"""
+
+from __future__ import annotations
+
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+METHODS = ("erm", "da", "dair")
+LOSS_REGULARIZERS = ("sq", "l1")
+FEATURE_REGULARIZERS = ("kl", "js")
+REGULARIZERS = LOSS_REGULARIZERS + FEATURE_REGULARIZERS
+NORMALIZATIONS = ("pair", "token")
+LOSS_EPSILON = 1e-7
+
+
+class PairTerms(NamedTuple):
+    """What a batch of rows contributes, unreduced; every field is `[B]`.
+
+    Attributes:
+        original: Loss of the original view, nats per row; 0 where the row has no valid target.
+        augmented: Loss of the augmented view, nats per row; 0 where there is no partner.
+        consistency: R of the pair; 0 where there is no partner.
+        has_partner: Whether the row is a pair (bool).
+    """
+
+    original: Tensor
+    augmented: Tensor
+    consistency: Tensor
+    has_partner: Tensor
+
+
+class Counts(NamedTuple):
+    """The denominators of one optimizer step: all micro-batches of the accumulation window, all ranks.
+
+    Attributes:
+        rows: Number of rows, with and without partner.
+        pairs: Number of rows with a partner.
+        tokens: Number of target tokens in all views that are trained on.
+    """
+
+    rows: Tensor
+    pairs: Tensor
+    tokens: Tensor
+
+
+def squared_root_consistency(original: Tensor, augmented: Tensor, epsilon: float = LOSS_EPSILON) -> Tensor:
+    """`R_sq = (sqrt(l + epsilon) - sqrt(l~ + epsilon))^2`, the paper's DAIR-SQ (equation 3).
+
+    Args:
+        original: Losses `l >= 0`, `[B]`, nats per row.
+        augmented: Losses `l~ >= 0`, `[B]`.
+        epsilon: Added inside both roots, so that the gradient stays finite where a loss is 0.
+
+    Returns:
+        `[B]`, nats per row. Value and gradient are finite for all non-negative losses; both are 0 where they agree.
+
+    Example:
+        >>> squared_root_consistency(torch.tensor([4.0]), torch.tensor([1.0]), epsilon=0.0)
+        tensor([1.])
+    """
+    return (torch.sqrt(original + epsilon) - torch.sqrt(augmented + epsilon)).square()
+
+
+def absolute_consistency(original: Tensor, augmented: Tensor) -> Tensor:
+    """`R_l1 = |l - l~|`, the paper's DAIR-L1 (equation 2). It is never smaller than `R_sq`.
+
+    Args:
+        original: Losses, `[B]`, nats per row.
+        augmented: Losses, `[B]`.
+
+    Returns:
+        `[B]`, nats per row; the subgradient where the losses agree is 0.
+
+    Example:
+        >>> absolute_consistency(torch.tensor([4.0]), torch.tensor([1.0]))
+        tensor([3.])
+    """
+    return (original - augmented).abs()
+
+
+def kl_consistency(original: Tensor, augmented: Tensor) -> Tensor:
+    """`R_kl = KL(F(x) || F(x~)) = sum_v p_v (log p_v - log q_v)`: feature consistency (section 2 of the paper).
+
+    Args:
+        original: Log-probabilities `log p`, `[..., V]`.
+        augmented: Log-probabilities `log q`, `[..., V]`.
+
+    Returns:
+        `[...]`, nats. Classes with `p_v = 0` contribute 0.
+
+    Example:
+        >>> p, q = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.25, 0.75]]).log()
+        >>> round(kl_consistency(p, q).item(), 4)
+        0.1438
+    """
+    return torch.nn.functional.kl_div(augmented, original, reduction="none", log_target=True).sum(-1)
+
+
+def js_consistency(original: Tensor, augmented: Tensor) -> Tensor:
+    """`R_js = 1/2 KL(p || m) + 1/2 KL(q || m)` with `m = (p + q) / 2`: Jensen-Shannon, symmetric, at most log 2.
+
+    Args:
+        original: Log-probabilities `log p`, `[..., V]`.
+        augmented: Log-probabilities `log q`, `[..., V]`.
+
+    Returns:
+        `[...]`, nats.
+
+    Example:
+        >>> p, q = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.25, 0.75]]).log()
+        >>> round(js_consistency(p, q).item(), 4)
+        0.0338
+    """
+    mixture = torch.logaddexp(original, augmented) - torch.log(original.new_tensor(2.0))
+    return 0.5 * (kl_consistency(original, mixture) + kl_consistency(augmented, mixture))
+
+
+def align_targets(original: list[int], augmented: list[int]) -> tuple[list[int], list[int]]:
+    """Positions of two target sequences at which their output distributions may be compared.
+
+    The rule, "matching blocks": tokens that both sequences share in order align one to one (longest matching blocks,
+    as `difflib` finds them); where a block of one is *replaced* by a block of the other (the old and the new name)
+    its tokens align from the left, up to the shorter; tokens that were only inserted or deleted align with nothing.
+
+    Args:
+        original: Target token ids without padding.
+        augmented: Target token ids without padding.
+
+    Returns:
+        Two lists of equal length: positions in `original` and the positions in `augmented` they are compared with.
+
+    Example:
+        >>> align_targets([1, 7, 7, 2, 9], [1, 8, 2, 9])
+        ([0, 1, 3, 4], [0, 1, 2, 3])
+    """
+    left: list[int] = []
+    right: list[int] = []
+    for tag, start, end, other_start, other_end in SequenceMatcher(
+        None, original, augmented, autojunk=False
+    ).get_opcodes():
+        if tag in ("equal", "replace"):
+            length = min(end - start, other_end - other_start)
+            left.extend(range(start, start + length))
+            right.extend(range(other_start, other_start + length))
+    return left, right
+
+
+def gradient_weights(
+    original: Tensor,
+    augmented: Tensor,
+    dair_lambda: float | Tensor,
+    regularizer: str = "sq",
+    epsilon: float = LOSS_EPSILON,
+) -> tuple[Tensor, Tensor]:
+    """The weights of `grad f = c grad l + c~ grad l~`, in the units of `normalization="pair"`.
+
+    R_sq: `c = 1/2 + lambda (1 - sqrt(l~ / l))`, `c~ = 1/2 + lambda (1 - sqrt(l / l~))` (epsilon inside the roots).
+    R_l1: `c = 1/2 + lambda sign(l - l~)`, `c~ = 1/2 - lambda sign(l - l~)`.
+    A negative weight means that the easier view is *unlearned* to meet the harder one.
+
+    Args:
+        original: Losses, `[B]`, nats per row.
+        augmented: Losses, `[B]`.
+        dair_lambda: Non-negative; pair units.
+        regularizer: "sq" or "l1".
+        epsilon: As in `squared_root_consistency`.
+
+    Returns:
+        `(c, c~)`, each `[B]`.
+
+    Raises:
+        ValueError: The regularizer is not a function of the two losses.
+
+    Example:
+        >>> gradient_weights(torch.tensor([4.0]), torch.tensor([1.0]), 1.0, epsilon=0.0)
+        (tensor([1.]), tensor([-0.5000]))
+    """
+    if regularizer == "sq":
+        ratio = torch.sqrt((augmented + epsilon) / (original + epsilon))
+        return 0.5 + dair_lambda * (1 - ratio), 0.5 + dair_lambda * (1 - 1 / ratio)
+    if regularizer == "l1":
+        sign = torch.sign(original - augmented)
+        return 0.5 + dair_lambda * sign, 0.5 - dair_lambda * sign
+    raise ValueError(f"regularizer={regularizer!r} is no function of the two losses; use one of {LOSS_REGULARIZERS}")
+
+
+def pair_objective(terms: PairTerms, method: str = "dair", dair_lambda: float = 0.0) -> Tensor:
+    """`f` of every row (equation 4): the paper's objective before any reduction.
+
+    Args:
+        terms: Unreduced terms, each `[B]`.
+        method: "erm", "da" or "dair".
+        dair_lambda: Weight of the consistency, pair units, used by "dair" only.
+
+    Returns:
+        `[B]`, nats per row.
+
+    Raises:
+        ValueError: Unknown method.
+
+    Example:
+        >>> one = torch.ones(2)
+        >>> terms = PairTerms(4 * one, one, one, torch.tensor([True, False]))
+        >>> pair_objective(terms, "dair", dair_lambda=2.0)
+        tensor([4.5000, 4.0000])
+    """
+    if method not in METHODS:
+        raise ValueError(f"method={method!r} is unknown; use one of {METHODS}")
+    if method == "erm":
+        return terms.original
+    paired = 0.5 * (terms.original + terms.augmented)
+    if method == "dair":
+        paired = paired + dair_lambda * terms.consistency
+    return torch.where(terms.has_partner, paired, terms.original)
+
+
+def normalized_objective(
+    terms: PairTerms,
+    counts: Counts,
+    method: str = "dair",
+    dair_lambda: float = 0.0,
+    normalization: str = "pair",
+) -> Tensor:
+    """The share of the step's objective that these rows contribute; the shares of all micro-batches and ranks add up.
+
+    "pair" (the paper): `sum_b f_b / rows`.
+    "token" (the authors' dialog code): `sum_b (l_b + l~_b) / tokens + lambda * sum_b R_b / pairs`.
+    With `m` the mean number of target tokens a view, `lambda_pair = lambda_token * m`.
+
+    Args:
+        terms: Unreduced terms of this micro-batch, each `[B]`.
+        counts: Denominators of the whole optimizer step, as tensors or numbers.
+        method: "erm", "da" or "dair".
+        dair_lambda: Weight of the consistency, in the units of the normalization.
+        normalization: "pair" or "token".
+
+    Returns:
+        A scalar tensor.
+
+    Raises:
+        ValueError: Unknown method or normalization.
+
+    Example:
+        >>> terms = PairTerms(torch.tensor([4.0]), torch.tensor([1.0]), torch.tensor([1.0]), torch.tensor([True]))
+        >>> normalized_objective(terms, Counts(*torch.tensor([1, 1, 10])), "dair", 0.5, "token")
+        tensor(1.)
+    """
+    if normalization == "pair":
+        return pair_objective(terms, method, dair_lambda).sum() / counts.rows
+    if normalization != "token":
+        raise ValueError(f"normalization={normalization!r} is unknown; use one of {NORMALIZATIONS}")
+    if method not in METHODS:
+        raise ValueError(f"method={method!r} is unknown; use one of {METHODS}")
+    losses = terms.original.sum()
+    if method != "erm":
+        losses = losses + terms.augmented.sum()
+    objective = losses / torch.as_tensor(counts.tokens).clamp(min=1)
+    if method == "dair":
+        objective = objective + dair_lambda * terms.consistency.sum() / torch.as_tensor(counts.pairs).clamp(min=1)
+    return objective

@@ -1,0 +1,167 @@
+"""Per-row losses: `(model outputs, labels) -> [rows]`, float32 at least, summed over the targets of a row.
+
+A sample loss is any callable of that shape. One whose targets are the *next* input tokens says so with a true attribute
+`shifts_labels`, so that the first label of a row is not counted as a target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+IGNORE_INDEX = -100
+SampleLoss = Callable[[Any, Tensor], Tensor]
+
+
+def full_precision(values: Tensor) -> Tensor:
+    """`values` in float32, or in float64 where they already are.
+
+    Args:
+        values: Any floating tensor.
+
+    Returns:
+        The same values; half precisions are widened.
+    """
+    return values if values.dtype == torch.float64 else values.float()
+
+
+def _token_nll(logits: Tensor, labels: Tensor) -> Tensor:
+    """Sum of `-log p(label)` over the valid positions of each row: `[N, T, V], [N, T] -> [N]`."""
+    flat = functional.cross_entropy(
+        full_precision(logits).reshape(-1, logits.shape[-1]),
+        labels.reshape(-1),
+        reduction="none",
+        ignore_index=IGNORE_INDEX,
+    )
+    return flat.view(labels.shape).sum(-1)
+
+
+def seq2seq_nll(outputs: Any, labels: Tensor) -> Tensor:
+    """`l = -sum_t log p(y_t | y_<t, x)` of an encoder-decoder: position t of the logits predicts label t.
+
+    Args:
+        outputs: Model outputs with `logits` `[N, T, V]`.
+        labels: `[N, T]` token ids, -100 where there is no target.
+
+    Returns:
+        `[N]`, nats per sequence; 0, connected to the graph, for a row without valid target.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> seq2seq_nll(SimpleNamespace(logits=torch.zeros(1, 2, 4)), torch.tensor([[3, -100]]))
+        tensor([1.3863])
+    """
+    return _token_nll(outputs.logits, labels)
+
+
+def causal_nll(outputs: Any, labels: Tensor) -> Tensor:
+    """`l = -sum_t log p(y_t | y_<t)` of a decoder-only model: position t of the logits predicts label t + 1.
+
+    Args:
+        outputs: Model outputs with `logits` `[N, T, V]`.
+        labels: `[N, T]` token ids aligned with the inputs, -100 on the prompt and the padding.
+
+    Returns:
+        `[N]`, nats per sequence; 0, connected to the graph, for a row without valid target.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> causal_nll(SimpleNamespace(logits=torch.zeros(1, 3, 4)), torch.tensor([[-100, 2, -100]]))
+        tensor([1.3863])
+    """
+    return _token_nll(outputs.logits[:, :-1], labels[:, 1:])
+
+
+causal_nll.shifts_labels = True  # type: ignore[attr-defined]
+
+
+def cross_entropy(outputs: Any, labels: Tensor) -> Tensor:
+    """`l = -log p(y | x)` of a classifier.
+
+    Args:
+        outputs: Model outputs with `logits` `[N, C]`.
+        labels: `[N]` class ids, -100 where there is no target.
+
+    Returns:
+        `[N]`, nats.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> cross_entropy(SimpleNamespace(logits=torch.zeros(1, 10)), torch.tensor([7]))
+        tensor([2.3026])
+    """
+    return functional.cross_entropy(
+        full_precision(outputs.logits), labels, reduction="none", ignore_index=IGNORE_INDEX
+    )
+
+
+def binary_cross_entropy(outputs: Any, labels: Tensor) -> Tensor:
+    """`l = -y log s(z) - (1 - y) log(1 - s(z))` of a binary classifier with one logit.
+
+    Args:
+        outputs: Model outputs with `logits` `[N]` or `[N, 1]`.
+        labels: `[N]` of 0 and 1 (or soft targets between).
+
+    Returns:
+        `[N]`, nats.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> binary_cross_entropy(SimpleNamespace(logits=torch.zeros(1, 1)), torch.tensor([1]))
+        tensor([0.6931])
+    """
+    logits = full_precision(outputs.logits).reshape(labels.shape)
+    return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
+
+
+def squared_error(outputs: Any, labels: Tensor) -> Tensor:
+    """`l = (y - f(x))^2` of a regression model.
+
+    Args:
+        outputs: Model outputs with `logits` `[N]` or `[N, 1]`.
+        labels: `[N]`, real.
+
+    Returns:
+        `[N]`, in squared units of the target.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> squared_error(SimpleNamespace(logits=torch.tensor([[1.0]])), torch.tensor([3.0]))
+        tensor([4.])
+    """
+    predictions = full_precision(outputs.logits).reshape(labels.shape)
+    return (predictions - labels.to(predictions.dtype)).square()
+
+
+def huber(outputs: Any, labels: Tensor, delta: float = 1.0) -> Tensor:
+    """`l = e^2 / 2` for `|e| <= delta`, else `delta (|e| - delta / 2)`, with `e = f(x) - y`.
+
+    Args:
+        outputs: Model outputs with `logits` `[N]` or `[N, 1]`.
+        labels: `[N]`, real.
+        delta: Where the loss turns linear, in units of the target.
+
+    Returns:
+        `[N]`.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> huber(SimpleNamespace(logits=torch.tensor([[1.0]])), torch.tensor([4.0]))
+        tensor([2.5000])
+    """
+    predictions = full_precision(outputs.logits).reshape(labels.shape)
+    return functional.huber_loss(predictions, labels.to(predictions.dtype), reduction="none", delta=delta)
+
+
+SAMPLE_LOSSES: dict[str, SampleLoss] = {
+    "seq2seq": seq2seq_nll,
+    "causal": causal_nll,
+    "classification": cross_entropy,
+    "binary": binary_cross_entropy,
+    "squared": squared_error,
+    "huber": huber,
+}

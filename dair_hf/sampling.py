@@ -1,0 +1,149 @@
+"""Which pairs an epoch shows, and in which order: redrawn partners and batches of similar length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow.compute
+import torch
+
+from dair_hf.collator import AUGMENTED_PREFIX
+from dair_hf.errors import DataError
+
+MEGABATCH = 50  # batches that are sorted together: long enough to save padding, short enough to stay random
+
+
+class EpochPairs(torch.utils.data.Dataset[dict[str, Any]]):
+    """Training pairs whose partners are drawn anew each epoch.
+
+    Args:
+        draw: Epoch number -> the pairs of that epoch, as a `datasets.Dataset`. Cached `Dataset.map` results make it
+            cheap to call again. Every epoch must hold the same rows.
+
+    Raises:
+        DataError: An epoch has another number of rows than the first.
+
+    Example:
+        >>> pairs = EpochPairs(lambda epoch: datasets.Dataset.from_dict({"x": [epoch, epoch]}))
+        >>> pairs.set_epoch(3)
+        >>> pairs[0]
+        {'x': 3}
+    """
+
+    def __init__(self, draw: Callable[[int], datasets.Dataset]) -> None:
+        self.draw = draw
+        self.epoch = 0
+        self.pairs = draw(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Show the pairs of `epoch` from now on."""
+        if epoch == self.epoch:
+            return
+        pairs = self.draw(epoch)
+        if len(pairs) != len(self.pairs):
+            raise DataError(
+                f"epoch {epoch} was drawn with {len(pairs)} rows, epoch {self.epoch} with {len(self.pairs)}; "
+                "every epoch must hold the same rows, with other partners"
+            )
+        self.pairs, self.epoch = pairs, epoch
+
+    @property
+    def column_names(self) -> list[str]:
+        """Columns of the current epoch's pairs."""
+        return self.pairs.column_names
+
+    def select_columns(self, columns: list[str]) -> EpochPairs:
+        """The same pairs with these columns only, in every epoch."""
+        draw, selected = self.draw, EpochPairs.__new__(EpochPairs)
+        selected.draw = lambda epoch: draw(epoch).select_columns(columns)
+        selected.epoch, selected.pairs = self.epoch, self.pairs.select_columns(columns)
+        return selected
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.pairs[index]
+
+    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
+        return self.pairs.__getitems__(indices)
+
+
+def view_lengths(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids") -> np.ndarray:
+    """Length of the longer view of every row.
+
+    Args:
+        pairs: Paired rows.
+        column: Name of the list column that is measured.
+
+    Returns:
+        `[N]` int64, in entries of the column (tokens).
+
+    Raises:
+        DataError: The column is missing or holds no lists.
+
+    Example:
+        >>> rows = {"input_ids": [[1], [1, 2]], "augmented_input_ids": [[1, 2, 3], None]}
+        >>> view_lengths(datasets.Dataset.from_dict(rows))
+        array([3, 2])
+    """
+    dataset = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
+    if column not in dataset.column_names:
+        raise DataError(f"column {column!r} is missing, the data has {dataset.column_names}; bucketing by length needs it")
+    longest = np.zeros(len(dataset), dtype=np.int64)
+    for name in (column, AUGMENTED_PREFIX + column):
+        if name not in dataset.column_names:
+            continue
+        table = dataset.select_columns([name]).with_format("arrow")[:]
+        try:
+            lengths = pyarrow.compute.list_value_length(table[name])
+        except pyarrow.ArrowNotImplementedError as error:
+            if pyarrow.types.is_null(table[name].type):
+                continue  # no row of this data has a partner
+            raise DataError(f"column {name!r} holds {table[name].type}, not lists; bucketing by length needs lists") from error
+        longest = np.maximum(longest, lengths.fill_null(0).to_numpy())
+    return longest
+
+
+class PairLengthSampler(torch.utils.data.Sampler[int]):
+    """A new random order each epoch in which neighbours have similar lengths, so that batches carry little padding.
+
+    Rows are shuffled, sorted by length within stretches of `MEGABATCH` batches, and the batches shuffled again; the
+    one ragged batch stays last. The order depends on `(seed, epoch)` only: the same on every rank and after a resume.
+
+    Args:
+        lengths: Length of the longer view of every row, `[N]`.
+        batch_size: Rows that are run together, over all ranks.
+        seed: Seed of the order.
+
+    Example:
+        >>> sampler = PairLengthSampler([1, 9, 1, 9], batch_size=2)
+        >>> sorted(sorted(list(sampler)[i:i + 2]) for i in (0, 2))
+        [[0, 2], [1, 3]]
+    """
+
+    def __init__(self, lengths: Sequence[int] | np.ndarray, batch_size: int, seed: int = 0) -> None:
+        self.lengths = np.asarray(lengths)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Give the order of `epoch` from now on."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = np.random.default_rng([self.seed, self.epoch])
+        order = generator.permutation(len(self.lengths))
+        stretch = self.batch_size * MEGABATCH
+        # One stable sort: by stretch first, by falling length within it.
+        order = order[np.lexsort((-self.lengths[order], np.arange(len(order)) // stretch))]
+        whole = len(order) // self.batch_size * self.batch_size
+        batches = generator.permutation(order[:whole].reshape(-1, self.batch_size))
+        yield from np.concatenate([batches.ravel(), order[whole:]]).tolist()
