@@ -1,0 +1,48 @@
+# `make help` lists what there is to do. Every target works from a fresh clone: what it needs is installed first.
+
+PYTHON ?= python3
+VENV ?= .venv
+EXTRAS ?= dev
+CONFIG ?= recipes/configs/demo.yaml
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+comma := ,
+STAMP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
+
+# Nothing after the install needs a network. A recipe that fetches a model from the Hub is run by hand, without make.
+OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@printf '\n  Variables: PYTHON=%s VENV=%s EXTRAS=%s PYTEST_ARGS=%s\n' '$(PYTHON)' '$(VENV)' '$(EXTRAS)' '$(PYTEST_ARGS)'
+
+install: $(STAMP) ## Create the virtual environment and install the library, once
+
+# The stamp holds the time of the last install: it is repeated only when the requirements change.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+demo: $(STAMP) ## Train and compare the methods on generated dialogues; writes outputs/demo
+	$(OFFLINE) $(BIN)/accelerate launch recipes/multiwoz_simpletod.py --config $(CONFIG)
+
+test: $(STAMP) ## Run the test suite (PYTEST_ARGS="-k hub" for a part of it)
+	$(OFFLINE) $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMP) ## Check style and types: ruff and mypy
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+
+format: $(STAMP) ## Bring the code into shape: ruff's fixes and formatting
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+clean: ## Remove the environment, caches and build leftovers; outputs stay
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
