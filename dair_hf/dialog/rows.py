@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+import gc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import NamedTuple
@@ -125,6 +127,21 @@ class ReadReport:
                 for key in {**self.examples, **other.examples}
             },
         )
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """Keep the cyclic garbage collector from walking the parsed files, which hold no cycles, again and again.
+
+    It takes half of the time that reading takes otherwise. Also a decorator.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def row_id(dialogue_id: str, turn_id: int) -> str:
@@ -260,7 +277,9 @@ class RowBuilder:
 
     def build(self) -> Dataset:
         """The rows so far, in the order in which they were added."""
-        utterances = _struct({"speaker": pa.array(self._speakers, pa.string()), "text": pa.array(self._texts, pa.string())})
+        utterances = _struct(
+            {"speaker": pa.array(self._speakers, pa.string()), "text": pa.array(self._texts, pa.string())}
+        )
         mentions = _struct(
             {
                 "slot": pa.array([mention.slot for mention in self._mentions], pa.string()),

@@ -1,0 +1,384 @@
+"""Which spellings in a dialogue name the same entity, and where in the text they stand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+from dair_hf.dialog.rows import Mention, NameEntry, ReadReport
+from dair_hf.dialog.text import Words, similarity, word_keys, words
+
+Keys = tuple[str, ...]
+
+HOTEL, RESTAURANT, ATTRACTION, PLACE = "hotel", "restaurant", "attraction", "place"
+LIKENESS = 0.82
+LIKENESS_OF_WORDS = 0.6
+SPELLED_OTHERWISE = "name spelled differently in text and state"
+
+
+def _keys(phrases: str) -> frozenset[str]:
+    return frozenset(key for word in phrases.split() for key in word_keys(word))
+
+
+# A name made of such words alone ("the place", "ask", "college") is only a mention where the annotation says so.
+COMMON_WORDS = _keys(
+    "a an and ask at bar bed bb breakfast bridge by cafe cam cambridge center centre church cinema city club college "
+    "dontcare evening for free garden gallery galleria good guest guesthouse hall hotel hotels house in inn is it "
+    "lodge luck museum night nightclub north not of on one park place pool price restaurant school south east west "
+    "station street swimming swimmingpool taxi the theatre to town train airport two university visit with yes no"
+)
+STREET_WORDS = _keys("street road place lane avenue way close square hill parade rd terrace drive")
+_TAILS: dict[str, tuple[Keys, ...]] = {
+    HOTEL: (("bed", "and", "breakfast"), ("b", "and", "b"), ("guest", "house"), ("hotel",), ("house",)),
+    RESTAURANT: (("restaurant",),),
+    PLACE: (("bed", "and", "breakfast"), ("b", "and", "b"), ("guest", "house"), ("hotel",), ("restaurant",)),
+    ATTRACTION: (),
+}
+_LONG_BB, _SHORT_BB = ("bed", "and", "breakfast"), ("b", "and", "b")
+
+
+class Span(NamedTuple):
+    """An annotated place: `text[start:end]` of utterance `turn` fills `slot`, the annotation says with `value`."""
+
+    slot: str
+    value: str
+    turn: int
+    start: int
+    end: int
+
+
+@lru_cache(maxsize=10_000)
+def kind_of(slot: str) -> str:
+    """Hotel, restaurant or attraction for a slot that holds such names, else place.
+
+    Example:
+        >>> kind_of("hotel-name"), kind_of("restaurants_1-restaurant_name"), kind_of("taxi-departure")
+        ('hotel', 'restaurant', 'place')
+    """
+    domain, _, name = slot.lower().partition("-")
+    if "name" in name:
+        for kind in (HOTEL, RESTAURANT, ATTRACTION):
+            if domain.startswith(kind) or name.startswith(kind):
+                return kind
+    return PLACE
+
+
+@lru_cache(maxsize=100_000)
+def name_keys(spelling: str) -> Keys:
+    """The words a name is compared by: no leading "the", "b & b" written out."""
+    keys = tuple(words(spelling).keys)
+    if len(keys) > 1 and keys[0] == "the":
+        keys = keys[1:]
+    for index in range(len(keys) - 2):
+        if keys[index : index + 3] == _SHORT_BB and index > 0:
+            return keys[:index] + _LONG_BB + keys[index + 3 :]
+    return keys
+
+
+@lru_cache(maxsize=100_000)
+def core(keys: Keys, kind: str) -> Keys:
+    """The keys without the words that only say what it is ("acorn" of "acorn guest house")."""
+    if kind in (RESTAURANT, PLACE) and len(keys) > 1 and keys[0] == "restaurant":
+        keys = keys[1:]
+    for tail in _TAILS[kind]:
+        if len(keys) > len(tail) and keys[-len(tail) :] == tail:
+            return keys[: -len(tail)]
+    return keys
+
+
+def is_common(keys: Keys, kind: str) -> bool:
+    """Whether a name consists of common words alone, so that it cannot be told from ordinary text."""
+    return all(key in COMMON_WORDS and not (kind == PLACE and key == "cambridge") for key in keys)
+
+
+@lru_cache(maxsize=200_000)
+def alike(left: Keys, right: Keys) -> float:
+    """Likeness of two sequences of words, 0 where a word has no counterpart."""
+    whole = similarity("".join(left), "".join(right))
+    if whole < LIKENESS:
+        return 0.0
+    if len(left) == len(right):
+        if any(similarity(one, other) < LIKENESS_OF_WORDS for one, other in zip(left, right, strict=True)):
+            return whole if sorted(left) == sorted(right) else 0.0
+        return whole
+    return whole if whole >= 0.92 else 0.0
+
+
+@lru_cache(maxsize=200_000)
+def same_entity(left: Keys, left_kind: str, right: Keys, right_kind: str) -> float:
+    """How surely two names mean the same entity: 0 not, 1 surely.
+
+    Equal words, or equal but for what kind of house it is, or a misspelling, or one a shorter way to say the other.
+    """
+    if left == right or "".join(left) == "".join(right) or sorted(left) == sorted(right):
+        return 1.0
+    left_core, right_core = core(left, left_kind), core(right, right_kind)
+    if not is_common(left_core, left_kind) and (left_core == right_core or left_core == right or left == right_core):
+        return 0.99
+    if PLACE not in (left_kind, right_kind) and left_kind != right_kind:
+        return 0.0
+    if likeness := max(alike(left_core, right_core), alike(left, right)):
+        return likeness if len("".join(left_core)) >= 5 and len("".join(right_core)) >= 5 else 0.0
+    if left_kind == right_kind == PLACE:
+        return 0.0
+    short, long = sorted((left, right), key=len)
+    shorter_kind = left_kind if short == left else right_kind
+    if len(short) < len(long) and not is_common(short, HOTEL) and (len(short) > 1 or shorter_kind != PLACE):
+        heads = range(len(long) - len(short) + 1 if len(short) > 1 else 1)
+        if any(long[head : head + len(short)] == short for head in heads):
+            return 0.5
+    return 0.0
+
+
+@dataclass(eq=False)
+class Entity:
+    """One name-like entity of a dialogue, as it is collected."""
+
+    slot: str
+    kind: str
+    keys: dict[Keys, None] = field(default_factory=dict)
+    state_spellings: Counter[str] = field(default_factory=Counter)
+    text_spellings: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def name(self) -> str:
+        """The spelling most frequent in the states, else in the text, lower-cased; empty before the first is known."""
+        spellings = self.state_spellings or self.text_spellings
+        counts: Counter[str] = Counter()
+        for spelling, count in spellings.items():
+            counts[spelling.lower()] += count
+        return max(counts, key=counts.__getitem__, default="")
+
+    def entry(self) -> NameEntry:
+        """The entity as the row names it."""
+        forms = dict.fromkeys([self.name, *self.state_spellings, *self.text_spellings])
+        return NameEntry(self.slot, self.name, list(forms))
+
+
+class NameLinker:
+    """Collects the names of one dialogue and finds them in its text.
+
+    Example:
+        >>> linker = NameLinker()
+        >>> linker.add("hotel-name", "warkworth house")
+        >>> texts = ["is the Wartworth free?", "The Warkworth House is."]
+        >>> mentions, names = linker.link(texts, [Span("hotel-name", "wartworth", 0, 7, 16)])
+        >>> [texts[mention.turn][mention.start:mention.end] for mention in mentions], names[0].name
+        (['Wartworth', 'Warkworth House'], 'warkworth house')
+    """
+
+    def __init__(self) -> None:
+        self._entities: list[Entity] = []
+        self._by_keys: dict[Keys, Entity] = {}
+
+    def add(self, slot: str, spelling: str, in_state: bool = True) -> None:
+        """Add a name that fills `slot`: of a state or, with `in_state` false, from an annotation of the text."""
+        entity = self._entity(slot, spelling)
+        if entity is not None:
+            (entity.state_spellings if in_state else entity.text_spellings)[spelling] += 1
+
+    def _entity(self, slot: str, spelling: str, create: bool = True) -> Entity | None:
+        keys = name_keys(spelling)
+        if not keys:
+            return None
+        kind = kind_of(slot)
+        found = self._by_keys.get(keys)
+        if found is None or (found.kind != kind and PLACE not in (found.kind, kind)):
+            found = self._closest(keys, kind)
+        if found is None:
+            if not create:
+                return None
+            found = Entity(slot, kind)
+            self._entities.append(found)
+        found.keys.setdefault(keys)
+        self._by_keys.setdefault(keys, found)
+        return found
+
+    def _closest(self, keys: Keys, kind: str) -> Entity | None:
+        scored = [
+            (max(same_entity(keys, kind, other, entity.kind) for other in entity.keys), entity)
+            for entity in self._entities
+        ]
+        best = max((score for score, _ in scored), default=0.0)
+        winners = [entity for score, entity in scored if score == best]
+        # A short form of several names ("pizza hut") says none of them.
+        return winners[0] if best >= 0.99 or (best > 0 and len(winners) == 1) else None
+
+    def link(
+        self, texts: Sequence[str], spans: Iterable[Span], report: ReadReport | None = None, where: str = ""
+    ) -> tuple[list[Mention], list[NameEntry]]:
+        """Find the names in the text.
+
+        Args:
+            texts: The utterances.
+            spans: Annotated places of names; trimmed to whole words here.
+            report: Where to count what was found.
+            where: The dialogue, for the report.
+
+        Returns:
+            The mentions, in order and without overlap, and the entries of all names, mentioned or not.
+        """
+        found: list[tuple[int, int, int, Entity]] = []
+        for span in sorted(spans, key=lambda span: (kind_of(span.slot) == PLACE, span.turn, span.start)):
+            if (place := self._of_span(span, texts[span.turn])) is not None:
+                found.append(place)
+        tokens = [words(text) for text in texts]
+        found.extend(self._search(tokens, self._index()))
+        kept = _without_overlap(found)
+        mentioned = {id(entity) for *_, entity in kept}
+        missing = [entity for entity in self._entities if entity.kind != PLACE and id(entity) not in mentioned]
+        if missing:
+            kept = _without_overlap([*kept, *self._search_loosely(tokens, missing)])
+        mentions = [self._mention(texts, tokens, *place) for place in kept]
+        named = [entity for entity in self._entities if entity.state_spellings or entity.text_spellings]
+        names = {id(entity): entity.name for entity in named}
+        if report is not None:
+            _count(texts, mentions, kept, named, report, where)
+        rows = [
+            Mention(mention.slot, names[id(entity)], *mention[2:])
+            for mention, (*_, entity) in zip(mentions, kept, strict=True)
+        ]
+        return rows, [entity.entry() for entity in named]
+
+    def _of_span(self, span: Span, text: str) -> tuple[int, int, int, Entity] | None:
+        start, end = span.start, span.end
+        while start < end and not text[start].isalnum():
+            start += 1
+        while end > start and not text[end - 1].isalnum():
+            end -= 1
+        inside = words(text[start:end])
+        value = words(span.value).keys
+        for index in range(len(inside.keys) - len(value) + 1 if value else 0):
+            if inside.keys[index : index + len(value)] == value:
+                start, end = start + inside.starts[index], start + inside.ends[index + len(value) - 1]
+                break
+        if start > 0 and text[start - 1].isalnum():
+            start = max((other for other in words(text).starts if other <= start), default=start)
+        if end < len(text) and text[end].isalnum():
+            end = min((other for other in words(text).ends if other >= end), default=end)
+        surface = text[start:end]
+        keys = name_keys(surface)
+        if not keys:
+            return None
+        create = bool(span.slot) and not is_common(keys, kind_of(span.slot))
+        entity = self._entity(span.slot, surface, create=create)
+        return None if entity is None else (span.turn, start, end, entity)
+
+    def _index(self) -> dict[str, list[tuple[Keys, Entity, bool]]]:
+        index: dict[str, list[tuple[Keys, Entity, bool]]] = {}
+        for entity in self._entities:
+            forms: dict[Keys, bool] = {}
+            for keys in entity.keys:
+                short = core(keys, entity.kind)
+                for form in (keys, short):
+                    if is_common(form, entity.kind) or (form != keys and len("".join(form)) < 4):
+                        continue
+                    forms.setdefault(form, form not in entity.keys)
+                    for place in range(1, len(form) - 2):
+                        if form[place : place + 3] == _LONG_BB:
+                            forms.setdefault(form[:place] + _SHORT_BB + form[place + 3 :], False)
+            for form, shortened in forms.items():
+                index.setdefault(form[0], []).append((form, entity, shortened))
+        for entries in index.values():
+            entries.sort(key=lambda entry: -len(entry[0]))
+        return index
+
+    @staticmethod
+    def _search(
+        tokens: Sequence[Words], index: dict[str, list[tuple[Keys, Entity, bool]]]
+    ) -> list[tuple[int, int, int, Entity]]:
+        found = []
+        for turn, (utterance, starts, ends) in enumerate(tokens):
+            for place, key in enumerate(utterance):
+                if key not in index:
+                    continue
+                for form, entity, shortened in index[key]:
+                    last = place + len(form)
+                    if tuple(utterance[place:last]) != form:
+                        continue
+                    if shortened and last < len(utterance) and utterance[last] in STREET_WORDS:
+                        continue
+                    found.append((turn, starts[place], ends[last - 1], entity))
+                    break
+        return found
+
+    @staticmethod
+    def _search_loosely(
+        tokens: Sequence[Words], entities: Sequence[Entity]
+    ) -> list[tuple[int, int, int, Entity]]:
+        """Misspelled and shortened names, for the entities that exact search did not find anywhere."""
+        found = []
+        for entity in entities:
+            for full in list(entity.keys):
+                target = core(full, entity.kind)
+                if is_common(target, entity.kind) or len("".join(target)) < 5:
+                    continue
+                for turn, (utterance, starts, ends) in enumerate(tokens):
+                    for size in range(max(1, len(target) - 1), len(target) + 2):
+                        for place in range(len(utterance) - size + 1):
+                            window = tuple(utterance[place : place + size])
+                            if window[0][0] != target[0][0] and window[-1][-1] != target[-1][-1]:
+                                continue
+                            if not is_common(window, HOTEL) and (_part_of(window, target) or alike(window, target)):
+                                found.append((turn, starts[place], ends[place + size - 1], entity))
+        return found
+
+    @staticmethod
+    def _mention(
+        texts: Sequence[str], tokens: Sequence[Words], turn: int, start: int, end: int, entity: Entity
+    ) -> Mention:
+        text, name = texts[turn], entity.name
+        has_article = text[start:end].lower().startswith("the ")
+        if name.startswith("the ") and not has_article and text[max(0, start - 4) : start].lower() == "the ":
+            if start == 4 or not text[start - 5].isalnum():
+                start -= 4
+        elif has_article and not name.startswith("the "):
+            start += 4
+            start = next(other for other in tokens[turn].starts if other >= start)
+        if text[start:end].lower().endswith(("'s", "’s")) and not name.endswith("s"):
+            end -= 2
+        entity.text_spellings[text[start:end]] += 1
+        return Mention(entity.slot, name, turn, start, end)
+
+
+def _count(
+    texts: Sequence[str],
+    mentions: Sequence[Mention],
+    kept: Sequence[tuple[int, int, int, Entity]],
+    named: Sequence[Entity],
+    report: ReadReport,
+    where: str,
+) -> None:
+    names = [entity for entity in named if entity.kind != PLACE]
+    surfaces: dict[int, set[Keys]] = {}
+    for mention, (*_, entity) in zip(mentions, kept, strict=True):
+        surfaces.setdefault(id(entity), set()).add(name_keys(texts[mention.turn][mention.start : mention.end]))
+    report.names += len(names)
+    report.names_in_text += sum(id(entity) in surfaces for entity in names)
+    report.mentions += len(mentions)
+    for entity in names:
+        in_state = {name_keys(spelling) for spelling in entity.state_spellings}
+        if in_state and surfaces.get(id(entity), set()) - in_state:
+            report.normalise(SPELLED_OTHERWISE, f"{where}: {entity.name}")
+
+
+def _part_of(window: Keys, target: Keys) -> bool:
+    if len(window) < 2 or len(window) >= len(target):
+        return False
+    return any(target[index : index + len(window)] == window for index in range(len(target) - len(window) + 1))
+
+
+def _without_overlap(found: Iterable[tuple[int, int, int, Entity]]) -> list[tuple[int, int, int, Entity]]:
+    """The longest of what overlaps; of equals the first."""
+    kept: list[tuple[int, int, int, Entity]] = []
+    taken: dict[int, list[tuple[int, int]]] = {}
+    for place in sorted(found, key=lambda place: place[1] - place[2]):
+        turn, start, end, _ = place
+        others = taken.setdefault(turn, [])
+        if all(end <= other_start or start >= other_end for other_start, other_end in others):
+            others.append((start, end))
+            kept.append(place)
+    return sorted(kept, key=lambda place: place[:3])
