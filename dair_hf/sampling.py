@@ -92,7 +92,7 @@ def view_lengths(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids"
     """
     dataset = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
     if column not in dataset.column_names:
-        raise DataError(f"column {column!r} is missing, the data has {dataset.column_names}; bucketing by length needs it")
+        raise DataError(f"bucketing by length needs column {column!r}; the data has {dataset.column_names}")
     longest = np.zeros(len(dataset), dtype=np.int64)
     for name in (column, AUGMENTED_PREFIX + column):
         if name not in dataset.column_names:
@@ -103,7 +103,7 @@ def view_lengths(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids"
         except pyarrow.ArrowNotImplementedError as error:
             if pyarrow.types.is_null(table[name].type):
                 continue  # no row of this data has a partner
-            raise DataError(f"column {name!r} holds {table[name].type}, not lists; bucketing by length needs lists") from error
+            raise DataError(f"bucketing by length: column {name!r} holds {table[name].type}, not lists") from error
         longest = np.maximum(longest, lengths.fill_null(0).to_numpy())
     return longest
 

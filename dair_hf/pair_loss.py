@@ -1,0 +1,210 @@
+"""From a batch of pairs to the terms of the objective: runs the views that exist and counts what they target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dair_hf.collator import VIEW_MASK, flatten_views
+from dair_hf.config import DAIRConfig
+from dair_hf.errors import DataError
+from dair_hf.features import feature_consistency
+from dair_hf.objective import (
+    LOSS_REGULARIZERS,
+    Counts,
+    PairTerms,
+    absolute_consistency,
+    normalized_objective,
+    squared_root_consistency,
+)
+from dair_hf.sample_losses import IGNORE_INDEX, SampleLoss
+
+LABELS = "labels"
+
+
+class PairOutputs(NamedTuple):
+    """What a forward over a batch of pairs gives.
+
+    Attributes:
+        terms: Unreduced terms, each `[B]`.
+        targets: Number of valid targets of every view that was run, `[B, V]` int64.
+        outputs: The model's outputs, rows in `[B, V]` order, existing views only (of the last forward if separate).
+    """
+
+    terms: PairTerms
+    targets: Tensor
+    outputs: Any
+
+
+class _Rows(NamedTuple):
+    losses: Tensor  # [N], in running order
+    logits: Tensor | None  # [N, ...], kept only where R compares features
+    place: Tensor  # [B, V], index into N; -1 where the view was not run
+    outputs: Any
+
+
+class PairLoss:
+    """Losses and counts of batches in the `[B, V, ...]` layout of `PairCollator`.
+
+    Args:
+        args: Method, regularizer, lambda, normalization and forward mode.
+        sample_loss: `(outputs, labels) -> [rows]`.
+        decoder_inputs: What an encoder-decoder derives its decoder inputs from the labels with
+            (`model.prepare_decoder_input_ids_from_labels`); None: the model needs none.
+    """
+
+    def __init__(
+        self, args: DAIRConfig, sample_loss: SampleLoss, decoder_inputs: Callable[..., Tensor] | None = None
+    ) -> None:
+        self.args = args
+        self.sample_loss = sample_loss
+        self.decoder_inputs = decoder_inputs
+        self.shifts_labels = bool(getattr(sample_loss, "shifts_labels", False))
+
+    def target_counts(self, batch: Mapping[str, Any]) -> Tensor:
+        """Number of targets of every view: tokens of a sequence, 1 for a class or a real target.
+
+        Args:
+            batch: A batch of `PairCollator`.
+
+        Returns:
+            `[B, V]` int64; 0 where the view does not exist.
+        """
+        mask, labels = view_mask(batch), batch.get(LABELS)
+        if labels is None or labels.is_floating_point():
+            return mask.long()
+        if labels.ndim == 3 and self.shifts_labels:
+            labels = labels[..., 1:]
+        valid = labels != IGNORE_INDEX
+        return (valid.flatten(2).sum(-1) if labels.ndim > 2 else valid) * mask
+
+    def count(self, batch: Mapping[str, Any]) -> Counts:
+        """Rows, pairs and target tokens of one micro-batch, as the objective counts them.
+
+        A view without valid target makes no pair: its row is trained on as if it had no partner.
+        """
+        targets, rows = self.target_counts(batch), view_mask(batch)[:, 0].sum()
+        if not self.args.uses_partners or targets.shape[1] == 1:
+            return Counts(rows, torch.zeros_like(rows), targets[:, 0].sum())
+        paired = (targets > 0).all(1)
+        return Counts(rows, paired.sum(), targets[:, 0].sum() + (targets[:, 1] * paired).sum())
+
+    def objective(self, terms: PairTerms, counts: Counts) -> Tensor:
+        """The scalar share of these terms in the step's objective."""
+        args = self.args
+        return normalized_objective(terms, counts, args.method, args.dair_lambda, args.normalization)
+
+    def __call__(self, model: nn.Module, batch: Mapping[str, Any], with_partners: bool) -> PairOutputs:
+        """Run the views that exist, in one forward (or one a view, `forward_mode="separate"`).
+
+        Args:
+            model: The model.
+            batch: A batch of `PairCollator`, on the model's device.
+            with_partners: Whether to run the augmented views.
+
+        Returns:
+            Terms, targets and outputs.
+
+        Raises:
+            ValueError: The sample loss does not return one loss a row.
+        """
+        mask, targets = view_mask(batch), self.target_counts(batch)
+        if not with_partners or mask.shape[1] == 1:
+            batch = {name: v[:, :1] if isinstance(v, Tensor) else v for name, v in batch.items()}
+            mask, targets = mask[:, :1], targets[:, :1]
+        rows = self._run(model, batch, mask)
+        losses = rows.losses[rows.place.clamp(min=0)].masked_fill(targets == 0, 0.0)
+        original = losses[:, 0]
+        if mask.shape[1] == 1:
+            absent = torch.zeros_like(original)
+            return PairOutputs(PairTerms(original, absent, absent, absent.bool()), targets, rows.outputs)
+        has_partner = (targets > 0).all(1)
+        augmented = losses[:, 1].masked_fill(~has_partner, 0.0)
+        if self.args.uses_features:
+            consistency = self._feature_consistency(original, has_partner, rows, batch[LABELS])
+        else:
+            consistency = self._loss_consistency(original, augmented, has_partner)
+        return PairOutputs(PairTerms(original, augmented, consistency, has_partner), targets, rows.outputs)
+
+    def _run(self, model: nn.Module, batch: Mapping[str, Any], mask: Tensor) -> _Rows:
+        if not mask.any():
+            # A rank without a row of its own still takes part in the step: one row, which then counts nothing.
+            mask = mask.clone()
+            mask[0, 0] = True
+        place = torch.full(mask.shape, -1, device=mask.device)
+        losses: list[Tensor] = []
+        logits: list[Tensor] = []
+        outputs, start = None, 0
+        for part in self._forwards(mask):
+            inputs = flatten_views(batch, part)
+            labels = inputs.pop(LABELS, None)
+            if self.decoder_inputs is not None and labels is not None and "decoder_input_ids" not in inputs:
+                # Shifted targets, not labels: the model would compute a mean loss from those that nobody wants.
+                inputs["decoder_input_ids"] = self.decoder_inputs(labels=labels)
+            outputs = model(**inputs)
+            count = len(next(iter(inputs.values())))
+            losses.append(_checked(self.sample_loss(outputs, labels), count))  # type: ignore[arg-type]
+            place[part] = torch.arange(start, start + count, device=mask.device)
+            start += count
+            if self.args.uses_features:
+                logits.append(outputs.logits)
+        joined = losses[0] if len(losses) == 1 else torch.cat(losses)
+        return _Rows(joined, torch.cat(logits) if logits else None, place, outputs)
+
+    def _forwards(self, mask: Tensor) -> list[Tensor]:
+        if self.args.forward_mode == "joint" or mask.shape[1] == 1:
+            return [mask]
+        columns = torch.eye(2, dtype=torch.bool, device=mask.device)
+        return [part for part in (mask & columns[0], mask & columns[1]) if part.any()]
+
+    def _loss_consistency(self, original: Tensor, augmented: Tensor, has_partner: Tensor) -> Tensor:
+        args = self.args
+        if args.regularizer not in LOSS_REGULARIZERS:
+            return torch.zeros_like(original)  # a divergence that this method neither trains nor measures
+        # Under ERM and DA-ERM R is only measured.
+        with torch.set_grad_enabled(args.method == "dair" and torch.is_grad_enabled()):
+            if args.regularizer == "sq":
+                consistency = squared_root_consistency(original, augmented, args.loss_epsilon)
+            else:
+                consistency = absolute_consistency(original, augmented)
+            return consistency.masked_fill(~has_partner, 0.0)
+
+    def _feature_consistency(self, original: Tensor, has_partner: Tensor, rows: _Rows, labels: Tensor) -> Tensor:
+        if not has_partner.any():
+            return torch.zeros_like(original)
+        assert rows.logits is not None
+        logits, pairs = rows.logits, labels[has_partner]
+        if self.shifts_labels:
+            logits, pairs = logits[:, :-1], pairs[..., 1:]
+        place = rows.place[has_partner]
+        divergence = feature_consistency(
+            logits[place[:, 0]], logits[place[:, 1]], pairs[:, 0], pairs[:, 1], self.args.regularizer
+        )
+        return torch.zeros_like(original).masked_scatter(has_partner, divergence.to(original.dtype))
+
+
+def view_mask(batch: Mapping[str, Any]) -> Tensor:
+    """The `view_mask` `[B, V]` of a batch.
+
+    Raises:
+        DataError: The batch was not made by a `PairCollator`.
+    """
+    mask = batch.get(VIEW_MASK)
+    if mask is None:
+        raise DataError(
+            f"the batch has no {VIEW_MASK!r}, only {sorted(batch)}; wrap the collator: PairCollator(your_collator)"
+        )
+    return mask
+
+
+def _checked(losses: Any, rows: int) -> Tensor:
+    if not isinstance(losses, Tensor) or losses.shape != (rows,):
+        found = f"shape {list(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+        raise ValueError(
+            f"sample_loss returned {found} for {rows} rows; it must return one loss a row, a tensor [{rows}], "
+            "without reducing over the batch"
+        )
+    return losses

@@ -1,0 +1,173 @@
+"""The views of a paired data set, one after the other, and what follows from which of them were answered right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dair_hf.collator import AUGMENTED_PREFIX, ROW_ID, split_views
+from dair_hf.errors import DataError
+from dair_hf.evaluation import NoPartner, correctness_metrics
+from dair_hf.files import atomic_path
+from dair_hf.sampling import EpochPairs, view_lengths
+
+VARIANTS = ("original", "augmented")
+
+
+class PairViews:
+    """All original views of paired rows, then all augmented views that exist.
+
+    Args:
+        pairs: Paired rows.
+
+    Attributes:
+        has_partner: `[N]` bool.
+        rows: `[M]`, the row of each view.
+        variants: `[M]`, 0 for an original and 1 for an augmented view.
+
+    Raises:
+        DataError: No data, or data without random access.
+
+    Example:
+        >>> views = PairViews(datasets.Dataset.from_dict({"x": [1, 2], "augmented_x": [None, 5]}))
+        >>> list(zip(views.rows.tolist(), views.variants.tolist()))
+        [(0, 0), (1, 0), (1, 1)]
+        >>> views.features([2])
+        [{'x': 5}]
+    """
+
+    def __init__(self, pairs: datasets.Dataset | EpochPairs) -> None:
+        dataset = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
+        if not isinstance(dataset, datasets.Dataset):
+            raise DataError(
+                f"evaluating pairs needs random access to the rows, found a {type(dataset).__name__}; "
+                "pass a datasets.Dataset"
+            )
+        if len(dataset) == 0:
+            raise DataError("the evaluation data set is empty; check the split and the filters before it")
+        self.dataset = dataset
+        self.has_partner = _partner_mask(dataset)
+        partners = self.has_partner.nonzero()[0]
+        self.rows = np.concatenate([np.arange(len(dataset)), partners])
+        self.variants = np.repeat([0, 1], [len(dataset), len(partners)])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def features(self, items: Sequence[int]) -> list[dict[str, Any]]:
+        """The views with these numbers, under the model's own column names."""
+        found = []
+        for row, item in zip(self.dataset.__getitems__([int(self.rows[i]) for i in items]), items, strict=True):
+            view = split_views(row)[self.variants[item]]
+            assert view is not None
+            found.append(view)
+        return found
+
+    def select_columns(self, columns: list[str]) -> PairViews:
+        """The same views with these columns only."""
+        selected = PairViews.__new__(PairViews)
+        selected.dataset = self.dataset.select_columns(columns)
+        selected.has_partner, selected.rows, selected.variants = self.has_partner, self.rows, self.variants
+        return selected
+
+    def lengths(self) -> np.ndarray:
+        """`[M]`, number of input tokens of each view; all 0 where the inputs are no token lists."""
+        if "input_ids" not in self.dataset.column_names:
+            return np.zeros(len(self), dtype=np.int64)
+        both = [view_lengths(self.dataset.select_columns(["input_ids"]))]
+        if self.has_partner.any():
+            name = AUGMENTED_PREFIX + "input_ids"
+            both.append(view_lengths(self.dataset.select_columns([name]), name))
+        return np.array([both[variant][row] for row, variant in zip(self.rows, self.variants, strict=True)])
+
+    def column(self, name: str) -> list[Any]:
+        """The values of column `name` for every view: of `augmented_<name>` for an augmented one.
+
+        Raises:
+            DataError: The data has no such column.
+        """
+        wanted = [name, AUGMENTED_PREFIX + name] if self.has_partner.any() else [name]
+        if missing := [column for column in wanted if column not in self.dataset.column_names]:
+            raise DataError(f"column {missing[0]!r} is missing; the data has {self.dataset.column_names}")
+        values = [self.dataset[column][:] for column in wanted]
+        return [values[variant][row] for row, variant in zip(self.rows, self.variants, strict=True)]
+
+    def judge(
+        self,
+        correct: ArrayLike,
+        clusters: str | None = None,
+        accuracy_name: str = "accuracy",
+        no_partner: NoPartner = "identical",
+        n_bootstrap: int = 1000,
+    ) -> dict[str, Any]:
+        """`evaluation.correctness_metrics` of the correctness of every view.
+
+        Args:
+            correct: `[M]` bool, in the order of the views.
+            clusters: Column whose equal values are resampled together; None: `dialogue_id` where the data has it, else
+                every row on its own.
+            accuracy_name: What stands for "accuracy" in the keys.
+            no_partner: Whether rows without partner enter CM as "identical" pairs, or "exclude" them.
+            n_bootstrap: Resamples of the intervals.
+
+        Returns:
+            As `correctness_metrics`.
+
+        Raises:
+            DataError: Another number of answers than views.
+        """
+        answers = np.asarray(correct)
+        if answers.shape != (len(self),):
+            raise DataError(
+                f"is_correct answered with shape {list(answers.shape)} for {len(self)} predictions; it must return one "
+                "bool for each"
+            )
+        augmented = np.zeros(len(self.dataset), dtype=bool)
+        augmented[self.has_partner] = answers[len(self.dataset) :].astype(bool)
+        if clusters is None and "dialogue_id" in self.dataset.column_names:
+            clusters = "dialogue_id"
+        found = correctness_metrics(
+            answers[: len(self.dataset)].astype(bool),
+            augmented,
+            self.has_partner,
+            self.dataset[clusters][:] if clusters else None,
+            no_partner=no_partner,
+            n_bootstrap=n_bootstrap,
+        )
+        return {key.replace("_accuracy", f"_{accuracy_name}"): value for key, value in found.items()}
+
+    def write(self, path: str | Path, predictions: Sequence[Any], references: Sequence[Any], correct: ArrayLike) -> None:
+        """One JSON line a view: `row_id`, `variant`, `prediction`, `reference`, `correct`; written atomically."""
+        known = ROW_ID in self.dataset.column_names
+        ids = self.dataset[ROW_ID][:] if known else [str(row) for row in range(len(self.dataset))]
+        with atomic_path(path) as scratch, scratch.open("w", encoding="utf-8") as lines:
+            for row, variant, prediction, reference, right in zip(
+                self.rows, self.variants, predictions, references, np.asarray(correct), strict=True
+            ):
+                line = {
+                    "row_id": ids[row],
+                    "variant": VARIANTS[variant],
+                    "prediction": _plain(prediction),
+                    "reference": _plain(reference),
+                    "correct": bool(right),
+                }
+                lines.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def _partner_mask(dataset: datasets.Dataset) -> np.ndarray:
+    """Which rows have a partner, `[N]` bool: those whose augmented columns are not null."""
+    names = [name for name in dataset.column_names if name.startswith(AUGMENTED_PREFIX)]
+    if not names:
+        return np.zeros(len(dataset), dtype=bool)
+    table = dataset.select_columns([names[0]]).with_format("arrow")[:]
+    return table[names[0]].is_valid().to_numpy()
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value

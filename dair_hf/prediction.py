@@ -1,0 +1,230 @@
+"""Predictions for every view of a paired data set: bucketed by length, sharded over ranks, each view once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from dair_hf.errors import DataError
+from dair_hf.sample_losses import IGNORE_INDEX
+
+Feature = dict[str, Any]
+
+
+def predict_in_buckets(
+    lengths: Sequence[int] | np.ndarray,
+    run: Callable[[list[int]], Sequence[Any]],
+    accelerator: Accelerator,
+    batch_size: int,
+    description: str = "Predicting",
+    show_progress: bool = True,
+) -> list[Any]:
+    """Predictions of all items, in their own order, computed in batches of similar length and shared out over ranks.
+
+    Items are sorted by length, longest first (so that memory runs out at once or never), and dealt to the ranks in
+    turn; every rank runs the same number of batches, so that sharded models stay in step.
+
+    Args:
+        lengths: Length of every item, `[N]`.
+        run: Item numbers -> one prediction for each. Called on each rank with that rank's items.
+        accelerator: Knows the ranks.
+        batch_size: Items a call on each rank.
+        description: Label of the progress bar, which the main process shows.
+        show_progress: Whether to show it.
+
+    Returns:
+        N predictions, on every rank.
+
+    Raises:
+        DataError: `run` returned another number of predictions than it got items.
+
+    Example:
+        >>> predict_in_buckets([1, 3, 2], lambda items: [10 * i for i in items], Accelerator(), 2, show_progress=False)
+        [0, 10, 20]
+    """
+    order = np.argsort(-np.asarray(lengths), kind="stable")
+    ranks, rank = accelerator.num_processes, accelerator.process_index
+    share = -(-len(order) // ranks)
+    mine = order[rank::ranks]
+    # A rank that got one item less repeats its last: sharded models need every rank at every forward.
+    spare = np.full(share - len(mine), mine[-1] if len(mine) else (order[-1] if len(order) else 0))
+    mine = np.concatenate([mine, spare]).astype(np.int64)
+    found: dict[int, Any] = {}
+    with tqdm(
+        total=share, desc=description, unit="view", disable=not show_progress or not accelerator.is_main_process
+    ) as bar:
+        for start in range(0, share, batch_size):
+            items = mine[start : start + batch_size].tolist()
+            predictions = run(items)
+            if len(predictions) != len(items):
+                raise DataError(
+                    f"{description}: {len(predictions)} predictions came back for {len(items)} views; "
+                    "a prediction function returns one for each"
+                )
+            found.update(zip(items, predictions, strict=True))
+            bar.update(len(items))
+    for other in gather_object([found]):
+        found.update(other)
+    return [found[item] for item in range(len(order))]
+
+
+def prompt_of(feature: Mapping[str, Any]) -> Feature:
+    """What a decoder-only model is given at generation: the tokens before the first target.
+
+    Args:
+        feature: One view with `input_ids` and `labels` of the same length, -100 on the prompt.
+
+    Returns:
+        The view with its token columns cut before the first target and without labels. A view without any target keeps
+        all its tokens.
+
+    Example:
+        >>> prompt_of({"input_ids": [5, 6, 7], "labels": [-100, -100, 7]})
+        {'input_ids': [5, 6]}
+    """
+    labels = list(feature["labels"])
+    length = next((place for place, label in enumerate(labels) if label != IGNORE_INDEX), len(labels))
+    return {
+        name: values[:length] if hasattr(values, "__len__") and len(values) == len(labels) else values
+        for name, values in feature.items()
+        if name != "labels"
+    }
+
+
+def pad_left(prompts: Sequence[Mapping[str, Any]], pad_token_id: int) -> dict[str, Tensor]:
+    """Left-padded prompts, so that every row ends where generation begins.
+
+    Args:
+        prompts: Views with `input_ids`, each of its own length.
+        pad_token_id: What fills the left side.
+
+    Returns:
+        `input_ids` and `attention_mask`, `[N, T]`.
+
+    Example:
+        >>> pad_left([{"input_ids": [5]}, {"input_ids": [6, 7]}], 0)["input_ids"]
+        tensor([[0, 5],
+                [6, 7]])
+    """
+    longest = max(len(prompt["input_ids"]) for prompt in prompts)
+    input_ids = torch.full((len(prompts), longest), pad_token_id)
+    attention_mask = torch.zeros_like(input_ids)
+    for row, prompt in enumerate(prompts):
+        tokens = torch.as_tensor(prompt["input_ids"])
+        if len(tokens):
+            input_ids[row, -len(tokens) :] = tokens
+            attention_mask[row, -len(tokens) :] = 1
+    return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+
+def strip_generated(tokens: Tensor, prompt_length: int, end_token_ids: Sequence[int], pad_token_id: int) -> list[list[int]]:
+    """The generated ids of every row: after the prompt, up to and without the first end token, without padding.
+
+    Args:
+        tokens: `[N, T]`, as `generate` returns them.
+        prompt_length: Leading positions that are no output (the prompt, or the decoder's start token).
+        end_token_ids: Ids that end a row.
+        pad_token_id: Fills the rows that ended early.
+
+    Returns:
+        N lists of ids.
+
+    Example:
+        >>> strip_generated(torch.tensor([[0, 5, 6, 1, 0], [0, 7, 1, 0, 0]]), 1, [1], 0)
+        [[5, 6], [7]]
+    """
+    ends = set(end_token_ids) | {pad_token_id}
+    rows = []
+    for row in tokens[:, prompt_length:].tolist():
+        length = next((place for place, token in enumerate(row) if token in ends), len(row))
+        rows.append(row[:length])
+    return rows
+
+
+class ViewPredictor:
+    """What a model predicts for single views: generated ids for language models, logits otherwise.
+
+    Args:
+        model: The model, prepared for evaluation.
+        collator: Collates single views.
+        accelerator: Knows device and ranks.
+        generates: Whether to call `generate`; else the forward pass's logits are the prediction.
+        pad_token_id: Padding of prompts and outputs; needed to generate.
+        generation: Arguments of `generate`.
+
+    Example:
+        >>> predictor = ViewPredictor(model, collator, accelerator, generates=True, pad_token_id=0)  # doctest: +SKIP
+        >>> predictor([{"input_ids": [5, 6], "labels": [7, 1]}])  # doctest: +SKIP
+        [[7]]
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        collator: Callable[[list[Feature]], Mapping[str, Any]],
+        accelerator: Accelerator,
+        generates: bool,
+        pad_token_id: int | None = None,
+        generation: Mapping[str, Any] | None = None,
+    ) -> None:
+        if generates and pad_token_id is None:
+            raise DataError(
+                "generation pads its rows, but neither the processing class nor the model's generation config has a "
+                "pad_token_id; pass processing_class=tokenizer with tokenizer.pad_token set"
+            )
+        self.model = model
+        self.collator = collator
+        self.accelerator = accelerator
+        self.generates = generates
+        self.pad_token_id = pad_token_id
+        self.generation = dict(generation or {})
+        self.is_encoder_decoder = bool(getattr(model.config, "is_encoder_decoder", False))
+
+    def __call__(self, features: list[Feature]) -> list[Any]:
+        """One prediction a view: a list of ids, or an array of logits.
+
+        Args:
+            features: Views under the model's column names.
+
+        Returns:
+            As many predictions as views.
+        """
+        if not self.generates:
+            return self._logits(features)
+        inputs = self._generation_inputs(features)
+        prompt_length = 1 if self.is_encoder_decoder else inputs["input_ids"].shape[1]
+        with torch.inference_mode():
+            tokens = self.model.generate(**inputs, **self.generation)
+        end = self.model.generation_config.eos_token_id
+        ends = end if isinstance(end, list) else [end] if end is not None else []
+        return strip_generated(tokens, prompt_length, ends, self.pad_token_id if self.pad_token_id is not None else -1)
+
+    def _generation_inputs(self, features: list[Feature]) -> dict[str, Tensor]:
+        if self.is_encoder_decoder:
+            batch = self.collator(features)
+            inputs = {
+                name: values
+                for name, values in batch.items()
+                if name not in ("labels", "decoder_input_ids", "decoder_attention_mask")
+            }
+        else:
+            assert self.pad_token_id is not None
+            inputs = pad_left([prompt_of(feature) for feature in features], self.pad_token_id)
+        return {name: values.to(self.accelerator.device) for name, values in inputs.items()}
+
+    def _logits(self, features: list[Feature]) -> list[np.ndarray]:
+        batch = {
+            name: values.to(self.accelerator.device)
+            for name, values in self.collator(features).items()
+            if name != "labels"
+        }
+        with torch.inference_mode():
+            logits = self.model(**batch).logits
+        return list(logits.float().cpu().numpy())

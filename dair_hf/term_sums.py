@@ -1,0 +1,88 @@
+"""The logged terms of a run: kept as sums and counts, added up over steps and ranks, divided once at the end."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dair_hf.config import DAIRConfig
+from dair_hf.objective import LOSS_REGULARIZERS, Counts, PairTerms, gradient_weights
+
+
+class TermSums(NamedTuple):
+    """Sums over rows, each a scalar tensor; the names say of what."""
+
+    original: Tensor
+    augmented: Tensor
+    consistency: Tensor
+    rows: Tensor
+    pairs: Tensor
+    unlearned: Tensor
+    rows_without_target: Tensor
+
+
+def sum_terms(terms: PairTerms, targets: Tensor, exists: Tensor, counts: Counts, args: DAIRConfig) -> Tensor:
+    """Sums of one batch.
+
+    A pair counts as unlearned where one of its gradient weights c, c~ is negative (`objective.gradient_weights`, with
+    lambda in pair units: under `normalization="token"` lambda * target tokens of a view).
+
+    Args:
+        terms: Unreduced terms, each `[B]`.
+        targets: Number of targets of every original view, `[B]`.
+        exists: Which rows are real, `[B]` bool (not repeated to even out ranks).
+        counts: Denominators of the optimizer step the batch belongs to.
+        args: The run's configuration.
+
+    Returns:
+        `[7]` float64, the fields of `TermSums`.
+    """
+    unlearned = terms.has_partner.new_zeros(())
+    if args.method == "dair" and args.regularizer in LOSS_REGULARIZERS:
+        weight: float | Tensor = args.dair_lambda
+        if args.normalization == "token":
+            weight = weight * counts.tokens / (2 * torch.as_tensor(counts.pairs).clamp(min=1))
+        weights = gradient_weights(terms.original, terms.augmented, weight, args.regularizer, args.loss_epsilon)
+        unlearned = ((torch.minimum(*weights) < 0) & terms.has_partner).sum()
+    sums = TermSums(
+        original=terms.original.sum(),
+        augmented=terms.augmented.sum(),
+        consistency=terms.consistency.sum(),
+        rows=exists.sum(),
+        pairs=terms.has_partner.sum(),
+        unlearned=unlearned,
+        rows_without_target=(exists & (targets == 0)).sum(),
+    )
+    return torch.stack([value.double() for value in sums])
+
+
+def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
+    """What is logged: means a row and a pair, shares, and the counts they rest on.
+
+    Args:
+        sums: `[7]`, the fields of `TermSums`, over everything since the last log.
+        args: The run's configuration.
+
+    Returns:
+        `loss_original` (nats a row), `loss_augmented` and `consistency` (nats a pair), `partner_share` of the rows,
+        `unlearned_share` of the pairs, `rows`, `pairs`, `rows_without_target`. What has no pair, or is not defined for
+        the method, is left out.
+    """
+    total = TermSums(*sums.tolist())
+    means = {
+        "loss_original": total.original / max(total.rows, 1),
+        "partner_share": total.pairs / max(total.rows, 1),
+        "rows": int(total.rows),
+        "pairs": int(total.pairs),
+        "rows_without_target": int(total.rows_without_target),
+    }
+    if total.pairs:
+        means["loss_augmented"] = total.augmented / total.pairs
+        of_losses = args.regularizer in LOSS_REGULARIZERS
+        if args.uses_features or of_losses:
+            means["consistency"] = total.consistency / total.pairs
+        if args.method == "dair" and of_losses:
+            means["unlearned_share"] = total.unlearned / total.pairs
+    return means

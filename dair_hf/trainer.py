@@ -1,0 +1,485 @@
+"""DAIRTrainer: a Seq2SeqTrainer that trains on, evaluates and reports pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, TrainerCallback, default_data_collator
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
+from transformers.utils import logging
+
+from dair_hf.collator import AUGMENTED_PREFIX, ROW_ID, PairCollator
+from dair_hf.config import DAIRConfig
+from dair_hf.errors import DataError, NonFiniteLossError
+from dair_hf.evaluation import NoPartner
+from dair_hf.model_card import PairReport, write_model_card
+from dair_hf.objective import Counts, PairTerms
+from dair_hf.pair_loss import LABELS, PairLoss, PairOutputs, view_mask
+from dair_hf.pair_views import PairViews
+from dair_hf.prediction import ViewPredictor, predict_in_buckets
+from dair_hf.sample_losses import IGNORE_INDEX, SAMPLE_LOSSES, SampleLoss, causal_nll, seq2seq_nll
+from dair_hf.sampling import EpochPairs, PairLengthSampler, view_lengths
+from dair_hf.term_sums import mean_terms, sum_terms
+
+logger = logging.get_logger(__name__)
+
+IsCorrect = Callable[[list[Any], list[Any]], ArrayLike]
+
+
+class _EpochCallback(TrainerCallback):
+    """Tells the training pairs and their sampler which epoch begins, after a resume as well."""
+
+    def __init__(self, trainer: DAIRTrainer) -> None:
+        self.trainer = trainer
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # A resumed run stands inside its epoch: 2.37 belongs to epoch 2.
+        epoch = math.floor((state.epoch or 0.0) + 1e-9)
+        for part in (self.trainer.train_dataset, self.trainer.pair_sampler):
+            if isinstance(part, (EpochPairs, PairLengthSampler)):
+                part.set_epoch(epoch)
+
+
+class DAIRTrainer(Seq2SeqTrainer):
+    """Trains on pairs with the DAIR objective; everything else is `Seq2SeqTrainer`.
+
+    The objective (equations 1 to 4 of the paper, `objective.normalized_objective`) is normalised by the counts of the
+    whole optimizer step: all micro-batches of the accumulation window and all ranks, a ragged last one included, so
+    the same data gives the same update however it is cut.
+
+    Args:
+        model: Any model whose forward returns what the sample loss needs (`logits` for the named ones).
+        args: A `DAIRConfig`.
+        data_collator: A `PairCollator`, or the task's own collator, which is then wrapped in one. None: padding for
+            sequences where a processing class is given, plain stacking otherwise.
+        train_dataset: Paired rows: a `datasets.Dataset`, an `EpochPairs`, or any torch data set of such rows.
+        eval_dataset: Likewise.
+        processing_class: The tokenizer; decodes predictions and labels.
+        sample_loss: "seq2seq", "causal", "classification", "binary", "squared", "huber", or a callable
+            `(outputs, labels) -> [rows]`.
+        is_correct: The task's correctness `(predictions, references) -> bool [N]`. Where given, `evaluate` runs
+            `evaluate_pairs` as well, so that `metric_for_best_model="eval_cm"` works.
+        references: Column that holds the references of `is_correct` (its partner column is `augmented_<name>`);
+            None: the labels, decoded for language models.
+        **kwargs: As in `Seq2SeqTrainer`.
+
+    Raises:
+        TypeError: `args` is no `DAIRConfig`.
+        ValueError: An unknown sample loss or an unsupported combination of settings.
+
+    Example:
+        >>> trainer = DAIRTrainer(model=model, args=DAIRConfig("out"), train_dataset=pairs)  # doctest: +SKIP
+        >>> trainer.train()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        args: DAIRConfig | None = None,
+        data_collator: Callable[..., Any] | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        *,
+        sample_loss: str | SampleLoss = "seq2seq",
+        is_correct: IsCorrect | None = None,
+        references: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        args = DAIRConfig("tmp_trainer") if args is None else args
+        if not isinstance(args, DAIRConfig):
+            raise TypeError(f"args is a {type(args).__name__}; DAIRTrainer needs a DAIRConfig, which has its fields")
+        self.sample_loss = _resolve_sample_loss(sample_loss)
+        self.is_correct = is_correct
+        self.references = references
+        self.pair_sampler: PairLengthSampler | None = None
+        _refuse_unsupported(args, kwargs)
+        sequences = self.sample_loss in (seq2seq_nll, causal_nll)
+        if data_collator is None:
+            data_collator = (
+                DataCollatorForSeq2Seq(processing_class, model=None)
+                if sequences and processing_class is not None
+                else default_data_collator
+            )
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=data_collator if isinstance(data_collator, PairCollator) else PairCollator(data_collator),
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            **kwargs,
+        )
+        # `compute_loss` divides by the counts of the whole accumulation window itself.
+        self.loss_is_scaled_for_ga = True
+        self.pair_loss = PairLoss(args, self.sample_loss, _decoder_inputs(self.model))
+        self._sums: Tensor | None = None
+        self._evaluated_rows: list[Tensor] = []
+        self.pair_reports: dict[str, PairReport] = {}
+        self.add_callback(_EpochCallback(self))
+
+    # ---- data ----
+
+    def _set_signature_columns_if_needed(self) -> None:
+        if self._signature_columns is None:
+            super()._set_signature_columns_if_needed()
+            assert self._signature_columns is not None
+            self._signature_columns += [AUGMENTED_PREFIX + name for name in self._signature_columns] + [ROW_ID]
+
+    def _remove_unused_columns(self, dataset: datasets.Dataset, description: str | None = None) -> datasets.Dataset:
+        if not self.args.uses_partners and description is not None and description.lower() == "training":
+            # ERM never looks at the partners: they are neither read nor collated.
+            dataset = dataset.select_columns([n for n in dataset.column_names if not n.startswith(AUGMENTED_PREFIX)])
+        return super()._remove_unused_columns(dataset, description=description)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        if not self.args.pair_group_by_length:
+            return super()._get_train_sampler(train_dataset)
+        dataset = train_dataset if train_dataset is not None else self.train_dataset
+        if not isinstance(dataset, (datasets.Dataset, EpochPairs)):
+            raise ValueError(
+                f"pair_group_by_length=True needs the length of every row, but train_dataset is a "
+                f"{type(dataset).__name__}; pass a datasets.Dataset or EpochPairs, or set it to False"
+            )
+        seed = self.args.data_seed if self.args.data_seed is not None else self.args.seed
+        self.pair_sampler = PairLengthSampler(
+            view_lengths(dataset), self.args.train_batch_size * self.args.world_size, seed
+        )
+        return self.pair_sampler
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Any]:
+        """The micro-batches of one optimizer step and the counts of all of them, on all ranks."""
+        batches = []
+        for _ in range(num_batches):
+            batch = next(epoch_iterator, None)
+            if batch is None:
+                break
+            batches.append(batch)
+        if not batches:
+            return batches, None
+        self._mask_repeated_rows(batches[-1])
+        counts = sum(torch.stack(self.pair_loss.count(batch)) for batch in batches)
+        return batches, Counts(*self.accelerator.reduce(counts.to(device), "sum"))
+
+    def _mask_repeated_rows(self, batch: Mapping[str, Any]) -> None:
+        """Drop the rows with which `accelerate` fills up the last batches of an epoch so that ranks stay even.
+
+        They are rows of the first batch once more; counted, they would make the update depend on the number of ranks.
+        """
+        state = self.accelerator.gradient_state
+        if self.accelerator.num_processes == 1 or not state.end_of_dataloader or state.remainder <= 0:
+            return
+        before_me = self.accelerator.process_index * self.args.train_batch_size
+        view_mask(batch)[max(0, state.remainder - before_me) :] = False
+
+    # ---- loss ----
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """The share of the step's objective that this micro-batch contributes.
+
+        Args:
+            model: The (wrapped) model.
+            inputs: A batch of `PairCollator`, on the device.
+            return_outputs: Whether to return the model's outputs (rows in `[B, V]` order, existing views only).
+            num_items_in_batch: `Counts` of the optimizer step; None: those of this batch.
+
+        Returns:
+            A scalar; with `return_outputs` also the outputs.
+
+        Raises:
+            NonFiniteLossError: A loss is NaN or infinite; the message names the rows.
+        """
+        found = self.pair_loss(model, inputs, with_partners=self.args.uses_partners)
+        counts = self.pair_loss.count(inputs) if num_items_in_batch is None else num_items_in_batch
+        loss = self.pair_loss.objective(found.terms, counts)
+        if not torch.isfinite(loss):
+            self._raise_non_finite(found.terms, inputs)
+        if model.training:
+            self._add_to_log(found, inputs, counts)
+        if num_items_in_batch is not None:
+            # Data-parallel engines average the gradients of the ranks; the objective is their sum.
+            loss = loss * self.accelerator.num_processes
+        return (loss, found.outputs) if return_outputs else loss
+
+    def _raise_non_finite(self, terms: PairTerms, batch: Mapping[str, Any]) -> None:
+        broken = ~(torch.isfinite(terms.original) & torch.isfinite(terms.augmented) & torch.isfinite(terms.consistency))
+        places = broken.nonzero().flatten().tolist()
+        ids = batch.get(ROW_ID, [f"row {place} of the batch" for place in range(len(broken))])
+        raise NonFiniteLossError(
+            f"the loss of {len(places)} of {len(broken)} rows is not finite at step {self.state.global_step}: "
+            f"{[ids[place] for place in places[:8]]}; look at these rows, lower the learning rate "
+            f"(now {self.args.learning_rate}) or clip the gradient (max_grad_norm, now {self.args.max_grad_norm})"
+        )
+
+    # ---- logging ----
+
+    def _add_to_log(self, found: PairOutputs, batch: Mapping[str, Any], counts: Counts) -> None:
+        with torch.no_grad():
+            sums = sum_terms(found.terms, found.targets[:, 0], view_mask(batch)[:, 0], counts, self.args)
+            self._sums = sums if self._sums is None else self._sums + sums
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log; a training log also carries the terms since the last one, summed over ranks and then divided."""
+        if "loss" in logs and self._sums is not None:
+            logs = {**logs, **mean_terms(self.accelerator.reduce(self._sums, "sum"), self.args)}
+            self._sums = None
+        super().log(logs, start_time)
+
+    # ---- evaluation ----
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> tuple[Any, None, None]:
+        """Terms of one evaluation batch, from all ranks, without the rows repeated to even them out."""
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            terms, targets, _ = self.pair_loss(model, inputs, with_partners=True)
+        augmented_targets = targets[:, 1] if targets.shape[1] == 2 else torch.zeros_like(targets[:, 0])
+        rows = torch.stack([column.double() for column in (*terms, targets[:, 0], augmented_targets)], dim=1)
+        self._evaluated_rows.append(self.accelerator.gather_for_metrics(rows).cpu())
+        return terms.original.mean().detach(), None, None
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Objective and terms over all rows; predictions only where something asks for them, never all logits."""
+        self._evaluated_rows = []
+        compute_metrics, self.compute_metrics = self.compute_metrics, None
+        try:
+            output = super().evaluation_loop(dataloader, description, True, ignore_keys, metric_key_prefix)
+        finally:
+            self.compute_metrics = compute_metrics
+        metrics = dict(output.metrics or {})
+        if self._evaluated_rows:
+            metrics.update({f"{metric_key_prefix}_{k}": v for k, v in self._evaluation_terms().items()})
+        predictions = label_ids = None
+        if description == "Prediction" or (compute_metrics is not None and not prediction_loss_only):
+            predictions, label_ids = self._original_predictions(dataloader.dataset)
+            if compute_metrics is not None and label_ids is not None:
+                found = compute_metrics(EvalPrediction(predictions=predictions, label_ids=label_ids))
+                prefix = f"{metric_key_prefix}_"
+                metrics.update({k if k.startswith(prefix) else prefix + k: v for k, v in found.items()})
+        return EvalLoopOutput(predictions, label_ids, metrics, output.num_samples)
+
+    def _evaluation_terms(self) -> dict[str, float]:
+        rows = torch.cat(self._evaluated_rows)
+        terms = PairTerms(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3].bool())
+        paired = terms.has_partner if self.args.uses_partners else torch.zeros_like(terms.has_partner)
+        tokens = rows[:, 4].sum() + rows[paired, 5].sum()
+        counts = Counts(torch.tensor(len(rows)), paired.sum(), tokens)
+        sums = sum_terms(terms, rows[:, 4], torch.ones(len(rows), dtype=torch.bool), counts, self.args)
+        return {"loss": self.pair_loss.objective(terms, counts).item(), **mean_terms(sums, self.args)}
+
+    def _original_predictions(self, dataset: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        originals = PairViews(_without_partners(dataset))
+        predictions = self._predict(originals, dict(self._gen_kwargs or {}))
+        labels = originals.column(LABELS) if LABELS in originals.dataset.column_names else None
+        return _as_array(predictions), None if labels is None else _as_array(labels)
+
+    def evaluate(
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **gen_kwargs: Any,
+    ) -> dict[str, float]:
+        """As `Seq2SeqTrainer.evaluate`; with `is_correct` also what `evaluate_pairs` finds, under the same prefix."""
+        metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if self.is_correct is None or isinstance(dataset, dict):
+            return metrics
+        found = self.evaluate_pairs(dataset, n_bootstrap=0, **gen_kwargs)
+        prefixed = {f"{metric_key_prefix}_{key}": value for key, value in found.items()}
+        self.log(dict(prefixed))
+        return {**metrics, **prefixed}
+
+    def evaluate_pairs(
+        self,
+        dataset: Any = None,
+        is_correct: IsCorrect | None = None,
+        *,
+        references: str | None = None,
+        clusters: str | None = None,
+        accuracy_name: str = "accuracy",
+        preset: str | None = None,
+        data_name: str = "evaluation data",
+        no_partner: NoPartner = "identical",
+        n_bootstrap: int = 1000,
+        predictions_file: str | Path | None = None,
+        **gen_kwargs: Any,
+    ) -> dict[str, Any]:
+        """Predict every view once and compare: accuracy of both views, CM, flips, with clustered bootstrap intervals.
+
+        CM = P(H(z~) = 1 | H(z) = 1), H being `is_correct` (the paper's section on evaluation). Views are run in batches
+        of similar length, shared out over the ranks; a row without partner is predicted once.
+
+        Args:
+            dataset: Paired rows, tokenised; None: the trainer's `eval_dataset`.
+            is_correct: `(predictions, references) -> bool [N]`; None: the trainer's. Predictions are decoded texts for
+                language models, arrays of logits otherwise.
+            references: Column of the references; None: the trainer's, or the labels.
+            clusters: Column whose equal values belong together in the bootstrap; None: `dialogue_id` where the data
+                has it, else every row on its own.
+            accuracy_name: What the task calls its accuracy, such as "joint_goal_accuracy".
+            preset: Preset of that accuracy, named in the model card.
+            data_name: Name of the data in the model card.
+            no_partner: Whether rows without partner enter CM as "identical" pairs, or "exclude" them.
+            n_bootstrap: Resamples of the intervals; 0 leaves them out.
+            predictions_file: Where to write one JSON line a view: row_id, variant, prediction, reference, correct.
+            **gen_kwargs: Arguments of `generate`. Without any length among them `max_new_tokens` is the longest target
+                of the data plus 8.
+
+        Returns:
+            `original_<accuracy_name>`, `augmented_<accuracy_name>`, `cm`, `cm_numerator`, `cm_denominator`,
+            `pos_to_neg`, `neg_to_pos`, `neg_to_neg`, counts, and `_low` / `_high` of each ratio.
+
+        Raises:
+            DataError: No data, a missing column, or an `is_correct` that answers for another number of rows.
+        """
+        is_correct = is_correct or self.is_correct
+        if is_correct is None:
+            raise DataError("evaluate_pairs needs is_correct=(predictions, references) -> bool [N]: what the task calls right")
+        views = PairViews(self.eval_dataset if dataset is None else dataset)
+        expected = self._references(views, references or self.references)
+        predictions = self._decode(self._predict(views, gen_kwargs))
+        correct = is_correct(predictions, expected)
+        found = views.judge(correct, clusters, accuracy_name, no_partner, n_bootstrap)
+        if predictions_file is not None and self.is_world_process_zero():
+            views.write(predictions_file, predictions, expected, correct)
+        self.pair_reports[data_name] = PairReport(data_name, accuracy_name, preset, found)
+        return found
+
+    def _predict(self, views: PairViews, gen_kwargs: dict[str, Any]) -> list[Any]:
+        """The model's prediction for every view, in their order."""
+        views = views.select_columns(super()._remove_unused_columns(views.dataset).column_names)
+        generates = self.args.predict_with_generate or self.sample_loss in (seq2seq_nll, causal_nll)
+        predictor = ViewPredictor(
+            self.model,
+            self.data_collator.base_collator,
+            self.accelerator,
+            generates,
+            self._pad_token_id(),
+            self._generation(views.dataset, gen_kwargs) if generates else None,
+        )
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            return predict_in_buckets(
+                views.lengths(),
+                lambda items: predictor(views.features(items)),
+                self.accelerator,
+                self.args.eval_batch_size,
+                description="Generating" if generates else "Predicting",
+                show_progress=not self.args.disable_tqdm,
+            )
+        finally:
+            self.model.train(was_training)
+
+    def _generation(self, dataset: datasets.Dataset, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
+        given = dict(gen_kwargs)
+        if self.args.generation_num_beams is not None:
+            given.setdefault("num_beams", self.args.generation_num_beams)
+        if self.args.generation_max_length is not None and "max_new_tokens" not in given:
+            given.setdefault("max_length", self.args.generation_max_length)
+        configured = self.model.generation_config.max_new_tokens
+        if "max_length" not in given and "max_new_tokens" not in given and configured is None:
+            targets = view_lengths(dataset, LABELS) if LABELS in dataset.column_names else np.array([0])
+            given["max_new_tokens"] = int(targets.max()) + 8
+        return given
+
+    def _pad_token_id(self) -> int | None:
+        for holder in (self.processing_class, getattr(self.model, "generation_config", None), self.model.config):
+            token = getattr(holder, "pad_token_id", None)
+            if token is not None:
+                return int(token)
+        return None
+
+    def _decode(self, predictions: list[Any]) -> list[Any]:
+        generated = bool(predictions) and isinstance(predictions[0], list)
+        if not generated or not hasattr(self.processing_class, "batch_decode"):
+            return predictions
+        return self.processing_class.batch_decode(predictions, skip_special_tokens=True)
+
+    def _references(self, views: PairViews, column: str | None) -> list[Any]:
+        found = views.column(column or LABELS)
+        if column is None and isinstance(found[0], list):
+            found = self._decode([[token for token in labels if token != IGNORE_INDEX] for labels in found])
+        return found
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Write the model card: the Trainer's, with method, lambda and its unit, data and metrics of pairs."""
+        super().create_model_card(*args, **kwargs)
+        if self.is_world_process_zero():
+            write_model_card(Path(self.args.output_dir) / "README.md", self.args, list(self.pair_reports.values()))
+
+
+def _resolve_sample_loss(sample_loss: str | SampleLoss) -> SampleLoss:
+    if callable(sample_loss):
+        return sample_loss
+    if sample_loss not in SAMPLE_LOSSES:
+        raise ValueError(
+            f"sample_loss={sample_loss!r} is unknown; use one of {', '.join(SAMPLE_LOSSES)}, "
+            "or pass a callable (outputs, labels) -> [rows]"
+        )
+    return SAMPLE_LOSSES[sample_loss]
+
+
+def _decoder_inputs(model: Any) -> Callable[..., Tensor] | None:
+    """How an encoder-decoder shifts its labels to decoder inputs; None for every other model."""
+    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return None
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return getattr(base, "prepare_decoder_input_ids_from_labels", None)
+
+
+def _refuse_unsupported(args: DAIRConfig, kwargs: Mapping[str, Any]) -> None:
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"{args.n_gpu} GPUs are visible to one process, which would enter torch.nn.DataParallel and split pairs "
+            "apart; start with `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one GPU"
+        )
+    if kwargs.get("compute_loss_func") is not None:
+        raise ValueError("compute_loss_func reduces over the batch, which DAIR does itself; pass `sample_loss` instead")
+
+
+def _without_partners(dataset: Any) -> Any:
+    pairs = dataset.pairs if isinstance(dataset, EpochPairs) else dataset
+    if not isinstance(pairs, datasets.Dataset):
+        return pairs
+    return pairs.select_columns([name for name in pairs.column_names if not name.startswith(AUGMENTED_PREFIX)])
+
+
+def _as_array(values: list[Any]) -> np.ndarray:
+    """One array of all values; lists of ids are padded to the longest with -100."""
+    if not values or not isinstance(values[0], list):
+        return np.asarray(values)
+    padded = np.full((len(values), max(len(value) for value in values)), IGNORE_INDEX)
+    for row, value in enumerate(values):
+        padded[row, : len(value)] = value
+    return padded
