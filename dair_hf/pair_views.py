@@ -142,7 +142,9 @@ class PairViews:
         )
         return {key.replace("_accuracy", f"_{accuracy_name}"): value for key, value in found.items()}
 
-    def write(self, path: str | Path, predictions: Sequence[Any], references: Sequence[Any], correct: ArrayLike) -> None:
+    def write(
+        self, path: str | Path, predictions: Sequence[Any], references: Sequence[Any], correct: ArrayLike
+    ) -> None:
         """One JSON line a view: `row_id`, `variant`, `prediction`, `reference`, `correct`; written atomically."""
         known = ROW_ID in self.dataset.column_names
         ids = self.dataset[ROW_ID][:] if known else [str(row) for row in range(len(self.dataset))]

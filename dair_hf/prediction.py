@@ -124,7 +124,9 @@ def pad_left(prompts: Sequence[Mapping[str, Any]], pad_token_id: int) -> dict[st
     return {"input_ids": input_ids, "attention_mask": attention_mask}
 
 
-def strip_generated(tokens: Tensor, prompt_length: int, end_token_ids: Sequence[int], pad_token_id: int) -> list[list[int]]:
+def strip_generated(
+    tokens: Tensor, prompt_length: int, end_token_ids: Sequence[int], pad_token_id: int
+) -> list[list[int]]:
     """The generated ids of every row: after the prompt, up to and without the first end token, without padding.
 
     Args:

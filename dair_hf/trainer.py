@@ -364,7 +364,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         """
         is_correct = is_correct or self.is_correct
         if is_correct is None:
-            raise DataError("evaluate_pairs needs is_correct=(predictions, references) -> bool [N]: what the task calls right")
+            raise DataError("evaluate_pairs needs is_correct=(predictions, references) -> bool [N]; pass it here or at once")
         views = PairViews(self.eval_dataset if dataset is None else dataset)
         expected = self._references(views, references or self.references)
         predictions = self._decode(self._predict(views, gen_kwargs))
