@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.hub_server import TOKEN, USER, HubServer
+from tests.fixtures.hub_protocol import TOKEN, USER
+from tests.fixtures.hub_server import HubServer
 
 REPO = f"{USER}/tiny-t5"
 
