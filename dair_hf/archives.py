@@ -6,14 +6,15 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import stat
 import tarfile
 import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -161,6 +162,31 @@ class RemoteFile:
     url: str
     sha256: str | None = None
     size: int | None = None
+
+
+def with_checksums(files: Iterable[RemoteFile], known: Any) -> list[RemoteFile]:
+    """The files with checksums that the user has from elsewhere; with None as they are.
+
+    Args:
+        files: What is to be fetched.
+        known: Parsed JSON: name -> SHA-256.
+
+    Raises:
+        DataError: It is no such object, one of the files is not in it, or it contradicts a checksum that is known.
+    """
+    if known is None:
+        return list(files)
+    if not isinstance(known, dict):
+        raise DataError(f"checksums: found {type(known).__name__}, expected an object of file name -> SHA-256")
+    verified = []
+    for remote in files:
+        sha256 = known.get(remote.name)
+        if not isinstance(sha256, str) or not re.fullmatch("[0-9a-fA-F]{64}", sha256):
+            raise DataError(f"checksums: no SHA-256 of {remote.name!r} (found {sha256!r}); add it or drop the option")
+        if remote.sha256 is not None and sha256.lower() != remote.sha256:
+            raise DataError(f"checksums: {remote.name!r} has {sha256}, but {remote.sha256} is its known SHA-256")
+        verified.append(replace(remote, sha256=sha256.lower()))
+    return verified
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:

@@ -69,6 +69,21 @@ def read_multiwoz(
     return builder.build(), report
 
 
+def splits_in(source: Source) -> list[str]:
+    """The splits that the names of the source's files tell of, in the order train, dev, test.
+
+    Args:
+        source: Any of the layouts that `read_multiwoz` takes; for the original 2.1 archive all three.
+    """
+    if any(_LISTS.fullmatch(PurePosixPath(name).name) for name in source.names):
+        return ["train", "dev", "test"]
+    data = [name for name in source.names if name.endswith((".json", ".json.zip"))]
+    found = {_split_of(name) for name in data} or set()
+    if found <= {None}:
+        found = {_split_of(source.path.name)}
+    return [split for split in ("train", "dev", "test") if split in found]
+
+
 def _split_of(name: str) -> str | None:
     """The split that a member belongs to by its folder or file name."""
     for part in reversed(PurePosixPath(name).parts):

@@ -60,7 +60,7 @@ def read_value(raw: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     Example:
         >>> read_value("christs college|saint catharines")
         (('christs college', 'saint catharines'), ('alternatives in one value',))
-        >>> read_value("do n't care")
+        >>> read_value("dont care")
         (('dontcare',), ("'do not care' in another spelling",))
     """
     oddities = []

@@ -31,6 +31,7 @@ COMMON_WORDS = _keys(
     "station street swimming swimmingpool taxi the theatre to town train airport two university visit with yes no"
 )
 STREET_WORDS = _keys("street road place lane avenue way close square hill parade rd terrace drive")
+_MORE_WORDS = _keys("and or on for in with to is called")
 _TAILS: dict[str, tuple[Keys, ...]] = {
     HOTEL: (("bed", "and", "breakfast"), ("b", "and", "b"), ("guest", "house"), ("hotel",), ("house",)),
     RESTAURANT: (("restaurant",),),
@@ -126,9 +127,12 @@ def same_entity(left: Keys, left_kind: str, right: Keys, right_kind: str) -> flo
         return 0.0
     short, long = sorted((left, right), key=len)
     shorter_kind = left_kind if short == left else right_kind
-    if len(short) < len(long) and not is_common(short, HOTEL) and (len(short) > 1 or shorter_kind != PLACE):
-        heads = range(len(long) - len(short) + 1 if len(short) > 1 else 1)
-        if any(long[head : head + len(short)] == short for head in heads):
+    if len(short) < len(long) and (len(short) > 1 or shorter_kind != PLACE):
+        # A part of a name stands for it, where it says more than that it is some house; one word only as the first.
+        heads = range(len(long) - len(short) + 1 if len(short) > 1 and not is_common(short, HOTEL) else 1)
+        if (len(short) > 1 or not is_common(short, HOTEL)) and any(
+            long[head : head + len(short)] == short for head in heads
+        ):
             return 0.5
     return 0.0
 
@@ -263,9 +267,23 @@ class NameLinker:
         keys = name_keys(surface)
         if not keys:
             return None
+        if self._holds_more_than_a_name(surface, keys, kind_of(span.slot)):
+            return None
         create = bool(span.slot) and not is_common(keys, kind_of(span.slot))
         entity = self._entity(span.slot, surface, create=create)
         return None if entity is None else (span.turn, start, end, entity)
+
+    def _holds_more_than_a_name(self, surface: str, keys: Keys, kind: str) -> bool:
+        """Whether an annotated place spans several names or more than one; the search finds the known ones in it."""
+        if keys in self._by_keys or not (_MORE_WORDS.intersection(keys) or set(surface) & set('",;')):
+            return False
+        return any(
+            len(known) < len(keys)
+            and entity.kind == kind
+            and not is_common(known, kind)
+            and any(keys[head : head + len(known)] == known for head in range(len(keys) - len(known) + 1))
+            for known, entity in self._by_keys.items()
+        )
 
     def _index(self) -> dict[str, list[tuple[Keys, Entity, bool]]]:
         index: dict[str, list[tuple[Keys, Entity, bool]]] = {}
@@ -306,15 +324,13 @@ class NameLinker:
         return found
 
     @staticmethod
-    def _search_loosely(
-        tokens: Sequence[Words], entities: Sequence[Entity]
-    ) -> list[tuple[int, int, int, Entity]]:
+    def _search_loosely(tokens: Sequence[Words], entities: Sequence[Entity]) -> list[tuple[int, int, int, Entity]]:
         """Misspelled and shortened names, for the entities that exact search did not find anywhere."""
         found = []
         for entity in entities:
             for full in list(entity.keys):
                 target = core(full, entity.kind)
-                if is_common(target, entity.kind) or len("".join(target)) < 5:
+                if len("".join(target)) < 5 or (len(target) == 1 and is_common(target, entity.kind)):
                     continue
                 for turn, (utterance, starts, ends) in enumerate(tokens):
                     for size in range(max(1, len(target) - 1), len(target) + 2):
@@ -322,7 +338,11 @@ class NameLinker:
                             window = tuple(utterance[place : place + size])
                             if window[0][0] != target[0][0] and window[-1][-1] != target[-1][-1]:
                                 continue
-                            if not is_common(window, HOTEL) and (_part_of(window, target) or alike(window, target)):
+                            if (
+                                window == target
+                                or _shortened(window, target, entity.kind)
+                                or _misspelled(window, target)
+                            ):
                                 found.append((turn, starts[place], ends[place + size - 1], entity))
         return found
 
@@ -365,10 +385,17 @@ def _count(
             report.normalise(SPELLED_OTHERWISE, f"{where}: {entity.name}")
 
 
-def _part_of(window: Keys, target: Keys) -> bool:
-    if len(window) < 2 or len(window) >= len(target):
+def _shortened(window: Keys, target: Keys, kind: str) -> bool:
+    """Whether a window says part of the name: two words of it or more, or its first word if that is a rare one."""
+    if len(window) >= len(target) or is_common(window, HOTEL):
         return False
+    if len(window) == 1:
+        return kind != RESTAURANT and window[0] == target[0] and len(window[0]) > 5
     return any(target[index : index + len(window)] == window for index in range(len(target) - len(window) + 1))
+
+
+def _misspelled(window: Keys, target: Keys) -> bool:
+    return not is_common(target, HOTEL) and not is_common(window, HOTEL) and alike(window, target) > 0
 
 
 def _without_overlap(found: Iterable[tuple[int, int, int, Entity]]) -> list[tuple[int, int, int, Entity]]:

@@ -129,6 +129,45 @@ class ReadReport:
         )
 
 
+def summary_table(reports: Mapping[str, ReadReport]) -> str:
+    """Reports side by side as plain text, then what was skipped and normalised, each with an example.
+
+    Args:
+        reports: Heading of the column, for instance the split -> report.
+
+    Example:
+        >>> print(summary_table({"dev": ReadReport(dialogues=2, turns=9)}))
+                           dev
+        dialogues            2
+        user turns           9
+        states not empty     0
+        names                0
+        names in the text    0
+        mentions             0
+    """
+    total = sum(reports.values(), ReadReport())
+    lines = [
+        ("dialogues", [report.dialogues for report in reports.values()], ""),
+        ("user turns", [report.turns for report in reports.values()], ""),
+        ("states not empty", [report.states for report in reports.values()], ""),
+        ("names", [report.names for report in reports.values()], ""),
+        ("names in the text", [report.names_in_text for report in reports.values()], ""),
+        ("mentions", [report.mentions for report in reports.values()], ""),
+    ]
+    for title, found in (("skipped", total.skipped), ("normalised", total.normalised)):
+        for reason in sorted(found):
+            counts = [getattr(report, title).get(reason, 0) for report in reports.values()]
+            lines.append((f"{title}: {reason}", counts, f"  e.g. {total.examples[reason][0]}"))
+    width = max(len(label) for label, _, _ in lines)
+    columns = [max(len(name), *(len(str(counts[i])) for _, counts, _ in lines)) for i, name in enumerate(reports)]
+    header = " " * width + "".join(f"  {name:>{size}}" for name, size in zip(reports, columns, strict=True))
+    body = [
+        f"{label:<{width}}" + "".join(f"  {n:>{size}}" for n, size in zip(counts, columns, strict=True)) + example
+        for label, counts, example in lines
+    ]
+    return "\n".join([header, *body])
+
+
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
     """Keep the cyclic garbage collector from walking the parsed files, which hold no cycles, again and again.

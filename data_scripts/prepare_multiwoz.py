@@ -1,0 +1,83 @@
+"""Read MultiWOZ 2.1 or 2.2 and write it as validated rows, ready for `datasets.load_from_disk`.
+
+    python data_scripts/prepare_multiwoz.py --source multiwoz21 --split dev test --output data/multiwoz21
+    python data_scripts/prepare_multiwoz.py --download --version 2.2 --source downloads/mwz22 --output data/mwz22
+
+The output is a folder with one data set per split and `report.json`; it appears when it is whole. With `--download`
+the files come from the public repositories at a pinned revision into the folder `--source`. The checksums of some
+files are known; the others are printed and recorded in `checksums.json` on first use, and held against it ever after.
+To have every file verified, pass the `checksums.json` of a download that you trust as `--checksums`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+
+from datasets import DatasetDict
+
+from dair_hf.archives import Source, download, with_checksums
+from dair_hf.dialog.multiwoz import read_multiwoz, splits_in
+from dair_hf.dialog.rows import summary_table, validate_rows
+from dair_hf.dialog.sources import HOST, multiwoz_files
+from dair_hf.errors import DataError
+from dair_hf.files import atomic_path, read_json, write_json
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--source", required=True, help="folder, archive or file; with --download where to keep the files"
+    )
+    parser.add_argument("--output", required=True, help="folder to write")
+    parser.add_argument("--split", nargs="+", default=[], help="train, dev (or val), test; default: all there are")
+    parser.add_argument("--version", choices=("2.1", "2.2"), help="default: told by the files; with --download 2.2")
+    parser.add_argument("--download", action="store_true", help="fetch the files first")
+    parser.add_argument("--checksums", help="with --download: JSON of file name -> SHA-256; nothing else is accepted")
+    parser.add_argument("--host", default=HOST, help="with --download: a mirror with the same paths")
+    return parser.parse_args(argv)
+
+
+def fetch(args: argparse.Namespace) -> None:
+    """Download what the command line asks for, and say what was trusted on first use."""
+    wanted = [{"val": "dev", "validation": "dev"}.get(split, split) for split in args.split] or [None]
+    files = {file.name: file for split in wanted for file in multiwoz_files(args.version or "2.2", split, args.host)}
+    known = read_json(args.checksums) if args.checksums else None
+    trusted = download(with_checksums(files.values(), known), args.source)
+    for name, sha256 in trusted.items():
+        print(f"trusted on first use: {sha256}  {name}")
+
+
+def prepare(args: argparse.Namespace) -> None:
+    """Read, validate, write."""
+    if args.download:
+        fetch(args)
+    splits = args.split or splits_in(Source(args.source)) or ["all"]
+    data, reports = DatasetDict(), {}
+    for split in splits:
+        rows, reports[split] = read_multiwoz(args.source, None if split == "all" else split, args.version)
+        validate_rows(rows, f"{args.source}, split {split}")
+        data[split] = rows
+    with atomic_path(args.output) as folder:
+        data.save_to_disk(str(folder))
+        write_json(folder / "report.json", {split: dataclasses.asdict(report) for split, report in reports.items()})
+    print(summary_table(reports))
+    print(f"written: {Path(args.output)}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run; return the exit code."""
+    args = parse(argv)
+    try:
+        prepare(args)
+    except (DataError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
