@@ -1,7 +1,7 @@
 """From correctness of every row to accuracy, consistency metric, flips, intervals and a test between two models.
 
 Everything is a ratio of two sums over rows. A ratio whose denominator is 0 is undefined: it is `float("nan")` here and
-is written as `null` in JSON (`report` and the command lines do so; JSON has no NaN).
+is written as `null` in JSON, which has no NaN.
 """
 
 from __future__ import annotations

@@ -141,9 +141,9 @@ def test_fifteen_thousand_rows_take_no_time() -> None:
     original, augmented, partner = rng.random((3, 15_000)) < 0.5
     dialogues = [f"MUL{i // 8:04d}" for i in range(15_000)]
     for clusters in (dialogues, None):
-        start = time.perf_counter()
+        start = time.process_time()
         correctness_metrics(original, augmented, partner, clusters)
-        assert time.perf_counter() - start < 3.0
+        assert time.process_time() - start < 1.0
 
 
 @pytest.mark.parametrize(

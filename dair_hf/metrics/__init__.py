@@ -1,1 +1,18 @@
-"""Metrics that `evaluate.load` reads from the installed package; each is a folder named by its path string here."""
+"""Metrics that `evaluate.load` reads from the installed package; each is a folder named by its path string here.
+
+`dair_hf.metrics.joint_goal_accuracy` is that path, before and after the folder of the same name has been imported or
+run with `python -m`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from dair_hf.metrics.paths import MetricPaths, metric_path
+
+joint_goal_accuracy: str = metric_path("joint_goal_accuracy")
+consistency: str = metric_path("consistency")
+
+sys.modules[__name__].__class__ = MetricPaths
+
+__all__ = ["consistency", "joint_goal_accuracy"]

@@ -1,0 +1,262 @@
+"""What the conventions do to a value before they compare it: spellings folded, tables of known variants applied.
+
+The tables hold facts: which spelling each published implementation maps to which. They are used for both sides.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+DONTCARE = frozenset(
+    {"dontcare", "dont care", "don't care", "do n't care", "do not care", "does not care", "doesn't care"}
+)
+
+# TRADE's table of annotation slips in MultiWOZ, whatever the slot; its "do not care" is our "dontcare".
+_TRADE_ANY_SLOT = {
+    variant: value
+    for value, variants in {
+        "guest house": ("guesthouse", "guesthouses", "guest"),
+        "multiple sports": ("mutiple sports", "mutliple sports", "sports"),
+        "swimming pool": ("swimmingpool", "pool"),
+        "concert hall": ("concerthall", "concert"),
+        "nightclub": ("night club",),
+        "museum": ("mus", "musuem"),
+        "architecture": ("ol", "architectural"),
+        "college": ("colleges", "coll"),
+        "church": ("churches",),
+        "centre": (
+            *("center", "center of town", "near city center", "cen", "ce", "town center", "centre of cambridge"),
+            *("city center", "scentre", "town centre", "in town", "centre of town"),
+        ),
+        "north": ("in the north", "north part of town"),
+        "east": ("east side", "east area"),
+        "west": ("west part of town",),
+        "south": ("the south",),
+        "moderate": ("mode", "moderate -ly", "mo"),
+        "friday": ("next friday",),
+        "monday": ("monda",),
+        "yes": ("free parking", "free internet", "y"),
+        "no": ("n", "does not"),
+        "4": ("4 star", "4 stars"),
+        "3": ("3 .",),
+        "dontcare": ("any", *sorted(DONTCARE - {"dontcare"})),
+        "none": ("cb30aq", "0 star rarting", "not men", "not", "not mentioned", "not mendtioned", "fun", "art"),
+    }.items()
+    for variant in variants
+}
+# Values that belong to another slot.
+_TRADE_BY_SLOT = {
+    (slot, variant): value
+    for (slot, value), variants in {
+        ("hotel-type", "none"): (
+            *("nigh", "moderate -ly priced", "bed and breakfast", "centre", "venetian", "intern"),
+            "a cheap -er hotel",
+        ),
+        ("hotel-type", "hotel"): ("hotel with free parking and free wifi", "4", "3 star hotel"),
+        ("hotel-stars", "3"): ("3 star hotel",),
+        ("hotel-internet", "none"): ("4",),
+        ("hotel-pricerange", "none"): ("2",),
+        ("attraction-type", "none"): ("gastropub", "la raza", "galleria", "gallery", "science", "m"),
+        ("restaurant-area", "none"): ("stansted airport", "cambridge", "silver street"),
+        ("attraction-area", "none"): ("norwich", "ely", "museum", "same area as hotel"),
+    }.items()
+    for variant in variants
+}
+# Values repaired wherever the slot's name holds a word.
+_TRADE_BY_WORD = {
+    ("area", "moderate"): "none",
+    ("area", "no"): "north",
+    ("area", "we"): "west",
+    ("area", "cent"): "centre",
+    ("day", "t"): "none",
+    ("day", "we"): "wednesday",
+    ("day", "no"): "none",
+    ("price", "ch"): "cheap",
+    ("internet", "free"): "yes",
+}
+
+_MWZEVAL_NAMES = {
+    "hotel du vin bistro": "hotel du vin and bistro",
+    "the river bar and grill": "the river bar steakhouse and grill",
+    "nando's": "nandos",
+    "city center b and b": "city center north b and b",
+    "acorn house": "acorn guest house",
+    "caffee uno": "caffe uno",
+    "cafe uno": "caffe uno",
+    "rosa's": "rosas bed and breakfast",
+    "restaurant called two two": "restaurant two two",
+    "restaurant 2 two": "restaurant two two",
+    "restaurant two 2": "restaurant two two",
+    "restaurant 2 2": "restaurant two two",
+    "restaurant 1 7": "restaurant one seven",
+    "restaurant 17": "restaurant one seven",
+    "lime house": "limehouse",
+    "cityrooms": "cityroomz",
+    "whale of time": "whale of a time",
+    "huntingdon hotel": "huntingdon marriott hotel",
+    "holiday inn exlpress, cambridge": "express by holiday inn cambridge",
+    "university hotel": "university arms hotel",
+    "arbury guesthouse and lodge": "arbury lodge guesthouse",
+    "bridge house": "bridge guest house",
+    "arbury guesthouse": "arbury lodge guesthouse",
+    "nandos in the city centre": "nandos city centre",
+    "broughton gallery": "broughton house gallery",
+    "scudamores punt co": "scudamores punting co",
+    "cambridge botanic gardens": "cambridge university botanic gardens",
+    "the junction": "junction theatre",
+    "trinity street college": "trinity college",
+    "christ college": "christ's college",
+    "christs": "christ's college",
+    "history of science museum": "whipple museum of the history of science",
+    "parkside pools": "parkside swimming pool",
+    "the botanical gardens at cambridge university": "cambridge university botanic gardens",
+    "cafe jello museum": "cafe jello gallery",
+}
+_MWZEVAL_TYPES = {
+    "swimming pool": "swimmingpool",
+    "mutliple sports": "multiple sports",
+    "night club": "nightclub",
+    "guest house": "guesthouse",
+}
+_MWZEVAL_FOOD = {
+    "eriterean": "mediterranean",
+    "brazilian": "portuguese",
+    "sea food": "seafood",
+    "portugese": "portuguese",
+    "modern american": "north american",
+    "americas": "north american",
+    "intalian": "italian",
+    "italain": "italian",
+    "asian or oriental": "asian",
+    "english": "british",
+    "australasian": "australian",
+    "gastropod": "gastropub",
+    "brutish": "british",
+    "bristish": "british",
+    "europeon": "european",
+}
+_MWZEVAL_TIMES = {
+    "afternoon": "13:00",
+    "lunch": "12:00",
+    "noon": "12:00",
+    "mid-day": "12:00",
+    "around lunch time": "12:00",
+    "morning": "08:00",
+    "seven o'clock tomorrow evening": "07:00",
+    "three forty five p.m": "15:45",
+    "one thirty p.m.": "13:30",
+    "six fourty five": "06:45",
+    "eight thirty": "08:30",
+}
+
+_CHECKDST = {"centre": "center"} | {f"{stars}-star": str(stars) for stars in range(6)}
+
+
+def _unchanged(slot: str, value: str) -> str:
+    return value
+
+
+def _lower(slot: str, value: str) -> str:
+    return " ".join(value.lower().split())
+
+
+def _first_piece(slot: str, value: str) -> str:
+    # The released code joins and splits beliefs at ", ": of a value that holds it, only the first piece is left.
+    return _lower(slot, value.split(", ")[0])
+
+
+def _strip_space(slot: str, value: str) -> str:
+    return "".join(value.split()).lower()
+
+
+def _checkdst(slot: str, value: str) -> str:
+    value = _lower(slot, value)
+    return _CHECKDST.get(value, value)
+
+
+def _trade(slot: str, value: str) -> str:
+    value = _TRADE_ANY_SLOT.get(value, value)
+    if (slot, value) in _TRADE_BY_SLOT:
+        return _TRADE_BY_SLOT[slot, value]
+    for word in ("area", "day", "price", "internet"):
+        if word in slot and (word, value) in _TRADE_BY_WORD:
+            return _TRADE_BY_WORD[word, value]
+    return value
+
+
+def _mwzeval(slot: str, value: str) -> str:
+    kind = slot.rpartition("-")[2].lower().replace(" ", "")
+    if kind in ("name", "destination", "departure"):
+        name = value.strip().lower().replace(" & ", " and ").replace("&", " and ").replace(" '", "'")
+        return _MWZEVAL_NAMES.get(name, name)
+    if kind == "type":
+        return _MWZEVAL_TYPES.get(value, value)
+    if kind == "food":
+        food = value.strip().lower()
+        return _MWZEVAL_FOOD.get(food, food)
+    if kind in ("arrive", "leave", "arriveby", "leaveat", "time"):
+        return _mwzeval_time(value.strip().lower())
+    if kind in ("parking", "internet") and value == "free":
+        return "yes"
+    return value
+
+
+def _mwzeval_time(time: str) -> str:
+    if time in _MWZEVAL_TIMES:
+        return _MWZEVAL_TIMES[time]
+    for start, canonical in (("one o'clock p.m", "13:00"), ("ten o'clock a.m", "10:00")):
+        if time.startswith(start):
+            return canonical
+    for prefix in ("by", "after", "afer"):
+        time = time.removeprefix(prefix).strip()
+    for suffix in ("am", "a.m."):
+        time = time.removesuffix(suffix).strip()
+    for suffix in ("pm", "p.m."):
+        if time.endswith(suffix):
+            time = time.removesuffix(suffix).strip()
+            hour, colon, minutes = time.partition(":")
+            if hour.isdecimal():  # 12 pm becomes 24:00 there too; both sides alike
+                return f"{int(hour) + 12}:{minutes if colon else '00'}"
+    if not time:
+        return "00:00"
+    if time[-1] in ".,?":
+        time = time[:-1]
+    if time.isdecimal():
+        return f"{time[:2]}:{time[2:]}" if len(time) == 4 else f"{time.zfill(2)}:00"
+    if ":" in time:
+        time = "".join(time.split(" "))
+    return f"0{time}" if len(time) == 4 and time[1] == ":" else time
+
+
+_NORMALIZERS: Mapping[str, Callable[[str, str], str]] = MappingProxyType(
+    {
+        "none": _unchanged,
+        "lower": _lower,
+        "first_piece": _first_piece,
+        "trade": _trade,
+        "mwzeval": _mwzeval,
+        "checkdst": _checkdst,
+        "strip_space": _strip_space,
+    }
+)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def normalize(normalizer: str, slot: str, value: str) -> str:
+    """Normalize one value of one slot.
+
+    Args:
+        normalizer: A value of the switch `normalizer`.
+        slot: Such as "hotel-name"; tables depend on it.
+        value: The value as it stands in the state.
+
+    Returns:
+        The value to compare.
+
+    Example:
+        >>> normalize("trade", "hotel-area", "center"), normalize("mwzeval", "train-leaveat", "9:15 pm")
+        ('centre', '21:15')
+    """
+    return _NORMALIZERS[normalizer](slot, value)

@@ -1,0 +1,268 @@
+"""Every preset against turns worked out by hand, and the switches one by one."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dair_hf.errors import DataError
+from dair_hf.metrics.conventions import PRESETS, resolve_convention
+from dair_hf.metrics.joint_goal import joint_goal_accuracy, joint_goal_correct, joint_goal_scores
+from dair_hf.metrics.matching import compare_states
+from dair_hf.metrics.normalizers import normalize
+
+ORDER = ("any_of", "parlai_v22", "dair_released", "trade", "simpletod", "mwzeval", "sgd_fuzzy", "convlab3", "checkdst")
+SKIP = None
+
+# (what it is about, prediction, reference, the score under each preset in ORDER; SKIP: the turn is left out)
+TURNS: list[tuple[str, dict[str, Any], dict[str, Any], tuple[float | None, ...]]] = [
+    ("right", {"hotel-area": ["east"]}, {"hotel-area": ["east"]}, (1, 1, 1, 1, 1, 1, 1, 1, 1)),
+    ("wrong value", {"hotel-area": ["west"]}, {"hotel-area": ["east"]}, (0, 0, 0, 0, 0, 0, 0, 0, 0)),
+    (
+        "second alternative: not the first, not the whole set; a part of the first, so partial ratio 100",
+        {"hotel-name": ["warkworth"]},
+        {"hotel-name": ["warkworth house", "warkworth"]},
+        (1, 0, 0, 0, 0, 1, 1, 1, 1),
+    ),
+    (
+        "all alternatives",
+        {"hotel-name": ["warkworth house", "warkworth"]},
+        {"hotel-name": ["warkworth house", "warkworth"]},
+        (1, 1, 1, 1, 1, 1, 1, 1, 1),
+    ),
+    (
+        "a wrong first guess with the right one behind it: only an overlap of the lists accepts it. Token sort of the "
+        "first guess: 'wrong' and 'house warkworth' share w-r-o, 2 * 3 / (5 + 15) = 0.30",
+        {"hotel-name": ["wrong", "warkworth house"]},
+        {"hotel-name": ["warkworth house"]},
+        (0, 0, 0, 0, 0, 0, 0.30, 1, 0),
+    ),
+    (
+        "dontcare on both sides: mwzeval drops it from the gold only, so the prediction has a slot too many",
+        {"hotel-area": ["dontcare"], "hotel-stars": ["4"]},
+        {"hotel-area": ["dontcare"], "hotel-stars": ["4"]},
+        (1, 1, 1, 1, 1, 0, 1, 1, 1),
+    ),
+    (
+        "dontcare in the gold only",
+        {"hotel-stars": ["4"]},
+        {"hotel-area": ["dontcare"], "hotel-stars": ["4"]},
+        (0, 1, 1, 0, 0, 1, 0, 0, 0),
+    ),
+    (
+        "dontcare in the prediction only; convlab3 does not look outside the gold",
+        {"hotel-area": ["dontcare"], "hotel-stars": ["4"]},
+        {"hotel-stars": ["4"]},
+        (0, 1, 1, 0, 0, 0, 0, 1, 0),
+    ),
+    (
+        "none predicted",
+        {"hotel-area": ["none"], "hotel-stars": ["4"]},
+        {"hotel-stars": ["4"]},
+        (1, 0, 0, 1, 1, 0, 0, 1, 0),
+    ),
+    (
+        "not mentioned in the gold",
+        {"hotel-stars": ["4"]},
+        {"hotel-area": ["not mentioned"], "hotel-stars": ["4"]},
+        (1, 0, 0, 1, 1, 0, 0, 0, 0),
+    ),
+    (
+        "TRADE's table makes 'fun' none: in its gold that stays a value, in its prediction it is dropped",
+        {"attraction-type": ["fun"]},
+        {"attraction-type": ["fun"]},
+        (1, 1, 1, 0, 1, 1, 1, 1, 1),
+    ),
+    ("empty answer to an empty state", {}, {}, (1, SKIP, SKIP, 1, 1, 1, 1, 1, 1)),
+    ("empty answer to a filled state", {}, {"train-day": ["monday"]}, (0, SKIP, SKIP, 0, 0, 0, 0, 0, 0)),
+    (
+        "one slot too many",
+        {"hotel-area": ["east"], "hotel-stars": ["4"]},
+        {"hotel-area": ["east"]},
+        (0, 0, 0, 0, 0, 0, 0, 1, 0),
+    ),
+    (
+        "one slot too few",
+        {"hotel-area": ["east"]},
+        {"hotel-area": ["east"], "hotel-stars": ["4"]},
+        (0, 0, 0, 0, 0, 0, 0, 0, 0),
+    ),
+    (
+        "a domain outside the seven",
+        {"bus-day": ["monday"], "hotel-area": ["east"]},
+        {"hotel-area": ["east"]},
+        (0, 1, 1, 0, 0, 0, 0, 1, 1),
+    ),
+    ("center and centre", {"hotel-area": ["center"]}, {"hotel-area": ["centre"]}, (0, 0, 0, 1, 0, 0, 0, 0, 1)),
+    (
+        "capitals",
+        {"hotel-name": ["Warkworth House"]},
+        {"hotel-name": ["warkworth house"]},
+        (0, 1, 1, 0, 0, 1, 1, 1, 1),
+    ),
+    (
+        "a space left out. Partial ratio: eleven letters against any eleven of the twelve, 20 / 22 = 91. Token sort: "
+        "2 * 11 / 23 = 0.96",
+        {"restaurant-name": ["currygarden"]},
+        {"restaurant-name": ["curry garden"]},
+        (0, 0, 0, 0, 0, 0, 0.96, 1, 0),
+    ),
+    (
+        "one-digit hour: '9:15' lies within '09:15'. Token sort: '15 9' and '09 15' share 2 of 4 and 5, 4 / 9 = 0.44",
+        {"train-leaveat": ["9:15"]},
+        {"train-leaveat": ["09:15"]},
+        (0, 0, 0, 0, 0, 1, 0.44, 0, 0),
+    ),
+    (
+        "values that hold every delimiter",
+        {"restaurant-name": ["a; b | c = d, e - f"]},
+        {"restaurant-name": ["a; b | c = d, e - f"]},
+        (1, 1, 1, 1, 1, 1, 1, 1, 1),
+    ),
+    (
+        "values that differ behind comma and space: the released code cuts them there. Token sort: 'by express "
+        "holiday inn' (22) and 'by express river the' (20) share 'by express ' and 'i ', 2 * 13 / 42 = 0.62",
+        {"hotel-name": ["express, by holiday inn"]},
+        {"hotel-name": ["express, by the river"]},
+        (0, 0, 1, 0, 0, 0, 0.62, 0, 0),
+    ),
+]
+# The columns of the table added up by hand: (sum, turns that count).
+TOTALS = {
+    "any_of": (9, 22),
+    "parlai_v22": (9, 20),
+    "dair_released": (10, 20),
+    "trade": (8, 22),
+    "simpletod": (8, 22),
+    "mwzeval": (9, 22),
+    "sgd_fuzzy": (8 + 0.30 + 0.96 + 0.44 + 0.62, 22),
+    "convlab3": (14, 22),
+    "checkdst": (10, 22),
+}
+
+
+def test_the_table_covers_every_preset() -> None:
+    assert set(ORDER) == set(PRESETS) == set(TOTALS)
+    assert len(TURNS) >= 12
+    assert all(len(expected) == len(ORDER) for *_, expected in TURNS)
+
+
+@pytest.mark.parametrize("preset", ORDER)
+def test_hand_worked_turns(preset: str) -> None:
+    column = ORDER.index(preset)
+    predictions, references = [turn[1] for turn in TURNS], [turn[2] for turn in TURNS]
+    convention = PRESETS[preset]
+    scores = joint_goal_scores(predictions, references, convention)
+    correct = joint_goal_correct(predictions, references, preset)
+    assert correct.dtype == np.bool_
+    for (about, prediction, reference, expected), score, right in zip(TURNS, scores, correct, strict=True):
+        if expected[column] is SKIP:
+            assert not compare_states(prediction, reference, convention).answered
+            continue
+        assert score == pytest.approx(expected[column], abs=1e-9), about
+        assert right == (expected[column] == 1), about
+    found = joint_goal_accuracy(predictions, references, preset=preset, n_bootstrap=0)
+    numerator, denominator = TOTALS[preset]
+    assert found["joint_goal_accuracy_numerator"] == pytest.approx(numerator)
+    assert found["joint_goal_accuracy_denominator"] == denominator
+    assert found["joint_goal_accuracy"] == pytest.approx(numerator / denominator)
+    assert found["turns_skipped"] == len(TURNS) - denominator
+    assert found["preset"] == preset
+
+
+@pytest.mark.parametrize(
+    ("prediction", "reference", "switch", "before", "after"),
+    [
+        ({"a-x": "2"}, {"a-x": ["1", "2"]}, {"alternatives": "first"}, 1, 0),
+        ({"a-x": ["1", "2"]}, {"a-x": ["1"]}, {"alternatives": "all"}, 1, 0),
+        ({"a-x": ["0", "1"]}, {"a-x": ["1"]}, {"alternatives": "overlap"}, 0, 1),
+        ({}, {"a-x": ["dontcare"]}, {"dontcare": "drop_both"}, 0, 1),
+        ({"a-x": "do n't care"}, {}, {"dontcare": "drop_both"}, 0, 1),
+        ({"a-x": "dontcare"}, {"a-x": ["dontcare"]}, {"dontcare": "drop_gold"}, 1, 0),
+        ({"a-x": "none"}, {}, {"none": "literal"}, 1, 0),
+        ({}, {"a-x": ["none"]}, {"none": "omit_predicted"}, 1, 0),
+        ({"a-x": "long name of it"}, {"a-x": ["name of it"]}, {"match": "partial95"}, 0, 1),
+        ({"a-x": "garden curry"}, {"a-x": ["curry garden"]}, {"match": "token_sort"}, 0, 1),
+        ({"hotel-area": "the east"}, {"hotel-area": ["east the"]}, {"match": "token_sort"}, 0, 0),
+        ({"a-x": "A  B"}, {"a-x": ["a b"]}, {"normalizer": "lower"}, 0, 1),
+        ({"a-x": "1", "b-x": "1"}, {"a-x": ["1"]}, {"extra": "ignore"}, 0, 1),
+        ({"a-x": "1", "b-x": "1"}, {"a-x": ["1"], "b-x": []}, {"extra": "ignore"}, 0, 0),
+        ({"a-x": "1", "b-x": "1"}, {"a-x": ["1"]}, {"domains": ["a"]}, 0, 1),
+        ({"a-x": "1", "a-y": "1"}, {"a-x": ["1"]}, {"slots": "a-x"}, 0, 1),
+    ],
+)
+def test_each_switch_alone(
+    prediction: dict[str, Any], reference: dict[str, Any], switch: dict[str, Any], before: float, after: float
+) -> None:
+    assert joint_goal_correct([prediction], [reference])[0] == before
+    assert joint_goal_correct([prediction], [reference], "any_of", **switch)[0] == after
+    name = resolve_convention("any_of", **switch)[0]
+    assert name.startswith("any_of(")
+    assert next(iter(switch)) in name
+
+
+def test_a_switch_that_changes_nothing_keeps_the_name() -> None:
+    assert resolve_convention("trade", normalizer="trade")[0] == "trade"
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "slot", "value", "expected"),
+    [
+        ("trade", "hotel-type", "guesthouse", "guest house"),
+        ("trade", "hotel-internet", "free", "yes"),
+        ("trade", "hotel-bookday", "we", "wednesday"),
+        ("trade", "hotel-area", "we", "west"),
+        ("trade", "attraction-type", "galleria", "none"),
+        ("trade", "hotel-type", "galleria", "galleria"),
+        ("trade", "hotel-stars", "3 star hotel", "3"),
+        ("trade", "train-day", "any", "dontcare"),
+        ("trade", "restaurant-name", "curry garden", "curry garden"),
+        ("mwzeval", "restaurant-name", "Nando's", "nandos"),
+        ("mwzeval", "attraction-name", "cafe & bar", "cafe and bar"),
+        ("mwzeval", "hotel-type", "guest house", "guesthouse"),
+        ("mwzeval", "restaurant-food", "portugese", "portuguese"),
+        ("mwzeval", "hotel-parking", "free", "yes"),
+        ("mwzeval", "hotel-area", "free", "free"),
+        ("mwzeval", "train-leaveat", "after 9:05", "09:05"),
+        ("mwzeval", "train-arriveby", "1715", "17:15"),
+        ("mwzeval", "train-arriveby", "5 p.m.", "17:00"),
+        ("mwzeval", "train-arriveby", "5:30 pm", "17:30"),
+        ("mwzeval", "taxi-leaveat", "noon", "12:00"),
+        ("mwzeval", "taxi-leaveat", "by 8 am", "08:00"),
+        ("mwzeval", "taxi-leaveat", "08 : 30 .", "08:30"),
+        ("mwzeval", "taxi-leaveat", "evening", "evening"),
+        ("checkdst", "hotel-stars", "4-star", "4"),
+        ("strip_space", "hotel-name", " A b\tC", "abc"),
+        ("first_piece", "hotel-name", "A, b, c", "a"),
+        ("none", "hotel-name", " A, b", " A, b"),
+    ],
+)
+def test_normalizers(normalizer: str, slot: str, value: str, expected: str) -> None:
+    assert normalize(normalizer, slot, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"preset": "traed"}, "preset: unknown name 'traed'; use one of any_of, parlai_v22"),
+        ({"dontcare": "drop"}, "dontcare: unknown value 'drop'; use one of keep, drop_both, drop_gold"),
+        ({"dontcares": "keep"}, "switch: unknown name 'dontcares'; use one of alternatives"),
+        ({"domains": []}, "domains: is empty"),
+        ({"domains": 3}, "domains: must be a list of names"),
+    ],
+)
+def test_unknown_names_are_listed(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        joint_goal_correct([{}], [{}], **arguments)
+    assert message in str(caught.value)
+
+
+def test_fuzzy_matching_without_rapidfuzz_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rapidfuzz", None)
+    with pytest.raises(DataError, match=r"pip install dair-hf\[fuzzy\]"):
+        # A convention of its own, so that no scorer built earlier is reused.
+        joint_goal_correct([{"a-x": "1"}], [{"a-x": "2"}], "mwzeval", slots=["a-x"])
+    assert joint_goal_correct([{"a-x": "1"}], [{"a-x": "1"}], "any_of")[0]

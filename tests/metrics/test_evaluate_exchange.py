@@ -1,0 +1,142 @@
+"""The metrics as `evaluate` modules: loaded from the installed package, offline, in a fresh process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+LOAD_FIRST = """
+import dair_hf.metrics
+from pathlib import Path
+assert isinstance(dair_hf.metrics.joint_goal_accuracy, str), dair_hf.metrics.joint_goal_accuracy
+assert Path(dair_hf.metrics.consistency).is_dir()
+import dair_hf.metrics.joint_goal_accuracy.__main__
+import dair_hf.metrics.consistency
+from dair_hf.metrics.joint_goal_accuracy.__main__ import main
+"""
+IMPORT_FIRST = """
+import dair_hf.metrics.joint_goal_accuracy.__main__
+from dair_hf.metrics.consistency.__main__ import main
+import dair_hf.metrics
+from dair_hf.metrics import consistency
+assert consistency == dair_hf.metrics.consistency
+"""
+STILL_PATHS = """
+import sys
+assert isinstance(dair_hf.metrics.joint_goal_accuracy, str)
+assert isinstance(dair_hf.metrics.consistency, str)
+assert "dair_hf.metrics.consistency" in sys.modules
+dair_hf.metrics.joint_goal_accuracy_2 = sys  # any other module may still be set
+assert dair_hf.metrics.joint_goal_accuracy_2 is sys
+"""
+EXCHANGE = """
+import math, numpy as np, dair_hf.metrics, evaluate, datasets
+from dair_hf.errors import DataError
+
+def load(path):
+    return evaluate.load(path)
+
+jga, cm = load(dair_hf.metrics.joint_goal_accuracy), load(dair_hf.metrics.consistency)
+assert (jga.name, cm.name) == ("joint_goal_accuracy", "consistency")
+gold = [{"hotel-area": ["centre", "center"]}, {"hotel-stars": ["4"], "train-day": ["monday"]}]
+said = [{"hotel-area": "center"}, {"hotel-stars": "4"}]
+
+# compute, by state and by JSON text; switches pass through
+assert jga.compute(predictions=said, references=gold)["joint_goal_accuracy"] == 0.5
+text = ['{"hotel-area": ["center"]}', '{"hotel-stars": "4"}']
+assert jga.compute(predictions=text, references=gold, preset="parlai_v22")["joint_goal_accuracy"] == 0.0
+assert jga.compute(predictions=said, references=gold, preset="trade", extra="ignore")["preset"] == "trade(extra=ignore)"
+
+# ids given apart, add_batch, add
+ids = ["A/0", "A/1"]
+found = jga.compute(predictions=said[::-1], references=gold, prediction_ids=ids[::-1], reference_ids=ids)
+assert found["joint_goal_accuracy_numerator"] == 1
+for start in (0, 1):
+    jga.add_batch(predictions=said[start:start + 1], references=gold[start:start + 1])
+jga.add(prediction=said[0], reference=gold[0])
+found = jga.compute(n_bootstrap=0)
+assert (found["joint_goal_accuracy_numerator"], found["joint_goal_accuracy_denominator"]) == (2, 3)
+assert "joint_goal_accuracy_low" not in found
+
+# consistency from correctness
+original, augmented = [True, True, False], [True, False, True]
+found = cm.compute(original_correct=original, augmented_correct=augmented, ids=["A/0", "A/1", "B/0"])
+assert (found["cm_numerator"], found["cm_denominator"], found["neg_to_pos"]) == (1, 2, 1 / 3)
+cm.add_batch(original_correct=np.array([True, False]), augmented_correct=[None, None])
+found = cm.compute(no_partner="exclude")
+assert math.isnan(found["cm"]) and found["pairs"] == 0 and found["original_accuracy"] == 0.5
+
+# consistency and accuracy of the same items in one go: combine
+items = lambda *states: [
+    {"row_id": f"A/{i // 2}", "variant": ("original", "augmented")[i % 2], "state": s} for i, s in enumerate(states)
+]
+references = items({"hotel-name": ["a"]}, {"hotel-name": ["b"]}, {"hotel-name": ["c"]}, {"hotel-name": ["d"]})
+predictions = items({"hotel-name": ["a"]}, {"hotel-name": ["b"]}, {"hotel-name": ["c"]}, {"hotel-name": ["c"]})[::-1]
+both = evaluate.combine([jga, cm])
+for found in (both.compute(predictions=predictions, references=references, n_bootstrap=0),):
+    assert (found["cm_numerator"], found["cm_denominator"]) == (1, 2)
+    assert found["joint_goal_accuracy"] == 0.75
+    assert found["joint_goal_accuracy_preset"] == found["consistency_preset"] == "any_of"
+both.add_batch(predictions=predictions, references=references)
+assert both.compute()["cm"] == 0.5
+for prediction, reference in zip(predictions, references):
+    both.add(prediction, reference)
+assert both.compute()["pos_to_neg"] == 0.5
+
+# a file in which every reference's own text is empty states is not taken for correctness
+assert cm.compute(predictions=items({}, {}), references=items({}, {}))["cm"] == 1.0
+
+alone = items({}, {})[1:]
+for call, message in [
+    (lambda: jga.compute(predictions=said, references=gold, preset="x"), "preset: unknown name 'x'"),
+    (lambda: jga.compute(predictions=[{"a-b": {1}}], references=[{}]), "predictions[0]: cannot be written as JSON"),
+    (lambda: cm.compute(original_correct=[1], augmented_correct=[1, 0]), "give both, one value for each row"),
+    (lambda: cm.compute(original_correct=[2], augmented_correct=[1]), "row 0: original_correct is 2"),
+    (lambda: cm.compute(original_correct=[1], augmented_correct=[1], preset="trade"), "so leave them out"),
+    (lambda: cm.compute(original_correct=[1], augmented_correct=[1], predictions=said), "not both"),
+    (lambda: cm.compute(original_correct=[1], augmented_correct=[1], ids=[]), "ids: 0 for 1 rows"),
+    (lambda: cm.compute(predictions=said, references=gold), "pairs the two views of a row by its id"),
+    (lambda: cm.compute(predictions=alone, references=alone), "1 augmented rows have no original"),
+]:
+    try:
+        call()
+    except DataError as error:
+        assert message in str(error), error
+    else:
+        raise AssertionError(message)
+    jga, cm = load(dair_hf.metrics.joint_goal_accuracy), load(dair_hf.metrics.consistency)
+print("exchange done")
+"""
+
+
+def run_python(code: str, home: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {
+        "HF_HOME": str(home),
+        "HF_HUB_OFFLINE": "1",
+        "HF_EVALUATE_OFFLINE": "1",
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+    }
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=home, check=False
+    )
+
+
+@pytest.mark.slow
+def test_names_are_paths_although_the_folders_were_imported_first(tmp_path: Path) -> None:
+    done = run_python(IMPORT_FIRST + STILL_PATHS, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_load_compute_add_batch_and_combine_offline(tmp_path: Path) -> None:
+    done = run_python(LOAD_FIRST + STILL_PATHS + EXCHANGE, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "exchange done" in done.stdout
+    assert list(tmp_path.rglob("joint_goal_accuracy.py"))  # the cache in use was the one in tmp_path

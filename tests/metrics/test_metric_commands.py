@@ -1,0 +1,259 @@
+"""The metrics' command lines on JSON lines: tables, JSON, one-line errors with exit code 2."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dair_hf.metrics.consistency.__main__ import main as consistency_main
+from dair_hf.metrics.joint_goal_accuracy.__main__ import main as joint_goal_main
+
+ROOT = Path(__file__).resolve().parents[2]
+Write = Callable[[str, list[Any]], str]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write_lines(name: str, rows: list[Any]) -> str:
+        path = tmp_path / name
+        path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), "utf-8")
+        return str(path)
+
+    return write_lines
+
+
+REFERENCES = [
+    {"row_id": "A/0", "state": {"hotel-name": ["acorn \u2028 house", "acorn"]}},
+    {"row_id": "A/1", "state": {"hotel-area": ["east"]}},
+    {"row_id": "B/0", "state": {}},
+]
+PREDICTIONS = [
+    {"dialogue_id": "B", "turn_id": 0, "state": {"hotel-area": "west"}},
+    "",
+    {"row_id": "A/1", "state": {"hotel": {"area": "east"}}},
+    {"id": "A/0", "state": '{"hotel-name": "acorn"}'},
+]
+
+
+def test_a_table_and_its_json(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "deep" / "out.json"
+    # ensure_ascii off: a line separator inside a string must not end the line.
+    references = write("r", [json.dumps(row, ensure_ascii=False) for row in REFERENCES])
+    code = joint_goal_main(["--predictions", write("p", PREDICTIONS), "--references", references, "--json", str(out)])
+    printed = capsys.readouterr()
+    assert (code, printed.err) == (0, "")
+    lines = printed.out.splitlines()
+    assert lines[0].split() == ["preset", "any_of"]
+    assert lines[1].split()[:3] == ["joint_goal_accuracy", "66.67", "%"]
+    assert lines[1].endswith("2/3")
+    assert "undefined" not in lines[1]
+    found = json.loads(out.read_text())
+    assert found["joint_goal_accuracy"] == pytest.approx(2 / 3)
+    assert found["by_domain"]["hotel"]["joint_goal_accuracy"] == 1.0
+    assert found["switches"]["match"] == "exact"
+
+
+def test_presets_switches_and_undefined_figures(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--predictions", write("p", [{}]), "--references", write("r", [{}]), "--preset", "parlai_v22"]
+    assert joint_goal_main([*arguments, "--domains", "hotel,train", "--n_bootstrap", "0"]) == 0
+    printed = capsys.readouterr().out
+    assert "parlai_v22(domains=hotel+train)" in printed
+    assert "undefined  0/0" in printed
+
+
+def test_json_has_null_for_undefined(write: Write, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    joint_goal_main(["--predictions", write("p", [{}]), "--references", write("r", [{}]), "--json", str(out)])
+    assert "NaN" not in out.read_text()
+    assert json.loads(out.read_text())["slot_f1"] is None
+
+
+@pytest.mark.parametrize(
+    ("predictions", "extra", "message"),
+    [
+        ([*PREDICTIONS[:2], '{"row_id": '], [], "error: {p}:3: not JSON at column 12"),
+        ([{"row_id": "A/0", "belief": {}}], [], "error: {p}:1: the key 'state' is missing; found 'row_id', 'belief'"),
+        ([{"row_id": "A/0", "state": {"a-x": None}}], [], "error: {p}:1: slot 'a-x' holds None"),
+        (PREDICTIONS[:3], [], "ids of predictions and references differ: 1 (e.g. A/0 (original)) without prediction"),
+        ([*PREDICTIONS, PREDICTIONS[0]], [], "error: {p}:5: the id 'B/0' (original) is already at {p}:1"),
+        ([*PREDICTIONS, {}], [], "{p}: 1 of 4 items have no id, the first at {p}:5"),
+        ([], [], "error: {p}: holds no lines"),
+        (PREDICTIONS, ["--preset", "best"], "error: preset: unknown name 'best'; use one of any_of,"),
+        (PREDICTIONS, ["--dontcare", "maybe"], "error: dontcare: unknown value 'maybe'; use one of keep,"),
+        (PREDICTIONS, ["--confidence", "95"], "error: confidence: must lie between 0 and 1, found 95.0"),
+        (PREDICTIONS, ["--json", "/proc/no/out.json"], "error: /proc/no/out.json: cannot write there"),
+    ],
+)
+def test_faults_are_one_line_with_file_and_line(
+    predictions: list[Any], extra: list[str], message: str, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write("p", predictions)
+    code = joint_goal_main(["--predictions", path, "--references", write("r", REFERENCES), *extra])
+    printed = capsys.readouterr().err
+    assert code == 2
+    assert printed.count("\n") == 1
+    assert message.replace("{p}", path) in printed
+
+
+def test_absent_and_binary_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    absent, binary = tmp_path / "absent", tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert joint_goal_main(["--predictions", str(absent), "--references", str(absent)]) == 2
+    assert joint_goal_main(["--predictions", str(binary), "--references", str(binary)]) == 2
+    printed = capsys.readouterr().err
+    assert f"{absent}: cannot be read (No such file or directory)" in printed
+    assert f"{binary}: not UTF-8 text (byte 0)" in printed
+
+
+def views(name: str, original: Any, augmented: Any = None) -> list[dict[str, Any]]:
+    rows = [{"row_id": name, "state": original}]
+    return rows if augmented is None else [*rows, {"row_id": name, "variant": "augmented", "state": augmented}]
+
+
+# Fourteen rows of four dialogues: (row, gold of both views, prediction of both views). H is worked out beside each.
+PAIRS: list[tuple[str, tuple[Any, ...], tuple[Any, ...], str]] = [
+    ("A/0", ({"hotel-name": ["a", "b"]}, {"hotel-name": ["c", "d"]}), ({"hotel-name": "b"}, {"hotel-name": "d"}), "11"),
+    ("A/1", ({"hotel-name": ["a"]}, {"hotel-name": ["c"]}), ({"hotel-name": "a"}, {"hotel-name": "a"}), "10"),
+    ("A/2", ({"hotel-area": ["dontcare"]},), ({"hotel-area": "dontcare"},), "1-"),
+    ("A/3", ({"hotel-area": ["dontcare"]},), ({},), "0-"),
+    ("B/0", ({}, {}), ({}, {}), "11"),
+    ("B/1", ({"hotel-name": ["a"]}, {"hotel-name": ["c"]}), ({}, {}), "00"),
+    ("B/2", ({"hotel-name": ["a"]}, {"hotel-name": ["c"]}), ({"hotel-name": "c"}, {"hotel-name": "c"}), "01"),
+    ("B/3", ({"hotel-name": ["a; b"]}, {"hotel-name": ["c, d"]}), ({"hotel-name": "a; b"}, {"hotel-name": "c"}), "10"),
+    ("C/0", ({"hotel-name": ["a"]}, {"hotel-name": ["c"]}), ({"hotel-name": "a"}, {"hotel-name": "c"}), "11"),
+    ("C/1", ({"hotel-stars": ["4"]},), ({"hotel-stars": "4", "hotel-area": "none"},), "1-"),
+    ("C/2", ({"train-day": ["monday"]},), ({"train-day": "friday"},), "0-"),
+    (
+        "C/3",
+        ({"hotel-name": ["a"], "hotel-area": ["x"]}, {"hotel-name": ["c"], "hotel-area": ["x"]}),
+        ({"hotel-name": "a", "hotel-area": "y"}, {"hotel-name": "c", "hotel-area": "y"}),
+        "00",
+    ),
+    ("D/0", ({"hotel-name": ["a"]}, {"hotel-name": ["c"]}), ({"hotel-name": "a"}, {"hotel-name": "c e"}), "10"),
+    ("D/1", ({"hotel-name": ["a"]}, {"hotel-name": ["c"]}), ({"hotel-name": "a"}, {"hotel-name": "c"}), "11"),
+]
+
+
+def consistency_files(write: Write) -> list[str]:
+    references = [row for name, gold, _, _ in PAIRS for row in views(name, *gold)]
+    predictions = [row for name, _, said, _ in PAIRS for row in views(name, *said)]
+    return ["--predictions", write("p", predictions[::-1]), "--references", write("r", references)]
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        # 11: A0 B0 C0 D1; 10: A1 B3 D0; 01: B2; 00: B1 C3; unpaired right A2 C1, wrong A3 C2.
+        # identical: right on the original 4 + 3 + 2 = 9, on both 6, neither 2 + 2 = 4, of 14.
+        ([], (6, 9, 14, 6 / 14, 3 / 14, 1 / 14, 4 / 14)),
+        (["--no_partner", "exclude"], (4, 7, 10, 4 / 10, 3 / 10, 1 / 10, 2 / 10)),
+        # dair_released compares the two names only, cut at comma and space: B3 becomes 11, C3 too (its wrong area does
+        # not count), so do A3 and C2, which hold no name at all. Asking for all alternatives: A0 becomes 00.
+        # 11: B0 B3 C0 C3 D1 and unpaired A2 A3 C1 C2; 10: A1 D0; 01: B2; 00: A0 B1.
+        (["--preset", "dair_released"], (9, 11, 14, 9 / 14, 2 / 14, 1 / 14, 2 / 14)),
+    ],
+)
+def test_consistency_of_hand_worked_states(
+    extra: list[str], expected: tuple[float, ...], write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    assert consistency_main([*consistency_files(write), *extra, "--json", str(out)]) == 0
+    found = json.loads(out.read_text())
+    keys = ("cm_numerator", "cm_denominator", "compared", "both_correct", "pos_to_neg", "neg_to_pos", "neg_to_neg")
+    assert [found[key] for key in keys] == pytest.approx(list(expected))
+    assert found["cm"] == pytest.approx(expected[0] / expected[1])
+    assert f"{expected[0]}/{expected[1]}" in capsys.readouterr().out
+    assert found["pairs"] == 10
+
+
+def correctness(pattern: str) -> list[dict[str, Any]]:
+    """Rows from pairs of characters such as "10", "-" for no augmented view."""
+    value = {"1": True, "0": False, "-": None}
+    return [
+        {"row_id": f"A/{i}", "original_correct": value[pair[0]], "augmented_correct": value[pair[1]]}
+        for i, pair in enumerate(pattern.split())
+    ]
+
+
+def test_given_correctness_says_the_same_as_the_states(write: Write, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    rows = correctness(" ".join(pair for *_, pair in PAIRS))
+    for row, (name, *_) in zip(rows, PAIRS, strict=True):
+        row["row_id"] = name
+    assert consistency_main(["--correct", write("c", rows), "--json", str(out)]) == 0
+    given = json.loads(out.read_text())
+    assert consistency_main([*consistency_files(write), "--json", str(out)]) == 0
+    judged = json.loads(out.read_text())
+    assert given.pop("preset") == "given correctness"
+    assert judged.pop("preset") == "any_of"
+    assert given == judged
+
+
+def test_two_models_are_compared(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    ours = write("a", correctness("11 11 11 11 11 1- 0-"))
+    theirs = write("b", correctness("10 10 10 10 01 1- 1-")[::-1])
+    assert consistency_main(["--correct", ours, "--compare", theirs, "--json", str(out)]) == 0
+    test = json.loads(out.read_text())["mcnemar"]
+    # Original: A alone row 4, B alone row 6: p = 1. Augmented, 5 pairs: A alone rows 0-3: p = 2 / 2^4.
+    assert (test["original"]["only_a"], test["original"]["only_b"], test["original"]["p_value"]) == (1, 1, 1.0)
+    assert (test["augmented"]["only_a"], test["augmented"]["only_b"]) == (4, 0)
+    assert test["augmented"]["p_value"] == pytest.approx(0.125)
+    assert "only A 4, only B 0, p = 0.125" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("lines", "extra", "message"),
+    [
+        (["{"], [], "error: {c}:1: not JSON"),
+        ([{"original_correct": True}], [], "error: {c}:1: the key 'augmented_correct' is missing"),
+        ([{"original_correct": None, "augmented_correct": True}], [], "{c}:1: original_correct is None"),
+        (correctness("11"), ["--no_partner", "drop"], "error: no_partner: unknown choice 'drop'"),
+        (correctness("11"), ["--match", "exact"], "error: --correct takes no switches (found match)"),
+        (correctness("11"), ["--predictions", "p"], "error: give either --correct or --predictions and --references"),
+        ([3], [], "{c}:1: must be an object"),
+        (correctness("11") * 2, [], "error: {c}:2: the id 'A/0' is already at {c}:1"),
+    ],
+)
+def test_consistency_faults_are_one_line(
+    lines: list[Any], extra: list[str], message: str, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write("c", lines)
+    assert consistency_main(["--correct", path, *extra]) == 2
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert message.replace("{c}", path) in printed
+
+
+def test_comparison_needs_the_same_rows(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    ours = write("a", correctness("11 10"))
+    for name, rows, message in (
+        ("b", correctness("11"), "the two models cover different rows: 1 differ (e.g. A/1)"),
+        ("c", correctness("11 1-"), "1 rows have an augmented view for one model only (A/1)"),
+        ("d", [{"original_correct": 1, "augmented_correct": 1}], "comparing two models needs ids"),
+    ):
+        assert consistency_main(["--correct", ours, "--compare", write(name, rows)]) == 2
+        assert message in capsys.readouterr().err
+    assert consistency_main([]) == 2
+    assert "give --predictions and --references, or --correct" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("metric", ["joint_goal_accuracy", "consistency"])
+def test_both_run_with_python_dash_m(metric: str, write: Write) -> None:
+    row = write("p", [{"row_id": "A/0", "state": {}}])
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", f"dair_hf.metrics.{metric}", "--predictions", row, "--references", row],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("preset")
