@@ -96,6 +96,7 @@ class PairCollator:
         self.base_collator = base_collator
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Collate rows; see the class."""
         views: list[dict[str, Any]] = []
         exists: list[list[bool]] = []
         for feature in features:

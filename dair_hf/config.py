@@ -106,7 +106,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             )
         if self.pair_group_by_length and self.train_sampling_strategy != "random":
             raise ValueError(
-                f"pair_group_by_length=True and train_sampling_strategy={self.train_sampling_strategy!r} both order the "
+                f"pair_group_by_length and train_sampling_strategy={self.train_sampling_strategy!r} would both order the "
                 "rows; leave train_sampling_strategy at 'random'"
             )
 

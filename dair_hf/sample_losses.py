@@ -94,9 +94,7 @@ def cross_entropy(outputs: Any, labels: Tensor) -> Tensor:
         >>> cross_entropy(SimpleNamespace(logits=torch.zeros(1, 10)), torch.tensor([7]))
         tensor([2.3026])
     """
-    return functional.cross_entropy(
-        full_precision(outputs.logits), labels, reduction="none", ignore_index=IGNORE_INDEX
-    )
+    return functional.cross_entropy(full_precision(outputs.logits), labels, reduction="none", ignore_index=IGNORE_INDEX)
 
 
 def binary_cross_entropy(outputs: Any, labels: Tensor) -> Tensor:

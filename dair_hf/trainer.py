@@ -118,6 +118,8 @@ class DAIRTrainer(Seq2SeqTrainer):
             processing_class=processing_class,
             **kwargs,
         )
+        if self.args.device.type == "cpu":
+            self.args.dataloader_pin_memory = False  # there is no device to pin memory for; torch would warn
         # `compute_loss` divides by the counts of the whole accumulation window itself.
         self.loss_is_scaled_for_ga = True
         self.pair_loss = PairLoss(args, self.sample_loss, _decoder_inputs(self.model))
@@ -364,7 +366,9 @@ class DAIRTrainer(Seq2SeqTrainer):
         """
         is_correct = is_correct or self.is_correct
         if is_correct is None:
-            raise DataError("evaluate_pairs needs is_correct=(predictions, references) -> bool [N]; pass it here or at once")
+            raise DataError(
+                "evaluate_pairs needs is_correct=(predictions, references) -> bool [N]; pass it here or at once"
+            )
         views = PairViews(self.eval_dataset if dataset is None else dataset)
         expected = self._references(views, references or self.references)
         predictions = self._decode(self._predict(views, gen_kwargs))

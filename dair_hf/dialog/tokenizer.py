@@ -41,7 +41,8 @@ def _normalizer() -> normalizers.Normalizer:
     )
 
 
-def _count_words(texts: Iterable[str]) -> Counter[str]:
+def count_words(texts: Iterable[str]) -> Counter[str]:
+    """How often the tokenizer's words occur in texts; a word carries a mark for the space before it."""
     normalizer, splitter = _normalizer(), _splitter()
     words: Counter[str] = Counter()
     for text in texts:
@@ -92,11 +93,11 @@ def build_tokenizer(
     """
     if vocab_size < 1 or min_count < 1:
         raise DataError(f"vocab_size and min_count must be at least 1, found {vocab_size} and {min_count}")
-    words = _count_words(texts)
+    words = count_words(texts)
     if not words:
         raise DataError("the texts hold no word; give the texts the model shall read and write")
-    kept = set(_count_words(keep_words))
-    spelled = {word.removeprefix(_SPACE) for word in _count_words(name_words)} - {w.removeprefix(_SPACE) for w in kept}
+    kept = set(count_words(keep_words))
+    spelled = {word.removeprefix(_SPACE) for word in count_words(name_words)} - {w.removeprefix(_SPACE) for w in kept}
     whole = sorted(
         (word for word, count in words.items() if count >= min_count and word.removeprefix(_SPACE) not in spelled),
         key=lambda word: (-words[word], word),

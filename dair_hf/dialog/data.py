@@ -1,0 +1,180 @@
+"""The rows of a dialog experiment: generated, or read from MultiWOZ with names of SGD for the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from datasets import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from dair_hf.dialog.demo import generate_dialogs, test_names, train_names
+from dair_hf.dialog.multiwoz import read_multiwoz
+from dair_hf.dialog.sgd import build_bank, read_entity_names, read_sgd
+from dair_hf.dialog.state import state_from_row, target_text
+from dair_hf.dialog.text import history_to_text
+from dair_hf.dialog.tokenizer import build_tokenizer, count_words
+from dair_hf.errors import DataError
+
+SOURCES = ("demo", "multiwoz")
+
+
+@dataclass
+class DialogConfig:
+    """Data, augmentation and measure of a dialog state tracking experiment.
+
+    Raises:
+        DataError: An unknown source, or a folder that the source needs is not given.
+
+    Example:
+        >>> DialogConfig().source
+        'demo'
+    """
+
+    source: str = field(default="demo", metadata={"help": "demo (generated) or multiwoz.", "choices": SOURCES})
+    data_dir: str | None = field(default=None, metadata={"help": "MultiWOZ 2.1 or 2.2: folder or archive."})
+    sgd_dir: str | None = field(
+        default=None,
+        metadata={"help": "Schema-Guided Dialogue: folder or archive; its test names are the unseen ones."},
+    )
+    train_split: str = field(default="train", metadata={"help": "Split to train on: train, val or test."})
+    test_split: str = field(default="test", metadata={"help": "Split to test on."})
+    train_dialogs: int | None = field(default=None, metadata={"help": "Training dialogues, >= 1; None takes all."})
+    test_dialogs: int | None = field(default=None, metadata={"help": "Test dialogues, >= 1; None takes all."})
+    augmentation: str = field(
+        default="scramble",
+        metadata={"help": "How partners of training rows get new names: scramble (the paper's), anagram or gibberish."},
+    )
+    places: bool = field(default=False, metadata={"help": "Also rename departures and destinations of taxi and train."})
+    redraw_partners: bool = field(default=True, metadata={"help": "Draw new names each epoch; false keeps the first."})
+    preset: str = field(default="any_of", metadata={"help": "Preset of the joint goal accuracy."})
+    strict_audit: bool = field(
+        default=False, metadata={"help": "Refuse to train on pairs that the audit finds unsound."}
+    )
+    max_source_tokens: int = field(default=448, metadata={"help": "Longest history, tokens; the newest are kept."})
+    max_target_tokens: int = field(default=256, metadata={"help": "Longest belief state, tokens."})
+    vocabulary: int = field(default=2000, metadata={"help": "Whole-word tokens of a tokenizer built from the texts."})
+    pretrain: dict[str, Any] | None = field(
+        default=None,
+        metadata={
+            "help": "Train the common base on the SGD training dialogues first: fields of DAIRConfig that differ from "
+            "the run's, such as {max_steps: 2000}. A model from scratch needs it on real data."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if self.source not in SOURCES:
+            raise DataError(f"source={self.source!r} is unknown; use one of {', '.join(SOURCES)}")
+        needed = {"data_dir": self.data_dir, "sgd_dir": self.sgd_dir} if self.source == "multiwoz" else {}
+        if missing := [name for name, value in needed.items() if value is None]:
+            raise DataError(
+                f"source=multiwoz needs {' and '.join('--' + name for name in missing)}: a folder or archive"
+            )
+        for name in ("train_dialogs", "test_dialogs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise DataError(f"{name}={value}; it must be at least 1, or left out for all")
+
+
+class DialogData(NamedTuple):
+    """Rows and names of an experiment.
+
+    Attributes:
+        name: Of the data, for tables and model cards.
+        train: Training rows, without partners.
+        test: Test rows, without partners.
+        unseen_names: Kind -> names that no training row holds.
+        pretrain: Rows of other dialogues for a common base, where asked for.
+    """
+
+    name: str
+    train: Dataset
+    test: Dataset
+    unseen_names: Mapping[str, Sequence[str]]
+    pretrain: Dataset | None
+
+
+def load_dialogs(config: DialogConfig) -> DialogData:
+    """Generate or read the rows of an experiment.
+
+    Args:
+        config: What to load.
+
+    Returns:
+        Training and test rows and the unseen names; the same for every seed and method.
+
+    Raises:
+        DataError: As the readers do.
+    """
+    if config.source == "demo":
+        known = train_names()
+        return DialogData(
+            "generated dialogues",
+            generate_dialogs(config.train_dialogs or 1000, names=known, seed=1, prefix="TRAIN"),
+            generate_dialogs(config.test_dialogs or 200, names=known, seed=2, prefix="TEST"),
+            test_names(),
+            None,
+        )
+    assert config.data_dir is not None and config.sgd_dir is not None
+    train, _ = read_multiwoz(config.data_dir, config.train_split)
+    test, _ = read_multiwoz(config.data_dir, config.test_split)
+    names = {split: read_entity_names(config.sgd_dir, split) for split in ("train", "test")}
+    bank, _ = build_bank(names)
+    pretrain = read_sgd(config.sgd_dir, "train")[0] if config.pretrain is not None else None
+    return DialogData(
+        f"MultiWOZ {config.test_split}",
+        first_dialogs(train, config.train_dialogs),
+        first_dialogs(test, config.test_dialogs),
+        bank["test"],
+        pretrain,
+    )
+
+
+def first_dialogs(rows: Dataset, count: int | None) -> Dataset:
+    """The rows of the first `count` dialogues; all of them for None."""
+    if count is None:
+        return rows
+    dialogues = list(dict.fromkeys(rows["dialogue_id"][:]))
+    kept = set(dialogues[:count])
+    return rows.select([index for index, name in enumerate(rows["dialogue_id"][:]) if name in kept])
+
+
+def tokenizer_for(rows: Iterable[Dataset], config: DialogConfig) -> PreTrainedTokenizerFast:
+    """A tokenizer of the words of these rows in which names are spelled in characters.
+
+    A word that stands in a name stays whole only if it carries the sentences as well ("the", "south", "house"): at
+    least 20 times, and at least as often outside names as inside.
+
+    Args:
+        rows: Data sets of training rows; test rows must not be among them.
+        config: Size of the vocabulary and limits of the texts.
+
+    Returns:
+        As `tokenizer.build_tokenizer`.
+    """
+    texts: list[str] = []
+    outside: list[str] = []
+    names: set[str] = set()
+    for dataset in rows:
+        # The last turn of a dialogue holds all its utterances.
+        last = {name: index for index, name in enumerate(dataset["dialogue_id"][:])}
+        for row in dataset.select(list(last.values())):
+            texts += [history_to_text(row["history"]), target_text(state_from_row(row["state"]))]
+            outside += _without_mentions(row)
+            names.update(form for entry in row["names"] for form in entry["forms"])
+    in_all, in_sentences = count_words(texts), count_words(outside)
+    kept = [word for word, count in in_sentences.items() if count >= 20 and 2 * count >= in_all[word]]
+    return build_tokenizer(
+        texts, names, vocab_size=config.vocabulary, keep_words=kept, model_max_length=config.max_source_tokens
+    )
+
+
+def _without_mentions(row: Mapping[str, Any]) -> Iterator[str]:
+    """The utterances of a row with its mentioned names cut out."""
+    for turn, utterance in enumerate(row["history"]):
+        text = utterance["text"]
+        spans = sorted(((m["start"], m["end"]) for m in row["entities"] if m["turn"] == turn), reverse=True)
+        for start, end in spans:
+            text = text[:start] + " " + text[end:]
+        yield text

@@ -1,0 +1,134 @@
+"""The model of a run: from the Hub, from a folder, or from scratch by its configuration; with or without LoRA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from peft import LoraConfig, TaskType, get_peft_model
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from dair_hf.errors import DataError
+
+
+@dataclass
+class ModelConfig:
+    """Which language model is trained.
+
+    Raises:
+        DataError: Neither or both of `model_name_or_path` and `model_settings` are given, or a value is out of range.
+
+    Example:
+        >>> ModelConfig(model_settings={"model_type": "t5", "d_model": 64}).model_name_or_path is None
+        True
+    """
+
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Model id on the Hub or local folder, safetensors only."}
+    )
+    model_settings: dict[str, Any] | None = field(
+        default=None,
+        metadata={
+            "help": "To train from scratch: `model_type` and any fields of that model's configuration. The vocabulary "
+            "is that of the tokenizer, which is built from the training texts."
+        },
+    )
+    lora_rank: int = field(default=0, metadata={"help": "Rank of LoRA adapters, >= 0; 0 trains all parameters."})
+    lora_alpha: int = field(
+        default=16, metadata={"help": "Scale of the LoRA update, > 0 (update = alpha / rank * BA)."}
+    )
+    lora_targets: str = field(
+        default="all-linear", metadata={"help": "Modules that get adapters: a comma-separated list, or all-linear."}
+    )
+    trust_remote_code: bool = field(
+        default=False, metadata={"help": "Run code that comes with a model of the Hub. Off unless you read that code."}
+    )
+
+    def __post_init__(self) -> None:
+        if self.model_name_or_path and self.model_settings:
+            raise DataError("model_name_or_path and model_settings are both given; keep one of them")
+        if self.lora_rank < 0 or self.lora_alpha <= 0:
+            raise DataError(f"lora_rank={self.lora_rank} must be >= 0 and lora_alpha={self.lora_alpha} > 0")
+
+
+def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
+    """The tokenizer of a pretrained model, with a padding token.
+
+    Args:
+        config: Names the model.
+
+    Returns:
+        The tokenizer; where it has no padding token, its end token pads.
+
+    Raises:
+        DataError: The model is trained from scratch, so that there is no tokenizer to load.
+    """
+    if config.model_name_or_path is None:
+        raise DataError("model_name_or_path is not set; a model from scratch needs a tokenizer built from its texts")
+    tokenizer = AutoTokenizer.from_pretrained(config.model_name_or_path, trust_remote_code=config.trust_remote_code)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> PreTrainedModel:
+    """The model, from scratch by `seed` or pretrained, wrapped in LoRA adapters where asked.
+
+    Args:
+        config: Which model.
+        tokenizer: Gives vocabulary size and special tokens to a model from scratch.
+        seed: Seed of the initial weights of a model from scratch and of the adapters.
+
+    Returns:
+        An encoder-decoder or a decoder-only language model.
+
+    Raises:
+        DataError: Neither a name nor settings are given, or the settings have no `model_type`.
+    """
+    torch.manual_seed(seed)
+    if config.model_name_or_path is not None:
+        settings = AutoConfig.from_pretrained(config.model_name_or_path, trust_remote_code=config.trust_remote_code)
+        model = _class_for(settings).from_pretrained(
+            config.model_name_or_path, use_safetensors=True, trust_remote_code=config.trust_remote_code
+        )
+    else:
+        model = _from_settings(config.model_settings, tokenizer)
+    if config.lora_rank:
+        targets: str | list[str] = config.lora_targets
+        model = get_peft_model(
+            model,
+            LoraConfig(
+                task_type=TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM,
+                r=config.lora_rank,
+                lora_alpha=config.lora_alpha,
+                target_modules=targets if targets == "all-linear" else targets.split(","),
+            ),
+        )
+    return model
+
+
+def _class_for(settings: Any) -> Any:
+    return AutoModelForSeq2SeqLM if settings.is_encoder_decoder else AutoModelForCausalLM
+
+
+def _from_settings(settings: dict[str, Any] | None, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    if not settings or "model_type" not in settings:
+        raise DataError(
+            "the model is unknown: set model_name_or_path, or model_settings with a model_type (t5, bart, gpt2, ...)"
+        )
+    own = {
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "decoder_start_token_id": tokenizer.pad_token_id,
+    }
+    config = AutoConfig.for_model(**{**own, **settings})
+    return _class_for(config).from_config(config)
