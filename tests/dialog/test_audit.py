@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+from datasets import Dataset
+
+from dair_hf.augment.entities import EntityAugmenter, augmented_features, redraw
+from dair_hf.dialog.audit import FINDINGS, LIMITS, audit, names_of, newest_tokens
+from dair_hf.dialog.rows import FEATURES
+from dair_hf.errors import DataError
+
+PAIRED = augmented_features(FEATURES)
+
+
+def make_row(dialogue, turn, texts, state, names, mentions, new_texts=None, new_state=None):
+    """Names: canonical -> forms, all hotels. Mentions: (utterance, surface, canonical)."""
+
+    def history(view):
+        return [{"speaker": ("user", "system")[i % 2], "text": text} for i, text in enumerate(view)]
+
+    def slots(view):
+        return [{"slot": slot, "values": values} for slot, values in view.items()]
+
+    spans = [(t, texts[t].index(surface), surface, name) for t, surface, name in mentions]
+    return {
+        "row_id": f"{dialogue}/{turn}",
+        "dialogue_id": dialogue,
+        "turn_id": turn,
+        "history": history(texts),
+        "state": slots(state),
+        "entities": [
+            {"slot": "hotel-name", "name": name, "turn": t, "start": start, "end": start + len(surface)}
+            for t, start, surface, name in spans
+        ],
+        "names": [{"slot": "hotel-name", "name": name, "forms": forms} for name, forms in names.items()],
+        "augmented_history": None if new_texts is None else history(new_texts),
+        "augmented_state": None if new_state is None else slots(new_state),
+    }
+
+
+HOTEL = {"acorn": ["acorn", "the acorn"]}
+NAMED = {"hotel-area": ["east"], "hotel-name": ["acorn"]}
+RENAMED = {"hotel-area": ["east"], "hotel-name": ["ornac"]}
+
+
+def good(turn=0, dialogue="D1"):
+    args = ["is The Acorn free ?"], NAMED, HOTEL, [(0, "The Acorn", "acorn")], ["is Ornac free ?"], RENAMED
+    return make_row(dialogue, turn, *args)
+
+
+def dataset(*rows):
+    return Dataset.from_list(list(rows), features=PAIRED)
+
+
+def counts(report):
+    return {name: found.count for name, found in report.findings.items() if found.count}
+
+
+def changed(**columns):
+    return {**deepcopy(good()), **columns}
+
+
+def test_sound_pairs_pass():
+    alone = make_row("D1", 1, ["hello"], {}, HOTEL, [])
+    report = audit(dataset(good(), alone, good(dialogue="D2")))
+    assert (report.rows, report.pairs, report.no_partner, report.dialogues) == (3, 2, 1, 2)
+    assert counts(report) == {}
+    assert {name: found.of for name, found in report.findings.items()} == {
+        "unchanged_pairs": 2, "original_name_missing_in_text": 3, "name_missing_in_text": 2,
+        "name_missing_in_state": 2, "inconsistent_dialogues": 2,
+    }  # fmt: skip
+    report.raise_if_unsound()
+
+
+def test_unchanged_pairs():
+    row = changed(augmented_history=good()["history"], augmented_state=good()["state"])
+    report = audit(dataset(good(dialogue="D2"), row))
+    assert counts(report) == {"unchanged_pairs": 1} and report.findings["unchanged_pairs"].examples == ["D1/0"]
+
+
+def test_name_missing_in_the_original_text_is_counted_but_no_reason_to_refuse():
+    unsaid = make_row("D2", 0, ["is it free ?", "yes", "cowboy"], {"hotel-name": ["cow"]}, {"cow": ["cow"]}, [])
+    dontcare = make_row("D3", 0, ["any"], {"hotel-name": ["dontcare"], "hotel-area": ["west"]}, HOTEL, [])
+    spelled = make_row("D4", 0, ["the acorn!"], {"hotel-name": ["acorn"]}, HOTEL, [])
+    report = audit(dataset(good(), unsaid, dontcare, spelled))
+    assert counts(report) == {"original_name_missing_in_text": 1}
+    assert report.findings["original_name_missing_in_text"].examples == ["D2/0 'cow'"]
+    report.raise_if_unsound()
+    with pytest.raises(DataError, match=r"original_name_missing_in_text: 1 of 4 rows .*limit 0.2, .*D2/0 'cow'"):
+        report.raise_if_unsound({"original_name_missing_in_text": 0.2})
+
+
+def test_new_name_missing_in_the_augmented_text():
+    state = [{"slot": "hotel-area", "values": ["east"]}, {"slot": "hotel-name", "values": ["ornac"]}]
+    text = [{"speaker": "user", "text": "is The Ornacle free ?"}]
+    report = audit(dataset(changed(augmented_history=text, augmented_state=state)))
+    assert report.findings["name_missing_in_text"].examples == ["D1/0 'ornac'"]
+    with pytest.raises(DataError, match=r"name_missing_in_text: 1 of 1 pairs .*mentioned_only=True"):
+        report.raise_if_unsound()
+
+
+def test_name_missing_in_the_state():
+    report = audit(dataset(changed(augmented_state=good()["state"])))
+    assert counts(report) == {"name_missing_in_state": 1, "inconsistent_dialogues": 1}
+    other = [{"slot": "hotel-area", "values": ["east"]}, {"slot": "hotel-name", "values": ["carno"]}]
+    assert audit(dataset(changed(augmented_state=other))).findings["name_missing_in_state"].count == 1
+
+
+def test_a_slot_of_equal_text_that_holds_no_name_is_not_missed():
+    row = good()
+    for view in ("state", "augmented_state"):
+        row[view] = [*row[view], {"slot": "hospital-department", "values": ["acorn"]}]
+    assert counts(audit(dataset(row))) == {}
+
+
+def test_inconsistent_dialogues():
+    later = make_row("D1", 1, ["acorn"], {}, HOTEL, [(0, "acorn", "acorn")], ["carno"], {})
+    report = audit(dataset(good(), later, good(dialogue="D2")))
+    assert counts(report) == {"inconsistent_dialogues": 1}
+    assert report.findings["inconsistent_dialogues"].examples == ["D1/1 'acorn -> carno'"]
+    stayed = make_row("D1", 1, ["acorn or x"], {}, HOTEL, [(0, "acorn", "acorn")], ["acorn or y"], {})
+    assert "inconsistent_dialogues" not in counts(audit(dataset(good(), stayed)))  # text beside the mention differs
+    stayed = make_row("D1", 1, ["acorn"], {}, HOTEL, [(0, "acorn", "acorn")], ["the acorn"], {"a": ["b"]})
+    assert audit(dataset(good(), stayed)).findings["inconsistent_dialogues"].count == 1
+
+
+def test_two_names_that_became_one():
+    names = {"acorn": ["acorn"], "lensfield": ["lensfield"]}
+    mentions = [(0, "acorn", "acorn"), (0, "lensfield", "lensfield")]
+    merged = make_row("D1", 0, ["acorn or lensfield ?"], {}, names, mentions, ["inn or inn ?"], {})
+    apart = make_row("D2", 0, ["acorn or lensfield ?"], {}, names, mentions, ["inn or bar ?"], {})
+    assert audit(dataset(merged, apart)).findings["inconsistent_dialogues"].examples == ["D1/0 'lensfield -> inn'"]
+
+
+def test_text_that_can_be_read_in_two_ways_is_no_evidence():
+    names = {"acorn": ["acorn"], "lensfield": ["lensfield"]}
+    mentions = [(0, "acorn", "acorn"), (0, "lensfield", "lensfield")]
+    clear = make_row("D1", 0, ["acorn or lensfield ?"], {}, names, mentions, ["a or c ?"], {})
+    unclear = make_row("D1", 1, ["acorn or lensfield ?"], {}, names, mentions, ["a or b or c ?"], {})
+    assert counts(audit(dataset(clear, unclear))) == {}
+
+
+def test_leaked_names():
+    train = dataset(make_row("T", 0, ["x"], {}, {"ORNAC": ["ornac  inn"]}, []))
+    assert names_of(train) == {"ornac", "ornac inn"}
+    assert names_of(dataset(good())) == {"acorn", "the acorn", "ornac"}
+    for known in (train, ["Ornac"], dataset(good())):
+        report = audit(dataset(good()), train=known)
+        assert report.findings["leaked_names"].examples == ["D1/0 'ornac'"]
+        with pytest.raises(DataError, match="leaked_names: 1 of 1 pairs .*disjoint banks"):
+            report.raise_if_unsound()
+    assert counts(audit(dataset(good()), train=["acorn", "orna"])) == {}
+
+
+def test_truncated_names_by_function_and_by_column():
+    def last_word(histories):
+        return [history[-1]["text"].split(" ", 3)[-1] for history in histories]
+
+    fine = make_row("D2", 0, ["x y z acorn"], {"hotel-name": ["acorn"]}, HOTEL, [(0, "acorn", "acorn")])
+    unsaid = make_row("D3", 0, ["x y z w"], {"hotel-name": ["acorn"]}, HOTEL, [])
+    cut = make_row("D4", 0, ["x y z acorn"], {"hotel-name": ["acorn"]}, HOTEL, [(0, "acorn", "acorn")],
+                   ["x orn ac z"], {"hotel-name": ["orn"]})  # fmt: skip
+    rows = dataset(good(), fine, unsaid, cut)
+    report = audit(rows, kept=last_word)
+    assert report.findings["truncated_away"].examples == ["D1/0 'acorn'", "D4/0 'orn'"]
+    kept = rows.add_column("source", ["free ?", "acorn", "w", "acorn"])
+    kept = kept.add_column("augmented_source", ["free ?", None, None, "z"])
+    assert audit(kept, kept="source").findings == report.findings
+    report.raise_if_unsound()
+    with pytest.raises(DataError, match="truncated_away: 2 of 4 rows .*max_source_tokens"):
+        report.raise_if_unsound({"truncated_away": 0.4})
+    report.raise_if_unsound({"truncated_away": 0.5})
+
+
+def test_newest_tokens_keeps_the_end():
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(WordLevel({"?": 0}, unk_token="?"))
+    words.pre_tokenizer = Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
+    keep = newest_tokens(tokenizer, 2, lambda history: " ".join(turn["text"] for turn in history))
+    assert keep([[{"text": "a b"}, {"text": "c"}], [{"text": "a"}], []]) == ["b c", "a", ""]
+    with pytest.raises(DataError, match="max_source_tokens: 0"):
+        newest_tokens(tokenizer, 0, str)
+    with pytest.raises(DataError, match="use a fast tokenizer"):
+        newest_tokens(object(), 2, str)
+
+
+def test_length_ratio():
+    rows = [
+        make_row("D", turn, ["x" * 10], {}, {}, [], ["x" * length], {"a": ["b"]})
+        for turn, length in enumerate([5, 10, 20, 30, 40])
+    ]
+    report = audit(dataset(*rows))
+    assert report.length_ratio == pytest.approx({"median": 2.0, "p95": 3.8, "max": 4.0})
+    assert audit(dataset(make_row("D", 0, ["x"], {}, {}, []))).length_ratio == {}
+
+
+def test_examples_are_limited_and_everything_is_json_and_in_the_table():
+    same = {"augmented_history": good()["history"], "augmented_state": good()["state"]}
+    report = audit(dataset(*[{**good(turn), **same} for turn in range(9)]), train=["q"], max_examples=3)
+    assert report.findings["unchanged_pairs"].examples == ["D1/0", "D1/1", "D1/2"]
+    read = json.loads(json.dumps(report.to_dict()))
+    assert read["rows"] == 9 and read["findings"]["unchanged_pairs"] == {
+        "count": 9, "of": 9, "share": 1.0, "examples": ["D1/0", "D1/1", "D1/2"],
+    }  # fmt: skip
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=200)
+    console.print(report.to_table())
+    text = console.file.getvalue()
+    assert all(FINDINGS[name][0] in text for name in report.findings) and "D1/0, D1/1, D1/2" in text
+    assert set(LIMITS) < set(FINDINGS)
+
+
+def test_the_refusal_lists_every_failing_check():
+    same = changed(augmented_history=good()["history"], augmented_state=good()["state"])
+    report = audit(dataset(same, good(dialogue="D2")), train=["ornac"])
+    with pytest.raises(DataError) as caught:
+        report.raise_if_unsound()
+    message = str(caught.value)
+    assert "unchanged_pairs: 1 of 2 pairs" in message and "leaked_names: 1 of 2 pairs" in message
+    assert "for instance D1/0;" in message and "name_missing" not in message
+    report.raise_if_unsound({"unchanged_pairs": 0.5, "leaked_names": 1.0})
+
+
+def test_bad_input():
+    with pytest.raises(DataError, match=r"columns \['augmented_history', 'augmented_state'\] are missing .*augment"):
+        audit(dataset(good()).remove_columns(["augmented_history", "augmented_state"]))
+    with pytest.raises(DataError, match=r"columns \['source', 'augmented_source'\] are missing"):
+        audit(dataset(good()), kept="source")
+    with pytest.raises(DataError, match="no rows"):
+        audit(dataset(good()).select([]))
+    with pytest.raises(DataError, match="row 'D1/0': only one of augmented_history and augmented_state is None"):
+        audit(dataset(changed(augmented_state=None)))
+    with pytest.raises(DataError, match="row 'D1/0': augmented_history has 0 utterances, history 1"):
+        audit(dataset(changed(augmented_history=[])))
+    with pytest.raises(DataError, match="none of 1 rows has a partner"):
+        audit(dataset(make_row("D", 0, ["x"], {}, {}, []))).raise_if_unsound()
+    with pytest.raises(DataError, match=r"limits: \['leaked_names'\] not checked"):
+        audit(dataset(good())).raise_if_unsound({"leaked_names": 0.1})
+
+
+def test_what_the_augmenter_makes_is_sound_and_what_it_would_make_unmentioned_is_not():
+    names = {"acorn house": ["acorn house", "the acorn"], "lensfield": ["lensfield"]}
+    first, second = (0, "The Acorn", "acorn house"), (2, "lensfield", "lensfield")
+    texts = ["The Acorn please", "ok", "to lensfield"]
+    state = {"hotel-name": ["acorn house"], "taxi-destination": ["lensfield"]}
+    rows = [
+        make_row("D1", 0, texts[:1], {"hotel-name": ["acorn house"]}, names, [first]),
+        make_row("D1", 1, texts, state, names, [first, second]),
+        make_row("D2", 0, ["that one"], {"hotel-name": ["lensfield"]}, names, []),
+    ]
+    for row in rows:
+        del row["augmented_history"], row["augmented_state"]
+    plain = Dataset.from_list(rows, features=FEATURES)
+    report = audit(redraw(plain, EntityAugmenter()))
+    assert report.pairs == 2
+    report.raise_if_unsound()
+    assert audit(redraw(plain, EntityAugmenter(mentioned_only=False))).findings["name_missing_in_text"].count == 1
+
+
+@pytest.mark.realdata
+@pytest.mark.slow
+def test_all_turns_of_multiwoz_21_make_sound_pairs():
+    from dair_hf.dialog.multiwoz import read_multiwoz
+
+    rows, _ = read_multiwoz(Path(os.environ["DAIR_DATA"]) / "multiwoz21")
+    pairs = redraw(rows, EntityAugmenter())
+    report = audit(pairs, train=["a name of no dialogue"])
+    assert report.rows == 14737 and 0.5 < report.pairs / report.rows < 0.7
+    report.raise_if_unsound()
+    covariant = redraw(rows, EntityAugmenter(covariant_only=True)).select_columns(["state", "augmented_state"])
+    views = covariant.to_dict()
+    changed = [(old, new) for old, new in zip(views["state"], views["augmented_state"], strict=True) if new is not None]
+    assert 0.42 < len(changed) / report.rows < 0.52  # about 45 % of the turns carry a name in their state
+    assert all(old != new for old, new in changed)
