@@ -103,10 +103,7 @@ def _filled(state: Mapping[str, Sequence[str]], convention: Convention, *, is_go
         kept = [value for value in values if value not in unfilled]
         if normalizer != "none":
             kept = [normalize(normalizer, slot, value) for value in kept]
-            # Predicted values may only now read "none"; a gold value keeps what the table made of it.
-            kept = [value for value in kept if value not in (_EMPTY if is_gold else unfilled)]
-            if is_gold and convention.none == "omit":
-                kept = [value for value in kept if value not in unfilled]
+            kept = [value for value in kept if value not in unfilled]  # a table may only now have made it "none"
         if dontcare == "drop_both":
             kept = [value for value in kept if value not in DONTCARE]
         elif dontcare == "drop_gold" and is_gold and any(value in DONTCARE for value in kept):

@@ -53,6 +53,14 @@ def test_pairs_count_where_all_alternatives_are_asked_for() -> None:
     assert (found["slot_precision"], found["slot_recall"]) == (pytest.approx(1 / 2), pytest.approx(1 / 3))
 
 
+def test_ignored_slots_are_not_held_against_precision() -> None:
+    references, predictions = [{"hotel-area": ["x"]}], [{"hotel-area": ["x"], "hotel-stars": ["4"]}]
+    for alternatives in ("any", "all"):
+        found = joint_goal_accuracy(predictions, references, alternatives=alternatives, extra="ignore")
+        assert (found["joint_goal_accuracy"], found["slot_precision"], found["slot_recall"]) == (1.0, 1.0, 1.0)
+        assert joint_goal_accuracy(predictions, references, alternatives=alternatives)["slot_precision"] == 0.5
+
+
 def test_undefined_figures_are_nan() -> None:
     found = joint_goal_accuracy([{}], [{}])
     assert found["joint_goal_accuracy"] == 1.0
