@@ -226,7 +226,7 @@ def load_bank(path: str | os.PathLike[str], split: str) -> dict[str, list[str]]:
     if not isinstance(bank, dict) or not bank:
         raise DataError(f"{path}: {split}: expected kinds with lists of names, found {bank!r:.80}; prepare it anew")
     for kind, names in bank.items():
-        if not isinstance(names, list) or not names or not all(isinstance(n, str) and n.strip() for n in names):
+        if not isinstance(names, list) or not all(isinstance(n, str) and n.strip() for n in names):
             raise DataError(
                 f"{path}: {split}.{kind}: expected a list of names, found {names!r:.80}; prepare the bank anew"
             )
