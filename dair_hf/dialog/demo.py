@@ -21,10 +21,11 @@ NameBank = Mapping[str, Sequence[str]]
 NAMES_PER_SLOT = 24
 NAME_SPLITS = ("train", "validation", "test")
 
-_ONSETS = ("b", "br", "c", "ch", "d", "dr", "f", "fl", "g", "gr", "h", "j", "k", "l", "m", "n", "p", "pl", "qu", "r")
-_ONSETS += ("s", "sh", "st", "t", "th", "tr", "v", "w", "y", "z")
+_ONSETS = tuple("b br c ch d dr f fl g gr h j k l m n p pl qu r s sh st t th tr v w y z".split())
 _VOWELS = ("a", "e", "i", "o", "u", "ai", "ea", "oo")
 _CODAS = ("", "", "l", "m", "n", "r", "s", "x", "ck", "nd", "rt", "ng")
+# After so many user turns nothing is changed any more and no taxi is called.
+_ENOUGH_TURNS = 4
 _WORDS_IN_A_NAME = (1, 2, 2, 3)
 
 _AREAS = ("north", "south", "east", "west", "centre")
@@ -258,7 +259,7 @@ class _Dialogue:
                 self.system(rng.choice(_RECOMMEND), name=place)
                 self.state[place.slot] = place.name
                 self.user(rng.choice(_ACCEPT[domain]))
-        if rng.random() < 0.2:
+        if len(self.states) < _ENOUGH_TURNS and rng.random() < 0.2:
             self.system(rng.choice(_DONE))
             self.name_place(rng.choice(_CHANGE[domain]), domain)
 
@@ -324,7 +325,7 @@ def generate_dialogs(n_dialogs: int, *, names: NameBank, seed: int = 0, prefix: 
             if position:
                 dialogue.system(rng.choice(_DONE))
             dialogue.visit(domain)
-        if rng.random() < 0.4:
+        if len(dialogue.states) < _ENOUGH_TURNS and rng.random() < 0.4:
             dialogue.system(rng.choice(_DONE))
             dialogue.ride(domains)
         builder.add_dialogue(

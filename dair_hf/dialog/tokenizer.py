@@ -23,7 +23,8 @@ _SPACE = "▁"
 _BYTES = tuple(f"<0x{value:02X}>" for value in range(256))
 # A word is a run of letters, marks and digits, joined by "-", "_" or ":" inside ("hotel-name", "12:30"); any other
 # character stands alone. The space before belongs to it, which makes decoding lossless.
-_WORD = rf"{_SPACE}?<(?:user|system)>|{_SPACE}?[\p{{L}}\p{{M}}\p{{N}}]+(?:[-_:][\p{{L}}\p{{M}}\p{{N}}]+)*|{_SPACE}?[^{_SPACE}]|{_SPACE}"
+_INSIDE = r"[\p{L}\p{M}\p{N}]+"
+_WORD = rf"{_SPACE}?<(?:user|system)>|{_SPACE}?{_INSIDE}(?:[-_:]{_INSIDE})*|{_SPACE}?[^{_SPACE}]|{_SPACE}"
 
 
 def _splitter() -> pre_tokenizers.PreTokenizer:
@@ -36,9 +37,7 @@ def _splitter() -> pre_tokenizers.PreTokenizer:
 
 
 def _normalizer() -> normalizers.Normalizer:
-    return normalizers.Sequence(
-        [normalizers.Lowercase(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
-    )
+    return normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()])
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:
@@ -59,12 +58,12 @@ def build_tokenizer(
     keep_words: Iterable[str] = (),
     model_max_length: int = 512,
 ) -> PreTrainedTokenizerFast:
-    """Build a tokenizer of whole words and single characters from texts.
+    r"""Build a tokenizer of whole words and single characters from texts.
 
     Each word (with the space before it) is one token if it is among the `vocab_size` most frequent, was met at least
     `min_count` times and is no part of a name; every other word is spelled: its first letter with the space, then one
     token a character; characters the texts do not hold become their UTF-8 bytes. `<user>`, `<system>` and the
-    delimiters of the belief text (`;`, `=`, `|`, `\\`) are always one token each. Encoding ends with `</s>`.
+    delimiters of the belief text (`;`, `=`, `|`, `\`) are always one token each. Encoding ends with `</s>`.
 
     Text is lower-cased and runs of white space become one space; beyond that `decode(encode(x))` with
     `skip_special_tokens=True` gives `x` back, except for three strings that mean something to the tokenizer: a literal

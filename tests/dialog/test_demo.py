@@ -1,0 +1,162 @@
+"""Generated dialogues: their banks share no word, their rows keep the contract, their states follow from the text."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+
+from dair_hf.dialog import demo
+from dair_hf.dialog.demo import generate_dialogs, make_names, train_names, validation_names
+from dair_hf.dialog.rows import FEATURES, NAME_SLOTS, validate_rows
+from dair_hf.errors import DataError
+
+N_DIALOGS = 300
+
+
+@pytest.fixture(scope="module")
+def names():
+    return train_names(seed=3)
+
+
+@pytest.fixture(scope="module")
+def rows(names):
+    return generate_dialogs(N_DIALOGS, names=names, seed=5)
+
+
+def words_of(bank):
+    return [word for names in bank.values() for name in names for word in name.split()]
+
+
+def flat_state(row):
+    return {item["slot"]: item["values"] for item in row["state"]}
+
+
+def test_the_rows_keep_the_contract(rows):
+    validate_rows(rows, "demo")
+    assert rows.features == FEATURES
+    assert len(set(rows["dialogue_id"])) == N_DIALOGS
+
+
+def test_banks_of_different_splits_share_no_word_whatever_their_seeds():
+    banks = [
+        set(words_of(make_names(split, seed, 40))) for split in ("train", "validation", "test") for seed in (0, 1, 2)
+    ]
+    for first, second in itertools.combinations(range(9), 2):
+        if first // 3 != second // 3:
+            assert not banks[first] & banks[second]
+
+
+def test_a_bank_repeats_no_word_and_uses_none_of_the_text(names, rows):
+    words = words_of(names)
+    assert len(words) == len(set(words))
+    assert all(re.fullmatch("[a-z]{4,8}", word) for word in words)
+    spoken = set()
+    for row in rows:
+        for turn, utterance in enumerate(row["history"]):
+            spans = [e for e in row["entities"] if e["turn"] == turn]
+            kept = "".join(
+                c for i, c in enumerate(utterance["text"]) if not any(e["start"] <= i < e["end"] for e in spans)
+            )
+            spoken |= set(kept.split())
+    assert not spoken & set(words)
+    assert "hotel" in spoken
+
+
+def test_names_are_reproducible_and_depend_on_the_seed(names):
+    assert train_names(seed=3) == names
+    assert train_names(seed=4) != names
+    assert demo.test_names(seed=3) != validation_names(seed=3)
+    assert {len(name.split()) for bank in names.values() for name in bank} == {1, 2, 3}
+    assert {slot: len(bank) for slot, bank in names.items()} == dict.fromkeys(NAME_SLOTS, demo.NAMES_PER_SLOT)
+
+
+def test_the_same_seed_gives_the_same_dialogues(rows, names):
+    assert generate_dialogs(N_DIALOGS, names=names, seed=5).to_list() == rows.to_list()
+    assert generate_dialogs(N_DIALOGS, names=names, seed=6).to_list() != rows.to_list()
+
+
+def test_other_names_change_nothing_else(rows, names):
+    unseen = demo.test_names(seed=3)
+    place_of = {name: (slot, index) for slot in NAME_SLOTS for index, name in enumerate(names[slot])}
+    twins = generate_dialogs(N_DIALOGS, names=unseen, seed=5)
+    for row, twin in zip(rows, twins, strict=True):
+        assert row["row_id"] == twin["row_id"]
+        renamed = {}
+        for old, new in zip(row["names"], twin["names"], strict=True):
+            slot, index = place_of[old["name"]]
+            assert new["name"] == unseen[slot][index]
+            renamed[old["name"]] = new["name"]
+        for old_turn, new_turn in zip(row["history"], twin["history"], strict=True):
+            text = old_turn["text"]
+            for old, new in renamed.items():
+                text = text.replace(old, new)
+            assert text == new_turn["text"]
+        assert {s: [renamed.get(v, v) for v in values] for s, values in flat_state(row).items()} == flat_state(twin)
+
+
+def test_every_name_of_a_state_was_mentioned_and_every_mention_spells_its_name(rows):
+    named = 0
+    for row in rows:
+        for mention in row["entities"]:
+            assert row["history"][mention["turn"]]["text"][mention["start"] : mention["end"]] == mention["name"]
+        mentioned = {mention["name"] for mention in row["entities"]}
+        for slot, values in flat_state(row).items():
+            if slot in (*NAME_SLOTS, "taxi-departure", "taxi-destination"):
+                assert set(values) <= mentioned
+                named += 1
+            else:
+                assert len(values) == 1 and values[0] in " ".join(turn["text"] for turn in row["history"])
+    assert named > 0.7 * len(rows)
+
+
+def test_what_happens_in_the_dialogues(rows):
+    last = {row["dialogue_id"]: row for row in rows}
+    slots = set().union(*(flat_state(row) for row in rows))
+    assert {slot.split("-")[0] for slot in slots} == {"hotel", "restaurant", "attraction", "taxi"}
+    for row in last.values():
+        state = flat_state(row)
+        for slot in ("taxi-departure", "taxi-destination"):
+            if slot in state:
+                assert state[slot] in [state[name] for name in NAME_SLOTS if name in state]
+    recommended_not_taken = sum(
+        any(name["name"] not in sum(flat_state(row).values(), []) for name in row["names"]) for row in last.values()
+    )
+    changed = sum(any("rather" in t["text"] or "change" in t["text"] for t in row["history"]) for row in last.values())
+    assert min(recommended_not_taken, changed) > 0.1 * N_DIALOGS
+    assert max(rows["turn_id"]) in (3, 4)
+
+
+def test_states_are_cumulative_but_for_a_change_of_mind(rows):
+    before = {}
+    for row in rows:
+        state = flat_state(row)
+        if row["turn_id"]:
+            assert set(before) <= set(state)
+            different = {slot for slot in before if before[slot] != state[slot]}
+            if different:
+                assert len(different) == 1 and different <= set(NAME_SLOTS)
+                assert re.search("rather|change", row["history"][-1]["text"])
+        before = state
+
+
+@pytest.mark.parametrize(
+    ("bank", "message"),
+    [
+        ({}, "hotel-name: a dialogue needs at least 4"),
+        ({"hotel-name": ["a", "b", "c"]}, r"found 3 \(3 different\)"),
+        ({"hotel-name": ["a", "b", "c", "d", "a"]}, r"found 5 \(4 different\)"),
+        ({"hotel-name": ["a", "b", "c", " "]}, "non-empty"),
+    ],
+)
+def test_a_bank_that_cannot_serve_is_refused(bank, message):
+    with pytest.raises(DataError, match=message):
+        generate_dialogs(1, names=bank)
+
+
+def test_bad_numbers_and_splits_are_refused(names):
+    with pytest.raises(DataError, match="n_dialogs: expected at least 1, found 0"):
+        generate_dialogs(0, names=names)
+    with pytest.raises(DataError, match="unknown name split 'dev'; choose one of train, validation, test"):
+        make_names("dev")

@@ -1,0 +1,139 @@
+"""The spelling tokenizer: words whole or letter by letter, decoding without loss, the same after saving."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from dair_hf.dialog.tokenizer import DELIMITERS, END, PAD, SPEAKERS, build_tokenizer
+from dair_hf.errors import DataError
+
+TEXTS = [
+    "<user> is oak house free at 12:30 ? <system> yes , it's free .",
+    "hotel-name = oak house ; hotel-area = east",
+    "<user> is it cheap ? <system> yes , oak house is .",
+    "<user> is oak house cheap at 12:30 ?",
+    "hotel-name = oak house ; hotel-area = west",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return build_tokenizer(TEXTS, ["oak house"])
+
+
+def round_trip(tokenizer, text):
+    return tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True)
+
+
+def test_words_are_whole_and_names_and_rare_words_spelled(tokenizer):
+    assert tokenizer.tokenize("is oak cheap at 12:30") == ["▁is", "▁o", "a", "k", "▁cheap", "▁at", "▁12:30"]
+    assert tokenizer.tokenize("elm west") == ["▁e", "l", "m", "▁w", "e", "s", "t"]  # "west" was met once
+    assert tokenizer.tokenize("hotel-name = oak") == ["▁hotel-name", "▁=", "▁o", "a", "k"]
+
+
+def test_no_longer_piece_than_a_character_is_used_inside_a_word(tokenizer):
+    # "is" and "it" are words of the vocabulary, but not pieces of other words.
+    assert tokenizer.tokenize("isit") == ["▁i", "s", "i", "t"]
+    assert tokenizer.tokenize("isitzz?") == ["▁i", "s", "i", "t", "z", "z", "?"]
+
+
+def test_a_known_and_an_unseen_name_are_spelled_alike(tokenizer):
+    for name in ("oak house", "elm manor"):
+        assert len(tokenizer.tokenize(name)) == len(name.replace(" ", ""))
+
+
+def test_a_name_word_in_the_text_is_spelled_unless_kept():
+    texts = ["the oak and the house"] * 3
+    assert build_tokenizer(texts, ["the oak"]).tokenize("the house") == ["▁t", "h", "e", "▁house"]
+    assert build_tokenizer(texts, ["the oak"], keep_words=["the"]).tokenize("the oak") == ["▁the", "▁o", "a", "k"]
+
+
+def test_capitals_of_names_are_no_way_around_spelling():
+    spelled = build_tokenizer(["the oak"] * 3, ["The OAK"])
+    assert spelled.tokenize("the oak") == ["▁t", "h", "e", "▁o", "a", "k"]
+
+
+def test_markers_are_single_tokens(tokenizer):
+    assert tokenizer.tokenize("<user> ; = | \\ <system>") == ["▁<user>", "▁;", "▁=", "▁|", "▁\\", "▁<system>"]
+    for marker in (*SPEAKERS, *DELIMITERS):
+        assert len(tokenizer(marker, add_special_tokens=False).input_ids) == 1
+    assert tokenizer("is").input_ids[-1] == tokenizer.eos_token_id
+    assert (tokenizer.pad_token, tokenizer.eos_token) == (PAD, END)
+    assert tokenizer.pad_token_id == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *TEXTS,
+        "",
+        "hotel-name = ; hotel-area = dontcare",
+        "restaurant-name = a \\; b \\| c \\\\ ; x = y | z",
+        'don\'t stop! (really?) £5.00 w/o a"b" --- a_b a:b :a',
+        "zoë 日本語 ресторан 😀 e\u0301 i̇",
+        "<0x41> <user>text <unk> ##a",
+        "x=1;y=2|3",
+    ],
+)
+def test_decoding_gives_the_text_back(tokenizer, text):
+    assert round_trip(tokenizer, text) == text
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=40))
+def test_any_text_comes_back_lower_cased_with_single_spaces(tokenizer, text):
+    text = text.replace("▁", "")
+    # The normaliser of `tokenizers` and `str.lower` differ on a few letters, so the text is lower-cased by the former.
+    expected = tokenizer.backend_tokenizer.normalizer.normalize_str(text)
+    assert round_trip(tokenizer, text) == expected
+    if text.isascii() and text.isprintable():
+        assert expected == " ".join(text.lower().split())
+
+
+def test_capitals_and_white_space_are_normalised(tokenizer):
+    assert round_trip(tokenizer, "  Is\tOAK \n House  free ") == "is oak house free"
+
+
+def test_the_three_documented_exceptions(tokenizer):
+    assert round_trip(tokenizer, "is </s> it <pad>") != "is </s> it <pad>"
+    assert round_trip(tokenizer, "is▁it") == "is it"
+
+
+def test_saving_and_loading_changes_nothing(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    for text in [*TEXTS, "Zoë 日本 \\; elm"]:
+        assert loaded(text).input_ids == tokenizer(text).input_ids
+        assert round_trip(loaded, text) == round_trip(tokenizer, text)
+    assert (len(loaded), loaded.pad_token_id, loaded.eos_token_id) == (
+        len(tokenizer),
+        tokenizer.pad_token_id,
+        tokenizer.eos_token_id,
+    )
+    assert loaded.model_max_length == tokenizer.model_max_length
+
+
+def test_vocab_size_and_min_count_limit_the_whole_words():
+    texts = ["cc cc cc bb bb aa"]
+    small = build_tokenizer(texts, vocab_size=1, min_count=1)
+    assert small.tokenize("cc bb aa") == ["▁cc", "▁b", "b", "▁a", "a"]
+    assert build_tokenizer(texts, min_count=2).tokenize("cc bb aa") == ["▁cc", "▁bb", "▁a", "a"]
+    assert build_tokenizer(texts, min_count=1).tokenize("cc bb aa") == ["▁cc", "▁bb", "▁aa"]
+
+
+def test_the_vocabulary_does_not_depend_on_the_order_of_the_texts():
+    assert build_tokenizer(TEXTS).get_vocab() == build_tokenizer(reversed(TEXTS)).get_vocab()
+
+
+@pytest.mark.parametrize("settings_", [{"vocab_size": 0}, {"min_count": 0}])
+def test_settings_out_of_range_are_refused(settings_):
+    with pytest.raises(DataError, match="must be at least 1"):
+        build_tokenizer(TEXTS, **settings_)
+
+
+def test_texts_without_a_word_are_refused():
+    with pytest.raises(DataError, match="the texts hold no word"):
+        build_tokenizer(["", "  "])
