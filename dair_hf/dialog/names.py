@@ -121,7 +121,7 @@ def same_entity(left: Keys, left_kind: str, right: Keys, right_kind: str) -> flo
         return 0.99
     if PLACE not in (left_kind, right_kind) and left_kind != right_kind:
         return 0.0
-    if likeness := max(alike(left_core, right_core), alike(left, right)):
+    if likeness := alike(left_core, right_core):
         return likeness if len("".join(left_core)) >= 5 and len("".join(right_core)) >= 5 else 0.0
     if left_kind == right_kind == PLACE:
         return 0.0
@@ -329,19 +329,19 @@ class NameLinker:
         found = []
         for entity in entities:
             for full in list(entity.keys):
-                target = core(full, entity.kind)
-                if len("".join(target)) < 5 or (len(target) == 1 and is_common(target, entity.kind)):
+                short = core(full, entity.kind)
+                if len("".join(short)) < 5 or (len(short) == 1 and is_common(short, entity.kind)):
                     continue
                 for turn, (utterance, starts, ends) in enumerate(tokens):
-                    for size in range(max(1, len(target) - 1), len(target) + 2):
+                    for size in range(max(1, len(short) - 1), len(full) + 2):
                         for place in range(len(utterance) - size + 1):
                             window = tuple(utterance[place : place + size])
-                            if window[0][0] != target[0][0] and window[-1][-1] != target[-1][-1]:
+                            if window[0][0] != short[0][0] and window[-1][-1] != full[-1][-1]:
                                 continue
                             if (
-                                window == target
-                                or _shortened(window, target, entity.kind)
-                                or _misspelled(window, target)
+                                window in (full, short)
+                                or _shortened(window, short, entity.kind)
+                                or _misspelled(core(window, entity.kind), short)
                             ):
                                 found.append((turn, starts[place], ends[place + size - 1], entity))
         return found

@@ -152,7 +152,7 @@ def _names_in(dialogue: Mapping[str, Any], where: str) -> Iterator[tuple[str, st
             stated += [
                 (span["slot"], [text[span["start"] : span["exclusive_end"]]])
                 for span in frame.get("slots", ())
-                if "start" in span
+                if 0 <= span.get("start", -1) < span["exclusive_end"] <= len(text)
             ]
             stated += [(slot, [value]) for result in frame.get("service_results", ()) for slot, value in result.items()]
             for slot, values in stated:

@@ -1,0 +1,137 @@
+"""The script, from the command line's point of view."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from datasets import load_from_disk
+
+from dair_hf.dialog.rows import FEATURES
+from dair_hf.dialog.sources import multiwoz_files, sgd_files
+from tests.data_scripts.scripts import ROOT, Done, run_script
+
+FIXTURES = ROOT / "tests" / "fixtures" / "multiwoz22"
+
+
+def run(*arguments: object) -> Done:
+    return run_script("prepare_multiwoz.py", *arguments)
+
+
+def test_writes_rows_and_a_summary(tmp_path: Path) -> None:
+    done = run("--source", FIXTURES, "--output", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    data = load_from_disk(str(tmp_path / "out"))
+    assert list(data) == ["dev"]
+    assert data["dev"].features == FEATURES
+    assert data["dev"]["row_id"][:] == ["PMUL0001/0", "PMUL0001/1"]
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["dev"]["turns"] == 2
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["dialogues", "1"] in lines
+    assert ["user", "turns", "2"] in lines
+    assert ["names", "in", "the", "text", "1"] in lines
+    assert any(line[:5] == ["skipped:", "span", "outside", "the", "text"] for line in lines)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_command_line_works() -> None:
+    command = [sys.executable, str(ROOT / "data_scripts" / "prepare_multiwoz.py"), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "trusted" in done.stdout or "recorded in `checksums.json`" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "message"),
+    [
+        ("absent", "out", "no such file or folder"),
+        ("broken.json", "out", "broken.json: line 1, column"),
+        ("fine", "file/out", "cannot write there"),
+    ],
+)
+def test_one_line_errors_and_nothing_half_written(tmp_path: Path, source: str, output: str, message: str) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "broken.json").write_text('{"A": {"log"')
+    before = sorted(path.name for path in tmp_path.iterdir())
+    done = run("--source", FIXTURES if source == "fine" else tmp_path / source, "--output", tmp_path / output)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1, done.stderr
+    assert message in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A loopback server with the paths of the public repository, holding a fixture."""
+    root = tmp_path / "mirror"
+    files = {
+        file.name: root / file.url.removeprefix("http://mirror/")
+        for file in multiwoz_files("2.2", "dev", "http://mirror")
+    }
+    for name, place in files.items():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if name.startswith("dev"):
+            shutil.copy(FIXTURES / "dev" / "dialogues_001.json", place)
+    files["dev/dialogues_002.json"].write_text("[]")
+    shutil.copy(FIXTURES / "schema.json", files["schema.json"])
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(root))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{httpd.server_port}", root
+        httpd.shutdown()
+        thread.join()
+
+
+def test_a_download_that_differs_from_its_checksum_is_refused(tmp_path: Path, mirror: tuple[str, Path]) -> None:
+    host, _ = mirror  # its schema.json is the fixture's, not the published one, whose checksum is known
+    place = tmp_path / "down"
+    done = run("--download", "--split", "dev", "--source", place, "--output", tmp_path / "out", "--host", host)
+    assert done.returncode == 2
+    assert "schema.json: " in done.stderr and "received" in done.stderr
+    assert list(place.iterdir()) == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_pinned_manifests() -> None:
+    files = multiwoz_files("2.2") + multiwoz_files("2.1") + sgd_files()
+    assert len(files) == 1 + 17 + 2 + 2 + 3 + 3 + 127 + 20 + 34
+    assert len({file.url for file in files}) == len(files)
+    assert all("/master/" not in file.url and "/main/" not in file.url for file in files)
+    known = {file.name for file in files if file.sha256}
+    assert known == {"schema.json", "val.json.zip", "test.json.zip"}
+    assert all(len(file.sha256 or "0" * 64) == 64 for file in files)
+
+
+@pytest.mark.realdata
+@pytest.mark.slow
+def test_known_checksums_are_those_of_the_public_files(real_data: Path, tmp_path: Path) -> None:
+    root = tmp_path / "mirror"
+    for split, name in (("dev", "val.json.zip"), ("test", "test.json.zip")):
+        (file,) = multiwoz_files("2.1", split, "http://mirror")
+        place = root / file.url.removeprefix("http://mirror/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(real_data / "multiwoz21" / name, place)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(root))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever)
+        thread.start()
+        host = f"http://127.0.0.1:{httpd.server_port}"
+        arguments = ("--download", "--version", "2.1", "--split", "dev", "test", "--source", tmp_path / "down")
+        done = run(*arguments, "--output", tmp_path / "out", "--host", host)
+        httpd.shutdown()
+        thread.join()
+    assert done.returncode == 0, done.stderr
+    assert "trusted on first use" not in done.stdout
+    assert {split: len(rows) for split, rows in load_from_disk(str(tmp_path / "out")).items()} == {
+        "dev": 7365,
+        "test": 7372,
+    }

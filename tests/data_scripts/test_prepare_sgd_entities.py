@@ -1,0 +1,88 @@
+"""The script, from the command line's point of view."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from dair_hf.dialog.sources import sgd_files
+from tests.data_scripts.scripts import Done, run_script
+
+
+def run(*arguments: object) -> Done:
+    return run_script("prepare_sgd_entities.py", *arguments)
+
+
+def dialogues(hotel: str) -> str:
+    frame = {"service": "Hotels_1", "state": {"slot_values": {"hotel_name": [hotel, "Elm Inn"]}}}
+    talk = {"dialogue_id": hotel, "turns": [{"speaker": "USER", "utterance": "hi", "frames": [frame]}]}
+    return json.dumps([talk])
+
+
+def write(folder: Path, **hotels: str) -> Path:
+    for split, hotel in hotels.items():
+        (folder / split).mkdir(parents=True)
+        (folder / split / "dialogues_001.json").write_text(dialogues(hotel))
+    return folder
+
+
+def test_bank_is_written_and_counted(tmp_path: Path) -> None:
+    source = write(tmp_path / "sgd", train="Oak", dev="Ash", test="Fir")
+    done = run("--source", source, "--output", tmp_path / "bank.json")
+    assert done.returncode == 0, done.stderr
+    bank = json.loads((tmp_path / "bank.json").read_text())
+    assert {split: kinds["hotel"] for split, kinds in bank.items()} == {
+        "train": ["Elm Inn", "Oak"],
+        "dev": ["Ash"],
+        "test": ["Fir"],
+    }
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert lines[0] == ["split", "hotel", "restaurant", "attraction", "place", "removed"]
+    assert lines[1:4] == [
+        ["train", "2", "0", "0", "0", "0"],
+        ["dev", "1", "0", "0", "0", "1"],
+        ["test", "1", "0", "0", "0", "1"],
+    ]
+
+
+def test_one_line_errors(tmp_path: Path) -> None:
+    source = write(tmp_path / "sgd", train="Oak", dev="oak", test="Fir")
+    for arguments, message in [
+        (("--source", tmp_path / "absent"), "no such file or folder"),
+        (("--source", source), "split 'dev' has no name of its own"),
+    ]:
+        done = run(*arguments, "--output", tmp_path / "bank.json")
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert done.stderr.startswith("error: ") and message in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["sgd"]
+
+
+def test_download_trusts_once_and_then_verifies(tmp_path: Path) -> None:
+    root = tmp_path / "mirror"
+    for file in sgd_files("dev", "http://mirror"):
+        place = root / file.url.removeprefix("http://mirror/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("[]" if "dialogues_001" not in file.name else dialogues("Ash"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(root))) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever)
+        thread.start()
+        host = f"http://127.0.0.1:{httpd.server_port}"
+        common = ("--download", "--split", "dev", "--host", host, "--output", tmp_path / "bank.json")
+        first = run(*common, "--source", tmp_path / "down")
+        again = run(*common, "--source", tmp_path / "down", "--checksums", tmp_path / "down" / "checksums.json")
+        (tmp_path / "wrong.json").write_text(json.dumps({file.name: "0" * 64 for file in sgd_files("dev")}))
+        wrong = run(*common, "--source", tmp_path / "other", "--checksums", tmp_path / "wrong.json")
+        httpd.shutdown()
+        thread.join()
+    digest = hashlib.sha256(dialogues("Ash").encode()).hexdigest()
+    assert first.returncode == 0, first.stderr
+    assert f"trusted on first use: {digest}  dev/dialogues_001.json" in first.stdout
+    assert again.returncode == 0, again.stderr
+    assert "trusted on first use" not in again.stdout
+    assert wrong.returncode == 2
+    assert "checksum mismatch" in wrong.stderr
+    assert list((tmp_path / "other").rglob("*.json")) == []
