@@ -20,7 +20,8 @@ from datasets import DatasetDict
 
 from dair_hf.archives import Source, download, with_checksums
 from dair_hf.dialog.multiwoz import read_multiwoz, splits_in
-from dair_hf.dialog.rows import summary_table, validate_rows
+from dair_hf.dialog.reading import summary_table
+from dair_hf.dialog.rows import validate_rows
 from dair_hf.dialog.sources import HOST, multiwoz_files
 from dair_hf.errors import DataError
 from dair_hf.files import atomic_path, read_json, write_json

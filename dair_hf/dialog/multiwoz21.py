@@ -9,13 +9,13 @@ from functools import lru_cache
 from typing import Any
 
 from dair_hf.dialog.names import NameLinker, Span
+from dair_hf.dialog.reading import ReadReport
 from dair_hf.dialog.rows import (
     DONTCARE,
     NAME_SLOTS,
     PLACE_SLOTS,
     SYSTEM,
     USER,
-    ReadReport,
     RowBuilder,
     Utterance,
 )
@@ -181,7 +181,8 @@ def add_dialogue(builder: RowBuilder, report: ReadReport, name: str, dialogue: A
     utterances: list[Utterance] = []
     states: dict[int, State] = {}
     spans: list[Span] = []
-    linker, oddities, booked = NameLinker(), Counter[str](), []
+    linker, oddities = NameLinker(), Counter[str]()
+    booked: list[tuple[str, str]] = []
     for index, turn in enumerate(log):
         position = f"{where}, log[{index}]"
         text = _field(turn, "text", str, position)

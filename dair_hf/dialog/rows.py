@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import NamedTuple
 
@@ -20,7 +17,6 @@ NAME_SLOTS = ("hotel-name", "restaurant-name", "attraction-name")
 PLACE_SLOTS = ("taxi-departure", "taxi-destination", "train-departure", "train-destination")
 DONTCARE = "dontcare"
 USER, SYSTEM = "user", "system"
-EXAMPLES_KEPT = 5
 
 FEATURES = Features(
     {
@@ -66,121 +62,6 @@ class NameEntry(NamedTuple):
     slot: str
     name: str
     forms: Sequence[str]
-
-
-@dataclass
-class ReadReport:
-    """What a reader found; the counts of several sources add up with `+`.
-
-    Attributes:
-        dialogues: Dialogues read.
-        turns: User turns read, one row each.
-        states: Turns whose state is not empty.
-        names: Entries of `names`, summed over the dialogues.
-        names_in_text: Those of them mentioned at least once in the text.
-        mentions: Mentions in the text.
-        skipped: What was left out: reason -> count.
-        normalised: What was read in another form than it stood there: oddity -> count.
-        examples: Reason or oddity -> the first ids it was met at.
-    """
-
-    dialogues: int = 0
-    turns: int = 0
-    states: int = 0
-    names: int = 0
-    names_in_text: int = 0
-    mentions: int = 0
-    skipped: dict[str, int] = field(default_factory=dict)
-    normalised: dict[str, int] = field(default_factory=dict)
-    examples: dict[str, list[str]] = field(default_factory=dict)
-
-    def skip(self, reason: str, where: str, count: int = 1) -> None:
-        """Count something that was left out, at `where`."""
-        self.skipped[reason] = self.skipped.get(reason, 0) + count
-        self._example(reason, where)
-
-    def normalise(self, oddity: str, where: str, count: int = 1) -> None:
-        """Count something that was read in another form than it stood there, at `where`."""
-        self.normalised[oddity] = self.normalised.get(oddity, 0) + count
-        self._example(oddity, where)
-
-    def _example(self, key: str, where: str) -> None:
-        kept = self.examples.setdefault(key, [])
-        if len(kept) < EXAMPLES_KEPT and where not in kept:
-            kept.append(where)
-
-    def __add__(self, other: ReadReport) -> ReadReport:
-        def added(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
-            return {key: left.get(key, 0) + right.get(key, 0) for key in {**left, **right}}
-
-        return ReadReport(
-            dialogues=self.dialogues + other.dialogues,
-            turns=self.turns + other.turns,
-            states=self.states + other.states,
-            names=self.names + other.names,
-            names_in_text=self.names_in_text + other.names_in_text,
-            mentions=self.mentions + other.mentions,
-            skipped=added(self.skipped, other.skipped),
-            normalised=added(self.normalised, other.normalised),
-            examples={
-                key: list(dict.fromkeys([*self.examples.get(key, []), *other.examples.get(key, [])]))[:EXAMPLES_KEPT]
-                for key in {**self.examples, **other.examples}
-            },
-        )
-
-
-def summary_table(reports: Mapping[str, ReadReport]) -> str:
-    """Reports side by side as plain text, then what was skipped and normalised, each with an example.
-
-    Args:
-        reports: Heading of the column, for instance the split -> report.
-
-    Example:
-        >>> print(summary_table({"dev": ReadReport(dialogues=2, turns=9)}))
-                           dev
-        dialogues            2
-        user turns           9
-        states not empty     0
-        names                0
-        names in the text    0
-        mentions             0
-    """
-    total = sum(reports.values(), ReadReport())
-    lines = [
-        ("dialogues", [report.dialogues for report in reports.values()], ""),
-        ("user turns", [report.turns for report in reports.values()], ""),
-        ("states not empty", [report.states for report in reports.values()], ""),
-        ("names", [report.names for report in reports.values()], ""),
-        ("names in the text", [report.names_in_text for report in reports.values()], ""),
-        ("mentions", [report.mentions for report in reports.values()], ""),
-    ]
-    for title, found in (("skipped", total.skipped), ("normalised", total.normalised)):
-        for reason in sorted(found):
-            counts = [getattr(report, title).get(reason, 0) for report in reports.values()]
-            lines.append((f"{title}: {reason}", counts, f"  e.g. {total.examples[reason][0]}"))
-    width = max(len(label) for label, _, _ in lines)
-    columns = [max(len(name), *(len(str(counts[i])) for _, counts, _ in lines)) for i, name in enumerate(reports)]
-    header = " " * width + "".join(f"  {name:>{size}}" for name, size in zip(reports, columns, strict=True))
-    body = [
-        f"{label:<{width}}" + "".join(f"  {n:>{size}}" for n, size in zip(counts, columns, strict=True)) + example
-        for label, counts, example in lines
-    ]
-    return "\n".join([header, *body])
-
-
-@contextlib.contextmanager
-def collector_paused() -> Iterator[None]:
-    """Keep the cyclic garbage collector from walking the parsed files, which hold no cycles, again and again.
-
-    It takes half of the time that reading takes otherwise. Also a decorator.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def row_id(dialogue_id: str, turn_id: int) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dair_hf.dialog.names import NameLinker, Span, kind_of
-from dair_hf.dialog.rows import DONTCARE, SYSTEM, USER, ReadReport, RowBuilder, Utterance
+from dair_hf.dialog.names import NameLinker, Span
+from dair_hf.dialog.reading import ReadReport
+from dair_hf.dialog.rows import DONTCARE, SYSTEM, USER, RowBuilder, Utterance
+from dair_hf.dialog.spelling import kind_of
 from dair_hf.errors import DataError
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from datasets import Dataset
 
 from dair_hf.archives import Source
-from dair_hf.dialog.rows import ReadReport, RowBuilder, collector_paused
+from dair_hf.dialog.reading import ReadReport, collector_paused
+from dair_hf.dialog.rows import RowBuilder
 from dair_hf.dialog.schema import Schema, add_dialogue, full_slot, read_schema
 from dair_hf.errors import DataError
 

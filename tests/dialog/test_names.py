@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dair_hf.dialog.names import NameLinker, Span, kind_of, name_keys, same_entity
+from dair_hf.dialog.names import NameLinker, Span
+from dair_hf.dialog.spelling import kind_of, name_keys, same_entity
 
 
 def same(left: str, right: str, slot: str, other_slot: str | None = None) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import pytest
@@ -12,12 +11,9 @@ from dair_hf.dialog.rows import (
     FEATURES,
     Mention,
     NameEntry,
-    ReadReport,
     RowBuilder,
     Utterance,
-    collector_paused,
     on_word_boundary,
-    summary_table,
     validate_rows,
 )
 from dair_hf.errors import DataError
@@ -104,7 +100,10 @@ def test_a_dialogue_id_may_not_occur_twice() -> None:
     [
         ({"row_id": "d/0"}, "the id occurs twice"),
         ({"history": [{"speaker": "system", "text": "hi"}]}, "does not end with a user turn"),
-        ({"entities": [{"slot": "s", "name": "oak house", "turn": 0, "start": 4, "end": 12}]}, "no span of whole words"),
+        (
+            {"entities": [{"slot": "s", "name": "oak house", "turn": 0, "start": 4, "end": 12}]},
+            "no span of whole words",
+        ),
         ({"entities": [{"slot": "s", "name": "elm", "turn": 0, "start": 3, "end": 12}]}, "'elm' is not among"),
     ],
 )
@@ -129,23 +128,3 @@ def test_word_boundaries() -> None:
     whole = [(0, 2), (4, 8), (4, 10), (12, 16)]
     assert all(on_word_boundary(text, *span) for span in whole)
     assert not any(on_word_boundary(text, *span) for span in [(1, 2), (4, 7), (12, 15), (5, 5), (-1, 2), (0, 99)])
-
-
-def test_reports_add_up_and_print() -> None:
-    left, right = ReadReport(dialogues=1), ReadReport(turns=2)
-    left.skip("bad span", "d1", 2)
-    right.skip("bad span", "d2")
-    right.normalise("none", "d3")
-    both = left + right
-    assert (both.dialogues, both.turns, both.skipped, both.normalised) == (1, 2, {"bad span": 3}, {"none": 1})
-    assert both.examples == {"bad span": ["d1", "d2"], "none": ["d3"]}
-    table = summary_table({"train": left, "test": right}).splitlines()
-    assert table[0].split() == ["train", "test"]
-    assert table[7].split() == ["skipped:", "bad", "span", "2", "1", "e.g.", "d1"]
-
-
-def test_the_collector_runs_again_after_an_error() -> None:
-    with pytest.raises(KeyError), collector_paused():
-        assert not gc.isenabled()
-        raise KeyError
-    assert gc.isenabled()
