@@ -1,10 +1,31 @@
 """DAIR: training on pairs of an original and an augmented sample so that both have the same loss."""
 
-from dair_hf.collator import PairCollator
-from dair_hf.config import DAIRConfig
-from dair_hf.errors import DataError, NonFiniteLossError
-from dair_hf.sampling import EpochPairs
-from dair_hf.trainer import DAIRTrainer
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dair_hf.collator import PairCollator as PairCollator
+    from dair_hf.config import DAIRConfig as DAIRConfig
+    from dair_hf.errors import DataError as DataError
+    from dair_hf.errors import NonFiniteLossError as NonFiniteLossError
+    from dair_hf.sampling import EpochPairs as EpochPairs
+    from dair_hf.trainer import DAIRTrainer as DAIRTrainer
 
 __version__ = "0.1.0"
+
+# Imported on first use: a metric on the command line needs neither torch nor transformers.
+_HOMES = {
+    "DAIRConfig": "dair_hf.config",
+    "DAIRTrainer": "dair_hf.trainer",
+    "DataError": "dair_hf.errors",
+    "EpochPairs": "dair_hf.sampling",
+    "NonFiniteLossError": "dair_hf.errors",
+    "PairCollator": "dair_hf.collator",
+}
 __all__ = ["DAIRConfig", "DAIRTrainer", "DataError", "EpochPairs", "NonFiniteLossError", "PairCollator", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

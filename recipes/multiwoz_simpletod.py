@@ -23,7 +23,7 @@ from pathlib import Path
 import rich
 from accelerate import PartialState
 from datasets import Dataset
-from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase, set_seed
+from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
 from dair_hf import DAIRConfig, DAIRTrainer, DataError, EpochPairs
@@ -33,9 +33,10 @@ from dair_hf.comparison import ComparisonConfig, Run, derive, fingerprint, finis
 from dair_hf.dialog.audit import audit, names_of, newest_tokens
 from dair_hf.dialog.data import DialogConfig, DialogData, load_dialogs, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
+from dair_hf.dialog.neighbour_attention import start_at_neighbours
 from dair_hf.dialog.state import parse, state_from_row
 from dair_hf.dialog.text import history_to_text
-from dair_hf.files import write_json
+from dair_hf.files import atomic_path, write_json
 from dair_hf.metrics.joint_goal import joint_goal_correct
 from dair_hf.modeling import ModelConfig, load_model, load_tokenizer
 from dair_hf.report import Column, run_record, write_comparison
@@ -59,18 +60,22 @@ def training_pairs(rows: Dataset, encoder: DialogEncoder, data: DialogConfig, ar
         return encoded
 
     def draw(epoch: int) -> Dataset:
-        augmenter = EntityAugmenter(data.augmentation, seed=args.seed, places=data.places)
-        pairs = redraw(encoded, augmenter, epoch if data.redraw_partners else 0)
+        pairs = redraw(encoded, training_names(data, args.seed), epoch if data.redraw_partners else 0)
         return pairs.map(encoder, batched=True, desc="Tokenising partners")
 
     return EpochPairs(draw)
+
+
+def training_names(data: DialogConfig, seed: int) -> EntityAugmenter:
+    """How the partners of training rows are renamed."""
+    return EntityAugmenter(data.augmentation, seed=seed, places=data.places, covariant_only=data.covariant_only)
 
 
 def check_pairs(
     data: DialogConfig, dialogs: DialogData, test: Dataset, encoder: DialogEncoder, args: DAIRConfig
 ) -> None:
     """Print what is wrong with the pairs, if anything; refuse to go on where asked to be strict."""
-    train = redraw(dialogs.train, EntityAugmenter(data.augmentation, seed=args.seed, places=data.places), 0)
+    train = redraw(dialogs.train, training_names(data, args.seed), 0)
     kept = newest_tokens(encoder.tokenizer, data.max_source_tokens, history_to_text)
     for title, report in (
         ("Training pairs", audit(train, kept=kept)),
@@ -83,6 +88,16 @@ def check_pairs(
             report.raise_if_unsound()
 
 
+def build_model(
+    model: ModelConfig, tokenizer: PreTrainedTokenizerBase, data: DialogConfig, seed: int
+) -> PreTrainedModel:
+    """The model as configured; one from scratch may start with heads that look at neighbouring tokens."""
+    network = load_model(model, tokenizer, seed)
+    if model.model_settings and data.neighbour_attention:
+        start_at_neighbours(network, data.neighbour_attention)
+    return network
+
+
 def initial_weights(
     model: ModelConfig, tokenizer: PreTrainedTokenizerBase, dialogs: DialogData, data: DialogConfig, args: DAIRConfig
 ) -> ModelConfig:
@@ -91,19 +106,25 @@ def initial_weights(
         return model
     settings = fingerprint(model, data.pretrain, data.max_source_tokens, dialogs.pretrain._fingerprint, args.seed)
     folder = Path(args.output_dir) / f"base_{settings}"
-    if not (folder / "model.safetensors").exists():
+    if not folder.exists():
         encoder = DialogEncoder(tokenizer, data.max_source_tokens, data.max_target_tokens)
-        base_args = derive(args, method="erm", output_dir=str(folder), **(data.pretrain or {}))
+        base_args = derive(args, method="erm", output_dir=f"{folder}_training", **(data.pretrain or {}))
         trainer = DAIRTrainer(
-            load_model(model, tokenizer, args.seed),
+            build_model(model, tokenizer, data, args.seed),
             base_args,
             DataCollatorForSeq2Seq(tokenizer),
             dialogs.pretrain.map(encoder, batched=True, desc="Tokenising base"),
             processing_class=tokenizer,
         )
-        trainer.train()
-        trainer.save_model()
+        trainer.train(resume_from_checkpoint=last_checkpoint(base_args))
+        with atomic_path(folder) as scratch:
+            trainer.save_model(str(scratch))
     return ModelConfig(model_name_or_path=str(folder), lora_rank=model.lora_rank, lora_targets=model.lora_targets)
+
+
+def last_checkpoint(args: DAIRConfig) -> str | None:
+    """Where a killed run goes on; None for a new one."""
+    return get_last_checkpoint(args.output_dir) if Path(args.output_dir).is_dir() else None
 
 
 def train_and_evaluate(
@@ -116,7 +137,7 @@ def train_and_evaluate(
 ) -> dict[str, dict]:
     """One run: train, evaluate both views, save; returns metrics and seconds."""
     set_seed(run.seed)
-    network = load_model(initial_weights(model, tokenizer, dialogs, data, run.args), tokenizer, run.seed)
+    network = build_model(initial_weights(model, tokenizer, dialogs, data, run.args), tokenizer, data, run.seed)
     causal = not network.config.is_encoder_decoder
     encoder = DialogEncoder(tokenizer, data.max_source_tokens, data.max_target_tokens, causal)
     trainer = DAIRTrainer(
@@ -129,7 +150,7 @@ def train_and_evaluate(
     )
     start = time.perf_counter()
     folder = Path(run.args.output_dir)
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(folder)) if folder.is_dir() else None)
+    trainer.train(resume_from_checkpoint=last_checkpoint(run.args))
     trained = time.perf_counter()
     metrics = trainer.evaluate_pairs(
         test.map(encoder, batched=True, desc="Tokenising test"),

@@ -47,6 +47,13 @@ class DialogConfig:
         metadata={"help": "How partners of training rows get new names: scramble (the paper's), anagram or gibberish."},
     )
     places: bool = field(default=False, metadata={"help": "Also rename departures and destinations of taxi and train."})
+    covariant_only: bool = field(
+        default=True,
+        metadata={
+            "help": "Training rows get a partner only where their state changes with the names; false also pairs rows "
+            "in which the system merely mentions one. Test rows are always renamed throughout."
+        },
+    )
     redraw_partners: bool = field(default=True, metadata={"help": "Draw new names each epoch; false keeps the first."})
     preset: str = field(default="any_of", metadata={"help": "Preset of the joint goal accuracy."})
     strict_audit: bool = field(
@@ -55,6 +62,13 @@ class DialogConfig:
     max_source_tokens: int = field(default=448, metadata={"help": "Longest history, tokens; the newest are kept."})
     max_target_tokens: int = field(default=256, metadata={"help": "Longest belief state, tokens."})
     vocabulary: int = field(default=2000, metadata={"help": "Whole-word tokens of a tokenizer built from the texts."})
+    neighbour_attention: float = field(
+        default=0.0,
+        metadata={
+            "help": "For T5-shaped models from scratch: how strongly some heads look at the neighbouring token at the "
+            "start, attention logits; 0 leaves the start as it is (`dialog.neighbour_attention`)."
+        },
+    )
     pretrain: dict[str, Any] | None = field(
         default=None,
         metadata={

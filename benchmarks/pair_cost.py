@@ -1,0 +1,167 @@
+"""What pairs cost: a DAIR step and a DAIR epoch against plain training, on MultiWOZ 2.1.
+
+    python benchmarks/pair_cost.py --data_dir path/to/multiwoz21 [--model_settings JSON] [--rounds 7]
+
+Three ratios of medians from interleaved runs, all with one model and the same optimizer:
+
+- `step`: DAIRTrainer on 16 pairs a step against Seq2SeqTrainer on the same 32 rows a step;
+- `epoch`: a DAIR epoch over the turns (partners where a name changed) against an ERM epoch over the same turns;
+- `two rows`: that DAIR epoch against always running two rows a turn, an unchanged turn as its own partner, as the
+  authors' released code does.
+
+About ten minutes on two cores. Writes results/pair_cost.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import datasets
+import rich
+import torch
+from rich.table import Table
+from timing import interleaved, ratio
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    DataCollatorForSeq2Seq,
+    PreTrainedTokenizerBase,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+)
+
+from dair_hf import DAIRConfig, DAIRTrainer, DataError
+from dair_hf.augment.entities import EntityAugmenter, redraw
+from dair_hf.dialog.data import DialogConfig, first_dialogs, tokenizer_for
+from dair_hf.dialog.encoding import DialogEncoder
+from dair_hf.dialog.multiwoz import read_multiwoz
+from dair_hf.files import write_json
+from dair_hf.report import run_record
+
+MODEL = {"model_type": "t5", "d_model": 128, "d_ff": 512, "d_kv": 32, "num_heads": 4, "num_layers": 3}
+COLUMNS = ("input_ids", "attention_mask", "labels")
+TARGETS = {"step": 1.02, "epoch": 1.5, "two rows": 0.75}
+
+
+def main() -> None:
+    """Measure, print the table, write the JSON."""
+    options = _options()
+    rows, _ = read_multiwoz(options.data_dir, "val")
+    rows = first_dialogs(rows, options.dialogs)
+    tokenizer = tokenizer_for([rows], DialogConfig())
+    encoder = DialogEncoder(tokenizer, 256, 128)
+    pairs = redraw(rows.map(encoder, batched=True), EntityAugmenter("scramble")).map(encoder, batched=True)
+    variants = _variants(pairs, tokenizer, json.loads(options.model_settings))
+    seconds = interleaved(variants, options.rounds)
+    found = {
+        "step": ratio(seconds, "DAIR step", "plain step"),
+        "epoch": ratio(seconds, "DAIR epoch", "ERM epoch"),
+        "two rows": ratio(seconds, "DAIR epoch", "two-row epoch"),
+    }
+    share = sum(value is not None for value in pairs["augmented_input_ids"]) / len(pairs)
+    table = Table("ratio", "median", "quartiles", "target", title=f"Cost of pairs ({share:.0%} of the turns have one)")
+    for name, value in found.items():
+        quartiles = f"{value['quartile_low']:.3f} to {value['quartile_high']:.3f}"
+        table.add_row(name, f"{value['ratio']:.3f}", quartiles, f"at most {TARGETS[name]}")
+    rich.print(table)
+    record = run_record(
+        "pair_cost",
+        "benchmark",
+        0,
+        {"model": options.model_settings, "rounds": options.rounds, "turns": len(pairs), "partner_share": share},
+        {"ratios": found, "targets": TARGETS, "seconds": seconds},
+        {},
+        {"train": pairs._fingerprint},
+        "",
+    )
+    rich.print(f"Written to {write_json(options.output, record)}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data_dir", required=True, help="MultiWOZ 2.1: folder or archive")
+    parser.add_argument("--dialogs", type=int, default=60, help="dialogues an epoch runs over")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds that count")
+    parser.add_argument("--model_settings", default=json.dumps(MODEL), help="model from scratch, as JSON")
+    parser.add_argument("--output", type=Path, default=Path("results/pair_cost.json"))
+    return parser.parse_args()
+
+
+def _variants(
+    pairs: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, settings: dict
+) -> dict[str, Callable[[], object]]:
+    own = {"vocab_size": len(tokenizer), "pad_token_id": 0, "eos_token_id": tokenizer.eos_token_id}
+    config = AutoConfig.for_model(**own, decoder_start_token_id=0, dropout_rate=0.0, **settings)
+    collator = DataCollatorForSeq2Seq(tokenizer)
+    paired = pairs.filter(lambda row: row["augmented_input_ids"] is not None)
+    whole = paired.select(range(len(paired) // 16 * 16))
+    doubled = pairs.map(_own_partner, batched=True)
+
+    def model() -> torch.nn.Module:
+        torch.manual_seed(0)
+        return AutoModelForSeq2SeqLM.from_config(config)
+
+    def dair(data: datasets.Dataset, method: str) -> Callable[[], object]:
+        args = DAIRConfig(_scratch(), method=method, per_device_train_batch_size=16, **_shared())
+        return DAIRTrainer(model(), args, collator, data, processing_class=tokenizer).train
+
+    def plain(data: datasets.Dataset) -> Callable[[], object]:
+        args = Seq2SeqTrainingArguments(_scratch(), per_device_train_batch_size=32, **_shared())
+        return Seq2SeqTrainer(model(), args, collator, data, processing_class=tokenizer).train
+
+    return {
+        "DAIR step": dair(whole, "dair"),
+        "plain step": plain(_flat(whole)),
+        "DAIR epoch": dair(pairs, "dair"),
+        "ERM epoch": dair(pairs, "erm"),
+        "two-row epoch": dair(doubled, "dair"),
+    }
+
+
+def _shared() -> dict:
+    return {
+        "num_train_epochs": 1,
+        "learning_rate": 1e-4,
+        "train_sampling_strategy": "sequential",
+        "report_to": "none",
+        "save_strategy": "no",
+        "logging_steps": 10_000,
+        "disable_tqdm": True,
+        "dataloader_pin_memory": False,
+    }
+
+
+def _scratch() -> str:
+    return tempfile.mkdtemp(prefix="pair_cost_")
+
+
+def _flat(pairs: datasets.Dataset) -> datasets.Dataset:
+    """Both views of every pair as rows of their own, side by side."""
+    columns = {
+        name: [view for both in zip(pairs[name], pairs["augmented_" + name], strict=True) for view in both]
+        for name in COLUMNS
+    }
+    return datasets.Dataset.from_dict(columns)
+
+
+def _own_partner(batch: dict) -> dict:
+    """An unchanged turn as its own partner."""
+    return {
+        "augmented_" + name: [
+            original if augmented is None else augmented
+            for original, augmented in zip(batch[name], batch["augmented_" + name], strict=True)
+        ]
+        for name in COLUMNS
+    }
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except DataError as error:
+        sys.exit(f"error: {error}")
