@@ -5,14 +5,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from accelerate import PartialState
+from transformers.trainer_utils import get_last_checkpoint
+
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
-from dair_hf.files import read_json
+from dair_hf.files import atomic_path, read_json, write_json
+from dair_hf.report import Column, run_record, write_comparison
+from dair_hf.trainer import DAIRTrainer
 
 # What each name of a comparison means: (method, regularizer).
 COMPARED = {
@@ -107,6 +112,85 @@ def runs_of(config: ComparisonConfig, args: DAIRConfig) -> Iterator[Run]:
             )
 
 
+class Result(NamedTuple):
+    """What one run found.
+
+    Attributes:
+        metrics: Its figures.
+        seconds: Wall time of its parts, in seconds.
+    """
+
+    metrics: Mapping[str, Any]
+    seconds: Mapping[str, float]
+
+
+def compare(
+    runs: Sequence[Run],
+    execute: Callable[[Run], Result],
+    folder: Path,
+    title: str,
+    columns: Sequence[Column],
+    config: Mapping[str, Any],
+    data: Mapping[str, str],
+    notes: Sequence[str] = (),
+) -> str:
+    """Execute the runs that are not finished, keep one JSON each, and write the table of all of them.
+
+    Args:
+        runs: What to run, in the order of the table.
+        execute: Trains and evaluates one run.
+        folder: Where `NAME.json` of each run and `comparison.md`, `.json` and `.png` go.
+        title: Heading of the table.
+        columns: What it shows.
+        config: Settings that the runs share; a change of them makes a finished run stale.
+        data: Fingerprint of each data set, likewise.
+        notes: Lines below the table.
+
+    Returns:
+        The table, in Markdown.
+    """
+    records = []
+    for run in runs:
+        settings = fingerprint(config, run.args, data)
+        record = finished_record(folder / f"{run.name}.json", settings)
+        if record is None:
+            result = execute(run)
+            whole = {**config, "training": run.args}
+            record = run_record(run.name, run.method, run.seed, whole, *result, data, settings)
+            if PartialState().is_main_process:
+                write_json(folder / f"{run.name}.json", record)
+        records.append(record)
+    if not PartialState().is_main_process:
+        return ""
+    return write_comparison(folder, title, records, columns, notes)
+
+
+def train_on(trainer: DAIRTrainer) -> None:
+    """Train from the last checkpoint of the trainer's folder, if a killed run left one, else from the start."""
+    folder = trainer.args.output_dir
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(folder) if Path(folder).is_dir() else None)
+
+
+def common_base(folder: Path, make_trainer: Callable[[], DAIRTrainer]) -> Path:
+    """Weights from which several runs start: trained once, kept in `folder`, whole or absent.
+
+    Args:
+        folder: Where they are kept; its name should tell what they depend on (`fingerprint`).
+        make_trainer: Makes the trainer where they are not there yet.
+
+    Returns:
+        `folder`.
+    """
+    if not folder.exists():
+        trainer = make_trainer()
+        train_on(trainer)
+        if trainer.is_world_process_zero():
+            with atomic_path(folder) as scratch:
+                trainer.save_model(str(scratch))
+        trainer.accelerator.wait_for_everyone()
+    return folder
+
+
 def derive(args: DAIRConfig, **changes: Any) -> DAIRConfig:
     """A copy of `args` with other values, validated again.
 
@@ -128,8 +212,14 @@ def fingerprint(*settings: Any) -> str:
         >>> fingerprint({"a": 1}) == fingerprint({"a": 1}) != fingerprint({"a": 2})
         True
     """
-    text = json.dumps(settings, sort_keys=True, default=str)
+    text = json.dumps(settings, sort_keys=True, default=_plain)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
 def finished_record(path: Path, settings: str) -> dict[str, Any] | None:

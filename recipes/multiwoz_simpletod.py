@@ -18,28 +18,38 @@ from __future__ import annotations
 import functools
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import rich
 from accelerate import PartialState
 from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase, set_seed
-from transformers.trainer_utils import get_last_checkpoint
 
 from dair_hf import DAIRConfig, DAIRTrainer, DataError, EpochPairs
 from dair_hf.arguments import parse_arguments
 from dair_hf.augment.entities import EntityAugmenter, redraw
-from dair_hf.comparison import ComparisonConfig, Run, derive, fingerprint, finished_record, runs_of
+from dair_hf.comparison import (
+    ComparisonConfig,
+    Result,
+    Run,
+    common_base,
+    compare,
+    derive,
+    fingerprint,
+    runs_of,
+    train_on,
+)
 from dair_hf.dialog.audit import audit, names_of, newest_tokens
 from dair_hf.dialog.data import DialogConfig, DialogData, load_dialogs, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.neighbour_attention import start_at_neighbours
 from dair_hf.dialog.state import parse, state_from_row
 from dair_hf.dialog.text import history_to_text
-from dair_hf.files import atomic_path, write_json
+from dair_hf.files import write_json
 from dair_hf.metrics.joint_goal import joint_goal_correct
 from dair_hf.modeling import ModelConfig, load_model, load_tokenizer
-from dair_hf.report import Column, run_record, write_comparison
+from dair_hf.report import Column
 
 COLUMNS = [
     Column("original_joint_goal_accuracy", "JGA known"),
@@ -72,18 +82,15 @@ def training_names(data: DialogConfig, seed: int) -> EntityAugmenter:
 
 
 def check_pairs(
-    data: DialogConfig, dialogs: DialogData, test: Dataset, encoder: DialogEncoder, args: DAIRConfig
+    data: DialogConfig, dialogs: DialogData, test: Dataset, tokenizer: PreTrainedTokenizerBase, folder: Path
 ) -> None:
     """Print what is wrong with the pairs, if anything; refuse to go on where asked to be strict."""
-    train = redraw(dialogs.train, training_names(data, args.seed), 0)
-    kept = newest_tokens(encoder.tokenizer, data.max_source_tokens, history_to_text)
-    for title, report in (
-        ("Training pairs", audit(train, kept=kept)),
-        ("Test pairs", audit(test, train=names_of(train), kept=kept)),
-    ):
+    train = redraw(dialogs.train, training_names(data, 0))
+    kept = newest_tokens(tokenizer, data.max_source_tokens, history_to_text)
+    for name, report in (("train", audit(train, kept=kept)), ("test", audit(test, train=names_of(train), kept=kept))):
         if PartialState().is_main_process:
-            rich.print(report.to_table(title))
-            write_json(Path(args.output_dir) / f"audit_{title.split()[0].lower()}.json", report.to_dict())
+            rich.print(report.to_table(f"Audit of the {name} pairs"))
+            write_json(folder / f"audit_{name}.json", report.to_dict())
         if data.strict_audit:
             report.raise_if_unsound()
 
@@ -104,27 +111,17 @@ def initial_weights(
     """Where every method of this seed starts: the model as given, or a common base trained on other dialogues."""
     if dialogs.pretrain is None:
         return model
-    settings = fingerprint(model, data.pretrain, data.max_source_tokens, dialogs.pretrain._fingerprint, args.seed)
-    folder = Path(args.output_dir) / f"base_{settings}"
-    if not folder.exists():
-        encoder = DialogEncoder(tokenizer, data.max_source_tokens, data.max_target_tokens)
-        base_args = derive(args, method="erm", output_dir=f"{folder}_training", **(data.pretrain or {}))
-        trainer = DAIRTrainer(
-            build_model(model, tokenizer, data, args.seed),
-            base_args,
-            DataCollatorForSeq2Seq(tokenizer),
-            dialogs.pretrain.map(encoder, batched=True, desc="Tokenising base"),
-            processing_class=tokenizer,
-        )
-        trainer.train(resume_from_checkpoint=last_checkpoint(base_args))
-        with atomic_path(folder) as scratch:
-            trainer.save_model(str(scratch))
-    return ModelConfig(model_name_or_path=str(folder), lora_rank=model.lora_rank, lora_targets=model.lora_targets)
+    rows = dialogs.pretrain
+    name = f"base_{fingerprint(model, data, rows._fingerprint, args.seed)}"
+    folder = Path(args.output_dir).parent.parent / name
+    base_args = derive(args, method="erm", output_dir=f"{folder}_training", **(data.pretrain or {}))
 
+    def make_trainer() -> DAIRTrainer:
+        encoded = rows.map(DialogEncoder(tokenizer, data.max_source_tokens, data.max_target_tokens), batched=True)
+        network = build_model(model, tokenizer, data, args.seed)
+        return DAIRTrainer(network, base_args, DataCollatorForSeq2Seq(tokenizer), encoded, processing_class=tokenizer)
 
-def last_checkpoint(args: DAIRConfig) -> str | None:
-    """Where a killed run goes on; None for a new one."""
-    return get_last_checkpoint(args.output_dir) if Path(args.output_dir).is_dir() else None
+    return replace(model, model_name_or_path=str(common_base(folder, make_trainer)), model_settings=None)
 
 
 def train_and_evaluate(
@@ -134,8 +131,8 @@ def train_and_evaluate(
     dialogs: DialogData,
     test: Dataset,
     data: DialogConfig,
-) -> dict[str, dict]:
-    """One run: train, evaluate both views, save; returns metrics and seconds."""
+) -> Result:
+    """One run: train, evaluate both views, save model, card and predictions."""
     set_seed(run.seed)
     network = build_model(initial_weights(model, tokenizer, dialogs, data, run.args), tokenizer, data, run.seed)
     causal = not network.config.is_encoder_decoder
@@ -149,8 +146,7 @@ def train_and_evaluate(
         sample_loss="causal" if causal else "seq2seq",
     )
     start = time.perf_counter()
-    folder = Path(run.args.output_dir)
-    trainer.train(resume_from_checkpoint=last_checkpoint(run.args))
+    train_on(trainer)
     trained = time.perf_counter()
     metrics = trainer.evaluate_pairs(
         test.map(encoder, batched=True, desc="Tokenising test"),
@@ -159,12 +155,12 @@ def train_and_evaluate(
         accuracy_name="joint_goal_accuracy",
         preset=data.preset,
         data_name=dialogs.name,
-        predictions_file=folder / "predictions.jsonl",
+        predictions_file=Path(run.args.output_dir) / "predictions.jsonl",
     )
     seconds = {"training": trained - start, "evaluation": time.perf_counter() - trained}
     trainer.save_model()
     trainer.create_model_card()
-    return {"metrics": metrics, "seconds": seconds}
+    return Result(metrics, seconds)
 
 
 def main() -> None:
@@ -173,27 +169,20 @@ def main() -> None:
     dialogs = load_dialogs(data)
     base_rows = [dialogs.train] if dialogs.pretrain is None else [dialogs.train, dialogs.pretrain]
     tokenizer = load_tokenizer(model) if model.model_name_or_path else tokenizer_for(base_rows, data)
-    swap = EntityAugmenter("swap", places=data.places, bank=dialogs.unseen_names)
-    test = redraw(dialogs.test, swap)
-    check_pairs(data, dialogs, test, DialogEncoder(tokenizer, data.max_source_tokens), args)
-    out, records = Path(args.output_dir), []
-    for run in runs_of(comparison, args):
-        settings = fingerprint(data, model, run.args.to_dict(), dialogs.train._fingerprint, dialogs.test._fingerprint)
-        record = finished_record(out / f"{run.name}.json", settings)
-        if record is None:
-            result = train_and_evaluate(run, model, tokenizer, dialogs, test, data)
-            fingerprints = {"train": dialogs.train._fingerprint, "test": dialogs.test._fingerprint}
-            config = {"data": data, "model": model, "training": run.args}
-            record = run_record(
-                run.name, run.method, run.seed, config, data=fingerprints, settings_fingerprint=settings, **result
-            )
-            if PartialState().is_main_process:
-                write_json(out / f"{run.name}.json", record)
-        records.append(record)
-    if PartialState().is_main_process:
-        notes = [f"Joint goal accuracy preset `{data.preset}`; lambda {args.dair_lambda:g} ({args.lambda_unit})."]
-        rich.print(write_comparison(out, f"Known and unseen names, {dialogs.name}", records, COLUMNS, notes))
-        rich.print(f"Written to {out}: comparison.md, comparison.json, comparison.png and one JSON a run.")
+    test = redraw(dialogs.test, EntityAugmenter("swap", places=data.places, bank=dialogs.unseen_names))
+    check_pairs(data, dialogs, test, tokenizer, Path(args.output_dir))
+    table = compare(
+        list(runs_of(comparison, args)),
+        lambda run: train_and_evaluate(run, model, tokenizer, dialogs, test, data),
+        Path(args.output_dir),
+        f"Known and unseen names, {dialogs.name}",
+        COLUMNS,
+        {"data": data, "model": model},
+        {"train": dialogs.train._fingerprint, "test": dialogs.test._fingerprint},
+        [f"Joint goal accuracy preset `{data.preset}`; lambda {args.dair_lambda:g} ({args.lambda_unit})."],
+    )
+    if table:
+        print(f"\n{table}\n\nWritten to {args.output_dir}: comparison.md, .json, .png and one JSON a run.")
 
 
 if __name__ == "__main__":
