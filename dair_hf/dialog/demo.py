@@ -26,7 +26,7 @@ _VOWELS = ("a", "e", "i", "o", "u", "ai", "ea", "oo")
 _CODAS = ("", "", "l", "m", "n", "r", "s", "x", "ck", "nd", "rt", "ng")
 # After so many user turns nothing is changed any more and no taxi is called.
 _ENOUGH_TURNS = 4
-_WORDS_IN_A_NAME = (1, 2, 2, 3)
+_WORDS_IN_A_NAME = (1, 1, 2, 2, 3)
 
 _AREAS = ("north", "south", "east", "west", "centre")
 _PRICES = ("cheap", "moderate", "expensive")
@@ -136,9 +136,9 @@ def _word_split(word: str) -> str:
 
 def _draw_word(rng: random.Random, split: str, taken: set[str]) -> str:
     while True:
-        syllables = rng.choice((1, 2, 2, 2, 3))
+        syllables = rng.choice((1, 2, 2, 2))
         word = "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(syllables)) + rng.choice(_CODAS)
-        if 4 <= len(word) <= 8 and word not in taken and _word_split(word) == split:
+        if 4 <= len(word) <= 7 and word not in taken and _word_split(word) == split:
             taken.add(word)
             return word
 

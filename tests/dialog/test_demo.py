@@ -51,7 +51,7 @@ def test_banks_of_different_splits_share_no_word_whatever_their_seeds():
 def test_a_bank_repeats_no_word_and_uses_none_of_the_text(names, rows):
     words = words_of(names)
     assert len(words) == len(set(words))
-    assert all(re.fullmatch("[a-z]{4,8}", word) for word in words)
+    assert all(re.fullmatch("[a-z]{4,7}", word) for word in words)
     spoken = set()
     for row in rows:
         for turn, utterance in enumerate(row["history"]):
