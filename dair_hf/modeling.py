@@ -102,14 +102,14 @@ def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: in
     else:
         model = _from_settings(config.model_settings, tokenizer)
     if config.lora_rank:
-        targets: str | list[str] = config.lora_targets
+        names = config.lora_targets
         model = get_peft_model(
             model,
             LoraConfig(
                 task_type=TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM,
                 r=config.lora_rank,
                 lora_alpha=config.lora_alpha,
-                target_modules=targets if targets == "all-linear" else targets.split(","),
+                target_modules=names if names == "all-linear" else names.split(","),
             ),
         )
     return model

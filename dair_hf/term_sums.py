@@ -70,19 +70,19 @@ def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
         `unlearned_share` of the pairs, `rows`, `pairs`, `rows_without_target`. What has no pair, or is not defined for
         the method, is left out.
     """
-    total = TermSums(*sums.tolist())
-    means = {
-        "loss_original": total.original / max(total.rows, 1),
-        "partner_share": total.pairs / max(total.rows, 1),
-        "rows": int(total.rows),
-        "pairs": int(total.pairs),
-        "rows_without_target": int(total.rows_without_target),
+    total: dict[str, float] = dict(zip(TermSums._fields, sums.tolist(), strict=True))
+    means: dict[str, float] = {
+        "loss_original": total["original"] / max(total["rows"], 1.0),
+        "partner_share": total["pairs"] / max(total["rows"], 1.0),
+        "rows": int(total["rows"]),
+        "pairs": int(total["pairs"]),
+        "rows_without_target": int(total["rows_without_target"]),
     }
-    if total.pairs:
-        means["loss_augmented"] = total.augmented / total.pairs
+    if total["pairs"]:
+        means["loss_augmented"] = total["augmented"] / total["pairs"]
         of_losses = args.regularizer in LOSS_REGULARIZERS
         if args.uses_features or of_losses:
-            means["consistency"] = total.consistency / total.pairs
+            means["consistency"] = total["consistency"] / total["pairs"]
         if args.method == "dair" and of_losses:
-            means["unlearned_share"] = total.unlearned / total.pairs
+            means["unlearned_share"] = total["unlearned"] / total["pairs"]
     return means
