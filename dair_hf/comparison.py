@@ -15,7 +15,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
-from dair_hf.files import atomic_path, read_json, write_json
+from dair_hf.files import atomic_path, read_json, write_json, write_text
 from dair_hf.report import Column, run_record, write_comparison
 from dair_hf.trainer import DAIRTrainer
 
@@ -35,7 +35,7 @@ class ComparisonConfig:
     """Methods and seeds that a recipe trains, one run each.
 
     Raises:
-        DataError: An unknown method, or none.
+        DataError: An unknown method, none, or one listed twice.
 
     Example:
         >>> [run.name for run in runs_of(ComparisonConfig(methods=["erm", "dair"]), DAIRConfig("out"))]
@@ -63,6 +63,9 @@ class ComparisonConfig:
             raise DataError(f"methods: unknown {', '.join(unknown)}; use {', '.join(COMPARED)}")
         if not self.methods or not self.seeds:
             raise DataError("methods and seeds must each hold at least one entry")
+        for name, values in (("methods", self.methods), ("seeds", self.seeds)):
+            if len(set(values)) < len(values):
+                raise DataError(f"{name}={values} holds an entry twice; each run is made once, so list it once")
 
 
 class Run(NamedTuple):
@@ -154,6 +157,7 @@ def compare(
         settings = fingerprint(config, run.args, data)
         record = finished_record(folder / f"{run.name}.json", settings)
         if record is None:
+            _claim_folder(Path(run.args.output_dir), settings)
             result = execute(run)
             whole = {**config, "training": run.args}
             record = run_record(run.name, run.method, run.seed, whole, *result, data, settings)
@@ -163,6 +167,22 @@ def compare(
     if not PartialState().is_main_process:
         return ""
     return write_comparison(folder, title, records, columns, notes)
+
+
+def _claim_folder(folder: Path, settings: str) -> None:
+    """Note in a run's folder which settings it belongs to; a run of other settings that stands there is moved aside.
+
+    Else its checkpoints would be taken for those of a killed run and resumed, and nothing of the new settings trained.
+    """
+    state = PartialState()
+    if state.is_main_process:
+        note = folder / "settings_fingerprint.txt"
+        found = note.read_text(encoding="utf-8").strip() if note.exists() else settings
+        if found != settings:
+            with atomic_path(folder.with_name(f"{folder.name}_of_{found}")) as aside:
+                folder.rename(aside)
+        write_text(note, settings + "\n")
+    state.wait_for_everyone()
 
 
 def train_on(trainer: DAIRTrainer) -> None:
@@ -200,8 +220,18 @@ def derive(args: DAIRConfig, **changes: Any) -> DAIRConfig:
 
     Returns:
         New arguments.
+
+    Raises:
+        DataError: A name that is no field of `args`.
+        ValueError: A value is refused.
+
+    Example:
+        >>> derive(DAIRConfig("out"), dair_lambda=2.0).dair_lambda
+        2.0
     """
     fields = {f.name: getattr(args, f.name) for f in dataclasses.fields(args) if f.init}
+    if unknown := sorted(set(changes) - set(fields)):
+        raise DataError(f"{type(args).__name__} has no field {', '.join(unknown)}; see --help for the fields")
     return type(args)(**{**fields, **changes})
 
 

@@ -149,7 +149,8 @@ def plot_comparison(path: Path, title: str, records: Sequence[Mapping[str, Any]]
         places = [place + (index - (len(methods) - 1) / 2) * width for place in range(len(columns))]
         heights = [statistics.fmean(found) if found else 0.0 for found in values]
         bars = axes.bar(places, heights, width * 0.92, label=method, color=f"C{index}")
-        axes.bar_label(bars, fmt="%.2f", fontsize=7, padding=2)
+        labels = [f"{height:.2f}" if found else "-" for height, found in zip(heights, values, strict=True)]
+        axes.bar_label(bars, labels, fontsize=7, padding=2)
         for place, found in zip(places, values, strict=True):
             if len(found) > 1:
                 axes.plot([place] * len(found), found, ".", color="black", markersize=3)
@@ -163,14 +164,15 @@ def plot_comparison(path: Path, title: str, records: Sequence[Mapping[str, Any]]
 
 
 def _cell(runs: Sequence[Mapping[str, Any]], column: Column) -> str:
-    values = [value for run in runs if (value := run.get(column.key)) is not None]
-    if not values:
+    defined = [run for run in runs if run.get(column.key) is not None]
+    if not defined:
         return "-"
+    values = [run[column.key] for run in defined]
     text = f"{statistics.fmean(values):.3f}"
     if len(values) > 1:
         return f"{text} ± {statistics.stdev(values):.3f}"
     if column.counts is not None:
-        text += f" ({runs[0][column.counts[0]]}/{runs[0][column.counts[1]]})"
+        text += f" ({defined[0][column.counts[0]]}/{defined[0][column.counts[1]]})"
     return text
 
 
