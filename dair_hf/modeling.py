@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from peft import LoraConfig, TaskType, get_peft_model
 from transformers import (
     AutoConfig,
@@ -69,11 +72,12 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         The tokenizer; where it has no padding token, its end token pads.
 
     Raises:
-        DataError: The model is trained from scratch, so that there is no tokenizer to load.
+        DataError: The model is trained from scratch, so that there is no tokenizer to load, or none is found.
     """
     if config.model_name_or_path is None:
         raise DataError("model_name_or_path is not set; a model from scratch needs a tokenizer built from its texts")
-    tokenizer = AutoTokenizer.from_pretrained(config.model_name_or_path, trust_remote_code=config.trust_remote_code)
+    with _explained(f"model_name_or_path={config.model_name_or_path!r}"):
+        tokenizer = AutoTokenizer.from_pretrained(config.model_name_or_path, trust_remote_code=config.trust_remote_code)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -91,28 +95,38 @@ def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: in
         An encoder-decoder or a decoder-only language model.
 
     Raises:
-        DataError: Neither a name nor settings are given, or the settings have no `model_type`.
+        DataError: Neither a name nor settings are given, nothing is found by that name, or a setting is unknown to
+            the model or refused by it.
     """
     torch.manual_seed(seed)
     if config.model_name_or_path is not None:
-        settings = AutoConfig.from_pretrained(config.model_name_or_path, trust_remote_code=config.trust_remote_code)
-        model = _class_for(settings).from_pretrained(
-            config.model_name_or_path, use_safetensors=True, trust_remote_code=config.trust_remote_code
-        )
+        name, remote_code = config.model_name_or_path, config.trust_remote_code
+        with _explained(f"model_name_or_path={name!r}"):
+            settings = AutoConfig.from_pretrained(name, trust_remote_code=remote_code)
+            model = _class_for(settings).from_pretrained(name, use_safetensors=True, trust_remote_code=remote_code)
     else:
         model = _from_settings(config.model_settings, tokenizer)
     if config.lora_rank:
         names = config.lora_targets
-        model = get_peft_model(
-            model,
-            LoraConfig(
-                task_type=TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM,
-                r=config.lora_rank,
-                lora_alpha=config.lora_alpha,
-                target_modules=names if names == "all-linear" else names.split(","),
-            ),
+        adapters = LoraConfig(
+            task_type=TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM,
+            r=config.lora_rank,
+            lora_alpha=config.lora_alpha,
+            target_modules=names if names == "all-linear" else names.split(","),
         )
+        with _explained(f"lora_targets={names!r}"):
+            model = get_peft_model(model, adapters)
     return model
+
+
+@contextlib.contextmanager
+def _explained(setting: str) -> Iterator[None]:
+    """What the libraries say about a setting, as one line that names it."""
+    try:
+        yield
+    except (OSError, ValueError, StrictDataclassError) as error:
+        found = " ".join(str(error).split())
+        raise DataError(f"{setting}: {found[:400]}") from error
 
 
 def _class_for(settings: Any) -> Any:
@@ -124,11 +138,19 @@ def _from_settings(settings: dict[str, Any] | None, tokenizer: PreTrainedTokeniz
         raise DataError(
             "the model is unknown: set model_name_or_path, or model_settings with a model_type (t5, bart, gpt2, ...)"
         )
+    kind = settings["model_type"]
+    with _explained(f"model_settings: model_type={kind!r}"):
+        known = AutoConfig.for_model(kind)
+    # A configuration takes any name, so that a misspelled one would silently leave the default in place.
+    if unknown := [name for name in settings if not hasattr(known, name)]:
+        raise DataError(f"model_settings: {type(known).__name__} has no field {', '.join(unknown)}; check its spelling")
     own = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "decoder_start_token_id": tokenizer.pad_token_id,
     }
-    config = AutoConfig.for_model(**{**own, **settings})
-    return _class_for(config).from_config(config)
+    with _explained(f"model_settings of {kind!r}"):
+        config = AutoConfig.for_model(**{**own, **settings})
+        return _class_for(config).from_config(config)
