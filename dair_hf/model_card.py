@@ -15,6 +15,7 @@ from dair_hf.files import atomic_path
 
 PAPER = "https://openreview.net/forum?id=a1meaRy1bN"
 SECTION = "## Paired training (DAIR)"
+FROM_SCRATCH = "trained from scratch"
 
 
 @dataclass
@@ -77,13 +78,14 @@ def write_model_card(path: Path, args: DAIRConfig, reports: Sequence[PairReport]
         reports: Results of `evaluate_pairs`.
     """
     card = ModelCard.load(path, ignore_metadata_errors=False)
-    body = card.text.split(SECTION)[0].rstrip()
+    # The Trainer's words for a model without a name.
+    body = card.text.split(SECTION)[0].replace("a fine-tuned version of [](https://huggingface.co/)", FROM_SCRATCH)
     card.data.model_name = card.data.model_name or path.parent.name
     card.data.tags = sorted({*(card.data.tags or []), "dair", "consistency-training"})
     results = _eval_results(reports)
     if results:
         card.data.eval_results = results
-    card.text = "\n".join([body, "", SECTION, "", *_body(args, reports), ""])
+    card.text = "\n".join([body.rstrip(), "", SECTION, "", *_body(args, reports), ""])
     with atomic_path(path) as scratch:
         card.save(scratch)
 
