@@ -63,7 +63,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         default="joint",
         metadata={
             "help": "joint: both views in one forward; separate: one forward a view, so that batch-norm statistics "
-            "are per view, as in the authors' image code.",
+            "are per view, as in the authors' image code. On several processes the statistics stay each rank's own.",
             "choices": FORWARD_MODES,
         },
     )
@@ -98,6 +98,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
                 "logging_nan_inf_filter=True would hide a non-finite loss, which must stop training here; "
                 "leave it at its default, False"
             )
+        self._prepare_separate_forwards()
         super().__post_init__()
         if self.label_smoothing_factor:
             raise ValueError(
@@ -106,9 +107,26 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             )
         if self.pair_group_by_length and self.train_sampling_strategy != "random":
             raise ValueError(
-                f"pair_group_by_length and train_sampling_strategy={self.train_sampling_strategy!r} would both order the "
-                "rows; leave train_sampling_strategy at 'random'"
+                f"pair_group_by_length and train_sampling_strategy={self.train_sampling_strategy!r} would both order "
+                "the rows; leave train_sampling_strategy at 'random'"
             )
+
+    def _prepare_separate_forwards(self) -> None:
+        """A rank whose batch has no partner runs one forward where others run two: none may wait for the others."""
+        if self.forward_mode != "separate":
+            return
+        for name in ("fsdp", "deepspeed"):
+            if value := getattr(self, name, None):
+                raise ValueError(
+                    f"forward_mode='separate' and {name}={value!r} cannot hold together: sharded models need as many "
+                    "forwards on every rank; use forward_mode='joint'"
+                )
+        if getattr(self, "ddp_broadcast_buffers", None):
+            raise ValueError(
+                "forward_mode='separate' and ddp_broadcast_buffers=True cannot hold together: ranks without partners "
+                "run fewer forwards and would never answer; leave ddp_broadcast_buffers unset"
+            )
+        self.ddp_broadcast_buffers = False
 
     @property
     def uses_partners(self) -> bool:
