@@ -79,7 +79,7 @@ class PairLoss:
         if labels.ndim == 3 and self.shifts_labels:
             labels = labels[..., 1:]
         valid = labels != IGNORE_INDEX
-        return (valid.flatten(2).sum(-1) if labels.ndim > 2 else valid) * mask
+        return (valid.flatten(2).sum(-1) if labels.ndim > 2 else valid.long()) * mask
 
     def count(self, batch: Mapping[str, Any]) -> Counts:
         """Rows, pairs and target tokens of one micro-batch, as the objective counts them.
