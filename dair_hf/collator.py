@@ -13,6 +13,7 @@ from dair_hf.sample_losses import IGNORE_INDEX
 
 AUGMENTED_PREFIX = "augmented_"
 ROW_ID = "row_id"
+FILLER = "is_filler"  # marks a row that only keeps ranks even and counts nothing
 VIEW_MASK = "view_mask"
 
 
@@ -37,7 +38,7 @@ def split_views(feature: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
     for name, value in feature.items():
         if name.startswith(AUGMENTED_PREFIX):
             augmented[name.removeprefix(AUGMENTED_PREFIX)] = value
-        elif name != ROW_ID:
+        elif name not in (ROW_ID, FILLER):
             original[name] = value
     present = [name for name, value in augmented.items() if value is not None]
     if not present:
@@ -112,7 +113,9 @@ class PairCollator:
             name: self._lay_out(name, values, view_mask, len(views))
             for name, values in self.base_collator(views).items()
         }
-        batch[VIEW_MASK] = view_mask
+        # A filler is collated, so that a batch of nothing else still has something to run, and then does not exist.
+        is_filler = torch.tensor([bool(feature.get(FILLER)) for feature in features])
+        batch[VIEW_MASK] = view_mask & ~is_filler[:, None]
         if ROW_ID in features[0]:
             batch[ROW_ID] = [feature[ROW_ID] for feature in features]
         return batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import datasets
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.compute
 import torch
 
-from dair_hf.collator import AUGMENTED_PREFIX
+from dair_hf.collator import AUGMENTED_PREFIX, FILLER
 from dair_hf.errors import DataError
 
 MEGABATCH = 50  # batches that are sorted together: long enough to save padding, short enough to stay random
@@ -70,6 +70,39 @@ class EpochPairs(torch.utils.data.Dataset[dict[str, Any]]):
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
         return self.pairs.__getitems__(indices)
+
+
+class FilledStream(torch.utils.data.IterableDataset[dict[str, Any]]):
+    """A stream of rows, filled up to whole steps of all ranks with rows that count nothing.
+
+    `accelerate` evens out ranks by repeating rows, and cannot tell which of a stream's rows are repeats.
+
+    Args:
+        rows: The stream.
+        multiple: Rows of one step over all ranks.
+
+    Example:
+        >>> [row.get("is_filler", False) for row in FilledStream([{"x": 1}, {"x": 2}, {"x": 3}], multiple=2)]
+        [False, False, False, True]
+    """
+
+    def __init__(self, rows: Iterable[dict[str, Any]], multiple: int) -> None:
+        self.rows = rows
+        self.multiple = multiple
+
+    def set_epoch(self, epoch: int) -> None:
+        """Pass the epoch on to the stream, which may shuffle by it."""
+        if hasattr(self.rows, "set_epoch"):
+            self.rows.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        count, last = 0, None
+        for row in self.rows:
+            count, last = count + 1, row
+            yield row
+        for _ in range(-count % self.multiple):
+            assert last is not None
+            yield {**last, FILLER: True}
 
 
 def view_lengths(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids") -> np.ndarray:

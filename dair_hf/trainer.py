@@ -16,7 +16,7 @@ from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 from transformers.utils import logging
 
-from dair_hf.collator import AUGMENTED_PREFIX, ROW_ID, PairCollator
+from dair_hf.collator import AUGMENTED_PREFIX, FILLER, ROW_ID, PairCollator
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.evaluation import NoPartner
@@ -26,7 +26,7 @@ from dair_hf.pair_loss import LABELS, PairLoss, PairOutputs, view_mask
 from dair_hf.pair_views import PairViews
 from dair_hf.prediction import ViewPredictor, predict_in_buckets
 from dair_hf.sample_losses import IGNORE_INDEX, SAMPLE_LOSSES, SampleLoss, causal_nll, seq2seq_nll
-from dair_hf.sampling import EpochPairs, PairLengthSampler, view_lengths
+from dair_hf.sampling import EpochPairs, FilledStream, PairLengthSampler, view_lengths
 from dair_hf.term_sums import mean_terms, sum_terms
 
 logger = logging.get_logger(__name__)
@@ -101,7 +101,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         self.is_correct = is_correct
         self.references = references
         self.pair_sampler: PairLengthSampler | None = None
-        _refuse_unsupported(args, kwargs)
+        _refuse_unsupported(args, kwargs, train_dataset)
         sequences = self.sample_loss in (seq2seq_nll, causal_nll)
         if data_collator is None:
             data_collator = (
@@ -124,7 +124,9 @@ class DAIRTrainer(Seq2SeqTrainer):
         self.loss_is_scaled_for_ga = True
         self.pair_loss = PairLoss(args, self.sample_loss, _decoder_inputs(self.model))
         self._sums: Tensor | None = None
+        self._said_dropout = False
         self._evaluated_rows: list[Tensor] = []
+        self._judged: tuple[Any, dict[str, Any]] | None = None
         self.pair_reports: dict[str, PairReport] = {}
         self.add_callback(_EpochCallback(self))
 
@@ -133,14 +135,19 @@ class DAIRTrainer(Seq2SeqTrainer):
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
             super()._set_signature_columns_if_needed()
-            assert self._signature_columns is not None
-            self._signature_columns += [AUGMENTED_PREFIX + name for name in self._signature_columns] + [ROW_ID]
+            known: list[str] = vars(self)["_signature_columns"]
+            known += [AUGMENTED_PREFIX + name for name in known] + [ROW_ID, FILLER]
 
     def _remove_unused_columns(self, dataset: datasets.Dataset, description: str | None = None) -> datasets.Dataset:
         if not self.args.uses_partners and description is not None and description.lower() == "training":
             # ERM never looks at the partners: they are neither read nor collated.
             dataset = dataset.select_columns([n for n in dataset.column_names if not n.startswith(AUGMENTED_PREFIX)])
         return super()._remove_unused_columns(dataset, description=description)
+
+    def _get_dataloader(self, dataset: Any, description: str, batch_size: int, *args: Any, **kwargs: Any) -> Any:
+        if self.accelerator.num_processes > 1 and isinstance(dataset, torch.utils.data.IterableDataset):
+            dataset = FilledStream(dataset, batch_size * self.accelerator.num_processes)
+        return super()._get_dataloader(dataset, description, batch_size, *args, **kwargs)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         if not self.args.pair_group_by_length:
@@ -170,8 +177,15 @@ class DAIRTrainer(Seq2SeqTrainer):
         if not batches:
             return batches, None
         self._mask_repeated_rows(batches[-1])
-        counts = sum(torch.stack(self.pair_loss.count(batch)) for batch in batches)
-        return batches, Counts(*self.accelerator.reduce(counts.to(device), "sum"))
+        local = torch.stack([torch.stack(self.pair_loss.count(batch)) for batch in batches]).sum(0)
+        counts = Counts(*self.accelerator.reduce(local.to(device), "sum"))
+        if counts.tokens == 0:
+            raise DataError(
+                f"no row of step {self.state.global_step + 1} has a target: all labels are {IGNORE_INDEX} (rows such "
+                f"as {batches[0].get(ROW_ID, ['(no row_id)'])[:8]}); were the targets truncated away? Cut the inputs, "
+                "not the targets"
+            )
+        return batches, counts
 
     def _mask_repeated_rows(self, batch: Mapping[str, Any]) -> None:
         """Drop the rows with which `accelerate` fills up the last batches of an epoch so that ranks stay even.
@@ -181,8 +195,21 @@ class DAIRTrainer(Seq2SeqTrainer):
         state = self.accelerator.gradient_state
         if self.accelerator.num_processes == 1 or not state.end_of_dataloader or state.remainder <= 0:
             return
-        before_me = self.accelerator.process_index * self.args.train_batch_size
-        view_mask(batch)[max(0, state.remainder - before_me) :] = False
+        mask = view_mask(batch)
+        before_me = self.accelerator.process_index * len(mask)
+        mask[max(0, state.remainder - before_me) :] = False
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As `Seq2SeqTrainer.train`; says once where dropout alone makes R positive."""
+        rates = _dropout_rates(self.model)
+        if rates and self.args.method == "dair" and not self._said_dropout:
+            self._said_dropout = True
+            found = ", ".join(f"{name}={rate:g}" for name, rate in rates.items())
+            logger.warning(
+                f"Dropout is on ({found}): the views of a pair draw different masks, so R is above 0 even for "
+                "identical views. Set it to 0 to compare the views alone."
+            )
+        return super().train(*args, **kwargs)
 
     # ---- loss ----
 
@@ -258,7 +285,8 @@ class DAIRTrainer(Seq2SeqTrainer):
         with torch.no_grad(), self.compute_loss_context_manager():
             terms, targets, _ = self.pair_loss(model, inputs, with_partners=True)
         augmented_targets = targets[:, 1] if targets.shape[1] == 2 else torch.zeros_like(targets[:, 0])
-        rows = torch.stack([column.double() for column in (*terms, targets[:, 0], augmented_targets)], dim=1)
+        columns = (*terms, targets[:, 0], augmented_targets, view_mask(inputs)[:, 0])
+        rows = torch.stack([column.double() for column in columns], dim=1)
         self._evaluated_rows.append(self.accelerator.gather_for_metrics(rows).cpu())
         return terms.original.mean().detach(), None, None
 
@@ -272,7 +300,8 @@ class DAIRTrainer(Seq2SeqTrainer):
     ) -> EvalLoopOutput:
         """Objective and terms over all rows; predictions only where something asks for them, never all logits."""
         self._evaluated_rows = []
-        compute_metrics, self.compute_metrics = self.compute_metrics, None
+        compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = vars(self)["compute_metrics"]
+        self.compute_metrics = None
         try:
             output = super().evaluation_loop(dataloader, description, True, ignore_keys, metric_key_prefix)
         finally:
@@ -287,10 +316,16 @@ class DAIRTrainer(Seq2SeqTrainer):
                 found = compute_metrics(EvalPrediction(predictions=predictions, label_ids=label_ids))
                 prefix = f"{metric_key_prefix}_"
                 metrics.update({k if k.startswith(prefix) else prefix + k: v for k, v in found.items()})
+        if self._judged is not None:
+            # Here and not after `evaluate`, so that callbacks (early stopping) see these metrics too.
+            pairs, gen_kwargs = self._judged
+            judged = self.evaluate_pairs(pairs, n_bootstrap=0, **gen_kwargs)
+            metrics.update({f"{metric_key_prefix}_{key}": value for key, value in judged.items()})
         return EvalLoopOutput(predictions, label_ids, metrics, output.num_samples)
 
     def _evaluation_terms(self) -> dict[str, float]:
         rows = torch.cat(self._evaluated_rows)
+        rows = rows[rows[:, 6] > 0]
         terms = PairTerms(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3].bool())
         paired = terms.has_partner if self.args.uses_partners else torch.zeros_like(terms.has_partner)
         tokens = rows[:, 4].sum() + rows[paired, 5].sum()
@@ -312,14 +347,15 @@ class DAIRTrainer(Seq2SeqTrainer):
         **gen_kwargs: Any,
     ) -> dict[str, float]:
         """As `Seq2SeqTrainer.evaluate`; with `is_correct` also what `evaluate_pairs` finds, under the same prefix."""
-        metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
-        if self.is_correct is None or isinstance(dataset, dict):
-            return metrics
-        found = self.evaluate_pairs(dataset, n_bootstrap=0, **gen_kwargs)
-        prefixed = {f"{metric_key_prefix}_{key}": value for key, value in found.items()}
-        self.log(dict(prefixed))
-        return {**metrics, **prefixed}
+        if isinstance(dataset, str):
+            dataset = self.eval_dataset[dataset]  # one of several evaluation sets, by its name
+        if self.is_correct is not None and not isinstance(dataset, dict):
+            self._judged = (dataset, gen_kwargs)
+        try:
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
+        finally:
+            self._judged = None
 
     def evaluate_pairs(
         self,
@@ -462,11 +498,40 @@ def _decoder_inputs(model: Any) -> Callable[..., Tensor] | None:
     return getattr(base, "prepare_decoder_input_ids_from_labels", None)
 
 
-def _refuse_unsupported(args: DAIRConfig, kwargs: Mapping[str, Any]) -> None:
+def _dropout_rates(model: Any) -> dict[str, float]:
+    """The dropout that is on while a model trains: name -> rate, of its layers and of rates its modules hold."""
+    rates: dict[str, float] = {}
+    for path, module in model.named_modules() if isinstance(model, nn.Module) else ():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            rates.setdefault(path.rsplit(".", 1)[-1], module.p)
+        for name, value in vars(module).items():
+            if "drop" in name and isinstance(value, float):
+                rates.setdefault(name, value)
+    return {name: rate for name, rate in rates.items() if rate > 0}
+
+
+def _refuse_unsupported(args: DAIRConfig, kwargs: Mapping[str, Any], train_dataset: Any) -> None:
     if args.n_gpu > 1:
         raise ValueError(
             f"{args.n_gpu} GPUs are visible to one process, which would enter torch.nn.DataParallel and split pairs "
             "apart; start with `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one GPU"
+        )
+    if args.dataloader_persistent_workers and isinstance(train_dataset, EpochPairs):
+        raise ValueError(
+            "dataloader_persistent_workers=True would keep showing the first epoch's partners of EpochPairs; "
+            "leave it at its default, False"
+        )
+    launcher = args.accelerator_config
+    if launcher.dispatch_batches:
+        raise ValueError(
+            "accelerator_config dispatch_batches=True joins batches, which differ in length and number of views here; "
+            "leave it unset: every process then reads its own batches"
+        )
+    launcher.dispatch_batches = False  # None would mean True for a stream
+    if args.world_size > 1 and not launcher.even_batches:
+        raise ValueError(
+            f"accelerator_config even_batches=False on {args.world_size} processes leaves some without a batch in the "
+            "last step, which then waits for ever; leave it unset: rows repeated to fill up count nothing"
         )
     if kwargs.get("compute_loss_func") is not None:
         raise ValueError("compute_loss_func reduces over the batch, which DAIR does itself; pass `sample_loss` instead")
