@@ -1,0 +1,148 @@
+"""Literal batches, and every way a partner or a base collator can be wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import DataCollatorForSeq2Seq, default_data_collator
+
+from dair_hf import DataError, PairCollator
+from dair_hf.collator import flatten_views, split_views
+from tests.fixtures.tiny import tokenizer
+
+ROW = {"row_id": "MUL0003/4", "input_ids": [5, 6], "attention_mask": [1, 1], "labels": [7, 1]}
+PARTNER = {"augmented_input_ids": [8], "augmented_attention_mask": [1], "augmented_labels": [9, 9, 1]}
+ABSENT: dict[str, Any] = dict.fromkeys(PARTNER)
+
+
+def collator() -> PairCollator:
+    return PairCollator(DataCollatorForSeq2Seq(tokenizer(), model=None))
+
+
+def literal(batch: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+
+
+def test_a_batch_with_and_without_partner() -> None:
+    other = {**ROW, **ABSENT, "row_id": "MUL0003/5", "input_ids": [4, 4, 4], "attention_mask": [1, 1, 1]}
+    assert literal(collator()([{**ROW, **PARTNER}, other])) == {
+        "input_ids": [[[5, 6, 0], [8, 0, 0]], [[4, 4, 4], [0, 0, 0]]],
+        "attention_mask": [[[1, 1, 0], [1, 0, 0]], [[1, 1, 1], [0, 0, 0]]],
+        "labels": [[[7, 1, -100], [9, 9, 1]], [[7, 1, -100], [-100, -100, -100]]],
+        "view_mask": [[True, True], [True, False]],
+        "row_id": ["MUL0003/4", "MUL0003/5"],
+    }
+
+
+@pytest.mark.parametrize("columns", [ABSENT, {}], ids=["None", "no columns"])
+def test_one_view_where_no_row_has_a_partner(columns: dict[str, Any]) -> None:
+    batch = collator()([{**ROW, **columns}])
+    assert batch["input_ids"].shape == (1, 1, 2)
+    assert literal(batch) == {
+        "input_ids": [[[5, 6]]],
+        "attention_mask": [[[1, 1]]],
+        "labels": [[[7, 1]]],
+        "view_mask": [[True]],
+        "row_id": ["MUL0003/4"],
+    }
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+def test_odd_batches_and_all_partners(rows: int) -> None:
+    batch = collator()([{**ROW, **PARTNER}] * rows)
+    assert batch["labels"].shape == (rows, 2, 3)
+    assert batch["view_mask"].shape == (rows, 2)
+    assert bool(batch["view_mask"].all())
+    assert batch["labels"][:, 1].tolist() == [[9, 9, 1]] * rows
+
+
+def test_slicing_dimension_0_keeps_pairs_together() -> None:
+    features = [{**ROW, **PARTNER, "input_ids": [4 + i, 4], "augmented_input_ids": [4 + i]} for i in range(5)]
+    batch = collator()(features)
+    part = {name: value[2:4] for name, value in batch.items()}
+    assert part["input_ids"][:, :, 0].tolist() == [[6, 6], [7, 7]]
+    assert part["view_mask"].tolist() == [[True, True], [True, True]]
+
+
+def test_row_ids_are_kept_as_they_are_and_may_be_absent() -> None:
+    batch = collator()([{**ROW, "row_id": "Zoë/対話 7/\u200d"}])
+    assert batch["row_id"] == ["Zoë/対話 7/\u200d"]
+    without = {name: value for name, value in ROW.items() if name != "row_id"}
+    assert "row_id" not in collator()([without])
+
+
+def test_any_base_collator_is_asked_once_for_all_existing_views() -> None:
+    asked: list[list[dict[str, Any]]] = []
+
+    def stack(views: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        asked.append(views)
+        return {"pixel_values": torch.stack([torch.full((3, 2, 2), view["image"]) for view in views])}
+
+    batch = PairCollator(stack)(
+        [
+            {"image": 1.0, "augmented_image": 2.0},
+            {"image": 3.0, "augmented_image": None},
+            {"image": 4.0, "augmented_image": 5.0},
+        ]
+    )
+    assert asked == [[{"image": 1.0}, {"image": 2.0}, {"image": 3.0}, {"image": 4.0}, {"image": 5.0}]]
+    assert batch["pixel_values"].shape == (3, 2, 3, 2, 2)
+    assert batch["pixel_values"][:, :, 0, 0, 0].tolist() == [[1.0, 2.0], [3.0, 0.0], [4.0, 5.0]]
+
+
+def test_real_labels_of_absent_views_are_zero_and_class_labels_minus_100() -> None:
+    rows = [{"x": [1.0], "labels": 0.5, "augmented_x": [2.0], "augmented_labels": 0.75}, {"x": [3.0], "labels": 0.25}]
+    assert literal(PairCollator(default_data_collator)(rows))["labels"] == [[0.5, 0.75], [0.25, 0.0]]
+    rows = [{"x": [1.0], "labels": 1, "augmented_x": [2.0], "augmented_labels": 0}, {"x": [3.0], "labels": 1}]
+    assert literal(PairCollator(default_data_collator)(rows))["labels"] == [[1, 0], [1, -100]]
+
+
+def test_flatten_runs_the_views_that_exist_in_order() -> None:
+    batch = collator()([{**ROW, **PARTNER}, {**ROW, **ABSENT, "input_ids": [4], "attention_mask": [1]}])
+    flat = flatten_views(batch, batch["view_mask"])
+    assert flat["input_ids"].tolist() == [[5, 6], [8, 0], [4, 0]]
+    assert set(flat) == {"input_ids", "attention_mask", "labels"}
+    whole = collator()([{**ROW, **PARTNER}])
+    assert flatten_views(whole, whole["view_mask"])["input_ids"].tolist() == [[5, 6], [8, 0]]
+
+
+def test_a_partner_with_a_column_the_original_has_not_is_refused() -> None:
+    message = r"row 'MUL0003/4': the augmented view has columns the original has not: \['images'\]; a partner carries"
+    with pytest.raises(DataError, match=message):
+        collator()([{**ROW, **PARTNER, "augmented_images": [1]}])
+
+
+@pytest.mark.parametrize("gap", [{"augmented_labels": None}, {}], ids=["None", "absent"])
+def test_a_partner_that_is_there_in_part_is_refused(gap: dict[str, Any]) -> None:
+    partner = {name: value for name, value in PARTNER.items() if name != "augmented_labels"}
+    message = r"row 'MUL0003/4': the augmented view lacks \['labels'\]; give all of .* or None in all"
+    with pytest.raises(DataError, match=message):
+        split_views({**ROW, **partner, **gap})
+
+
+def test_a_bad_row_without_id_is_still_described() -> None:
+    with pytest.raises(DataError, match=r"row '\(no row_id\)': the augmented view lacks \['labels'\]"):
+        split_views({"input_ids": [1], "labels": [2], "augmented_input_ids": [1]})
+
+
+@pytest.mark.parametrize(
+    ("returned", "found"),
+    [
+        ({"texts": ["a"]}, r"column 'texts' came back as list"),
+        ({"x": torch.tensor(1.0)}, r"column 'x' came back as a tensor of shape \[\]"),
+        ({"x": torch.ones(3, 2)}, r"column 'x' came back as a tensor of shape \[3, 2\]"),
+    ],
+)
+def test_a_base_collator_that_does_not_give_one_entry_a_view_is_refused(returned: dict[str, Any], found: str) -> None:
+    def broken(views: list[dict[str, Any]]) -> dict[str, Any]:
+        return returned
+
+    with pytest.raises(DataError, match=f"function: {found}; the base collator must return tensors .* the 1 views"):
+        PairCollator(broken)([ROW])
+
+
+def test_views_of_different_shape_are_the_base_collators_own_error() -> None:
+    with pytest.raises(ValueError, match="expected sequence of length"):
+        PairCollator(default_data_collator)([{**ROW, **PARTNER}])

@@ -1,0 +1,103 @@
+"""DAIRConfig: defaults, help of every field of its own, and each setting that it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import HfArgumentParser, Seq2SeqTrainingArguments
+
+from dair_hf import DAIRConfig
+
+OWN = {field.name for field in dataclasses.fields(DAIRConfig)} - {
+    field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)
+}
+
+
+def made(folder: Path, **settings: Any) -> DAIRConfig:
+    return DAIRConfig(output_dir=str(folder), use_cpu=True, **settings)
+
+
+def test_defaults_are_the_papers(tmp_path: Path) -> None:
+    found = made(tmp_path)
+    assert (found.method, found.regularizer, found.normalization, found.loss_epsilon) == ("dair", "sq", "pair", 1e-7)
+    assert (found.forward_mode, found.pair_group_by_length, found.logging_nan_inf_filter) == ("joint", False, False)
+    assert found.dair_lambda == 0.5
+
+
+def test_every_field_of_its_own_carries_help() -> None:
+    fields = [field for field in dataclasses.fields(DAIRConfig) if field.name in OWN]
+    helps = {field.name: field.metadata.get("help", "") for field in fields}
+    assert {"method", "regularizer", "dair_lambda", "normalization", "loss_epsilon", "forward_mode"} <= set(helps)
+    assert min(len(text) for text in helps.values()) > 20
+
+
+def test_the_command_line_sets_the_fields(tmp_path: Path) -> None:
+    words = ["--output_dir", str(tmp_path), "--use_cpu", "--regularizer", "l1", "--dair_lambda", "2.5"]
+    (found,) = HfArgumentParser(DAIRConfig).parse_args_into_dataclasses(words)  # type: ignore[arg-type]
+    assert (found.regularizer, found.dair_lambda) == ("l1", 2.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "uses_partners", "uses_features"),
+    [
+        ({"method": "erm"}, False, False),
+        ({"method": "erm", "regularizer": "kl"}, False, False),
+        ({"method": "da", "regularizer": "js"}, True, False),
+        ({"method": "dair"}, True, False),
+        ({"method": "dair", "regularizer": "js"}, True, True),
+    ],
+)
+def test_what_a_method_looks_at(
+    tmp_path: Path, settings: dict[str, Any], uses_partners: bool, uses_features: bool
+) -> None:
+    found = made(tmp_path, **settings)
+    assert (found.uses_partners, found.uses_features) == (uses_partners, uses_features)
+
+
+def test_the_unit_of_lambda_is_said(tmp_path: Path) -> None:
+    assert "rows" in made(tmp_path).lambda_unit
+    assert "tokens" in made(tmp_path, normalization="token").lambda_unit
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "irm"}, "method='irm' is unknown; use one of erm, da, dair"),
+        ({"regularizer": "sqrt"}, "regularizer='sqrt' is unknown; use one of sq, l1, kl, js"),
+        ({"normalization": "mean"}, "normalization='mean' is unknown; use one of pair, token"),
+        ({"forward_mode": "both"}, "forward_mode='both' is unknown; use one of joint, separate"),
+        ({"dair_lambda": -0.1}, "dair_lambda=-0.1 is out of range; it must be a finite number >= 0"),
+        ({"dair_lambda": math.nan}, "dair_lambda=nan is out of range; it must be a finite number >= 0"),
+        ({"dair_lambda": math.inf}, "dair_lambda=inf is out of range"),
+        ({"dair_lambda": "0.5"}, "dair_lambda='0.5' is out of range"),
+        ({"dair_lambda": True}, "dair_lambda=True is out of range"),
+        ({"loss_epsilon": 0.0}, "loss_epsilon=0.0 is out of range; it must be a finite number > 0"),
+        ({"loss_epsilon": -1e-7}, "loss_epsilon=-1e-07 is out of range"),
+        ({"logging_nan_inf_filter": True}, "logging_nan_inf_filter=True would hide a non-finite loss.*leave it at"),
+        ({"label_smoothing_factor": 0.1}, "label_smoothing_factor=0.1 has no effect beside.*pass your own smoothed"),
+        (
+            {"forward_mode": "separate", "ddp_broadcast_buffers": True},
+            "forward_mode='separate' and ddp_broadcast_buffers=True cannot hold together.*leave ddp_broadcast",
+        ),
+        (
+            {"forward_mode": "separate", "deepspeed": {"zero_optimization": {"stage": 3}}},
+            "forward_mode='separate' and deepspeed=.*cannot hold together: .*use forward_mode='joint'",
+        ),
+        (
+            {"pair_group_by_length": True, "train_sampling_strategy": "sequential"},
+            "pair_group_by_length and train_sampling_strategy='sequential' would both order the rows; leave",
+        ),
+    ],
+)
+def test_settings_that_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        made(tmp_path, **settings)
+
+
+def test_the_edges_of_the_ranges_are_allowed(tmp_path: Path) -> None:
+    assert made(tmp_path, dair_lambda=0).dair_lambda == 0
+    assert made(tmp_path, dair_lambda=1e4, loss_epsilon=1e-30).loss_epsilon == 1e-30

@@ -1,0 +1,110 @@
+"""Two gloo processes under `accelerate launch` are one process: updates, logs, evaluation and predictions."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.fixtures import tiny
+from tests.fixtures.distributed_run import evaluate_case, leading_half, settings_of_cases, train_case
+
+pytestmark = pytest.mark.slow
+CASES = sorted(settings_of_cases())
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What both ranks found, from one launch for all tests: starting it costs more than the runs."""
+    folder = tmp_path_factory.mktemp("two_processes")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # `--multi_gpu` is accelerate's name for one process a rank; with `--cpu` it would start a single process, silently.
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    launch += [
+        "--num_machines",
+        "1",
+        "--mixed_precision",
+        "no",
+        "--dynamo_backend",
+        "no",
+        "--main_process_port",
+        str(port),
+    ]
+    done = subprocess.run(
+        [*launch, "--module", "tests.fixtures.distributed_run", str(folder)],
+        cwd=Path(__file__).parents[1],
+        env={**tiny.child_environment(), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+def test_partners_are_unevenly_spread_and_rows_are_repeated() -> None:
+    """The premise: rank 0 gets every partner, and 9 and 11 rows do not fill steps of 2 processes x 2 rows."""
+    data = tiny.pairs("gpt2", 11, partner=leading_half)
+    partners = [value is not None for value in data["augmented_labels"]]
+    of_rank = [[partners[row] for row in range(11) if row // 2 % 2 == rank] for rank in range(2)]
+    assert (sum(of_rank[0]), sum(of_rank[1])) == (6, 0)
+    assert 9 % 4 and 11 % 4
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_give_the_parameters_of_one(
+    two_processes: list[dict[str, Any]], tmp_path: Path, name: str
+) -> None:
+    alone = train_case(name, tmp_path, processes=1)
+    first, second = (rank[name] for rank in two_processes)
+    assert tiny.distance(first["weights"], second["weights"]) == 0.0
+    assert tiny.distance(first["weights"], alone["weights"]) < 1e-10
+    assert tiny.distance(alone["weights"], tiny.weights(tiny.model(settings_of_cases()[name][0]))) > 1e-3
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_log_the_terms_of_one(two_processes: list[dict[str, Any]], tmp_path: Path, name: str) -> None:
+    alone, launched = train_case(name, tmp_path, processes=1)["logs"], two_processes[0][name]["logs"]
+    assert len(alone) == len(launched) > 0
+    for one, two in zip(alone, launched, strict=True):
+        assert one.keys() == two.keys() >= {"loss", "loss_original", "partner_share", "rows", "pairs"}
+        assert two.pop("loss") == pytest.approx(one.pop("loss"), rel=1e-6)  # the Trainer adds it up in float32
+        assert two == pytest.approx(one, rel=1e-9)
+
+
+def same(left: dict[str, Any], right: dict[str, Any]) -> None:
+    """Equal metrics, NaN being equal to NaN."""
+    assert left.keys() == right.keys()
+    for key, value in left.items():
+        assert right[key] == pytest.approx(value, rel=1e-10, nan_ok=isinstance(value, float) and math.isnan(value)), key
+
+
+def test_two_processes_evaluate_as_one(two_processes: list[dict[str, Any]], tmp_path: Path) -> None:
+    alone = evaluate_case(tmp_path, processes=1)
+    first, second = (rank["evaluation"] for rank in two_processes)
+    for key in ("metrics", "pairs"):
+        same(alone[key], first[key])
+        same(first[key], second[key])
+    for key in ("predicted", "labels"):
+        assert alone[key] == first[key] == second[key]
+    assert alone["predictions"] == first["predictions"]
+    lines = [json.loads(line) for line in alone["predictions"].splitlines()]
+    assert [line["variant"] for line in lines] == ["original"] * 11 + ["augmented"] * 6
+    assert 0 < alone["pairs"]["original_accuracy"] < 1  # some right, some wrong: the comparison says something
+    assert alone["metrics"]["eval_rows"] == 11
+
+
+def test_a_stream_is_evaluated_by_two_processes_as_by_one(two_processes: list[dict[str, Any]], tmp_path: Path) -> None:
+    alone = evaluate_case(tmp_path, processes=1, stream=True)["metrics"]
+    same(alone, two_processes[0]["stream-evaluation"]["metrics"])
+    same(alone, two_processes[1]["stream-evaluation"]["metrics"])
+    assert alone["eval_rows"] == 11

@@ -1,0 +1,112 @@
+"""Predictions keep their order and their rows, however they are bucketed, padded and cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import DataCollatorForSeq2Seq
+
+from dair_hf import DataError
+from dair_hf.prediction import ViewPredictor, pad_left, predict_in_buckets, prompt_of, strip_generated
+from tests.fixtures import tiny
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 7))
+def test_buckets_give_every_item_its_own_prediction(lengths: list[int], batch_size: int) -> None:
+    batches: list[list[int]] = []
+
+    def run(items: list[int]) -> list[int]:
+        batches.append(items)
+        return [100 + item for item in items]
+
+    found = predict_in_buckets(lengths, run, Accelerator(cpu=True), batch_size, show_progress=False)
+    assert found == [100 + item for item in range(len(lengths))]
+    assert all(len(batch) <= batch_size for batch in batches)
+    seen = [lengths[item] for batch in batches for item in batch]
+    assert seen == sorted(lengths, reverse=True)
+
+
+def test_a_prediction_function_that_loses_one_is_refused() -> None:
+    message = "Generating: 1 predictions came back for 2 views; a prediction function returns one for each"
+    with pytest.raises(DataError, match=message):
+        predict_in_buckets([1, 1], lambda items: items[:1], Accelerator(cpu=True), 2, "Generating", show_progress=False)
+
+
+def test_the_prompt_ends_before_the_first_target() -> None:
+    feature = {"input_ids": [5, 6, 7, 8], "attention_mask": [1, 1, 1, 1], "labels": [-100, -100, 7, 8], "note": "n"}
+    assert prompt_of(feature) == {"input_ids": [5, 6], "attention_mask": [1, 1], "note": "n"}
+    without = {"input_ids": [5, 6], "labels": [-100, -100]}
+    assert prompt_of(without) == {"input_ids": [5, 6]}
+    assert prompt_of({"input_ids": [5], "labels": [5]}) == {"input_ids": []}
+
+
+def test_prompts_are_padded_on_the_left() -> None:
+    found = pad_left([{"input_ids": [5]}, {"input_ids": [6, 7, 8]}, {"input_ids": []}], 9)
+    assert found["input_ids"].tolist() == [[9, 9, 5], [6, 7, 8], [9, 9, 9]]
+    assert found["attention_mask"].tolist() == [[0, 0, 1], [1, 1, 1], [0, 0, 0]]
+
+
+def test_generated_ids_stop_at_the_first_end() -> None:
+    tokens = torch.tensor([[3, 5, 6, 1, 7], [3, 5, 2, 8, 1], [3, 0, 5, 5, 5], [3, 5, 6, 7, 8]])
+    assert strip_generated(tokens, 1, [1, 2], 0) == [[5, 6], [5], [], [5, 6, 7, 8]]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_padded_generation_of_a_decoder_only_model_is_the_unpadded_one_row_by_row(kind: str) -> None:
+    model = tiny.model(kind).eval()
+    data = tiny.pairs(kind, 9, partner=lambda row: False).select_columns(["input_ids", "attention_mask", "labels"])
+    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
+    predictor = ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, {"max_new_tokens": 5})
+    together = predictor(list(data))
+    for row, found in zip(data, together, strict=True):
+        prompt = [token for token, label in zip(row["input_ids"], row["labels"], strict=True) if label == -100]
+        ids = list(prompt)
+        for _ in range(5):  # greedy decoding written out, without generate, cache or padding
+            with torch.no_grad():
+                ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+            if ids[-1] in (tiny.EOS, tiny.PAD):
+                ids.pop()
+                break
+        assert found == ids[len(prompt) :]
+    assert len({len(row["input_ids"]) for row in data}) > 1
+    assert any(together)
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_padded_generation_of_an_encoder_decoder_is_the_unpadded_one(kind: str) -> None:
+    model = tiny.model(kind).eval()
+    data = list(
+        tiny.pairs(kind, 6, partner=lambda row: False).select_columns(["input_ids", "attention_mask", "labels"])
+    )
+    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
+    predictor = ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, {"max_new_tokens": 5})
+    assert predictor(data) == [predictor([row])[0] for row in data]
+
+
+def test_without_generation_the_logits_are_the_prediction() -> None:
+    torch.manual_seed(0)
+    model = tiny.NormedClassifier(tiny.NormedConfig()).eval()
+    features = [{"features": [1.0, 2.0, 3.0], "labels": 0}, {"features": [0.0, 0.0, 1.0], "labels": 1}]
+    seen: list[set[str]] = []
+
+    def stack(rows: list[dict[str, object]]) -> dict[str, torch.Tensor]:
+        seen.append(set(rows[0]))
+        return {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
+
+    found = ViewPredictor(model, stack, Accelerator(cpu=True), generates=False)(features)
+    expected = model(torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 1.0]])).logits.detach().numpy()
+    np.testing.assert_allclose(np.stack(found), expected, rtol=1e-6)
+    assert seen == [{"features", "labels"}]
+
+
+def test_generation_without_a_padding_token_is_refused() -> None:
+    message = (
+        "neither the processing class nor the model's generation config has a pad_token_id; pass processing_class="
+    )
+    with pytest.raises(DataError, match=message):
+        ViewPredictor(tiny.model("gpt2"), dict, Accelerator(cpu=True), generates=True)

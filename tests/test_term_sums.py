@@ -1,0 +1,103 @@
+"""Logged terms against hand arithmetic: sums and counts first, one division at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dair_hf.objective import Counts, PairTerms
+from dair_hf.term_sums import TermSums, mean_terms, sum_terms
+from tests.fixtures.tiny import config
+
+
+def terms(original: list[float], augmented: list[float], has_partner: list[bool]) -> PairTerms:
+    left, right = torch.tensor(original), torch.tensor(augmented)
+    consistency = ((left.sqrt() - right.sqrt()) ** 2).masked_fill(~torch.tensor(has_partner), 0.0)
+    return PairTerms(left, right, consistency, torch.tensor(has_partner))
+
+
+BATCH = terms([4.0, 9.0, 2.0, 0.0], [1.0, 1.0, 0.0, 0.0], [True, True, False, False])
+TARGETS = torch.tensor([5, 5, 3, 0])
+EXISTS = torch.ones(4, dtype=torch.bool)
+
+
+def sums(folder: Path, batch: PairTerms = BATCH, tokens: int = 24, **settings: Any) -> TermSums:
+    args = config(folder, **settings)
+    return TermSums(*sum_terms(batch, TARGETS, EXISTS, Counts(*torch.tensor([4, 2, tokens])), args).tolist())
+
+
+def test_sums_by_hand(tmp_path: Path) -> None:
+    found = sums(tmp_path, dair_lambda=0.5)
+    # c~ of (4, 1) is 1/2 + 1/2 (1 - 2) = 0, not below 0; of (9, 1) it is 1/2 + 1/2 (1 - 3) = -1/2.
+    assert found == pytest.approx(TermSums(15.0, 2.0, 1.0 + 4.0, 4, 2, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "tokens", "unlearned"),
+    [
+        ({"dair_lambda": 0.25}, 24, 0),  # unlearned beyond the ratio (1 + 2)^2 = 9, which (9, 1) only reaches
+        ({"dair_lambda": 0.26}, 24, 1),
+        ({"dair_lambda": 0.51}, 24, 2),  # beyond (1 + 1 / 1.02)^2 = 3.92
+        ({"dair_lambda": 0.0}, 24, 0),
+        ({"regularizer": "l1", "dair_lambda": 0.49}, 24, 0),  # 1/2 - lambda
+        ({"regularizer": "l1", "dair_lambda": 0.51}, 24, 2),
+        # Token units: lambda_pair = lambda * tokens / (2 pairs) = 0.05 * 24 / 4 = 0.3, or 0.05 * 16 / 4 = 0.2.
+        ({"dair_lambda": 0.05, "normalization": "token"}, 24, 1),
+        ({"dair_lambda": 0.05, "normalization": "token"}, 16, 0),
+        ({"dair_lambda": 9.0, "method": "da"}, 24, 0),
+        ({"dair_lambda": 9.0, "regularizer": "kl"}, 24, 0),
+    ],
+)
+def test_unlearned_pairs_by_hand(tmp_path: Path, settings: dict[str, Any], tokens: int, unlearned: int) -> None:
+    assert sums(tmp_path, tokens=tokens, **settings).unlearned == unlearned
+
+
+def test_repeated_rows_are_not_counted(tmp_path: Path) -> None:
+    exists = torch.tensor([True, True, False, False])
+    found = TermSums(*sum_terms(BATCH, TARGETS * exists, exists, Counts(*torch.tensor([2, 2, 20])), config(tmp_path)))
+    assert (found.rows, found.rows_without_target) == (2, 0)
+
+
+def test_means_by_hand(tmp_path: Path) -> None:
+    total = torch.tensor([15.0, 2.0, 5.0, 4.0, 2.0, 1.0, 1.0], dtype=torch.float64)
+    assert mean_terms(total, config(tmp_path)) == {
+        "loss_original": 15 / 4,
+        "loss_augmented": 1.0,
+        "consistency": 2.5,
+        "partner_share": 0.5,
+        "unlearned_share": 0.5,
+        "rows": 4,
+        "pairs": 2,
+        "rows_without_target": 1,
+    }
+
+
+def test_means_of_added_sums_are_no_means_of_means(tmp_path: Path) -> None:
+    big = torch.tensor([30.0, 0.0, 0.0, 10.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    small = torch.tensor([9.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    assert mean_terms(big + small, config(tmp_path))["loss_original"] == 39 / 11  # and not (3 + 9) / 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "absent"),
+    [
+        ({"method": "da"}, {"unlearned_share"}),
+        ({"method": "da", "regularizer": "kl"}, {"unlearned_share", "consistency"}),
+        ({"regularizer": "kl"}, {"unlearned_share"}),
+        ({}, set()),
+    ],
+)
+def test_what_is_not_defined_is_left_out(tmp_path: Path, settings: dict[str, Any], absent: set[str]) -> None:
+    total = torch.tensor([15.0, 2.0, 5.0, 4.0, 2.0, 1.0, 1.0], dtype=torch.float64)
+    everything = set(mean_terms(total, config(tmp_path)))
+    assert everything - set(mean_terms(total, config(tmp_path, **settings))) == absent
+
+
+def test_without_pairs_nothing_of_pairs_is_reported_and_nothing_divides_by_zero(tmp_path: Path) -> None:
+    total = torch.tensor([3.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    found = mean_terms(total, config(tmp_path))
+    assert found == {"loss_original": 1.5, "partner_share": 0.0, "rows": 2, "pairs": 0, "rows_without_target": 0}
+    assert mean_terms(torch.zeros(7, dtype=torch.float64), config(tmp_path))["loss_original"] == 0.0
