@@ -131,9 +131,10 @@ class PairLoss:
 
     def _run(self, model: nn.Module, batch: Mapping[str, Any], mask: Tensor) -> _Rows:
         if not mask.any():
-            # A rank without a row of its own still takes part in the step: one row, which then counts nothing.
+            # A rank without a row of its own still takes part in the step, with rows that then count nothing: all the
+            # originals it holds, since batch norm cannot train on a single row.
             mask = mask.clone()
-            mask[0, 0] = True
+            mask[:, 0] = True
         place = torch.full(mask.shape, -1, device=mask.device)
         losses: list[Tensor] = []
         logits: list[Tensor] = []
