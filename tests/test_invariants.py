@@ -251,6 +251,7 @@ def test_separate_forwards_change_nothing_where_no_layer_looks_across_rows(tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_killed_and_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
     """Dropout on, partners redrawn each epoch, batches by length, killed with SIGKILL in the second epoch."""
     command = [sys.executable, "-m", "tests.fixtures.resumable_run", str(tmp_path / "cut")]

@@ -16,7 +16,8 @@ import torch
 from tests.fixtures import tiny
 from tests.fixtures.distributed_run import evaluate_case, leading_half, settings_of_cases, train_case
 
-pytestmark = pytest.mark.slow
+# A busy machine may take minutes to start three interpreters.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 CASES = sorted(settings_of_cases())
 
 
@@ -45,7 +46,7 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, An
         env={**tiny.child_environment(), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=560,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(2)]
@@ -79,6 +80,15 @@ def test_two_processes_log_the_terms_of_one(two_processes: list[dict[str, Any]],
         assert one.keys() == two.keys() >= {"loss", "loss_original", "partner_share", "rows", "pairs"}
         assert two.pop("loss") == pytest.approx(one.pop("loss"), rel=1e-6)  # the Trainer adds it up in float32
         assert two == pytest.approx(one, rel=1e-9)
+
+
+def test_separate_forwards_with_batch_norm_keep_weights_together_and_statistics_apart(
+    two_processes: list[dict[str, Any]],
+) -> None:
+    first, second = (rank["normed"] for rank in two_processes)
+    assert tiny.distance(first["weights"], second["weights"]) == 0.0
+    # Partners lie ten away and only rank 0 has them; DDP's broadcast would have made the two equal (or hung).
+    assert (first["mean"] > second["mean"] + 1).all()
 
 
 def same(left: dict[str, Any], right: dict[str, Any]) -> None:

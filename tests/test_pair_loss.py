@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import default_data_collator
+from transformers import DataCollatorForSeq2Seq, default_data_collator
 
 from dair_hf import DataError, PairCollator
 from dair_hf.pair_loss import PairLoss
 from dair_hf.sample_losses import SAMPLE_LOSSES, causal_nll, cross_entropy, seq2seq_nll
+from tests.fixtures import tiny
 from tests.fixtures.tiny import NormedClassifier, NormedConfig, classified_pairs, config
 
 
@@ -97,7 +98,7 @@ def test_without_partners_only_originals_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["joint", "separate"])
-def test_a_batch_whose_rows_were_all_dropped_still_runs_one_and_counts_none(tmp_path: Path, mode: str) -> None:
+def test_a_batch_whose_rows_were_all_dropped_still_runs_and_counts_none(tmp_path: Path, mode: str) -> None:
     model, batch = Recorder(), classes(*MIXED)
     batch["view_mask"][:] = False
     batch["logits"].requires_grad_()
@@ -105,7 +106,7 @@ def test_a_batch_whose_rows_were_all_dropped_still_runs_one_and_counts_none(tmp_
     terms = pair_loss(model, batch, with_partners=True).terms
     counts = pair_loss.count(batch)
     assert [int(count) for count in counts] == [0, 0, 0]
-    assert model.runs == [[1.0]]
+    assert model.runs == [[1.0, 2.0, 5.0]]
     terms.original.sum().backward()
     assert batch["logits"].grad.abs().sum() == 0.0
 
@@ -163,6 +164,44 @@ def test_features_of_classes(tmp_path: Path, regularizer: str) -> None:
     js = float((p * np.log(p / m)).sum() / 2 + (q * np.log(q / m)).sum() / 2)
     assert terms.consistency[0].item() == pytest.approx(kl if regularizer == "kl" else js, rel=1e-4)
     assert terms.consistency[1].item() == 0.0
+
+
+@pytest.mark.parametrize("regularizer", ["kl", "js"])
+@pytest.mark.parametrize("kind", ["bart", "gpt2"])
+def test_features_of_sequences_are_those_that_predict_the_targets(tmp_path: Path, kind: str, regularizer: str) -> None:
+    """Sources of different length, the same targets: they align one to one, wherever they stand in the batch."""
+    sources, target = [[5, 6, 7], [8], [9, 4]], [11, 12, 1]
+    model = tiny.model(kind)
+
+    def distributions(source: list[int]) -> np.ndarray:
+        view = tiny.view(kind, source, target)
+        with torch.no_grad():
+            if kind == "gpt2":
+                logits = model(input_ids=torch.tensor([view["input_ids"]])).logits[0, len(source) - 1 : -1]
+            else:
+                start = torch.tensor([[tiny.EOS, *target[:-1]]])
+                logits = model(input_ids=torch.tensor([source]), decoder_input_ids=start).logits[0]
+        powers = np.exp(logits.numpy())
+        return powers / powers.sum(-1, keepdims=True)
+
+    partner = {f"augmented_{name}": value for name, value in tiny.view(kind, sources[1], target).items()}
+    features = [{**tiny.view(kind, source, target), **partner} for source in (sources[0], sources[2])]
+    features.insert(1, tiny.view(kind, sources[2], [13, 1]))  # no partner, in between
+    batch = PairCollator(DataCollatorForSeq2Seq(tiny.tokenizer(), model=None))(features)
+    pair_loss = PairLoss(
+        tiny.config(tmp_path, regularizer=regularizer),
+        SAMPLE_LOSSES[tiny.SAMPLE_LOSS[kind]],
+        getattr(model, "prepare_decoder_input_ids_from_labels", None) if kind == "bart" else None,
+    )
+    q = distributions(sources[1])
+    expected = []
+    for p in (distributions(sources[0]), distributions(sources[2])):
+        m = (p + q) / 2
+        js = ((p * np.log(p / m)).sum() + (q * np.log(q / m)).sum()) / 2
+        expected.append((p * np.log(p / q)).sum() if regularizer == "kl" else js)
+    found = pair_loss(model, batch, with_partners=True).terms.consistency
+    np.testing.assert_allclose(found.detach().numpy(), [expected[0], 0.0, expected[1]], rtol=1e-9)
+    assert min(expected) > 1e-3
 
 
 def test_under_erm_and_da_consistency_is_measured_without_gradient(tmp_path: Path) -> None:
