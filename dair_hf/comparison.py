@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 import hashlib
 import json
@@ -11,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from accelerate import PartialState
-from transformers.trainer_utils import get_last_checkpoint
 
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
@@ -186,9 +187,25 @@ def _claim_folder(folder: Path, settings: str) -> None:
 
 
 def train_on(trainer: DAIRTrainer) -> None:
-    """Train from the last checkpoint of the trainer's folder, if a killed run left one, else from the start."""
-    folder = trainer.args.output_dir
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(folder) if Path(folder).is_dir() else None)
+    """Train from the last whole checkpoint of the trainer's folder, if a killed run left one, else from the start."""
+    trainer.train(resume_from_checkpoint=last_checkpoint(Path(trainer.args.output_dir)))
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """The newest whole checkpoint in `folder`; one that was being written when its run was killed is passed over.
+
+    Args:
+        folder: The run's output folder; it may be absent.
+
+    Returns:
+        Its path, or None.
+    """
+    steps = {}
+    for state in folder.glob("checkpoint-*/trainer_state.json"):
+        # The Trainer writes this file last.
+        with contextlib.suppress(DataError):
+            steps[read_json(state)["global_step"]] = str(state.parent)
+    return steps[max(steps)] if steps else None
 
 
 def common_base(folder: Path, make_trainer: Callable[[], DAIRTrainer]) -> Path:
@@ -222,17 +239,20 @@ def derive(args: DAIRConfig, **changes: Any) -> DAIRConfig:
         New arguments.
 
     Raises:
-        DataError: A name that is no field of `args`.
-        ValueError: A value is refused.
+        DataError: A name that is no field of `args`, or a value that is refused.
 
     Example:
         >>> derive(DAIRConfig("out"), dair_lambda=2.0).dair_lambda
         2.0
     """
-    fields = {f.name: getattr(args, f.name) for f in dataclasses.fields(args) if f.init}
+    # Copied deeply: a trainer settles parts of its arguments, which must not show in those of another run.
+    fields = {f.name: copy.deepcopy(getattr(args, f.name)) for f in dataclasses.fields(args) if f.init}
     if unknown := sorted(set(changes) - set(fields)):
         raise DataError(f"{type(args).__name__} has no field {', '.join(unknown)}; see --help for the fields")
-    return type(args)(**{**fields, **changes})
+    try:
+        return type(args)(**{**fields, **changes})
+    except ValueError as error:
+        raise DataError(str(error)) from error
 
 
 def fingerprint(*settings: Any) -> str:
