@@ -85,6 +85,8 @@ class DialogConfig:
             raise DataError(
                 f"source=multiwoz needs {' and '.join('--' + name for name in missing)}: a folder or archive"
             )
+        if self.source == "demo" and self.pretrain is not None:
+            raise DataError("pretrain needs the SGD dialogues of source=multiwoz; source=demo has none, leave it out")
         for name in ("train_dialogs", "test_dialogs"):
             value = getattr(self, name)
             if value is not None and value < 1:
