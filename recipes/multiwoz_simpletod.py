@@ -105,6 +105,21 @@ def build_model(
     return network
 
 
+def encoder_for(network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: DialogConfig) -> DialogEncoder:
+    """The encoder of the model's kind: source and target apart, or one sequence for a decoder-only model."""
+    causal = not network.config.is_encoder_decoder
+    return DialogEncoder(tokenizer, data.max_source_tokens, data.max_target_tokens, causal)
+
+
+def trainer_for(
+    network: PreTrainedModel, args: DAIRConfig, rows: Dataset | EpochPairs, tokenizer: PreTrainedTokenizerBase
+) -> DAIRTrainer:
+    """The trainer with the sample loss of the model's kind."""
+    loss = "seq2seq" if network.config.is_encoder_decoder else "causal"
+    collator = DataCollatorForSeq2Seq(tokenizer)
+    return DAIRTrainer(network, args, collator, rows, processing_class=tokenizer, sample_loss=loss)
+
+
 def initial_weights(
     model: ModelConfig, tokenizer: PreTrainedTokenizerBase, dialogs: DialogData, data: DialogConfig, args: DAIRConfig
 ) -> ModelConfig:
@@ -117,9 +132,10 @@ def initial_weights(
     base_args = derive(args, method="erm", output_dir=f"{folder}_training", **(data.pretrain or {}))
 
     def make_trainer() -> DAIRTrainer:
-        encoded = rows.map(DialogEncoder(tokenizer, data.max_source_tokens, data.max_target_tokens), batched=True)
-        network = build_model(model, tokenizer, data, args.seed)
-        return DAIRTrainer(network, base_args, DataCollatorForSeq2Seq(tokenizer), encoded, processing_class=tokenizer)
+        # The base is trained whole; adapters come on top of it.
+        network = build_model(replace(model, lora_rank=0), tokenizer, data, args.seed)
+        encoded = rows.map(encoder_for(network, tokenizer, data), batched=True, desc="Tokenising base")
+        return trainer_for(network, base_args, encoded, tokenizer)
 
     return replace(model, model_name_or_path=str(common_base(folder, make_trainer)), model_settings=None)
 
@@ -135,16 +151,8 @@ def train_and_evaluate(
     """One run: train, evaluate both views, save model, card and predictions."""
     set_seed(run.seed)
     network = build_model(initial_weights(model, tokenizer, dialogs, data, run.args), tokenizer, data, run.seed)
-    causal = not network.config.is_encoder_decoder
-    encoder = DialogEncoder(tokenizer, data.max_source_tokens, data.max_target_tokens, causal)
-    trainer = DAIRTrainer(
-        network,
-        run.args,
-        DataCollatorForSeq2Seq(tokenizer),
-        training_pairs(dialogs.train, encoder, data, run.args),
-        processing_class=tokenizer,
-        sample_loss="causal" if causal else "seq2seq",
-    )
+    encoder = encoder_for(network, tokenizer, data)
+    trainer = trainer_for(network, run.args, training_pairs(dialogs.train, encoder, data, run.args), tokenizer)
     start = time.perf_counter()
     train_on(trainer)
     trained = time.perf_counter()
@@ -159,13 +167,14 @@ def train_and_evaluate(
     )
     seconds = {"training": trained - start, "evaluation": time.perf_counter() - trained}
     trainer.save_model()
-    trainer.create_model_card()
+    trainer.create_model_card(dataset=dialogs.name)
     return Result(metrics, seconds)
 
 
 def main() -> None:
     """Train all runs that are not finished and print the table."""
     data, model, comparison, args = parse_arguments([DialogConfig, ModelConfig, ComparisonConfig, DAIRConfig])
+    is_correct([], [], data.preset)  # an unknown preset is refused now and not after hours of training
     dialogs = load_dialogs(data)
     base_rows = [dialogs.train] if dialogs.pretrain is None else [dialogs.train, dialogs.pretrain]
     tokenizer = load_tokenizer(model) if model.model_name_or_path else tokenizer_for(base_rows, data)
