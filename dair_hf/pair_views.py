@@ -69,6 +69,11 @@ class PairViews:
             found.append(view)
         return found
 
+    def originals(self) -> PairViews:
+        """The original views alone."""
+        names = [name for name in self.dataset.column_names if not name.startswith(AUGMENTED_PREFIX)]
+        return PairViews(self.dataset.select_columns(names))
+
     def select_columns(self, columns: list[str]) -> PairViews:
         """The same views with these columns only."""
         selected = PairViews.__new__(PairViews)

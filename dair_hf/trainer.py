@@ -23,11 +23,12 @@ from dair_hf.evaluation import NoPartner
 from dair_hf.model_card import PairReport, write_model_card
 from dair_hf.objective import Counts, PairTerms
 from dair_hf.pair_loss import LABELS, PairLoss, PairOutputs, view_mask
+from dair_hf.pair_predictor import PairPredictor, padded_array
 from dair_hf.pair_views import PairViews
-from dair_hf.prediction import ViewPredictor, predict_in_buckets
-from dair_hf.sample_losses import IGNORE_INDEX, SAMPLE_LOSSES, SampleLoss, causal_nll, seq2seq_nll
+from dair_hf.sample_losses import IGNORE_INDEX, SampleLoss, causal_nll, seq2seq_nll
 from dair_hf.sampling import EpochPairs, FilledStream, PairLengthSampler, view_lengths
 from dair_hf.term_sums import mean_terms, sum_terms
+from dair_hf.trainer_checks import decoder_inputs_of, dropout_rates, refuse_unsupported, resolve_sample_loss
 
 logger = logging.get_logger(__name__)
 
@@ -97,11 +98,11 @@ class DAIRTrainer(Seq2SeqTrainer):
         args = DAIRConfig("tmp_trainer") if args is None else args
         if not isinstance(args, DAIRConfig):
             raise TypeError(f"args is a {type(args).__name__}; DAIRTrainer needs a DAIRConfig, which has its fields")
-        self.sample_loss = _resolve_sample_loss(sample_loss)
+        self.sample_loss = resolve_sample_loss(sample_loss)
         self.is_correct = is_correct
         self.references = references
         self.pair_sampler: PairLengthSampler | None = None
-        _refuse_unsupported(args, kwargs, train_dataset)
+        refuse_unsupported(args, kwargs, train_dataset)
         sequences = self.sample_loss in (seq2seq_nll, causal_nll)
         if data_collator is None:
             data_collator = (
@@ -122,7 +123,7 @@ class DAIRTrainer(Seq2SeqTrainer):
             self.args.dataloader_pin_memory = False  # there is no device to pin memory for; torch would warn
         # `compute_loss` divides by the counts of the whole accumulation window itself.
         self.loss_is_scaled_for_ga = True
-        self.pair_loss = PairLoss(args, self.sample_loss, _decoder_inputs(self.model))
+        self.pair_loss = PairLoss(args, self.sample_loss, decoder_inputs_of(self.model))
         self._sums: Tensor | None = None
         self._said_dropout = False
         self._evaluated_rows: list[Tensor] = []
@@ -201,7 +202,7 @@ class DAIRTrainer(Seq2SeqTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As `Seq2SeqTrainer.train`; says once where dropout alone makes R positive."""
-        rates = _dropout_rates(self.model)
+        rates = dropout_rates(self.model)
         if rates and self.args.method == "dair" and not self._said_dropout:
             self._said_dropout = True
             found = ", ".join(f"{name}={rate:g}" for name, rate in rates.items())
@@ -334,10 +335,19 @@ class DAIRTrainer(Seq2SeqTrainer):
         return {"loss": self.pair_loss.objective(terms, counts).item(), **mean_terms(sums, self.args)}
 
     def _original_predictions(self, dataset: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        originals = PairViews(_without_partners(dataset))
-        predictions = self._predict(originals, dict(self._gen_kwargs or {}))
+        originals = PairViews(dataset).originals()
+        predictions = self._predictor().predict(self._model_columns(originals), dict(self._gen_kwargs or {}))
         labels = originals.column(LABELS) if LABELS in originals.dataset.column_names else None
-        return _as_array(predictions), None if labels is None else _as_array(labels)
+        return padded_array(predictions), None if labels is None else padded_array(labels)
+
+    def _predictor(self) -> PairPredictor:
+        generates = self.args.predict_with_generate or self.sample_loss in (seq2seq_nll, causal_nll)
+        return PairPredictor(
+            self.model, self.args, self.data_collator, self.accelerator, self.processing_class, generates
+        )
+
+    def _model_columns(self, views: PairViews) -> PairViews:
+        return views.select_columns(super()._remove_unused_columns(views.dataset).column_names)
 
     def evaluate(
         self,
@@ -406,8 +416,9 @@ class DAIRTrainer(Seq2SeqTrainer):
                 "evaluate_pairs needs is_correct=(predictions, references) -> bool [N]; pass it here or at once"
             )
         views = PairViews(self.eval_dataset if dataset is None else dataset)
-        expected = self._references(views, references or self.references)
-        predictions = self._decode(self._predict(views, gen_kwargs))
+        predictor = self._predictor()
+        expected = predictor.references(views, references or self.references)
+        predictions = predictor.decode(predictor.predict(self._model_columns(views), gen_kwargs))
         correct = is_correct(predictions, expected)
         found = views.judge(correct, clusters, accuracy_name, no_partner, n_bootstrap)
         if predictions_file is not None and self.is_world_process_zero():
@@ -415,140 +426,8 @@ class DAIRTrainer(Seq2SeqTrainer):
         self.pair_reports[data_name] = PairReport(data_name, accuracy_name, preset, found)
         return found
 
-    def _predict(self, views: PairViews, gen_kwargs: dict[str, Any]) -> list[Any]:
-        """The model's prediction for every view, in their order."""
-        views = views.select_columns(super()._remove_unused_columns(views.dataset).column_names)
-        generates = self.args.predict_with_generate or self.sample_loss in (seq2seq_nll, causal_nll)
-        predictor = ViewPredictor(
-            self.model,
-            self.data_collator.base_collator,
-            self.accelerator,
-            generates,
-            self._pad_token_id(),
-            self._generation(views.dataset, gen_kwargs) if generates else None,
-        )
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            return predict_in_buckets(
-                views.lengths(),
-                lambda items: predictor(views.features(items)),
-                self.accelerator,
-                self.args.eval_batch_size,
-                description="Generating" if generates else "Predicting",
-                show_progress=not self.args.disable_tqdm,
-            )
-        finally:
-            self.model.train(was_training)
-
-    def _generation(self, dataset: datasets.Dataset, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
-        given = dict(gen_kwargs)
-        if self.args.generation_num_beams is not None:
-            given.setdefault("num_beams", self.args.generation_num_beams)
-        if self.args.generation_max_length is not None and "max_new_tokens" not in given:
-            given.setdefault("max_length", self.args.generation_max_length)
-        configured = self.model.generation_config.max_new_tokens
-        if "max_length" not in given and "max_new_tokens" not in given and configured is None:
-            targets = view_lengths(dataset, LABELS) if LABELS in dataset.column_names else np.array([0])
-            given["max_new_tokens"] = int(targets.max()) + 8
-        return given
-
-    def _pad_token_id(self) -> int | None:
-        for holder in (self.processing_class, getattr(self.model, "generation_config", None), self.model.config):
-            token = getattr(holder, "pad_token_id", None)
-            if token is not None:
-                return int(token)
-        return None
-
-    def _decode(self, predictions: list[Any]) -> list[Any]:
-        generated = bool(predictions) and isinstance(predictions[0], list)
-        if not generated or not hasattr(self.processing_class, "batch_decode"):
-            return predictions
-        return self.processing_class.batch_decode(predictions, skip_special_tokens=True)
-
-    def _references(self, views: PairViews, column: str | None) -> list[Any]:
-        found = views.column(column or LABELS)
-        if column is None and isinstance(found[0], list):
-            found = self._decode([[token for token in labels if token != IGNORE_INDEX] for labels in found])
-        return found
-
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write the model card: the Trainer's, with method, lambda and its unit, data and metrics of pairs."""
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
             write_model_card(Path(self.args.output_dir) / "README.md", self.args, list(self.pair_reports.values()))
-
-
-def _resolve_sample_loss(sample_loss: str | SampleLoss) -> SampleLoss:
-    if callable(sample_loss):
-        return sample_loss
-    if sample_loss not in SAMPLE_LOSSES:
-        raise ValueError(
-            f"sample_loss={sample_loss!r} is unknown; use one of {', '.join(SAMPLE_LOSSES)}, "
-            "or pass a callable (outputs, labels) -> [rows]"
-        )
-    return SAMPLE_LOSSES[sample_loss]
-
-
-def _decoder_inputs(model: Any) -> Callable[..., Tensor] | None:
-    """How an encoder-decoder shifts its labels to decoder inputs; None for every other model."""
-    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-        return None
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return getattr(base, "prepare_decoder_input_ids_from_labels", None)
-
-
-def _dropout_rates(model: Any) -> dict[str, float]:
-    """The dropout that is on while a model trains: name -> rate, of its layers and of rates its modules hold."""
-    rates: dict[str, float] = {}
-    for path, module in model.named_modules() if isinstance(model, nn.Module) else ():
-        if isinstance(module, nn.modules.dropout._DropoutNd):
-            rates.setdefault(path.rsplit(".", 1)[-1], module.p)
-        for name, value in vars(module).items():
-            if "drop" in name and isinstance(value, float):
-                rates.setdefault(name, value)
-    return {name: rate for name, rate in rates.items() if rate > 0}
-
-
-def _refuse_unsupported(args: DAIRConfig, kwargs: Mapping[str, Any], train_dataset: Any) -> None:
-    if args.n_gpu > 1:
-        raise ValueError(
-            f"{args.n_gpu} GPUs are visible to one process, which would enter torch.nn.DataParallel and split pairs "
-            "apart; start with `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one GPU"
-        )
-    if args.dataloader_persistent_workers and isinstance(train_dataset, EpochPairs):
-        raise ValueError(
-            "dataloader_persistent_workers=True would keep showing the first epoch's partners of EpochPairs; "
-            "leave it at its default, False"
-        )
-    launcher = args.accelerator_config
-    if launcher.dispatch_batches:
-        raise ValueError(
-            "accelerator_config dispatch_batches=True joins batches, which differ in length and number of views here; "
-            "leave it unset: every process then reads its own batches"
-        )
-    launcher.dispatch_batches = False  # None would mean True for a stream
-    if args.world_size > 1 and not launcher.even_batches:
-        raise ValueError(
-            f"accelerator_config even_batches=False on {args.world_size} processes leaves some without a batch in the "
-            "last step, which then waits for ever; leave it unset: rows repeated to fill up count nothing"
-        )
-    if kwargs.get("compute_loss_func") is not None:
-        raise ValueError("compute_loss_func reduces over the batch, which DAIR does itself; pass `sample_loss` instead")
-
-
-def _without_partners(dataset: Any) -> Any:
-    pairs = dataset.pairs if isinstance(dataset, EpochPairs) else dataset
-    if not isinstance(pairs, datasets.Dataset):
-        return pairs
-    return pairs.select_columns([name for name in pairs.column_names if not name.startswith(AUGMENTED_PREFIX)])
-
-
-def _as_array(values: list[Any]) -> np.ndarray:
-    """One array of all values; lists of ids are padded to the longest with -100."""
-    if not values or not isinstance(values[0], list):
-        return np.asarray(values)
-    padded = np.full((len(values), max(len(value) for value in values)), IGNORE_INDEX)
-    for row, value in enumerate(values):
-        padded[row, : len(value)] = value
-    return padded

@@ -30,13 +30,14 @@ FLOORS = (
     {"collator", "evaluation", "features", "prediction"},
     {"sampling"},
     {"config"},
-    {"pair_loss", "term_sums", "pair_views", "model_card"},
+    {"pair_loss", "term_sums", "pair_views", "model_card", "trainer_checks"},
+    {"pair_predictor"},
     {"trainer"},
     {"search", "report"},
     {"comparison"},
 )
 # What a task folder must not import: the package itself (it brings the trainer), the trainer, its parts, what uses it.
-TOP_FLOORS = {"dair_hf", *(f"dair_hf.{name}" for floor in FLOORS[-4:] for name in floor)}
+TOP_FLOORS = {"dair_hf", *(f"dair_hf.{name}" for floor in FLOORS[-5:] for name in floor)}
 
 
 def tracked_files() -> list[str]:
@@ -147,8 +148,12 @@ def test_recipe_defines_no_class(file: str) -> None:
 
 @pytest.mark.parametrize("file", [name for name in PYTHON if re.fullmatch(r"dair_hf/.*__init__\.py", name)])
 def test_init_only_reexports(file: str) -> None:
+    """Imports and constants; re-exports may be lazy, by `__getattr__` and imports for type checkers."""
     allowed = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Expr)
-    assert [ast.unparse(node) for node in parse(file).body if not isinstance(node, allowed)] == []
+    for node in parse(file).body:
+        lazy = isinstance(node, ast.FunctionDef) and node.name == "__getattr__"
+        for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        assert isinstance(node, allowed) or lazy or for_types, ast.unparse(node)
 
 
 # --- documentation --------------------------------------------------------------------------------------------------

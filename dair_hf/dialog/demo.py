@@ -22,10 +22,10 @@ NAMES_PER_SLOT = 24
 NAME_SPLITS = ("train", "validation", "test")
 
 _ONSETS = tuple("b br c ch d dr f fl g gr h j k l m n p pl qu r s sh st t th tr v w y z".split())
-_VOWELS = ("a", "e", "i", "o", "u", "ai", "ea", "oo")
-_CODAS = ("", "", "l", "m", "n", "r", "s", "x", "ck", "nd", "rt", "ng")
+_VOWELS = ("a", "e", "i", "o", "u")
+_CODAS = ("", "", "d", "f", "k", "l", "m", "n", "p", "r", "s", "t", "x")
 # After so many user turns nothing is changed any more and no taxi is called.
-_ENOUGH_TURNS = 4
+_ENOUGH_TURNS = 3
 _WORDS_IN_A_NAME = (1, 1, 2, 2, 3)
 
 _AREAS = ("north", "south", "east", "west", "centre")
@@ -136,7 +136,7 @@ def _word_split(word: str) -> str:
 
 def _draw_word(rng: random.Random, split: str, taken: set[str]) -> str:
     while True:
-        syllables = rng.choice((1, 2, 2, 2))
+        syllables = rng.choice((2, 2, 3))
         word = "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(syllables)) + rng.choice(_CODAS)
         if 4 <= len(word) <= 7 and word not in taken and _word_split(word) == split:
             taken.add(word)
@@ -320,7 +320,7 @@ def generate_dialogs(n_dialogs: int, *, names: NameBank, seed: int = 0, prefix: 
     builder = RowBuilder()
     for index in range(n_dialogs):
         dialogue = _Dialogue(rng, names)
-        domains = rng.sample(("hotel", "restaurant", "attraction"), rng.choice((1, 1, 2)))
+        domains = rng.sample(("hotel", "restaurant", "attraction"), rng.choice((1, 1, 1, 2)))
         for position, domain in enumerate(domains):
             if position:
                 dialogue.system(rng.choice(_DONE))

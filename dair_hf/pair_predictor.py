@@ -1,0 +1,127 @@
+"""What a trained model predicts for the views of paired data, and what it should have predicted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import datasets
+import numpy as np
+from accelerate import Accelerator
+
+from dair_hf.collator import PairCollator
+from dair_hf.config import DAIRConfig
+from dair_hf.pair_loss import LABELS
+from dair_hf.pair_views import PairViews
+from dair_hf.prediction import ViewPredictor, predict_in_buckets
+from dair_hf.sample_losses import IGNORE_INDEX
+from dair_hf.sampling import view_lengths
+
+
+class PairPredictor:
+    """Predictions and references of paired data, as a task's correctness wants them.
+
+    Args:
+        model: The trained model.
+        args: Batch size and lengths of the evaluation.
+        collator: The trainer's collator.
+        accelerator: Knows device and ranks.
+        processing_class: The tokenizer; None: ids stay ids.
+        generates: Whether predictions are generated; else they are logits.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        args: DAIRConfig,
+        collator: PairCollator,
+        accelerator: Accelerator,
+        processing_class: Any,
+        generates: bool,
+    ) -> None:
+        self.model = model
+        self.args = args
+        self.collator = collator
+        self.accelerator = accelerator
+        self.processing_class = processing_class
+        self.generates = generates
+
+    def predict(self, views: PairViews, gen_kwargs: dict[str, Any]) -> list[Any]:
+        """The model's prediction for every view, in their order.
+
+        Args:
+            views: Views with the model's columns only.
+            gen_kwargs: Arguments of `generate`.
+
+        Returns:
+            Lists of ids, or arrays of logits.
+        """
+        predictor = ViewPredictor(
+            self.model,
+            self.collator.base_collator,
+            self.accelerator,
+            self.generates,
+            self._pad_token_id(),
+            self._generation(views.dataset, gen_kwargs) if self.generates else None,
+        )
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            return predict_in_buckets(
+                views.lengths(),
+                lambda items: predictor(views.features(items)),
+                self.accelerator,
+                self.args.eval_batch_size,
+                description="Generating" if self.generates else "Predicting",
+                show_progress=not self.args.disable_tqdm,
+            )
+        finally:
+            self.model.train(was_training)
+
+    def decode(self, predictions: list[Any]) -> list[Any]:
+        """Generated ids as texts, where there is a tokenizer; everything else as it is."""
+        generated = bool(predictions) and isinstance(predictions[0], list)
+        if not generated or not hasattr(self.processing_class, "batch_decode"):
+            return predictions
+        return self.processing_class.batch_decode(predictions, skip_special_tokens=True)
+
+    def references(self, views: PairViews, column: str | None) -> list[Any]:
+        """The references of every view: of `column`, or the labels, decoded where they are sequences."""
+        found = views.column(column or LABELS)
+        if column is None and isinstance(found[0], list):
+            found = self.decode([[token for token in labels if token != IGNORE_INDEX] for labels in found])
+        return found
+
+    def _generation(self, dataset: datasets.Dataset, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
+        given = dict(gen_kwargs)
+        if self.args.generation_num_beams is not None:
+            given.setdefault("num_beams", self.args.generation_num_beams)
+        if self.args.generation_max_length is not None and "max_new_tokens" not in given:
+            given.setdefault("max_length", self.args.generation_max_length)
+        configured = self.model.generation_config.max_new_tokens
+        if "max_length" not in given and "max_new_tokens" not in given and configured is None:
+            targets = view_lengths(dataset, LABELS) if LABELS in dataset.column_names else np.array([0])
+            given["max_new_tokens"] = int(targets.max()) + 8
+        return given
+
+    def _pad_token_id(self) -> int | None:
+        for holder in (self.processing_class, getattr(self.model, "generation_config", None), self.model.config):
+            token = getattr(holder, "pad_token_id", None)
+            if token is not None:
+                return int(token)
+        return None
+
+
+def padded_array(values: list[Any]) -> np.ndarray:
+    """One array of all values; lists of ids are padded to the longest with -100.
+
+    Example:
+        >>> padded_array([[5], [6, 7]])
+        array([[   5, -100],
+               [   6,    7]])
+    """
+    if not values or not isinstance(values[0], list):
+        return np.asarray(values)
+    padded = np.full((len(values), max(len(value) for value in values)), IGNORE_INDEX)
+    for row, value in enumerate(values):
+        padded[row, : len(value)] = value
+    return padded

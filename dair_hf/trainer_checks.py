@@ -1,0 +1,80 @@
+"""What DAIRTrainer looks at before it starts: the sample loss, the model's decoder and dropout, settings that clash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from dair_hf.config import DAIRConfig
+from dair_hf.sample_losses import SAMPLE_LOSSES, SampleLoss
+from dair_hf.sampling import EpochPairs
+
+
+def resolve_sample_loss(sample_loss: str | SampleLoss) -> SampleLoss:
+    """The callable behind a name of `SAMPLE_LOSSES`; a callable is returned as it is.
+
+    Raises:
+        ValueError: There is no such name.
+    """
+    if callable(sample_loss):
+        return sample_loss
+    if sample_loss not in SAMPLE_LOSSES:
+        raise ValueError(
+            f"sample_loss={sample_loss!r} is unknown; use one of {', '.join(SAMPLE_LOSSES)}, "
+            "or pass a callable (outputs, labels) -> [rows]"
+        )
+    return SAMPLE_LOSSES[sample_loss]
+
+
+def decoder_inputs_of(model: Any) -> Callable[..., Tensor] | None:
+    """How an encoder-decoder shifts its labels to decoder inputs; None for every other model."""
+    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return None
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return getattr(base, "prepare_decoder_input_ids_from_labels", None)
+
+
+def dropout_rates(model: Any) -> dict[str, float]:
+    """The dropout that is on while a model trains: name -> rate, of its layers and of rates its modules hold."""
+    rates: dict[str, float] = {}
+    for path, module in model.named_modules() if isinstance(model, nn.Module) else ():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            rates.setdefault(path.rsplit(".", 1)[-1], module.p)
+        for name, value in vars(module).items():
+            if "drop" in name and isinstance(value, float):
+                rates.setdefault(name, value)
+    return {name: rate for name, rate in rates.items() if rate > 0}
+
+
+def refuse_unsupported(args: DAIRConfig, kwargs: Mapping[str, Any], train_dataset: Any) -> None:
+    """Refuse settings that cannot hold together with pairs; the message names both and the remedy.
+
+    Raises:
+        ValueError: For the first such combination.
+    """
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"{args.n_gpu} GPUs are visible to one process, which would enter torch.nn.DataParallel and split pairs "
+            "apart; start with `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one GPU"
+        )
+    if args.dataloader_persistent_workers and isinstance(train_dataset, EpochPairs):
+        raise ValueError(
+            "dataloader_persistent_workers=True would keep showing the first epoch's partners of EpochPairs; "
+            "leave it at its default, False"
+        )
+    launcher = args.accelerator_config
+    if launcher.dispatch_batches:
+        raise ValueError(
+            "accelerator_config dispatch_batches=True joins batches, which differ in length and number of views here; "
+            "leave it unset: every process then reads its own batches"
+        )
+    launcher.dispatch_batches = False  # None would mean True for a stream
+    if args.world_size > 1 and not launcher.even_batches:
+        raise ValueError(
+            f"accelerator_config even_batches=False on {args.world_size} processes leaves some without a batch in the "
+            "last step, which then waits for ever; leave it unset: rows repeated to fill up count nothing"
+        )
+    if kwargs.get("compute_loss_func") is not None:
+        raise ValueError("compute_loss_func reduces over the batch, which DAIR does itself; pass `sample_loss` instead")
