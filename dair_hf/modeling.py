@@ -18,8 +18,10 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.pytorch_utils import Conv1D
 
 from dair_hf.errors import DataError
+from dair_hf.neighbour_attention import start_at_neighbours
 
 
 @dataclass
@@ -42,6 +44,13 @@ class ModelConfig:
         metadata={
             "help": "To train from scratch: `model_type` and any fields of that model's configuration. The vocabulary "
             "is that of the tokenizer, which is built from the training texts."
+        },
+    )
+    neighbour_attention: float = field(
+        default=0.0,
+        metadata={
+            "help": "For T5-shaped models from scratch: how strongly some heads look at the neighbouring token at the "
+            "start, attention logits; 0 leaves the start as it is (`neighbour_attention.start_at_neighbours`)."
         },
     )
     lora_rank: int = field(default=0, metadata={"help": "Rank of LoRA adapters, >= 0; 0 trains all parameters."})
@@ -106,6 +115,8 @@ def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: in
             model = _class_for(settings).from_pretrained(name, use_safetensors=True, trust_remote_code=remote_code)
     else:
         model = _from_settings(config.model_settings, tokenizer)
+        if config.neighbour_attention:
+            start_at_neighbours(model, config.neighbour_attention)
     if config.lora_rank:
         names = config.lora_targets
         adapters = LoraConfig(
@@ -113,6 +124,8 @@ def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: in
             r=config.lora_rank,
             lora_alpha=config.lora_alpha,
             target_modules=names if names == "all-linear" else names.split(","),
+            # GPT-2 keeps its weights transposed.
+            fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
         )
         with _explained(f"lora_targets={names!r}"):
             model = get_peft_model(model, adapters)

@@ -43,7 +43,6 @@ from dair_hf.comparison import (
 from dair_hf.dialog.audit import audit, names_of, newest_tokens
 from dair_hf.dialog.data import DialogConfig, DialogData, load_dialogs, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
-from dair_hf.dialog.neighbour_attention import start_at_neighbours
 from dair_hf.dialog.state import parse, state_from_row
 from dair_hf.dialog.text import history_to_text
 from dair_hf.files import write_json
@@ -81,11 +80,14 @@ def training_names(data: DialogConfig, seed: int) -> EntityAugmenter:
     return EntityAugmenter(data.augmentation, seed=seed, places=data.places, covariant_only=data.covariant_only)
 
 
-def check_pairs(
-    data: DialogConfig, dialogs: DialogData, test: Dataset, tokenizer: PreTrainedTokenizerBase, folder: Path
-) -> None:
+def test_pairs(dialogs: DialogData, data: DialogConfig) -> Dataset:
+    """Test rows and the same rows with unseen names."""
+    return redraw(dialogs.test, EntityAugmenter("swap", places=data.places, bank=dialogs.unseen_names))
+
+
+def check_pairs(data: DialogConfig, dialogs: DialogData, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Print what is wrong with the pairs, if anything; refuse to go on where asked to be strict."""
-    train = redraw(dialogs.train, training_names(data, 0))
+    train, test = redraw(dialogs.train, training_names(data, 0)), test_pairs(dialogs, data)
     kept = newest_tokens(tokenizer, data.max_source_tokens, history_to_text)
     for name, report in (("train", audit(train, kept=kept)), ("test", audit(test, train=names_of(train), kept=kept))):
         if PartialState().is_main_process:
@@ -93,22 +95,6 @@ def check_pairs(
             write_json(folder / f"audit_{name}.json", report.to_dict())
         if data.strict_audit:
             report.raise_if_unsound()
-
-
-def build_model(
-    model: ModelConfig, tokenizer: PreTrainedTokenizerBase, data: DialogConfig, seed: int
-) -> PreTrainedModel:
-    """The model as configured; one from scratch may start with heads that look at neighbouring tokens."""
-    network = load_model(model, tokenizer, seed)
-    if model.model_settings and data.neighbour_attention:
-        start_at_neighbours(network, data.neighbour_attention)
-    return network
-
-
-def encoder_for(network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: DialogConfig) -> DialogEncoder:
-    """The encoder of the model's kind: source and target apart, or one sequence for a decoder-only model."""
-    causal = not network.config.is_encoder_decoder
-    return DialogEncoder(tokenizer, data.max_source_tokens, data.max_target_tokens, causal)
 
 
 def trainer_for(
@@ -133,31 +119,26 @@ def initial_weights(
 
     def make_trainer() -> DAIRTrainer:
         # The base is trained whole; adapters come on top of it.
-        network = build_model(replace(model, lora_rank=0), tokenizer, data, args.seed)
-        encoded = rows.map(encoder_for(network, tokenizer, data), batched=True, desc="Tokenising base")
+        network = load_model(replace(model, lora_rank=0), tokenizer, args.seed)
+        encoded = rows.map(DialogEncoder.for_model(network, tokenizer, data), batched=True, desc="Tokenising base")
         return trainer_for(network, base_args, encoded, tokenizer)
 
     return replace(model, model_name_or_path=str(common_base(folder, make_trainer)), model_settings=None)
 
 
 def train_and_evaluate(
-    run: Run,
-    model: ModelConfig,
-    tokenizer: PreTrainedTokenizerBase,
-    dialogs: DialogData,
-    test: Dataset,
-    data: DialogConfig,
+    run: Run, model: ModelConfig, tokenizer: PreTrainedTokenizerBase, dialogs: DialogData, data: DialogConfig
 ) -> Result:
     """One run: train, evaluate both views, save model, card and predictions."""
     set_seed(run.seed)
-    network = build_model(initial_weights(model, tokenizer, dialogs, data, run.args), tokenizer, data, run.seed)
-    encoder = encoder_for(network, tokenizer, data)
+    network = load_model(initial_weights(model, tokenizer, dialogs, data, run.args), tokenizer, run.seed)
+    encoder = DialogEncoder.for_model(network, tokenizer, data)
     trainer = trainer_for(network, run.args, training_pairs(dialogs.train, encoder, data, run.args), tokenizer)
     start = time.perf_counter()
     train_on(trainer)
     trained = time.perf_counter()
     metrics = trainer.evaluate_pairs(
-        test.map(encoder, batched=True, desc="Tokenising test"),
+        test_pairs(dialogs, data).map(encoder, batched=True, desc="Tokenising test"),
         functools.partial(is_correct, preset=data.preset),
         references="state",
         accuracy_name="joint_goal_accuracy",
@@ -178,11 +159,10 @@ def main() -> None:
     dialogs = load_dialogs(data)
     base_rows = [dialogs.train] if dialogs.pretrain is None else [dialogs.train, dialogs.pretrain]
     tokenizer = load_tokenizer(model) if model.model_name_or_path else tokenizer_for(base_rows, data)
-    test = redraw(dialogs.test, EntityAugmenter("swap", places=data.places, bank=dialogs.unseen_names))
-    check_pairs(data, dialogs, test, tokenizer, Path(args.output_dir))
+    check_pairs(data, dialogs, tokenizer, Path(args.output_dir))
     table = compare(
         list(runs_of(comparison, args)),
-        lambda run: train_and_evaluate(run, model, tokenizer, dialogs, test, data),
+        lambda run: train_and_evaluate(run, model, tokenizer, dialogs, data),
         Path(args.output_dir),
         f"Known and unseen names, {dialogs.name}",
         COLUMNS,

@@ -24,7 +24,8 @@ TASKS = sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and path
 # The floors of the core, bottom to top: a module imports only from lower ones. A new module gets its place here.
 FLOORS = (
     {"errors"},
-    {"files", "arrow", "arguments", "modeling"},
+    {"files", "arrow", "arguments", "neighbour_attention"},
+    {"modeling"},
     {"objective", "archives"},
     {"sample_losses"},
     {"collator", "evaluation", "features", "prediction"},

@@ -62,13 +62,6 @@ class DialogConfig:
     max_source_tokens: int = field(default=448, metadata={"help": "Longest history, tokens; the newest are kept."})
     max_target_tokens: int = field(default=256, metadata={"help": "Longest belief state, tokens."})
     vocabulary: int = field(default=2000, metadata={"help": "Whole-word tokens of a tokenizer built from the texts."})
-    neighbour_attention: float = field(
-        default=0.0,
-        metadata={
-            "help": "For T5-shaped models from scratch: how strongly some heads look at the neighbouring token at the "
-            "start, attention logits; 0 leaves the start as it is (`dialog.neighbour_attention`)."
-        },
-    )
     pretrain: dict[str, Any] | None = field(
         default=None,
         metadata={

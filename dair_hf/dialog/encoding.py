@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from dair_hf.dialog.data import DialogConfig
 from dair_hf.dialog.state import state_from_row, target_text
 from dair_hf.dialog.text import history_to_text
 from dair_hf.errors import DataError
@@ -51,6 +52,14 @@ class DialogEncoder:
             raise DataError(
                 f"{type(self.tokenizer).__name__} has no end token, which a target ends with; set eos_token"
             )
+
+    @classmethod
+    def for_model(
+        cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, limits: DialogConfig
+    ) -> DialogEncoder:
+        """The encoder of a model's kind, with the limits of an experiment."""
+        causal = not model.config.is_encoder_decoder
+        return cls(tokenizer, limits.max_source_tokens, limits.max_target_tokens, causal)
 
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[list[int] | None]]:
         """Model columns of a batch of rows; None in all augmented columns where there is no partner."""

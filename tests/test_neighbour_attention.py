@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
-from dair_hf.dialog.neighbour_attention import start_at_neighbours
+from dair_hf.neighbour_attention import start_at_neighbours
 from dair_hf.errors import DataError
 
 LENGTH = 7
