@@ -65,7 +65,12 @@ class PairViews:
         found = []
         for row, item in zip(self.dataset.__getitems__([int(self.rows[i]) for i in items]), items, strict=True):
             view = split_views(row)[self.variants[item]]
-            assert view is not None
+            if view is None:
+                name = self.dataset[ROW_ID][int(self.rows[item])] if ROW_ID in self.dataset.column_names else item
+                raise DataError(
+                    f"row {name!r} has a partner by some of its columns, but none in {self.dataset.column_names}; "
+                    "encode both views, or give None in all augmented columns"
+                )
             found.append(view)
         return found
 

@@ -109,3 +109,16 @@ def test_empty_and_streaming_data_are_refused() -> None:
 def test_a_missing_column_is_named(column: str, missing: str) -> None:
     with pytest.raises(DataError, match=f"column '{missing}' is missing; the data has .'row_id', 'dialogue_id'"):
         views().column(column)
+
+
+def test_a_partner_without_model_columns_is_refused_by_its_row_id() -> None:
+    rows = {
+        "row_id": ["a/0"],
+        "augmented_history": [["hi"]],
+        "history": [["hello"]],
+        "input_ids": [[1]],
+        "augmented_input_ids": [None],
+    }
+    views = PairViews(datasets.Dataset.from_dict(rows)).select_columns(["row_id", "input_ids", "augmented_input_ids"])
+    with pytest.raises(DataError, match="row 'a/0' has a partner by some of its columns.*encode both views"):
+        views.features([1])
