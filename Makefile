@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= dev
 CONFIG ?= recipes/configs/demo.yaml
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= --numprocesses 2 --dist loadfile
 
 BIN := $(VENV)/bin
 comma := ,
@@ -32,7 +32,7 @@ demo: $(STAMP) ## Train and compare the methods on generated dialogues; writes o
 	$(OFFLINE) $(BIN)/accelerate launch recipes/multiwoz_simpletod.py --config $(CONFIG)
 
 test: $(STAMP) ## Run the test suite (PYTEST_ARGS="-k hub" for a part of it)
-	$(OFFLINE) $(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Check style and types: ruff and mypy
 	$(BIN)/python -m ruff check .
