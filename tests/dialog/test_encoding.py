@@ -1,0 +1,180 @@
+"""Dialog rows as token ids: both views, what is cut and what is kept, and what a decoder-only model may not learn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from datasets import Dataset
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from dair_hf.augment.entities import EntityAugmenter, redraw
+from dair_hf.dialog.demo import generate_dialogs, train_names
+from dair_hf.dialog.encoding import DialogEncoder
+from dair_hf.dialog.tokenizer import build_tokenizer
+from dair_hf.errors import DataError
+
+WORDS = (
+    "<pad> <s> </s> <unk> <user> <system> <belief> = ; "
+    "hotel-name hotel-area a inn oak house free ? yes east Zoë's über 1"
+).split()
+ID = {word: index for index, word in enumerate(WORDS)}
+COLUMNS = ["input_ids", "attention_mask", "labels"]
+
+
+def tokenizer(specials: bool = False, **tokens: Any) -> PreTrainedTokenizerFast:
+    """Words at white space; with `specials` as BART has it: `<s> ... </s>`."""
+    inner = Tokenizer(models.WordLevel(ID, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if specials:
+        inner.post_processor = processors.TemplateProcessing(
+            single="<s> $A </s>", special_tokens=[("<s>", ID["<s>"]), ("</s>", ID["</s>"])]
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner, **{"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", **tokens}
+    )
+
+
+def ids(text: str) -> list[int]:
+    return [ID[word] for word in text.split()]
+
+
+def history(*texts: str) -> list[dict[str, str]]:
+    return [{"speaker": ("user", "system")[index % 2], "text": text} for index, text in enumerate(texts)]
+
+
+def state(**slots: str | list[str]) -> list[dict[str, Any]]:
+    return [
+        {"slot": f"hotel-{name}", "values": value if isinstance(value, list) else [value]}
+        for name, value in slots.items()
+    ]
+
+
+def batch(histories: list[Any], states: list[Any], augmented: tuple[list[Any], list[Any]] | None = None) -> Any:
+    found = {"history": histories, "state": states}
+    if augmented is not None:
+        found |= {"augmented_history": augmented[0], "augmented_state": augmented[1]}
+    return found
+
+
+TALK = history("oak house free ?", "yes", "a inn ?")
+STATE = state(area="east", name="oak house")
+SOURCE = "<user> oak house free ? <system> yes <user> a inn ?"
+TARGET = "hotel-area = east ; hotel-name = oak house"
+
+
+def test_source_and_target_by_hand() -> None:
+    found = DialogEncoder(tokenizer())(batch([TALK], [STATE]))
+    assert found == {
+        "input_ids": [ids(SOURCE)],
+        "attention_mask": [[1] * 11],
+        "labels": [ids(TARGET + " </s>")],
+    }
+
+
+def test_special_tokens_stand_around_the_source() -> None:
+    found = DialogEncoder(tokenizer(specials=True))(batch([TALK], [STATE]))
+    assert found["input_ids"] == [ids(f"<s> {SOURCE} </s>")]
+    assert found["attention_mask"] == [[1] * 13]
+    # Encoder-decoder models shift the labels themselves: no start token in them.
+    assert found["labels"] == [ids(TARGET + " </s>")]
+
+
+@pytest.mark.parametrize("specials", [False, True])
+def test_truncation_keeps_the_newest_words(specials: bool) -> None:
+    encoder = DialogEncoder(tokenizer(specials), max_source_tokens=8)
+    (found,) = encoder(batch([TALK], [STATE]))["input_ids"]
+    assert found == ids("<s> <system> yes <user> a inn ? </s>" if specials else "free ? <system> yes <user> a inn ?")
+    assert len(found) == 8
+
+
+def test_long_targets_lose_their_end_and_keep_the_end_token() -> None:
+    (found,) = DialogEncoder(tokenizer(), max_target_tokens=8)(batch([TALK], [STATE]))["labels"]
+    assert found == ids("hotel-area = east ; hotel-name = oak </s>")
+    (whole,) = DialogEncoder(tokenizer(), max_target_tokens=9)(batch([TALK], [STATE]))["labels"]
+    assert whole == ids(TARGET + " </s>")
+
+
+def test_causal_rows_learn_the_target_alone() -> None:
+    found = DialogEncoder(tokenizer(specials=True), causal=True)(batch([TALK], [STATE]))
+    prompt, target = ids(SOURCE + " <belief>"), ids(TARGET + " </s>")
+    assert found == {
+        "input_ids": [prompt + target],
+        "attention_mask": [[1] * len(prompt + target)],
+        "labels": [[-100] * len(prompt) + target],
+    }
+
+
+def test_causal_truncation_keeps_the_cue_and_the_whole_target() -> None:
+    found = DialogEncoder(tokenizer(), max_source_tokens=8, max_target_tokens=8, causal=True)(batch([TALK], [STATE]))
+    prompt, target = ids("? <system> yes <user> a inn ? <belief>"), ids("hotel-area = east ; hotel-name = oak </s>")
+    assert found["input_ids"] == [prompt + target]
+    assert found["labels"] == [[-100] * 8 + target]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_an_empty_state_is_learned_as_the_end(causal: bool) -> None:
+    (found,) = DialogEncoder(tokenizer(), causal=causal)(batch([TALK], [[]]))["labels"]
+    assert [label for label in found if label != -100] == [ID["</s>"]]
+
+
+def test_preferred_alternative_is_the_target() -> None:
+    (found,) = DialogEncoder(tokenizer())(batch([TALK], [state(name=["a inn", "oak house"])]))["labels"]
+    assert found == ids("hotel-name = a inn </s>")
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_rows_without_partner_have_none_in_every_column(causal: bool) -> None:
+    other = history("a inn free ?")
+    encoder = DialogEncoder(tokenizer(), causal=causal)
+    found = encoder(batch([TALK] * 3, [STATE] * 3, ([None, other, None], [None, state(name="a inn"), None])))
+    assert sorted(found) == sorted([*COLUMNS, *(f"augmented_{name}" for name in COLUMNS)])
+    for name in COLUMNS:
+        assert [value is None for value in found[f"augmented_{name}"]] == [True, False, True]
+        (alone,) = encoder(batch([other], [state(name="a inn")]))[name]
+        assert found[f"augmented_{name}"][1] == alone
+    nobody = encoder(batch([TALK], [STATE], ([None], [None])))
+    assert [nobody[f"augmented_{name}"] for name in COLUMNS] == [[None]] * 3
+
+
+def test_unicode() -> None:
+    (found,) = DialogEncoder(tokenizer())(batch([history("Zoë's über 1 \U0001f600 ?")], [[]]))["input_ids"]
+    assert found == ids("<user> Zoë's über 1 <unk> ?")
+    spelled = build_tokenizer(["is it free ?", "is it ?"])
+    encoded = DialogEncoder(spelled)(batch([history("is zoë\u0301 \U0001f600 中 ?")], [state(name="中 zoë\u0301")]))
+    assert spelled.decode(encoded["input_ids"][0], skip_special_tokens=True) == "<user> is zoë\u0301 \U0001f600 中 ?"
+    assert spelled.decode(encoded["labels"][0], skip_special_tokens=True) == "hotel-name = 中 zoë\u0301"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"max_source_tokens": 7}, "max_source_tokens=7 leaves no room for a dialogue; use at least 8"),
+        ({"max_target_tokens": 0}, "max_target_tokens=0 leaves no room"),
+        ({"max_source_tokens": -5}, "max_source_tokens=-5 leaves no room"),
+    ],
+)
+def test_refused_limits(settings: dict[str, int], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        DialogEncoder(tokenizer(), **settings)
+
+
+def test_a_tokenizer_without_end_is_refused() -> None:
+    with pytest.raises(DataError, match="has no end token, which a target ends with; set eos_token"):
+        DialogEncoder(tokenizer(eos_token=None))
+
+
+def test_map_over_paired_rows_and_by_one_row_agree() -> None:
+    rows = redraw(generate_dialogs(3, names=train_names(), seed=0), EntityAugmenter("scramble", seed=1))
+    encoder = DialogEncoder(build_tokenizer(["is it free ?", "is it ?"]), 64, 64)
+    encoded = rows.map(encoder, batched=True)
+    assert isinstance(encoded, Dataset)
+    partners = [value is not None for value in rows["augmented_history"]]
+    assert any(partners)
+    assert [value is not None for value in encoded["augmented_labels"]] == partners
+    for row, expected in zip(rows, encoded, strict=True):
+        alone = encoder({name: [value] for name, value in row.items()})
+        assert {name: value[0] for name, value in alone.items()} == {name: expected[name] for name in alone}
+    assert max(map(len, encoded["input_ids"])) <= 64
+    assert encoded.column_names[: len(rows.column_names)] == rows.column_names

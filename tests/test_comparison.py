@@ -1,0 +1,234 @@
+"""Runs of a comparison: what each is told, which are skipped, what a killed one goes on from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dair_hf.comparison import (
+    ComparisonConfig,
+    Result,
+    Run,
+    common_base,
+    compare,
+    derive,
+    fingerprint,
+    finished_record,
+    last_checkpoint,
+    runs_of,
+    train_on,
+)
+from dair_hf.config import DAIRConfig
+from dair_hf.errors import DataError
+from dair_hf.report import Column
+from tests.fixtures import tiny
+
+COLUMNS = [Column("cm", "CM")]
+
+
+def test_runs_by_hand(tmp_path: Path) -> None:
+    args = tiny.config(tmp_path / "out", dair_lambda=0.25, normalization="token")
+    config = ComparisonConfig(["erm", "kl", "dair_l1"], {"kl": 3.0}, [4, 5])
+    found = [
+        (run.name, run.args.method, run.args.regularizer, run.args.dair_lambda, run.args.seed)
+        for run in runs_of(config, args)
+    ]
+    assert found == [
+        ("erm_seed4", "erm", "sq", 0.25, 4),
+        ("kl_seed4", "dair", "kl", 3.0, 4),
+        ("dair_l1_seed4", "dair", "l1", 0.25, 4),
+        ("erm_seed5", "erm", "sq", 0.25, 5),
+        ("kl_seed5", "dair", "kl", 3.0, 5),
+        ("dair_l1_seed5", "dair", "l1", 0.25, 5),
+    ]
+    folders = {run.args.output_dir for run in runs_of(config, args)}
+    assert len(folders) == 6
+    assert str(tmp_path / "out" / "runs" / "kl_seed5") in folders
+    # The rest is shared, and the given arguments stay what they were.
+    assert {run.args.normalization for run in runs_of(config, args)} == {"token"}
+    assert (args.seed, args.output_dir) == (5, str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"methods": ["erm", "mixup"]}, "methods: unknown mixup; use erm, da, kl, js, dair, dair_l1"),
+        ({"lambdas": {"q": 1.0}}, "methods: unknown q"),
+        ({"methods": []}, "must each hold at least one entry"),
+        ({"seeds": []}, "must each hold at least one entry"),
+        ({"methods": ["da", "da"]}, r"methods=\['da', 'da'\] holds an entry twice"),
+        ({"seeds": [1, 1]}, r"seeds=\[1, 1\] holds an entry twice"),
+    ],
+)
+def test_refused_comparisons(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        ComparisonConfig(**settings)
+
+
+def test_derive_refuses_what_the_arguments_refuse(tmp_path: Path) -> None:
+    args = tiny.config(tmp_path)
+    assert derive(args, max_steps=9).max_steps == 9
+    with pytest.raises(DataError, match="DAIRConfig has no field max_step, stepz; see --help"):
+        derive(args, stepz=1, max_step=2)
+    with pytest.raises(DataError, match="dair_lambda=-1 is out of range"):
+        derive(args, dair_lambda=-1)
+
+
+def test_derived_arguments_share_nothing(tmp_path: Path) -> None:
+    args = tiny.config(tmp_path)
+    one, other = derive(args), derive(args)
+    before = fingerprint(other)
+    one.accelerator_config.dispatch_batches = False
+    assert args.accelerator_config.dispatch_batches is None
+    assert fingerprint(other) == before
+
+
+def test_fingerprint_tells_settings_apart(tmp_path: Path) -> None:
+    args = tiny.config(tmp_path)
+    assert fingerprint(args, {"b": 1, "a": Path("x")}) == fingerprint(derive(args), {"a": Path("x"), "b": 1})
+    changed = [{"dair_lambda": 0.6}, {"method": "da"}, {"learning_rate": 0.5}, {"max_steps": 3}, {"seed": 6}]
+    marks = {fingerprint(args), *(fingerprint(derive(args, **change)) for change in changed)}
+    assert len(marks) == 1 + len(changed)
+    assert fingerprint(ComparisonConfig(seeds=[1])) != fingerprint(ComparisonConfig(seeds=[2]))
+
+
+def test_finished_record(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    assert finished_record(path, "ab") is None
+    path.write_text(json.dumps({"settings_fingerprint": "ab", "x": 1}))
+    assert finished_record(path, "ab") == {"settings_fingerprint": "ab", "x": 1}
+    assert finished_record(path, "cd") is None
+    path.write_text('{"settings_fing')
+    with pytest.raises(DataError, match=r"run\.json: line 1, column 2: not valid JSON"):
+        finished_record(path, "ab")
+
+
+class Bench:
+    """Stands in for training: notes which runs were executed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.executed: list[str] = []
+
+    def execute(self, run: Run) -> Result:
+        self.executed.append(run.name)
+        Path(run.args.output_dir, "weights").write_text(f"{run.args.learning_rate}")
+        return Result({"cm": 0.5}, {"training": 1.234})
+
+    def compare(self, methods: list[str], data: str = "d", shared: str = "s", **settings: Any) -> str:
+        runs = list(runs_of(ComparisonConfig(methods), tiny.config(self.folder, **settings)))
+        self.executed.clear()
+        return compare(
+            runs, self.execute, self.folder, "Title", COLUMNS, {"shared": shared}, {"train": data}, ["Note."]
+        )
+
+
+def test_only_what_is_missing_or_stale_is_executed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "out")
+    table = bench.compare(["erm", "dair"])
+    assert bench.executed == ["erm_seed0", "dair_seed0"]
+    assert [line.split(" | ")[0] for line in table.splitlines()[2:]] == ["| erm", "| dair"]
+    assert bench.compare(["erm", "dair"]) == table
+    assert bench.executed == []
+    bench.compare(["da", "dair"])
+    assert bench.executed == ["da_seed0"]
+    record = json.loads((tmp_path / "out/da_seed0.json").read_text())
+    assert (record["method"], record["seed"], record["metrics"], record["seconds"]) == (
+        "da", 0, {"cm": 0.5}, {"training": 1.23},
+    )  # fmt: skip
+    for change in ({"data": "e"}, {"shared": "t"}, {"learning_rate": 0.5}):
+        bench.compare(["erm"], **change)
+        assert bench.executed == ["erm_seed0"], change
+
+
+def test_a_run_of_other_settings_is_moved_aside(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.compare(["erm"], learning_rate=0.1)
+    bench.compare(["erm"], learning_rate=0.2)
+    runs = tmp_path / "runs"
+    old = [path for path in runs.iterdir() if path.name != "erm_seed0"]
+    assert [path.name[:13] for path in old] == ["erm_seed0_of_"]
+    assert (old[0] / "weights").read_text() == "0.1"
+    assert (runs / "erm_seed0" / "weights").read_text() == "0.2"
+
+
+def test_a_killed_run_of_the_same_settings_keeps_its_folder(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    def dies(run: Run) -> Result:
+        Path(run.args.output_dir, "checkpoint").write_text("step 3")
+        raise KeyboardInterrupt
+
+    execute, bench.execute = bench.execute, dies  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        bench.compare(["erm"])
+    assert not (tmp_path / "erm_seed0.json").exists()
+    bench.execute = execute  # type: ignore[method-assign]
+    bench.compare(["erm"])
+    assert (tmp_path / "runs/erm_seed0/checkpoint").read_text() == "step 3"
+
+
+def checkpoint(folder: Path, step: int, state: str | None = None) -> str:
+    place = folder / f"checkpoint-{step}"
+    place.mkdir(parents=True)
+    (place / "model.safetensors").write_bytes(b"weights")
+    if state is not None:
+        (place / "trainer_state.json").write_text(state)
+    return str(place)
+
+
+def test_last_checkpoint_is_whole(tmp_path: Path) -> None:
+    assert last_checkpoint(tmp_path / "absent") is None
+    checkpoint(tmp_path, 4)
+    assert last_checkpoint(tmp_path) is None
+    checkpoint(tmp_path, 9, '{"global_step": 9}')
+    newest = checkpoint(tmp_path, 10, '{"global_step": 10}')
+    checkpoint(tmp_path, 11, '{"global_st')
+    checkpoint(tmp_path, 12)
+    assert last_checkpoint(tmp_path) == newest
+
+
+def test_common_base_is_trained_once_and_whole(tmp_path: Path) -> None:
+    made = []
+
+    def make() -> Any:
+        made.append(1)
+        return tiny.trainer(tmp_path / "training", "t5", tiny.pairs("t5", 4), max_steps=1, method="erm")
+
+    folder = common_base(tmp_path / "base", make)
+    assert folder == tmp_path / "base"
+    assert (folder / "model.safetensors").exists()
+    common_base(tmp_path / "base", make)
+    assert len(made) == 1
+
+    def fails() -> Any:
+        trainer = make()
+        trainer.save_model = lambda path: 1 / 0
+        return trainer
+
+    with pytest.raises(ZeroDivisionError):
+        common_base(tmp_path / "other", fails)
+    assert not (tmp_path / "other").exists()
+
+
+def test_train_on_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:
+    data = tiny.pairs("t5", 8)
+    settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+    whole = tiny.trainer(tmp_path / "whole", "t5", data, **settings)
+    train_on(whole)
+    begun = tiny.trainer(tmp_path / "begun", "t5", data, **settings)
+    begun.train()
+    # As if killed after step 2, while step 4 was being written.
+    (tmp_path / "begun/checkpoint-4/trainer_state.json").unlink()
+    (tmp_path / "begun/checkpoint-4/model.safetensors").write_bytes(b"torn")
+    resumed = tiny.trainer(tmp_path / "begun", "t5", data, **settings)
+    train_on(resumed)
+    assert resumed.state.global_step == 4
+    assert tiny.distance(tiny.weights(resumed.model), tiny.weights(whole.model)) == 0
+
+
+def test_default_arguments_can_be_derived() -> None:
+    assert derive(DAIRConfig("out", use_cpu=True)).method == "dair"
