@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from dair_hf.dialog.demo import generate_dialogs, test_names, train_names
+from dair_hf.dialog.demo import generate_dialogs, make_names, train_names
 from dair_hf.dialog.multiwoz import read_multiwoz
 from dair_hf.dialog.sgd import build_bank, read_entity_names, read_sgd
 from dair_hf.dialog.state import state_from_row, target_text
@@ -18,6 +18,7 @@ from dair_hf.dialog.tokenizer import build_tokenizer, count_words
 from dair_hf.errors import DataError
 
 SOURCES = ("demo", "multiwoz")
+DEMO_NAMES = ("test", "validation")
 
 
 @dataclass
@@ -42,6 +43,14 @@ class DialogConfig:
     test_split: str = field(default="test", metadata={"help": "Split to test on."})
     train_dialogs: int | None = field(default=None, metadata={"help": "Training dialogues, >= 1; None takes all."})
     test_dialogs: int | None = field(default=None, metadata={"help": "Test dialogues, >= 1; None takes all."})
+    demo_names: str = field(
+        default="test",
+        metadata={
+            "help": "source=demo: the unseen names. test, or validation to choose lambda with: other names in other "
+            "dialogues.",
+            "choices": DEMO_NAMES,
+        },
+    )
     augmentation: str = field(
         default="scramble",
         metadata={"help": "How partners of training rows get new names: scramble (the paper's), anagram or gibberish."},
@@ -71,8 +80,9 @@ class DialogConfig:
     )
 
     def __post_init__(self) -> None:
-        if self.source not in SOURCES:
-            raise DataError(f"source={self.source!r} is unknown; use one of {', '.join(SOURCES)}")
+        for name, choices in (("source", SOURCES), ("demo_names", DEMO_NAMES)):
+            if getattr(self, name) not in choices:
+                raise DataError(f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(choices)}")
         needed = {"data_dir": self.data_dir, "sgd_dir": self.sgd_dir} if self.source == "multiwoz" else {}
         if missing := [name for name, value in needed.items() if value is None]:
             raise DataError(
@@ -121,8 +131,10 @@ def load_dialogs(config: DialogConfig) -> DialogData:
         return DialogData(
             "generated dialogues",
             generate_dialogs(config.train_dialogs or 1000, names=known, seed=1, prefix="TRAIN"),
-            generate_dialogs(config.test_dialogs or 200, names=known, seed=2, prefix="TEST"),
-            test_names(),
+            generate_dialogs(
+                config.test_dialogs or 200, names=known, seed=2 + DEMO_NAMES.index(config.demo_names), prefix="TEST"
+            ),
+            make_names(config.demo_names),
             None,
         )
     assert config.data_dir is not None and config.sgd_dir is not None
