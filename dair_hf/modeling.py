@@ -154,9 +154,6 @@ def _from_settings(settings: dict[str, Any] | None, tokenizer: PreTrainedTokeniz
     kind = settings["model_type"]
     with _explained(f"model_settings: model_type={kind!r}"):
         known = AutoConfig.for_model(kind)
-    # A configuration takes any name, so that a misspelled one would silently leave the default in place.
-    if unknown := [name for name in settings if not hasattr(known, name)]:
-        raise DataError(f"model_settings: {type(known).__name__} has no field {', '.join(unknown)}; check its spelling")
     own = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
@@ -164,6 +161,9 @@ def _from_settings(settings: dict[str, Any] | None, tokenizer: PreTrainedTokeniz
         "eos_token_id": tokenizer.eos_token_id,
         "decoder_start_token_id": tokenizer.pad_token_id,
     }
+    # A configuration takes any name, so that a misspelled one would silently leave the default in place.
+    if unknown := [name for name in settings if name not in own and not hasattr(known, name)]:
+        raise DataError(f"model_settings: {type(known).__name__} has no field {', '.join(unknown)}; check its spelling")
     with _explained(f"model_settings of {kind!r}"):
         config = AutoConfig.for_model(**{**own, **settings})
         return _class_for(config).from_config(config)
