@@ -17,7 +17,7 @@ from accelerate import PartialState
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
 from dair_hf.files import atomic_path, read_json, write_json, write_text
-from dair_hf.report import Column, run_record, write_comparison
+from dair_hf.report import Column, git_revision, run_record, write_comparison
 from dair_hf.trainer import DAIRTrainer
 
 # What each name of a comparison means: (method, regularizer).
@@ -153,6 +153,7 @@ def compare(
     Returns:
         The table, in Markdown.
     """
+    git_revision()  # kept from here on: the checkout may move while the runs take their hours
     records = []
     for run in runs:
         settings = fingerprint(config, run.args, data)

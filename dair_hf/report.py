@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import math
 import os
@@ -71,7 +72,7 @@ def run_record(
         "data": dict(data),
         "settings_fingerprint": settings_fingerprint,
         "versions": {"python": platform.python_version(), **_versions()},
-        "git_revision": _git_revision(),
+        "git_revision": git_revision(),
         "hardware": _hardware(),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
@@ -196,8 +197,9 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _git_revision() -> str | None:
-    """Revision of the checkout the library runs from; None outside one."""
+@functools.cache
+def git_revision() -> str | None:
+    """Revision of the checkout the library runs from, as it stood at the first call; None outside one."""
     try:
         shown = subprocess.run(
             ["git", "describe", "--always", "--dirty"],
