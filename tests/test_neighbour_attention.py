@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
-from dair_hf.neighbour_attention import start_at_neighbours
 from dair_hf.errors import DataError
+from dair_hf.neighbour_attention import start_at_neighbours
 
 LENGTH = 7
 
