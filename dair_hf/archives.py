@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import json
 import os
 import re
 import stat
@@ -21,7 +20,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from dair_hf.errors import DataError
-from dair_hf.files import atomic_path, read_json, write_json
+from dair_hf.files import atomic_path, parse_json, read_json, write_json
 
 CHECKSUMS = "checksums.json"
 CHUNK = 1 << 20
@@ -135,16 +134,7 @@ class Source:
         Raises:
             DataError: It is absent, damaged or not JSON; the message holds the line and column.
         """
-        label, content = self.label(name), self.read(name)
-        try:
-            return json.loads(content)
-        except UnicodeDecodeError as error:
-            raise DataError(f"{label}: not UTF-8 text (byte {error.start}); re-save the file as UTF-8") from error
-        except json.JSONDecodeError as error:
-            raise DataError(
-                f"{label}: line {error.lineno}, column {error.colno}: not valid JSON ({error.msg}); "
-                "the file may be truncated, fetch it again"
-            ) from error
+        return parse_json(self.read(name), self.label(name))
 
 
 @dataclass(frozen=True)

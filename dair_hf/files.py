@@ -72,13 +72,32 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     """
     path = Path(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; check the path") from error
+    return parse_json(content, str(path))
+
+
+def parse_json(content: bytes, label: str) -> Any:
+    """The value of a JSON document.
+
+    Args:
+        content: The document, UTF-8.
+        label: Where it comes from, for the message.
+
+    Raises:
+        DataError: Not UTF-8 or not JSON; the message holds label, line and column.
+
+    Example:
+        >>> parse_json(b'{"a": 1}', "inline")
+        {'a': 1}
+    """
+    try:
+        return json.loads(content)
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text (byte {error.start}); re-save the file as UTF-8") from error
+        raise DataError(f"{label}: not UTF-8 text (byte {error.start}); re-save the file as UTF-8") from error
     except json.JSONDecodeError as error:
         raise DataError(
-            f"{path}: line {error.lineno}, column {error.colno}: not valid JSON ({error.msg}); "
+            f"{label}: line {error.lineno}, column {error.colno}: not valid JSON ({error.msg}); "
             "the file may be truncated, fetch it again"
         ) from error
