@@ -98,3 +98,11 @@ def test_the_trainer_writes_what_it_evaluated(tmp_path: Path) -> None:
     card = ModelCard.load(tmp_path / "README.md")
     assert {result.dataset_name for result in card.data.eval_results} == {"Tiny test"}
     assert "CM = 4 / 4 rows; 3 of 4 rows have a partner." in card.text
+
+
+def test_a_model_without_a_name_was_trained_from_scratch(tmp_path: Path) -> None:
+    made = tiny.trainer(tmp_path, "t5", None)
+    made.create_model_card(dataset="Tiny training")
+    text = " ".join((tmp_path / "README.md").read_text(encoding="utf-8").split())
+    assert "This model is trained from scratch on the Tiny training dataset." in text
+    assert "fine-tuned version" not in text

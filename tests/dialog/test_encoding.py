@@ -10,10 +10,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from dair_hf.augment.entities import EntityAugmenter, redraw
+from dair_hf.dialog.data import DialogConfig
 from dair_hf.dialog.demo import generate_dialogs, train_names
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.tokenizer import build_tokenizer
 from dair_hf.errors import DataError
+from tests.fixtures import tiny
 
 WORDS = (
     "<pad> <s> </s> <unk> <user> <system> <belief> = ; "
@@ -163,6 +165,13 @@ def test_refused_limits(settings: dict[str, int], said: str) -> None:
 def test_a_tokenizer_without_end_is_refused() -> None:
     with pytest.raises(DataError, match="has no end token, which a target ends with; set eos_token"):
         DialogEncoder(tokenizer(eos_token=None))
+
+
+@pytest.mark.parametrize(("kind", "causal"), [("t5", False), ("gpt2", True)])
+def test_encoder_of_a_model(kind: str, causal: bool) -> None:
+    limits = DialogConfig(max_source_tokens=33, max_target_tokens=22)
+    known = tokenizer()
+    assert DialogEncoder.for_model(tiny.model(kind), known, limits) == DialogEncoder(known, 33, 22, causal)
 
 
 def test_map_over_paired_rows_and_by_one_row_agree() -> None:

@@ -1,0 +1,239 @@
+"""The rows of an experiment: generated or read, cut to some dialogues, with a tokenizer of the training words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dair_hf.augment.entities import EntityAugmenter, redraw
+from dair_hf.dialog import demo
+from dair_hf.dialog.data import DialogConfig, first_dialogs, load_dialogs, tokenizer_for
+from dair_hf.dialog.demo import generate_dialogs, train_names
+from dair_hf.dialog.multiwoz import read_multiwoz
+from dair_hf.dialog.rows import validate_rows
+from dair_hf.dialog.sgd import build_bank, read_entity_names
+from dair_hf.errors import DataError
+from tests.fixtures.dialogs import KNOWN, SERVICES, UNSEEN, write_multiwoz21, write_sgd
+
+
+def forms(rows: Any) -> set[str]:
+    return {form.lower() for row in rows for entry in row["names"] for form in entry["forms"]}
+
+
+def test_demo_rows_know_no_unseen_name() -> None:
+    data = load_dialogs(DialogConfig(train_dialogs=8, test_dialogs=5))
+    assert (data.name, data.pretrain) == ("generated dialogues", None)
+    assert len(set(data.train["dialogue_id"])) == 8
+    assert len(set(data.test["dialogue_id"])) == 5
+    assert not set(data.train["row_id"]) & set(data.test["row_id"])
+    unseen = {name for names in data.unseen_names.values() for name in names}
+    known = {name for names in train_names().values() for name in names}
+    assert unseen
+    assert not unseen & known
+    assert forms(data.train) | forms(data.test) <= known
+    again = load_dialogs(DialogConfig(train_dialogs=8, test_dialogs=5))
+    assert again.train.to_list() == data.train.to_list()
+    assert again.test._fingerprint == data.test._fingerprint
+
+
+def test_validation_names_share_nothing_with_the_test() -> None:
+    test, validation = (
+        load_dialogs(DialogConfig(train_dialogs=4, test_dialogs=4, demo_names=s)) for s in ("test", "validation")
+    )
+    names = [{n for found in data.unseen_names.values() for n in found} for data in (test, validation)]
+    assert names[0]
+    assert not names[0] & names[1]
+    assert not names[1] & {n for found in train_names().values() for n in found}
+    assert test.train.to_list() == validation.train.to_list()
+    assert test.test["history"][:] != validation.test["history"][:]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("public")
+    return {
+        "data_dir": str(write_multiwoz21(folder / "multiwoz21")),
+        "sgd_dir": str(write_sgd(folder / "sgd")),
+    }
+
+
+def multiwoz(folders: dict[str, str], **settings: Any) -> DialogConfig:
+    return DialogConfig(source="multiwoz", train_split="val", **folders, **settings)
+
+
+def test_multiwoz_rows_and_names(folders: dict[str, str]) -> None:
+    data = load_dialogs(multiwoz(folders, train_dialogs=4))
+    assert data.name == "MultiWOZ test"
+    assert data.pretrain is None
+    assert len(data.train) == 8
+    assert len(data.test) == 12
+    assert data.train["row_id"][:3] == ["VAL0000/0", "VAL0000/1", "VAL0001/0"]
+    assert forms(data.test) == set(KNOWN)
+    names = {kind: set(found) for kind, found in data.unseen_names.items()}
+    assert names == {
+        "hotel": set(UNSEEN),
+        "restaurant": set(SERVICES["test"][1][2]),
+        "attraction": set(SERVICES["test"][2][2]),
+        "place": set(),
+    }
+    swapped = redraw(data.test, EntityAugmenter("swap", bank=data.unseen_names))
+    used = {
+        entry["values"][0].lower()
+        for state in swapped["augmented_state"]
+        for entry in state or []
+        if entry["slot"] == "hotel-name"
+    }
+    assert used == {name.lower() for name in UNSEEN}
+
+
+def test_base_rows_come_from_the_training_services(folders: dict[str, str]) -> None:
+    data = load_dialogs(multiwoz(folders, pretrain={"max_steps": 1}))
+    assert data.pretrain is not None
+    validate_rows(data.pretrain)
+    spoken = " ".join(turn["text"] for row in data.pretrain for turn in row["history"])
+    assert "Aspen Lodge" in spoken
+    assert not any(name in spoken for name in UNSEEN)
+
+
+def test_loading_twice_gives_one_fingerprint(folders: dict[str, str]) -> None:
+    one, other = (load_dialogs(multiwoz(folders, train_dialogs=3)) for _ in range(2))
+    assert one.train._fingerprint == other.train._fingerprint
+    assert one.test._fingerprint == other.test._fingerprint
+    assert one.train._fingerprint != load_dialogs(multiwoz(folders, train_dialogs=2)).train._fingerprint
+
+
+def test_first_dialogs_takes_whole_dialogues_wherever_their_rows_stand() -> None:
+    rows = generate_dialogs(4, names=train_names(), seed=0)
+    order = list(range(0, len(rows), 2)) + list(range(1, len(rows), 2))
+    mixed = rows.select(order)
+    kept = first_dialogs(mixed, 2)
+    wanted = set(list(dict.fromkeys(mixed["dialogue_id"]))[:2])
+    assert sorted(kept["row_id"]) == sorted(row["row_id"] for row in rows if row["dialogue_id"] in wanted)
+    assert first_dialogs(rows, 99)["row_id"] == rows["row_id"]
+    assert first_dialogs(rows, None) is rows
+
+
+def test_names_are_spelled_and_sentences_are_whole() -> None:
+    rows = generate_dialogs(60, names=train_names(), seed=0)
+    tokenizer = tokenizer_for([rows], DialogConfig(max_source_tokens=77))
+    assert tokenizer.model_max_length == 77
+    name = train_names()["hotel-name"][0] if "hotel-name" in train_names() else next(iter(train_names().values()))[0]
+    word = max(name.split(), key=len)
+    assert tokenizer.tokenize(f"is {word}")[1:] == [f"▁{word[0]}", *word[1:]]
+    assert tokenizer.tokenize("<user> i need a") == ["▁<user>", "▁i", "▁need", "▁a"]
+    assert tokenizer.tokenize("hotel-name = ") == ["▁hotel-name", "▁="]
+    # An unseen name takes as many tokens as a known one of its length: it looks like any other name.
+    unseen = max((n for names in demo.test_names().values() for n in names), key=len).split()[0]
+    assert tokenizer.tokenize(f"is {unseen}")[1:] == [f"▁{unseen[0]}", *unseen[1:]]
+
+
+def named_rows(sentences: list[str], name: str) -> Any:
+    """One dialogue a sentence, each with one mention of `name`."""
+    from datasets import Dataset
+
+    from dair_hf.dialog.rows import FEATURES
+
+    table: list[dict[str, Any]] = []
+    for index, text in enumerate(sentences):
+        start = text.index(name) if name in text else None
+        mention = [] if start is None else [
+            {"slot": "hotel-name", "name": name, "turn": 0, "start": start, "end": start + len(name)}
+        ]  # fmt: skip
+        table.append(
+            {
+                "row_id": f"D{index}/0", "dialogue_id": f"D{index}", "turn_id": 0,
+                "history": [{"speaker": "user", "text": text}], "state": [], "entities": mention,
+                "names": [{"slot": "hotel-name", "name": name, "forms": [name]}] if mention else [],
+            }
+        )  # fmt: skip
+    return Dataset.from_list(table, features=FEATURES)
+
+
+def test_a_word_of_a_name_stays_whole_where_the_sentences_need_it() -> None:
+    # "house" stands 20 times outside names and 20 inside; "lodge" 19 times outside.
+    rows = named_rows(
+        ["is oak house free"] * 20 + ["any house there"] * 20 + ["any lodge there"] * 19 + ["the oak lodge"] * 2,
+        "oak house",
+    )
+    tokenizer = tokenizer_for([rows], DialogConfig())
+    assert tokenizer.tokenize("any house") == ["▁any", "▁house"]
+    assert tokenizer.tokenize("any oak") == ["▁any", "▁o", "a", "k"]
+    fewer = tokenizer_for([rows.select(range(39))], DialogConfig())
+    assert fewer.tokenize("any house") == ["▁any", "▁h", "o", "u", "s", "e"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"source": "woz"}, "source='woz' is unknown; use one of demo, multiwoz"),
+        ({"source": "multiwoz"}, "source=multiwoz needs --data_dir and --sgd_dir: a folder or archive"),
+        ({"source": "multiwoz", "data_dir": "x"}, "source=multiwoz needs --sgd_dir"),
+        ({"demo_names": "train"}, "demo_names='train' is unknown; use one of test, validation"),
+        ({"train_dialogs": 0}, "train_dialogs=0; it must be at least 1"),
+        ({"test_dialogs": -3}, "test_dialogs=-3; it must be at least 1"),
+        ({"pretrain": {"max_steps": 3}}, "source=demo has none, leave it out"),
+    ],
+)
+def test_refused_settings(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        DialogConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"data_dir": "nowhere"}, "nowhere"),
+        ({"sgd_dir": "nowhere"}, "nowhere"),
+        ({"train_split": "train"}, "train"),
+        ({"test_split": "tset"}, "tset"),
+    ],
+)
+def test_absent_data(folders: dict[str, str], settings: dict[str, str], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        load_dialogs(DialogConfig(**{"source": "multiwoz", "train_split": "val", **folders, **settings}))
+
+
+def cpu_seconds(work: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.process_time()
+    return work(), time.process_time() - start
+
+
+@pytest.mark.realdata
+@pytest.mark.slow
+def test_all_turns_are_read_validated_and_paired_in_time(
+    real_data: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Both files of 2.1, scrambled and swapped partners of all 14,737 turns: at most 15 seconds of one core."""
+
+    def prepare() -> list[Any]:
+        names = {split: read_entity_names(real_data / "sgd", split) for split in ("train", "test")}
+        bank = build_bank(names)[0]["test"]
+        read = [read_multiwoz(real_data / "multiwoz21", split)[0] for split in ("val", "test")]
+        for rows in read:
+            validate_rows(rows)
+        augmenters = (EntityAugmenter("scramble"), EntityAugmenter("swap", bank=bank))
+        return [redraw(rows, augmenter) for augmenter in augmenters for rows in read]
+
+    pairs, seconds = cpu_seconds(prepare)
+    record_property("cpu_seconds", round(seconds, 2))
+    print(f"\n14,737 turns read, validated, scrambled and swapped in {seconds:.1f} s of CPU time")
+    assert [len(rows) for rows in pairs] == [7365, 7372, 7365, 7372]
+    assert all(0.2 < sum(row is not None for row in rows["augmented_history"]) / len(rows) < 0.7 for rows in pairs)
+    assert seconds < 15
+
+
+@pytest.mark.realdata
+@pytest.mark.slow
+def test_two_processes_pair_the_same(real_data: Path, record_property: Callable[[str, object], None]) -> None:
+    rows, _ = read_multiwoz(real_data / "multiwoz21", "test")
+    found = {}
+    for processes in (1, 2):
+        start = time.perf_counter()
+        found[processes] = redraw(rows, EntityAugmenter("scramble", seed=3), num_proc=processes)
+        record_property(f"seconds_{processes}", round(time.perf_counter() - start, 2))
+        print(f"\nnum_proc={processes}: {time.perf_counter() - start:.1f} s")
+    assert found[1].data.table.equals(found[2].data.table)

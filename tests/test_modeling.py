@@ -1,0 +1,172 @@
+"""Models from scratch, from a folder and with adapters; what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from dair_hf.errors import DataError
+from dair_hf.modeling import ModelConfig, load_model, load_tokenizer
+from tests.fixtures import tiny
+
+T5 = {"model_type": "t5", "d_model": 16, "d_ff": 32, "d_kv": 8, "num_heads": 2, "num_layers": 1}
+GPT2 = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}
+LLAMA = {
+    "model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}  # fmt: skip
+BART = {
+    "model_type": "bart", "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 32,
+}  # fmt: skip
+
+
+def scratch(settings: dict[str, Any] = T5, seed: int = 0, **config: Any) -> PreTrainedModel:
+    return load_model(ModelConfig(model_settings=settings, **config), tiny.tokenizer(), seed)
+
+
+def same(left: torch.nn.Module, right: torch.nn.Module) -> bool:
+    return tiny.distance(tiny.weights(left), tiny.weights(right)) == 0
+
+
+@pytest.mark.parametrize(("settings", "encodes"), [(T5, True), (BART, True), (GPT2, False), (LLAMA, False)])
+def test_scratch_model_fits_the_tokenizer(settings: dict[str, Any], encodes: bool) -> None:
+    model = scratch(settings)
+    assert model.config.is_encoder_decoder is encodes
+    assert model.get_input_embeddings().num_embeddings == tiny.VOCAB
+    assert (model.config.pad_token_id, model.config.eos_token_id) == (tiny.PAD, tiny.EOS)
+    assert model.config.bos_token_id == tiny.BOS
+    ids = torch.tensor([[5, 6, 7]])
+    found = model(input_ids=ids, labels=ids)
+    assert found.logits.shape == (1, 3, tiny.VOCAB)
+    assert torch.isfinite(found.loss)
+    # It writes without being told any token.
+    assert model.generate(ids, max_new_tokens=2, do_sample=False).shape[0] == 1
+
+
+def test_scratch_weights_follow_the_seed_alone() -> None:
+    torch.manual_seed(99)
+    one = scratch(seed=3)
+    torch.manual_seed(7)
+    assert same(one, scratch(seed=3))
+    assert not same(one, scratch(seed=4))
+
+
+def test_own_settings_win() -> None:
+    assert scratch({**T5, "vocab_size": 50, "decoder_start_token_id": 2}).config.decoder_start_token_id == 2
+    assert scratch({**T5, "vocab_size": 50}).get_input_embeddings().num_embeddings == 50
+
+
+def test_heads_that_look_at_neighbours_are_for_scratch_models_that_can(stored: Path) -> None:
+    plain, started = (dict(scratch(T5, neighbour_attention=strength).named_parameters()) for strength in (0.0, 3.0))
+    changed = {name for name in plain if not torch.equal(plain[name], started[name])}
+    assert changed
+    assert all("relative_attention_bias" in name for name in changed)
+    with pytest.raises(DataError, match="has no relative attention biases"):
+        scratch(GPT2, neighbour_attention=3.0)
+    # A pretrained model is taken as it is.
+    load_model(ModelConfig(model_name_or_path=str(stored), neighbour_attention=3.0), tiny.tokenizer())
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    scratch(GPT2, seed=5).save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+    return folder
+
+
+def test_model_and_tokenizer_of_a_folder(stored: Path) -> None:
+    config = ModelConfig(model_name_or_path=str(stored))
+    tokenizer = load_tokenizer(config)
+    assert tokenizer("w4 w9").input_ids == [4, 9]
+    # The seed has no say over stored weights.
+    assert same(load_model(config, tokenizer, seed=1), scratch(GPT2, seed=5))
+
+
+def test_end_token_pads_where_nothing_else_does(tmp_path: Path) -> None:
+    inner = Tokenizer(models.WordLevel({"<end>": 0, "<unk>": 1, "a": 2}, unk_token="<unk>"))
+    PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<end>", unk_token="<unk>").save_pretrained(tmp_path)
+    scratch(GPT2).config.save_pretrained(tmp_path)
+    tokenizer = load_tokenizer(ModelConfig(model_name_or_path=str(tmp_path)))
+    assert tokenizer.pad_token == "<end>"
+
+
+@pytest.mark.parametrize("settings", [T5, GPT2])
+def test_adapters_train_alone(settings: dict[str, Any]) -> None:
+    model = scratch(settings, lora_rank=2, lora_alpha=6)
+    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    assert trained
+    assert all("lora_" in name for name in trained)
+    (found,) = model.peft_config.values()
+    assert (found.r, found.lora_alpha) == (2, 6)
+    assert found.task_type == ("SEQ_2_SEQ_LM" if settings is T5 else "CAUSAL_LM")
+    # Adapters start as nothing: the model answers as the base does.
+    ids = torch.tensor([[5, 6, 7]])
+    with_adapters, without = (m.eval()(input_ids=ids, labels=ids).logits for m in (model, scratch(settings)))
+    torch.testing.assert_close(with_adapters, without, atol=1e-5, rtol=0)
+
+
+def test_adapters_on_named_modules() -> None:
+    names = {
+        name for name, _ in scratch(T5, lora_rank=2, lora_targets="q,v").named_modules() if name.endswith("lora_A")
+    }
+    assert names
+    assert all(name.split(".")[-2] in ("q", "v") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_settings": {"d_model": 4}}, "the model is unknown: set model_name_or_path, or model_settings with a"),
+        ({}, "the model is unknown"),
+        ({"model_settings": {"model_type": "t55"}}, "model_type='t55': .*t55"),
+        (
+            {"model_settings": {**T5, "d_modl": 8, "heads": 2}},
+            "T5Config has no field d_modl, heads; check its spelling",
+        ),
+        ({"model_settings": {**T5, "d_model": "wide"}}, "model_settings of 't5': .*d_model.*wide"),
+        ({"model_settings": {**GPT2, "n_embd": 15}}, "model_settings of 'gpt2': .*divisible"),
+        ({"model_settings": {"model_type": "vit"}}, "model_settings of 'vit': .*ViTConfig"),
+        ({"model_settings": T5, "lora_rank": 2, "lora_targets": "wq"}, "lora_targets='wq': .*wq"),
+        ({"model_name_or_path": "no/where"}, "model_name_or_path='no/where': "),
+    ],
+)
+def test_refused_models(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said) as refused:
+        load_model(ModelConfig(**config), tiny.tokenizer())
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_name_or_path": "x", "model_settings": T5}, "are both given; keep one of them"),
+        ({"lora_rank": -1}, "lora_rank=-1 must be >= 0"),
+        ({"lora_alpha": 0}, "lora_alpha=0 > 0"),
+    ],
+)
+def test_refused_settings(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        ModelConfig(**config)
+
+
+def test_refused_tokenizers(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="a model from scratch needs a tokenizer built from its texts"):
+        load_tokenizer(ModelConfig(model_settings=T5))
+    with pytest.raises(DataError, match=f"model_name_or_path='{tmp_path}': "):
+        load_tokenizer(ModelConfig(model_name_or_path=str(tmp_path)))
+
+
+def test_pickled_weights_are_not_loaded(tmp_path: Path) -> None:
+    model = scratch(GPT2)
+    model.config.save_pretrained(tmp_path)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    tokenizer: PreTrainedTokenizerBase = tiny.tokenizer()
+    with pytest.raises(DataError, match="safetensors"):
+        load_model(ModelConfig(model_name_or_path=str(tmp_path)), tokenizer)
