@@ -122,7 +122,9 @@ def test_record_of_arguments_has_no_secrets(tmp_path: Path) -> None:
 def test_revision_and_packages_may_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "PACKAGES", ("dair-hf-that-is-not-there",))
     monkeypatch.setenv("PATH", "")
+    report.git_revision.cache_clear()
     found = record()
+    report.git_revision.cache_clear()
     assert found["git_revision"] is None
     assert found["versions"]["dair-hf-that-is-not-there"] == "not installed"
 
