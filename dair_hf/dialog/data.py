@@ -18,7 +18,7 @@ from dair_hf.dialog.tokenizer import build_tokenizer, count_words
 from dair_hf.errors import DataError
 
 SOURCES = ("demo", "multiwoz")
-DEMO_NAMES = ("test", "validation")
+EVALUATED = ("test", "validation")
 
 
 @dataclass
@@ -43,12 +43,13 @@ class DialogConfig:
     test_split: str = field(default="test", metadata={"help": "Split to test on."})
     train_dialogs: int | None = field(default=None, metadata={"help": "Training dialogues, >= 1; None takes all."})
     test_dialogs: int | None = field(default=None, metadata={"help": "Test dialogues, >= 1; None takes all."})
-    demo_names: str = field(
+    evaluate_on: str = field(
         default="test",
         metadata={
-            "help": "source=demo: the unseen names. test, or validation to choose lambda with: other names in other "
-            "dialogues.",
-            "choices": DEMO_NAMES,
+            "help": "test, or validation to choose lambda with: other dialogues and other unseen names. With "
+            "source=multiwoz the last tenth of the training dialogues, which then is not trained on, and the names of "
+            "the SGD dev split.",
+            "choices": EVALUATED,
         },
     )
     augmentation: str = field(
@@ -80,7 +81,7 @@ class DialogConfig:
     )
 
     def __post_init__(self) -> None:
-        for name, choices in (("source", SOURCES), ("demo_names", DEMO_NAMES)):
+        for name, choices in (("source", SOURCES), ("evaluate_on", EVALUATED)):
             if getattr(self, name) not in choices:
                 raise DataError(f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(choices)}")
         needed = {"data_dir": self.data_dir, "sgd_dir": self.sgd_dir} if self.source == "multiwoz" else {}
@@ -132,23 +133,39 @@ def load_dialogs(config: DialogConfig) -> DialogData:
             "generated dialogues",
             generate_dialogs(config.train_dialogs or 1000, names=known, seed=1, prefix="TRAIN"),
             generate_dialogs(
-                config.test_dialogs or 200, names=known, seed=2 + DEMO_NAMES.index(config.demo_names), prefix="TEST"
+                config.test_dialogs or 200, names=known, seed=2 + EVALUATED.index(config.evaluate_on), prefix="TEST"
             ),
-            make_names(config.demo_names),
+            make_names(config.evaluate_on),
             None,
         )
     assert config.data_dir is not None and config.sgd_dir is not None
     train, _ = read_multiwoz(config.data_dir, config.train_split)
-    test, _ = read_multiwoz(config.data_dir, config.test_split)
-    names = {split: read_entity_names(config.sgd_dir, split) for split in ("train", "test")}
-    bank, _ = build_bank(names)
+    unseen = "test" if config.evaluate_on == "test" else "dev"
+    if config.evaluate_on == "test":
+        name = f"MultiWOZ {config.test_split}"
+        test, _ = read_multiwoz(config.data_dir, config.test_split)
+    else:
+        name = f"MultiWOZ {config.train_split}, last tenth"
+        train, test = held_out(train)
+    bank, _ = build_bank({split: read_entity_names(config.sgd_dir, split) for split in ("train", unseen)})
     pretrain = read_sgd(config.sgd_dir, "train")[0] if config.pretrain is not None else None
     return DialogData(
-        f"MultiWOZ {config.test_split}",
+        name,
         first_dialogs(train, config.train_dialogs),
         first_dialogs(test, config.test_dialogs),
-        bank["test"],
+        bank[unseen],
         pretrain,
+    )
+
+
+def held_out(rows: Dataset) -> tuple[Dataset, Dataset]:
+    """The rows of the first nine tenths of the dialogues, and those of the last tenth (at least one dialogue)."""
+    dialogues = list(dict.fromkeys(rows["dialogue_id"][:]))
+    last = set(dialogues[-max(len(dialogues) // 10, 1) :])
+    numbered = list(enumerate(rows["dialogue_id"][:]))
+    return (
+        rows.select([index for index, name in numbered if name not in last]),
+        rows.select([index for index, name in numbered if name in last]),
     )
 
 

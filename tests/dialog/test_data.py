@@ -11,7 +11,7 @@ import pytest
 
 from dair_hf.augment.entities import EntityAugmenter, redraw
 from dair_hf.dialog import demo
-from dair_hf.dialog.data import DialogConfig, first_dialogs, load_dialogs, tokenizer_for
+from dair_hf.dialog.data import DialogConfig, first_dialogs, held_out, load_dialogs, tokenizer_for
 from dair_hf.dialog.demo import generate_dialogs, train_names
 from dair_hf.dialog.multiwoz import read_multiwoz
 from dair_hf.dialog.rows import validate_rows
@@ -42,7 +42,7 @@ def test_demo_rows_know_no_unseen_name() -> None:
 
 def test_validation_names_share_nothing_with_the_test() -> None:
     test, validation = (
-        load_dialogs(DialogConfig(train_dialogs=4, test_dialogs=4, demo_names=s)) for s in ("test", "validation")
+        load_dialogs(DialogConfig(train_dialogs=4, test_dialogs=4, evaluate_on=s)) for s in ("test", "validation")
     )
     names = [{n for found in data.unseen_names.values() for n in found} for data in (test, validation)]
     assert names[0]
@@ -88,6 +88,22 @@ def test_multiwoz_rows_and_names(folders: dict[str, str]) -> None:
         if entry["slot"] == "hotel-name"
     }
     assert used == {name.lower() for name in UNSEEN}
+
+
+def test_validation_holds_dialogues_out_and_takes_other_names(folders: dict[str, str]) -> None:
+    data = load_dialogs(multiwoz(folders, evaluate_on="validation"))
+    assert data.name == "MultiWOZ val, last tenth"
+    assert list(dict.fromkeys(data.train["dialogue_id"])) == [f"VAL{index:04d}" for index in range(5)]
+    assert data.test["row_id"][:] == ["VAL0005/0", "VAL0005/1"]
+    assert set(data.unseen_names["hotel"]) == set(SERVICES["dev"][0][2])
+
+
+def test_held_out_is_a_tenth_of_the_dialogues() -> None:
+    rows = generate_dialogs(30, names=train_names(), seed=0)
+    kept, rest = held_out(rows)
+    assert len(set(kept["dialogue_id"])) == 27
+    assert kept["row_id"][:] + rest["row_id"][:] == rows["row_id"][:]
+    assert not set(kept["dialogue_id"]) & set(rest["dialogue_id"])
 
 
 def test_base_rows_come_from_the_training_services(folders: dict[str, str]) -> None:
@@ -172,7 +188,7 @@ def test_a_word_of_a_name_stays_whole_where_the_sentences_need_it() -> None:
         ({"source": "woz"}, "source='woz' is unknown; use one of demo, multiwoz"),
         ({"source": "multiwoz"}, "source=multiwoz needs --data_dir and --sgd_dir: a folder or archive"),
         ({"source": "multiwoz", "data_dir": "x"}, "source=multiwoz needs --sgd_dir"),
-        ({"demo_names": "train"}, "demo_names='train' is unknown; use one of test, validation"),
+        ({"evaluate_on": "train"}, "evaluate_on='train' is unknown; use one of test, validation"),
         ({"train_dialogs": 0}, "train_dialogs=0; it must be at least 1"),
         ({"test_dialogs": -3}, "test_dialogs=-3; it must be at least 1"),
         ({"pretrain": {"max_steps": 3}}, "source=demo has none, leave it out"),
