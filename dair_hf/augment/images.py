@@ -1,0 +1,158 @@
+"""Batches of images changed at once, on the device they are on: new colours, rotations, other backgrounds."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+from dair_hf.errors import DataError
+
+MODES = ("nearest", "bilinear")
+LARGEST_SIDE = 8192  # pixels; up to it 16.16 fixed-point coordinates fit into int32
+FRACTION_BITS = 16
+
+
+def recolor(images: Tensor, colors: Tensor) -> Tensor:
+    """Grey images in colour: `out[b, c] = images[b] * colors[b, c]`.
+
+    Args:
+        images: `[B, H, W]` or `[B, 1, H, W]`, floating, brightness.
+        colors: `[B, C]`, floating, the share of each channel; `[1, 0, 0]` is pure red.
+
+    Returns:
+        `[B, C, H, W]`.
+
+    Raises:
+        DataError: Shapes or types do not fit.
+
+    Example:
+        >>> recolor(torch.tensor([[[1.0, 0.5]]]), torch.tensor([[0.0, 1.0]]))
+        tensor([[[[0.0000, 0.0000]],
+        <BLANKLINE>
+                 [[1.0000, 0.5000]]]])
+    """
+    if images.ndim == 3:
+        images = images[:, None]
+    if images.ndim != 4 or images.shape[1] != 1 or not images.is_floating_point():
+        raise DataError(f"recolor: images must be grey, floating [B, H, W] or [B, 1, H, W], found {_told(images)}")
+    if colors.ndim != 2 or len(colors) != len(images) or not colors.is_floating_point():
+        raise DataError(f"recolor: colors must be floating [{len(images)}, channels], found {_told(colors)}")
+    return images * colors[:, :, None, None]
+
+
+def rotate(images: Tensor, degrees: Tensor, fill: float = 0.0, mode: str = "nearest") -> Tensor:
+    """Each image turned by its own angle about its centre, counter-clockwise; the size stays, corners are lost.
+
+    `nearest` is `PIL.Image.rotate` pixel for pixel: the same 16.16 fixed-point coordinates, in integer arithmetic, so
+    the result is the same on every device, and multiples of 90 degrees of a square are exact. `bilinear` weighs the
+    four nearest pixels, those outside counting as `fill`.
+
+    Args:
+        images: `[B, C, H, W]`, any type with `nearest`, floating with `bilinear`; sides of at most 8192 pixels.
+        degrees: `[B]`, floating, finite, degrees counter-clockwise.
+        fill: Value of what was outside.
+        mode: "nearest" or "bilinear".
+
+    Returns:
+        `[B, C, H, W]`, of the type of `images`.
+
+    Raises:
+        DataError: Shapes, types, angles or the mode are not as above.
+
+    Example:
+        >>> rotate(torch.tensor([[[[1, 2], [3, 4]]]]), torch.tensor([90.0]))
+        tensor([[[[2, 4],
+                  [1, 3]]]])
+    """
+    if images.ndim != 4 or max(images.shape[2:]) > LARGEST_SIDE:
+        raise DataError(
+            f"rotate: images must be [B, C, H, W] with sides of at most {LARGEST_SIDE} pixels, found {_told(images)}"
+        )
+    if degrees.shape != images.shape[:1] or not degrees.is_floating_point():
+        raise DataError(f"rotate: degrees must be floating [{len(images)}], one an image, found {_told(degrees)}")
+    if not bool(degrees.isfinite().all()):
+        raise DataError(f"rotate: angle {int((~degrees.isfinite()).nonzero()[0])} is not finite")
+    if mode not in MODES:
+        raise DataError(f"rotate: mode {mode!r} is unknown; use one of {', '.join(MODES)}")
+    # Output to input, so the other way round; y points down.
+    radians = torch.deg2rad(-degrees.to(torch.float64))
+    if mode == "nearest":
+        return _nearest(images, radians, fill)
+    if not images.is_floating_point():
+        raise DataError(f"rotate: bilinear weighs pixels and needs floating images, found {_told(images)}")
+    return _bilinear(images, radians, fill)
+
+
+def paste_background(images: Tensor, mask: Tensor, backgrounds: Tensor) -> Tensor:
+    """The foreground of one image on the background of another: `out = mask * images + (1 - mask) * backgrounds`.
+
+    Args:
+        images: `[B, C, H, W]`, floating.
+        mask: `[B, 1, H, W]`, bool, or floating in [0, 1] for soft edges: what is foreground.
+        backgrounds: `[B, C, H, W]`, of the type of `images`.
+
+    Returns:
+        `[B, C, H, W]`.
+
+    Raises:
+        DataError: Shapes or types do not fit.
+
+    Example:
+        >>> images, mask = torch.tensor([[[[1.0, 2.0]]]]), torch.tensor([[[[True, False]]]])
+        >>> paste_background(images, mask, torch.tensor([[[[8.0, 9.0]]]]))
+        tensor([[[[1., 9.]]]])
+    """
+    if images.ndim != 4 or not images.is_floating_point():
+        raise DataError(f"paste_background: images must be floating [B, C, H, W], found {_told(images)}")
+    if backgrounds.shape != images.shape or backgrounds.dtype != images.dtype:
+        raise DataError(
+            f"paste_background: backgrounds must be as the images, {_told(images)}, found {_told(backgrounds)}"
+        )
+    one_channel = (len(images), 1, *images.shape[2:])
+    if mask.shape != one_channel or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        raise DataError(
+            f"paste_background: mask must be bool or floating {list(one_channel)}, found {_told(mask)}; True or 1 is "
+            "foreground"
+        )
+    if mask.dtype == torch.bool:
+        return torch.where(mask, images, backgrounds)
+    return torch.lerp(backgrounds, images, mask.to(images.dtype))
+
+
+def _nearest(images: Tensor, radians: Tensor, fill: float) -> Tensor:
+    batch, channels, height, width = images.shape
+    cos, sin = radians.cos(), radians.sin()
+    # Input coordinates of the output pixel (0, 0), at pixel centres.
+    x_origin = width / 2 + cos * (0.5 - width / 2) + sin * (0.5 - height / 2)
+    y_origin = height / 2 - sin * (0.5 - width / 2) + cos * (0.5 - height / 2)
+    steps = torch.stack([cos, sin, x_origin, y_origin])
+    fixed = steps.mul_(1 << FRACTION_BITS).add_(0.5).floor_().to(torch.int32)
+    cos, sin, x_origin, y_origin = fixed[:, :, None]
+    # PIL rounds -sin for itself; that differs from minus the rounded sin only at exact halves, which no sine hits.
+    column = torch.arange(width, dtype=torch.int32, device=images.device)
+    row = torch.arange(height, dtype=torch.int32, device=images.device)
+    x = (cos * column)[:, None, :] + (sin * row + x_origin)[:, :, None]
+    y = (cos * row + y_origin)[:, :, None] - (sin * column)[:, None, :]
+    # One pixel of `fill` all round stands for everything outside.
+    x = x.bitwise_right_shift_(FRACTION_BITS).clamp_(-1, width)
+    y = y.bitwise_right_shift_(FRACTION_BITS).clamp_(-1, height)
+    place = y.mul_(width + 2).add_(x).add_(width + 3).to(torch.int64).view(batch, 1, height * width)
+    padded = functional.pad(images, (1, 1, 1, 1), value=fill).flatten(2)
+    return padded.gather(2, place.expand(batch, channels, height * width)).view(images.shape)
+
+
+def _bilinear(images: Tensor, radians: Tensor, fill: float) -> Tensor:
+    height, width = images.shape[2:]
+    cos, sin, zero = radians.cos(), radians.sin(), torch.zeros_like(radians)
+    # affine_grid measures in half sides; a turn is one only in pixels.
+    to_x = torch.stack([cos, sin * (height / width), zero], dim=1)
+    to_y = torch.stack([-sin * (width / height), cos, zero], dim=1)
+    matrices = torch.stack([to_x, to_y], dim=1).to(images.dtype)
+    grid = functional.affine_grid(matrices, list(images.shape), align_corners=False)
+    turned = functional.grid_sample(images - fill, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    return turned + fill
+
+
+def _told(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
