@@ -1,0 +1,132 @@
+"""Curves with bands and accuracy-consistency fronts, as PNG files that are whole or absent."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dair_hf.errors import DataError
+from dair_hf.files import atomic_path
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Places on the x axis, means, and standard deviations or None.
+Series = tuple[Sequence[float], Sequence[float], Sequence[float] | None]
+
+MARKERS_UP_TO = 40  # a longer curve is drawn as a plain line
+
+
+def plot_curves(
+    path: Path,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    series: Mapping[str, Series],
+    log_x: bool = False,
+) -> None:
+    """One line for each series, with a band of one standard deviation where it is given.
+
+    Args:
+        path: Where the PNG goes.
+        title: Heading.
+        xlabel: What the x axis shows, with its unit.
+        ylabel: What the y axis shows, with its unit.
+        series: Label -> (places, means, standard deviations or None), each of the same length.
+        log_x: Whether the x axis is logarithmic; every place must then be above 0.
+
+    Raises:
+        DataError: No series, one without points or of unequal lengths, or a place of 0 or less on a logarithmic axis.
+
+    Example:
+        >>> plot_curves(Path("sweep.png"), "Sweep", "lambda", "accuracy, %",
+        ...             {"DAIR": ([1, 10], [72.0, 73.1], [0.2, 0.1])}, log_x=True)  # doctest: +SKIP
+    """
+    if not series:
+        raise DataError(f"{path}: no series to plot; give at least one")
+    for label, (places, means, deviations) in series.items():
+        lengths = [len(part) for part in (places, means, deviations) if part is not None]
+        if not lengths[0] or len(set(lengths)) > 1:
+            raise DataError(f"{path}: series {label!r} has parts of length {lengths}; they must be equal and not 0")
+        if log_x and min(places) <= 0:
+            raise DataError(
+                f"{path}: series {label!r} has a place at {min(places):g}; a logarithmic axis starts above 0"
+            )
+    figure, axes = _axes(title, xlabel, ylabel)
+    for index, (label, (places, means, deviations)) in enumerate(series.items()):
+        marker = "o" if len(places) <= MARKERS_UP_TO else ""
+        axes.plot(places, means, marker=marker, markersize=3, linewidth=1.2, color=f"C{index}", label=label)
+        if deviations is not None:
+            low = [mean - deviation for mean, deviation in zip(means, deviations, strict=True)]
+            high = [mean + deviation for mean, deviation in zip(means, deviations, strict=True)]
+            axes.fill_between(places, low, high, color=f"C{index}", alpha=0.2, linewidth=0)
+    if log_x:
+        axes.set_xscale("log")
+    axes.legend(fontsize=8, frameon=False)
+    _save(figure, path)
+
+
+def plot_front(
+    path: Path,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    points: Mapping[str, tuple[float, float]],
+    front: Collection[str] = (),
+    chosen: str | None = None,
+) -> None:
+    """Points with their names; those on the front are joined, the chosen one is ringed.
+
+    Args:
+        path: Where the PNG goes.
+        title: Heading.
+        xlabel: What the x axis shows, such as accuracy.
+        ylabel: What the y axis shows, such as consistency.
+        points: Name -> (x, y).
+        front: Names of the points that no other point beats on both axes.
+        chosen: Name of the point that a selection rule took.
+
+    Raises:
+        DataError: No point, or a name in `front` or `chosen` that is no point.
+    """
+    if not points:
+        raise DataError(f"{path}: no points to plot; give at least one")
+    if unknown := sorted({*front, *([] if chosen is None else [chosen])} - set(points)):
+        raise DataError(f"{path}: {', '.join(unknown)} named but not among the points")
+    figure, axes = _axes(title, xlabel, ylabel)
+    joined = sorted(points[name] for name in front)
+    if joined:
+        axes.plot([x for x, _ in joined], [y for _, y in joined], "-", linewidth=1, color="C1", label="front")
+    for name, (x, y) in points.items():
+        axes.plot([x], [y], "o", markersize=4, color="C1" if name in front else "C0")
+        axes.annotate(name, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
+    if chosen is not None:
+        x, y = points[chosen]
+        axes.plot([x], [y], "o", markersize=11, fillstyle="none", color="black", linestyle="", label="chosen")
+    if joined or chosen is not None:
+        axes.legend(fontsize=8, frameon=False)
+    axes.margins(0.12)
+    _save(figure, path)
+
+
+def _axes(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
+    # Imported here: only who plots needs the extra `plots`. The Agg canvas needs neither display nor pyplot's state.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.6, 3.8), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel(xlabel, fontsize=9)
+    axes.set_ylabel(ylabel, fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _save(figure: Figure, path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    with atomic_path(path) as scratch:
+        canvas.print_png(scratch)
