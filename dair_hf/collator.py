@@ -13,6 +13,7 @@ from dair_hf.sample_losses import IGNORE_INDEX
 
 AUGMENTED_PREFIX = "augmented_"
 ROW_ID = "row_id"
+LABELS = "labels"
 FILLER = "is_filler"  # marks a row that only keeps ranks even and counts nothing
 VIEW_MASK = "view_mask"
 
@@ -129,10 +130,21 @@ class PairCollator:
             )
         if bool(view_mask.all()):
             return values.reshape(*view_mask.shape, *values.shape[1:])
-        filler = IGNORE_INDEX if name.startswith("label") and not values.is_floating_point() else 0
-        laid_out = values.new_full((*view_mask.shape, *values.shape[1:]), filler)
+        laid_out = values.new_full((*view_mask.shape, *values.shape[1:]), absent_value(name, values))
         laid_out[view_mask] = values
         return laid_out
+
+
+def collate_unless_ready(
+    collator: Callable[[list[Any]], dict[str, Any]], rows: list[Any] | dict[str, Any]
+) -> dict[str, Any]:
+    """A batch: `rows` themselves where their data set laid them out as one already (`TensorPairs`)."""
+    return rows if isinstance(rows, dict) else collator(rows)
+
+
+def absent_value(name: str, values: Tensor) -> int:
+    """What the places of absent views hold in a column: -100 in integer labels, else 0."""
+    return IGNORE_INDEX if name.startswith("label") and not values.is_floating_point() else 0
 
 
 def flatten_views(batch: Mapping[str, Any], view_mask: Tensor) -> dict[str, Tensor]:

@@ -71,6 +71,13 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         default=False,
         metadata={"help": "Put rows whose longer view has a similar length into one batch; saves padding."},
     )
+    lr_drop_epochs: list[float] | None = field(
+        default=None,
+        metadata={
+            "help": "Epochs, > 0, at the end of which the learning rate is multiplied by 0.1, such as [20] for the "
+            "paper's MNIST runs. Needs lr_scheduler_type constant and no max_steps or warmup.",
+        },
+    )
     logging_nan_inf_filter: bool = field(
         default=False,
         metadata={
@@ -100,6 +107,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             )
         self._prepare_separate_forwards()
         super().__post_init__()
+        self._check_lr_drops()
         if self.label_smoothing_factor:
             raise ValueError(
                 f"label_smoothing_factor={self.label_smoothing_factor} has no effect beside a per-row sample loss; "
@@ -110,6 +118,22 @@ class DAIRConfig(Seq2SeqTrainingArguments):
                 f"pair_group_by_length and train_sampling_strategy={self.train_sampling_strategy!r} would both order "
                 "the rows; leave train_sampling_strategy at 'random'"
             )
+
+    def _check_lr_drops(self) -> None:
+        if self.lr_drop_epochs is None:
+            return
+        if not self.lr_drop_epochs or not all(0 < epoch < math.inf for epoch in self.lr_drop_epochs):
+            raise ValueError(f"lr_drop_epochs={self.lr_drop_epochs} must list finite numbers > 0, or be left out")
+        for name, is_set in (
+            (f"lr_scheduler_type={self.lr_scheduler_type!s}", self.lr_scheduler_type != "constant"),
+            (f"max_steps={self.max_steps}", self.max_steps > 0),
+            (f"warmup_steps={self.warmup_steps}", bool(self.warmup_steps)),
+        ):
+            if is_set:
+                raise ValueError(
+                    f"lr_drop_epochs={self.lr_drop_epochs} and {name} cannot hold together: the drops are the whole "
+                    "schedule; use lr_scheduler_type='constant', num_train_epochs and no warmup"
+                )
 
     def _prepare_separate_forwards(self) -> None:
         """A rank whose batch has no partner runs one forward where others run two: none may wait for the others."""

@@ -69,13 +69,14 @@ def describe_objective(args: DAIRConfig) -> list[str]:
     return [*lines, f"normalization: `{args.normalization}`"]
 
 
-def write_model_card(path: Path, args: DAIRConfig, reports: Sequence[PairReport]) -> None:
+def write_model_card(path: Path, args: DAIRConfig, reports: Sequence[PairReport], objective: str | None = None) -> None:
     """Add the paired training and its metrics to the model card at `path`, replacing what an earlier run added.
 
     Args:
         path: The `README.md` that the Trainer wrote.
         args: The run's configuration.
         reports: Results of `evaluate_pairs`.
+        objective: What was trained in place of the objective of `args`.
     """
     card = ModelCard.load(path, ignore_metadata_errors=False)
     # The Trainer's words for a model without a name.
@@ -85,7 +86,7 @@ def write_model_card(path: Path, args: DAIRConfig, reports: Sequence[PairReport]
     results = _eval_results(reports)
     if results:
         card.data.eval_results = results
-    card.text = "\n".join([body.rstrip(), "", SECTION, "", *_body(args, reports), ""])
+    card.text = "\n".join([body.rstrip(), "", SECTION, "", *_body(args, reports, objective), ""])
     with atomic_path(path) as scratch:
         card.save(scratch)
 
@@ -105,11 +106,12 @@ def _eval_results(reports: Sequence[PairReport]) -> list[EvalResult]:
     ]
 
 
-def _body(args: DAIRConfig, reports: Sequence[PairReport]) -> list[str]:
+def _body(args: DAIRConfig, reports: Sequence[PairReport], objective: str | None) -> list[str]:
     lines = [
         f"Trained with [DAIR]({PAPER}), which asks that a sample and its augmented partner have the same loss.",
         "",
         *(f"- {line}" for line in describe_objective(args)),
+        *([f"- objective in place of these: `{objective}`"] if objective else []),
     ]
     for report in reports:
         metrics = report.metrics

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from dair_hf.collator import VIEW_MASK, flatten_views
+from dair_hf.collator import LABELS, VIEW_MASK, flatten_views
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
 from dair_hf.features import feature_consistency
@@ -22,8 +23,6 @@ from dair_hf.objective import (
 )
 from dair_hf.sample_losses import IGNORE_INDEX, SampleLoss
 
-LABELS = "labels"
-
 
 class PairOutputs(NamedTuple):
     """What a forward over a batch of pairs gives.
@@ -32,11 +31,14 @@ class PairOutputs(NamedTuple):
         terms: Unreduced terms, each `[B]`.
         targets: Number of valid targets of every view that was run, `[B, V]` int64.
         outputs: The model's outputs, rows in `[B, V]` order, existing views only (of the last forward if separate).
+        losses_at: Scale (a scalar tensor) -> losses `[B, V]` with the logits multiplied by it; 0 where a view was not
+            run. What IRM differentiates.
     """
 
     terms: PairTerms
     targets: Tensor
     outputs: Any
+    losses_at: Callable[[Tensor], Tensor]
 
 
 class _Rows(NamedTuple):
@@ -44,6 +46,7 @@ class _Rows(NamedTuple):
     logits: Tensor | None  # [N, ...], kept only where R compares features
     place: Tensor  # [B, V], index into N; -1 where the view was not run
     outputs: Any
+    losses_at: Callable[[Tensor], Tensor]  # scale of the logits -> losses, [N]
 
 
 class PairLoss:
@@ -116,18 +119,27 @@ class PairLoss:
             batch = {name: v[:, :1] if isinstance(v, Tensor) else v for name, v in batch.items()}
             mask, targets = mask[:, :1], targets[:, :1]
         rows = self._run(model, batch, mask)
-        losses = rows.losses[rows.place.clamp(min=0)].masked_fill(targets == 0, 0.0)
+
+        def laid_out(losses: Tensor) -> Tensor:
+            return losses[rows.place.clamp(min=0)].masked_fill(targets == 0, 0.0)
+
+        def losses_at(scale: Tensor) -> Tensor:
+            return laid_out(rows.losses_at(scale))
+
+        losses = laid_out(rows.losses)
         original = losses[:, 0]
         if mask.shape[1] == 1:
             absent = torch.zeros_like(original)
-            return PairOutputs(PairTerms(original, absent, absent, absent.bool()), targets, rows.outputs)
+            terms = PairTerms(original, absent, absent, absent.bool())
+            return PairOutputs(terms, targets, rows.outputs, losses_at)
         has_partner = (targets > 0).all(1)
         augmented = losses[:, 1].masked_fill(~has_partner, 0.0)
         if self.args.uses_features:
             consistency = self._feature_consistency(original, has_partner, rows, batch[LABELS])
         else:
             consistency = self._loss_consistency(original, augmented, has_partner)
-        return PairOutputs(PairTerms(original, augmented, consistency, has_partner), targets, rows.outputs)
+        terms = PairTerms(original, augmented, consistency, has_partner)
+        return PairOutputs(terms, targets, rows.outputs, losses_at)
 
     def _run(self, model: nn.Module, batch: Mapping[str, Any], mask: Tensor) -> _Rows:
         if not mask.any():
@@ -138,6 +150,7 @@ class PairLoss:
         place = torch.full(mask.shape, -1, device=mask.device)
         losses: list[Tensor] = []
         logits: list[Tensor] = []
+        forwards: list[tuple[Any, Any]] = []
         outputs, start = None, 0
         for part in self._forwards(mask):
             inputs = flatten_views(batch, part)
@@ -147,13 +160,19 @@ class PairLoss:
                 inputs["decoder_input_ids"] = self.decoder_inputs(labels=labels)
             outputs = model(**inputs)
             count = len(next(iter(inputs.values())))
+            forwards.append((outputs, labels))
             losses.append(_checked(self.sample_loss(outputs, labels), count))  # type: ignore[arg-type]
             place[part] = torch.arange(start, start + count, device=mask.device)
             start += count
             if self.args.uses_features:
                 logits.append(outputs.logits)
         joined = losses[0] if len(losses) == 1 else torch.cat(losses)
-        return _Rows(joined, torch.cat(logits) if logits else None, place, outputs)
+
+        def losses_at(scale: Tensor) -> Tensor:
+            scaled = [(SimpleNamespace(logits=outputs.logits * scale), labels) for outputs, labels in forwards]
+            return torch.cat([self.sample_loss(outputs, labels) for outputs, labels in scaled])
+
+        return _Rows(joined, torch.cat(logits) if logits else None, place, outputs, losses_at)
 
     def _forwards(self, mask: Tensor) -> list[Tensor]:
         if self.args.forward_mode == "joint" or mask.shape[1] == 1:

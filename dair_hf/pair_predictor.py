@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import datasets
 import numpy as np
 from accelerate import Accelerator
 
-from dair_hf.collator import PairCollator
+from dair_hf.collator import LABELS, PairCollator
 from dair_hf.config import DAIRConfig
-from dair_hf.pair_loss import LABELS
 from dair_hf.pair_views import PairViews
 from dair_hf.prediction import ViewPredictor, predict_in_buckets
 from dair_hf.sample_losses import IGNORE_INDEX
-from dair_hf.sampling import view_lengths
 
 
 class PairPredictor:
@@ -61,7 +58,7 @@ class PairPredictor:
             self.accelerator,
             self.generates,
             self._pad_token_id(),
-            self._generation(views.dataset, gen_kwargs) if self.generates else None,
+            self._generation(views, gen_kwargs) if self.generates else None,
         )
         was_training = self.model.training
         self.model.eval()
@@ -91,7 +88,7 @@ class PairPredictor:
             found = self.decode([[token for token in labels if token != IGNORE_INDEX] for labels in found])
         return found
 
-    def _generation(self, dataset: datasets.Dataset, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _generation(self, views: PairViews, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
         given = dict(gen_kwargs)
         if self.args.generation_num_beams is not None:
             given.setdefault("num_beams", self.args.generation_num_beams)
@@ -99,8 +96,7 @@ class PairPredictor:
             given.setdefault("max_length", self.args.generation_max_length)
         configured = self.model.generation_config.max_new_tokens
         if "max_length" not in given and "max_new_tokens" not in given and configured is None:
-            targets = view_lengths(dataset, LABELS) if LABELS in dataset.column_names else np.array([0])
-            given["max_new_tokens"] = int(targets.max()) + 8
+            given["max_new_tokens"] = views.longest_target() + 8
         return given
 
     def _pad_token_id(self) -> int | None:

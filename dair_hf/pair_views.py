@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
 from numpy.typing import ArrayLike
+from torch import Tensor
 
-from dair_hf.collator import AUGMENTED_PREFIX, ROW_ID, split_views
+from dair_hf.collator import AUGMENTED_PREFIX, LABELS, ROW_ID, split_views
 from dair_hf.errors import DataError
 from dair_hf.evaluation import NoPartner, correctness_metrics
 from dair_hf.files import atomic_path
@@ -52,16 +53,28 @@ class PairViews:
         if len(dataset) == 0:
             raise DataError("the evaluation data set is empty; check the split and the filters before it")
         self.dataset = dataset
-        self.has_partner = _partner_mask(dataset)
-        partners = self.has_partner.nonzero()[0]
-        self.rows = np.concatenate([np.arange(len(dataset)), partners])
-        self.variants = np.repeat([0, 1], [len(dataset), len(partners)])
+        self._number(_partner_mask(dataset))
+
+    def _number(self, has_partner: np.ndarray) -> None:
+        partners = has_partner.nonzero()[0]
+        self.has_partner = has_partner
+        self.rows = np.concatenate([np.arange(len(has_partner)), partners])
+        self.variants = np.repeat([0, 1], [len(has_partner), len(partners)])
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def features(self, items: Sequence[int]) -> list[dict[str, Any]]:
-        """The views with these numbers, under the model's own column names."""
+    @property
+    def column_names(self) -> list[str]:
+        """Columns of the rows, those of the augmented view with their prefix."""
+        return self.dataset.column_names
+
+    def values(self, name: str) -> Any:
+        """The values of one column for every row."""
+        return self.dataset[name][:]
+
+    def features(self, items: Sequence[int]) -> list[dict[str, Any]] | Mapping[str, Tensor]:
+        """The views with these numbers, under the model's own column names: one by one, or as a batch already."""
         found = []
         for row, item in zip(self.dataset.__getitems__([int(self.rows[i]) for i in items]), items, strict=True):
             view = split_views(row)[self.variants[item]]
@@ -96,6 +109,10 @@ class PairViews:
             both.append(view_lengths(self.dataset.select_columns([name]), name))
         return np.array([both[variant][row] for row, variant in zip(self.rows, self.variants, strict=True)])
 
+    def longest_target(self) -> int:
+        """Length of the longest label list; 0 where there are no labels."""
+        return int(view_lengths(self.dataset, LABELS).max()) if LABELS in self.column_names else 0
+
     def column(self, name: str) -> list[Any]:
         """The values of column `name` for every view: of `augmented_<name>` for an augmented one.
 
@@ -103,9 +120,9 @@ class PairViews:
             DataError: The data has no such column.
         """
         wanted = [name, AUGMENTED_PREFIX + name] if self.has_partner.any() else [name]
-        if missing := [column for column in wanted if column not in self.dataset.column_names]:
-            raise DataError(f"column {missing[0]!r} is missing; the data has {self.dataset.column_names}")
-        values = [self.dataset[column][:] for column in wanted]
+        if missing := [column for column in wanted if column not in self.column_names]:
+            raise DataError(f"column {missing[0]!r} is missing; the data has {self.column_names}")
+        values = [self.values(column) for column in wanted]
         return [values[variant][row] for row, variant in zip(self.rows, self.variants, strict=True)]
 
     def judge(
@@ -138,15 +155,16 @@ class PairViews:
                 f"is_correct answered with shape {list(answers.shape)} for {len(self)} predictions; it must return one "
                 "bool for each"
             )
-        augmented = np.zeros(len(self.dataset), dtype=bool)
-        augmented[self.has_partner] = answers[len(self.dataset) :].astype(bool)
-        if clusters is None and "dialogue_id" in self.dataset.column_names:
+        n_rows = len(self.has_partner)
+        augmented = np.zeros(n_rows, dtype=bool)
+        augmented[self.has_partner] = answers[n_rows:].astype(bool)
+        if clusters is None and "dialogue_id" in self.column_names:
             clusters = "dialogue_id"
         found = correctness_metrics(
-            answers[: len(self.dataset)].astype(bool),
+            answers[:n_rows].astype(bool),
             augmented,
             self.has_partner,
-            self.dataset[clusters][:] if clusters else None,
+            self.values(clusters) if clusters else None,
             no_partner=no_partner,
             n_bootstrap=n_bootstrap,
         )
@@ -156,8 +174,8 @@ class PairViews:
         self, path: str | Path, predictions: Sequence[Any], references: Sequence[Any], correct: ArrayLike
     ) -> None:
         """One JSON line a view: `row_id`, `variant`, `prediction`, `reference`, `correct`; written atomically."""
-        known = ROW_ID in self.dataset.column_names
-        ids = self.dataset[ROW_ID][:] if known else [str(row) for row in range(len(self.dataset))]
+        known = ROW_ID in self.column_names
+        ids = self.values(ROW_ID) if known else [str(row) for row in range(len(self.has_partner))]
         with atomic_path(path) as scratch, scratch.open("w", encoding="utf-8") as lines:
             for row, variant, prediction, reference, right in zip(
                 self.rows, self.variants, predictions, references, np.asarray(correct), strict=True

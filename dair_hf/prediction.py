@@ -189,11 +189,11 @@ class ViewPredictor:
         self.generation = dict(generation or {})
         self.is_encoder_decoder = bool(getattr(model.config, "is_encoder_decoder", False))
 
-    def __call__(self, features: list[Feature]) -> list[Any]:
+    def __call__(self, features: list[Feature] | Mapping[str, Tensor]) -> list[Any]:
         """One prediction a view: a list of ids, or an array of logits.
 
         Args:
-            features: Views under the model's column names.
+            features: Views under the model's column names, one by one or as a batch already.
 
         Returns:
             As many predictions as views.
@@ -208,23 +208,28 @@ class ViewPredictor:
         ends = end if isinstance(end, list) else [end] if end is not None else []
         return strip_generated(tokens, prompt_length, ends, self.pad_token_id if self.pad_token_id is not None else -1)
 
-    def _generation_inputs(self, features: list[Feature]) -> dict[str, Tensor]:
+    def _collate(self, features: list[Feature] | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return features if isinstance(features, Mapping) else self.collator(features)
+
+    def _generation_inputs(self, features: list[Feature] | Mapping[str, Tensor]) -> dict[str, Tensor]:
         if self.is_encoder_decoder:
-            batch = self.collator(features)
             inputs = {
                 name: values
-                for name, values in batch.items()
+                for name, values in self._collate(features).items()
                 if name not in ("labels", "decoder_input_ids", "decoder_attention_mask")
             }
         else:
             assert self.pad_token_id is not None
+            if isinstance(features, Mapping):
+                names, rows = list(features), zip(*features.values(), strict=True)
+                features = [dict(zip(names, row, strict=True)) for row in rows]
             inputs = pad_left([prompt_of(feature) for feature in features], self.pad_token_id)
         return {name: values.to(self.accelerator.device) for name, values in inputs.items()}
 
-    def _logits(self, features: list[Feature]) -> list[np.ndarray]:
+    def _logits(self, features: list[Feature] | Mapping[str, Tensor]) -> list[np.ndarray]:
         batch = {
             name: values.to(self.accelerator.device)
-            for name, values in self.collator(features).items()
+            for name, values in self._collate(features).items()
             if name != "labels"
         }
         with torch.inference_mode():

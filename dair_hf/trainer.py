@@ -2,54 +2,44 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
+import safetensors.torch
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
-from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, TrainerCallback, default_data_collator
+from transformers import DataCollatorForSeq2Seq, default_data_collator
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 from transformers.utils import logging
 
-from dair_hf.collator import AUGMENTED_PREFIX, FILLER, ROW_ID, PairCollator
+from dair_hf.batch_objectives import BatchObjective
+from dair_hf.collator import LABELS, ROW_ID, PairCollator
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.evaluation import NoPartner
 from dair_hf.model_card import PairReport, write_model_card
 from dair_hf.objective import Counts, PairTerms
-from dair_hf.pair_loss import LABELS, PairLoss, PairOutputs, view_mask
+from dair_hf.pair_loading import EpochCallback, PairLoading
+from dair_hf.pair_loss import PairLoss, PairOutputs, view_mask
 from dair_hf.pair_predictor import PairPredictor, padded_array
 from dair_hf.pair_views import PairViews
-from dair_hf.sample_losses import IGNORE_INDEX, SampleLoss, causal_nll, seq2seq_nll
-from dair_hf.sampling import EpochPairs, FilledStream, PairLengthSampler, view_lengths
+from dair_hf.sample_losses import SampleLoss, causal_nll, seq2seq_nll
+from dair_hf.schedules import epoch_drops
+from dair_hf.tensor_pairs import TensorPairs
+from dair_hf.tensor_views import TensorViews, views_of
 from dair_hf.term_sums import mean_terms, sum_terms
 from dair_hf.trainer_checks import decoder_inputs_of, dropout_rates, refuse_unsupported, resolve_sample_loss
 
 logger = logging.get_logger(__name__)
 
+OBJECTIVE_FILE = "objective.safetensors"
 IsCorrect = Callable[[list[Any], list[Any]], ArrayLike]
 
 
-class _EpochCallback(TrainerCallback):
-    """Tells the training pairs and their sampler which epoch begins, after a resume as well."""
-
-    def __init__(self, trainer: DAIRTrainer) -> None:
-        self.trainer = trainer
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # A resumed run stands inside its epoch: 2.37 belongs to epoch 2.
-        epoch = math.floor((state.epoch or 0.0) + 1e-9)
-        for part in (self.trainer.train_dataset, self.trainer.pair_sampler):
-            if isinstance(part, (EpochPairs, PairLengthSampler)):
-                part.set_epoch(epoch)
-
-
-class DAIRTrainer(Seq2SeqTrainer):
+class DAIRTrainer(PairLoading):
     """Trains on pairs with the DAIR objective; everything else is `Seq2SeqTrainer`.
 
     The objective (equations 1 to 4 of the paper, `objective.normalized_objective`) is normalised by the counts of the
@@ -61,7 +51,8 @@ class DAIRTrainer(Seq2SeqTrainer):
         args: A `DAIRConfig`.
         data_collator: A `PairCollator`, or the task's own collator, which is then wrapped in one. None: padding for
             sequences where a processing class is given, plain stacking otherwise.
-        train_dataset: Paired rows: a `datasets.Dataset`, an `EpochPairs`, or any torch data set of such rows.
+        train_dataset: Paired rows: a `datasets.Dataset`, an `EpochPairs`, `TensorPairs`, or any torch data set of such
+            rows.
         eval_dataset: Likewise.
         processing_class: The tokenizer; decodes predictions and labels.
         sample_loss: "seq2seq", "causal", "classification", "binary", "squared", "huber", or a callable
@@ -70,6 +61,9 @@ class DAIRTrainer(Seq2SeqTrainer):
             `evaluate_pairs` as well, so that `metric_for_best_model="eval_cm"` works.
         references: Column that holds the references of `is_correct` (its partner column is `augmented_<name>`);
             None: the labels, decoded for language models.
+        objective: What is trained in place of the DAIR objective: a callable `(found, step) -> scalar` over one batch
+            (`batch_objectives`: IRM, V-REx, Group DRO, ...). `method` then only says whether partners are run, and what
+            is logged and evaluated stays the objective of `args`.
         **kwargs: As in `Seq2SeqTrainer`.
 
     Raises:
@@ -93,6 +87,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         sample_loss: str | SampleLoss = "seq2seq",
         is_correct: IsCorrect | None = None,
         references: str | None = None,
+        objective: BatchObjective | None = None,
         **kwargs: Any,
     ) -> None:
         args = DAIRConfig("tmp_trainer") if args is None else args
@@ -101,8 +96,10 @@ class DAIRTrainer(Seq2SeqTrainer):
         self.sample_loss = resolve_sample_loss(sample_loss)
         self.is_correct = is_correct
         self.references = references
-        self.pair_sampler: PairLengthSampler | None = None
-        refuse_unsupported(args, kwargs, train_dataset)
+        self.objective = objective
+        refuse_unsupported(args, kwargs, train_dataset, objective)
+        if isinstance(train_dataset, TensorPairs) and not args.uses_partners:
+            train_dataset = train_dataset.originals()
         sequences = self.sample_loss in (seq2seq_nll, causal_nll)
         if data_collator is None:
             data_collator = (
@@ -119,8 +116,9 @@ class DAIRTrainer(Seq2SeqTrainer):
             processing_class=processing_class,
             **kwargs,
         )
-        if self.args.device.type == "cpu":
-            self.args.dataloader_pin_memory = False  # there is no device to pin memory for; torch would warn
+        on_device = isinstance(train_dataset, TensorPairs) and train_dataset.device.type != "cpu"
+        if self.args.device.type == "cpu" or on_device:
+            self.args.dataloader_pin_memory = False  # there is nothing to pin memory for; torch would warn or refuse
         # `compute_loss` divides by the counts of the whole accumulation window itself.
         self.loss_is_scaled_for_ga = True
         self.pair_loss = PairLoss(args, self.sample_loss, decoder_inputs_of(self.model))
@@ -129,76 +127,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         self._evaluated_rows: list[Tensor] = []
         self._judged: tuple[Any, dict[str, Any]] | None = None
         self.pair_reports: dict[str, PairReport] = {}
-        self.add_callback(_EpochCallback(self))
-
-    # ---- data ----
-
-    def _set_signature_columns_if_needed(self) -> None:
-        if self._signature_columns is None:
-            super()._set_signature_columns_if_needed()
-            known: list[str] = vars(self)["_signature_columns"]
-            known += [AUGMENTED_PREFIX + name for name in known] + [ROW_ID, FILLER]
-
-    def _remove_unused_columns(self, dataset: datasets.Dataset, description: str | None = None) -> datasets.Dataset:
-        if not self.args.uses_partners and description is not None and description.lower() == "training":
-            # ERM never looks at the partners: they are neither read nor collated.
-            dataset = dataset.select_columns([n for n in dataset.column_names if not n.startswith(AUGMENTED_PREFIX)])
-        return super()._remove_unused_columns(dataset, description=description)
-
-    def _get_dataloader(self, dataset: Any, description: str, batch_size: int, *args: Any, **kwargs: Any) -> Any:
-        if self.accelerator.num_processes > 1 and isinstance(dataset, torch.utils.data.IterableDataset):
-            dataset = FilledStream(dataset, batch_size * self.accelerator.num_processes)
-        return super()._get_dataloader(dataset, description, batch_size, *args, **kwargs)
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        if not self.args.pair_group_by_length:
-            return super()._get_train_sampler(train_dataset)
-        dataset = train_dataset if train_dataset is not None else self.train_dataset
-        if not isinstance(dataset, (datasets.Dataset, EpochPairs)):
-            raise ValueError(
-                f"pair_group_by_length=True needs the length of every row, but train_dataset is a "
-                f"{type(dataset).__name__}; pass a datasets.Dataset or EpochPairs, or set it to False"
-            )
-        seed = self.args.data_seed if self.args.data_seed is not None else self.args.seed
-        self.pair_sampler = PairLengthSampler(
-            view_lengths(dataset), self.args.train_batch_size * self.args.world_size, seed
-        )
-        return self.pair_sampler
-
-    def get_batch_samples(
-        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
-    ) -> tuple[list[Any], Any]:
-        """The micro-batches of one optimizer step and the counts of all of them, on all ranks."""
-        batches = []
-        for _ in range(num_batches):
-            batch = next(epoch_iterator, None)
-            if batch is None:
-                break
-            batches.append(batch)
-        if not batches:
-            return batches, None
-        self._mask_repeated_rows(batches[-1])
-        local = torch.stack([torch.stack(self.pair_loss.count(batch)) for batch in batches]).sum(0)
-        counts = Counts(*self.accelerator.reduce(local.to(device), "sum"))
-        if counts.tokens == 0:
-            raise DataError(
-                f"no row of step {self.state.global_step + 1} has a target: all labels are {IGNORE_INDEX} (rows such "
-                f"as {batches[0].get(ROW_ID, ['(no row_id)'])[:8]}); were the targets truncated away? Cut the inputs, "
-                "not the targets"
-            )
-        return batches, counts
-
-    def _mask_repeated_rows(self, batch: Mapping[str, Any]) -> None:
-        """Drop the rows with which `accelerate` fills up the last batches of an epoch so that ranks stay even.
-
-        They are rows of the first batch once more; counted, they would make the update depend on the number of ranks.
-        """
-        state = self.accelerator.gradient_state
-        if self.accelerator.num_processes == 1 or not state.end_of_dataloader or state.remainder <= 0:
-            return
-        mask = view_mask(batch)
-        before_me = self.accelerator.process_index * len(mask)
-        mask[max(0, state.remainder - before_me) :] = False
+        self.add_callback(EpochCallback(self))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As `Seq2SeqTrainer.train`; says once where dropout alone makes R positive."""
@@ -211,6 +140,30 @@ class DAIRTrainer(Seq2SeqTrainer):
                 "identical views. Set it to 0 to compare the views alone."
             )
         return super().train(*args, **kwargs)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """As `Seq2SeqTrainer.create_scheduler`, or the drops of `lr_drop_epochs`."""
+        if getattr(self, "lr_scheduler", None) is None and self.args.lr_drop_epochs is not None:
+            self.lr_scheduler = epoch_drops(
+                optimizer or self.optimizer, self.args.lr_drop_epochs, self.args.num_train_epochs, num_training_steps
+            )
+            self._created_lr_scheduler = True
+        return super().create_scheduler(num_training_steps, optimizer)
+
+    # ---- checkpoints ----
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        if isinstance(self.objective, nn.Module) and self.objective.state_dict() and self.args.should_save:
+            safetensors.torch.save_file(self.objective.state_dict(), Path(output_dir) / OBJECTIVE_FILE)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and isinstance(self.objective, nn.Module) and self.objective.state_dict():
+            path = Path(checkpoint) / OBJECTIVE_FILE
+            if not path.exists():
+                raise DataError(f"{path} is missing, so the state of the objective is lost; resume another checkpoint")
+            self.objective.load_state_dict(safetensors.torch.load_file(path))
 
     # ---- loss ----
 
@@ -237,7 +190,10 @@ class DAIRTrainer(Seq2SeqTrainer):
         """
         found = self.pair_loss(model, inputs, with_partners=self.args.uses_partners)
         counts = self.pair_loss.count(inputs) if num_items_in_batch is None else num_items_in_batch
-        loss = self.pair_loss.objective(found.terms, counts)
+        if self.objective is not None and model.training:
+            loss = self.objective(found, self.state.global_step)
+        else:
+            loss = self.pair_loss.objective(found.terms, counts)
         if not torch.isfinite(loss):
             self._raise_non_finite(found.terms, inputs)
         if model.training:
@@ -284,7 +240,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         """Terms of one evaluation batch, from all ranks, without the rows repeated to even them out."""
         inputs = self._prepare_inputs(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
-            terms, targets, _ = self.pair_loss(model, inputs, with_partners=True)
+            terms, targets, *_ = self.pair_loss(model, inputs, with_partners=True)
         augmented_targets = targets[:, 1] if targets.shape[1] == 2 else torch.zeros_like(targets[:, 0])
         columns = (*terms, targets[:, 0], augmented_targets, view_mask(inputs)[:, 0])
         rows = torch.stack([column.double() for column in columns], dim=1)
@@ -335,9 +291,9 @@ class DAIRTrainer(Seq2SeqTrainer):
         return {"loss": self.pair_loss.objective(terms, counts).item(), **mean_terms(sums, self.args)}
 
     def _original_predictions(self, dataset: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        originals = PairViews(dataset).originals()
+        originals = views_of(dataset).originals()
         predictions = self._predictor().predict(self._model_columns(originals), dict(self._gen_kwargs or {}))
-        labels = originals.column(LABELS) if LABELS in originals.dataset.column_names else None
+        labels = originals.column(LABELS) if LABELS in originals.column_names else None
         return padded_array(predictions), None if labels is None else padded_array(labels)
 
     def _predictor(self) -> PairPredictor:
@@ -347,6 +303,8 @@ class DAIRTrainer(Seq2SeqTrainer):
         )
 
     def _model_columns(self, views: PairViews) -> PairViews:
+        if isinstance(views, TensorViews):
+            return views  # tensors of other columns are kept apart from those of the model
         return views.select_columns(super()._remove_unused_columns(views.dataset).column_names)
 
     def evaluate(
@@ -415,7 +373,7 @@ class DAIRTrainer(Seq2SeqTrainer):
             raise DataError(
                 "evaluate_pairs needs is_correct=(predictions, references) -> bool [N]; pass it here or at once"
             )
-        views = PairViews(self.eval_dataset if dataset is None else dataset)
+        views = views_of(self.eval_dataset if dataset is None else dataset)
         predictor = self._predictor()
         expected = predictor.references(views, references or self.references)
         predictions = predictor.decode(predictor.predict(self._model_columns(views), gen_kwargs))
@@ -430,4 +388,5 @@ class DAIRTrainer(Seq2SeqTrainer):
         """Write the model card: the Trainer's, with method, lambda and its unit, data and metrics of pairs."""
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
-            write_model_card(Path(self.args.output_dir) / "README.md", self.args, list(self.pair_reports.values()))
+            path, reports = Path(self.args.output_dir) / "README.md", list(self.pair_reports.values())
+            write_model_card(path, self.args, reports, None if self.objective is None else repr(self.objective))

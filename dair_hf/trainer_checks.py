@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from dair_hf.config import DAIRConfig
 from dair_hf.sample_losses import SAMPLE_LOSSES, SampleLoss
 from dair_hf.sampling import EpochPairs
+from dair_hf.tensor_pairs import TensorPairs
 
 
 def resolve_sample_loss(sample_loss: str | SampleLoss) -> SampleLoss:
@@ -48,21 +49,34 @@ def dropout_rates(model: Any) -> dict[str, float]:
     return {name: rate for name, rate in rates.items() if rate > 0}
 
 
-def refuse_unsupported(args: DAIRConfig, kwargs: Mapping[str, Any], train_dataset: Any) -> None:
+def refuse_unsupported(args: DAIRConfig, kwargs: Mapping[str, Any], train_dataset: Any, objective: Any = None) -> None:
     """Refuse settings that cannot hold together with pairs; the message names both and the remedy.
 
     Raises:
         ValueError: For the first such combination.
     """
+    if objective is not None:
+        for name, is_set in (
+            (f"gradient_accumulation_steps={args.gradient_accumulation_steps}", args.gradient_accumulation_steps > 1),
+            (f"{args.world_size} processes", args.world_size > 1),
+            (f"normalization={args.normalization!r}", args.normalization != "pair"),
+            (f"regularizer={args.regularizer!r} with method='dair'", args.uses_features),
+        ):
+            if is_set:
+                raise ValueError(
+                    f"objective={type(objective).__name__} and {name} cannot hold together: it is a function of one "
+                    "whole batch; use one process, a larger per_device_train_batch_size, normalization='pair' and a "
+                    "regularizer of the losses"
+                )
     if args.n_gpu > 1:
         raise ValueError(
             f"{args.n_gpu} GPUs are visible to one process, which would enter torch.nn.DataParallel and split pairs "
             "apart; start with `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one GPU"
         )
-    if args.dataloader_persistent_workers and isinstance(train_dataset, EpochPairs):
+    if args.dataloader_persistent_workers and isinstance(train_dataset, (EpochPairs, TensorPairs)):
         raise ValueError(
-            "dataloader_persistent_workers=True would keep showing the first epoch's partners of EpochPairs; "
-            "leave it at its default, False"
+            "dataloader_persistent_workers=True would keep showing the first epoch's partners of "
+            f"{type(train_dataset).__name__}; leave it at its default, False"
         )
     launcher = args.accelerator_config
     if launcher.dispatch_batches:

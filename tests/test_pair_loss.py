@@ -49,7 +49,7 @@ def nll(logits: list[float], label: int) -> float:
 
 def test_terms_of_a_mixed_batch_by_hand_from_one_forward(tmp_path: Path) -> None:
     model = Recorder()
-    terms, targets, outputs = PairLoss(config(tmp_path), cross_entropy)(model, classes(*MIXED), with_partners=True)
+    terms, targets, outputs, _ = PairLoss(config(tmp_path), cross_entropy)(model, classes(*MIXED), with_partners=True)
     assert model.runs == [[1.0, 3.0, 2.0, 5.0, 4.0]]
     original = [nll([1, 0], 0), nll([2, 0], 1), nll([5, 0], 0)]
     augmented = [nll([3, 0], 1), 0.0, nll([4, 0], 0)]
@@ -145,7 +145,7 @@ def test_a_class_or_a_number_is_one_target(tmp_path: Path, labels: list[float], 
 
 def test_a_row_without_target_is_zero_whatever_its_logits(tmp_path: Path) -> None:
     batch = classes(([1.0, 0.0], -100, [3.0, 0.0], 1), ([1.0, 0.0], 0, [3.0, 0.0], -100))
-    terms, targets, _ = PairLoss(config(tmp_path), cross_entropy)(Recorder(), batch, with_partners=True)
+    terms, targets, *_ = PairLoss(config(tmp_path), cross_entropy)(Recorder(), batch, with_partners=True)
     assert terms.has_partner.tolist() == [False, False]
     assert terms.original[0] == 0.0
     assert terms.original[1] > 0.0

@@ -1,0 +1,230 @@
+"""Objectives of a whole batch: baselines that see the two views as environments, and DAIR on aggregated losses.
+
+`DAIRTrainer(objective=...)` takes any callable `(found, step) -> scalar`: `found` is the `PairOutputs` of one batch,
+`step` the number of optimizer steps taken so far. The classes here are `nn.Module`s, so what they learn while training
+(the weights of Group DRO) is saved in the checkpoints and survives a resume.
+
+The original view is the first environment, the augmented view the second; a row without partner is in the first only.
+Unlike a sum over rows, such an objective depends on how the data is cut into batches: one batch is one step of one
+process, and the trainer refuses gradient accumulation and several processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from dair_hf.errors import DataError
+from dair_hf.objective import LOSS_EPSILON, squared_root_consistency
+from dair_hf.pair_loss import PairOutputs
+
+BatchObjective = Callable[[PairOutputs, int], Tensor]
+
+
+def environment_risks(losses: Tensor, exists: Tensor) -> Tensor:
+    """`R_e`, the mean loss of every environment that has a row.
+
+    Args:
+        losses: `[B, V]`, nats per row.
+        exists: `[B, V]` bool.
+
+    Returns:
+        `[E]` with `E <= V`.
+
+    Example:
+        >>> environment_risks(torch.tensor([[1.0, 4.0], [3.0, 0.0]]), torch.tensor([[True, True], [True, False]]))
+        tensor([2., 4.])
+    """
+    counts = exists.sum(0)
+    sums = (losses * exists).sum(0)
+    return sums[counts > 0] / counts[counts > 0]
+
+
+class IRM(nn.Module):
+    """Invariant risk minimisation, the practical IRMv1: `mean_e R_e + w * mean_e (d R_e(s * logits) / d s at s = 1)^2`.
+
+    Before `anneal_steps` the weight `w` is 1, as in the authors' code, so that a model forms first; where `w > 1` the
+    whole objective is divided by it, so that the gradient keeps its scale.
+
+    Source: Arjovsky, Bottou, Gulrajani, Lopez-Paz, "Invariant Risk Minimization", arXiv:1907.02893, equation (IRMv1).
+
+    Args:
+        penalty_weight: `w`, > 0, once annealing is over.
+        anneal_steps: Optimizer steps before that.
+
+    Raises:
+        DataError: A value out of range.
+
+    Example:
+        >>> objective = IRM(penalty_weight=1e4, anneal_steps=190)
+    """
+
+    def __init__(self, penalty_weight: float = 1e4, anneal_steps: int = 0) -> None:
+        super().__init__()
+        _require("penalty_weight", penalty_weight)
+        _require("anneal_steps", anneal_steps, allow_zero=True)
+        self.penalty_weight = penalty_weight
+        self.anneal_steps = anneal_steps
+
+    def forward(self, found: PairOutputs, step: int) -> Tensor:
+        """The objective of one batch, a scalar in nats."""
+        scale = found.terms.original.new_ones(()).requires_grad_()
+        risks = environment_risks(found.losses_at(scale), found.targets > 0)
+        gradients = [torch.autograd.grad(risk, scale, create_graph=True)[0] for risk in risks]
+        penalty = torch.stack(gradients).square().mean()
+        weight = self.penalty_weight if step >= self.anneal_steps else 1.0
+        return (risks.mean() + weight * penalty) / max(weight, 1.0)
+
+
+class VREx(nn.Module):
+    """Variance risk extrapolation: `mean_e R_e + w * Var_e(R_e)`, the variance of the environments' risks.
+
+    Annealing and scaling are as in `IRM`.
+
+    Source: Krueger et al., "Out-of-Distribution Generalization via Risk Extrapolation (REx)", ICML 2021, equation (8),
+    there with the sum of the risks.
+
+    Args:
+        penalty_weight: `w`, > 0, in 1/nats, once annealing is over.
+        anneal_steps: Optimizer steps before that.
+
+    Raises:
+        DataError: A value out of range.
+
+    Example:
+        >>> objective = VREx(penalty_weight=1e4, anneal_steps=190)
+    """
+
+    def __init__(self, penalty_weight: float = 1e4, anneal_steps: int = 0) -> None:
+        super().__init__()
+        _require("penalty_weight", penalty_weight)
+        _require("anneal_steps", anneal_steps, allow_zero=True)
+        self.penalty_weight = penalty_weight
+        self.anneal_steps = anneal_steps
+
+    def forward(self, found: PairOutputs, step: int) -> Tensor:
+        """The objective of one batch, a scalar in nats."""
+        risks = _risks(found)
+        weight = self.penalty_weight if step >= self.anneal_steps else 1.0
+        return (risks.mean() + weight * risks.var(unbiased=False)) / max(weight, 1.0)
+
+
+class GroupDRO(nn.Module):
+    """Distributionally robust optimisation over groups: `sum_e q_e R_e`, the weight moving to the group that is worse.
+
+    Each step first `q_e <- q_e exp(eta R_e) / Z`, then the loss with the new `q`, which starts uniform.
+
+    Source: Sagawa, Koh, Hashimoto, Liang, "Distributionally Robust Neural Networks for Group Shifts", ICLR 2020,
+    algorithm 1.
+
+    Args:
+        step_size: `eta`, > 0, in 1/nats.
+
+    Raises:
+        DataError: The step size is out of range.
+
+    Example:
+        >>> GroupDRO(step_size=0.01).weights
+        tensor([0.5000, 0.5000])
+    """
+
+    weights: Tensor
+
+    def __init__(self, step_size: float = 0.01) -> None:
+        super().__init__()
+        _require("step_size", step_size)
+        self.step_size = step_size
+        self.register_buffer("weights", torch.full((2,), 0.5))
+
+    def forward(self, found: PairOutputs, step: int) -> Tensor:
+        """The objective of one batch, a scalar in nats; moves the weights."""
+        risks = _risks(found)
+        if len(risks) < len(self.weights):
+            return risks.sum()  # a batch of one group compares nothing
+        self.weights = torch.softmax(self.weights.to(risks.device).log() + self.step_size * risks.detach().float(), 0)
+        return (self.weights * risks).sum()
+
+
+class AggregatedDAIR(nn.Module):
+    """DAIR whose losses are aggregated by something other than a mean: `1/2 A(l) + 1/2 A(l~) + lambda * R`.
+
+    `A` maps the losses `[B]` of a view to a scalar: their mean, or the tilted loss of TERM. Then `R` is one of
+
+    - `consistency="sample"`: the mean over pairs of `R_sq(l_i, l~_i)`: the paper's regularizer, which stays per sample
+      whatever aggregates the losses;
+    - `consistency="batch"`: `R_sq(A(l), A(l~))`, of the two aggregates: the authors' released code for Huber and TERM.
+      It cannot tell apart batches whose pairs differ but whose aggregates agree.
+
+    Where an aggregate is negative (a tilted loss with negative tilt never is for losses >= 0) `R_sq` is undefined.
+
+    Args:
+        aggregate: `[B] -> scalar`.
+        method: "erm", "da" or "dair".
+        dair_lambda: Weight of `R`, >= 0, pair units.
+        consistency: "sample" or "batch".
+        epsilon: Inside both roots of `R`.
+
+    Raises:
+        DataError: An unknown method or consistency, or a negative lambda.
+
+    Example:
+        >>> objective = AggregatedDAIR(torch.mean, "dair", dair_lambda=10.0, consistency="batch")
+    """
+
+    def __init__(
+        self,
+        aggregate: Callable[[Tensor], Tensor],
+        method: str,
+        dair_lambda: float = 0.0,
+        consistency: str = "sample",
+        epsilon: float = LOSS_EPSILON,
+    ) -> None:
+        super().__init__()
+        if method not in ("erm", "da", "dair"):
+            raise DataError(f"method={method!r} is unknown; use erm, da or dair")
+        if consistency not in ("sample", "batch"):
+            raise DataError(f"consistency={consistency!r} is unknown; use sample or batch")
+        _require("dair_lambda", dair_lambda, allow_zero=True)
+        self.aggregate = aggregate
+        self.method = method
+        self.dair_lambda = dair_lambda
+        self.consistency = consistency
+        self.epsilon = epsilon
+
+    def forward(self, found: PairOutputs, step: int) -> Tensor:
+        """The objective of one batch, a scalar.
+
+        Raises:
+            DataError: Only some of the rows have a partner: the two aggregates would be of different rows.
+        """
+        original, augmented, _, has_partner = found.terms
+        if self.method == "erm" or not has_partner.any():
+            return self.aggregate(original)
+        if not has_partner.all():
+            raise DataError(
+                f"{int(has_partner.sum())} of {len(has_partner)} rows of a batch have a partner; aggregated losses "
+                "compare all rows of one view with all of the other: give every row a partner or none"
+            )
+        whole, other = self.aggregate(original), self.aggregate(augmented)
+        loss = 0.5 * whole + 0.5 * other
+        if self.method == "da":
+            return loss
+        if self.consistency == "batch":
+            return loss + self.dair_lambda * squared_root_consistency(whole, other, self.epsilon)
+        return loss + self.dair_lambda * squared_root_consistency(original, augmented, self.epsilon).mean()
+
+
+def _risks(found: PairOutputs) -> Tensor:
+    return environment_risks(torch.stack([found.terms.original, found.terms.augmented], dim=1), _exists(found))
+
+
+def _exists(found: PairOutputs) -> Tensor:
+    original = found.targets[:, 0] > 0
+    return torch.stack([original, found.terms.has_partner], dim=1)
+
+
+def _require(name: str, value: float, allow_zero: bool = False) -> None:
+    if not (value >= 0 if allow_zero else value > 0) or value == float("inf"):
+        raise DataError(f"{name}={value!r} is out of range; it must be a finite number {'>=' if allow_zero else '>'} 0")

@@ -1,0 +1,120 @@
+"""How pairs reach a trainer: columns, loaders, the order of the rows, and the counts of one optimizer step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import datasets
+import torch
+from transformers import Seq2SeqTrainer, TrainerCallback
+
+from dair_hf.collator import AUGMENTED_PREFIX, FILLER, ROW_ID, collate_unless_ready
+from dair_hf.config import DAIRConfig
+from dair_hf.errors import DataError
+from dair_hf.objective import Counts
+from dair_hf.pair_loss import PairLoss, view_mask
+from dair_hf.sample_losses import IGNORE_INDEX
+from dair_hf.sampling import EpochPairs, FilledStream, PairLengthSampler, view_lengths
+from dair_hf.tensor_pairs import TensorPairs
+
+
+class EpochCallback(TrainerCallback):
+    """Tells the training pairs and their sampler which epoch begins, after a resume as well."""
+
+    def __init__(self, trainer: PairLoading) -> None:
+        self.trainer = trainer
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Pass the number of the epoch on."""
+        # A resumed run stands inside its epoch: 2.37 belongs to epoch 2.
+        epoch = math.floor((state.epoch or 0.0) + 1e-9)
+        for part in (self.trainer.train_dataset, self.trainer.pair_sampler):
+            if isinstance(part, (EpochPairs, TensorPairs, PairLengthSampler)):
+                part.set_epoch(epoch)
+
+
+class PairLoading(Seq2SeqTrainer):
+    """The part of `DAIRTrainer` that loads pairs: whole, in batches of all ranks, with what they count.
+
+    Attributes:
+        args: The run's configuration.
+        pair_loss: Counts the targets of a batch.
+        pair_sampler: The sampler of `pair_group_by_length`, once there is one.
+    """
+
+    args: DAIRConfig
+    pair_loss: PairLoss
+    pair_sampler: PairLengthSampler | None = None
+
+    def _set_signature_columns_if_needed(self) -> None:
+        if self._signature_columns is None:
+            super()._set_signature_columns_if_needed()
+            known: list[str] = vars(self)["_signature_columns"]
+            known += [AUGMENTED_PREFIX + name for name in known] + [ROW_ID, FILLER]
+
+    def _remove_unused_columns(self, dataset: datasets.Dataset, description: str | None = None) -> datasets.Dataset:
+        if not self.args.uses_partners and description is not None and description.lower() == "training":
+            # ERM never looks at the partners: they are neither read nor collated.
+            dataset = dataset.select_columns([n for n in dataset.column_names if not n.startswith(AUGMENTED_PREFIX)])
+        return super()._remove_unused_columns(dataset, description=description)
+
+    def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
+        return partial(collate_unless_ready, super()._get_collator_with_removed_columns(data_collator, description))
+
+    def _get_dataloader(self, dataset: Any, description: str, batch_size: int, *args: Any, **kwargs: Any) -> Any:
+        if self.accelerator.num_processes > 1 and isinstance(dataset, torch.utils.data.IterableDataset):
+            dataset = FilledStream(dataset, batch_size * self.accelerator.num_processes)
+        return super()._get_dataloader(dataset, description, batch_size, *args, **kwargs)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        if not self.args.pair_group_by_length:
+            return super()._get_train_sampler(train_dataset)
+        dataset = train_dataset if train_dataset is not None else self.train_dataset
+        if not isinstance(dataset, (datasets.Dataset, EpochPairs)):
+            raise ValueError(
+                f"pair_group_by_length=True needs the length of every row, but train_dataset is a "
+                f"{type(dataset).__name__}; pass a datasets.Dataset or EpochPairs, or set it to False"
+            )
+        seed = self.args.data_seed if self.args.data_seed is not None else self.args.seed
+        self.pair_sampler = PairLengthSampler(
+            view_lengths(dataset), self.args.train_batch_size * self.args.world_size, seed
+        )
+        return self.pair_sampler
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Any]:
+        """The micro-batches of one optimizer step and the counts of all of them, on all ranks."""
+        batches = []
+        for _ in range(num_batches):
+            batch = next(epoch_iterator, None)
+            if batch is None:
+                break
+            batches.append(batch)
+        if not batches:
+            return batches, None
+        self._mask_repeated_rows(batches[-1])
+        local = torch.stack([torch.stack(self.pair_loss.count(batch)) for batch in batches]).sum(0)
+        counts = Counts(*self.accelerator.reduce(local.to(device), "sum"))
+        if counts.tokens == 0:
+            raise DataError(
+                f"no row of step {self.state.global_step + 1} has a target: all labels are {IGNORE_INDEX} (rows such "
+                f"as {batches[0].get(ROW_ID, ['(no row_id)'])[:8]}); were the targets truncated away? Cut the inputs, "
+                "not the targets"
+            )
+        return batches, counts
+
+    def _mask_repeated_rows(self, batch: Mapping[str, Any]) -> None:
+        """Drop the rows with which `accelerate` fills up the last batches of an epoch so that ranks stay even.
+
+        They are rows of the first batch once more; counted, they would make the update depend on the number of ranks.
+        """
+        state = self.accelerator.gradient_state
+        if self.accelerator.num_processes == 1 or not state.end_of_dataloader or state.remainder <= 0:
+            return
+        mask = view_mask(batch)
+        before_me = self.accelerator.process_index * len(mask)
+        mask[max(0, state.remainder - before_me) :] = False

@@ -1,0 +1,93 @@
+"""Pairs held as tensors through the trainer: the same training as the same rows in a Dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dair_hf.tensor_pairs import TensorPairs
+from tests.fixtures import points
+
+PAIRED = torch.tensor([True, False, True] * 5)
+
+
+@pytest.mark.parametrize("method", ["erm", "da", "dair"])
+@pytest.mark.parametrize("has_partner", [None, PAIRED])
+def test_tensors_and_rows_train_to_the_same_parameters(tmp_path: Path, method: str, has_partner: Tensor | None) -> None:
+    data = points.pairs(15, has_partner)
+    settings = {"method": method, "dair_lambda": 2.0}
+    tensors = points.trainer(tmp_path / "a", data, **settings)
+    rows = points.trainer(tmp_path / "b", points.rows_of(data), **settings)
+    for made in (tensors, rows):
+        made.train()
+    assert torch.equal(points.weights(tensors), points.weights(rows))
+    assert (points.weights(tensors) - points.weights(points.trainer(tmp_path, data))).abs().max() > 1e-3
+
+
+def test_erm_never_makes_a_partner(tmp_path: Path) -> None:
+    x, _, labels = points.points(8)
+
+    def never(rows: Tensor, epoch: int) -> dict[str, Tensor]:
+        raise AssertionError("a partner was made")
+
+    points.trainer(tmp_path, TensorPairs({"x": x, "labels": labels}, never), method="erm").train()
+
+
+def test_views_are_told_the_epoch_and_a_resumed_run_sees_the_same(tmp_path: Path) -> None:
+    x, partners, labels = points.points(8)
+    epochs: list[int] = []
+
+    def drawn(rows: Tensor, epoch: int) -> dict[str, Tensor]:
+        epochs.append(epoch)
+        return {"x": partners[rows] + epoch, "labels": labels[rows]}
+
+    data = TensorPairs({"x": x, "labels": labels}, drawn)
+    settings = {"num_train_epochs": 3, "save_strategy": "steps", "save_steps": 3}
+    whole = points.trainer(tmp_path, data, **settings)
+    whole.train()
+    assert epochs == [0, 0, 1, 1, 2, 2]
+    epochs.clear()
+    resumed = points.trainer(tmp_path, data, **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert torch.equal(points.weights(whole), points.weights(resumed))
+    assert epochs[-2:] == [2, 2] and set(epochs) == {1, 2}
+
+
+@pytest.mark.parametrize("batch", [3, 64])
+def test_evaluation_of_tensors_and_rows_agrees(tmp_path: Path, batch: int) -> None:
+    data = points.pairs(15, PAIRED)
+    results = []
+    for name, pairs in (("a", data), ("b", points.rows_of(data))):
+        made = points.trainer(tmp_path / name, None, per_device_eval_batch_size=batch)
+
+        def correct(predictions: list[np.ndarray], references: list[float]) -> list[bool]:
+            return [(logit[0] > 0) == (label > 0.5) for logit, label in zip(predictions, references, strict=True)]
+
+        found = made.evaluate_pairs(pairs, correct)
+        loss = made.evaluate(pairs)
+        results.append({**found, **{key: loss[key] for key in ("eval_loss", "eval_rows", "eval_pairs")}})
+    assert results[0] == results[1]
+    assert (results[0]["rows"], results[0]["pairs"]) == (15, 10)
+
+
+def test_learning_rate_drops_where_it_was_told_to(tmp_path: Path) -> None:
+    settings = {"num_train_epochs": 4, "lr_drop_epochs": [2.0], "lr_scheduler_type": "constant"}
+    made = points.trainer(tmp_path, points.pairs(8), **settings)
+    made.train()
+    rates = [log["learning_rate"] for log in made.state.log_history if "learning_rate" in log]
+    assert rates == pytest.approx([0.05] * 4 + [0.005] * 4)
+
+
+def test_data_loader_workers_see_every_epoch(tmp_path: Path) -> None:
+    data = points.pairs(8)
+    made = points.trainer(tmp_path / "a", data, dataloader_num_workers=1)
+    plain = points.trainer(tmp_path / "b", data)
+    made.train()
+    plain.train()
+    assert torch.equal(points.weights(made), points.weights(plain))
+    with pytest.raises(ValueError, match="persistent_workers=True would keep showing the first epoch's partners"):
+        points.trainer(tmp_path, data, dataloader_num_workers=1, dataloader_persistent_workers=True)
