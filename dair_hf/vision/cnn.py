@@ -1,0 +1,87 @@
+"""The small convolutional network of the paper's MNIST experiments, as a model of the Hugging Face library."""
+
+from __future__ import annotations
+
+import torch.nn.functional as functional
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForImageClassification, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import ImageClassifierOutput
+
+MODEL_TYPE = "dair_digit_cnn"
+
+
+class DigitCNNConfig(PreTrainedConfig):
+    """Size of a `DigitCNN`.
+
+    Args:
+        num_channels: Channels of the images: 1 grey, 3 colour.
+        num_labels: Classes; 1 gives a single logit, for binary labels.
+
+    Example:
+        >>> DigitCNNConfig(num_channels=3, num_labels=1).num_labels
+        1
+    """
+
+    model_type = MODEL_TYPE
+    num_channels: int = 1
+
+
+class DigitCNN(PreTrainedModel):
+    """The CNN of the paper: three convolutions of 4 x 4 with 6, 16 and 96 channels, then 64 units, then the logits.
+
+    The first two convolutions are followed by ReLU and max-pooling by 2, the third, whose output is one pixel of a
+    28 x 28 image, and the 64 units by ReLU. Weights start as PyTorch's layers start.
+
+    Args:
+        config: Channels and classes.
+
+    Example:
+        >>> import torch
+        >>> model = DigitCNN(DigitCNNConfig(num_channels=1, num_labels=10))
+        >>> model(torch.zeros(2, 1, 28, 28)).logits.shape
+        torch.Size([2, 10])
+    """
+
+    config_class = DigitCNNConfig
+    main_input_name = "pixel_values"
+
+    def __init__(self, config: DigitCNNConfig) -> None:
+        super().__init__(config)
+        self.conv1 = nn.Conv2d(config.num_channels, 6, 4)
+        self.conv2 = nn.Conv2d(6, 16, 4)
+        self.conv3 = nn.Conv2d(16, 96, 4)
+        self.hidden = nn.Linear(96, 64)
+        self.classifier = nn.Linear(64, config.num_labels)
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        # The library would draw normal weights of its own; it calls this only for what no checkpoint has given.
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            module.reset_parameters()
+
+    def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> ImageClassifierOutput:
+        """Classify images.
+
+        Args:
+            pixel_values: `[N, num_channels, 28, 28]`, floating, in 0..1.
+            labels: `[N]` int64 classes; 0 and 1 where there is one logit.
+
+        Returns:
+            `logits` `[N, num_labels]`, and with labels their mean cross-entropy in nats as `loss`.
+        """
+        # ReLU after the pooling: both keep the largest positive value, and so it sees a quarter of the pixels.
+        features = functional.relu(functional.max_pool2d(self.conv1(pixel_values), 2))
+        features = functional.relu(functional.max_pool2d(self.conv2(features), 2))
+        features = functional.relu(self.conv3(features)).flatten(1)
+        logits = self.classifier(functional.relu(self.hidden(features)))
+        return ImageClassifierOutput(loss=None if labels is None else _loss(logits, labels), logits=logits)
+
+
+def _loss(logits: Tensor, labels: Tensor) -> Tensor:
+    if logits.shape[1] == 1:
+        return functional.binary_cross_entropy_with_logits(logits[:, 0], labels.to(logits.dtype))
+    return functional.cross_entropy(logits, labels)
+
+
+AutoConfig.register(MODEL_TYPE, DigitCNNConfig, exist_ok=True)
+AutoModelForImageClassification.register(DigitCNNConfig, DigitCNN, exist_ok=True)

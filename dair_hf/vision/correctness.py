@@ -1,0 +1,68 @@
+"""When a classifier is right (the paper's H), and how often on each class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dair_hf.errors import DataError
+
+
+def is_correct(predictions: Sequence[ArrayLike], references: Sequence[int]) -> NDArray[np.bool_]:
+    """`H(z) = [argmax_c f_c(x) = y]`; of a single logit `H(z) = [(f(x) > 0) = y]`.
+
+    Args:
+        predictions: Logits of each row, `[C]` floats; C = 1 for a binary classifier.
+        references: Class of each row.
+
+    Returns:
+        `[N]` bool.
+
+    Raises:
+        DataError: Numbers of rows differ, rows have different numbers of logits, or a logit is NaN.
+
+    Example:
+        >>> is_correct([[0.1, 0.9], [0.8, 0.2]], [1, 1])
+        array([ True, False])
+        >>> is_correct([[2.0], [-3.0]], [1, 0])
+        array([ True,  True])
+    """
+    if len(predictions) != len(references):
+        raise DataError(
+            f"is_correct: {len(predictions)} predictions, {len(references)} references; give one each a row"
+        )
+    if not len(predictions):
+        return np.zeros(0, dtype=np.bool_)
+    rows = [np.asarray(row, dtype=np.float64) for row in predictions]
+    if len(shapes := sorted({row.shape for row in rows})) > 1 or len(shapes[0]) != 1 or not shapes[0][0]:
+        raise DataError(f"is_correct: predictions have shapes {shapes[:3]}; each must be the logits [C] of one row")
+    logits = np.stack(rows)
+    if np.isnan(logits).any():
+        raise DataError(f"is_correct: row {np.isnan(logits).any(axis=1).argmax()} has a logit that is NaN")
+    chosen = logits[:, 0] > 0 if logits.shape[1] == 1 else logits.argmax(axis=1)
+    return np.asarray(chosen == np.asarray(references))
+
+
+def accuracy_by_class(correct: ArrayLike, classes: Sequence[int]) -> dict[int, float]:
+    """Share of the rows of each class that are right: the rows of the paper's table on Rotated MNIST.
+
+    Args:
+        correct: `[N]` bool.
+        classes: Class of each row.
+
+    Returns:
+        Class -> share in [0, 1], for the classes that occur, in rising order.
+
+    Raises:
+        DataError: Numbers of rows differ.
+
+    Example:
+        >>> accuracy_by_class([True, False, True], [7, 7, 2])
+        {2: 1.0, 7: 0.5}
+    """
+    right, kinds = np.asarray(correct, dtype=np.bool_), np.asarray(classes, dtype=np.int64)
+    if right.shape != kinds.shape:
+        raise DataError(f"accuracy_by_class: {right.shape} against {kinds.shape} classes; give one each a row")
+    return {int(kind): float(right[kinds == kind].mean()) for kind in np.unique(kinds)}

@@ -1,0 +1,106 @@
+"""The paper's CNN against plain layers of PyTorch: outputs, gradients, start, and what is saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForImageClassification
+
+from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
+
+
+def plain(channels: int, classes: int) -> nn.Sequential:
+    """The network in the order in which the paper describes it."""
+    return nn.Sequential(
+        *(nn.Conv2d(channels, 6, 4), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 16, 4), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 96, 4), nn.ReLU(), nn.Flatten()),
+        *(nn.Linear(96, 64), nn.ReLU(), nn.Linear(64, classes)),
+    )
+
+
+def cnn(channels: int, classes: int) -> DigitCNN:
+    return DigitCNN(DigitCNNConfig(num_channels=channels, num_labels=classes))
+
+
+@pytest.mark.parametrize(("channels", "classes"), [(1, 10), (3, 1)])
+def test_outputs_and_gradients_are_those_of_the_plain_network(channels: int, classes: int) -> None:
+    model, reference = cnn(channels, classes), plain(channels, classes)
+    with torch.no_grad():
+        for own, other in zip(model.parameters(), reference.parameters(), strict=True):
+            other.copy_(own)
+    images = torch.rand(8, channels, 28, 28, generator=torch.Generator().manual_seed(0))
+    logits, expected = model(images).logits, reference(images)
+    assert logits.shape == (8, classes)
+    assert torch.equal(logits, expected)
+    weights = torch.rand(8, classes)
+    (logits * weights).sum().backward()
+    (expected * weights).sum().backward()
+    for own, other in zip(model.parameters(), reference.parameters(), strict=True):
+        assert own.grad is not None
+        assert (own.grad - other.grad).abs().max() < 1e-6
+
+
+def test_number_of_parameters() -> None:
+    """Weights and biases, layer by layer: 16 per kernel and channel."""
+    grey = (16 * 1 * 6 + 6) + (16 * 6 * 16 + 16) + (16 * 16 * 96 + 96) + (96 * 64 + 64) + (64 * 10 + 10)
+    assert cnn(1, 10).num_parameters() == grey == 33_184
+    assert cnn(3, 1).num_parameters() == grey + 16 * 2 * 6 - 9 * 65
+
+
+def test_the_start_is_that_of_torch() -> None:
+    """The last draws of the constructor are those of each layer's own `reset_parameters`, in order."""
+    torch.manual_seed(0)
+    model = cnn(1, 10)
+    torch.manual_seed(0)
+    reference = plain(1, 10)
+    for layer in reference:
+        if hasattr(layer, "reset_parameters"):
+            layer.reset_parameters()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), reference.parameters(), strict=True))
+    # Uniform up to 1 / sqrt(fan in), biases as well; the library's own start has no biases.
+    assert 0.9 / 16 < model.conv3.weight.abs().max().item() < 1 / 16
+    assert model.classifier.bias.abs().min().item() > 0
+
+
+def test_losses_in_numbers() -> None:
+    ten, one = cnn(1, 10), cnn(1, 1)
+    for model in (ten, one):
+        nn.init.zeros_(model.classifier.weight)
+        nn.init.zeros_(model.classifier.bias)
+    images = torch.rand(4, 1, 28, 28)
+    assert ten(images).loss is None
+    assert ten(images, labels=torch.tensor([0, 3, 9, 9])).loss.item() == pytest.approx(2.302585093, abs=1e-6)
+    nn.init.constant_(one.classifier.bias, 1.0)
+    # -log sigmoid(1) = 0.3132617 for class 1, -log sigmoid(-1) = 1.3132617 for class 0.
+    assert one(images, labels=torch.tensor([1, 1, 1, 0])).loss.item() == pytest.approx(0.5632617, abs=1e-6)
+
+
+def test_saved_and_loaded(tmp_path: Path) -> None:
+    model = cnn(3, 1)
+    model.save_pretrained(tmp_path)
+    images = torch.rand(2, 3, 28, 28)
+    for loaded in (DigitCNN.from_pretrained(tmp_path), AutoModelForImageClassification.from_pretrained(tmp_path)):
+        assert isinstance(loaded, DigitCNN)
+        assert (loaded.config.num_channels, loaded.config.num_labels) == (3, 1)
+        assert torch.equal(loaded(images).logits, model.eval()(images).logits)
+    assert isinstance(AutoConfig.from_pretrained(tmp_path), DigitCNNConfig)
+
+
+def test_a_new_head_starts_as_torch_starts_and_the_rest_is_kept(tmp_path: Path) -> None:
+    model = cnn(1, 10)
+    model.save_pretrained(tmp_path)
+    other = DigitCNN.from_pretrained(tmp_path, num_labels=3, ignore_mismatched_sizes=True)
+    assert torch.equal(other.hidden.weight, model.hidden.weight)
+    assert other.classifier.weight.shape == (3, 64)
+    assert 0.9 / 8 < other.classifier.weight.abs().max().item() < 1 / 8
+
+
+def test_images_of_another_kind_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="channels"):
+        cnn(1, 10)(torch.zeros(1, 3, 28, 28))
+    with pytest.raises(RuntimeError):
+        cnn(1, 10)(torch.zeros(1, 1, 20, 20))
