@@ -1,0 +1,305 @@
+"""The ledger of claims: each figure of a paper beside what our runs found, and whether it holds."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import math
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dair_hf.claims import Claim, Figure, Record, Section, Source, metric_of, read_claims, read_records, select
+from dair_hf.errors import DataError
+from dair_hf.files import write_text
+
+RULES = """\
+Generated from `claims.yaml` and the JSON of each run by `make results`; do not edit.
+
+How a figure is judged, with d = ours - paper, s and n our standard deviation and number of seeds, s' and n' those of
+the paper: *inside two standard errors* where |d| <= 2 sqrt(s^2 / n + s'^2 / n'). A figure printed without s' counts as
+exact, and any figure as known to half a unit of its last digit. With one seed, s' stands in for s; where that is not
+printed either, there is no interval: the row compares with the printed digits alone. One seed is always said. A row
+with a tolerance of its own says so. Outside, a row says *better* or *worse*, or *differs* where neither side is better.
+In brackets: d and the bound it is held against.
+
+A sentence instead of a figure is a relation between two of our own values, d their difference: it *holds* where d has
+the right sign and is beyond two standard errors, is *undecided* inside them, and else *does not hold*. "near" holds
+inside two standard errors or the row's tolerance. Standard deviations are over seeds, with n - 1."""
+
+# What the summary counts, in its order.
+KINDS = ("inside", "better", "worse", "differs", "holds", "undecided", "does not hold", "undefined", "not run")
+
+# Decimal fractions are not exact in float64: 33.2 - 32.7 is more than 0.5.
+SLACK = 1e-9
+
+
+class Sample(NamedTuple):
+    """Values of one quantity over seeds.
+
+    Attributes:
+        mean: Their mean.
+        std: Their standard deviation with n - 1; 0 for one value.
+        seeds: How many.
+    """
+
+    mean: float
+    std: float
+    seeds: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Sample:
+        """The sample of some values, at least one.
+
+        Example:
+            >>> Sample.of([1.0, 3.0])
+            Sample(mean=2.0, std=1.4142135623730951, seeds=2)
+        """
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0, len(values))
+
+
+class Verdict(NamedTuple):
+    """What a row of the ledger says.
+
+    Attributes:
+        kind: One of `KINDS`.
+        ours: Our value.
+        holds: Whether the claim holds, in words.
+    """
+
+    kind: str
+    ours: str
+    holds: str
+
+
+def judge_figure(ours: Sample, paper: Figure, paper_runs: int | None, better: str, tolerance: float) -> tuple[str, str]:
+    """Whether our value is the printed one, by the rule that `RULES` writes out.
+
+    Args:
+        ours: Our runs, in printed units.
+        paper: The printed figure.
+        paper_runs: Runs behind its standard deviation.
+        better: "higher", "lower" or "neither".
+        tolerance: A difference up to this one counts as none.
+
+    Returns:
+        The kind of the verdict, and the verdict in words.
+
+    Example:
+        >>> judge_figure(Sample(72.9, 0.2, 5), Figure(72.58, 0.11, 2), 10, "higher", 0.0)
+        ('better', 'better (+0.320, bound 0.192)')
+    """
+    difference = ours.mean - paper.value
+    one = ours.seeds == 1
+    printed = 0.0 if paper.std is None else paper.std
+    ours_error = printed if one else ours.std / math.sqrt(ours.seeds)
+    bound = 2 * math.hypot(ours_error, printed / math.sqrt(paper_runs or 1))
+    interval = not one or paper.std is not None
+    least = 0.5 * 10.0**-paper.decimals
+    inside = "inside two standard errors" if interval else "as printed"
+    if tolerance > max(bound, least):
+        bound, inside = tolerance, "inside the tolerance"
+    bound = max(bound, least)
+    if abs(difference) <= bound + SLACK:
+        kind, words = "inside", inside
+    elif better == "neither":
+        kind = words = "differs"
+    else:
+        kind = words = "better" if (difference > 0) == (better == "higher") else "worse"
+    digits = paper.decimals + 1
+    return kind, f"{'one seed: ' if one else ''}{words} ({difference:+.{digits}f}, bound {bound:.{digits}f})"
+
+
+def judge_relation(ours: Sample, other: Sample, relation: str, tolerance: float, digits: int) -> tuple[str, str]:
+    """Whether one of our values stands to another as the paper says.
+
+    Args:
+        ours: The one.
+        other: The other.
+        relation: "above", "below" or "near".
+        tolerance: For "near": a difference up to this one counts as none.
+        digits: Digits after the point.
+
+    Returns:
+        The kind of the verdict, and the verdict in words.
+    """
+    difference = ours.mean - other.mean
+    bound = 2 * math.hypot(ours.std / math.sqrt(ours.seeds), other.std / math.sqrt(other.seeds))
+    one = min(ours.seeds, other.seeds) == 1
+    if relation == "near":
+        bound = max(bound, tolerance)
+        kind = "holds" if abs(difference) <= bound + SLACK else "does not hold"
+    else:
+        gain = difference if relation == "above" else -difference
+        certain = abs(gain) > bound + SLACK
+        kind = ("holds" if gain > 0 else "does not hold") if certain else "undecided" if bound > 0 else "does not hold"
+    return kind, f"{'one seed: ' if one else ''}{kind} ({difference:+.{digits}f}, bound {bound:.{digits}f})"
+
+
+def verdict(claim: Claim, results: Path, records: Callable[[Path], list[Record]] = read_records) -> Verdict:
+    """A claim against the records.
+
+    Args:
+        claim: The claim.
+        results: Folder with one folder of records for each experiment.
+        records: Reads those of a folder.
+
+    Returns:
+        The verdict.
+
+    Raises:
+        DataError: A record lacks what the claim names; the message holds its file and the claim's id.
+    """
+    if claim.source is None:
+        return Verdict("not run", "-", f"not run: {claim.not_run}")
+
+    def chosen(source: Source) -> list[Record]:
+        return select(records(results / source.experiment), source.where, claim.id)
+
+    second = claim.other or claim.source
+    mine, theirs = chosen(claim.source), chosen(second)
+    for runs, source in ((mine, claim.source), (theirs, second)):
+        if not runs:
+            wanted = ", ".join(f"{key} = {value}" for key, value in source.where.items())
+            return Verdict("not run", "-", f"not run yet: {source.experiment}{f' ({wanted})' if wanted else ''}")
+    others = second.metrics
+    pairs = [(key, others[index if len(others) > 1 else 0]) for index, key in enumerate(claim.source.metrics)]
+    found = []
+    for mine_key, their_key in pairs:
+        values = [metric_of(record, mine_key, claim.id) for record in mine]
+        compared = [metric_of(record, their_key, claim.id) for record in theirs]
+        for runs, key, measured in ((mine, mine_key, values), (theirs, their_key, compared)):
+            if bare := [run.content["name"] for run, value in zip(runs, measured, strict=True) if value is None]:
+                return Verdict("undefined", "-", f"{key} is undefined in {', '.join(bare)}")
+        scaled = [[claim.scale * value for value in column if value is not None] for column in (values, compared)]
+        found.append((mine_key, Sample.of(scaled[0]), Sample.of(scaled[1])))
+    return _verdict_on(claim, found)
+
+
+def _verdict_on(claim: Claim, found: Sequence[tuple[str, Sample, Sample]]) -> Verdict:
+    figure = claim.figure
+    if figure is not None or claim.relation is None:
+        ours = found[0][1]
+        kind, words = judge_figure(ours, figure or Figure(0, None, 0), claim.paper_runs, claim.better, claim.tolerance)
+        return Verdict(kind, _show(ours, claim.decimals), words)
+    # Several metrics: the relation holds where it holds for each. The row shows the one that speaks most against it.
+    sign = {"above": 1, "below": -1, "near": 0}[claim.relation]
+    gaps = [ours.mean - other.mean for _, ours, other in found]
+    weakest = min(range(len(found)), key=lambda index: sign * gaps[index] if sign else -abs(gaps[index]))
+    name, ours, other = found[weakest]
+    kind, words = judge_relation(ours, other, claim.relation, claim.tolerance, claim.digits)
+    shown = f"{_show(ours, claim.digits)} against {_show(other, claim.digits)}"
+    return Verdict(kind, f"{name}: {shown}" if len(found) > 1 else shown, words)
+
+
+def _show(sample: Sample, digits: int) -> str:
+    if sample.seeds == 1:
+        return f"{sample.mean:.{digits}f}, n = 1"
+    return f"{sample.mean:.{digits}f} ± {sample.std:.{digits}f}, n = {sample.seeds}"
+
+
+def ledger(sections: Sequence[Section], results: Path) -> str:
+    """The ledger in Markdown: a summary, a table for each section, and the runs behind it.
+
+    The same claims and records give the same text, byte for byte.
+
+    Args:
+        sections: From `read_claims`.
+        results: Folder with one folder of records for each experiment.
+
+    Returns:
+        Markdown.
+
+    Raises:
+        DataError: A record lacks what a claim names.
+    """
+    records = functools.cache(read_records)
+    judged = [[(claim, verdict(claim, results, records)) for claim in section.claims] for section in sections]
+    counts = [Counter(found.kind for _, found in rows) for rows in judged]
+    kinds = [kind for kind in KINDS if any(count[kind] for count in counts)]
+    lines = ["# The ledger of claims", "", RULES, "", _row(["Section", "claims", *kinds]), _rule(2 + len(kinds))]
+    for section, count in zip(sections, counts, strict=True):
+        lines.append(_row([section.title, str(count.total()), *(str(count[kind]) for kind in kinds)]))
+    for section, rows in zip(sections, judged, strict=True):
+        lines += ["", f"## {section.title}", ""]
+        for note in section.notes:
+            lines += [note.strip(), ""]
+        lines += [_row(["Claim", "Paper", "Ours (mean ± std, n seeds)", "Holds", "Deviations"]), _rule(5)]
+        for claim, found in rows:
+            name = f"{claim.setup}: {claim.method}, {claim.quantity}"
+            lines.append(_row([name, claim.paper.replace("+-", "±"), found.ours, found.holds, claim.deviations]))
+        for file, caption in section.plots:
+            if (results / file).exists():
+                lines += ["", f"![{caption}]({file})"]
+    lines += ["", "## The runs behind it", "", *_runs_table(sections, results, records)]
+    return "\n".join(lines) + "\n"
+
+
+def _runs_table(sections: Sequence[Section], results: Path, records: Callable[[Path], list[Record]]) -> list[str]:
+    named = [claim.source.experiment for section in sections for claim in section.claims if claim.source is not None]
+    lines = [_row(["Folder", "runs", "methods", "seeds", "hardware"]), _rule(5)]
+    for experiment in dict.fromkeys(named):
+        contents = [record.content for record in records(results / experiment)]
+        if contents:
+            methods = dict.fromkeys(str(content["method"]) for content in contents)
+            seeds = sorted({int(content["seed"]) for content in contents})
+            hardware = sorted({_hardware(content.get("hardware", {})) for content in contents})
+            cells = [
+                experiment,
+                str(len(contents)),
+                ", ".join(methods),
+                ", ".join(map(str, seeds)),
+                "; ".join(hardware),
+            ]
+            lines.append(_row(cells))
+    return lines
+
+
+def _hardware(found: dict[str, object]) -> str:
+    if found.get("gpus"):
+        return ", ".join(map(str, found["gpus"]))  # type: ignore[call-overload]
+    return f"{found.get('cpu', 'unknown')}, {found.get('cores', '?')} cores, {found.get('torch_threads', '?')} threads"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _rule(columns: int) -> str:
+    return "|" + "---|" * columns
+
+
+def write_ledger(results: Path) -> str:
+    """Read `claims.yaml` and the records in `results`, and write `RESULTS.md` beside them.
+
+    Args:
+        results: The folder.
+
+    Returns:
+        The text that was written.
+
+    Raises:
+        DataError: The claims are faulty, or a record lacks what one names.
+    """
+    text = ledger(read_claims(results / "claims.yaml"), results)
+    write_text(results / "RESULTS.md", text)
+    return text
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Regenerate RESULTS.md: `python -m dair_hf.ledger --results results`."""
+    parser = argparse.ArgumentParser(description="Write RESULTS.md from claims.yaml and the records of the runs.")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of claims.yaml and the records")
+    options = parser.parse_args(argv)
+    write_ledger(options.results)
+    print(f"Written: {options.results / 'RESULTS.md'}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except DataError as error:
+        sys.exit(f"error: {error}")
