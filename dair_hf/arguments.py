@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, get_origin
 
@@ -15,6 +15,18 @@ import yaml
 from transformers import HfArgumentParser
 
 from dair_hf.errors import DataError
+
+
+def run_recipe(main: Callable[[], None]) -> None:
+    """Run a recipe; a mistake in its input ends it with one line on stderr and exit status 1.
+
+    Args:
+        main: The recipe.
+    """
+    try:
+        main()
+    except DataError as error:
+        sys.exit(f"error: {error}")
 
 
 class _Parser(HfArgumentParser):

@@ -12,6 +12,7 @@ process, and the trainer refuses gradient accumulation and several processes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,41 @@ from dair_hf.objective import LOSS_EPSILON, squared_root_consistency
 from dair_hf.pair_loss import PairOutputs
 
 BatchObjective = Callable[[PairOutputs, int], Tensor]
+
+
+@dataclass
+class EnvironmentConfig:
+    """Settings of the baselines that see the views as environments.
+
+    Example:
+        >>> EnvironmentConfig().objective("dro")
+        GroupDRO()
+        >>> EnvironmentConfig().objective("dair") is None
+        True
+    """
+
+    irm_penalty: float = field(
+        default=1e4, metadata={"help": "Weight of the penalty of irm, > 0, once annealing is over."}
+    )
+    rex_penalty: float = field(
+        default=1e4, metadata={"help": "Weight of the variance in rex, > 0, in 1/nats, once annealing is over."}
+    )
+    penalty_anneal_steps: int = field(
+        default=1000, metadata={"help": "Optimizer steps with weight 1 at the start of irm and rex, >= 0."}
+    )
+    dro_step_size: float = field(default=0.01, metadata={"help": "Step size of the group weights of dro, > 0."})
+
+    def objective(self, method: str) -> BatchObjective | None:
+        """The objective of a baseline; None where the method is trained on the trainer's own.
+
+        Raises:
+            DataError: A setting is out of range.
+        """
+        if method == "irm":
+            return IRM(self.irm_penalty, self.penalty_anneal_steps)
+        if method == "rex":
+            return VREx(self.rex_penalty, self.penalty_anneal_steps)
+        return GroupDRO(self.dro_step_size) if method == "dro" else None
 
 
 def environment_risks(losses: Tensor, exists: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,10 @@ COMPARED = {
     "js": ("dair", "js"),
     "dair": ("dair", "sq"),
     "dair_l1": ("dair", "l1"),
+    # Trained on an objective of the whole batch (`batch_objectives.EnvironmentConfig`).
+    "irm": ("da", "sq"),
+    "rex": ("da", "sq"),
+    "dro": ("da", "sq"),
 }
 
 
@@ -58,13 +63,21 @@ class ComparisonConfig:
         default_factory=lambda: [0],
         metadata={"help": "Seeds; each sets initial weights, order of the data, dropout and augmentation."},
     )
+    lambda_sweep: list[float] | None = field(
+        default=None,
+        metadata={"help": "Run every method that has a regularizer once with each of these lambdas, each >= 0."},
+    )
 
     def __post_init__(self) -> None:
         if unknown := sorted({*self.methods, *(self.lambdas or {})} - set(COMPARED)):
             raise DataError(f"methods: unknown {', '.join(unknown)}; use {', '.join(COMPARED)}")
         if not self.methods or not self.seeds:
             raise DataError("methods and seeds must each hold at least one entry")
-        for name, values in (("methods", self.methods), ("seeds", self.seeds)):
+        if self.lambdas and self.lambda_sweep:
+            raise DataError("lambdas and lambda_sweep are both given; keep one of them")
+        # A file is named after its lambda: two that read alike would be one run.
+        sweep = [f"{value:g}" for value in self.lambda_sweep or []]
+        for name, values in (("methods", self.methods), ("seeds", self.seeds), ("lambda_sweep", sweep)):
             if len(set(values)) < len(values):
                 raise DataError(f"{name}={values} holds an entry twice; each run is made once, so list it once")
 
@@ -73,7 +86,7 @@ class Run(NamedTuple):
     """One method with one seed.
 
     Attributes:
-        method: Its name in the comparison, such as "kl".
+        method: Its name in the comparison, such as "kl", or "kl_lambda10" in a sweep.
         seed: Its seed.
         args: The trainer's arguments.
     """
@@ -101,19 +114,13 @@ def runs_of(config: ComparisonConfig, args: DAIRConfig) -> Iterator[Run]:
     for seed in config.seeds:
         for name in config.methods:
             method, regularizer = COMPARED[name]
-            weight = (config.lambdas or {}).get(name, args.dair_lambda)
-            yield Run(
-                name,
-                seed,
-                derive(
-                    args,
-                    method=method,
-                    regularizer=regularizer,
-                    dair_lambda=weight,
-                    seed=seed,
-                    output_dir=str(Path(args.output_dir) / "runs" / f"{name}_seed{seed}"),
-                ),
-            )
+            own = (config.lambdas or {}).get(name, args.dair_lambda)
+            swept = config.lambda_sweep if method == "dair" and config.lambda_sweep else None
+            for weight in swept or [own]:
+                label = f"{name}_lambda{weight:g}" if swept else name
+                folder = Path(args.output_dir) / "runs" / f"{label}_seed{seed}"
+                changes = {"method": method, "regularizer": regularizer, "dair_lambda": weight, "seed": seed}
+                yield Run(label, seed, derive(args, **changes, output_dir=str(folder)))
 
 
 class Result(NamedTuple):
@@ -138,7 +145,7 @@ def compare(
     data: Mapping[str, str],
     notes: Sequence[str] = (),
 ) -> str:
-    """Execute the runs that are not finished, keep one JSON each, and write the table of all of them.
+    """Execute the runs that are not finished, keep one JSON each, write and print the table of all of them.
 
     Args:
         runs: What to run, in the order of the table.
@@ -151,7 +158,7 @@ def compare(
         notes: Lines below the table.
 
     Returns:
-        The table, in Markdown.
+        The table, in Markdown; on other processes than the main one "".
     """
     git_revision()  # kept from here on: the checkout may move while the runs take their hours
     records = []
@@ -168,7 +175,9 @@ def compare(
         records.append(record)
     if not PartialState().is_main_process:
         return ""
-    return write_comparison(folder, title, records, columns, notes)
+    table = write_comparison(folder, title, records, columns, notes)
+    print(f"\n{table}\n\nWritten to {folder}: comparison.md, .json, .png and one JSON a run.")
+    return table
 
 
 def _claim_folder(folder: Path, settings: str) -> None:
@@ -185,6 +194,27 @@ def _claim_folder(folder: Path, settings: str) -> None:
                 folder.rename(aside)
         write_text(note, settings + "\n")
     state.wait_for_everyone()
+
+
+def train_and_measure(trainer: DAIRTrainer, evaluate: Callable[[DAIRTrainer], Mapping[str, Any]]) -> Result:
+    """A run: train (from its last checkpoint, if it was killed), evaluate, save the model and its card.
+
+    Args:
+        trainer: Trains the run; it saves to its `args.output_dir`.
+        evaluate: The trained trainer -> metrics.
+
+    Returns:
+        The metrics and the seconds of training and evaluation.
+    """
+    start = time.perf_counter()
+    train_on(trainer)
+    trained = time.perf_counter()
+    metrics = evaluate(trainer)
+    seconds = {"training": trained - start, "evaluation": time.perf_counter() - trained}
+    trainer.save_model()
+    trainer.save_state()
+    trainer.create_model_card()
+    return Result(metrics, seconds)
 
 
 def train_on(trainer: DAIRTrainer) -> None:

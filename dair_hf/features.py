@@ -16,12 +16,13 @@ def feature_consistency(
 ) -> Tensor:
     """R of pairs as a divergence of what the model outputs for both views, nats per row.
 
-    Classes, logits `[M, C]`: the divergence of the two distributions. Sequences, logits `[M, T, V]`: the sum of the
-    divergences over the target positions that align by the "matching blocks" rule of `objective.align_targets`;
-    `logits[:, t]` must be what predicts `labels[:, t]` (shift decoder-only outputs first).
+    Classes, logits `[M, C]`: the divergence of the two distributions; one logit z, `[M]` or `[M, 1]`, is that of a
+    binary classifier, whose distribution is `(1 - s(z), s(z))` with the logistic `s`. Sequences, logits `[M, T, V]`:
+    the sum of the divergences over the target positions that align by the "matching blocks" rule of
+    `objective.align_targets`; `logits[:, t]` must be what predicts `labels[:, t]` (shift decoder-only outputs first).
 
     Args:
-        original: Logits of the original views, `[M, C]` or `[M, T, V]`.
+        original: Logits of the original views, `[M]`, `[M, C]` or `[M, T, V]`.
         augmented: Logits of the augmented views, of the same rank; T may differ.
         original_labels: `[M]` or `[M, T]`, -100 where there is no target.
         augmented_labels: Likewise.
@@ -41,13 +42,20 @@ def feature_consistency(
     if regularizer not in _DIVERGENCES:
         raise ValueError(f"regularizer={regularizer!r} compares no features; use one of {sorted(_DIVERGENCES)}")
     divergence = _DIVERGENCES[regularizer]
-    if original.ndim == 2:
+    if original.ndim < 3:
+        original, augmented = _class_logits(original), _class_logits(augmented)
         return divergence(full_precision(original).log_softmax(-1), full_precision(augmented).log_softmax(-1))
     rows, left, right = _aligned_positions(original_labels, augmented_labels)
     at_original = full_precision(original[rows, left]).log_softmax(-1)
     at_augmented = full_precision(augmented[rows, right]).log_softmax(-1)
     per_position = divergence(at_original, at_augmented)
     return per_position.new_zeros(len(original)).index_add(0, rows, per_position)
+
+
+def _class_logits(logits: Tensor) -> Tensor:
+    """`[M, C]` with C >= 2: a single logit z becomes (0, z), whose softmax is (1 - s(z), s(z))."""
+    single = logits.reshape(-1, 1) if logits.ndim == 1 else logits
+    return torch.nn.functional.pad(single, (1, 0)) if single.shape[-1] == 1 else single
 
 
 def _aligned_positions(original_labels: Tensor, augmented_labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:

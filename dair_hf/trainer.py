@@ -97,7 +97,7 @@ class DAIRTrainer(PairLoading):
         self.is_correct = is_correct
         self.references = references
         self.objective = objective
-        refuse_unsupported(args, kwargs, train_dataset, objective)
+        refuse_unsupported(args, kwargs, train_dataset, self.sample_loss, objective)
         if isinstance(train_dataset, TensorPairs) and not args.uses_partners:
             train_dataset = train_dataset.originals()
         sequences = self.sample_loss in (seq2seq_nll, causal_nll)

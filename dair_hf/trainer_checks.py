@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from dair_hf.config import DAIRConfig
-from dair_hf.sample_losses import SAMPLE_LOSSES, SampleLoss
+from dair_hf.sample_losses import SAMPLE_LOSSES, SampleLoss, huber, squared_error
 from dair_hf.sampling import EpochPairs
 from dair_hf.tensor_pairs import TensorPairs
 
@@ -49,12 +49,19 @@ def dropout_rates(model: Any) -> dict[str, float]:
     return {name: rate for name, rate in rates.items() if rate > 0}
 
 
-def refuse_unsupported(args: DAIRConfig, kwargs: Mapping[str, Any], train_dataset: Any, objective: Any = None) -> None:
+def refuse_unsupported(
+    args: DAIRConfig, kwargs: Mapping[str, Any], train_dataset: Any, sample_loss: SampleLoss, objective: Any = None
+) -> None:
     """Refuse settings that cannot hold together with pairs; the message names both and the remedy.
 
     Raises:
         ValueError: For the first such combination.
     """
+    if args.uses_features and sample_loss in (squared_error, huber):
+        raise ValueError(
+            f"regularizer={args.regularizer!r} and sample_loss={sample_loss.__name__} cannot hold together: a "
+            "regression has no output distribution to compare; use a regularizer of the losses, sq or l1"
+        )
     if objective is not None:
         for name, is_set in (
             (f"gradient_accumulation_steps={args.gradient_accumulation_steps}", args.gradient_accumulation_steps > 1),

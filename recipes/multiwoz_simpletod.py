@@ -16,7 +16,6 @@ both views and CM come out as one table. Finished runs are kept as JSON and not 
 from __future__ import annotations
 
 import functools
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +25,8 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from dair_hf import DAIRConfig, DAIRTrainer, DataError, EpochPairs
-from dair_hf.arguments import parse_arguments
+from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs
+from dair_hf.arguments import parse_arguments, run_recipe
 from dair_hf.augment.entities import EntityAugmenter, redraw
 from dair_hf.comparison import (
     ComparisonConfig,
@@ -160,7 +159,7 @@ def main() -> None:
     base_rows = [dialogs.train] if dialogs.pretrain is None else [dialogs.train, dialogs.pretrain]
     tokenizer = load_tokenizer(model) if model.model_name_or_path else tokenizer_for(base_rows, data)
     check_pairs(data, dialogs, tokenizer, Path(args.output_dir))
-    table = compare(
+    compare(
         list(runs_of(comparison, args)),
         lambda run: train_and_evaluate(run, model, tokenizer, dialogs, data),
         Path(args.output_dir),
@@ -170,12 +169,7 @@ def main() -> None:
         {"train": dialogs.train._fingerprint, "test": dialogs.test._fingerprint},
         [f"Joint goal accuracy preset `{data.preset}`; lambda {args.dair_lambda:g} ({args.lambda_unit})."],
     )
-    if table:
-        print(f"\n{table}\n\nWritten to {args.output_dir}: comparison.md, .json, .png and one JSON a run.")
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except DataError as error:
-        sys.exit(f"error: {error}")
+    run_recipe(main)

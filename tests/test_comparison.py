@@ -232,3 +232,34 @@ def test_train_on_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:
 
 def test_default_arguments_can_be_derived() -> None:
     assert derive(DAIRConfig("out", use_cpu=True)).method == "dair"
+
+
+def test_a_sweep_runs_each_lambda_of_what_has_a_regularizer(tmp_path: Path) -> None:
+    config = ComparisonConfig(["erm", "dair", "kl"], None, [0], [0.5, 10.0])
+    runs = list(runs_of(config, DAIRConfig(str(tmp_path), use_cpu=True)))
+    found = [(run.name, run.args.method, run.args.regularizer, run.args.dair_lambda) for run in runs]
+    assert found == [
+        ("erm_seed0", "erm", "sq", 0.5),
+        ("dair_lambda0.5_seed0", "dair", "sq", 0.5),
+        ("dair_lambda10_seed0", "dair", "sq", 10.0),
+        ("kl_lambda0.5_seed0", "dair", "kl", 0.5),
+        ("kl_lambda10_seed0", "dair", "kl", 10.0),
+    ]
+    assert runs[1].args.output_dir == str(tmp_path / "runs" / "dair_lambda0.5_seed0")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lambdas": {"kl": 1.0}, "lambda_sweep": [1.0]}, "lambdas and lambda_sweep are both given"),
+        ({"lambda_sweep": [1.0, 1.0]}, "holds an entry twice"),
+    ],
+)
+def test_a_sweep_that_contradicts_itself_is_refused(settings: dict, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        ComparisonConfig(methods=["dair", "kl"], **settings)
+
+
+def test_environment_baselines_train_on_both_views(tmp_path: Path) -> None:
+    runs = runs_of(ComparisonConfig(["irm", "rex", "dro"]), DAIRConfig(str(tmp_path), use_cpu=True))
+    assert [(run.method, run.args.method) for run in runs] == [("irm", "da"), ("rex", "da"), ("dro", "da")]

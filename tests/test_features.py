@@ -71,3 +71,21 @@ def test_a_regularizer_of_losses_is_refused() -> None:
     labels = torch.zeros(1, dtype=torch.long)
     with pytest.raises(ValueError, match=r"regularizer='sq' compares no features; use one of \['js', 'kl'\]"):
         feature_consistency(torch.ones(1, 2), torch.ones(1, 2), labels, labels, "sq")
+
+
+@pytest.mark.parametrize("regularizer", ["kl", "js"])
+@pytest.mark.parametrize("shape", [(4,), (4, 1)])
+def test_one_logit_is_a_binary_classifier(regularizer: str, shape: tuple[int, ...]) -> None:
+    original = torch.tensor([2.0, -1.0, 0.3, 0.0], dtype=torch.float64)
+    augmented = torch.tensor([-0.5, -1.0, 3.0, 1.0], dtype=torch.float64)
+    p, q = (1 / (1 + np.exp(-values.numpy())) for values in (original, augmented))
+
+    def kl(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return a * np.log(a / b) + (1 - a) * np.log((1 - a) / (1 - b))
+
+    middle = (p + q) / 2
+    expected = kl(p, q) if regularizer == "kl" else 0.5 * kl(p, middle) + 0.5 * kl(q, middle)
+    labels = torch.zeros(4, dtype=torch.long)
+    found = feature_consistency(original.reshape(shape), augmented.reshape(shape), labels, labels, regularizer)
+    assert found.numpy() == pytest.approx(expected, abs=1e-12)
+    assert found[0] > 0.1 and found[1].abs() < 1e-12

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.tensor_pairs import TensorPairs
 from tests.fixtures import points
 
@@ -91,3 +92,10 @@ def test_data_loader_workers_see_every_epoch(tmp_path: Path) -> None:
     assert torch.equal(points.weights(made), points.weights(plain))
     with pytest.raises(ValueError, match="persistent_workers=True would keep showing the first epoch's partners"):
         points.trainer(tmp_path, data, dataloader_num_workers=1, dataloader_persistent_workers=True)
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber"])
+def test_a_regression_has_no_distribution_to_compare(tmp_path: Path, loss: str) -> None:
+    args = DAIRConfig(str(tmp_path), regularizer="kl", use_cpu=True)
+    with pytest.raises(ValueError, match="a regression has no output distribution to compare"):
+        DAIRTrainer(points.model(), args, train_dataset=points.pairs(4), sample_loss=loss)

@@ -34,7 +34,7 @@ FLOORS = (
     {"pair_loss", "term_sums", "pair_views", "model_card", "trainer_checks"},
     {"pair_predictor", "pair_loading", "batch_objectives", "tensor_views"},
     {"trainer"},
-    {"report", "plots", "selection"},
+    {"report", "plots", "selection", "claims", "experiments"},
     {"comparison"},
     {"search", "ledger"},
 )
