@@ -1,0 +1,442 @@
+"""The paper's theory as small problems that are solved exactly: two toys, a bound, and how R_sq compares with R_l1.
+
+**Linear toy.** `y = theta . x + e` with `x ~ N(0, sx^2 I_d)`, `e ~ N(0, se^2)`. Beside `x` the model sees a shortcut of
+k features: `s = y u` in training, `s~ = a y u + n` with `n ~ N(0, sn^2 I_k)` in the partners, 0 at test. The model
+`f = w_x . x + w_s . s` is invariant where `w_s = 0`; the best such model is `(theta, 0)`, in one dimension (1, 0).
+
+The optimum of DA-ERM, that is of `E[1/2 (y - f(x, s))^2 + 1/2 (y - f(x, s~))^2]`: write `b = u . w_s` and
+`c = (1 + a) / 2`, the mean of what the two views multiply `y u` with. Setting the derivative in `w_x` to 0 gives
+`w_x = (1 - c b) theta`. With it the residuals of the views are
+
+    -(1 - a) / 2 * b theta.x + (1 - b) e        and        (1 - a) / 2 * b theta.x + (1 - a b) e - w_s . n
+
+so that, with `S = sx^2 |theta|^2`, the objective is half of
+`(1 - a)^2 / 2 b^2 S + ((1 - b)^2 + (1 - a b)^2) se^2 + sn^2 |w_s|^2`. Of all `w_s` with the same `b` the shortest is
+`b u / |u|^2`. What is left is a parabola in `b`, whose minimum is
+
+    b = 2 (1 + a) se^2 / ((1 - a)^2 S + 2 (1 + a^2) se^2 + 2 sn^2 / |u|^2)
+    w_x = (1 - (1 + a) / 2 * b) theta,    w_s = b u / |u|^2
+
+The paper prints the denominator with `sx` in the place of one `sx^2`; the units of the two sides then differ (with
+`sx = 1` the value does not). With the paper's numbers `(w_x, w_s) = (0.477, 0.698)`: never (1, 0) unless `se = 0` or
+`a = -1`, whatever the amount of data.
+
+**Logistic toy.** `x ~ N(0, sx^2)`, `P(y = 1 | x) = sigmoid(x)`; with `z = 2 y - 1` the shortcut is `z + t1` in
+training, `z + t1 + t2` in the partners and `-z` at test.
+
+Everything is float64 on the CPU. Source: Huang et al., "Robustness through Data Augmentation Loss Consistency", TMLR
+2022, sections on the toy examples and appendix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from dair_hf.errors import DataError
+from dair_hf.objective import (
+    PairTerms,
+    absolute_consistency,
+    gradient_weights,
+    pair_objective,
+    squared_root_consistency,
+)
+
+# The logistic toy's lambdas and the paper's numbers of iterations.
+PAPER_ITERATIONS = {0.5: 81, 1: 91, 2: 89, 5: 102, 10: 108, 100: 152, 1_000: 196, 10_000: 803}
+
+
+@dataclass(frozen=True)
+class LinearToy:
+    """Parameters of the linear toy; the defaults are the paper's, whose `N(m, v)` gives variances.
+
+    Attributes:
+        theta: `[d]`, how the target depends on x.
+        shortcut: u, `[k]`, how the shortcut depends on the target.
+        x_std: sx.
+        noise_std: se.
+        augmented_scale: a.
+        augmented_std: sn.
+
+    Raises:
+        DataError: `theta` or `shortcut` is empty or 0, or a deviation is negative or no number.
+
+    Example:
+        >>> da_optimum(LinearToy()).round(decimals=3)
+        tensor([0.4770, 0.6980], dtype=torch.float64)
+    """
+
+    theta: tuple[float, ...] = (1.0,)
+    shortcut: tuple[float, ...] = (1.0,)
+    x_std: float = 1.0
+    noise_std: float = 0.5
+    augmented_scale: float = 0.5
+    augmented_std: float = math.sqrt(0.1)
+
+    def __post_init__(self) -> None:
+        for name in ("theta", "shortcut"):
+            if not any(getattr(self, name)):
+                raise DataError(f"{name}={getattr(self, name)} must hold a number other than 0")
+        for name in ("x_std", "noise_std", "augmented_std"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise DataError(f"{name}={getattr(self, name)} must be a finite number, 0 or more")
+
+    @property
+    def invariant(self) -> Tensor:
+        """`(theta, 0)`, the best model that does not look at the shortcut, `[d + k]`."""
+        return torch.tensor([*self.theta, *(0.0 for _ in self.shortcut)], dtype=torch.float64)
+
+
+class PairSample(NamedTuple):
+    """Rows of a toy in both views.
+
+    Attributes:
+        original: Features, `[n, p]` float64.
+        augmented: Features of the partners, `[n, p]`.
+        targets: `[n]`; real in the linear toy, 0 and 1 in the logistic one.
+    """
+
+    original: Tensor
+    augmented: Tensor
+    targets: Tensor
+
+
+def da_optimum(toy: LinearToy) -> Tensor:
+    """The optimum of DA-ERM in closed form, as derived in the docstring of this module.
+
+    Args:
+        toy: The toy.
+
+    Returns:
+        `(w_x, w_s)`, `[d + k]` float64.
+
+    Example:
+        >>> da_optimum(LinearToy(noise_std=0.0)).tolist()
+        [1.0, 0.0]
+    """
+    theta, shortcut = (torch.tensor(part, dtype=torch.float64) for part in (toy.theta, toy.shortcut))
+    a, noise = toy.augmented_scale, toy.noise_std**2
+    signal = toy.x_std**2 * theta.square().sum()
+    length = shortcut.square().sum()
+    b = 2 * (1 + a) * noise / ((1 - a) ** 2 * signal + 2 * (1 + a * a) * noise + 2 * toy.augmented_std**2 / length)
+    return torch.cat([(1 - (1 + a) / 2 * b) * theta, b * shortcut / length])
+
+
+def sample_linear(toy: LinearToy, count: int = 10_000, seed: int = 0, exact_moments: bool = True) -> PairSample:
+    """Rows of the linear toy.
+
+    Args:
+        toy: The toy.
+        count: n, rows.
+        seed: Seed of the draws.
+        exact_moments: Rotate and scale the standard normal draws of `x`, `e` and `n` so that the sample's second
+            moments are the distribution's. What depends on second moments alone, as least squares does, is then free of
+            sampling error, which for 10,000 plain rows is about 0.01 and hides the third digit.
+
+    Returns:
+        Features `(x, s)` `[n, d + k]` and targets `[n]`.
+
+    Raises:
+        DataError: Too few rows for the moments.
+
+    Example:
+        >>> rows = sample_linear(LinearToy(), count=100)
+        >>> round(rows.targets.square().mean().item(), 9)
+        1.25
+    """
+    theta, shortcut = np.array(toy.theta), np.array(toy.shortcut)
+    d, k = len(theta), len(shortcut)
+    if count <= d + k + 1:
+        raise DataError(f"count={count}; the linear toy in {d} + {k} dimensions needs more than {d + k + 1} rows")
+    draws = np.random.default_rng(seed).standard_normal((count, d + 1 + k))
+    if exact_moments:
+        # draws^T draws / n = L L^T; dividing by L^T leaves the identity.
+        draws = np.linalg.solve(np.linalg.cholesky(draws.T @ draws / count), draws.T).T
+    x, noise, jitter = toy.x_std * draws[:, :d], toy.noise_std * draws[:, d], toy.augmented_std * draws[:, d + 1 :]
+    y = x @ theta + noise
+    spurious = y[:, None] * shortcut
+    views = np.hstack([x, spurious]), np.hstack([x, toy.augmented_scale * spurious + jitter]), y
+    return PairSample(*(torch.from_numpy(view) for view in views))
+
+
+def squared_losses(sample: PairSample, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """`l_i = (y_i - f(x_i, s_i))^2` of both views.
+
+    Args:
+        sample: Rows of the linear toy.
+        weights: `[p]`.
+
+    Returns:
+        `(l, l~)`, each `[n]`, in squared units of the target.
+    """
+    return (
+        (sample.targets - sample.original @ weights).square(),
+        (sample.targets - sample.augmented @ weights).square(),
+    )
+
+
+def fit_da(sample: PairSample, weight_decay: float = 0.0) -> Tensor:
+    """DA-ERM on a sample, by its normal equations: argmin of the mean objective plus `weight_decay |w|^2`.
+
+    Args:
+        sample: Rows of the linear toy.
+        weight_decay: >= 0.
+
+    Returns:
+        `[p]` float64.
+    """
+    moments = (sample.original.T @ sample.original + sample.augmented.T @ sample.augmented) / 2
+    with_target = (sample.original + sample.augmented).T @ sample.targets / 2
+    count, size = sample.original.shape
+    return torch.linalg.solve(moments / count + weight_decay * torch.eye(size).double(), with_target / count)
+
+
+def fit_dair(sample: PairSample, dair_lambda: float, starts: Sequence[Tensor] | None = None) -> Tensor:
+    """DAIR-SQ on a sample of the linear toy, by L-BFGS on the whole sample: the best of several starts.
+
+    R makes the objective non-convex: beside the invariant model there is the *mirrored* one, whose residuals on the two
+    views are nearly opposite, so that R is nearly as small. Where the target is noisy, descent from the optimum of
+    DA-ERM may end there, though the invariant model is better for any large lambda. From 0, where both views have the
+    same losses, it does not.
+
+    Args:
+        sample: Rows of the linear toy.
+        dair_lambda: Weight of R, >= 0, pair units; 0 is DA-ERM.
+        starts: Where to start, each `[p]`; None: the optimum of DA-ERM, and 0.
+
+    Returns:
+        The weights with the lowest objective, `[p]` float64.
+
+    Example:
+        >>> fit_dair(sample_linear(LinearToy(), count=1000), 0.0).round(decimals=3)
+        tensor([0.4770, 0.6980], dtype=torch.float64)
+    """
+    if starts is None:
+        da = fit_da(sample)
+        starts = (da, torch.zeros_like(da))
+    found = [_minimize(sample, dair_lambda, start) for start in starts]
+    return min(found, key=lambda weights: _dair_objective(sample, dair_lambda, weights).item())
+
+
+def rmse_at_test(toy: LinearToy, weights: Tensor) -> float:
+    """Root mean squared error of a linear model at test, where the shortcut is 0: `sqrt(sx^2 |theta - w_x|^2 + se^2)`.
+
+    Args:
+        toy: The toy.
+        weights: `[d + k]`.
+
+    Returns:
+        Units of the target. `se` at best.
+    """
+    theta = torch.tensor(toy.theta, dtype=torch.float64)
+    distance = (weights[: len(theta)] - theta).square().sum().item()
+    return math.sqrt(toy.x_std**2 * distance + toy.noise_std**2)
+
+
+def consistency_and_bound(
+    sample: PairSample, weights: Tensor, invariant: Tensor, dair_lambda: float
+) -> tuple[float, float]:
+    """Mean R_sq at some weights, and what it cannot exceed at the optimum: `mean(l + l~ at invariant) / (2 lambda)`.
+
+    At the optimum `f <= f(invariant) = mean(l + l~) / 2`, as R is 0 where the losses of all pairs agree, and `f` is at
+    least `lambda * mean R`.
+
+    Args:
+        sample: Rows of the linear toy.
+        weights: The optimum, `[p]`.
+        invariant: A model that does not look at the shortcut, `[p]`.
+        dair_lambda: > 0.
+
+    Returns:
+        Mean R_sq and the bound, squared units of the target.
+
+    Raises:
+        DataError: lambda is not above 0, or the losses of the "invariant" model differ between the views.
+    """
+    if not dair_lambda > 0:
+        raise DataError(f"dair_lambda={dair_lambda}; the bound holds for a lambda above 0")
+    original, augmented = squared_losses(sample, invariant)
+    if (original - augmented).abs().max() > 1e-9 * original.max():
+        raise DataError("the model given as invariant has different losses on the two views; set its w_s to 0")
+    found = squared_root_consistency(*squared_losses(sample, weights)).mean()
+    return found.item(), (original + augmented).mean().item() / (2 * dair_lambda)
+
+
+def consistency_gap(losses: Tensor) -> Tensor:
+    """`R_l1 - R_sq = 2 min(sqrt l, sqrt l~) |sqrt l - sqrt l~|` for all pairs of some losses, epsilon being 0.
+
+    It is never negative, and 0 only where one loss is 0 or both are equal.
+
+    Args:
+        losses: `[G]`, >= 0.
+
+    Returns:
+        `[G, G]`.
+
+    Example:
+        >>> consistency_gap(torch.tensor([0.0, 1.0, 4.0]))
+        tensor([[0., 0., 0.],
+                [0., 0., 2.],
+                [0., 2., 0.]])
+    """
+    original, augmented = losses[:, None], losses[None, :]
+    return absolute_consistency(original, augmented) - squared_root_consistency(original, augmented, epsilon=0.0)
+
+
+def sample_logistic(
+    count: int = 10_000, seed: int = 0, x_std: float = 1.0, t1_std: float = 1.0, t2_std: float = 1.0
+) -> PairSample:
+    """Rows of the logistic toy. The paper leaves the three deviations open; all are 1 here.
+
+    Args:
+        count: n, rows.
+        seed: Seed of the draws.
+        x_std: sx.
+        t1_std: Deviation of `t1`, which both views share.
+        t2_std: Deviation of `t2`, which the partner has on top.
+
+    Returns:
+        Features `(x, s)` `[n, 2]`, targets 0 and 1 `[n]`.
+
+    Example:
+        >>> rows = sample_logistic(count=5)
+        >>> bool((rows.original[:, 0] == rows.augmented[:, 0]).all())
+        True
+    """
+    random = np.random.default_rng(seed)
+    x = random.normal(0.0, x_std, count)
+    y = (random.random(count) < 1 / (1 + np.exp(-x))).astype(np.float64)
+    spurious = 2 * y - 1 + random.normal(0.0, t1_std, count)
+    others = spurious + random.normal(0.0, t2_std, count)
+    return PairSample(*(torch.from_numpy(v) for v in (np.stack([x, spurious], 1), np.stack([x, others], 1), y)))
+
+
+class AdamPath(NamedTuple):
+    """What Adam did for each of L lambdas.
+
+    Attributes:
+        gradient_norms: `[steps + 1, L]`, Euclidean, before each step and after the last.
+        weights: `[L, 2]`, `(w_x, w_s)` at the end.
+    """
+
+    gradient_norms: Tensor
+    weights: Tensor
+
+    def iterations(self, tolerance: float = 1e-7) -> list[int | None]:
+        """Steps of each lambda until the gradient norm was first below `tolerance`; None: it never was."""
+        below = self.gradient_norms < tolerance
+        first = below.int().argmax(0).tolist()
+        return [step if reached else None for step, reached in zip(first, below.any(0).tolist(), strict=True)]
+
+
+def train_logistic(
+    sample: PairSample,
+    lambdas: Sequence[float],
+    learning_rate: float = 1.0,
+    tolerance: float = 1e-7,
+    max_steps: int = 2_000,
+) -> AdamPath:
+    """Train the logistic toy with DAIR-SQ for several lambdas, by Adam on the whole sample, until all have converged.
+
+    The paper says "Adam until the gradient norm is below 1e-7" and no more. A start at 0, Adam's default decay rates
+    and a learning rate of 1 give its shape: more iterations for a larger lambda, three times as many at 10,000. Its
+    absolute numbers (81 at lambda 0.5) cannot be had under that rule: with the decay rate 0.9 of the momentum an error
+    shrinks in the long run by no more than sqrt(0.9) a step, so that from 1 to 1e-7 takes about 300. They agree, but
+    for the last, within a third with the steps until the *squared* norm is below 1e-7 (`iterations(10 ** -3.5)`).
+
+    Args:
+        sample: Rows of the logistic toy.
+        lambdas: L weights of R, pair units.
+        learning_rate: Of Adam, constant.
+        tolerance: Training ends when the gradient norm of every lambda has been below this.
+        max_steps: Or after so many steps.
+
+    Returns:
+        Gradient norms and weights. The lambdas do not touch each other: Adam works entry by entry.
+
+    Raises:
+        DataError: No lambda, or a negative one.
+
+    Example:
+        >>> path = train_logistic(sample_logistic(count=200), [0.5, 10_000])
+        >>> first, last = path.iterations()
+        >>> first < last
+        True
+    """
+    if not lambdas or min(lambdas) < 0:
+        raise DataError(f"lambdas={list(lambdas)}; give at least one, none of them negative")
+    weight_of_r = torch.tensor(list(lambdas), dtype=torch.float64)
+    # With z = +-1 the loss of a row is softplus(-z w . (x, s)), so z is multiplied in once.
+    sign = (2 * sample.targets - 1)[:, None]
+    original, augmented = sign * sample.original, sign * sample.augmented
+    weights = torch.nn.Parameter(torch.zeros(2, len(lambdas), dtype=torch.float64))
+    optimizer = torch.optim.Adam([weights], lr=learning_rate)
+    norms: list[Tensor] = []
+    reached = torch.zeros(len(lambdas), dtype=torch.bool)
+    for step in range(max_steps + 1):
+        weights.grad = _logistic_gradient(original, augmented, weights.detach(), weight_of_r)
+        norms.append(weights.grad.norm(dim=0))
+        reached |= norms[-1] < tolerance
+        if reached.all() or step == max_steps:
+            break
+        optimizer.step()
+    return AdamPath(torch.stack(norms), weights.detach().T.contiguous())
+
+
+def logistic_accuracy(path: AdamPath, sample: PairSample) -> list[float]:
+    """Accuracy at test, where the shortcut is `-z`, of the model of each lambda on the rows of `sample`.
+
+    Args:
+        path: Trained models.
+        sample: Rows of the logistic toy, of which `x` and the targets are taken.
+
+    Returns:
+        L shares.
+    """
+    sign = 2 * sample.targets - 1
+    logits = torch.stack([sample.original[:, 0], -sign], dim=1) @ path.weights.T
+    return (logits.sign() == sign[:, None]).double().mean(0).tolist()
+
+
+def _logistic_gradient(original: Tensor, augmented: Tensor, weights: Tensor, dair_lambda: Tensor) -> Tensor:
+    """Gradient of the mean of f, `[2, L]`: `mean_i (c_i grad l_i + c~_i grad l~_i)`."""
+    margins, others = original @ weights, augmented @ weights
+    factor, other_factor = gradient_weights(softplus(-margins), softplus(-others), dair_lambda, "sq")
+    # The derivative of softplus(-m) in m is -sigmoid(-m).
+    slopes, other_slopes = -torch.sigmoid(-margins) * factor, -torch.sigmoid(-others) * other_factor
+    return (original.T @ slopes + augmented.T @ other_slopes) / len(original)
+
+
+def _dair_objective(sample: PairSample, dair_lambda: float, weights: Tensor) -> Tensor:
+    original, augmented = squared_losses(sample, weights)
+    paired = torch.ones_like(sample.targets, dtype=torch.bool)
+    terms = PairTerms(original, augmented, squared_root_consistency(original, augmented), paired)
+    return pair_objective(terms, "dair", dair_lambda).mean()
+
+
+def _minimize(sample: PairSample, dair_lambda: float, start: Tensor) -> Tensor:
+    weights = start.detach().clone().requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [weights],
+        max_iter=500,
+        tolerance_grad=1e-10,
+        tolerance_change=1e-14,
+        history_size=20,
+        line_search_fn="strong_wolfe",
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = _dair_objective(sample, dair_lambda, weights)
+        value.backward()
+        return value
+
+    optimizer.step(closure)
+    return weights.detach()
