@@ -24,7 +24,7 @@ CLAIM_KEYS = {
 GROUP_KEYS = (CLAIM_KEYS - {"paper", "other", "relation"}) | {"claims"}
 OTHER_KEYS = {"experiment", "where", "metric"}
 BETTER = ("higher", "lower", "neither")
-RELATIONS = ("above", "below", "near")
+RELATIONS = ("above", "below", "near", "not_above")
 
 
 class Figure(NamedTuple):
@@ -72,7 +72,7 @@ class Claim:
         tolerance: A difference up to this one counts as none, in printed units.
         scale: What our metric is multiplied with, such as 100 for percentages.
         digits: Digits after the point where no figure sets them.
-        relation: "above", "below" or "near": how our value stands to that of `other`.
+        relation: "above", "below", "near" or "not_above": how our value stands to that of `other`.
         other: The value it is compared with.
         deviations: What differs from the paper's setup.
     """

@@ -27,8 +27,9 @@ with a tolerance of its own says so. Outside, a row says *better* or *worse*, or
 In brackets: d and the bound it is held against.
 
 A sentence instead of a figure is a relation between two of our own values, d their difference: it *holds* where d has
-the right sign and is beyond two standard errors, is *undecided* inside them, and else *does not hold*. "near" holds
-inside two standard errors or the row's tolerance. Standard deviations are over seeds, with n - 1."""
+the right sign and is beyond two standard errors, is *undecided* inside them, and else *does not hold*. "About" holds
+inside two standard errors or the row's tolerance, "not above" unless d is beyond two standard errors. Standard
+deviations are over seeds, with n - 1."""
 
 # What the summary counts, in its order.
 KINDS = ("inside", "better", "worse", "differs", "holds", "undecided", "does not hold", "undefined", "not run")
@@ -119,7 +120,7 @@ def judge_relation(ours: Sample, other: Sample, relation: str, tolerance: float,
     Args:
         ours: The one.
         other: The other.
-        relation: "above", "below" or "near".
+        relation: "above", "below", "near" or "not_above".
         tolerance: For "near": a difference up to this one counts as none.
         digits: Digits after the point.
 
@@ -129,7 +130,9 @@ def judge_relation(ours: Sample, other: Sample, relation: str, tolerance: float,
     difference = ours.mean - other.mean
     bound = 2 * math.hypot(ours.std / math.sqrt(ours.seeds), other.std / math.sqrt(other.seeds))
     one = min(ours.seeds, other.seeds) == 1
-    if relation == "near":
+    if relation == "not_above":
+        kind = "holds" if difference <= bound + SLACK else "does not hold"
+    elif relation == "near":
         bound = max(bound, tolerance)
         kind = "holds" if abs(difference) <= bound + SLACK else "does not hold"
     else:
@@ -186,7 +189,7 @@ def _verdict_on(claim: Claim, found: Sequence[tuple[str, Sample, Sample]]) -> Ve
         kind, words = judge_figure(ours, figure or Figure(0, None, 0), claim.paper_runs, claim.better, claim.tolerance)
         return Verdict(kind, _show(ours, claim.decimals), words)
     # Several metrics: the relation holds where it holds for each. The row shows the one that speaks most against it.
-    sign = {"above": 1, "below": -1, "near": 0}[claim.relation]
+    sign = {"above": 1, "below": -1, "near": 0, "not_above": -1}[claim.relation]
     gaps = [ours.mean - other.mean for _, ours, other in found]
     weakest = min(range(len(found)), key=lambda index: sign * gaps[index] if sign else -abs(gaps[index]))
     name, ours, other = found[weakest]

@@ -113,7 +113,7 @@ def test_a_relation_compares_two_sources(tmp_path: Path) -> None:
         ({"scale": True}, "scale=True has the wrong type"),
         ({"where": ["method"]}, "where=.* has the wrong type"),
         ({"better": "up"}, "better='up' is unknown; use higher, lower, neither"),
-        ({"relation": "over", "other": {}}, "relation='over' is unknown; use above, below, near"),
+        ({"relation": "over", "other": {}}, "relation='over' is unknown; use above, below, near, not_above"),
         ({"relation": "above"}, "`relation` and `other` belong together"),
         ({"other": {}}, "`relation` and `other` belong together"),
         ({"relation": "above", "other": {"metrics": "x"}}, "claim adv.erm: other: unknown key 'metrics'"),

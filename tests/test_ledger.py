@@ -89,6 +89,9 @@ def test_tolerance_of_a_row() -> None:
         (1.21, "below", "does not hold"),
         (1.19, "near", "holds"),
         (1.21, "near", "does not hold"),
+        (1.19, "not_above", "holds"),
+        (0.5, "not_above", "holds"),
+        (1.21, "not_above", "does not hold"),
     ],
 )
 def test_relations(mean: float, relation: str, kind: str) -> None:
@@ -102,6 +105,8 @@ def test_relations_of_one_seed() -> None:
     assert judge_relation(other, one, "above", 0, 2)[0] == "does not hold"
     assert judge_relation(one, one, "above", 0, 2)[0] == "does not hold"
     assert judge_relation(one, one, "near", 0, 2)[0] == "holds"
+    assert judge_relation(one, one, "not_above", 0, 2)[0] == "holds"
+    assert judge_relation(one, other, "not_above", 0, 2)[0] == "does not hold"
     assert judge_relation(one, other, "near", 0.1, 2)[0] == "holds"
     assert judge_relation(one, other, "near", 0.09, 2)[0] == "does not hold"
 
