@@ -15,7 +15,7 @@ from dair_hf.errors import DataError
 from dair_hf.files import read_json
 
 SECTION_KEYS = {"section", "notes", "plots", "groups"}
-PLOT_KEYS = {"file", "caption"}
+PLOT_KEYS = {"file", "caption", "draw"}
 # What a claim may say; a group may say it for all of its claims, but for `id`, `paper`, `other` and `relation`.
 CLAIM_KEYS = {
     "id", "setup", "method", "quantity", "paper", "paper_runs", "better", "tolerance", "scale", "digits",
@@ -105,19 +105,33 @@ class Claim:
         return self.digits if figure is None else figure.decimals
 
 
+class Plot(NamedTuple):
+    """A plot that a section shows.
+
+    Attributes:
+        file: Its PNG, below the results.
+        caption: What it shows.
+        draw: How it is drawn from the records (`dair_hf.ledger_plots`); None where a recipe draws it.
+    """
+
+    file: str
+    caption: str
+    draw: Mapping[str, Any] | None = None
+
+
 class Section(NamedTuple):
     """A section of the paper.
 
     Attributes:
         title: Its heading.
         notes: Paragraphs above its table.
-        plots: (file below the results, caption) of the plots that are shown where they exist.
+        plots: Its plots, shown where their files exist.
         claims: Its claims.
     """
 
     title: str
     notes: list[str]
-    plots: list[tuple[str, str]]
+    plots: list[Plot]
     claims: list[Claim]
 
 
@@ -172,8 +186,7 @@ def read_claims(path: Path) -> list[Section]:
         place = f"{path}: section {entry['section']!r}"
         plots = []
         for plot in _list(entry.get("plots", []), f"{place}: plots"):
-            plot = _keys(plot, PLOT_KEYS, PLOT_KEYS, f"{place}: plot")
-            plots.append((plot["file"], plot["caption"]))
+            plots.append(Plot(**_keys(plot, PLOT_KEYS, {"file", "caption"}, f"{place}: plot")))
         claims = []
         for group in _list(entry["groups"], f"{place}: groups"):
             group = _keys(group, GROUP_KEYS, {"id", "claims"}, f"{place}: group")
@@ -322,7 +335,7 @@ def select(records: Sequence[Record], where: Mapping[str, Any], claim: str) -> l
     """
     found: dict[int, Record] = {}
     for record in records:
-        if all(_value_at(record, path, claim) == value for path, value in where.items()):
+        if all(value_at(record, path, claim) == value for path, value in where.items()):
             seed = record.content["seed"]
             if seed in found:
                 raise DataError(
@@ -333,7 +346,12 @@ def select(records: Sequence[Record], where: Mapping[str, Any], claim: str) -> l
     return [found[seed] for seed in sorted(found)]
 
 
-def _value_at(record: Record, path: str, claim: str) -> Any:
+def value_at(record: Record, path: str, claim: str) -> Any:
+    """What stands in a record under a dotted path.
+
+    Raises:
+        DataError: Nothing does; the message holds the claim and the record's file.
+    """
     value: Any = record.content
     for part in path.split("."):
         if not isinstance(value, Mapping) or part not in value:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from dair_hf.claims import Claim, Figure, Record, Section, Source, metric_of, read_claims, read_records, select
 from dair_hf.errors import DataError
 from dair_hf.files import write_text
+from dair_hf.ledger_plots import draw_plots
 
 RULES = """\
 Generated from `claims.yaml` and the JSON of each run by `make results`; do not edit.
@@ -189,16 +190,22 @@ def _verdict_on(claim: Claim, found: Sequence[tuple[str, Sample, Sample]]) -> Ve
         kind, words = judge_figure(ours, figure or Figure(0, None, 0), claim.paper_runs, claim.better, claim.tolerance)
         return Verdict(kind, _show(ours, claim.decimals), words)
     # Several metrics: the relation holds where it holds for each. The row shows the one that speaks most against it.
+    order = ("does not hold", "undecided", "holds")
     sign = {"above": 1, "below": -1, "near": 0, "not_above": -1}[claim.relation]
-    gaps = [ours.mean - other.mean for _, ours, other in found]
-    weakest = min(range(len(found)), key=lambda index: sign * gaps[index] if sign else -abs(gaps[index]))
-    name, ours, other = found[weakest]
+
+    def support(entry: tuple[str, Sample, Sample]) -> tuple[int, float]:
+        gap = entry[1].mean - entry[2].mean
+        kind, _ = judge_relation(entry[1], entry[2], claim.relation or "", claim.tolerance, claim.digits)
+        return order.index(kind), sign * gap if sign else -abs(gap)
+
+    name, ours, other = min(found, key=support)
     kind, words = judge_relation(ours, other, claim.relation, claim.tolerance, claim.digits)
     shown = f"{_show(ours, claim.digits)} against {_show(other, claim.digits)}"
     return Verdict(kind, f"{name}: {shown}" if len(found) > 1 else shown, words)
 
 
 def _show(sample: Sample, digits: int) -> str:
+    sample = sample._replace(mean=round(sample.mean, digits) + 0.0)  # no -0.00
     if sample.seeds == 1:
         return f"{sample.mean:.{digits}f}, n = 1"
     return f"{sample.mean:.{digits}f} ± {sample.std:.{digits}f}, n = {sample.seeds}"
@@ -234,9 +241,9 @@ def ledger(sections: Sequence[Section], results: Path) -> str:
         for claim, found in rows:
             name = f"{claim.setup}: {claim.method}, {claim.quantity}"
             lines.append(_row([name, claim.paper.replace("+-", "±"), found.ours, found.holds, claim.deviations]))
-        for file, caption in section.plots:
-            if (results / file).exists():
-                lines += ["", f"![{caption}]({file})"]
+        for plot in section.plots:
+            if (results / plot.file).exists():
+                lines += ["", f"![{plot.caption}]({plot.file})"]
     lines += ["", "## The runs behind it", "", *_runs_table(sections, results, records)]
     return "\n".join(lines) + "\n"
 
@@ -276,7 +283,7 @@ def _rule(columns: int) -> str:
 
 
 def write_ledger(results: Path) -> str:
-    """Read `claims.yaml` and the records in `results`, and write `RESULTS.md` beside them.
+    """Read `claims.yaml` and the records in `results`; draw the plots and write `RESULTS.md` beside them.
 
     Args:
         results: The folder.
@@ -287,7 +294,9 @@ def write_ledger(results: Path) -> str:
     Raises:
         DataError: The claims are faulty, or a record lacks what one names.
     """
-    text = ledger(read_claims(results / "claims.yaml"), results)
+    sections = read_claims(results / "claims.yaml")
+    draw_plots(sections, results)
+    text = ledger(sections, results)
     write_text(results / "RESULTS.md", text)
     return text
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dair_hf.claims import Claim, Figure, Source, metric_of, parse_figure, read_claims, read_records, select
+from dair_hf.claims import Claim, Figure, Plot, Source, metric_of, parse_figure, read_claims, read_records, select
 from dair_hf.errors import DataError
 
 
@@ -65,7 +65,7 @@ def group(*claims: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 def test_a_claim_has_what_its_group_says(tmp_path: Path) -> None:
     (section,) = read_claims(write(tmp_path, group(), notes=["A note."], plots=[{"file": "a.png", "caption": "A"}]))
-    assert (section.title, section.notes, section.plots) == ("4. Colored MNIST", ["A note."], [("a.png", "A")])
+    assert (section.title, section.notes, section.plots) == ("4. Colored MNIST", ["A note."], [Plot("a.png", "A")])
     where = {"method": "erm", "config.data.label_noise": 0.25}
     assert section.claims == [
         Claim(
@@ -161,6 +161,7 @@ def test_ids_are_unique_over_the_file(tmp_path: Path) -> None:
         ("claims: []", "unknown key 'claims'; use sections"),
         ("sections: [{section: 4, groups: []}]", "section and notes: found 4, a text is needed"),
         ("sections: [{section: a, groups: [], plots: [{file: x}]}]", "section 'a': plot: lacks caption"),
+        ("sections: [{section: a, groups: [], plots: [{file: x, caption: y, drawn: {}}]}]", "did you mean 'draw'"),
     ],
 )
 def test_faulty_files_are_named(tmp_path: Path, content: str, said: str) -> None:

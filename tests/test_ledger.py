@@ -199,6 +199,28 @@ def test_ledger_line_by_line(results: Path) -> None:
     ]
 
 
+def test_a_relation_must_hold_for_each_metric(results: Path) -> None:
+    """The metric with the smaller lead is certain, the other is not: the relation as a whole is undecided."""
+    claims = json.loads(json.dumps(CLAIMS))
+    wins = claims["sections"][0]["groups"][0]["claims"][-1]
+    wins["metric"], wins["digits"] = ["sure", "vague"], 0
+    (results / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
+    values = {("erm", 0): (0.1, 0.0), ("erm", 1): (0.1, 0.6), ("dair", 0): (0.2, 0.5)}
+    for (method, seed), (sure, vague) in values.items():
+        path = results / "adv" / f"{method}_seed{seed}.json"
+        record = json.loads(path.read_text())
+        record["metrics"] |= {"sure": sure, "vague": vague}
+        path.write_text(json.dumps(record))
+    row = next(line for line in write_ledger(results).splitlines() if "DAIR above ERM" in line)
+    # 50 against 30 with a standard error of 30: 20 is inside 60. The other: 20 against 10, both without deviation.
+    assert "| vague: 50, n = 1 against 30 ± 42, n = 2 | one seed: undecided (+20, bound 60) |" in row
+
+
+def test_no_negative_zero() -> None:
+    assert module._show(Sample(-1e-9, 0, 1), 3) == "0.000, n = 1"
+    assert module._show(Sample(-0.0006, 0, 1), 3) == "-0.001, n = 1"
+
+
 def test_summary_counts_every_claim_once(results: Path) -> None:
     lines = write_ledger(results).splitlines()
     start = next(index for index, line in enumerate(lines) if line.startswith("| Section"))
