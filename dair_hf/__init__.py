@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from dair_hf.errors import DataError as DataError
     from dair_hf.errors import NonFiniteLossError as NonFiniteLossError
     from dair_hf.sampling import EpochPairs as EpochPairs
+    from dair_hf.tensor_pairs import TensorPairs as TensorPairs
     from dair_hf.trainer import DAIRTrainer as DAIRTrainer
 
 __version__ = "0.1.0"
@@ -21,8 +22,18 @@ _HOMES = {
     "EpochPairs": "dair_hf.sampling",
     "NonFiniteLossError": "dair_hf.errors",
     "PairCollator": "dair_hf.collator",
+    "TensorPairs": "dair_hf.tensor_pairs",
 }
-__all__ = ["DAIRConfig", "DAIRTrainer", "DataError", "EpochPairs", "NonFiniteLossError", "PairCollator", "__version__"]
+__all__ = [
+    "DAIRConfig",
+    "DAIRTrainer",
+    "DataError",
+    "EpochPairs",
+    "NonFiniteLossError",
+    "PairCollator",
+    "TensorPairs",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -30,7 +30,11 @@ from tests.fixtures.dialogs import UNSEEN, write_multiwoz21, write_sgd
 
 ROOT = Path(__file__).parent.parent
 RECIPE = ROOT / "recipes" / "multiwoz_simpletod.py"
-CONFIGS = sorted((ROOT / "recipes" / "configs").glob("*.yaml"))
+CONFIGS = [
+    path
+    for path in sorted((ROOT / "recipes" / "configs").glob("*.yaml"))
+    if f"recipes/{RECIPE.name} " in path.read_text()
+]
 SETTINGS = (DialogConfig, ModelConfig, ComparisonConfig, DAIRConfig)
 
 pytestmark = pytest.mark.slow
