@@ -104,9 +104,12 @@ class TheoryConfig:
     logistic_rows: int = field(
         default=10_000, metadata={"help": "Rows of the logistic toy, >= 1,000; the paper does not say how many it has."}
     )
+    dair_lambda: float = field(
+        default=100.0, metadata={"help": "Lambda of the linear toy in the comparison, pair units, > 0. Paper: 100."}
+    )
     lambdas: list[float] = field(
         default_factory=lambda: [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1_000.0, 10_000.0],
-        metadata={"help": "Lambdas of the linear toy, pair units, each > 0. Paper: 100."},
+        metadata={"help": "Lambdas of the linear toy in the table and the plots, pair units, each > 0."},
     )
 
     def __post_init__(self) -> None:
@@ -117,8 +120,10 @@ class TheoryConfig:
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
                 raise DataError(f"{name}={values} must hold at least one value, and none of them twice")
-        if not min(self.lambdas) > 0:
-            raise DataError(f"lambdas={self.lambdas}; each must be above 0, since 0 is DA-ERM")
+        if not min(self.dair_lambda, *self.lambdas) > 0:
+            raise DataError(
+                f"dair_lambda={self.dair_lambda}, lambdas={self.lambdas}; each must be above 0, since 0 is DA-ERM"
+            )
 
 
 class PairSample(NamedTuple):
@@ -296,6 +301,44 @@ def consistency_and_bound(
     return found.item(), (original + augmented).mean().item() / (2 * dair_lambda)
 
 
+def da_findings(toy: LinearToy, sample: PairSample) -> dict[str, float]:
+    """DA-ERM on a sample: where it ends, how far that is from the closed form, and what weight decay makes of it.
+
+    Args:
+        toy: The toy.
+        sample: Its rows.
+
+    Returns:
+        `w1` and `w2` (first weights of x and of the shortcut), `rmse` at test, `distance` to the invariant model,
+        `error` (largest distance of a weight from the closed form), `rmse_best_decay` and `distance_best_decay` (the
+        best that any weight decay from 0.001 to 100 gives).
+    """
+    weights = fit_da(sample)
+    decayed = [fit_da(sample, decay) for decay in np.geomspace(1e-3, 100, 60)]
+    return {
+        **_place(toy, weights),
+        "error": (weights - da_optimum(toy)).abs().max().item(),
+        "rmse_best_decay": min(rmse_at_test(toy, found) for found in decayed),
+        "distance_best_decay": min((found - toy.invariant).norm().item() for found in decayed),
+    }
+
+
+def dair_findings(toy: LinearToy, sample: PairSample, dair_lambda: float) -> dict[str, float]:
+    """DAIR on a sample: where it ends, and R_sq there beside its bound.
+
+    Args:
+        toy: The toy.
+        sample: Its rows.
+        dair_lambda: Weight of R, > 0, pair units.
+
+    Returns:
+        `w1`, `w2`, `rmse` and `distance` as `da_findings`, `consistency` (mean R_sq) and `bound`.
+    """
+    weights = fit_dair(sample, dair_lambda)
+    consistency, bound = consistency_and_bound(sample, weights, toy.invariant, dair_lambda)
+    return {**_place(toy, weights), "consistency": consistency, "bound": bound}
+
+
 def consistency_gap(losses: Tensor) -> Tensor:
     """`R_l1 - R_sq = 2 min(sqrt l, sqrt l~) |sqrt l - sqrt l~|` for all pairs of some losses, epsilon being 0.
 
@@ -315,6 +358,15 @@ def consistency_gap(losses: Tensor) -> Tensor:
     """
     original, augmented = losses[:, None], losses[None, :]
     return absolute_consistency(original, augmented) - squared_root_consistency(original, augmented, epsilon=0.0)
+
+
+def _place(toy: LinearToy, weights: Tensor) -> dict[str, float]:
+    return {
+        "w1": weights[0].item(),
+        "w2": weights[len(toy.theta)].item(),
+        "rmse": rmse_at_test(toy, weights),
+        "distance": (weights - toy.invariant).norm().item(),
+    }
 
 
 def _dair_objective(sample: PairSample, dair_lambda: float, weights: Tensor) -> Tensor:

@@ -15,7 +15,9 @@ from dair_hf.theory import (
     TheoryConfig,
     consistency_and_bound,
     consistency_gap,
+    da_findings,
     da_optimum,
+    dair_findings,
     fit_da,
     fit_dair,
     rmse_at_test,
@@ -166,6 +168,21 @@ def test_weight_decay_does_not_help_da() -> None:
     assert min((weights - toy.invariant).norm().item() for weights in found) > 0.7
 
 
+def test_findings_by_hand() -> None:
+    toy = LinearToy(theta=(1.0, 0.0), shortcut=(2.0,))
+    sample = sample_linear(toy, count=200)
+    found, weights = da_findings(toy, sample), least_squares(sample)
+    assert (found["w1"], found["w2"]) == pytest.approx((weights[0], weights[2]), rel=1e-9)
+    assert found["distance"] == pytest.approx(np.linalg.norm(weights - [1, 0, 0]), rel=1e-9)
+    assert found["rmse"] == pytest.approx(math.sqrt((weights[0] - 1) ** 2 + weights[1] ** 2 + 0.25), rel=1e-9)
+    assert found["error"] < 1e-9
+    assert found["rmse_best_decay"] == pytest.approx(found["rmse"], rel=0.01)  # decay is no help here
+    at_dair = dair_findings(toy, sample, 10.0)
+    fitted = fit_dair(sample, 10.0).tolist()
+    assert (at_dair["w1"], at_dair["w2"]) == (fitted[0], fitted[2])
+    assert 0 < at_dair["consistency"] < at_dair["bound"] == pytest.approx(0.25 / 10, rel=1e-9)
+
+
 def test_rmse_at_test_is_measured_on_rows_without_the_shortcut() -> None:
     sample, weights = sample_linear(WIDE, count=500), torch.tensor([0.5, 0.0, 0.5, 9.0, 9.0]).double()
     errors = sample.targets.numpy() - sample.original[:, :3].numpy() @ weights[:3].numpy()
@@ -238,6 +255,7 @@ def test_too_few_rows_are_refused() -> None:
         ({"logistic_rows": 999}, "logistic_rows=999 must be at least 1000"),
         ({"seeds": []}, r"seeds=\[\] must hold at least one value"),
         ({"lambdas": [1.0, 1.0]}, r"lambdas=\[1.0, 1.0\] must hold at least one value, and none of them twice"),
+        ({"dair_lambda": -1.0}, "dair_lambda=-1.0"),
         ({"lambdas": [0.0]}, "each must be above 0, since 0 is DA-ERM"),
     ],
 )
