@@ -68,7 +68,7 @@ def show(experiments: list[Experiment], given: argparse.Namespace) -> None:
         print(f"{experiment.name:40} {runs:4}/{experiment.runs:<4} {state}")
 
 
-def run_recipe(experiment: Experiment, given: argparse.Namespace, bar: tqdm, left: float, lock: int) -> None:
+def follow(experiment: Experiment, given: argparse.Namespace, bar: tqdm, left: float, lock: int) -> None:
     """Run a recipe to its end, the bar following the runs that it finishes."""
     output = given.outputs / experiment.name
     output.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def run_recipe(experiment: Experiment, given: argparse.Namespace, bar: tqdm, lef
         except BaseException:
             process.terminate()
             raise
-    bar.n = before + experiment.runs
+    bar.n = before + (0 if process.returncode else experiment.runs)
     bar.refresh()
     if process.returncode:
         tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:])
@@ -106,7 +106,7 @@ def work(experiments: list[Experiment], given: argparse.Namespace, lock: int) ->
                 if experiment.needs_data and not given.data:
                     raise DataError(f"{experiment.name}: needs the public data sets; set DAIR_DATA or give --data")
                 restore(experiment, output, given.results)
-                run_recipe(experiment, given, bar, left, lock)
+                follow(experiment, given, bar, left, lock)
                 collect(experiment, output, given.results)
                 write_ledger(given.results)
             except DataError as error:
