@@ -1,0 +1,232 @@
+"""Pairs of the robust regression against numpy: the released order of draws, medians, partners, held-out rows."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dair_hf.errors import DataError
+from dair_hf.regression.data import (
+    RegressionConfig,
+    evaluation_pairs,
+    load_regression,
+    split_training,
+    train_pairs,
+)
+from dair_hf.regression.tables import RegressionData, read_qsar
+from tests.regression.test_tables import TEST, TRAIN, parts, write_csv, write_mat
+
+
+@pytest.fixture(scope="module")
+def data() -> RegressionData:
+    random = np.random.default_rng(1)
+    arrays = [
+        random.integers(0, 2, (40, 3)), random.normal(size=40), random.integers(0, 2, (15, 3)), random.normal(size=15)
+    ]  # fmt: skip
+    return RegressionData(*(torch.tensor(array, dtype=torch.float32) for array in arrays))
+
+
+def released(data: RegressionData, seed: int, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Order and targets of the training rows, with numpy's global generator as the released code uses it."""
+    state = np.random.get_state()
+    np.random.seed(seed)
+    order = np.random.permutation(len(data.train_targets))
+    np.random.seed(seed)
+    np.random.permutation(len(data.test_targets))
+    targets = data.train_targets.numpy()[order]
+    count = int(share * len(order))
+    targets[:count] = np.random.normal(5, 5, count)
+    np.random.set_state(state)
+    return order, targets
+
+
+def lower_median(values: np.ndarray) -> float:
+    return float(np.sort(values)[(len(values) - 1) // 2])
+
+
+@pytest.mark.parametrize("seed", [0, 4])
+@pytest.mark.parametrize("share", [0.0, 0.33, 1.0])
+def test_noise_is_drawn_in_the_released_order(data: RegressionData, seed: int, share: float) -> None:
+    before = np.random.get_state()[1].copy()
+    split = split_training(data, RegressionConfig(noise_share=share), seed)
+    assert np.array_equal(np.random.get_state()[1], before)  # the global generator is left alone
+    order, targets = released(data, seed, share)
+    assert split.rows.tolist() == order.tolist()
+    np.testing.assert_array_equal(split.targets.numpy(), targets.astype(np.float32))
+    assert split.is_noise.tolist() == [place < int(share * 40) for place in range(40)]
+    assert len(split.validation_rows) == 0
+    np.testing.assert_array_equal(data.train_targets[split.rows][~split.is_noise], split.targets[~split.is_noise])
+
+
+def test_another_noise(data: RegressionData) -> None:
+    split = split_training(data, RegressionConfig(noise_share=1.0, noise_mean=-2.0, noise_std=0.0), 0)
+    assert split.targets.tolist() == [-2.0] * 40
+
+
+def test_training_rows_carry_the_feature_of_the_noisy_median(data: RegressionData) -> None:
+    pairs = train_pairs(data, RegressionConfig(noise_share=0.5), seed=3)
+    order, targets = released(data, 3, 0.5)
+    batch = pairs.__getitems__(list(range(40)))
+    assert batch["features"].shape == (40, 2, 4)
+    assert batch["view_mask"].all()
+    assert torch.equal(batch["features"][:, 0, :3], data.train_features[torch.from_numpy(order)])
+    assert batch["features"][:, 0, 3].tolist() == (targets > lower_median(targets)).astype(float).tolist()
+    assert torch.equal(batch["features"][:, 0, :3], batch["features"][:, 1, :3])
+    for view in (0, 1):
+        np.testing.assert_array_equal(batch["labels"][:, view].numpy(), targets.astype(np.float32))
+    assert batch["row_id"].tolist() == [f"train/{row}" for row in order]
+    assert (batch["features"].dtype, batch["labels"].dtype) == (torch.float32, torch.float32)
+
+
+def drawn(pairs: Any, rows: list[int]) -> torch.Tensor:
+    return pairs.__getitems__(rows)["features"][:, 1, -1]
+
+
+def test_the_partners_feature_is_drawn_anew_each_epoch(data: RegressionData) -> None:
+    pairs = train_pairs(data, RegressionConfig(), seed=0)
+    every = list(range(40))
+    epochs = []
+    for epoch in range(50):
+        pairs.set_epoch(epoch)
+        epochs.append(drawn(pairs, every))
+        # The same whatever the batch.
+        assert torch.equal(drawn(pairs, [7, 3]), epochs[-1][[7, 3]])
+    found = torch.stack(epochs)
+    assert set(found.unique().tolist()) == {0.0, 1.0}
+    assert found.mean().item() == pytest.approx(0.5, abs=0.05)
+    assert not torch.equal(epochs[0], epochs[1])
+    pairs.set_epoch(0)
+    assert torch.equal(drawn(pairs, every), epochs[0])
+    # Drawing must not write into what the other epochs start from.
+    assert torch.equal(drawn(pickle.loads(pickle.dumps(pairs)), every), epochs[0])
+    assert not torch.equal(drawn(train_pairs(data, RegressionConfig(), seed=1), every), epochs[0])
+
+
+def test_the_released_partners_have_a_constant_feature(data: RegressionData) -> None:
+    pairs = train_pairs(data, RegressionConfig(augmented_feature="one"), seed=0)
+    for epoch in (0, 5):
+        pairs.set_epoch(epoch)
+        assert drawn(pairs, list(range(40))).tolist() == [1.0] * 40
+
+
+@pytest.mark.parametrize(("fraction", "count"), [(0.0, 0), (0.25, 10), (1.0, 40)])
+def test_a_fraction_of_the_rows_has_partners(data: RegressionData, fraction: float, count: int) -> None:
+    pairs = train_pairs(data, RegressionConfig(partner_fraction=fraction), seed=0)
+    assert pairs.partner_mask.sum() == count
+    more = train_pairs(data, RegressionConfig(partner_fraction=min(1.0, fraction + 0.1)), seed=0)
+    assert not (pairs.partner_mask & ~more.partner_mask).any()
+
+
+def test_the_test_feature_is_reversed(data: RegressionData) -> None:
+    targets = data.test_targets.numpy()
+    _, noisy = released(data, 2, 0.5)
+    medians = {"test": lower_median(targets), "train": lower_median(noisy.astype(np.float32))}
+    assert medians["test"] != medians["train"]
+    found = {}
+    for threshold, median in medians.items():
+        pairs = evaluation_pairs(data, RegressionConfig(noise_share=0.5, test_threshold=threshold), seed=2)
+        batch = pairs.__getitems__(list(range(15)))
+        above = (targets > median).astype(float)
+        assert batch["features"][:, 0, -1].tolist() == (1 - above).tolist()
+        assert batch["features"][:, 1, -1].tolist() == above.tolist()
+        assert torch.equal(batch["features"][:, 0, :3], data.test_features)
+        assert torch.equal(batch["labels"][:, 0], data.test_targets)
+        assert batch["row_id"].tolist() == [f"test/{row}" for row in range(15)]
+        found[threshold] = above
+    assert (found["test"] != found["train"]).any()
+
+
+def test_held_out_rows_are_not_trained_on_and_stay_clean(data: RegressionData) -> None:
+    config = RegressionConfig(noise_share=0.5, validation_share=0.25)
+    split = split_training(data, config, seed=0)
+    order, _ = released(data, 0, 0.0)
+    assert split.rows.tolist() == order[:30].tolist()
+    assert split.validation_rows.tolist() == order[30:].tolist()
+    assert int(split.is_noise.sum()) == 15
+    train, validation = train_pairs(data, config, 0), evaluation_pairs(data, config, 0, split="validation")
+    assert (len(train), len(validation)) == (30, 10)
+    assert not set(train.row_ids) & set(validation.row_ids)
+    batch = validation.__getitems__(list(range(10)))
+    clean = data.train_targets.numpy()[order[30:]]
+    np.testing.assert_array_equal(batch["labels"][:, 0].numpy(), clean)
+    assert batch["features"][:, 0, -1].tolist() == (clean <= lower_median(clean)).astype(float).tolist()
+    assert len(evaluation_pairs(data, config, 0)) == 15
+
+
+def test_without_the_feature_there_are_no_partners(data: RegressionData) -> None:
+    config = RegressionConfig(spurious_feature=False)
+    for pairs in (train_pairs(data, config, 0), evaluation_pairs(data, config, 0)):
+        batch = pairs.__getitems__([0, 1])
+        assert batch["features"].shape == (2, 1, 3)
+        assert not pairs.partner_mask.any()
+
+
+def test_the_original_data_are_left_as_they_were(data: RegressionData) -> None:
+    copies = [tensor.clone() for tensor in data]
+    pairs = train_pairs(data, RegressionConfig(noise_share=1.0), 0)
+    drawn(pairs, [0, 1])
+    assert all(torch.equal(tensor, copy) for tensor, copy in zip(data, copies, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"noise_share": 1.5}, r"noise_share=1.5 must lie in \[0, 1\]"),
+        ({"noise_share": float("nan")}, r"noise_share=nan must lie in \[0, 1\]"),
+        ({"partner_fraction": -0.1}, r"partner_fraction=-0.1 must lie in \[0, 1\]"),
+        ({"validation_share": 1.0}, r"validation_share=1.0 must lie in \[0, 1\)"),
+        ({"noise_std": -5.0}, "noise_std=-5.0 must be a finite number, 0 or more"),
+        ({"noise_mean": float("inf")}, "noise_mean=inf must be a finite number"),
+        ({"tolerance": -1.0}, "tolerance=-1.0 must be a finite number, 0 or more"),
+        ({"augmented_feature": "zero"}, "augmented_feature='zero' is unknown; use one of bernoulli, one"),
+        ({"test_threshold": "mean"}, "test_threshold='mean' is unknown; use one of test, train"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        RegressionConfig(**settings)
+
+
+def test_bad_calls_are_refused(data: RegressionData) -> None:
+    with pytest.raises(DataError, match="split='dev' is unknown; use one of test, validation"):
+        evaluation_pairs(data, RegressionConfig(), 0, "dev")
+    with pytest.raises(DataError, match="validation_share=0.0 holds out no row; use 0.2 or so"):
+        evaluation_pairs(data, RegressionConfig(), 0, "validation")
+    one = RegressionData(*(tensor[:1] for tensor in data))
+    with pytest.raises(DataError, match="validation_share=0.9 holds out all 1 training rows; use less"):
+        split_training(one, RegressionConfig(validation_share=0.9), 0)
+
+
+def test_the_named_files_are_read(tmp_path: Path) -> None:
+    mat = write_mat(tmp_path, parts())
+    found = load_regression(RegressionConfig(data_file=str(mat)))
+    assert all(torch.equal(a, b) for a, b in zip(found, read_qsar(mat), strict=True))
+    train, test = write_csv(tmp_path / "train.csv", TRAIN), write_csv(tmp_path / "test.csv", TEST)
+    table = load_regression(RegressionConfig(data_file=str(train), test_file=str(test), target="price"))
+    assert table.test_targets.tolist() == [3.0]
+    for settings, said in (
+        ({}, "data_file is not set; give qsar.mat"),
+        ({"data_file": str(mat), "test_file": str(test)}, "a .mat file holds its own test rows; leave it out"),
+        ({"data_file": str(train)}, "test_file is not set; .*train.csv holds training rows alone"),
+    ):
+        with pytest.raises(DataError, match=said):
+            load_regression(RegressionConfig(**settings))
+
+
+@pytest.mark.realdata
+def test_the_real_rows_have_the_papers_structure(real_data: Path) -> None:
+    table = read_qsar(real_data / "qsar" / "qsar.mat")
+    config = RegressionConfig(noise_share=0.4)
+    split = split_training(table, config, seed=0)
+    assert int(split.is_noise.sum()) == 1234
+    noise = split.targets[split.is_noise]
+    assert (noise.mean().item(), noise.std().item()) == pytest.approx((5, 5), abs=0.4)
+    pairs = train_pairs(table, config, seed=0)
+    batch = pairs.__getitems__(list(range(len(pairs))))
+    assert batch["features"].shape == (3085, 2, 411)
+    assert batch["features"][:, 0, -1].mean().item() == pytest.approx(0.5, abs=0.02)

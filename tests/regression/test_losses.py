@@ -1,0 +1,98 @@
+"""The tilted loss against numpy float64: value, gradient, limits and sign, and both regularizers on top of it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dair_hf.errors import DataError
+from dair_hf.objective import squared_root_consistency
+from dair_hf.regression.losses import tilted_loss
+
+LOSSES = np.random.default_rng(0).uniform(0, 6, 300)
+
+
+def numpy_tilted(losses: np.ndarray, tilt: float) -> float:
+    return float(np.log(np.mean(np.exp(tilt * losses))) / tilt)
+
+
+@pytest.mark.parametrize("tilt", [-2.0, -0.1, 0.5, 3.0])
+def test_value_and_gradient_match_numpy(tilt: float) -> None:
+    losses = torch.tensor(LOSSES, requires_grad=True)
+    found = tilted_loss(losses, tilt)
+    found.backward()
+    assert found.item() == pytest.approx(numpy_tilted(LOSSES, tilt), rel=1e-12)
+    powers = np.exp(tilt * LOSSES)
+    assert losses.grad is not None
+    np.testing.assert_allclose(losses.grad.numpy(), powers / powers.sum(), rtol=1e-10)
+    assert tilted_loss(torch.tensor(LOSSES).float(), tilt).item() == pytest.approx(found.item(), rel=1e-5)
+
+
+def test_by_hand() -> None:
+    # (1 / -2) log((e^-2 + e^-2 + e^-100) / 3) = 1 - log(2 / 3) / 2.
+    assert tilted_loss(torch.tensor([1.0, 1.0, 50.0]), -2.0).item() == pytest.approx(1 - math.log(2 / 3) / 2)
+
+
+def test_limits() -> None:
+    losses = torch.tensor(LOSSES)
+    assert tilted_loss(losses, 1e-6).item() == pytest.approx(LOSSES.mean(), rel=1e-5)
+    assert tilted_loss(losses, -1e-6).item() == pytest.approx(LOSSES.mean(), rel=1e-5)
+    # Away from the extreme loss by log(300) / |t| at most.
+    assert tilted_loss(losses, -1e4).item() == pytest.approx(LOSSES.min(), abs=6e-4)
+    assert tilted_loss(losses, 1e4).item() == pytest.approx(LOSSES.max(), abs=6e-4)
+    values = [tilted_loss(losses, tilt).item() for tilt in (-50.0, -2.0, -0.1, 0.1, 2.0, 50.0)]
+    assert values == sorted(values)
+
+
+@pytest.mark.parametrize("tilt", [-2.0, 2.0])
+def test_huge_losses_neither_overflow_nor_vanish(tilt: float) -> None:
+    losses = torch.tensor([1e4, 2e4, 5e4], requires_grad=True)
+    found = tilted_loss(losses, tilt)
+    found.backward()
+    # A naive log(mean(exp(...))) is infinite here.
+    extreme = 1e4 if tilt < 0 else 5e4
+    assert found.item() == pytest.approx(extreme - math.log(3) / tilt, rel=1e-6)
+    assert losses.grad is not None
+    assert losses.grad.sum().item() == pytest.approx(1)
+    assert losses.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-12, 1e-3, 7.0])
+def test_with_a_negative_tilt_it_is_never_below_the_smallest_loss(value: float) -> None:
+    # As many equal losses as QSAR has rows: log(mean) must not come out above 0 by rounding, else the root of R is NaN.
+    losses = torch.full((3085,), value)
+    assert tilted_loss(losses, -2.0).item() == pytest.approx(value, rel=1e-6)
+    mixed = torch.cat([losses, torch.rand(99, generator=torch.Generator().manual_seed(0)) + value])
+    assert tilted_loss(mixed, -2.0) >= mixed.min()
+    batch = squared_root_consistency(tilted_loss(losses, -2.0), tilted_loss(mixed, -2.0))
+    assert batch.isfinite()
+
+
+def test_outliers_are_played_down() -> None:
+    clean = torch.full((99,), 1.0)
+    spoilt = torch.cat([clean, torch.tensor([1e3])])
+    assert tilted_loss(spoilt, -2.0).item() == pytest.approx(1, abs=0.01)
+    assert spoilt.mean().item() > 10
+
+
+def test_both_regularizers_by_hand() -> None:
+    """The batch's R is blind to pairs that differ as long as the aggregates agree; R per sample is not."""
+    original, augmented = torch.tensor([4.0, 1.0]), torch.tensor([1.0, 4.0])
+    whole, other = tilted_loss(original, -2.0), tilted_loss(augmented, -2.0)
+    assert squared_root_consistency(whole, other).item() == 0.0
+    assert squared_root_consistency(original, augmented, epsilon=0.0).mean().item() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("tilt", [0.0, math.inf, math.nan])
+def test_a_tilt_that_is_none_is_refused(tilt: float) -> None:
+    with pytest.raises(DataError, match=f"tilt={tilt} must be a finite number other than 0"):
+        tilted_loss(torch.ones(2), tilt)
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 2), ()])
+def test_losses_that_are_no_vector_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(DataError, match="it needs at least one, as a vector"):
+        tilted_loss(torch.ones(shape), -2.0)
