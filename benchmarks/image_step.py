@@ -1,0 +1,204 @@
+"""What the trainer costs on small images: DAIRTrainer on Rotated MNIST against a loop written by hand.
+
+    python benchmarks/image_step.py --mnist path/to/mnist [--steps 300] [--rounds 7]
+
+Ratios of medians from interleaved runs of the same steps (64 pairs, the paper's CNN, Adam):
+
+- `trainer`: DAIRTrainer against a plain PyTorch loop over the same tensors, with the same rotation in batches;
+- `image by image`: DAIRTrainer against that loop with each image rotated on its own by PIL in a data set's
+  `__getitem__`, as the authors' released code does.
+
+Then a profile of the trainer's steps: milliseconds of data, forward and loss, backward, optimizer, and all the rest.
+About four minutes on one core. Writes results/image_step.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import rich
+import torch
+from PIL import Image
+from rich.table import Table
+from timing import interleaved, ratio
+from torch.utils.data import DataLoader
+from transformers import set_seed
+
+from dair_hf import DAIRConfig, DAIRTrainer, DataError
+from dair_hf.files import write_json
+from dair_hf.report import run_record
+from dair_hf.tensor_pairs import TensorPairs, tensor_fingerprint
+from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
+from dair_hf.vision.mnist import Digits, load_mnist
+from dair_hf.vision.rotated import RotatedConfig, RotatedView, draw_angles, train_pairs
+
+BATCH = 64
+LAMBDA = 10.0
+RATE = 0.005
+TARGETS = {"trainer": 1.2}
+
+
+class RotatedImages(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
+    """Two views of a digit, each rotated by PIL: how such data sets are commonly written."""
+
+    def __init__(self, digits: Digits, views: tuple[RotatedView, RotatedView]) -> None:
+        self.images = [Image.fromarray(image) for image in digits.images.numpy()]
+        self.labels = digits.labels.tolist()
+        rows = views[0].rows
+        self.angles = [draw_angles(view.arcs, rows, view.seed, 0, view.stream).tolist() for view in views]
+
+    def __len__(self) -> int:
+        return len(self.angles[0])
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+        turned = [self.images[row].rotate(angles[row]) for angles in self.angles]
+        first, second = (
+            torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(1, 28, 28) for image in turned
+        )
+        return first.float() / 255, second.float() / 255, self.labels[row]
+
+
+def network() -> DigitCNN:
+    """The paper's CNN from the same weights each time."""
+    set_seed(0)
+    return DigitCNN(DigitCNNConfig(num_channels=1, num_labels=10))
+
+
+def train_by_hand(steps: int, batches: Callable[[], Any]) -> None:
+    """A loop as one writes it: two views in one forward, the objective, Adam."""
+    model, taken = network(), 0
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    while True:
+        for first, second, labels in batches():
+            logits = model(torch.cat([first, second])).logits
+            losses = torch.nn.functional.cross_entropy(logits, torch.cat([labels, labels]), reduction="none")
+            original, augmented = losses.chunk(2)
+            gap = (torch.sqrt(original + 1e-7) - torch.sqrt(augmented + 1e-7)).square()
+            loss = (0.5 * original + 0.5 * augmented + LAMBDA * gap).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            taken += 1
+            if taken == steps:
+                return
+
+
+def tensor_batches(pairs: TensorPairs) -> Any:
+    """Batches of both views from tensors, in random order."""
+    for rows in torch.randperm(len(pairs)).split(BATCH):
+        first, second = pairs.view(rows, augmented=False), pairs.view(rows, augmented=True)
+        yield first["pixel_values"], second["pixel_values"], first["labels"]
+
+
+def trainer(pairs: TensorPairs, steps: int) -> DAIRTrainer:
+    """The library's way."""
+    args = DAIRConfig(
+        tempfile.mkdtemp(),
+        dair_lambda=LAMBDA,
+        max_steps=steps,
+        per_device_train_batch_size=BATCH,
+        learning_rate=RATE,
+        lr_scheduler_type="constant",
+        max_grad_norm=0.0,
+        logging_steps=500,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+    )
+    return DAIRTrainer(network(), args, train_dataset=pairs, sample_loss="classification")
+
+
+def profile(made: DAIRTrainer, steps: int) -> dict[str, float]:
+    """Milliseconds a step of each part of a run; what none of them covers is the rest."""
+    spent: dict[str, float] = defaultdict(float)
+
+    def timed(owner: Any, name: str, part: str) -> None:
+        function = getattr(owner, name)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                spent[part] += time.perf_counter() - start
+
+        setattr(owner, name, wrapped)
+
+    assert isinstance(made.train_dataset, TensorPairs)
+    made.create_optimizer()
+    timed(made, "compute_loss", "forward and loss")
+    timed(made.accelerator, "backward", "backward")
+    timed(made.optimizer, "step", "optimizer")
+    timed(made, "get_batch_samples", "data, collation, counts")
+    start = time.perf_counter()
+    made.train()
+    total = time.perf_counter() - start
+    found = {part: 1e3 * seconds / steps for part, seconds in spent.items()}
+    return {**found, "rest": 1e3 * total / steps - sum(found.values()), "whole step": 1e3 * total / steps}
+
+
+def main() -> None:
+    """Time, profile, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--mnist", required=True, help="folder with MNIST, or a name on the Hub"
+    )
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--output", type=Path, default=Path("results/image_step.json"))
+    options = parser.parse_args()
+    digits = load_mnist(options.mnist, "train")
+    pairs = train_pairs({"train": digits}, RotatedConfig(), seed=0)
+    assert isinstance(pairs.original, RotatedView) and isinstance(pairs.augmented, RotatedView)
+    one_by_one = RotatedImages(digits, (pairs.original, pairs.augmented))
+    seconds = interleaved(
+        {
+            "DAIRTrainer": lambda: trainer(pairs, options.steps).train(),
+            "plain loop": lambda: train_by_hand(options.steps, lambda: tensor_batches(pairs)),
+            "plain loop, image by image": lambda: train_by_hand(
+                options.steps, lambda: DataLoader(one_by_one, batch_size=BATCH, shuffle=True)
+            ),
+        },
+        options.rounds,
+    )
+    found = {
+        "trainer": ratio(seconds, "DAIRTrainer", "plain loop"),
+        "image by image": ratio(seconds, "DAIRTrainer", "plain loop, image by image"),
+    }
+    parts = profile(trainer(pairs, options.steps), options.steps)
+    table = Table("ratio", "of medians", "quartiles", "target")
+    for name, values in found.items():
+        target = f"at most {TARGETS[name]:.2f}" if name in TARGETS else ""
+        quartiles = f"{values['quartile_low']:.3f} to {values['quartile_high']:.3f}"
+        table.add_row(name, f"{values['ratio']:.3f}", quartiles, target)
+    steps = Table("part of a step", "ms")
+    for part, milliseconds in parts.items():
+        steps.add_row(part, f"{milliseconds:.2f}")
+    rich.print(table, steps)
+    write_json(
+        options.output,
+        run_record(
+            "image_step",
+            "benchmark",
+            0,
+            {"steps": options.steps, "rounds": options.rounds, "targets": TARGETS},
+            {"ratios": found, "milliseconds_of_a_step": parts},
+            {name: sum(values) for name, values in seconds.items()},
+            {"train": tensor_fingerprint(*digits)},
+            "",
+        ),
+    )
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except DataError as error:
+        sys.exit(f"error: {error}")
