@@ -139,7 +139,7 @@ class RandomFeatureView:
 
     def __call__(self, rows: Tensor, epoch: int) -> dict[str, Tensor]:
         """`features` `[B, D]` and `labels` `[B]` of `rows` in `epoch`."""
-        features = self.features[rows]
+        features = self.features.index_select(0, rows)  # a copy: the draw must not reach the rows it is made from
         features[:, -1] = uniform(rows, self.seed, epoch, "regression/spurious_feature")[:, 0] < 0.5
         return {"features": features, "labels": self.labels[rows]}
 
