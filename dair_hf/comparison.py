@@ -167,7 +167,8 @@ def compare(
         record = finished_record(folder / f"{run.name}.json", settings)
         if record is None:
             _claim_folder(Path(run.args.output_dir), settings)
-            result = execute(run)
+            # On a copy: a trainer settles parts of its arguments, which must not change what the run is known by.
+            result = execute(run._replace(args=derive(run.args)))
             whole = {**config, "training": run.args}
             record = run_record(run.name, run.method, run.seed, whole, *result, data, settings)
             if PartialState().is_main_process:

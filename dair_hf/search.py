@@ -351,6 +351,27 @@ class LambdaSearch:
             )
 
 
+def search_and_test(
+    search: LambdaSearch, execute: Callable[[Run, str], Result], data: Mapping[str, str], seeds: Sequence[int]
+) -> Point:
+    """A whole search of a recipe: choose on the validation split, evaluate the choice on the test split, print both.
+
+    Args:
+        search: The search.
+        execute: `(run, split)` trains a run and evaluates it on that split, "validation" or "test".
+        data: Fingerprint of each data set of the test.
+        seeds: Seeds of the test runs.
+
+    Returns:
+        The chosen point.
+    """
+    chosen = search.run(lambda run: execute(run, "validation"))
+    if PartialState().is_main_process:
+        print(f"\nChosen by {search.config.search_rule}: lambda {chosen.dair_lambda:g}")
+    search.final(lambda run: execute(run, "test"), data, seeds)
+    return chosen
+
+
 def _import_optuna() -> Any:
     try:
         import optuna

@@ -134,7 +134,7 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         source = self.augmented if augmented else self.original
         assert source is not None
         if isinstance(source, Mapping):
-            return {name: values[rows] for name, values in source.items()}
+            return {name: values.index_select(0, rows) for name, values in source.items()}  # faster than values[rows]
         made = source(rows, self.epoch)
         for name, values in made.items():
             if not isinstance(values, Tensor) or values.ndim == 0 or len(values) != len(rows):

@@ -6,7 +6,8 @@ Run (downloads MNIST, or takes --mnist FOLDER with its parquet or IDX files; thr
 
 Other configurations, each with its expected outcome and hours in its header: `colored_mnist_rnd.yaml`. Partial
 augmentation and the released code's way of drawing the colours are options of the same recipe:
-`--partner_fraction 0.3`, `--color_draws dependent --fresh_colors false`.
+`--partner_fraction 0.3`, `--color_draws dependent --fresh_colors false`. `--search_lambdas 10 100 1000` chooses lambda
+on validation digits first and tests the chosen one.
 
 What happens: originals in scheme C1, partners in C2 (adv) or uniformly random colours (rnd); every method starts from
 the same weights. Accuracy is that under C3, the test scheme, whose ceiling is 75 % (a quarter of the labels is wrong).
@@ -28,6 +29,7 @@ from dair_hf.arguments import parse_arguments, run_recipe
 from dair_hf.batch_objectives import EnvironmentConfig
 from dair_hf.comparison import ComparisonConfig, Result, Run, compare, runs_of, train_and_measure
 from dair_hf.report import Column
+from dair_hf.search import LambdaSearch, SearchConfig, search_and_test
 from dair_hf.tensor_pairs import tensor_fingerprint
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 from dair_hf.vision.colored import ColoredConfig, evaluation_pairs, train_pairs
@@ -74,21 +76,21 @@ def train_and_evaluate(
 
 
 def main() -> None:
-    """Train all runs that are not finished and print the table."""
-    data, environments, comparison, args = parse_arguments(
-        [ColoredConfig, EnvironmentConfig, ComparisonConfig, DAIRConfig]
+    """Train all runs that are not finished and print the table; or search for lambda, where a grid is given."""
+    data, environments, comparison, search, args = parse_arguments(
+        [ColoredConfig, EnvironmentConfig, ComparisonConfig, SearchConfig, DAIRConfig]
     )
     mnist = {split: load_mnist(data.mnist, split) for split in ("train", "test")}
-    compare(
-        list(runs_of(comparison, args)),
-        lambda run: train_and_evaluate(run, mnist, data, environments),
-        Path(args.output_dir),
-        f"Colored MNIST, {data.setup}",
-        COLUMNS,
-        {"data": data, "environments": environments},
-        {split: tensor_fingerprint(*digits) for split, digits in mnist.items()},
-        [f"C1 and {data.augmentation} drawn {data.color_draws}ly; {data.test_source} test rows."],
-    )
+    title, settings = f"Colored MNIST, {data.setup}", {"data": data, "environments": environments}
+    files = {split: tensor_fingerprint(*digits) for split, digits in mnist.items()}
+    execute = partial(train_and_evaluate, mnist=mnist, data=data, environments=environments)
+    notes = [f"C1 and {data.augmentation} drawn {data.color_draws}ly; {data.test_source} test rows."]
+    if search.lambdas:
+        keys = "accuracy_c3", "cm_c1_c3"
+        trials = LambdaSearch(search, "dair", args, *keys, settings=settings, validation=files, title=title)
+        search_and_test(trials, lambda run, split: execute(run, split=split), files, comparison.seeds)
+    else:
+        compare(list(runs_of(comparison, args)), execute, Path(args.output_dir), title, COLUMNS, settings, files, notes)
 
 
 if __name__ == "__main__":

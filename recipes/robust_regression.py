@@ -6,7 +6,7 @@ Run (needs the Drug Discovery file qsar.mat of the TERM repository; half a minut
 
 Losses, noise and the variants of the authors' released code are options: `--loss huber --noise_share 0.4`,
 `--loss term --consistency batch --augmented_feature one`. Your own table: `--data_file train.csv --test_file test.csv
---target price`.
+--target price`. `--search_grid regression --validation_share 0.2` chooses lambda on held-out rows first.
 
 What happens: a linear model is trained on all rows at once; the partner of a row has another value of the spurious
 feature. The table shows the root mean squared error on test rows, whose feature is reversed and whose targets are
@@ -32,6 +32,7 @@ from dair_hf.regression.linear import LinearRegression, LinearRegressionConfig
 from dair_hf.regression.settings import RobustLossConfig
 from dair_hf.regression.tables import RegressionData
 from dair_hf.report import Column
+from dair_hf.search import LambdaSearch, SearchConfig, search_and_test
 from dair_hf.tensor_pairs import tensor_fingerprint
 
 COLUMNS = [Column("rmse", "test RMSE"), Column("rmse_as_trained", "RMSE, feature as in training"), Column("cm", "CM")]
@@ -76,19 +77,21 @@ def train_and_evaluate(
 
 
 def main() -> None:
-    """Train all runs that are not finished and print the table."""
-    data, loss, comparison, args = parse_arguments([RegressionConfig, RobustLossConfig, ComparisonConfig, DAIRConfig])
-    table = load_regression(data)
-    compare(
-        list(runs_of(comparison, args)),
-        lambda run: train_and_evaluate(run, table, data, loss),
-        Path(args.output_dir),
-        f"Robust regression, {loss.loss}, {data.noise_share:.0%} noise",
-        COLUMNS,
-        {"data": data, "loss": loss},
-        {"table": tensor_fingerprint(*table)},
-        [f"R per {loss.consistency}; the partners' feature: {data.augmented_feature}; lambda {args.dair_lambda:g}."],
+    """Train all runs that are not finished and print the table; or search for lambda, where a grid is given."""
+    data, loss, comparison, search, args = parse_arguments(
+        [RegressionConfig, RobustLossConfig, ComparisonConfig, SearchConfig, DAIRConfig]
     )
+    table = load_regression(data)
+    title, settings = f"Robust regression, {loss.loss}, {data.noise_share:.0%} noise", {"data": data, "loss": loss}
+    files = {"table": tensor_fingerprint(*table)}
+    execute = partial(train_and_evaluate, table=table, data=data, loss=loss)
+    notes = [f"R per {loss.consistency}; the partners' feature: {data.augmented_feature}; lambda {args.dair_lambda:g}."]
+    if search.lambdas:
+        shared = {"settings": settings, "validation": files, "title": title, "lower_is_better": True}
+        trials = LambdaSearch(search, "dair", args, "rmse", **shared)
+        search_and_test(trials, lambda run, split: execute(run, split=split), files, comparison.seeds)
+    else:
+        compare(list(runs_of(comparison, args)), execute, Path(args.output_dir), title, COLUMNS, settings, files, notes)
 
 
 if __name__ == "__main__":

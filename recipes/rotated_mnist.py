@@ -6,7 +6,8 @@ Run (downloads MNIST, or takes --mnist FOLDER with its parquet or IDX files; thr
 
 Other configurations, each with its expected outcome and hours in its header: `rotated_mnist_strong.yaml`. Label noise,
 partial augmentation, longer training and sweeps over lambda are options of the same recipe: `--label_noise 0.2`,
-`--partner_fraction 0.3`, `--num_train_epochs 160`, `--lambda_sweep 1.43 8.85 16.23 100`.
+`--partner_fraction 0.3`, `--num_train_epochs 160`, `--lambda_sweep 1.43 8.85 16.23 100`. `--search_grid mnist` chooses
+lambda on validation digits first and tests the chosen one.
 
 What happens: both views of a training digit are turned by angles drawn anew each epoch; every method starts from the
 same weights; accuracy is that of the test digits at the setup's test angle, digit by digit as well, and CM compares
@@ -26,6 +27,7 @@ from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.arguments import parse_arguments, run_recipe
 from dair_hf.comparison import ComparisonConfig, Result, Run, compare, runs_of, train_and_measure
 from dair_hf.report import Column
+from dair_hf.search import LambdaSearch, SearchConfig, search_and_test
 from dair_hf.tensor_pairs import tensor_fingerprint
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 from dair_hf.vision.correctness import accuracy_by_class, is_correct
@@ -65,18 +67,18 @@ def train_and_evaluate(run: Run, mnist: Mapping[str, Digits], data: RotatedConfi
 
 
 def main() -> None:
-    """Train all runs that are not finished and print the table."""
-    data, comparison, args = parse_arguments([RotatedConfig, ComparisonConfig, DAIRConfig])
+    """Train all runs that are not finished and print the table; or search for lambda, where a grid is given."""
+    data, comparison, search, args = parse_arguments([RotatedConfig, ComparisonConfig, SearchConfig, DAIRConfig])
     mnist = {split: load_mnist(data.mnist, split) for split in ("train", "test")}
-    compare(
-        list(runs_of(comparison, args)),
-        lambda run: train_and_evaluate(run, mnist, data),
-        Path(args.output_dir),
-        f"Rotated MNIST, {data.setup}",
-        COLUMNS,
-        {"data": data},
-        {split: tensor_fingerprint(*digits) for split, digits in mnist.items()},
-    )
+    title, settings = f"Rotated MNIST, {data.setup}", {"data": data}
+    files = {split: tensor_fingerprint(*digits) for split, digits in mnist.items()}
+    execute = partial(train_and_evaluate, mnist=mnist, data=data)
+    if search.lambdas:
+        keys = "original_accuracy", "cm"
+        trials = LambdaSearch(search, "dair", args, *keys, settings=settings, validation=files, title=title)
+        search_and_test(trials, lambda run, split: execute(run, split=split), files, comparison.seeds)
+    else:
+        compare(list(runs_of(comparison, args)), execute, Path(args.output_dir), title, COLUMNS, settings, files)
 
 
 if __name__ == "__main__":

@@ -263,3 +263,17 @@ def test_a_sweep_that_contradicts_itself_is_refused(settings: dict, message: str
 def test_environment_baselines_train_on_both_views(tmp_path: Path) -> None:
     runs = runs_of(ComparisonConfig(["irm", "rex", "dro"]), DAIRConfig(str(tmp_path), use_cpu=True))
     assert [(run.method, run.args.method) for run in runs] == [("irm", "da"), ("rex", "da"), ("dro", "da")]
+
+
+def test_a_run_that_changes_its_arguments_stays_the_same_run(tmp_path: Path) -> None:
+    runs = list(runs_of(ComparisonConfig(["erm"]), DAIRConfig(str(tmp_path), use_cpu=True)))
+    executed = []
+
+    def execute(run: Run) -> Result:
+        run.args.dataloader_pin_memory = not run.args.dataloader_pin_memory
+        executed.append(run.name)
+        return Result({"accuracy": 0.5}, {"training": 1.0})
+
+    for _ in range(2):
+        compare(runs, execute, tmp_path, "title", [Column("accuracy", "accuracy")], {}, {})
+    assert executed == ["erm_seed0"]

@@ -28,14 +28,14 @@ FLOORS = (
     {"modeling"},
     {"objective", "archives"},
     {"sample_losses", "theory"},
-    {"collator", "evaluation", "features", "prediction"},
+    {"collator", "evaluation", "features", "prediction", "logistic_toy"},
     {"sampling", "tensor_pairs"},
     {"config"},
     {"pair_loss", "term_sums", "pair_views", "model_card", "trainer_checks"},
     {"pair_predictor", "pair_loading", "batch_objectives", "tensor_views"},
     {"trainer"},
     {"report", "plots", "selection", "claims", "experiments"},
-    {"comparison"},
+    {"comparison", "ledger_plots"},
     {"search", "ledger"},
 )
 # What a task folder must not import: the package itself (it brings the trainer), the trainer, its parts, what uses it.

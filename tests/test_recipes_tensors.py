@@ -18,6 +18,7 @@ from dair_hf.batch_objectives import EnvironmentConfig
 from dair_hf.comparison import ComparisonConfig, runs_of
 from dair_hf.regression.data import RegressionConfig
 from dair_hf.regression.settings import RobustLossConfig
+from dair_hf.search import SearchConfig
 from dair_hf.vision.cnn import DigitCNN
 from dair_hf.vision.colored import ColoredConfig
 from dair_hf.vision.rotated import RotatedConfig
@@ -26,10 +27,10 @@ from tests.fixtures.digits import noise_digits, write_parquet
 
 ROOT = Path(__file__).parent.parent
 SETTINGS: dict[str, list[type]] = {
-    "colored_mnist": [ColoredConfig, EnvironmentConfig, ComparisonConfig, DAIRConfig],
-    "rotated_mnist": [RotatedConfig, ComparisonConfig, DAIRConfig],
+    "colored_mnist": [ColoredConfig, EnvironmentConfig, ComparisonConfig, SearchConfig, DAIRConfig],
+    "rotated_mnist": [RotatedConfig, ComparisonConfig, SearchConfig, DAIRConfig],
     "rotated_6_9": [SixNineConfig, ComparisonConfig, DAIRConfig],
-    "robust_regression": [RegressionConfig, RobustLossConfig, ComparisonConfig, DAIRConfig],
+    "robust_regression": [RegressionConfig, RobustLossConfig, ComparisonConfig, SearchConfig, DAIRConfig],
 }
 CONFIGS = [
     (recipe, path)
@@ -146,6 +147,30 @@ def test_clean_regression_has_no_partner(qsar: Path, tmp_path: Path) -> None:
     assert record(tmp_path, "erm_seed0")["metrics"]["pairs"] == 0
 
 
+@pytest.mark.parametrize("recipe", ["rotated_mnist", "colored_mnist", "robust_regression"])
+def test_lambda_is_chosen_on_validation_rows_and_tested_once(
+    recipe: str, mnist: Path, qsar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if recipe == "robust_regression":
+        config, options = recipe, ["--data_file", str(qsar), "--max_steps", "20", "--validation_share", "0.25"]
+    else:
+        config, options = {"rotated_mnist": "rotated_mnist_weak", "colored_mnist": "colored_mnist_rnd"}[recipe], DIGITS
+        options = [*options, "--mnist", str(mnist)]
+        options += ["--test_source", "test"] if recipe == "colored_mnist" else []
+    for _ in range(2):
+        run(recipe, config, tmp_path, *options, "--search_lambdas", "0.1", "100", "--seeds", "0")
+    choice = record(tmp_path / "search", "choice")
+    key, sign = ("rmse", 1) if recipe == "robust_regression" else ("original_accuracy", -1)
+    key = "accuracy_c3" if recipe == "colored_mnist" else key
+    trials = {value: record(tmp_path / "search", f"dair_lambda{value:g}_seed0") for value in (0.1, 100.0)}
+    best = min(trials, key=lambda value: (sign * trials[value]["metrics"][key], value))
+    assert choice["dair_lambda"] == best
+    final = record(tmp_path / "final", "dair_seed0")
+    assert final["config"]["training"]["dair_lambda"] == best
+    assert final["metrics"] != trials[best]["metrics"]
+    assert capsys.readouterr().out.count(f"lambda {best:g}") >= 2
+
+
 @pytest.mark.parametrize(
     ("recipe", "config", "options", "message"),
     [
@@ -167,7 +192,9 @@ def test_bad_input_ends_with_one_line(
 
 @pytest.mark.parametrize(("recipe", "path"), CONFIGS, ids=lambda value: getattr(value, "name", value))
 def test_shipped_configurations_are_valid(recipe: str, path: Path) -> None:
-    *_, comparison, args = parse_arguments(SETTINGS[recipe], ["--config", str(path)])
+    parsed = parse_arguments(SETTINGS[recipe], ["--config", str(path)])
+    (comparison,) = (settings for settings in parsed if isinstance(settings, ComparisonConfig))
+    args = parsed[-1]
     assert list(runs_of(comparison, args))
     assert args.output_dir == f"outputs/{path.stem}"
     text = path.read_text()

@@ -10,6 +10,7 @@ import pytest
 
 from dair_hf.claims import Claim, Section, read_claims
 from dair_hf.experiments import read_experiments
+from dair_hf.ledger import ledger
 from dair_hf.ledger_plots import series_of
 
 ROOT = Path(__file__).parents[1]
@@ -111,3 +112,8 @@ def test_commands_name_files_that_are_there() -> None:
 def test_plots_say_how_they_are_drawn(tmp_path: Path) -> None:
     for plot in (plot for section in SECTIONS for plot in section.plots if plot.draw is not None):
         assert series_of(plot, tmp_path) == {}
+
+
+def test_the_shipped_ledger_is_that_of_the_shipped_records() -> None:
+    """Whoever changes claims or records runs `make results`."""
+    assert (RESULTS / "RESULTS.md").read_text(encoding="utf-8") == ledger(SECTIONS, RESULTS)
