@@ -134,6 +134,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    # As `dair_hf.arguments.run_recipe` does; importing that takes seconds, which a call with nothing to do need not.
     try:
         main()
     except DataError as error:
