@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= dev
 CONFIG ?= recipes/configs/demo.yaml
+DATA ?= $(DAIR_DATA)
 PYTEST_ARGS ?= --numprocesses 2 --dist loadfile
 
 BIN := $(VENV)/bin
@@ -14,7 +15,7 @@ STAMP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format clean
+.PHONY: help install demo results test lint format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +31,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP) ## Train and compare the methods on generated dialogues; writes outputs/demo
 	$(OFFLINE) $(BIN)/accelerate launch recipes/multiwoz_simpletod.py --config $(CONFIG)
+
+results: $(STAMP) ## Run what results/experiments.yaml holds and is not done (DATA=folder); write results/RESULTS.md
+	$(OFFLINE) $(BIN)/python recipes/results.py --data "$(DATA)"
 
 test: $(STAMP) ## Run the test suite (PYTEST_ARGS="-k hub" for a part of it)
 	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)

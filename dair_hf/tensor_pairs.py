@@ -134,6 +134,8 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         source = self.augmented if augmented else self.original
         assert source is not None
         if isinstance(source, Mapping):
+            if len(rows) == self.n_rows and torch.equal(rows, torch.arange(self.n_rows, device=rows.device)):
+                return source  # a full batch, in order: nothing to copy
             return {name: values.index_select(0, rows) for name, values in source.items()}  # faster than values[rows]
         made = source(rows, self.epoch)
         for name, values in made.items():
