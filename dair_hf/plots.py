@@ -68,6 +68,44 @@ def plot_curves(
     _save(figure, path)
 
 
+def plot_ends(
+    path: Path, title: str, ylabel: str, series: Mapping[str, Sequence[float]], first: int = 10, last: int = 140
+) -> None:
+    """The beginning and the end of a training side by side, on logarithmic y axes.
+
+    Args:
+        path: Where the PNG goes.
+        title: Heading.
+        ylabel: What the y axis shows, with its unit.
+        series: Label -> one positive value for each iteration.
+        first: Iterations of the left panel.
+        last: Iterations of the right panel.
+
+    Raises:
+        DataError: No series, or one of fewer iterations than a panel shows.
+
+    Example:
+        >>> plot_ends(Path("ends.png"), "R", "R, nats", {"DAIR": [1.0] * 500})  # doctest: +SKIP
+    """
+    if not series:
+        raise DataError(f"{path}: no series to plot; give at least one")
+    for label, values in series.items():
+        if len(values) < max(first, last):
+            raise DataError(f"{path}: series {label!r} has {len(values)} iterations, fewer than {max(first, last)}")
+    figure, left = _axes(title, f"first {first} iterations", ylabel)
+    left.set_subplotspec(figure.add_gridspec(1, 2)[0])
+    right = figure.add_subplot(1, 2, 2)
+    right.set_xlabel(f"last {last} iterations", fontsize=9)
+    right.spines[["top", "right"]].set_visible(False)
+    for index, (label, values) in enumerate(series.items()):
+        left.plot(range(first), values[:first], marker="o", markersize=3, color=f"C{index}", label=label)
+        right.plot(range(len(values) - last, len(values)), values[-last:], linewidth=0.8, color=f"C{index}")
+    for axes in (left, right):
+        axes.set_yscale("log")
+    left.legend(fontsize=8, frameon=False)
+    _save(figure, path)
+
+
 def plot_front(
     path: Path,
     title: str,

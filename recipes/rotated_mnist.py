@@ -6,8 +6,8 @@ Run (downloads MNIST, or takes --mnist FOLDER with its parquet or IDX files; thr
 
 Other configurations, each with its expected outcome and hours in its header: `rotated_mnist_strong.yaml`. Label noise,
 partial augmentation, longer training and sweeps over lambda are options of the same recipe: `--label_noise 0.2`,
-`--partner_fraction 0.3`, `--num_train_epochs 160`, `--lambda_sweep 1.43 8.85 16.23 100`. `--search_grid mnist` chooses
-lambda on validation digits first and tests the chosen one.
+`--partner_fraction 0.3`, `--num_train_epochs 160`, `--lambda_sweep 1.43 8.85 16.23 100`. `--logging_steps 1` draws the
+regularizer while training; `--search_grid mnist` chooses lambda on validation digits first and tests the chosen one.
 
 What happens: both views of a training digit are turned by angles drawn anew each epoch; every method starts from the
 same weights; accuracy is that of the test digits at the setup's test angle, digit by digit as well, and CM compares
@@ -16,7 +16,7 @@ them upright and upside down. Finished runs are kept as JSON and not repeated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from transformers import set_seed
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.arguments import parse_arguments, run_recipe
 from dair_hf.comparison import ComparisonConfig, Result, Run, compare, runs_of, train_and_measure
+from dair_hf.files import read_json
+from dair_hf.plots import plot_ends
 from dair_hf.report import Column
 from dair_hf.search import LambdaSearch, SearchConfig, search_and_test
 from dair_hf.tensor_pairs import tensor_fingerprint
@@ -66,6 +68,16 @@ def train_and_evaluate(run: Run, mnist: Mapping[str, Digits], data: RotatedConfi
     return train_and_measure(trainer, partial(evaluate, mnist=mnist, data=data, split=split))
 
 
+def plot_regularizer(folder: Path, runs: Sequence[Run]) -> None:
+    """The regularizer at the first and the last iterations of each run, where every step was logged."""
+    states = {run.method: read_json(Path(run.args.output_dir) / "trainer_state.json") for run in runs}
+    curves = {
+        method: [log["consistency"] for log in state["log_history"] if "consistency" in log]
+        for method, state in states.items()
+    }
+    plot_ends(folder / "regularizer.png", "Regularizer while training", "R, nats a pair", curves)
+
+
 def main() -> None:
     """Train all runs that are not finished and print the table; or search for lambda, where a grid is given."""
     data, comparison, search, args = parse_arguments([RotatedConfig, ComparisonConfig, SearchConfig, DAIRConfig])
@@ -78,7 +90,9 @@ def main() -> None:
         trials = LambdaSearch(search, "dair", args, *keys, settings=settings, validation=files, title=title)
         search_and_test(trials, lambda run, split: execute(run, split=split), files, comparison.seeds)
     else:
-        compare(list(runs_of(comparison, args)), execute, Path(args.output_dir), title, COLUMNS, settings, files)
+        runs = list(runs_of(comparison, args))
+        if compare(runs, execute, Path(args.output_dir), title, COLUMNS, settings, files) and args.logging_steps == 1:
+            plot_regularizer(Path(args.output_dir), runs)
 
 
 if __name__ == "__main__":

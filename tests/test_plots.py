@@ -13,7 +13,7 @@ from matplotlib.image import imread
 
 from dair_hf import plots
 from dair_hf.errors import DataError
-from dair_hf.plots import plot_curves, plot_front
+from dair_hf.plots import plot_curves, plot_ends, plot_front
 
 
 @pytest.fixture
@@ -114,3 +114,15 @@ def test_fronts_that_cannot_be_drawn(tmp_path: Path, points: Any, front: Any, ch
     with pytest.raises(DataError, match=said):
         plot_front(tmp_path / "a.png", "T", "x", "y", points, front, chosen)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_beginning_and_end_of_a_training(tmp_path: Path) -> None:
+    plot_ends(tmp_path / "ends.png", "R", "nats", {"a": [1.0 / (i + 1) for i in range(200)], "b": [2.0] * 150})
+    assert (tmp_path / "ends.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("series", "message"), [({}, "no series"), ({"a": [1.0] * 100}, "'a' has 100 iterations")])
+def test_ends_of_too_short_a_training_are_refused(tmp_path: Path, series: dict, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        plot_ends(tmp_path / "ends.png", "R", "nats", series)
+    assert not list(tmp_path.iterdir())
