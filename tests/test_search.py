@@ -12,7 +12,7 @@ import pytest
 
 from dair_hf.comparison import Result, Run
 from dair_hf.errors import DataError
-from dair_hf.search import GRIDS, LambdaSearch, SearchConfig, log_grid
+from dair_hf.search import GRIDS, LambdaSearch, SearchConfig, log_grid, search_and_test
 from tests.fixtures import tiny
 
 
@@ -269,3 +269,17 @@ def test_missing_optuna_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     bench = Bench(tmp_path)
     with pytest.raises(DataError, match=r"needs Optuna: pip install 'dair-hf\[search\]'"):
         bench.search().run(bench.validate)
+
+
+def test_a_whole_search_chooses_on_validation_and_tests_the_choice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = Bench(tmp_path)
+
+    def execute(run: Run, split: str) -> Result:
+        return {"validation": bench.validate, "test": bench.test}[split](run)
+
+    for _ in range(2):
+        assert search_and_test(bench.search(), execute, {"test": "t"}, [0, 1, 2]).dair_lambda == 1.0
+    assert bench.tested == ["dair_seed0", "dair_seed1", "dair_seed2"]
+    assert "Chosen by best_accuracy: lambda 1\n" in capsys.readouterr().out
