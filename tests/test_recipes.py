@@ -190,7 +190,8 @@ def test_killed_run_goes_on_to_the_same_weights(tmp_path: Path, capsys: pytest.C
         command, env=environment(), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        wait_for(lambda: (killed / "runs/dair_seed0/checkpoint-10/trainer_state.json").exists(), process)
+        # Once the next checkpoint is begun, that of step 10 is whole.
+        wait_for(lambda: (killed / "runs/dair_seed0/checkpoint-15").exists(), process)
         process.send_signal(signal.SIGKILL)
     finally:
         process.kill()
