@@ -30,7 +30,7 @@ class EnvironmentConfig:
 
     Example:
         >>> EnvironmentConfig().objective("dro")
-        GroupDRO()
+        GroupDRO(step_size=0.01)
         >>> EnvironmentConfig().objective("dair") is None
         True
     """
@@ -78,11 +78,40 @@ def environment_risks(losses: Tensor, exists: Tensor) -> Tensor:
     return sums[counts > 0] / counts[counts > 0]
 
 
-class IRM(nn.Module):
+class PenalizedRisk(nn.Module):
+    """`mean_e R_e + w * penalty`, with a weight `w` that is 1 before `anneal_steps`, so that a model forms first.
+
+    Where `w > 1` the whole is divided by it, so that the gradient keeps its scale. Both as in the authors' code of IRM.
+
+    Args:
+        penalty_weight: `w`, > 0, once annealing is over.
+        anneal_steps: Optimizer steps before that.
+
+    Raises:
+        DataError: A value out of range.
+    """
+
+    def __init__(self, penalty_weight: float = 1e4, anneal_steps: int = 0) -> None:
+        super().__init__()
+        _require("penalty_weight", penalty_weight)
+        _require("anneal_steps", anneal_steps, allow_zero=True)
+        self.penalty_weight = penalty_weight
+        self.anneal_steps = anneal_steps
+
+    def penalized(self, risks: Tensor, penalty: Tensor, step: int) -> Tensor:
+        """The objective from the risks `[E]` and the penalty, a scalar."""
+        weight = self.penalty_weight if step >= self.anneal_steps else 1.0
+        return (risks.mean() + weight * penalty) / max(weight, 1.0)
+
+    def extra_repr(self) -> str:
+        """Settings, for the model card."""
+        return f"penalty_weight={self.penalty_weight:g}, anneal_steps={self.anneal_steps}"
+
+
+class IRM(PenalizedRisk):
     """Invariant risk minimisation, the practical IRMv1: `mean_e R_e + w * mean_e (d R_e(s * logits) / d s at s = 1)^2`.
 
-    Before `anneal_steps` the weight `w` is 1, as in the authors' code, so that a model forms first; where `w > 1` the
-    whole objective is divided by it, so that the gradient keeps its scale.
+    Annealing and scaling are those of `PenalizedRisk`.
 
     Source: Arjovsky, Bottou, Gulrajani, Lopez-Paz, "Invariant Risk Minimization", arXiv:1907.02893, equation (IRMv1).
 
@@ -94,15 +123,9 @@ class IRM(nn.Module):
         DataError: A value out of range.
 
     Example:
-        >>> objective = IRM(penalty_weight=1e4, anneal_steps=190)
+        >>> IRM(penalty_weight=1e4, anneal_steps=190)
+        IRM(penalty_weight=10000, anneal_steps=190)
     """
-
-    def __init__(self, penalty_weight: float = 1e4, anneal_steps: int = 0) -> None:
-        super().__init__()
-        _require("penalty_weight", penalty_weight)
-        _require("anneal_steps", anneal_steps, allow_zero=True)
-        self.penalty_weight = penalty_weight
-        self.anneal_steps = anneal_steps
 
     def forward(self, found: PairOutputs, step: int) -> Tensor:
         """The objective of one batch, a scalar in nats."""
@@ -110,14 +133,13 @@ class IRM(nn.Module):
         risks = environment_risks(found.losses_at(scale), found.targets > 0)
         gradients = [torch.autograd.grad(risk, scale, create_graph=True)[0] for risk in risks]
         penalty = torch.stack(gradients).square().mean()
-        weight = self.penalty_weight if step >= self.anneal_steps else 1.0
-        return (risks.mean() + weight * penalty) / max(weight, 1.0)
+        return self.penalized(risks, penalty, step)
 
 
-class VREx(nn.Module):
+class VREx(PenalizedRisk):
     """Variance risk extrapolation: `mean_e R_e + w * Var_e(R_e)`, the variance of the environments' risks.
 
-    Annealing and scaling are as in `IRM`.
+    Annealing and scaling are those of `PenalizedRisk`.
 
     Source: Krueger et al., "Out-of-Distribution Generalization via Risk Extrapolation (REx)", ICML 2021, equation (8),
     there with the sum of the risks.
@@ -130,21 +152,14 @@ class VREx(nn.Module):
         DataError: A value out of range.
 
     Example:
-        >>> objective = VREx(penalty_weight=1e4, anneal_steps=190)
+        >>> VREx(penalty_weight=10.0)
+        VREx(penalty_weight=10, anneal_steps=0)
     """
-
-    def __init__(self, penalty_weight: float = 1e4, anneal_steps: int = 0) -> None:
-        super().__init__()
-        _require("penalty_weight", penalty_weight)
-        _require("anneal_steps", anneal_steps, allow_zero=True)
-        self.penalty_weight = penalty_weight
-        self.anneal_steps = anneal_steps
 
     def forward(self, found: PairOutputs, step: int) -> Tensor:
         """The objective of one batch, a scalar in nats."""
         risks = _risks(found)
-        weight = self.penalty_weight if step >= self.anneal_steps else 1.0
-        return (risks.mean() + weight * risks.var(unbiased=False)) / max(weight, 1.0)
+        return self.penalized(risks, risks.var(unbiased=False), step)
 
 
 class GroupDRO(nn.Module):
@@ -173,6 +188,10 @@ class GroupDRO(nn.Module):
         _require("step_size", step_size)
         self.step_size = step_size
         self.register_buffer("weights", torch.full((2,), 0.5))
+
+    def extra_repr(self) -> str:
+        """Settings, for the model card."""
+        return f"step_size={self.step_size:g}"
 
     def forward(self, found: PairOutputs, step: int) -> Tensor:
         """The objective of one batch, a scalar in nats; moves the weights."""
@@ -206,7 +225,8 @@ class AggregatedDAIR(nn.Module):
         DataError: An unknown method or consistency, or a negative lambda.
 
     Example:
-        >>> objective = AggregatedDAIR(torch.mean, "dair", dair_lambda=10.0, consistency="batch")
+        >>> AggregatedDAIR(torch.mean, "dair", dair_lambda=10.0, consistency="batch")
+        AggregatedDAIR(method=dair, dair_lambda=10, consistency=batch)
     """
 
     def __init__(
@@ -228,6 +248,10 @@ class AggregatedDAIR(nn.Module):
         self.dair_lambda = dair_lambda
         self.consistency = consistency
         self.epsilon = epsilon
+
+    def extra_repr(self) -> str:
+        """Settings, for the model card."""
+        return f"method={self.method}, dair_lambda={self.dair_lambda:g}, consistency={self.consistency}"
 
     def forward(self, found: PairOutputs, step: int) -> Tensor:
         """The objective of one batch, a scalar.
