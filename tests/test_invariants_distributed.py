@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.fixtures import tiny
-from tests.fixtures.distributed_run import evaluate_case, leading_half, settings_of_cases, train_case
+from tests.fixtures.distributed_run import evaluate_case, leading_half, settings_of_cases, tensors_case, train_case
 
 # A busy machine may take minutes to start three interpreters.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -89,6 +89,18 @@ def test_separate_forwards_with_batch_norm_keep_weights_together_and_statistics_
     assert tiny.distance(first["weights"], second["weights"]) == 0.0
     # Partners lie ten away and only rank 0 has them; DDP's broadcast would have made the two equal (or hung).
     assert (first["mean"] > second["mean"] + 1).all()
+
+
+def test_tensors_on_two_processes_train_and_are_judged_as_on_one(
+    two_processes: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    alone = tensors_case(tmp_path, processes=1)
+    first, second = (rank["tensors"] for rank in two_processes)
+    assert torch.equal(first["weights"], second["weights"])
+    assert (first["weights"] - alone["weights"]).abs().max() < 1e-10
+    same(alone["metrics"], first["metrics"])
+    same(first["metrics"], second["metrics"])
+    assert (alone["metrics"]["rows"], alone["metrics"]["pairs"]) == (11, 6)
 
 
 def same(left: dict[str, Any], right: dict[str, Any]) -> None:

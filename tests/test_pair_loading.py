@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -64,11 +63,7 @@ def test_evaluation_of_tensors_and_rows_agrees(tmp_path: Path, batch: int) -> No
     results = []
     for name, pairs in (("a", data), ("b", points.rows_of(data))):
         made = points.trainer(tmp_path / name, None, per_device_eval_batch_size=batch)
-
-        def correct(predictions: list[np.ndarray], references: list[float]) -> list[bool]:
-            return [(logit[0] > 0) == (label > 0.5) for logit, label in zip(predictions, references, strict=True)]
-
-        found = made.evaluate_pairs(pairs, correct)
+        found = made.evaluate_pairs(pairs, points.correct)
         loss = made.evaluate(pairs)
         results.append({**found, **{key: loss[key] for key in ("eval_loss", "eval_rows", "eval_pairs")}})
     assert results[0] == results[1]
