@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
@@ -85,7 +85,10 @@ def test_decoding_gives_the_text_back(tokenizer, text):
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=40))
 def test_any_text_comes_back_lower_cased_with_single_spaces(tokenizer, text):
-    text = text.replace("▁", "")
+    # Without the documented exceptions: the space marker, and the names of special tokens.
+    for exception in ("▁", *tokenizer.all_special_tokens):
+        text = text.replace(exception, "")
+    assume(not any(token in text for token in tokenizer.all_special_tokens))
     # The normaliser of `tokenizers` and `str.lower` differ on a few letters, so the text is lower-cased by the former.
     expected = tokenizer.backend_tokenizer.normalizer.normalize_str(text)
     assert round_trip(tokenizer, text) == expected
