@@ -23,6 +23,7 @@ def correctness_metrics(
     has_partner: ArrayLike | None = None,
     clusters: Sequence[str] | None = None,
     *,
+    changed: ArrayLike | None = None,
     no_partner: NoPartner = "identical",
     n_bootstrap: int = 1000,
     seed: int = 0,
@@ -39,6 +40,8 @@ def correctness_metrics(
         augmented_correct: [N] bool, H(z~). Ignored where there is no partner.
         has_partner: [N] bool, whether the row has an augmented view. None: every row has.
         clusters: [N] str, the unit that is resampled, such as the dialogue id. None: every row on its own.
+        changed: [N] bool, whether the predicted answer differs between the views, right or wrong; adds two keys.
+            Ignored where there is no partner.
         no_partner: What a row without partner is in CM, flips and `both_correct`. "identical": a pair of two identical
             views, H(z~) = H(z), since the augmented test set holds that turn unchanged. "exclude": no pair.
         n_bootstrap: Number of resamples; 0 leaves the intervals out.
@@ -50,7 +53,8 @@ def correctness_metrics(
         `cm_denominator` as int; as float, each with `<key>_low` and `<key>_high`: `original_accuracy`;
         `augmented_accuracy` (all rows; one without partner counts as its original); `augmented_accuracy_pairs` (rows
         with a partner only); `cm`; and as shares of the compared rows `both_correct`, `pos_to_neg`, `neg_to_pos`,
-        `neg_to_neg`, which add up to 1.
+        `neg_to_neg`, which add up to 1; with `changed` also, likewise as shares, `flipped` (the answer changed) and
+        `neg_to_neg_flipped` (it changed and both are wrong: the "neg->neg" of the paper's table on IV-VQA).
 
     Raises:
         DataError: Lengths differ, a value is neither 0 nor 1, or a setting is out of range.
@@ -82,6 +86,13 @@ def correctness_metrics(
         "neg_to_pos": (~original & augmented & compared, compared),
         "neg_to_neg": (~original & ~augmented & compared, compared),
     }
+    if changed is not None:
+        changed_values = np.asarray(changed)
+        _same_length("changed", changed_values, original)
+        flipped = np.zeros_like(original)
+        flipped[partner] = _as_bool(changed_values[partner], "changed")
+        ratios["flipped"] = (flipped & compared, compared)
+        ratios["neg_to_neg_flipped"] = (flipped & ~original & ~augmented & compared, compared)
     counts: dict[str, float | int] = {
         "rows": len(original),
         "pairs": int(partner.sum()),

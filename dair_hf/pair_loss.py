@@ -66,17 +66,20 @@ class PairLoss:
         self.sample_loss = sample_loss
         self.decoder_inputs = decoder_inputs
         self.shifts_labels = bool(getattr(sample_loss, "shifts_labels", False))
+        self.targets_are_scores = bool(getattr(sample_loss, "targets_are_scores", False))
 
     def target_counts(self, batch: Mapping[str, Any]) -> Tensor:
-        """Number of targets of every view: tokens of a sequence, 1 for a class or a real target.
+        """Number of targets of every view: tokens of a sequence, 1 for a class, a real target or scores of classes.
 
         Args:
             batch: A batch of `PairCollator`.
 
         Returns:
-            `[B, V]` int64; 0 where the view does not exist.
+            `[B, V]` int64; 0 where the view does not exist or has no target.
         """
         mask, labels = view_mask(batch), batch.get(LABELS)
+        if labels is not None and self.targets_are_scores:
+            return (labels != 0).any(-1).long() * mask
         if labels is None or labels.is_floating_point():
             return mask.long()
         if labels.ndim == 3 and self.shifts_labels:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dair_hf.collator import AUGMENTED_PREFIX, LABELS, ROW_ID, split_views
 from dair_hf.errors import DataError
-from dair_hf.evaluation import NoPartner, correctness_metrics
+from dair_hf.evaluation import NoPartner, correctness_metrics, ratios_with_intervals
 from dair_hf.files import atomic_path
 from dair_hf.sampling import EpochPairs, view_lengths
 
@@ -132,6 +132,9 @@ class PairViews:
         accuracy_name: str = "accuracy",
         no_partner: NoPartner = "identical",
         n_bootstrap: int = 1000,
+        *,
+        answers: Sequence[Any] | None = None,
+        scores: Mapping[str, ArrayLike] | None = None,
     ) -> dict[str, Any]:
         """`evaluation.correctness_metrics` of the correctness of every view.
 
@@ -142,33 +145,54 @@ class PairViews:
             accuracy_name: What stands for "accuracy" in the keys.
             no_partner: Whether rows without partner enter CM as "identical" pairs, or "exclude" them.
             n_bootstrap: Resamples of the intervals.
+            answers: `[M]`, what was answered to every view, comparable with `==`: adds the flips of the answers.
+            scores: Name -> `[M]` floats, graded correctness: adds `original_<name>` and `augmented_<name>`, their means
+                over the rows (a row without partner counts as its original in both).
 
         Returns:
             As `correctness_metrics`.
 
         Raises:
-            DataError: Another number of answers than views.
+            DataError: Another number of values than views.
         """
-        answers = np.asarray(correct)
-        if answers.shape != (len(self),):
-            raise DataError(
-                f"is_correct answered with shape {list(answers.shape)} for {len(self)} predictions; it must return one "
-                "bool for each"
-            )
-        n_rows = len(self.has_partner)
-        augmented = np.zeros(n_rows, dtype=bool)
-        augmented[self.has_partner] = answers[n_rows:].astype(bool)
+        original, augmented = self._by_row("is_correct", np.asarray(correct).astype(bool))
         if clusters is None and "dialogue_id" in self.column_names:
             clusters = "dialogue_id"
-        found = correctness_metrics(
-            answers[:n_rows].astype(bool),
+        groups = self.values(clusters) if clusters else None
+        found: dict[str, Any] = correctness_metrics(
+            original,
             augmented,
             self.has_partner,
-            self.values(clusters) if clusters else None,
+            groups,
+            changed=None if answers is None else self._changed(answers),
             no_partner=no_partner,
             n_bootstrap=n_bootstrap,
         )
-        return {key.replace("_accuracy", f"_{accuracy_name}"): value for key, value in found.items()}
+        found = {key.replace("_accuracy", f"_{accuracy_name}"): value for key, value in found.items()}
+        ratios = {}
+        for name, values in (scores or {}).items():
+            for variant, graded in zip(VARIANTS, self._by_row(name, values), strict=True):
+                ratios[f"{variant}_{name}"] = (graded, np.ones(len(graded)))
+        return found | (ratios_with_intervals(ratios, groups, n_bootstrap=n_bootstrap) if ratios else {})
+
+    def _by_row(self, name: str, values: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Values of the views as two arrays `[N]`; a row without partner has its original's value in both."""
+        of_views = np.asarray(values)
+        if of_views.shape != (len(self),):
+            raise DataError(
+                f"{name} answered with shape {list(of_views.shape)} for {len(self)} predictions; it must return one "
+                "value for each"
+            )
+        original = of_views[: len(self.has_partner)]
+        augmented = original.copy()
+        augmented[self.has_partner] = of_views[len(self.has_partner) :]
+        return original, augmented
+
+    def _changed(self, answers: Sequence[Any]) -> np.ndarray:
+        numbers: dict[Any, int] = {}
+        # Answers may be anything that compares; as numbers they are an array like all others.
+        original, augmented = self._by_row("answers", [numbers.setdefault(answer, len(numbers)) for answer in answers])
+        return original != augmented
 
     def write(
         self, path: str | Path, predictions: Sequence[Any], references: Sequence[Any], correct: ArrayLike

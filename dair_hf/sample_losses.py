@@ -1,7 +1,8 @@
 """Per-row losses: `(model outputs, labels) -> [rows]`, float32 at least, summed over the targets of a row.
 
 A sample loss is any callable of that shape. One whose targets are the *next* input tokens says so with a true attribute
-`shifts_labels`, so that the first label of a row is not counted as a target.
+`shifts_labels`, so that the first label of a row is not counted as a target; one whose labels are scores of all classes
+says so with `targets_are_scores`, so that a row of zeros counts as one without target.
 """
 
 from __future__ import annotations
@@ -116,6 +117,31 @@ def binary_cross_entropy(outputs: Any, labels: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
 
 
+def soft_score(outputs: Any, labels: Tensor) -> Tensor:
+    """`l = -sum_a s_a log p(a | x)` of a classifier whose targets are scores of several classes.
+
+    Visual question answering: `s_a` is the share of the annotators who gave answer a (Kazemi and Elqursh, "Show, Ask,
+    Attend, and Answer", 2017). With one score of 1 it is `cross_entropy`; scores need not add up to 1.
+
+    Args:
+        outputs: Model outputs with `logits` `[N, A]`.
+        labels: `[N, A]`, floating, >= 0; all 0 where no class is a target.
+
+    Returns:
+        `[N]`, nats; 0, connected to the graph, for a row without target.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> soft_score(SimpleNamespace(logits=torch.zeros(1, 4)), torch.tensor([[0.0, 0.7, 0.3, 0.0]]))
+        tensor([1.3863])
+    """
+    log_probabilities = full_precision(outputs.logits).log_softmax(-1)
+    return -(labels.to(log_probabilities.dtype) * log_probabilities).sum(-1)
+
+
+soft_score.targets_are_scores = True  # type: ignore[attr-defined]
+
+
 def squared_error(outputs: Any, labels: Tensor) -> Tensor:
     """`l = (y - f(x))^2` of a regression model.
 
@@ -160,6 +186,7 @@ SAMPLE_LOSSES: dict[str, SampleLoss] = {
     "causal": causal_nll,
     "classification": cross_entropy,
     "binary": binary_cross_entropy,
+    "soft_score": soft_score,
     "squared": squared_error,
     "huber": huber,
 }

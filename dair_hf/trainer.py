@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -338,6 +338,8 @@ class DAIRTrainer(PairLoading):
         no_partner: NoPartner = "identical",
         n_bootstrap: int = 1000,
         predictions_file: str | Path | None = None,
+        answers: Callable[[list[Any]], Sequence[Any]] | None = None,
+        scores: Mapping[str, Callable[[list[Any], list[Any]], ArrayLike]] | None = None,
         **gen_kwargs: Any,
     ) -> dict[str, Any]:
         """Predict every view once and compare: accuracy of both views, CM, flips, with clustered bootstrap intervals.
@@ -358,6 +360,9 @@ class DAIRTrainer(PairLoading):
             no_partner: Whether rows without partner enter CM as "identical" pairs, or "exclude" them.
             n_bootstrap: Resamples of the intervals; 0 leaves them out.
             predictions_file: Where to write one JSON line a view: row_id, variant, prediction, reference, correct.
+            answers: Predictions -> what was answered, hashable; adds the flips of the answers, right or wrong.
+            scores: Name -> graded correctness `(predictions, references) -> float [N]`; adds `original_<name>` and
+                `augmented_<name>`, such as the soft accuracy of visual question answering beside the strict one.
             **gen_kwargs: Arguments of `generate`. Without any length among them `max_new_tokens` is the longest target
                 of the data plus 8.
 
@@ -378,7 +383,15 @@ class DAIRTrainer(PairLoading):
         expected = predictor.references(views, references or self.references)
         predictions = predictor.decode(predictor.predict(self._model_columns(views), gen_kwargs))
         correct = is_correct(predictions, expected)
-        found = views.judge(correct, clusters, accuracy_name, no_partner, n_bootstrap)
+        found = views.judge(
+            correct,
+            clusters,
+            accuracy_name,
+            no_partner,
+            n_bootstrap,
+            answers=None if answers is None else answers(predictions),
+            scores={name: score(predictions, expected) for name, score in (scores or {}).items()},
+        )
         if predictions_file is not None and self.is_world_process_zero():
             views.write(predictions_file, predictions, expected, correct)
         self.pair_reports[data_name] = PairReport(data_name, accuracy_name, preset, found)

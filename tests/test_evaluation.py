@@ -62,6 +62,17 @@ def test_hand_worked_rows_without_partner_excluded() -> None:
     assert found["cm"] != correctness_metrics(ORIGINAL, AUGMENTED, PARTNER, DIALOGUES)["cm"]
 
 
+def test_hand_worked_flips_of_answers() -> None:
+    changed = np.array([0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 0, 1])  # rows 6-9 have no partner: theirs is ignored
+    found = correctness_metrics(ORIGINAL, AUGMENTED, PARTNER, changed=changed, n_bootstrap=0)
+    # changed: rows 1 3 4 5 11 = 5 of 12; of those wrong on both sides: row 4.
+    assert (found["flipped"], found["neg_to_neg_flipped"]) == (5 / 12, 1 / 12)
+    of_pairs = correctness_metrics(ORIGINAL, AUGMENTED, PARTNER, changed=changed, no_partner="exclude", n_bootstrap=0)
+    assert (of_pairs["flipped"], of_pairs["neg_to_neg_flipped"]) == (5 / 8, 1 / 8)
+    with pytest.raises(DataError, match="changed: shape"):
+        correctness_metrics(ORIGINAL, AUGMENTED, PARTNER, changed=changed[:3])
+
+
 def test_augmented_values_are_ignored_where_there_is_no_partner() -> None:
     garbage = np.where(PARTNER == 1, AUGMENTED, 7)
     assert correctness_metrics(ORIGINAL, garbage, PARTNER) == correctness_metrics(ORIGINAL, AUGMENTED, PARTNER)

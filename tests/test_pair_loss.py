@@ -14,7 +14,7 @@ from transformers import DataCollatorForSeq2Seq, default_data_collator
 
 from dair_hf import DataError, PairCollator
 from dair_hf.pair_loss import PairLoss
-from dair_hf.sample_losses import SAMPLE_LOSSES, causal_nll, cross_entropy, seq2seq_nll
+from dair_hf.sample_losses import SAMPLE_LOSSES, causal_nll, cross_entropy, seq2seq_nll, soft_score
 from tests.fixtures import tiny
 from tests.fixtures.tiny import NormedClassifier, NormedConfig, classified_pairs, config
 
@@ -143,6 +143,20 @@ def test_a_class_or_a_number_is_one_target(tmp_path: Path, labels: list[float], 
     assert found.dtype == torch.int64
 
 
+def test_scores_of_classes_are_one_target_and_zeros_are_none(tmp_path: Path) -> None:
+    features = [
+        {"x": [0.0], "labels": [0.6, 0.4], "augmented_x": [0.0], "augmented_labels": [0.0, 0.0]},
+        {"x": [0.0], "labels": [0.0, 0.1], "augmented_x": [0.0], "augmented_labels": [1.0, 0.0]},
+        {"x": [0.0], "labels": [0.0, 0.0], "augmented_x": None, "augmented_labels": None},
+    ]
+    batch = PairCollator(default_data_collator)(features)
+    pair_loss = PairLoss(config(tmp_path), soft_score)
+    assert pair_loss.target_counts(batch).tolist() == [[1, 0], [1, 1], [0, 0]]
+    # The first partner has no answer of the vocabulary: no pair. Without the scores' attribute it would be one.
+    assert [int(count) for count in pair_loss.count(batch)] == [3, 1, 3]
+    assert int(PairLoss(config(tmp_path), lambda outputs, labels: labels[:, 0]).count(batch).pairs) == 2
+
+
 def test_a_row_without_target_is_zero_whatever_its_logits(tmp_path: Path) -> None:
     batch = classes(([1.0, 0.0], -100, [3.0, 0.0], 1), ([1.0, 0.0], 0, [3.0, 0.0], -100))
     terms, targets, *_ = PairLoss(config(tmp_path), cross_entropy)(Recorder(), batch, with_partners=True)
@@ -253,4 +267,4 @@ def test_a_sample_loss_that_reduces_is_refused(tmp_path: Path, returned: Any, fo
 
 
 def test_all_named_losses_are_callables() -> None:
-    assert sorted(SAMPLE_LOSSES) == ["binary", "causal", "classification", "huber", "seq2seq", "squared"]
+    assert sorted(SAMPLE_LOSSES) == ["binary", "causal", "classification", "huber", "seq2seq", "soft_score", "squared"]

@@ -67,6 +67,26 @@ def test_judging_by_hand() -> None:
     assert (excluded["compared"], excluded["neg_to_neg"]) == (2, 0.0)
 
 
+def test_flips_of_answers_and_graded_scores_by_hand() -> None:
+    # Answers: originals a, b, c; partners of row 0: b (changed), of row 2: c (the same, right both times).
+    found = views().judge(
+        [False, True, True, False, True],
+        answers=["a", "b", "c", "b", "c"],
+        scores={"soft": [0.3, 1.0, 0.9, 0.0, 0.6]},
+        n_bootstrap=0,
+    )
+    assert (found["flipped"], found["neg_to_neg_flipped"], found["neg_to_neg"]) == pytest.approx((1 / 3, 1 / 3, 1 / 3))
+    # Row 1 has no partner and counts as its original in both.
+    assert found["original_soft"] == pytest.approx((0.3 + 1.0 + 0.9) / 3)
+    assert found["augmented_soft"] == pytest.approx((0.0 + 1.0 + 0.6) / 3)
+    same = views().judge([False, True, True, False, True], answers=["a", "b", "c", "a", "c"], n_bootstrap=0)
+    assert (same["flipped"], same["neg_to_neg_flipped"], same["neg_to_neg"]) == pytest.approx((0.0, 0.0, 1 / 3))
+    without = views().judge([False, True, True, False, True], n_bootstrap=0)
+    assert "flipped" not in without
+    with pytest.raises(DataError, match=r"soft answered with shape \[2\] for 5"):
+        views().judge([True] * 5, scores={"soft": [0.1, 0.2]})
+
+
 def test_intervals_resample_dialogues_where_the_data_names_them() -> None:
     found = views().judge([True, True, False, True, False], n_bootstrap=200)
     # Two dialogues, all right and all wrong: the bootstrap can only give 0, 2/3 or 1.

@@ -16,6 +16,7 @@ from dair_hf.sample_losses import (
     full_precision,
     huber,
     seq2seq_nll,
+    soft_score,
     squared_error,
 )
 
@@ -107,6 +108,26 @@ def test_binary_cross_entropy_matches_numpy_for_hard_and_soft_targets() -> None:
         np.testing.assert_allclose(given.logits.grad.numpy().ravel(), probability - labels, atol=1e-9)
 
 
+def test_soft_scores_match_numpy_value_and_gradient() -> None:
+    logits = np.random.default_rng(3).normal(size=(3, 5)) * 3
+    scores = np.array([[0.0, 0.7, 0.2, 0.0, 0.0], [0.0] * 5, [0.0, 0.0, 0.0, 0.0, 1.0]])
+    given = outputs(logits)
+    value = soft_score(given, torch.tensor(scores))
+    expected = [
+        -sum(s * x for s, x in zip(row, log_softmax(z), strict=True)) for row, z in zip(scores, logits, strict=True)
+    ]
+    np.testing.assert_allclose(value.detach().numpy(), expected, rtol=1e-12)
+    assert value[1].item() == 0.0  # no answer of the vocabulary: no target, still connected
+    value.sum().backward()
+    probabilities = np.exp([log_softmax(row) for row in logits])
+    np.testing.assert_allclose(
+        given.logits.grad.numpy(), scores.sum(1, keepdims=True) * probabilities - scores, atol=1e-9
+    )
+    hard = cross_entropy(outputs(logits), torch.tensor([1, 2, 4]))
+    assert value[2].item() == pytest.approx(hard[2].item(), abs=1e-12)
+    assert abs(value[0].item() - hard[0].item()) > 1e-3
+
+
 def test_regression_losses_match_numpy() -> None:
     predictions, labels = np.array([0.0, 0.5, 4.0, -3.0]), np.array([0.0, 0.0, 1.0, 1.0])
     error = predictions - labels
@@ -122,6 +143,8 @@ def test_regression_losses_match_numpy() -> None:
 def test_every_named_loss_gives_one_value_a_row() -> None:
     tokens = torch.tensor(LABELS)
     labels = {"seq2seq": tokens, "causal": tokens, "classification": torch.tensor([1, 0, 2])}
+    labels["soft_score"] = torch.eye(3, 4)
     for name, loss in SAMPLE_LOSSES.items():
-        shape = {"seq2seq": (3, 4, 5), "causal": (3, 4, 5), "classification": (3, 4)}.get(name, (3, 1))
+        sequence, classes = dict.fromkeys(("seq2seq", "causal"), (3, 4, 5)), (3, 4)
+        shape = {**sequence, "classification": classes, "soft_score": classes}.get(name, (3, 1))
         assert loss(outputs(np.zeros(shape)), labels.get(name, torch.tensor([0.0, 1.0, 1.0]))).shape == (3,)
