@@ -1,0 +1,103 @@
+"""Answers as the official evaluation of VQA compares them: without articles and punctuation, numbers as digits.
+
+The rules are those of the evaluation code that its authors publish with the data (Antol et al., "VQA: Visual Question
+Answering", 2015), for version 2 of the data: apostrophes and colons are no punctuation there.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+ARTICLES = frozenset({"a", "an", "the"})
+NUMBER_WORDS: Mapping[str, str] = MappingProxyType(
+    {"none": "0"}
+    | {word: str(n) for n, word in enumerate("zero one two three four five six seven eight nine ten".split())}
+)
+PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
+
+# Words that get their apostrophe back where exactly one is missing: "dont", "couldnt've", "couldn'tve".
+_CONTRACTED = """
+    ain't aren't can't couldn't couldn't've could've didn't doesn't don't hadn't hadn't've hasn't haven't he'd he'd've
+    he's how'd how'll how's isn't it'd it'd've it'll ma'am mightn't mightn't've might've mustn't must've needn't not've
+    o'clock oughtn't 'ow's'at shan't she'd've shouldn't shouldn't've should've somebody'd've somebody'll somebody's
+    someone'd someone'd've someone'll someone's something'd something'd've something'll that's there'd there'd've
+    there're there's they'd they'd've they'll they're they've 'twas wasn't we'd've weren't we've what'll what're what's
+    what've when's where'd where's where've who'd who'd've who'll who's who've why'll why're why's won't wouldn't
+    wouldn't've would've y'all y'all'd've y'all'll you'd you'd've you'll you're you've
+"""
+_DIGITS_AROUND_COMMA = re.compile(r"\d,\d")
+_PERIOD = re.compile(r"\.(?!\d)")
+# The published code hands a flag to `re.sub` where the number of replacements stands; the flag's value is 32.
+_MOST_PERIODS = 32
+
+
+def _without_one_apostrophe(word: str) -> list[str]:
+    return [word[:place] + word[place + 1 :] for place, character in enumerate(word) if character == "'"]
+
+
+CONTRACTIONS: Mapping[str, str] = MappingProxyType(
+    {broken: word for word in _CONTRACTED.split() for broken in _without_one_apostrophe(word)}
+    | {"somebody'd": "somebodyd"}  # the one entry that loses its apostrophe, as it is published
+)
+
+
+def strip_spaces(answer: str) -> str:
+    r"""Turn line ends and tabs into spaces and drop the spaces around: all that is done to an undisputed answer.
+
+    Example:
+        >>> strip_spaces(" Two\tdogs\n")
+        'Two dogs'
+    """
+    return answer.replace("\n", " ").replace("\t", " ").strip()
+
+
+def replace_punctuation(text: str) -> str:
+    """Replace the marks of `PUNCTUATION` and periods.
+
+    A mark becomes a space, so that "red/white" is two words. It is dropped where it stands beside a space anywhere in
+    the text, and every mark is dropped where a comma stands between digits. A period is dropped unless a digit follows.
+
+    Example:
+        >>> replace_punctuation("red/white"), replace_punctuation("yes, sir"), replace_punctuation("1,000-2,000 p.m.")
+        ('red white', 'yes sir', '10002000 pm')
+        >>> replace_punctuation("2:30"), replace_punctuation("3.5"), replace_punctuation("man's")
+        ('2:30', '3.5', "man's")
+    """
+    joins = _DIGITS_AROUND_COMMA.search(text) is not None
+    replaced = {
+        ord(mark): "" if joins or f"{mark} " in text or f" {mark}" in text else " "
+        for mark in PUNCTUATION
+        if mark in text
+    }
+    return _PERIOD.sub("", text.translate(replaced), count=_MOST_PERIODS)
+
+
+def normalize_words(text: str) -> str:
+    """Lower case, number words up to ten as digits, articles dropped, missing apostrophes put back, single spaces.
+
+    Example:
+        >>> normalize_words("The  TWO dogs dont"), normalize_words("none"), normalize_words("eleven")
+        ("2 dogs don't", '0', 'eleven')
+    """
+    words = (NUMBER_WORDS.get(word, word) for word in text.lower().split())
+    return " ".join(CONTRACTIONS.get(word, word) for word in words if word not in ARTICLES)
+
+
+@functools.lru_cache(maxsize=1 << 18)  # VQA v2 has some two hundred thousand distinct answers
+def normalize_answer(answer: str) -> str:
+    """Normalize an answer as the official evaluation does where annotators disagree.
+
+    Args:
+        answer: As an annotator or a model gave it.
+
+    Returns:
+        What is compared; empty for an answer of articles and punctuation only.
+
+    Example:
+        >>> normalize_answer("A T-shirt."), normalize_answer("ten o'clock"), normalize_answer("1,500")
+        ('t shirt', "10 o'clock", '1500')
+    """
+    return normalize_words(replace_punctuation(strip_spaces(answer)))
