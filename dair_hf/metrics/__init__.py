@@ -12,7 +12,8 @@ from dair_hf.metrics.paths import MetricPaths, metric_path
 
 joint_goal_accuracy: str = metric_path("joint_goal_accuracy")
 consistency: str = metric_path("consistency")
+vqa_accuracy: str = metric_path("vqa_accuracy")
 
 sys.modules[__name__].__class__ = MetricPaths
 
-__all__ = ["consistency", "joint_goal_accuracy"]
+__all__ = ["consistency", "joint_goal_accuracy", "vqa_accuracy"]

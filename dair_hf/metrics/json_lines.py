@@ -33,12 +33,30 @@ def read_lines(path: str) -> list[tuple[str, Any]]:
     Raises:
         DataError: The file is absent, not UTF-8, empty, or has a line that is not JSON; with file and line.
     """
+    return parse_lines(read_text(path), path)
+
+
+def read_text(path: str) -> str:
+    """Read a text file.
+
+    Raises:
+        DataError: The file is absent or not UTF-8.
+    """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text (byte {error.start}); re-save the file as UTF-8") from error
+
+
+def parse_lines(text: str, path: str) -> list[tuple[str, Any]]:
+    r"""Parse the text of a file of JSON lines; see `read_lines`.
+
+    Example:
+        >>> parse_lines('{"a": 1}\n\n[2]\n', "x.jsonl")
+        [('x.jsonl:1', {'a': 1}), ('x.jsonl:3', [2])]
+    """
     values = []
     # Only "\n" ends a line here: str.splitlines would also break at characters that JSON strings may hold.
     for number, line in enumerate(text.split("\n"), start=1):
@@ -71,6 +89,11 @@ def add_convention_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             f"--{field.name}", metavar="|".join(choices) if choices else "A,B,...", help=field.metadata["help"]
         )
+    add_result_arguments(parser)
+
+
+def add_result_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the bootstrap's settings and `--json`."""
     parser.add_argument("--n_bootstrap", type=int, default=1000, help="resamples for the intervals; 0 for none")
     parser.add_argument("--seed", type=int, default=0, help="seed of the resampling")
     parser.add_argument("--confidence", type=float, default=0.95, help="coverage of the intervals")

@@ -1,0 +1,178 @@
+"""The metric as an `evaluate` module, offline in a fresh process, and as a command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dair_hf.metrics.vqa_accuracy.__main__ import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+ANNOTATIONS: dict[str, Any] = {
+    "info": {"version": "2.0"},
+    "annotations": [
+        {
+            "question_type": "what is this",
+            "multiple_choice_answer": "net",
+            "answers": [
+                {"answer": answer, "answer_confidence": "yes", "answer_id": place}
+                for place, answer in enumerate(["a net"] * 3 + ["racket"] * 7, start=1)
+            ],
+            "image_id": 458752,
+            "answer_type": "other",
+            "question_id": 458752000,
+        },
+        {
+            "question_type": "how many",
+            "multiple_choice_answer": "2",
+            "answers": [{"answer": "2", "answer_confidence": "yes", "answer_id": place} for place in range(1, 11)],
+            "image_id": 524291,
+            "answer_type": "number",
+            "question_id": 524291000,
+        },
+    ],
+}
+RESULTS = [{"question_id": 524291000, "answer": "2"}, {"question_id": 458752000, "answer": "Net."}]
+
+EXCHANGE = """
+import json, sys, dair_hf.metrics, evaluate
+import dair_hf.metrics.vqa_accuracy.__main__
+from dair_hf.errors import DataError
+
+assert isinstance(dair_hf.metrics.vqa_accuracy, str)
+metric = evaluate.load(dair_hf.metrics.vqa_accuracy)
+assert metric.name == "vqa_accuracy"
+results, annotations = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+
+# the public files as they are, whole or as lists; by position; settings pass through
+found = metric.compute(predictions=results, references=annotations)
+assert abs(found["vqa_accuracy"] - 0.95) < 1e-12 and found["vqa_accuracy_simple"] == 1.0, found
+assert found["by_answer_type"]["number"] == {"vqa_accuracy": 1.0, "questions": 1}
+assert metric.compute(predictions=results, references=annotations["annotations"]) == found
+texts, lists = ["2", "Net."], [["2"] * 10, ["a net"] * 3 + ["racket"] * 7]
+found = metric.compute(predictions=texts, references=lists, normalize="never", n_bootstrap=0)
+assert found["vqa_accuracy"] == 0.5 and found["normalize"] == "never" and "vqa_accuracy_low" not in found
+# as the page of a Space hands them over: text, and lists as JSON
+found = metric.compute(predictions=texts, references=[json.dumps(answers) for answers in lists])
+assert abs(found["vqa_accuracy"] - 0.95) < 1e-12
+
+# in pieces; what looks like JSON stays the answer that it is
+for said, given in zip(texts, lists):
+    metric.add_batch(predictions=[said], references=[given])
+metric.add(prediction='{"answer": "2"}', reference=["2"] * 10)
+found = metric.compute(n_bootstrap=0)
+assert found["questions"] == 3 and abs(found["vqa_accuracy"] - 1.9 / 3) < 1e-12
+both = evaluate.combine([metric, evaluate.load(dair_hf.metrics.vqa_accuracy)])
+assert both.compute(predictions=texts, references=lists)["vqa_accuracy_0_vqa_correct"] == 1.0
+both.add(texts[0], lists[0])
+assert both.compute()["vqa_accuracy_1_questions"] == 1
+
+for call, message in [
+    (lambda: metric.compute(predictions=[3], references=lists[:1]), "predictions[0]: must be an answer"),
+    (lambda: metric.compute(predictions=["a"], references=[["a"]]), "references[0]: holds 1 answers"),
+    (lambda: metric.compute(predictions=results, references=lists), "predictions have ids and references have none"),
+    (lambda: metric.compute(predictions=results[:1], references=annotations), "1 (e.g. 458752000) without prediction"),
+]:
+    try:
+        call()
+    except DataError as error:
+        assert message in str(error), error
+    else:
+        raise AssertionError(message)
+    metric = evaluate.load(dair_hf.metrics.vqa_accuracy)
+print("exchange done")
+"""
+
+
+@pytest.mark.slow
+def test_load_compute_and_combine_offline(tmp_path: Path) -> None:
+    environment = os.environ | {"HF_HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", EXCHANGE, json.dumps(RESULTS), json.dumps(ANNOTATIONS)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "exchange done" in done.stdout
+    assert list(tmp_path.rglob("vqa_accuracy.py"))  # the cache in use was the one in tmp_path
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    predictions, references = tmp_path / "results.json", tmp_path / "annotations.json"
+    predictions.write_text(json.dumps(RESULTS), "utf-8")
+    references.write_text(json.dumps(ANNOTATIONS), "utf-8")
+    return ["--predictions", str(predictions), "--references", str(references)]
+
+
+def test_a_table_and_its_json(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "deep" / "out.json"
+    assert main([*files, "--json", str(out), "--n_bootstrap", "0"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert [line.split() for line in printed.out.splitlines()] == [
+        ["normalize", "disputed"],
+        ["vqa_accuracy", "95.00", "%"],
+        ["vqa_accuracy_simple", "100.00", "%"],
+        ["vqa_correct", "100.00", "%"],
+        ["by_answer_type"],
+        ["number", "100.00", "%", "of", "1"],
+        ["other", "90.00", "%", "of", "1"],
+        ["by_question_type"],
+        ["how", "many", "100.00", "%", "of", "1"],
+        ["what", "is", "this", "90.00", "%", "of", "1"],
+        ["questions", "2"],
+        ["undisputed", "1"],
+        ["not_ten_annotators", "0"],
+        ["empty_predictions", "0"],
+    ]
+    found = json.loads(out.read_text())
+    assert found["vqa_accuracy"] == pytest.approx(0.95)
+    assert found["by_question_type"]["how many"]["questions"] == 1
+
+
+def test_json_has_null_for_undefined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines, out = tmp_path / "lines", tmp_path / "out.json"
+    lines.write_text('["a", "a", "a", "a"]\n', "utf-8")
+    (tmp_path / "said").write_text('"a"\n', "utf-8")
+    assert main(["--predictions", str(tmp_path / "said"), "--references", str(lines), "--json", str(out)]) == 0
+    assert "by_answer_type" not in capsys.readouterr().out
+    found = json.loads(out.read_text())
+    assert (found["vqa_accuracy"], found["vqa_accuracy_low"]) == (1.0, None)  # one question: nothing to resample
+
+
+def test_faults_are_one_line(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = tmp_path / "broken.json"
+    for content, message in (
+        ('[{"question_id": 1, ', f"error: {broken}: line 1, column 21: not valid JSON"),
+        ('[{"question_id": 1}]', f"error: {broken}: [0]: the key 'answer' is missing; found 'question_id'"),
+        (json.dumps(RESULTS[:1]), "error: ids of predictions and references differ: 1 (e.g. 458752000) without"),
+        (json.dumps(RESULTS * 2), f"error: {broken}: [2]: the id 524291000 is already at {broken}: [0]"),
+    ):
+        broken.write_text(content, "utf-8")
+        assert main(["--predictions", str(broken), *files[2:]]) == 2
+        printed = capsys.readouterr().err
+        assert printed.startswith(message)
+        assert printed.count("\n") == 1
+    assert main([*files, "--normalize", "often"]) == 2
+    assert "error: normalize: unknown value 'often'; use one of disputed, always, never" in capsys.readouterr().err
+    assert main(["--predictions", str(tmp_path / "absent"), *files[2:]]) == 2
+    assert "cannot be read (No such file or directory)" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_it_runs_with_python_dash_m(files: list[str]) -> None:
+    command = [sys.executable, "-W", "error", "-m", "dair_hf.metrics.vqa_accuracy", *files]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("normalize")
