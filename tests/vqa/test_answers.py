@@ -1,0 +1,161 @@
+"""The answer vocabulary: what is counted and how ties break, soft targets by hand, what is saved and refused."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from datasets.fingerprint import Hasher
+
+from dair_hf.errors import DataError
+from dair_hf.vqa.answers import AnswerVocabulary, encode_answers
+
+TRAINING = [
+    ["yes"] * 8 + ["no", "Yes"],  # yes 9, no 1
+    ["2"] * 4 + ["two"] * 5 + ["3"],  # 2: 9, 3: 1
+    ["t-shirt"] * 3 + ["T-Shirt."] * 2 + ["a shirt"] * 5,  # t shirt 5, shirt 5
+    [],
+    ["no"] * 2 + ["the", " ", "?"],  # no 3; the rest is empty
+]
+
+
+def vocabulary(size: int = 3000) -> AnswerVocabulary:
+    return AnswerVocabulary.from_answers(TRAINING, size)
+
+
+def test_counts_order_and_spellings() -> None:
+    found = vocabulary()
+    # Equal counts in alphabetical order: "2" before "yes", "shirt" before "t shirt".
+    assert found.answers == ("2", "yes", "shirt", "t shirt", "no", "3")
+    assert found.counts == (9, 9, 5, 5, 3, 1)
+    assert found.spellings == ("two", "yes", "a shirt", "t-shirt", "no", "3")
+    assert len(found) == 6
+    assert found.id2label == {0: "two", 1: "yes", 2: "a shirt", 3: "t-shirt", 4: "no", 5: "3"}
+    assert repr(found) == "AnswerVocabulary(6 answers)"
+
+
+def test_the_most_frequent_are_kept() -> None:
+    assert vocabulary(3).answers == ("2", "yes", "shirt")  # the tie at the edge is broken as well
+    assert vocabulary(4) != vocabulary(5)
+
+
+def test_the_order_of_questions_and_annotators_does_not_matter() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(5):
+        shuffled = [list(generator.permutation(answers)) for answers in TRAINING]
+        generator.shuffle(shuffled)
+        assert AnswerVocabulary.from_answers(shuffled) == vocabulary()
+
+
+def test_against_a_plain_count() -> None:
+    generator = np.random.default_rng(1)
+    words = [f"w{number}" for number in range(400)]
+    # Zipf's law, as answers have it: most of them are rare.
+    data = [[words[min(399, number)] for number in row] for row in generator.zipf(1.3, size=(300, 10))]
+    counts = Counter(answer for answers in data for answer in answers)
+    expected = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:100]
+    found = AnswerVocabulary.from_answers(data, size=100)
+    assert list(zip(found.answers, found.counts, strict=True)) == expected
+    assert found.spellings == found.answers
+
+
+def test_soft_targets_by_hand() -> None:
+    found = vocabulary(4)  # 2, yes, shirt, t shirt
+    assert found.encode(["yes"] * 10) == ([1], [1.0])
+    assert found.encode(["YES."] * 4 + ["two"] * 3 + ["2"] + ["no"] * 2) == ([0, 1], [0.4, 0.4])
+    assert found.encode(["no"] * 10) == ([], [])
+    assert found.encode([]) == ([], [])
+    assert found.encode(["the"] * 10) == ([], [])
+    assert found.encode(["yes", "no", "no"]) == ([1], [1 / 3])  # of as many annotators as there are
+
+
+def test_answers_and_classes() -> None:
+    found = vocabulary()
+    assert [found.id_of(answer) for answer in ("Two", "the T-shirt!", "zebra", "")] == [0, 3, None, None]
+    assert found.decode(np.array([3, 0, 0])) == ["t-shirt", "two", "two"]
+    assert [found.id_of(answer) for answer in found.decode(range(6))] == list(range(6))
+    for number in (6, -1):
+        with pytest.raises(DataError, match=f"no class {number}; there are 6, from 0"):
+            found.decode([0, number])
+
+
+def test_saved_and_loaded(tmp_path: Path) -> None:
+    found = AnswerVocabulary.from_answers([*TRAINING, ["café"] * 20])
+    path = tmp_path / "deep" / "answers.json"
+    found.save(path)
+    loaded = AnswerVocabulary.load(path)
+    assert loaded == found
+    assert loaded.encode(["CAFÉ", "no"]) == ([0, 5], [0.5, 0.5])
+    assert "café" in path.read_text(encoding="utf-8")
+    assert [item.name for item in path.parent.iterdir()] == ["answers.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "no answer vocabulary; it must be an object with the lists answers, spellings, counts"),
+        ({"answers": ["a"], "spellings": ["a"]}, "no answer vocabulary"),
+        ({"answers": ["b", 1], "spellings": ["b", "1"], "counts": [2, 1]}, "answers holds 1, which is no str"),
+        ({"answers": ["b"], "spellings": ["b"], "counts": ["2"]}, "counts holds '2', which is no int"),
+        ({"answers": ["b"], "spellings": ["b"], "counts": []}, "1 answers, 1 spellings and 0 counts"),
+        ({"answers": [], "spellings": [], "counts": []}, "holds no answers"),
+        ({"answers": ["b", "b"], "spellings": ["b", "a b"], "counts": [2, 1]}, "classes 0 and 1 are both 'b'"),
+        (
+            {"answers": ["two"], "spellings": ["two"], "counts": [1]},
+            "class 0 is 'two', its spelling 'two': not one answer",
+        ),
+        ({"answers": ["b"], "spellings": ["c"], "counts": [1]}, "class 0 is 'b', its spelling 'c': not one answer"),
+        ({"answers": [""], "spellings": ["the"], "counts": [1]}, "class 0 is ''"),
+    ],
+)
+def test_files_that_are_no_vocabulary(content: Any, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "answers.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(DataError) as caught:
+        AnswerVocabulary.load(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+
+
+def test_nothing_to_build_from() -> None:
+    with pytest.raises(DataError, match="holds no answers; build it from annotated questions"):
+        AnswerVocabulary.from_answers([[], ["the", "?"]])
+    with pytest.raises(DataError, match="size=0 must be at least 1"):
+        AnswerVocabulary.from_answers(TRAINING, size=0)
+    with pytest.raises(DataError, match="no such file"):
+        AnswerVocabulary.load("absent.json")
+
+
+def test_rows_get_columns_of_the_same_types_whatever_they_hold() -> None:
+    found = vocabulary(4)
+    for answers in (TRAINING, [["zebra"], []], [[], [], ["yes"]]):
+        rows = Dataset.from_dict({"row_id": [str(i) for i in range(len(answers))], "answers": answers})
+        encoded = encode_answers(rows, found)
+        assert encoded.column_names == ["row_id", "answers", "answer_ids", "answer_scores"]
+        kinds = [encoded.features[name].feature.dtype for name in ("answer_ids", "answer_scores")]
+        assert kinds == ["int32", "float32"]
+        assert encoded["answer_ids"][:] == [found.encode(row)[0] for row in answers]
+    encoded = encode_answers(Dataset.from_dict({"answers": TRAINING}), found)
+    assert encoded[0]["answer_ids"] == [1]
+    assert encoded[0]["answer_scores"] == pytest.approx([0.9], abs=1e-7)
+    assert encoded[2]["answer_scores"] == [0.5, 0.5]
+
+
+def test_rows_without_answers() -> None:
+    rows = Dataset.from_dict({"answers": [["yes"], None]})
+    assert encode_answers(rows, vocabulary())["answer_ids"][:] == [[1], None]
+    with pytest.raises(DataError, match=r"column 'answers' is missing; the data has \['question'\]"):
+        encode_answers(Dataset.from_dict({"question": ["what"]}), vocabulary())
+
+
+def test_the_fingerprint_of_the_encoding_stays_the_same() -> None:
+    """So that `Dataset.map` finds its cached result, also with a vocabulary that was saved, loaded and used."""
+    used = vocabulary()
+    used.encode(["yes", "zebra"])
+    assert Hasher.hash(used.encode_batch) == Hasher.hash(vocabulary().encode_batch)
+    assert Hasher.hash(used.encode_batch) != Hasher.hash(vocabulary(4).encode_batch)
