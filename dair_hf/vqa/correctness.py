@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dair_hf.errors import DataError
+from dair_hf.metrics.vqa_answers import normalize_answer, strip_spaces
 from dair_hf.metrics.vqa_scores import Normalize, vqa_correct, vqa_scores
 from dair_hf.vqa.answers import AnswerVocabulary
 
@@ -40,8 +41,8 @@ class AnswerJudge:
     vocabulary: AnswerVocabulary | None = None
     normalize: Normalize = "disputed"
 
-    def answers(self, predictions: Sequence[Any]) -> list[str]:
-        """What was answered: the class of the largest logit, or the text as it was written.
+    def texts(self, predictions: Sequence[Any]) -> list[str]:
+        """What was answered, as text: the spelling of the class with the largest logit, or the text that was written.
 
         Args:
             predictions: Logits of each row, `[A]` floats; texts where there is no vocabulary.
@@ -60,13 +61,21 @@ class AnswerJudge:
                 raise DataError(f"row {row}: a prediction without vocabulary must be text, found {text!r:.60}")
         return list(predictions)
 
+    def answers(self, predictions: Sequence[Any]) -> list[str]:
+        """What was answered, such that equal answers are equal: for the flips between two views.
+
+        Normalised ("Two." and "2" are no flip), or where the judge never normalises without the spaces around.
+        """
+        same = strip_spaces if self.normalize == "never" else normalize_answer
+        return [same(text) for text in self.texts(predictions)]
+
     def is_correct(self, predictions: Sequence[Any], references: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
         """`H(z) = [some annotator gave the answer]`, `[N]` bool; see `dair_hf.metrics.vqa_scores.vqa_correct`."""
-        return vqa_correct(self.answers(predictions), references, normalize=self.normalize)
+        return vqa_correct(self.texts(predictions), references, normalize=self.normalize)
 
     def accuracy(self, predictions: Sequence[Any], references: Sequence[Sequence[str]]) -> NDArray[np.float64]:
         """The official accuracy of every answer, `[N]` in [0, 1]; see `dair_hf.metrics.vqa_scores.vqa_scores`."""
-        return vqa_scores(self.answers(predictions), references, normalize=self.normalize)
+        return vqa_scores(self.texts(predictions), references, normalize=self.normalize)
 
     def _class(self, row: int, logits: ArrayLike) -> int:
         assert self.vocabulary is not None

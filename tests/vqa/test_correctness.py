@@ -16,9 +16,10 @@ REFERENCES = [["2"] * 10, ["3"] * 2 + ["4"] * 8, ["t-shirt"] * 10]
 
 
 def test_the_largest_logit_is_the_answer() -> None:
-    assert JUDGE.answers(LOGITS) == ["2", "three", "t-shirt"]
+    assert JUDGE.texts(LOGITS) == ["2", "three", "t-shirt"]
+    assert JUDGE.answers(LOGITS) == ["2", "3", "t shirt"]
     assert JUDGE.answers([[1.0, 1.0, 0.0]]) == ["2"]  # the first of equal ones
-    assert JUDGE.answers([]) == []
+    assert JUDGE.answers([]) == JUDGE.texts([]) == []
 
 
 def test_right_and_how_right() -> None:
@@ -32,7 +33,9 @@ def test_right_and_how_right() -> None:
 
 def test_texts_of_a_model_without_vocabulary() -> None:
     texts = [" 2 ", "Three", "T-shirt"]
-    assert AnswerJudge().answers(texts) == texts
+    assert AnswerJudge().texts(texts) == texts
+    assert AnswerJudge().answers(texts) == ["2", "3", "t shirt"]  # another spelling is no other answer
+    assert AnswerJudge(normalize="never").answers(texts) == ["2", "Three", "T-shirt"]
     assert AnswerJudge().is_correct(texts, REFERENCES).tolist() == [True, True, False]
     assert AnswerJudge(normalize="always").is_correct(texts, REFERENCES).tolist() == [True, True, True]
     assert AnswerJudge(normalize="never").accuracy(texts, REFERENCES).tolist() == [1.0, 0.0, 0.0]
