@@ -1,0 +1,257 @@
+"""Pairs of rows and edits: which edit is drawn, what a row without edits holds, every edit for evaluation."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset, Value, load_from_disk
+
+from dair_hf.collator import PairCollator
+from dair_hf.errors import DataError
+from dair_hf.sampling import EpochPairs, view_lengths
+from dair_hf.vqa.pairs import draw_edits, edit_pairs, expand_edits
+from dair_hf.vqa.reading import EDIT_FEATURES, ROW_FEATURES
+
+# Question -> its edited images. The edits stand in the data in another order.
+EDITED = {9000: ["9_3", "9_1", "9_2"], 25000: ["25_7"], 34000: ["34_5", "34_4"]}
+QUESTIONS = (9000, 9001, 25000, 34000, 34001)
+
+
+def rows(questions: tuple[int, ...] = QUESTIONS) -> Dataset:
+    data = [
+        {
+            "row_id": str(question_id),
+            "question_id": question_id,
+            "image_id": str(question_id // 1000),
+            "image": f"/images/{question_id // 1000}.jpg",
+            "question": f"Question {question_id}?",
+            "answers": ["4"] * 10,
+            "question_type": "how many",
+            "answer_type": "number",
+        }
+        for question_id in questions
+    ]
+    return Dataset.from_list(data, features=ROW_FEATURES)
+
+
+def edits(edited: dict[int, list[str]] = EDITED) -> Dataset:
+    data = [
+        {
+            "question_id": question_id,
+            "image_id": image_id,
+            "image": f"/edited/{image_id}.jpg",
+            "question": f"Question {question_id}?",
+            "answers": [image_id] * 10,
+        }
+        for question_id, images in reversed(edited.items())
+        for image_id in images
+    ]
+    return Dataset.from_list(data, features=EDIT_FEATURES)
+
+
+def encoded(data: Dataset) -> Dataset:
+    def columns(row: dict[str, Any]) -> dict[str, Any]:
+        return {"input_ids": [1, 2] if "_" in row["image_id"] else [1], "answer_ids": [4], "answer_scores": [1.0]}
+
+    return data.map(columns)
+
+
+def uniform(question_id: int, seed: int, epoch: int) -> float:
+    """`draws.uniform` in integers of any size: splitmix64 from a hashed start."""
+    start = int.from_bytes(hashlib.blake2b(f"{seed}/{epoch}/0/vqa/edit".encode(), digest_size=8).digest(), "little")
+    z = (start + question_id * 0x9E3779B97F4A7C15) % 2**64
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) % 2**64
+    return ((z ^ (z >> 31)) >> 11) / 2**53
+
+
+# --- drawing --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seed", "epoch"), [(0, 0), (0, 1), (5, 0), (5, 39)])
+def test_the_edit_is_drawn_by_question_seed_and_epoch(seed: int, epoch: int) -> None:
+    pairs = draw_edits(rows(), edits(), seed, epoch)
+    for row in pairs:
+        images = sorted(EDITED.get(row["question_id"], []))
+        image_id = images[int(uniform(row["question_id"], seed, epoch) * len(images))] if images else None
+        assert row["augmented_image_id"] == image_id
+
+
+def test_a_pair_holds_one_edit_and_the_row_as_it_was() -> None:
+    pairs = draw_edits(rows(), edits(), 0, 0)
+    assert pairs.features == {
+        **ROW_FEATURES,
+        **{f"augmented_{name}": EDIT_FEATURES[name] for name in ("image_id", "image", "question", "answers")},
+    }
+    assert pairs.remove_columns([name for name in pairs.column_names if name.startswith("augm")]).to_list() == (
+        rows().to_list()
+    )
+    for row in pairs:
+        augmented = {name: value for name, value in row.items() if name.startswith("augmented_")}
+        image_id = row["augmented_image_id"]
+        if row["question_id"] not in EDITED:
+            assert set(augmented.values()) == {None}
+            continue
+        assert augmented == {
+            "augmented_image_id": image_id,
+            "augmented_image": f"/edited/{image_id}.jpg",
+            "augmented_question": row["question"],
+            "augmented_answers": [image_id] * 10,
+        }
+
+
+def test_every_edit_is_drawn_equally_often() -> None:
+    questions = tuple(range(1000, 4000))
+    many = {question_id: [f"{question_id}_{place}" for place in range(3)] for question_id in questions}
+    drawn = draw_edits(rows(questions), edits(many), 7, 0)["augmented_image_id"][:]
+    counts = Counter(image_id.rpartition("_")[2] for image_id in drawn)
+    # Chi-square with 2 degrees of freedom: above 13.8 with a chance of 0.001.
+    assert sum((counts[place] - 1000) ** 2 / 1000 for place in "012") < 13.8
+    by_epoch = Counter(draw_edits(rows((9000,)), edits(), 7, epoch)["augmented_image_id"][0] for epoch in range(20))
+    assert set(by_epoch) == set(EDITED[9000])
+
+
+def test_the_draw_depends_on_no_order_and_on_no_other_row() -> None:
+    pairs = draw_edits(rows(), edits(), 3, 2)
+    wanted = dict(zip(pairs["question_id"][:], pairs["augmented_image_id"][:], strict=True))
+    shuffled = draw_edits(rows().shuffle(seed=1), edits().shuffle(seed=2), 3, 2)
+    assert dict(zip(shuffled["question_id"][:], shuffled["augmented_image_id"][:], strict=True)) == wanted
+    part = draw_edits(rows().select([3, 0]), edits(), 3, 2)
+    assert part["augmented_image_id"][:] == [wanted[34000], wanted[9000]]
+
+
+def test_a_question_that_comes_twice_is_paired_twice() -> None:
+    drawn = draw_edits(rows((9000, 25000, 9000)), edits(), 0, 0)["augmented_image_id"][:]
+    assert drawn[0] == drawn[2]
+    assert drawn[1] == "25_7"
+
+
+def test_data_from_disk_reads_as_data_in_memory(tmp_path: Any) -> None:
+    rows().save_to_disk(str(tmp_path / "rows"), num_shards=2)
+    edits().save_to_disk(str(tmp_path / "edits"), num_shards=3)
+    kept = [load_from_disk(str(tmp_path / name)) for name in ("rows", "edits")]
+    assert draw_edits(*kept, 0, 4).to_list() == draw_edits(rows(), edits(), 0, 4).to_list()
+    assert expand_edits(*kept).to_list() == expand_edits(rows(), edits()).to_list()
+
+
+def test_added_columns_come_along_and_absent_partners_are_none() -> None:
+    pairs = draw_edits(encoded(rows()), encoded(edits()), 0, 0)
+    assert pairs["augmented_input_ids"][:] == [[1, 2], None, [1, 2], [1, 2], None]
+    assert pairs["augmented_answer_scores"][:] == [[1.0], None, [1.0], [1.0], None]
+    assert view_lengths(pairs).tolist() == [2, 1, 2, 2, 1]
+
+    def collate(views: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"answer_ids": torch.tensor([view["answer_ids"] for view in views])}
+
+    model_columns = ["row_id", "input_ids", "answer_ids", "answer_scores"]
+    partners = ["augmented_input_ids", "augmented_answer_ids", "augmented_answer_scores"]
+    batch = PairCollator(collate)(list(pairs.select_columns(model_columns + partners)))
+    assert batch["view_mask"].tolist() == [[True, question_id in EDITED] for question_id in QUESTIONS]
+
+
+def test_equal_draws_have_equal_fingerprints() -> None:
+    one, two = rows(), edits()
+    kinds = [(0, 0), (0, 1), (1, 0)]
+    prints = {draw_edits(one, two, *kind)._fingerprint for kind in kinds}
+    assert len(prints) == 3
+    assert draw_edits(one, two, 0, 0)._fingerprint in prints
+    assert draw_edits(one, two.select([0, 1]), 0, 0)._fingerprint not in prints
+
+
+# --- epochs ---------------------------------------------------------------------------------------------------------
+
+
+def test_epochs_show_what_their_draw_shows() -> None:
+    pairs = edit_pairs(rows(), edits(), seed=11)
+    assert isinstance(pairs, EpochPairs)
+    shown = set()
+    for epoch in (0, 3, 1, 0, 2):
+        pairs.set_epoch(epoch)
+        assert [pairs[place] for place in range(len(pairs))] == draw_edits(rows(), edits(), 11, epoch).to_list()
+        shown.add(pairs[0]["augmented_image_id"])
+    assert len(shown) > 1
+
+
+# --- evaluation -----------------------------------------------------------------------------------------------------
+
+
+def test_every_edit_becomes_a_pair() -> None:
+    pairs = expand_edits(rows(), edits())
+    wanted = [(question_id, image) for question_id in QUESTIONS for image in sorted(EDITED.get(question_id, []))]
+    assert list(zip(pairs["question_id"][:], pairs["augmented_image_id"][:], strict=True)) == wanted
+    assert pairs["row_id"][:] == [f"{question_id}/{image}" for question_id, image in wanted]
+    assert pairs["image"][:] == [f"/images/{question_id // 1000}.jpg" for question_id, _ in wanted]
+    assert pairs["augmented_answers"][:] == [[image] * 10 for _, image in wanted]
+    assert pairs.features == draw_edits(rows(), edits(), 0, 0).features
+
+
+def test_rows_without_edits_stay_on_request() -> None:
+    pairs = expand_edits(rows(), edits(), keep_unedited=True)
+    assert pairs["row_id"][:] == [
+        "9000/9_1", "9000/9_2", "9000/9_3", "9001", "25000/25_7", "34000/34_4", "34000/34_5", "34001",
+    ]  # fmt: skip
+    for row in pairs:
+        assert (row["augmented_answers"] is None) == (row["question_id"] not in EDITED) == ("/" not in row["row_id"])
+    assert expand_edits(rows(), edits())._fingerprint != pairs._fingerprint
+
+
+def test_the_order_of_the_edits_does_not_matter() -> None:
+    assert expand_edits(rows(), edits().shuffle(seed=3)).to_list() == expand_edits(rows(), edits()).to_list()
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make", [lambda *data: draw_edits(*data, 0, 0), lambda *data: edit_pairs(*data, 0), expand_edits]
+)
+def test_data_that_do_not_fit_are_refused(make: Any) -> None:
+    with pytest.raises(DataError, match="none of the 1 edits belongs to one of the 5 rows; take both of one split"):
+        make(rows(), edits({77000: ["77_1"]}))
+    with pytest.raises(DataError, match=r"the edits lack column question_id \(found image_id, .*read_edits"):
+        make(rows(), edits().remove_columns("question_id"))
+    with pytest.raises(DataError, match="the rows lack column image_id, question_id"):
+        make(rows().select_columns(["row_id"]), edits())
+    with pytest.raises(
+        DataError, match="the edits have column answer_ids, answer_scores, input_ids, the rows have not"
+    ):
+        make(rows(), encoded(edits()))
+    with pytest.raises(DataError, match=r"question_id of the rows is Value\('string'\); make it int64"):
+        make(rows().cast_column("question_id", Value("string")), edits())
+    with pytest.raises(DataError, match="none of the 0 edits belongs to one of the 5 rows"):
+        make(rows(), edits().select([]))
+    with pytest.raises(DataError, match="the rows have column augmented_image_id, .* already; give rows without"):
+        make(draw_edits(rows(), edits(), 0, 0), edits())
+
+
+@pytest.mark.slow
+def test_an_epoch_of_the_public_data_is_drawn_in_seconds() -> None:
+    questions = np.arange(440_000)
+    big = Dataset.from_dict(
+        {
+            "question_id": questions,
+            "image_id": [str(number) for number in questions],
+            "answers": [["4"] * 10] * len(questions),
+        }
+    )
+    places = np.arange(510_000) % 200_000
+    edited = Dataset.from_dict(
+        {
+            "question_id": places,
+            "image_id": [f"{place}_{number}" for number, place in enumerate(places)],
+            "answers": [["4"] * 10] * len(places),
+        }
+    )
+    pairs = edit_pairs(big, edited, seed=0)
+    started = time.process_time()
+    pairs.set_epoch(1)
+    seconds = time.process_time() - started
+    assert pairs[0]["augmented_image_id"].startswith("0_")
+    assert pairs[200_000]["augmented_image_id"] is None
+    assert seconds < 3, f"{seconds:.1f} s of CPU time; 0.3 s on an idle core is the aim"
