@@ -1,0 +1,182 @@
+"""The script, from the command line's point of view."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from datasets import load_from_disk
+
+from dair_hf.vqa.images import load_image
+from dair_hf.vqa.pairs import expand_edits
+from dair_hf.vqa.reading import EDIT_FEATURES, ROW_FEATURES
+from tests.data_scripts.scripts import ROOT, Done, run_script
+from tests.fixtures.vqa_files import (
+    CV_EDITS,
+    write_cv,
+    write_edited_images,
+    write_images,
+    write_vqa,
+    zip_release,
+)
+
+EDITS = sum(map(len, CV_EDITS.values()))
+
+
+def run(*arguments: object) -> Done:
+    return run_script("prepare_vqa.py", *arguments)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """VQA v2 and CV-VQA of two splits; the two share their images' folders."""
+    for split in ("train", "val"):
+        write_vqa(tmp_path / "vqa", split)
+        write_cv(tmp_path / "cv", split)
+    write_images(tmp_path / "images")
+    write_edited_images(tmp_path / "edited", CV_EDITS)
+    return tmp_path
+
+
+def edits_of(folder: Path) -> tuple[object, ...]:
+    return "--edits", folder / "cv", "--edited_images", folder / "edited"
+
+
+def test_writes_rows_edits_and_a_summary(data: Path) -> None:
+    before = {path.name for path in data.iterdir()}
+    arguments = ("--source", data / "vqa", "--images", data / "images", *edits_of(data), "--output", data / "out")
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    rows, edits = (load_from_disk(str(data / "out" / name)) for name in ("rows", "edits"))
+    assert list(rows) == list(edits) == ["train", "val"]
+    assert (rows["val"].features, edits["val"].features) == (ROW_FEATURES, EDIT_FEATURES)
+    assert len(rows["train"]) == 24
+    pairs = expand_edits(rows["train"], edits["train"])
+    assert len(pairs) == EDITS
+    assert load_image(pairs[0]["augmented_image"]).shape == (6, 8, 3)
+    report = json.loads((data / "out" / "report.json").read_text())
+    assert report["rows"]["train"] == {
+        "counts": {"questions": 24, "annotations": 24, "rows": 24, "images": 8},
+        "skipped": {},
+    }
+    assert report["edits"]["val"]["counts"]["edits with other answers"] == EDITS
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert lines[:3] == [["rows"], ["train", "val"], ["questions", "24", "24"]]
+    assert ["questions", "with", "edits", "5", "5"] in lines
+    assert lines[-1] == ["written:", str(data / "out")]
+    assert {path.name for path in data.iterdir()} == before | {"out"}
+
+
+def test_what_is_left_out_is_in_the_report(data: Path) -> None:
+    (image,) = (data / "images").glob("*_000000000025.*")
+    image.write_bytes(b"no image")
+    arguments = ("--source", data / "vqa", "--split", "train", "--images", data / "images", "--output", data / "out")
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((data / "out" / "report.json").read_text())
+    skipped = report["rows"]["train"]["skipped"]["unreadable_image"]
+    assert [record["id"] for record in skipped] == ["25000", "25001", "25002"]
+    assert all(record["detail"].startswith(str(image)) for record in skipped)
+    assert "skipped: the image cannot be decoded" in done.stdout
+    assert not (data / "out" / "edits").exists()
+
+    strict = run(*arguments[:-1], data / "strict", "--strict")
+    assert strict.returncode == 2
+    assert "not all of it can be used:\n  unreadable_image: 3 " in strict.stderr
+    assert not (data / "strict").exists()
+    assert run(*arguments[:-1], data / "all", "--strict", "--skip_verify").returncode == 0
+
+
+def test_the_test_splits_have_no_answers_and_no_edits(data: Path) -> None:
+    for split in ("test", "test-dev"):
+        write_vqa(data / "test", split)
+    done = run("--source", data / "test", "--images", data / "images", *edits_of(data), "--output", data / "out")
+    assert done.returncode == 0, done.stderr
+    rows = load_from_disk(str(data / "out" / "rows"))
+    assert {name: len(split) for name, split in rows.items()} == {"test": 24, "test-dev": 24}
+    assert rows["test"][0]["answers"] == []
+    assert not (data / "out" / "edits").exists()
+
+
+def test_the_command_line_works(data: Path) -> None:
+    command = [sys.executable, str(ROOT / "data_scripts" / "prepare_vqa.py")]
+    done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "report.json" in done.stdout
+
+
+def test_edits_and_their_images_go_together(data: Path) -> None:
+    for lonely in (("--edits", data / "cv"), ("--edited_images", data / "edited")):
+        with pytest.raises(SystemExit, match="2"):
+            run("--source", data / "vqa", "--images", data / "images", "--output", data / "out", *lonely)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("--source", "absent"), "absent: no such file or folder"),
+        (("--images", "absent"), "absent: cannot be listed"),
+        (("--split", "validation"), "no questions file of split 'validation'"),
+        (("--edits", "vqa", "--edited_images", "edited"), "nothing of it can be used"),
+        (("--output", "file/out"), "cannot write there"),
+    ],
+)
+def test_errors_are_told_and_nothing_is_left_behind(data: Path, change: tuple[str, ...], message: str) -> None:
+    (data / "file").write_text("")
+    before = sorted(path.name for path in data.iterdir())
+    paths = [item if item.startswith("--") or item == "validation" else data / item for item in change]
+    done = run("--source", data / "vqa", "--images", data / "images", "--output", data / "out", *paths)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert sorted(path.name for path in data.iterdir()) == before
+
+
+@pytest.fixture
+def mirror(data: Path) -> Iterator[str]:
+    """A loopback server with the paths of the public one, holding the archives of both splits."""
+    root = data / "mirror"
+    for split in ("train", "val"):
+        zip_release(root / "cvmlp" / "vqa" / "mscoco" / "vqa", data / "vqa", split)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(root))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{httpd.server_port}"
+        httpd.shutdown()
+        thread.join()
+
+
+def test_downloads_are_recorded_and_read_as_they_are(data: Path, mirror: str) -> None:
+    place = data / "down"
+    arguments = ("--download", "--host", mirror, "--source", place, "--images", data / "images", "--output")
+    done = run(*arguments, data / "out")
+    assert done.returncode == 0, done.stderr
+    names = ["v2_Annotations_Train_mscoco.zip", "v2_Annotations_Val_mscoco.zip"]
+    names += ["v2_Questions_Train_mscoco.zip", "v2_Questions_Val_mscoco.zip", "checksums.json"]
+    assert sorted(path.name for path in place.iterdir()) == sorted(names)
+    assert done.stdout.count("trusted on first use: ") == 4
+    rows = load_from_disk(str(data / "out" / "rows"))
+    assert {name: len(split) for name, split in rows.items()} == {"train": 24, "val": 24}
+
+    (place / names[0]).write_bytes(b"another file")
+    changed = run(*arguments, data / "again")
+    assert changed.returncode == 2
+    assert f"{names[0]}: checksum mismatch" in changed.stderr
+    assert not (data / "again").exists()
+
+
+def test_a_split_that_cannot_be_downloaded_is_refused(data: Path, mirror: str) -> None:
+    arguments = ("--download", "--host", mirror, "--images", data / "images", "--output", data / "out")
+    done = run(*arguments, "--source", data / "down", "--split", "train", "minival")
+    assert done.returncode == 2
+    assert "split 'minival' cannot be downloaded; use one of train, val, test" in done.stderr
+    test = run(*arguments, "--source", data / "down", "--split", "test")
+    assert "v2_Questions_Test_mscoco.zip: download failed" in test.stderr
