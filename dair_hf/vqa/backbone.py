@@ -50,6 +50,9 @@ def new_backbone(config: PreTrainedConfig) -> PreTrainedModel:
     Returns:
         The model.
 
+    Raises:
+        DataError: It is no model of pictures.
+
     Example:
         >>> from transformers import ViTConfig
         >>> backbone = new_backbone(ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
@@ -57,7 +60,7 @@ def new_backbone(config: PreTrainedConfig) -> PreTrainedModel:
         True
     """
     # The type that is being loaded or built just now, not one that the backbone was once saved in.
-    return _without_pooler(AutoModel.from_config(config, dtype=torch.get_default_dtype()))
+    return _prepared(AutoModel.from_config(config, dtype=torch.get_default_dtype()))
 
 
 def load_backbone(name_or_path: str | os.PathLike[str]) -> PreTrainedModel:
@@ -70,7 +73,7 @@ def load_backbone(name_or_path: str | os.PathLike[str]) -> PreTrainedModel:
         The model, in float32.
 
     Raises:
-        DataError: There is no such model, or it has no weights as safetensors.
+        DataError: There is no such model, it has no weights as safetensors or not all, or it is no model of pictures.
 
     Example:
         >>> load_backbone("microsoft/resnet-152")  # doctest: +SKIP
@@ -89,7 +92,7 @@ def load_backbone(name_or_path: str | os.PathLike[str]) -> PreTrainedModel:
     except (OSError, ValueError) as error:
         found = " ".join(str(error).split())
         raise DataError(f"backbone {os.fspath(name_or_path)!r}: {found[:400]}") from error
-    backbone = _without_pooler(backbone)
+    backbone = _prepared(backbone)
     # Whatever the file lacks was drawn at random, with a mere warning: no backbone to start from.
     own = {name for name, _ in backbone.named_parameters()}
     if missing := sorted(own.intersection(report["missing_keys"])):
@@ -150,8 +153,12 @@ def _grid(config: Any, tokens: int, picture: torch.Size) -> tuple[int, int]:
     )
 
 
-def _without_pooler(backbone: PreTrainedModel) -> PreTrainedModel:
-    # Its weights would never get a gradient, which several processes treat as an error.
+def _prepared(backbone: PreTrainedModel) -> PreTrainedModel:
+    if backbone.main_input_name != "pixel_values":
+        raise DataError(
+            f"backbone: {type(backbone).__name__} takes {backbone.main_input_name}, not pictures; use a vision model"
+        )
+    # The weights of a pooling layer would never get a gradient, which several processes treat as an error.
     if any(True for _ in getattr(getattr(backbone, "pooler", None), "parameters", tuple)()):
         backbone.pooler = None
     return backbone

@@ -9,10 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dair_hf.collator import LABELS
 from dair_hf.errors import DataError
 
 IMAGE = "image"
 INPUT_IDS = "input_ids"
+ATTENTION_MASK = "attention_mask"
 ANSWER_IDS = "answer_ids"
 ANSWER_SCORES = "answer_scores"
 
@@ -34,9 +36,9 @@ class ImageInputs(Protocol):
 class VQACollator:
     """Collates single views of encoded VQA rows; `PairCollator` wraps it for pairs.
 
-    It reads the columns `input_ids`, `image`, `answer_ids` and `answer_scores` and no others. A row whose answers are
-    all outside the vocabulary has zeros for labels, which the soft-score loss counts as no target. Rows without the
-    column `answer_ids` (test questions) give a batch without labels.
+    It reads the columns that its attribute `columns` names and no others. A row whose answers are all outside the
+    vocabulary has zeros for labels, which the soft-score loss counts as no target. Rows without the column
+    `answer_ids` (test questions) give a batch without labels.
 
     Args:
         images: `Pixels` or a `FeatureCache`.
@@ -67,6 +69,8 @@ class VQACollator:
         torch.Size([2, 3, 4, 4])
     """
 
+    columns = (INPUT_IDS, IMAGE, ANSWER_IDS, ANSWER_SCORES)
+
     def __init__(self, images: ImageInputs, num_answers: int, pad_token_id: int = 0) -> None:
         self.images = images
         self.num_answers = num_answers
@@ -85,7 +89,7 @@ class VQACollator:
         batch = self._questions(_column(views, INPUT_IDS))
         batch[self.images.model_input] = self.images(_column(views, IMAGE))
         if any(ANSWER_IDS in view for view in views):
-            batch["labels"] = self._labels(_column(views, ANSWER_IDS), _column(views, ANSWER_SCORES))
+            batch[LABELS] = self._labels(_column(views, ANSWER_IDS), _column(views, ANSWER_SCORES))
         return batch
 
     def _questions(self, questions: list[Sequence[int]]) -> dict[str, Tensor]:
@@ -93,7 +97,7 @@ class VQACollator:
         mask = np.arange(max(1, lengths.max())) < lengths[:, None]
         input_ids = np.full(mask.shape, self.pad_token_id, dtype=np.int64)
         input_ids[mask] = np.concatenate(questions)
-        return {INPUT_IDS: torch.from_numpy(input_ids), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
+        return {INPUT_IDS: torch.from_numpy(input_ids), ATTENTION_MASK: torch.from_numpy(mask.astype(np.int64))}
 
     def _labels(self, answers: list[Sequence[int]], scores: list[Sequence[float]]) -> Tensor:
         counts = [len(ids) for ids in answers]

@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from dair_hf.errors import DataError
+from dair_hf.vqa.images import load_image as load_file
 
 # Mean and standard deviation of ImageNet's pixels in 0..1, red, green, blue: what most backbones were trained with.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -22,7 +23,7 @@ class Pixels:
     """Loads images, resizes them (Pillow, bilinear), and normalises them: `(pixel / 255 - mean) / std`.
 
     Args:
-        load_image: What stands in the rows' image column (a path) -> `[H, W, 3]` uint8 RGB.
+        load_image: What stands in the rows' image column -> `[H, W, 3]` uint8 RGB; by default it is a path.
         size: Height and width of the result, in pixels; one number for a square. Proportions are not kept, as usual
             where attention shall reach the whole picture.
         mean: Mean of the channels, in 0..1.
@@ -44,7 +45,7 @@ class Pixels:
 
     def __init__(
         self,
-        load_image: Callable[[Any], NDArray[np.uint8]],
+        load_image: Callable[[Any], NDArray[np.uint8]] = load_file,
         size: int | tuple[int, int] = 448,
         mean: Sequence[float] = IMAGENET_MEAN,
         std: Sequence[float] = IMAGENET_STD,

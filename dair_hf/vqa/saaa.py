@@ -92,6 +92,11 @@ class SAAAConfig(PreTrainedConfig):
         if not 0 <= self.dropout < 1:
             raise DataError(f"dropout={self.dropout}; must be a probability, 0 or more and below 1")
 
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What is saved: the fields that differ from the defaults, and always the answers."""
+        # The library leaves out two labels, its own default; they would be read back as 3000.
+        return {**super().to_diff_dict(), "id2label": self.id2label, "label2id": self.label2id}
+
 
 @dataclass
 class SAAAOutput(ModelOutput):
@@ -144,9 +149,8 @@ class SAAA(PreTrainedModel):
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.dropout = nn.Dropout(config.dropout)
         self.backbone = None if config.backbone_config is None else new_backbone(config.backbone_config)
-        if self.backbone is not None and config.freeze_backbone:
-            self.backbone.requires_grad_(False)
         self.post_init()
+        self.train()
 
     @classmethod
     def from_backbone(cls, name_or_path: str | os.PathLike[str], **settings: Any) -> SAAA:
@@ -193,7 +197,8 @@ class SAAA(PreTrainedModel):
         """Switch to training, or with False to evaluation; a frozen backbone stays in evaluation."""
         super().train(mode)
         if self.backbone is not None and self.config.freeze_backbone:
-            self.backbone.eval()
+            # Gradients are switched off here as well: loading a checkpoint switches them on, and then calls this.
+            self.backbone.eval().requires_grad_(False)
         return self
 
     def encode_images(self, pixel_values: Tensor) -> Tensor:
@@ -232,7 +237,7 @@ class SAAA(PreTrainedModel):
         mask = mask.cpu()  # lengths are needed there anyway
         if (mask[:, 1:] & ~mask[:, :-1]).any():
             raise DataError("attention_mask: words after padding; pad questions on the right")
-        words = self.dropout(self.embed_tokens(input_ids)).tanh()
+        words = self.dropout(self.embed_tokens(input_ids).tanh())
         lengths = mask.sum(1).clamp(min=1)
         return self.lstm(pack_padded_sequence(words, lengths, batch_first=True, enforce_sorted=False))[1][1][0]
 
@@ -265,12 +270,13 @@ class SAAA(PreTrainedModel):
         question = self.encode_questions(input_ids, attention_mask)
         attention, glimpsed = self._attend(features, question)
         hidden = self.hidden(self.dropout(torch.cat([glimpsed, question], dim=1))).relu()
-        outputs = SAAAOutput(logits=self.classifier(self.dropout(hidden)))
-        if labels is not None:
-            outputs["loss"] = soft_score(outputs, labels).mean()
-        if self.config.output_attentions if output_attentions is None else output_attentions:
-            outputs["attentions"] = attention.unflatten(2, features.shape[2:])
-        return outputs
+        logits = self.classifier(self.dropout(hidden))
+        shown = self.config.output_attentions if output_attentions is None else output_attentions
+        return SAAAOutput(
+            loss=None if labels is None else soft_score(SAAAOutput(logits=logits), labels).mean(),
+            logits=logits,
+            attentions=attention.unflatten(2, features.shape[2:]) if shown else None,
+        )
 
     def _features(self, pixel_values: Tensor | None, image_features: Tensor | None) -> Tensor:
         if pixel_values is not None and image_features is None:
