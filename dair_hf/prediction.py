@@ -155,7 +155,9 @@ class ViewPredictor:
 
     Args:
         model: The model, prepared for evaluation.
-        collator: Collates single views.
+        collator: Collates single views. What a decoder-only model is given at generation is the tokens of a view before
+            its first target (`prompt_of`), padded on the left; a collator whose model is given more (images) says what,
+            in a method `prompts(views)` that returns the inputs of `generate`, tokens likewise padded on the left.
         accelerator: Knows device and ranks.
         generates: Whether to call `generate`; else the forward pass's logits are the prediction.
         pad_token_id: Padding of prompts and outputs; needed to generate.
@@ -218,6 +220,8 @@ class ViewPredictor:
                 for name, values in self._collate(features).items()
                 if name not in ("labels", "decoder_input_ids", "decoder_attention_mask")
             }
+        elif not isinstance(features, Mapping) and hasattr(self.collator, "prompts"):
+            inputs = self.collator.prompts(features)
         else:
             assert self.pad_token_id is not None
             if isinstance(features, Mapping):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -86,6 +89,34 @@ def test_padded_generation_of_an_encoder_decoder_is_the_unpadded_one(kind: str) 
     collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
     predictor = ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, {"max_new_tokens": 5})
     assert predictor(data) == [predictor([row])[0] for row in data]
+
+
+class Echo:
+    """A decoder-only model that writes 5, 6 and the end token, and remembers what it was given."""
+
+    config = SimpleNamespace(is_encoder_decoder=False)
+    generation_config = SimpleNamespace(eos_token_id=[1, 7])
+
+    def generate(self, **inputs: Any) -> torch.Tensor:
+        self.given = inputs
+        return torch.cat([inputs["input_ids"], torch.tensor([[5, 6, 7]] * len(inputs["input_ids"]))], dim=1)
+
+
+def test_a_collator_says_what_else_a_model_is_given_to_generate() -> None:
+    class Pictures:
+        def __call__(self, views: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+            raise AssertionError("a batch to train on has the targets in it")
+
+        def prompts(self, views: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+            seen.append([view["question"] for view in views])
+            return {"input_ids": torch.tensor([[0, 3], [4, 3]]), "pixel_values": torch.ones(2, 3, 4, 4)}
+
+    seen: list[list[str]] = []
+    model = Echo()
+    predictor = ViewPredictor(model, Pictures(), Accelerator(cpu=True), True, 0, {"max_new_tokens": 3})
+    assert predictor([{"question": "a"}, {"question": "b"}]) == [[5, 6], [5, 6]]
+    assert seen == [["a", "b"]]
+    assert set(model.given) == {"input_ids", "pixel_values", "max_new_tokens"}
 
 
 def test_without_generation_the_logits_are_the_prediction() -> None:
