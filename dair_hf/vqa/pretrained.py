@@ -1,0 +1,183 @@
+"""Current vision-language models and their processors, from the Hub or a folder, with or without LoRA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from peft import LoraConfig, TaskType, get_peft_model
+from torch import nn
+from transformers import (
+    AutoModelForImageTextToText,
+    AutoModelForVisualQuestionAnswering,
+    AutoProcessor,
+    GenerationMixin,
+    PreTrainedModel,
+)
+from transformers.pytorch_utils import Conv1D
+from transformers.utils import logging
+
+from dair_hf.errors import DataError
+from dair_hf.metrics.vqa_answers import normalize_answer
+from dair_hf.modeling import ModelConfig
+from dair_hf.vqa.patches import take_padded_patches
+
+logger = logging.get_logger(__name__)
+
+# What makes `generate` draw at random.
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+
+
+def load_processor(config: ModelConfig) -> Any:
+    """The processor of a model: its image processor and its tokenizer, with a padding token.
+
+    Args:
+        config: Names the model.
+
+    Returns:
+        The processor; where its tokenizer has no padding token, the end token pads.
+
+    Raises:
+        DataError: No model is named, nothing is found by that name, or what is found handles only text or only images.
+    """
+    processor = _stored(AutoProcessor, config)
+    if not (hasattr(processor, "tokenizer") and hasattr(processor, "image_processor")):
+        raise DataError(
+            f"model_name_or_path={config.model_name_or_path!r} has a {type(processor).__name__}, which does not take "
+            "images and text together; name a vision-language model"
+        )
+    if processor.tokenizer.pad_token is None:
+        processor.tokenizer.pad_token = processor.tokenizer.eos_token
+    return processor
+
+
+def load_classifier(config: ModelConfig, answers: Sequence[str], seed: int = 0) -> Any:
+    """A model that chooses among fixed answers, such as ViLT.
+
+    The output layer gets one row for each of `answers`: that of the checkpoint for the answers it was trained on (those
+    of its `id2label`, else the same once normalised as in the official evaluation), a newly drawn one for all others.
+    With adapters, the whole head is trained beside them.
+
+    Args:
+        config: Which model, and its adapters.
+        answers: The answer vocabulary, in the order of the ids.
+        seed: Seed of the new rows and of the adapters.
+
+    Returns:
+        The model; its `config.id2label` are the answers.
+
+    Raises:
+        DataError: No model is named, none is found, it is of another kind, or an answer is listed twice.
+    """
+    if len(set(answers)) != len(answers):
+        twice = next(answer for place, answer in enumerate(answers) if answer in answers[:place])
+        raise DataError(f"answer {twice!r} is listed twice; each answer has one id")
+    torch.manual_seed(seed)
+    model = _stored(AutoModelForVisualQuestionAnswering, config, use_safetensors=True)
+    if model.can_generate():
+        raise DataError(
+            f"model_name_or_path={config.model_name_or_path!r}: {type(model).__name__} writes its answers and has no "
+            "scores for fixed ones; name a model such as ViLT, or one for load_generator"
+        )
+    head = [name for name, _ in model.named_children() if name != model.base_model_prefix]
+    _choose_among(model, head, answers)
+    return _adapted(model, config, None, head) if config.lora_rank else model
+
+
+def load_generator(config: ModelConfig, processor: Any, seed: int = 0) -> Any:
+    """A vision-language model that writes its answer: LLaVA, Idefics3, PaliGemma, Gemma 3, Qwen-VL, Florence-2, ...
+
+    It writes the most probable token at each step, whatever sampling the checkpoint prefers: two views must not differ
+    by chance. It stops at the tokenizer's end token, with which targets end, besides its own.
+
+    Args:
+        config: Which model, and its adapters.
+        processor: Of `load_processor`.
+        seed: Seed of the adapters.
+
+    Returns:
+        An encoder-decoder or a decoder-only model.
+
+    Raises:
+        DataError: No model is named, none is found, or it is of another kind.
+    """
+    torch.manual_seed(seed)
+    model = _stored(AutoModelForImageTextToText, config, use_safetensors=True)
+    if type(model).generate is not GenerationMixin.generate:
+        raise DataError(
+            f"model_name_or_path={config.model_name_or_path!r}: {type(model).__name__} has a `generate` of its own, "
+            "whose prompts and outputs are laid out differently; name a model that uses the library's, such as LLaVA, "
+            "Idefics3, PaliGemma or Qwen-VL"
+        )
+    generation, tokenizer = model.generation_config, processor.tokenizer
+    for name, value in {"do_sample": False, **dict.fromkeys(SAMPLING)}.items():
+        setattr(generation, name, value)
+    ends = generation.eos_token_id
+    known = ends if isinstance(ends, list) else [] if ends is None else [ends]
+    own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    generation.eos_token_id = list(dict.fromkeys([*known, *own])) or None
+    generation.pad_token_id = tokenizer.pad_token_id
+    take_padded_patches(model)
+    if not config.lora_rank:
+        return model
+    return _adapted(model, config, TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM)
+
+
+def _stored(auto_class: Any, config: ModelConfig, **options: Any) -> Any:
+    name = config.model_name_or_path
+    if name is None:
+        raise DataError("model_name_or_path is not set; a model with a processor comes from the Hub or from a folder")
+    try:
+        return auto_class.from_pretrained(name, trust_remote_code=config.trust_remote_code, **options)
+    except (OSError, ValueError, ImportError) as error:
+        raise DataError(f"model_name_or_path={name!r}: {' '.join(str(error).split())[:400]}") from error
+
+
+def _choose_among(model: PreTrainedModel, head: Sequence[str], answers: Sequence[str]) -> None:
+    """Give the model an output layer with one row an answer, known rows kept."""
+    known = {text: row for row, text in model.config.id2label.items()}
+    layers = [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and name.split(".")[0] in head and module.out_features == len(known)
+    ]
+    if not layers:
+        raise DataError(
+            f"{type(model).__name__} has no linear layer that scores the {len(known)} answers of its id2label; name a "
+            "model such as ViLT"
+        )
+    name, old = layers[-1]
+    new = nn.Linear(old.in_features, len(answers), device=old.weight.device, dtype=old.weight.dtype)
+    new.weight.data.normal_(std=getattr(model.config, "initializer_range", 0.02))
+    new.bias.data.zero_()
+    alike = {normalize_answer(text): row for text, row in reversed(known.items())}
+    found = [known.get(answer, alike.get(normalize_answer(answer))) for answer in answers]
+    pairs = [(row, old_row) for row, old_row in enumerate(found) if old_row is not None]
+    if pairs:
+        to, of = torch.tensor(pairs, device=old.weight.device).T
+        new.weight.data[to], new.bias.data[to] = old.weight.data[of], old.bias.data[of]
+    logger.info(f"{len(pairs)} of {len(answers)} answers are known to the checkpoint; the others start anew")
+    model.set_submodule(name, new)
+    model.config.id2label = dict(enumerate(answers))
+    model.config.label2id = {answer: row for row, answer in enumerate(answers)}
+    model.num_labels = len(answers)
+
+
+def _adapted(model: PreTrainedModel, config: ModelConfig, task: TaskType | None, head: Sequence[str] = ()) -> Any:
+    names = config.lora_targets
+    adapters = LoraConfig(
+        task_type=task,
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,
+        target_modules=names if names == "all-linear" else names.split(","),
+        # A new head is trained as it is, without adapters.
+        exclude_modules=rf"(.*\.)?({'|'.join(head)})(\..*)?" if head else None,
+        modules_to_save=list(head) or None,
+        # GPT-2 keeps its weights transposed.
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
+    )
+    try:
+        return get_peft_model(model, adapters)
+    except ValueError as error:
+        raise DataError(f"lora_targets={names!r}: {' '.join(str(error).split())[:400]}") from error
