@@ -61,6 +61,17 @@ class Pixels:
         self._images: dict[Hashable, Tensor] = {}
         self._room = cache_megabytes * 2**20 // (3 * self.size[0] * self.size[1])
 
+    def settings(self) -> dict[str, Any]:
+        """All that the result depends on besides the images, as JSON: features computed from it are kept by it."""
+        loader = self.load_image if hasattr(self.load_image, "__qualname__") else type(self.load_image)
+        return {
+            "load_image": f"{loader.__module__}.{loader.__qualname__}",
+            "size": list(self.size),
+            "resize": "bilinear",
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
+
     def __call__(self, images: Sequence[Any]) -> Tensor:
         """Load images.
 
