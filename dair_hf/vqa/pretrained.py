@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from peft import LoraConfig, TaskType, get_peft_model
 from torch import nn
 from transformers import (
@@ -25,8 +26,8 @@ from dair_hf.vqa.patches import take_padded_patches
 
 logger = logging.get_logger(__name__)
 
-# What makes `generate` draw at random.
-SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+# What shapes the sampling of `generate`; beside `do_sample=False` the library refuses to save a configuration with it.
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
 
 
 def load_processor(config: ModelConfig) -> Any:
@@ -104,24 +105,30 @@ def load_generator(config: ModelConfig, processor: Any, seed: int = 0) -> Any:
     """
     torch.manual_seed(seed)
     model = _stored(AutoModelForImageTextToText, config, use_safetensors=True)
-    if type(model).generate is not GenerationMixin.generate:
+    if getattr(type(model), "generate", None) is not GenerationMixin.generate:
         raise DataError(
-            f"model_name_or_path={config.model_name_or_path!r}: {type(model).__name__} has a `generate` of its own, "
-            "whose prompts and outputs are laid out differently; name a model that uses the library's, such as LLaVA, "
+            f"model_name_or_path={config.model_name_or_path!r}: {type(model).__name__} does not write with the "
+            "library's own `generate`, and lays prompts and outputs out differently; name a model such as LLaVA, "
             "Idefics3, PaliGemma or Qwen-VL"
         )
-    generation, tokenizer = model.generation_config, processor.tokenizer
-    for name, value in {"do_sample": False, **dict.fromkeys(SAMPLING)}.items():
-        setattr(generation, name, value)
-    ends = generation.eos_token_id
-    known = ends if isinstance(ends, list) else [] if ends is None else [ends]
-    own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    generation.eos_token_id = list(dict.fromkeys([*known, *own])) or None
-    generation.pad_token_id = tokenizer.pad_token_id
+    _write_plainly(model, processor.tokenizer)
     take_padded_patches(model)
     if not config.lora_rank:
         return model
     return _adapted(model, config, TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM)
+
+
+def _write_plainly(model: PreTrainedModel, tokenizer: Any) -> None:
+    generation = model.generation_config
+    generation.do_sample = False
+    for name in SAMPLING:
+        if hasattr(generation, name):
+            setattr(generation, name, None)
+    ends = generation.eos_token_id
+    ends = ends if isinstance(ends, list) else [ends]
+    known = [token for token in dict.fromkeys([*ends, tokenizer.eos_token_id]) if token is not None]
+    generation.eos_token_id = known or None
+    generation.pad_token_id = tokenizer.pad_token_id
 
 
 def _stored(auto_class: Any, config: ModelConfig, **options: Any) -> Any:
@@ -130,22 +137,23 @@ def _stored(auto_class: Any, config: ModelConfig, **options: Any) -> Any:
         raise DataError("model_name_or_path is not set; a model with a processor comes from the Hub or from a folder")
     try:
         return auto_class.from_pretrained(name, trust_remote_code=config.trust_remote_code, **options)
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, StrictDataclassError) as error:
         raise DataError(f"model_name_or_path={name!r}: {' '.join(str(error).split())[:400]}") from error
 
 
 def _choose_among(model: PreTrainedModel, head: Sequence[str], answers: Sequence[str]) -> None:
     """Give the model an output layer with one row an answer, known rows kept."""
     known = {text: row for row, text in model.config.id2label.items()}
+    scored = model.config.num_labels
     layers = [
         (name, module)
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and name.split(".")[0] in head and module.out_features == len(known)
+        if isinstance(module, nn.Linear) and name.split(".")[0] in head and module.out_features == scored
     ]
     if not layers:
         raise DataError(
-            f"{type(model).__name__} has no linear layer that scores the {len(known)} answers of its id2label; name a "
-            "model such as ViLT"
+            f"{type(model).__name__} has no linear layer behind its base model that scores its {scored} answers; name "
+            "a model such as ViLT"
         )
     name, old = layers[-1]
     new = nn.Linear(old.in_features, len(answers), device=old.weight.device, dtype=old.weight.dtype)

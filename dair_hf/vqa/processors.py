@@ -49,7 +49,7 @@ class ClassifierCollator:
     Example:
         >>> collator = ClassifierCollator.for_model(model, processor)  # doctest: +SKIP
         >>> row = {"image": "a.jpg", "question": "How many?", "answer_ids": [3], "answer_scores": [1.0]}
-        >>> {name: values.shape for name, values in collator([row]).items()}  # doctest: +SKIP
+        >>> {name: list(values.shape) for name, values in collator([row]).items()}  # doctest: +SKIP
         {'input_ids': [1, 5], 'attention_mask': [1, 5], 'pixel_values': [1, 3, 384, 512], 'pixel_mask': [1, 384, 512],
         'labels': [1, 3129]}
     """
@@ -66,15 +66,21 @@ class ClassifierCollator:
         self.processor = processor
         self.num_answers = num_answers
         self.load_image = load_image
-        limit = processor.tokenizer.model_max_length
-        self.max_question_tokens = max_question_tokens or (limit if limit < NO_LIMIT else None)
+        if max_question_tokens is None and processor.tokenizer.model_max_length < NO_LIMIT:
+            max_question_tokens = processor.tokenizer.model_max_length
+        self.max_question_tokens = max_question_tokens
 
     @classmethod
     def for_model(cls, model: Any, processor: Any, load_image: LoadImage = load_file) -> ClassifierCollator:
-        """The collator of a model, with its number of answers and its longest question."""
-        return cls(
-            processor, model.config.num_labels, load_image, getattr(model.config, "max_position_embeddings", None)
-        )
+        """The collator of a model.
+
+        Args:
+            model: Says how many answers there are and how long a question may be.
+            processor: The model's own.
+            load_image: As in the class.
+        """
+        longest = getattr(model.config, "max_position_embeddings", None)
+        return cls(processor, model.config.num_labels, load_image, longest)
 
     def __call__(self, views: Sequence[View]) -> dict[str, Tensor]:
         """Collate views.
@@ -118,7 +124,8 @@ class GeneratorCollator:
     no target; rows without the column `answers` give a batch without labels.
 
     Prompt and target are encoded apart and joined, so that at generation (`prompts`) the model reads exactly the tokens
-    it was trained with.
+    it was trained with. A model of the Qwen-VL kind takes these batches after `patches.take_padded_patches`, as those
+    of `pretrained.load_generator` do.
 
     Args:
         processor: The model's own: an image processor and a tokenizer.
@@ -177,14 +184,20 @@ class GeneratorCollator:
         prompt: str = QUESTION_SLOT,
         target: str = ANSWER_SLOT,
     ) -> GeneratorCollator:
-        """The collator of a model's kind."""
+        """The collator of a model's kind.
+
+        Args:
+            model: Says whether it is decoder-only, and how its decoder begins.
+            processor: The model's own.
+            load_image: As in the class.
+            prompt: As in the class.
+            target: As in the class.
+        """
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
         causal, start = not inner.config.is_encoder_decoder, None
         if not causal and not hasattr(inner, "prepare_decoder_input_ids_from_labels"):
-            settings = inner.generation_config  # what `generate` begins with
-            start = (
-                settings.bos_token_id if settings.decoder_start_token_id is None else settings.decoder_start_token_id
-            )
+            told = inner.generation_config  # `generate` begins with the same
+            start = told.bos_token_id if told.decoder_start_token_id is None else told.decoder_start_token_id
         return cls(processor, load_image, prompt, target, causal, start)
 
     def __call__(self, views: Sequence[View]) -> dict[str, Tensor]:
