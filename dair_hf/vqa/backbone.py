@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 
 from dair_hf.errors import DataError
 
-HALVINGS = 5  # a pyramid of tokens (Swin and its like) halves its first grid a few times; none does so more often
+HALVINGS = 5  # how often a pyramid of tokens (Swin and its like) halves its grid: less often than this
 
 
 def feature_size(config: PreTrainedConfig) -> int:

@@ -95,6 +95,9 @@ class FeatureCache:
     def fill(self, images: Iterable[str], batch_size: int = 32, num_workers: int = 0, progress: bool = True) -> int:
         """Compute the features that are missing.
 
+        Of several processes of one run let the first do it alone (`with args.main_process_first():`); the others then
+        find everything there.
+
         Args:
             images: Paths of the images, in any number of repeats.
             batch_size: Images that are run together.

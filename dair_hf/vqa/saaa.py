@@ -120,6 +120,7 @@ class SAAA(PreTrainedModel):
     `v_l` of the positions `l`, each of length 1, are weighted in `glimpses` ways,
     `alpha = softmax_l(W_2 relu(W_v v_l + W_q q + b_q) + b_2)`; the sums `sum_l alpha_l v_l` and `q` go through a layer
     with ReLU to the answers. Dropout stands before every layer. Weights start from Glorot's uniform law, biases at 0.
+    With dropout two identical views have different losses, so that R > 0.
 
     Args:
         config: Sizes, and the backbone if there is one.

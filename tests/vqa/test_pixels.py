@@ -98,3 +98,15 @@ def test_settings_are_checked() -> None:
         Pixels(mean=(0.5,))
     with pytest.raises(DataError, match="above 0"):
         Pixels(std=(1.0, 0.0, 1.0))
+
+
+def test_settings_name_all_that_the_result_depends_on() -> None:
+    settings = Pixels(size=(4, 5), mean=(0.1, 0.2, 0.3)).settings()
+    assert settings == {
+        "load_image": "dair_hf.vqa.images.load_image",
+        "size": [4, 5],
+        "resize": "bilinear",
+        "mean": [0.1, 0.2, 0.3],
+        "std": [0.229, 0.224, 0.225],
+    }
+    assert Pixels(Loader(1, 1)).settings()["load_image"] == f"{Loader.__module__}.Loader"
