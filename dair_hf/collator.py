@@ -66,7 +66,8 @@ class PairCollator:
     the places of absent views hold 0 (-100 in the labels) and are never run.
 
     Args:
-        base_collator: What collates single views: a list of `{column: value}` to `{column: tensor [N, ...]}`.
+        base_collator: What collates single views: a list of `{column: value}` to `{column: tensor [N, ...]}`. Columns
+            that it reads and the model does not know are kept if it lists them in an attribute `columns`.
 
     Raises:
         DataError: A partner with other columns than its original, or a base collator that returns something else than

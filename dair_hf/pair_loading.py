@@ -53,6 +53,8 @@ class PairLoading(Seq2SeqTrainer):
         if self._signature_columns is None:
             super()._set_signature_columns_if_needed()
             known: list[str] = vars(self)["_signature_columns"]
+            # What the model does not know its collator may need: paths of images, texts.
+            known += getattr(self.data_collator.base_collator, "columns", ())
             known += [AUGMENTED_PREFIX + name for name in known] + [ROW_ID, FILLER]
 
     def _remove_unused_columns(self, dataset: datasets.Dataset, description: str | None = None) -> datasets.Dataset:

@@ -23,10 +23,11 @@ from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.arguments import parse_arguments, run_recipe
-from dair_hf.comparison import COMPARED, ComparisonConfig, Result, Run, compare, runs_of, train_and_measure
+from dair_hf.comparison import ComparisonConfig, Result, Run, compare, runs_of, train_and_measure
 from dair_hf.files import read_json
 from dair_hf.plots import plot_curves
 from dair_hf.report import Column
+from dair_hf.sweeps import sweep_series
 from dair_hf.tensor_pairs import tensor_fingerprint
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 from dair_hf.vision.correctness import is_correct
@@ -71,16 +72,7 @@ def plot_thetas(folder: Path, runs: Sequence[Run]) -> None:
 
     by_theta = {label: (list(THETAS), *curve(label, [c.key for c in COLUMNS])) for label in labels}
     plot_curves(folder / "theta.png", "6 and 9", "theta (degrees)", "accuracy", by_theta)
-    by_lambda: dict[str, Any] = {}
-    for name in (name for name in COMPARED if any(label.startswith(f"{name}_lambda") for label in labels)):
-        swept = {run.args.dair_lambda: run.method for run in runs if run.method.startswith(f"{name}_lambda")}
-        found = [curve(swept[value], ["accuracy_theta_45"]) for value in sorted(swept)]
-        by_lambda[name] = (sorted(swept), [mean[0] for mean, _ in found], [spread[0] for _, spread in found])
-    for label in labels:
-        if by_lambda and "_lambda" not in label:
-            ends = sorted({value for values, *_ in by_lambda.values() for value in values})
-            mean, spread = curve(label, ["accuracy_theta_45"])
-            by_lambda[label] = (ends, mean * len(ends), spread * len(ends))
+    by_lambda = sweep_series(folder, runs, "accuracy_theta_45")
     if by_lambda:
         plot_curves(folder / "lambda.png", "6 and 9 at 45 degrees", "lambda", "accuracy", by_lambda, log_x=True)
 

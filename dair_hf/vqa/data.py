@@ -1,0 +1,188 @@
+"""The rows and edits of a VQA experiment: counting scenes, or VQA v2 with edited images."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from datasets import Dataset
+
+from dair_hf.errors import DataError
+from dair_hf.vqa.images import ImageFolder
+from dair_hf.vqa.reading import read_edits, read_vqa
+from dair_hf.vqa.reading_report import VQAReport
+from dair_hf.vqa.scene_files import SceneConfig, scene_files, write_scenes
+
+SOURCES = ("scenes", "files")
+EVALUATED = ("test", "validation")
+HELD_OUT = 10  # of the training images every tenth is held out to choose lambda with
+
+
+@dataclass
+class VQAConfig:
+    """Data of an experiment on visual question answering.
+
+    Raises:
+        DataError: An unknown source, a folder that the source needs is not given, or a number below 1.
+
+    Example:
+        >>> VQAConfig().source
+        'scenes'
+    """
+
+    source: str = field(
+        default="scenes", metadata={"help": "scenes (counting scenes, drawn) or files (VQA v2).", "choices": SOURCES}
+    )
+    questions: str | None = field(
+        default=None,
+        metadata={"help": "Folder or archive with the questions and annotations of VQA v2, under their public names."},
+    )
+    images: list[str] | None = field(default=None, metadata={"help": "Folders with their images."})
+    edits: str | None = field(
+        default=None, metadata={"help": "Folder or archive with questions and annotations of IV-VQA or CV-VQA."}
+    )
+    edited_images: list[str] | None = field(default=None, metadata={"help": "Folders with the edited images."})
+    strict: bool = field(default=False, metadata={"help": "Refuse data where anything would be left out."})
+    train_questions: int | None = field(
+        default=None, metadata={"help": "Training questions, the first of the file; None takes all."}
+    )
+    test_questions: int | None = field(
+        default=None, metadata={"help": "Test questions, the first of the file; None takes all."}
+    )
+    evaluate_on: str = field(
+        default="test",
+        metadata={
+            "help": "test (VQA v2: its split val), or validation to choose lambda with: scenes drawn for it, or every "
+            "tenth image of the training split, which then is not trained on.",
+            "choices": EVALUATED,
+        },
+    )
+    answers: int = field(default=3000, metadata={"help": "Answers of the vocabulary: the most frequent ones, >= 1."})
+    word_count: int = field(
+        default=1, metadata={"help": "Words of fewer training questions are unknown to SAAA; >= 1."}
+    )
+
+    def __post_init__(self) -> None:
+        for name, choices in (("source", SOURCES), ("evaluate_on", EVALUATED)):
+            if getattr(self, name) not in choices:
+                raise DataError(f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(choices)}")
+        for name in ("train_questions", "test_questions", "answers", "word_count"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise DataError(f"{name}={value} must be at least 1")
+        needed = ("questions", "images", "edits", "edited_images") if self.source == "files" else ()
+        if missing := [f"--{name}" for name in needed if not getattr(self, name)]:
+            raise DataError(f"source=files needs {', '.join(missing)}: folders with VQA v2, COCO and the edits")
+
+
+class VQAData(NamedTuple):
+    """Rows (`reading.ROW_FEATURES`) and edits (`reading.EDIT_FEATURES`) of an experiment.
+
+    Attributes:
+        name: Of the data, for tables and model cards.
+        train: Training questions.
+        train_edits: Their edits.
+        test: Questions to evaluate on.
+        test_edits: Their edits.
+        familiar: Questions like the training ones, correlations included, to compare `test` with; None where there are
+            none.
+        reports: What was read and left out, by heading.
+    """
+
+    name: str
+    train: Dataset
+    train_edits: Dataset
+    test: Dataset
+    test_edits: Dataset
+    familiar: Dataset | None
+    reports: dict[str, VQAReport]
+
+
+def load_vqa(config: VQAConfig, scenes: SceneConfig, folder: str | os.PathLike[str]) -> VQAData:
+    """Draw or read the rows and edits of an experiment.
+
+    Args:
+        config: What to read.
+        scenes: What to draw, with `source="scenes"`.
+        folder: Where counting scenes are kept, or are drawn to if they are not there yet.
+
+    Returns:
+        The same data for every method and seed.
+
+    Raises:
+        DataError: As the readers do.
+    """
+    if config.source == "scenes":
+        return _scenes(config, scenes, Path(folder))
+    return _files(config)
+
+
+def _scenes(config: VQAConfig, scenes: SceneConfig, folder: Path) -> VQAData:
+    write_scenes(scenes, folder)
+    found: dict[str, Dataset] = {}
+    reports: dict[str, VQAReport] = {}
+    for split in ("train", "familiar", config.evaluate_on):
+        files = scene_files(folder, split)
+        rows, reports[split] = read_vqa(files.questions, files.annotations, files.images, strict=True)
+        edited = (files.edits / "questions.json", files.edits / "annotations.json", files.edits / "images")
+        edits, reports[f"{split}, edits"] = read_edits(rows, *edited, strict=True)
+        found |= {split: rows, f"{split}_edits": edits}
+    test = config.evaluate_on
+    return VQAData(
+        f"counting scenes ({scenes.edit.upper()}), {test}",
+        _first(found["train"], config.train_questions),
+        found["train_edits"],
+        _first(found[test], config.test_questions),
+        found[f"{test}_edits"],
+        _first(found["familiar"], config.test_questions),
+        reports,
+    )
+
+
+def _files(config: VQAConfig) -> VQAData:
+    assert config.questions and config.images and config.edits and config.edited_images
+    questions, edited = config.questions, config.edits
+    images, edited_images = ImageFolder(*config.images), ImageFolder(*config.edited_images)
+    reports: dict[str, VQAReport] = {}
+
+    def read(split: str) -> tuple[Dataset, Dataset]:
+        checks: dict[str, Any] = {"split": split, "strict": config.strict, "verify": True}
+        rows, reports[split] = read_vqa(questions, questions, images, **checks)
+        edits, reports[f"{split}, edits"] = read_edits(rows, edited, edited, edited_images, **checks)
+        return rows, edits
+
+    train, train_edits = read("train")
+    if config.evaluate_on == "validation":
+        train, test = hold_out_images(train)
+        test_edits, name = train_edits, "VQA v2 train, every tenth image"
+    else:
+        (test, test_edits), name = read("val"), "VQA v2 val"
+    train, test = _first(train, config.train_questions), _first(test, config.test_questions)
+    return VQAData(name, train, train_edits, test, test_edits, None, reports)
+
+
+def hold_out_images(rows: Dataset) -> tuple[Dataset, Dataset]:
+    """The questions of nine images in ten, and those of every tenth; an image is on one side with all its questions.
+
+    Args:
+        rows: Questions with `image_id`.
+
+    Returns:
+        Those to train on, and those to choose with.
+
+    Example:
+        >>> kept, held = hold_out_images(Dataset.from_dict({"image_id": [str(i) for i in range(20)]}))
+        >>> len(kept), held["image_id"][:]
+        (18, ['9', '19'])
+    """
+    ids = rows["image_id"][:]
+    held = set(list(dict.fromkeys(ids))[HELD_OUT - 1 :: HELD_OUT])
+    return (
+        rows.select([row for row, name in enumerate(ids) if name not in held]),
+        rows.select([row for row, name in enumerate(ids) if name in held]),
+    )
+
+
+def _first(rows: Dataset, count: int | None) -> Dataset:
+    return rows if count is None else rows.select(range(min(count, len(rows))))

@@ -1,0 +1,197 @@
+"""What the trainer needs to know of a VQA model: SAAA, a classifier of answers, or a model that writes them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from datasets import Dataset, concatenate_datasets
+from torch import nn
+
+from dair_hf.errors import DataError
+from dair_hf.modeling import ModelConfig
+from dair_hf.vqa.answers import AnswerVocabulary, encode_answers
+from dair_hf.vqa.backbone import load_backbone
+from dair_hf.vqa.collator import ImageInputs, VQACollator
+from dair_hf.vqa.correctness import AnswerJudge
+from dair_hf.vqa.data import VQAConfig, VQAData
+from dair_hf.vqa.features import FeatureCache
+from dair_hf.vqa.pixels import Pixels
+from dair_hf.vqa.pretrained import load_classifier, load_generator, load_processor
+from dair_hf.vqa.processors import ClassifierCollator, GeneratorCollator
+from dair_hf.vqa.questions import build_question_tokenizer, encode_questions
+from dair_hf.vqa.saaa import SAAA, SAAAConfig
+
+KINDS = ("saaa", "classifier", "generator")
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass
+class NetworkConfig:
+    """Which kind of VQA model is trained.
+
+    Raises:
+        DataError: An unknown kind or type.
+
+    Example:
+        >>> NetworkConfig().network
+        'saaa'
+    """
+
+    network: str = field(
+        default="saaa",
+        metadata={
+            "help": "saaa; classifier (a model such as ViLT with scores for fixed answers) or generator (a "
+            "vision-language model that writes its answer), both by model_name_or_path.",
+            "choices": KINDS,
+        },
+    )
+    saaa: dict[str, Any] = field(
+        default_factory=dict, metadata={"help": "Fields of SAAAConfig that differ from the paper's."}
+    )
+    backbone: str | None = field(
+        default=None,
+        metadata={"help": "Vision model of SAAA: name on the Hub or folder. With source=scenes it may be left out."},
+    )
+    train_backbone: bool = field(
+        default=False, metadata={"help": "Train the backbone of SAAA too, from pixels; else its features are cached."}
+    )
+    image_size: int = field(default=448, metadata={"help": "Side to which images are resized for SAAA, pixels."})
+    features_folder: str = field(default="features", metadata={"help": "Where features of the backbone are kept."})
+    features_dtype: str = field(
+        default="float32", metadata={"help": "Type they are kept in.", "choices": tuple(DTYPES)}
+    )
+    prompt: str = field(default="{question}", metadata={"help": "What a generator is asked; holds {question}."})
+    target: str = field(default="{answer}", metadata={"help": "What a generator shall write; holds {answer}."})
+
+    def __post_init__(self) -> None:
+        for name, choices in (("network", KINDS), ("features_dtype", tuple(DTYPES))):
+            if getattr(self, name) not in choices:
+                raise DataError(f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(choices)}")
+
+
+class VQATask(NamedTuple):
+    """What is trained on which data.
+
+    Attributes:
+        data: Rows and edits with the columns that the collator reads.
+        make_model: Seed -> a model to train.
+        collator: Of single views.
+        sample_loss: Name of the sample loss.
+        judge: Correctness, answers and accuracy of predictions.
+        processing_class: Saved with the model: tokenizer or processor; that of a generator decodes its answers.
+    """
+
+    data: VQAData
+    make_model: Callable[[int], Any]
+    collator: Any
+    sample_loss: str
+    judge: AnswerJudge
+    processing_class: Any
+
+
+def prepare_task(
+    network: NetworkConfig, model: ModelConfig, config: VQAConfig, data: VQAData, backbone: nn.Module | None = None
+) -> VQATask:
+    """Build vocabulary, tokenizer and collator from the training rows, encode all rows, and cache image features.
+
+    Args:
+        network: Which kind of model.
+        model: Name and adapters of a classifier or generator.
+        config: Sizes of the vocabularies.
+        data: Rows and edits.
+        backbone: The backbone of SAAA where it is no published one; None: `network.backbone` names it.
+
+    Returns:
+        The task.
+
+    Raises:
+        DataError: A model is not named or not found, or an image cannot be read.
+    """
+    if network.network == "generator":
+        return _generator(network, model, data)
+    vocabulary = AnswerVocabulary.from_answers(data.train["answers"][:], config.answers)
+    data = _mapped(data, lambda rows: encode_answers(rows, vocabulary))
+    if network.network == "classifier":
+        return _classifier(model, data, vocabulary)
+    return _saaa(network, config, data, vocabulary, backbone)
+
+
+def _saaa(
+    network: NetworkConfig, config: VQAConfig, data: VQAData, vocabulary: AnswerVocabulary, backbone: nn.Module | None
+) -> VQATask:
+    if backbone is None:
+        if network.backbone is None:
+            raise DataError("backbone is not set; name a vision model for SAAA, such as microsoft/resnet-152")
+        backbone = load_backbone(network.backbone)
+    tokenizer = build_question_tokenizer(data.train["question"][:], min_count=config.word_count)
+    data = _mapped(data, lambda rows: encode_questions(rows, tokenizer))
+    images = _images_of(network, data, backbone)
+    start = backbone.state_dict()
+    settings = {
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "id2label": vocabulary.id2label,
+        **network.saaa,
+    }
+    if network.train_backbone:
+        settings |= {"backbone_config": backbone.config, "freeze_backbone": False}
+    else:
+        settings["image_feature_size"] = int(images(data.train["image"][:1]).shape[1])
+
+    def make_model(seed: int) -> SAAA:
+        torch.manual_seed(seed)
+        model = SAAA(SAAAConfig(**settings))
+        if model.backbone is not None:
+            model.backbone.load_state_dict(start)
+        return model
+
+    collator = VQACollator(images, len(vocabulary), tokenizer.pad_token_id)
+    return VQATask(data, make_model, collator, "soft_score", AnswerJudge(vocabulary), tokenizer)
+
+
+def _classifier(model: ModelConfig, data: VQAData, vocabulary: AnswerVocabulary) -> VQATask:
+    processor = load_processor(model)
+    collator = ClassifierCollator.for_model(load_classifier(model, vocabulary.spellings), processor)
+
+    def make_model(seed: int) -> Any:
+        return load_classifier(model, vocabulary.spellings, seed)
+
+    return VQATask(data, make_model, collator, "soft_score", AnswerJudge(vocabulary), processor)
+
+
+def _generator(network: NetworkConfig, model: ModelConfig, data: VQAData) -> VQATask:
+    processor = load_processor(model)
+    collator = GeneratorCollator.for_model(
+        load_generator(model, processor), processor, prompt=network.prompt, target=network.target
+    )
+
+    def make_model(seed: int) -> Any:
+        return load_generator(model, processor, seed)
+
+    return VQATask(data, make_model, collator, "causal" if collator.causal else "seq2seq", AnswerJudge(), processor)
+
+
+def _images_of(network: NetworkConfig, data: VQAData, backbone: nn.Module) -> ImageInputs:
+    if network.train_backbone:
+        return Pixels(size=network.image_size)
+    cache = FeatureCache(
+        os.fspath(network.features_folder), backbone, Pixels(size=network.image_size), DTYPES[network.features_dtype]
+    )
+    parts = [data.train, data.train_edits, data.test, data.test_edits, *([data.familiar] if data.familiar else [])]
+    images = concatenate_datasets([part.select_columns(["image"]) for part in parts])
+    cache.fill(images["image"][:])
+    return cache
+
+
+def _mapped(data: VQAData, encode: Callable[[Dataset], Dataset]) -> VQAData:
+    return data._replace(
+        train=encode(data.train),
+        train_edits=encode(data.train_edits),
+        test=encode(data.test),
+        test_edits=encode(data.test_edits),
+        familiar=None if data.familiar is None else encode(data.familiar),
+    )

@@ -1,0 +1,165 @@
+"""Visual question answering under edited images: remove what is asked about and the answer must change with it.
+
+Run (no data, no network, two cores, about ten minutes a seed; writes outputs/counting_scenes_cv):
+
+    accelerate launch recipes/vqa_saaa.py --config recipes/configs/counting_scenes_cv.yaml
+
+`counting_scenes_iv.yaml` removes what is not asked about: the answer must stay. `cv_vqa.yaml` and `iv_vqa.yaml` are the
+paper's setting on VQA v2 with the edits of CV-VQA and IV-VQA; `vilt_lora.yaml` fine-tunes a current model. Each header
+states what to expect. Any field of the YAML is a command-line option too: `--methods erm dair --lambda_sweep 0.1 1 10`.
+
+What happens: questions, images and edits are read (or drawn); a frozen backbone turns images into features, which are
+kept on disk; every method trains SAAA ("Show, Ask, Attend, and Answer") from the same weights; accuracy, CM and the
+flips of the answers come out as a table, and a plot where lambda is swept. Finished runs are kept as JSON.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from torch import Tensor, nn
+from transformers import ResNetConfig, set_seed
+
+from dair_hf import DAIRConfig, DAIRTrainer, TensorPairs
+from dair_hf.arguments import parse_arguments, run_recipe
+from dair_hf.comparison import (
+    ComparisonConfig,
+    Result,
+    Run,
+    common_base,
+    compare,
+    derive,
+    fingerprint,
+    runs_of,
+    train_and_measure,
+)
+from dair_hf.files import write_json
+from dair_hf.modeling import ModelConfig
+from dair_hf.report import Column
+from dair_hf.sweeps import plot_sweep
+from dair_hf.vqa.data import VQAConfig, load_vqa
+from dair_hf.vqa.pairs import edit_pairs, expand_edits
+from dair_hf.vqa.pixels import IMAGENET_MEAN, IMAGENET_STD
+from dair_hf.vqa.reading_report import summary_table
+from dair_hf.vqa.scene_backbone import CellNamer, CellNamerConfig, named_scenes
+from dair_hf.vqa.scene_files import SceneConfig
+from dair_hf.vqa.task import NetworkConfig, VQATask, prepare_task
+
+COLUMNS = [
+    Column("vqa_accuracy", "accuracy"),
+    Column("familiar_vqa_accuracy", "accuracy, as in training"),
+    Column("cm", "CM", ("cm_numerator", "cm_denominator")),
+    Column("flipped", "flipped"),
+    Column("pos_to_neg", "pos->neg"),
+    Column("neg_to_pos", "neg->pos"),
+    Column("neg_to_neg_flipped", "neg->neg"),
+]
+BACKBONE_SCENES, BACKBONE_SEED = 6000, 0
+
+
+def scene_backbone(scenes: SceneConfig, args: DAIRConfig) -> nn.Module:
+    """A small ResNet that has learnt what stands in the cells of scenes drawn at random; trained once and kept."""
+    side = scenes.stage.size // scenes.stage.grid  # pixels that one position of its last features stands for
+    stages = max(side.bit_length() - 2, 1)
+    network = ResNetConfig(
+        embedding_size=16, hidden_sizes=[16 * 2**k for k in range(stages)], depths=[1] * stages, layer_type="basic"
+    )
+    folder = Path(args.output_dir).parent / f"scene_backbone_{fingerprint(scenes.stage, scenes.sprites, network)}"
+    # Nothing here may depend on the method or the seed: all runs share it.
+    base_args = derive(
+        args, method="erm", output_dir=f"{folder}_training", seed=BACKBONE_SEED, max_steps=-1, num_train_epochs=3,
+        per_device_train_batch_size=50, learning_rate=4e-3, lr_scheduler_type="linear", warmup_steps=100,
+    )  # fmt: skip
+
+    def make_trainer() -> DAIRTrainer:
+        set_seed(BACKBONE_SEED)
+        pictures, names = named_scenes(scenes, BACKBONE_SCENES)
+        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
+
+        def view(rows: Tensor, epoch: int) -> dict[str, Tensor]:
+            return {"pixel_values": (pictures[rows] / 255 - mean) / std, "labels": names[rows]}
+
+        model = CellNamer(CellNamerConfig(backbone_config=network, num_labels=int(names.max()) + 1))
+        return DAIRTrainer(model, base_args, train_dataset=TensorPairs(view, rows=len(names)), sample_loss="seq2seq")
+
+    return CellNamer.from_pretrained(common_base(folder, make_trainer)).backbone.eval()
+
+
+def evaluate(trainer: DAIRTrainer, task: VQATask) -> dict[str, Any]:
+    """Accuracy on all test questions, and on those like the training ones; CM and flips over every edit."""
+    judge, data = task.judge, task.data
+    scores = {"vqa_accuracy": judge.accuracy}
+    judged = partial(
+        trainer.evaluate_pairs,
+        is_correct=judge.is_correct,
+        references="answers",
+        clusters="image_id",
+        scores=scores,
+    )
+    metrics = judged(
+        expand_edits(data.test, data.test_edits),
+        no_partner="exclude",
+        answers=judge.answers,
+        data_name=data.name,
+        predictions_file=Path(trainer.args.output_dir) / "predictions.jsonl",
+    )
+    for name, rows in (("", data.test), ("familiar_", data.familiar)):
+        if rows is not None:
+            found = judged(rows, data_name=f"{data.name}, {name}questions")
+            metrics |= {
+                f"{name}vqa_accuracy{end}": found[f"original_vqa_accuracy{end}"] for end in ("", "_low", "_high")
+            }
+    return metrics
+
+
+def train_and_evaluate(run: Run, task: VQATask) -> Result:
+    """One run from the same weights as all others of its seed."""
+    set_seed(run.seed)
+    data = task.data
+    pairs = edit_pairs(data.train, data.train_edits, run.seed) if run.args.uses_partners else data.train
+    trainer = DAIRTrainer(
+        task.make_model(run.seed),
+        run.args,
+        task.collator,
+        pairs,
+        processing_class=task.processing_class,
+        sample_loss=task.sample_loss,
+    )
+    return train_and_measure(trainer, partial(evaluate, task=task))
+
+
+def main() -> None:
+    """Train all runs that are not finished and print the table."""
+    types = [VQAConfig, SceneConfig, NetworkConfig, ModelConfig, ComparisonConfig, DAIRConfig]
+    config, scenes, network, model, comparison, args = parse_arguments(types)
+    folder = Path(args.output_dir)
+    with PartialState().main_process_first():
+        data = load_vqa(config, scenes, folder.parent / f"counting_scenes_{fingerprint(scenes)}")
+    if PartialState().is_main_process:
+        print(summary_table(data.reports))
+        write_json(folder / "data.json", {name: report.to_dict() for name, report in data.reports.items()})
+    drawn = config.source == "scenes" and network.network == "saaa" and network.backbone is None
+    backbone = scene_backbone(scenes, args) if drawn else None
+    with PartialState().main_process_first():
+        task = prepare_task(network, model, config, data, backbone)
+    runs = list(runs_of(comparison, args))
+    table = compare(
+        runs,
+        lambda run: train_and_evaluate(run, task),
+        folder,
+        f"Answers under edited images, {data.name}",
+        COLUMNS if data.familiar is not None else [c for c in COLUMNS if not c.key.startswith("familiar")],
+        {"data": config, "scenes": scenes, "network": network, "model": model},
+        {"train": data.train._fingerprint, "test": data.test._fingerprint},
+        [f"Shares of all (question, edit) pairs; lambda {args.dair_lambda:g} ({args.lambda_unit})."],
+    )
+    if table:
+        plot_sweep(folder, runs, data.name, {"vqa_accuracy": "accuracy", "cm": "CM", "flipped": "flipped"})
+
+
+if __name__ == "__main__":
+    run_recipe(main)
