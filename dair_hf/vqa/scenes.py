@@ -13,6 +13,7 @@ from dair_hf.vqa.sprites import Sprites
 
 COARSE = 4  # cells of the background's texture along a side
 GRAIN = 0.03  # standard deviation of its pixel noise
+BACKGROUND = 1  # what its draws are for
 
 
 class Thing(NamedTuple):
@@ -127,7 +128,8 @@ def _drawn(scene: Scene, empty: NDArray[np.float32], sprites: Sprites, stage: St
 
 def background(number: int, stage: Stage) -> NDArray[np.float32]:
     """A soft grey-brown texture, other for each scene: `[size, size, 3]` float32 in 0..1."""
-    draws = np.random.default_rng([stage.seed, number])
+    # Other random numbers than those that the scene is drawn with, or the texture would tell what stands on it.
+    draws = np.random.default_rng([BACKGROUND, stage.seed, number])
     coarse = 0.5 + 0.25 * draws.random((COARSE + 1, COARSE + 1, 3), dtype=np.float32)
     place = np.linspace(0, COARSE, stage.size, endpoint=False, dtype=np.float32)
     low = place.astype(np.intp)
