@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow
 import pyarrow.parquet
 from numpy.typing import NDArray
 from PIL import Image
@@ -141,7 +144,8 @@ def load_sprites(kind: str, folder: str | os.PathLike[str] | None, split: str, s
         The sprites.
 
     Raises:
-        DataError: An unknown kind, no folder where one is needed, no such file in it, or another layout.
+        DataError: An unknown kind, no folder where one is needed, no such file in it, another layout, or pictures
+            that cannot be read or are not grey (digits) or coloured (objects).
 
     Example:
         >>> load_sprites("shapes", None, "train", 14).kinds[0]
@@ -211,10 +215,35 @@ def _read_pictures(folder: Path, split: str, mode: str) -> tuple[NDArray[np.uint
     files = sorted(folder.rglob(f"{split}*.parquet"))
     if not files:
         raise DataError(f"{folder}: no {split}*.parquet; give the folder with the parquet files of MNIST or CIFAR-10")
-    names = pyarrow.parquet.read_schema(files[0]).names
-    column = next((name for name in ("image", "img") if name in names), None)
-    if column is None or "label" not in names:
-        raise DataError(f"{files[0]}: has the columns {', '.join(names)}; an image or img and a label are needed")
-    rows = next(pyarrow.parquet.ParquetFile(files[0]).iter_batches(PICTURES, columns=[column, "label"]))
-    decoded = [Image.open(io.BytesIO(picture["bytes"])).convert(mode) for picture in rows[column].to_pylist()]
-    return np.stack([np.asarray(picture) for picture in decoded]), rows["label"].to_numpy().astype(np.int64)
+    file = files[0]
+    try:
+        parquet = pyarrow.parquet.ParquetFile(file)
+        names = parquet.schema_arrow.names
+        column = next((name for name in ("image", "img") if name in names), None)
+        if column is None or "label" not in names:
+            raise DataError(f"{file}: has the columns {', '.join(names)}; an image or img and a label are needed")
+        rows = next(parquet.iter_batches(PICTURES, columns=[column, "label"]), None)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{file}: not a readable parquet file ({error}); fetch it again") from error
+    if not rows:
+        raise DataError(f"{file}: holds no rows; fetch it again")
+    if not pyarrow.types.is_integer(rows["label"].type) or rows["label"].null_count:
+        raise DataError(f"{file}: column label: it must hold an integer in each row")
+    pictures = [_decoded(found, mode, f"{file}: row {row}") for row, found in enumerate(rows[column].to_pylist())]
+    if len(shapes := {picture.shape for picture in pictures}) > 1:
+        raise DataError(f"{file}: pictures of {len(shapes)} sizes; they must be of one")
+    return np.stack(pictures), rows["label"].to_numpy().astype(np.int64)
+
+
+def _decoded(found: Any, mode: str, where: str) -> NDArray[np.uint8]:
+    if not isinstance(found, dict) or not isinstance(found.get("bytes"), bytes):
+        raise DataError(f"{where}: no encoded image as struct<bytes, path>; use the layout of the data set on the Hub")
+    try:
+        with Image.open(io.BytesIO(found["bytes"])) as picture:
+            pixels = np.array(picture)
+    except (OSError, SyntaxError, ValueError, zlib.error) as error:
+        raise DataError(f"{where}: not a readable image ({error}); fetch the file again") from error
+    if picture.mode != mode:
+        needed = "digits are grey (L)" if mode == "L" else "objects are coloured (RGB)"
+        raise DataError(f"{where}: a picture of mode {picture.mode}, but {needed}; give the folder of that data set")
+    return pixels
