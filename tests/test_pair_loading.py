@@ -1,14 +1,17 @@
-"""Pairs held as tensors through the trainer: the same training as the same rows in a Dataset."""
+"""Pairs on their way to the trainer: held as tensors as well as in rows, with the columns that a collator names."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import datasets
 import pytest
 import torch
 from torch import Tensor
 
 from dair_hf import DAIRConfig, DAIRTrainer
+from dair_hf.sampling import EpochPairs
 from dair_hf.tensor_pairs import TensorPairs
 from tests.fixtures import points
 
@@ -94,3 +97,75 @@ def test_a_regression_has_no_distribution_to_compare(tmp_path: Path, loss: str) 
     args = DAIRConfig(str(tmp_path), regularizer="kl", use_cpu=True)
     with pytest.raises(ValueError, match="a regression has no output distribution to compare"):
         DAIRTrainer(points.model(), args, train_dataset=points.pairs(4), sample_loss=loss)
+
+
+class Reads:
+    """A base collator that makes the model's input of a path, and notes which columns it was given."""
+
+    columns: tuple[str, ...] = ("image", "answers")
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, Any]] = []
+
+    def __call__(self, views: list[dict[str, Any]]) -> dict[str, Tensor]:
+        self.seen += views
+        x = torch.tensor([[float(view["image"][:-4]), 1.0] for view in views], dtype=torch.float64)
+        return {"x": x, "labels": torch.tensor([float(view["answers"] == ["yes"]) for view in views]).double()}
+
+
+class ReadsAll(Reads):
+    columns = ()
+
+
+def told() -> datasets.Dataset:
+    """Six rows of paths and answers, with a column that only people read; every third has no partner."""
+    rows: list[dict[str, Any]] = []
+    for row in range(6):
+        views = {}
+        for prefix, place in (("", row), ("augmented_", 10 + row)):
+            exists = not prefix or row % 3 != 1
+            views[f"{prefix}image"] = f"{place}.jpg" if exists else None
+            views[f"{prefix}answers"] = ["yes" if place % 2 else "no"] if exists else None
+            views[f"{prefix}question"] = "Is it odd?" if exists else None
+        rows.append({"row_id": f"R{row}", "source": "made up", **views})
+    return datasets.Dataset.from_list(rows)
+
+
+def reading(folder: Path, data: Any, collator: Reads, **settings: Any) -> DAIRTrainer:
+    args = DAIRConfig(
+        str(folder), num_train_epochs=1, report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no", **settings
+    )
+    assert args.remove_unused_columns
+    return DAIRTrainer(points.model(), args, collator, data, sample_loss="binary")
+
+
+@pytest.mark.parametrize(
+    ("data", "method"),
+    [(told(), "dair"), (told(), "erm"), (EpochPairs(lambda epoch: told()), "dair")],
+    ids=["rows", "originals alone", "drawn each epoch"],
+)
+def test_a_collator_gets_the_columns_that_it_names(tmp_path: Path, data: Any, method: str) -> None:
+    collator = Reads()
+    reading(tmp_path, data, collator, method=method).train()
+    partners = ["10.jpg", "12.jpg", "13.jpg", "15.jpg"] if method == "dair" else []
+    assert sorted(view["image"] for view in collator.seen) == sorted([f"{row}.jpg" for row in range(6)] + partners)
+    assert all(view.keys() == {"image", "answers"} for view in collator.seen)
+    assert all(view["answers"] == ["yes" if int(view["image"][:-4]) % 2 else "no"] for view in collator.seen)
+
+
+def test_evaluation_gives_the_collator_the_same_columns(tmp_path: Path) -> None:
+    collator = Reads()
+    made = reading(tmp_path, told(), collator)
+    found = made.evaluate_pairs(told(), lambda logits, answers: [len(a) == 1 for a in answers], references="answers")
+    assert (found["rows"], found["pairs"], found["original_accuracy"]) == (6, 4, 1.0)
+    assert len(collator.seen) == 10
+    assert made.evaluate(told())["eval_pairs"] == 4
+    assert len(collator.seen) == 20
+    assert all(view.keys() == {"image", "answers"} for view in collator.seen)
+
+
+def test_columns_that_a_collator_does_not_name_are_removed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="No columns in the dataset match the model's forward method signature"):
+        reading(tmp_path, told().remove_columns("row_id"), ReadsAll()).train()
+    with pytest.raises(KeyError, match="image"):
+        reading(tmp_path, told(), ReadsAll()).train()
