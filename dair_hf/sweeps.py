@@ -21,23 +21,25 @@ def sweep_series(folder: Path, runs: Sequence[Run], key: str) -> dict[str, Serie
         key: A key of their metrics.
 
     Returns:
-        Method -> (lambdas, means, standard deviations over the seeds); empty where nothing was swept.
+        Method -> (lambdas, means, standard deviations over the seeds). A lambda at which the metric of any seed is
+        undefined is left out: the mean of the other seeds would flatter. Empty where nothing was swept.
     """
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[float | None]] = {}
     for run in runs:
         found.setdefault(run.method, []).append(read_json(folder / f"{run.name}.json")["metrics"][key])
-    series: dict[str, Series] = {}
+    curves: dict[str, list[tuple[float, list[float | None]]]] = {}
     for name in COMPARED:
         swept = {run.args.dair_lambda: run.method for run in runs if run.method.startswith(f"{name}_lambda")}
         if swept:
-            series[name] = _series(sorted(swept), [found[swept[value]] for value in sorted(swept)])
-    if not series:
+            curves[name] = [(value, found[label]) for value, label in sorted(swept.items())]
+    if not curves:
         return {}
-    ends = sorted({value for values, *_ in series.values() for value in values})
+    places = sorted({value for curve in curves.values() for value, _ in curve})
     for label, values in found.items():
         if "_lambda" not in label:
-            series[label] = _series(ends, [values] * len(ends))
-    return series
+            curves[label] = [(value, values) for value in places]
+    series = {label: _series(curve) for label, curve in curves.items()}
+    return {label: drawn for label, drawn in series.items() if drawn[0]}
 
 
 def plot_sweep(folder: Path, runs: Sequence[Run], title: str, metrics: Mapping[str, str]) -> list[Path]:
@@ -60,20 +62,30 @@ def plot_sweep(folder: Path, runs: Sequence[Run], title: str, metrics: Mapping[s
             plot_curves(written[-1], title, "lambda", metrics[key], series, log_x=_above_zero(series))
     (accuracy, xlabel), (consistency, ylabel), *_ = metrics.items()
     for name, (lambdas, accuracies, _) in by_key[accuracy].items():
-        if name not in COMPARED or COMPARED[name][0] != "dair" or len(lambdas) < 2:
+        if name not in COMPARED or COMPARED[name][0] != "dair":
             continue
-        found = list(zip(lambdas, accuracies, by_key[consistency][name][1], strict=True))
-        points = [Point(value, (x,), (y,)) for value, x, y in found]
-        named = {f"{value:g}": (x, y) for value, x, y in found}
-        best = [f"{point.dair_lambda:g}" for point in front(points)]
+        places, consistencies, _ = by_key[consistency].get(name, ([], [], None))
+        second = dict(zip(places, consistencies, strict=True))
+        named = {value: (x, second[value]) for value, x in zip(lambdas, accuracies, strict=True) if value in second}
+        if len(named) < 2:
+            continue
+        best = front([Point(value, (x,), (y,)) for value, (x, y) in named.items()])
         written.append(folder / f"{name}_front.png")
-        plot_front(written[-1], f"{title}: {name} by lambda", xlabel, ylabel, named, best)
+        plot_front(
+            written[-1],
+            f"{title}: {name} by lambda",
+            xlabel,
+            ylabel,
+            {f"{value:g}": place for value, place in named.items()},
+            [f"{point.dair_lambda:g}" for point in best],
+        )
     return written
 
 
-def _series(places: Sequence[float], values: Sequence[Sequence[float]]) -> Series:
-    deviations = [statistics.stdev(found) if len(found) > 1 else 0.0 for found in values]
-    return list(places), [statistics.fmean(found) for found in values], deviations
+def _series(curve: Sequence[tuple[float, Sequence[float | None]]]) -> Series:
+    defined = [(value, [x for x in found if x is not None]) for value, found in curve if None not in found]
+    deviations = [statistics.stdev(found) if len(found) > 1 else 0.0 for _, found in defined]
+    return [value for value, _ in defined], [statistics.fmean(found) for _, found in defined], deviations
 
 
 def _above_zero(series: Mapping[str, Series]) -> bool:
