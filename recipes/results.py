@@ -78,10 +78,10 @@ def follow(experiment: Experiment, given: argparse.Namespace, bar: tqdm, left: f
         try:
             while process.poll() is None:
                 finished = min(finished_runs(output), experiment.runs)
-                bar.n = before + finished
                 bar.set_postfix_str(
-                    f"{experiment.name}, about {(left - finished * experiment.minutes) / 60:.1f} h left"
+                    f"{experiment.name}, about {(left - finished * experiment.minutes) / 60:.1f} h left", refresh=False
                 )
+                bar.update(before + finished - bar.n)
                 time.sleep(POLL_SECONDS)
         except BaseException:
             process.terminate()
@@ -97,7 +97,9 @@ def work(experiments: list[Experiment], given: argparse.Namespace, lock: int) ->
     """Run what is not done, one experiment after the other; the complaints, of experiments and of the ledger."""
     missing = [experiment for experiment in experiments if not is_done(experiment, given.results)]
     complaints = []
-    with tqdm(total=sum(e.runs for e in experiments), unit="run", desc="results") as bar:
+    # In a log file one line a minute, not two a second.
+    interval = POLL_SECONDS if sys.stderr.isatty() else 60
+    with tqdm(total=sum(e.runs for e in experiments), unit="run", desc="results", mininterval=interval) as bar:
         bar.update(sum(e.runs for e in experiments) - sum(e.runs for e in missing))
         for index, experiment in enumerate(missing):
             left = sum(e.runs * e.minutes for e in missing[index:])
