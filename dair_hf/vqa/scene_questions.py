@@ -59,7 +59,8 @@ class SceneQuestion(NamedTuple):
         if self.question_type == COUNT:
             return f"How many {several} are there?"
         if self.question_type == EXISTS:
-            return f"Is there {'an' if one[0] in 'aeiou' else 'a'} {one}?"
+            # By sound: it is "a one", though "an eight".
+            return f"Is there {'an' if one[0] in 'aeiou' and one != 'one' else 'a'} {one}?"
         return f"What color is the {one}?"
 
     def answer(self, scene: Scene, sprites: Sprites) -> str:

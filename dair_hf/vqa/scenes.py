@@ -127,13 +127,13 @@ def _drawn(scene: Scene, empty: NDArray[np.float32], sprites: Sprites, stage: St
 
 
 def background(number: int, stage: Stage) -> NDArray[np.float32]:
-    """A soft grey-brown texture, other for each scene: `[size, size, 3]` float32 in 0..1."""
+    """A soft texture of pale colours, another for each scene: `[size, size, 3]` float32 in 0..1."""
     # Other random numbers than those that the scene is drawn with, or the texture would tell what stands on it.
     draws = np.random.default_rng([BACKGROUND, stage.seed, number])
     coarse = 0.5 + 0.25 * draws.random((COARSE + 1, COARSE + 1, 3), dtype=np.float32)
     place = np.linspace(0, COARSE, stage.size, endpoint=False, dtype=np.float32)
     low = place.astype(np.intp)
-    part = (place - low)[:, None]
+    part = np.modf(place)[0][:, None]
     rows = coarse[low] * (1 - part[..., None]) + coarse[low + 1] * part[..., None]
     smooth = rows[:, low] * (1 - part) + rows[:, low + 1] * part
     grain = draws.standard_normal((stage.size, stage.size, 1), dtype=np.float32) * GRAIN
