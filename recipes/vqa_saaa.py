@@ -37,6 +37,7 @@ from dair_hf.comparison import (
     runs_of,
     train_and_measure,
 )
+from dair_hf.errors import DataError
 from dair_hf.files import write_json
 from dair_hf.modeling import ModelConfig
 from dair_hf.report import Column
@@ -63,8 +64,13 @@ BACKBONE_SCENES, BACKBONE_SEED = 6000, 0
 
 def scene_backbone(scenes: SceneConfig, args: DAIRConfig) -> nn.Module:
     """A small ResNet that has learnt what stands in the cells of scenes drawn at random; trained once and kept."""
-    side = scenes.stage.size // scenes.stage.grid  # pixels that one position of its last features stands for
-    stages = max(side.bit_length() - 2, 1)
+    side = scenes.stage.cell_size  # pixels that one position of its last features stands for
+    stages = side.bit_length() - 2
+    if side != 4 * 2 ** (stages - 1):
+        raise DataError(
+            f"scene_size={scenes.scene_size} and scene_grid={scenes.scene_grid} make cells of {side} pixels, but the "
+            "backbone for scenes needs a power of two; choose other sizes, or name a vision model by backbone"
+        )
     network = ResNetConfig(
         embedding_size=16, hidden_sizes=[16 * 2**k for k in range(stages)], depths=[1] * stages, layer_type="basic"
     )
@@ -145,7 +151,7 @@ def main() -> None:
     drawn = config.source == "scenes" and network.network == "saaa" and network.backbone is None
     backbone = scene_backbone(scenes, args) if drawn else None
     with PartialState().main_process_first():
-        task = prepare_task(network, model, config, data, backbone)
+        task = prepare_task(network, model, config, data, backbone, args.device)
     runs = list(runs_of(comparison, args))
     table = compare(
         runs,

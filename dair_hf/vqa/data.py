@@ -25,7 +25,8 @@ class VQAConfig:
     """Data of an experiment on visual question answering.
 
     Raises:
-        DataError: An unknown source, a folder that the source needs is not given, or a number below 1.
+        DataError: An unknown source, a folder that the source needs is not given or one that it does not read is, or a
+            number below 1.
 
     Example:
         >>> VQAConfig().source
@@ -71,8 +72,12 @@ class VQAConfig:
         for name in ("train_questions", "test_questions", "answers", "word_count"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise DataError(f"{name}={value} must be at least 1")
-        needed = ("questions", "images", "edits", "edited_images") if self.source == "files" else ()
-        if missing := [f"--{name}" for name in needed if not getattr(self, name)]:
+        folders = ("questions", "images", "edits", "edited_images")
+        given = [f"--{name}" for name in folders if getattr(self, name)]
+        if self.source == "scenes" and given:
+            raise DataError(f"{', '.join(given)} would not be read with source=scenes; set --source files")
+        missing = [f"--{name}" for name in folders if f"--{name}" not in given]
+        if self.source == "files" and missing:
             raise DataError(f"source=files needs {', '.join(missing)}: folders with VQA v2, COCO and the edits")
 
 
@@ -128,13 +133,14 @@ def _scenes(config: VQAConfig, scenes: SceneConfig, folder: Path) -> VQAData:
         edited = (files.edits / "questions.json", files.edits / "annotations.json", files.edits / "images")
         edits, reports[f"{split}, edits"] = read_edits(rows, *edited, strict=True)
         found |= {split: rows, f"{split}_edits": edits}
-    test = config.evaluate_on
+    name = config.evaluate_on
+    train, test = _first(found["train"], config.train_questions), _first(found[name], config.test_questions)
     return VQAData(
-        f"counting scenes ({scenes.edit.upper()}), {test}",
-        _first(found["train"], config.train_questions),
-        found["train_edits"],
-        _first(found[test], config.test_questions),
-        found[f"{test}_edits"],
+        f"counting scenes ({scenes.edit.upper()}), {name}",
+        train,
+        _edits_of(train, found["train_edits"]),
+        test,
+        _edits_of(test, found[f"{name}_edits"]),
         _first(found["familiar"], config.test_questions),
         reports,
     )
@@ -159,7 +165,7 @@ def _files(config: VQAConfig) -> VQAData:
     else:
         (test, test_edits), name = read("val"), "VQA v2 val"
     train, test = _first(train, config.train_questions), _first(test, config.test_questions)
-    return VQAData(name, train, train_edits, test, test_edits, None, reports)
+    return VQAData(name, train, _edits_of(train, train_edits), test, _edits_of(test, test_edits), None, reports)
 
 
 def hold_out_images(rows: Dataset) -> tuple[Dataset, Dataset]:
@@ -171,13 +177,22 @@ def hold_out_images(rows: Dataset) -> tuple[Dataset, Dataset]:
     Returns:
         Those to train on, and those to choose with.
 
+    Raises:
+        DataError: There are fewer than ten images.
+
     Example:
         >>> kept, held = hold_out_images(Dataset.from_dict({"image_id": [str(i) for i in range(20)]}))
         >>> len(kept), held["image_id"][:]
         (18, ['9', '19'])
     """
     ids = rows["image_id"][:]
-    held = set(list(dict.fromkeys(ids))[HELD_OUT - 1 :: HELD_OUT])
+    images = list(dict.fromkeys(ids))
+    if len(images) < HELD_OUT:
+        raise DataError(
+            f"evaluate_on=validation holds out every tenth image, but the training questions have {len(images)}; "
+            "read more, or evaluate on test"
+        )
+    held = set(images[HELD_OUT - 1 :: HELD_OUT])
     return (
         rows.select([row for row, name in enumerate(ids) if name not in held]),
         rows.select([row for row, name in enumerate(ids) if name in held]),
@@ -186,3 +201,15 @@ def hold_out_images(rows: Dataset) -> tuple[Dataset, Dataset]:
 
 def _first(rows: Dataset, count: int | None) -> Dataset:
     return rows if count is None else rows.select(range(min(count, len(rows))))
+
+
+def _edits_of(rows: Dataset, edits: Dataset) -> Dataset:
+    """The edits of these questions: the images of all others would be run through the backbone for nothing."""
+    asked = set(rows["question_id"][:])
+    kept = [place for place, question_id in enumerate(edits["question_id"][:]) if question_id in asked]
+    if not kept:
+        raise DataError(
+            f"none of the {len(edits)} edits belongs to one of the {len(rows)} questions that are taken; take more by "
+            "train_questions and test_questions"
+        )
+    return edits if len(kept) == len(edits) else edits.select(kept)

@@ -26,6 +26,8 @@ from dair_hf.vqa.questions import build_question_tokenizer, encode_questions
 from dair_hf.vqa.saaa import SAAA, SAAAConfig
 
 KINDS = ("saaa", "classifier", "generator")
+# Of SAAAConfig; the others follow from the data and from the backbone.
+SIZES = ("embedding_size", "question_size", "attention_size", "glimpses", "hidden_size", "dropout")
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -34,7 +36,7 @@ class NetworkConfig:
     """Which kind of VQA model is trained.
 
     Raises:
-        DataError: An unknown kind or type.
+        DataError: An unknown kind or type, or sizes of SAAA that it does not know or refuses.
 
     Example:
         >>> NetworkConfig().network
@@ -50,7 +52,8 @@ class NetworkConfig:
         },
     )
     saaa: dict[str, Any] = field(
-        default_factory=dict, metadata={"help": "Fields of SAAAConfig that differ from the paper's."}
+        default_factory=dict,
+        metadata={"help": f"Sizes of SAAA that differ from the paper's: any of {', '.join(SIZES)}."},
     )
     backbone: str | None = field(
         default=None,
@@ -71,6 +74,13 @@ class NetworkConfig:
         for name, choices in (("network", KINDS), ("features_dtype", tuple(DTYPES))):
             if getattr(self, name) not in choices:
                 raise DataError(f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(choices)}")
+        # A configuration takes any name, so that a misspelled one would silently leave the default in place.
+        if unknown := sorted(set(self.saaa) - set(SIZES)):
+            raise DataError(f"saaa: no size of that name: {', '.join(unknown)}; use {', '.join(SIZES)}")
+        for name, value in self.saaa.items():
+            if type(value) is not int and not (name == "dropout" and type(value) is float):
+                raise DataError(f"saaa: {name}={value!r} must be a {'number' if name == 'dropout' else 'whole number'}")
+        SAAAConfig(**self.saaa)  # refuses now what it would refuse after the hours in which features are computed
 
 
 class VQATask(NamedTuple):
@@ -94,7 +104,12 @@ class VQATask(NamedTuple):
 
 
 def prepare_task(
-    network: NetworkConfig, model: ModelConfig, config: VQAConfig, data: VQAData, backbone: nn.Module | None = None
+    network: NetworkConfig,
+    model: ModelConfig,
+    config: VQAConfig,
+    data: VQAData,
+    backbone: nn.Module | None = None,
+    device: torch.device | str = "cpu",
 ) -> VQATask:
     """Build vocabulary, tokenizer and collator from the training rows, encode all rows, and cache image features.
 
@@ -104,24 +119,35 @@ def prepare_task(
         config: Sizes of the vocabularies.
         data: Rows and edits.
         backbone: The backbone of SAAA where it is no published one; None: `network.backbone` names it.
+        device: Where the features of a frozen backbone are computed.
 
     Returns:
         The task.
 
     Raises:
-        DataError: A model is not named or not found, or an image cannot be read.
+        DataError: A model is not named, not found or not the network's, or an image cannot be read.
     """
+    if network.network == "saaa" and (model.model_name_or_path or model.model_settings or model.lora_rank):
+        raise DataError(
+            "network=saaa takes neither model_name_or_path, model_settings nor lora_rank; name its vision model by "
+            "backbone, or set network to classifier or generator"
+        )
     if network.network == "generator":
         return _generator(network, model, data)
     vocabulary = AnswerVocabulary.from_answers(data.train["answers"][:], config.answers)
     data = _mapped(data, lambda rows: encode_answers(rows, vocabulary))
     if network.network == "classifier":
         return _classifier(model, data, vocabulary)
-    return _saaa(network, config, data, vocabulary, backbone)
+    return _saaa(network, config, data, vocabulary, backbone, device)
 
 
 def _saaa(
-    network: NetworkConfig, config: VQAConfig, data: VQAData, vocabulary: AnswerVocabulary, backbone: nn.Module | None
+    network: NetworkConfig,
+    config: VQAConfig,
+    data: VQAData,
+    vocabulary: AnswerVocabulary,
+    backbone: nn.Module | None,
+    device: torch.device | str,
 ) -> VQATask:
     if backbone is None:
         if network.backbone is None:
@@ -129,7 +155,7 @@ def _saaa(
         backbone = load_backbone(network.backbone)
     tokenizer = build_question_tokenizer(data.train["question"][:], min_count=config.word_count)
     data = _mapped(data, lambda rows: encode_questions(rows, tokenizer))
-    images = _images_of(network, data, backbone)
+    images = _images_of(network, data, backbone.to(device))
     start = backbone.state_dict()
     settings = {
         "vocab_size": len(tokenizer),

@@ -1,0 +1,268 @@
+"""The data of an experiment: scenes and files, which part of them, what is held out, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset
+
+from dair_hf.errors import DataError
+from dair_hf.vqa import data
+from dair_hf.vqa.data import VQAConfig, VQAData, hold_out_images, load_vqa
+from dair_hf.vqa.reading import EDIT_FEATURES, ROW_FEATURES
+from dair_hf.vqa.scene_files import SceneConfig
+from tests.fixtures.vqa_files import (
+    ASKED,
+    CV_EDITS,
+    IV_EDITS,
+    write_cv,
+    write_edited_images,
+    write_images,
+    write_iv,
+    write_vqa,
+)
+
+SCENES = SceneConfig(train_scenes=30, test_scenes=12, scene_size=32, scene_grid=2, most=1, language_prior=1.0)
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with scenes, drawn once."""
+    folder = tmp_path_factory.mktemp("scenes") / "cv"
+    load_vqa(VQAConfig(), SCENES, folder)
+    return folder
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Any]:
+    """Settings for VQA v2 and CV-VQA of both splits in small."""
+    for split in ("train", "val"):
+        write_vqa(tmp_path / "vqa", split)
+        write_cv(tmp_path / "cv", split)
+    return {
+        "source": "files",
+        "questions": str(tmp_path / "vqa"),
+        "images": [str(write_images(tmp_path / "images"))],
+        "edits": str(tmp_path / "cv"),
+        "edited_images": [str(write_edited_images(tmp_path / "edited", CV_EDITS))],
+    }
+
+
+def listed(file: Path, kind: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(file.read_text())[kind]
+    return found
+
+
+def ids(rows: Dataset) -> list[int]:
+    return list(rows["question_id"][:])
+
+
+def is_one_experiment(found: VQAData) -> None:
+    """Features, and edits of the questions that are there and of no others."""
+    for rows, edits in ((found.train, found.train_edits), (found.test, found.test_edits)):
+        assert (rows.features, edits.features) == (ROW_FEATURES, EDIT_FEATURES)
+        assert 0 < len(set(ids(edits))) <= len(rows)
+        assert set(ids(edits)) <= set(ids(rows))
+    assert not set(found.train["image"][:]) & set(found.test["image"][:])
+
+
+# --- scenes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("evaluate_on", ["test", "validation"])
+def test_scenes_are_those_of_their_files(scenes: Path, evaluate_on: str) -> None:
+    found = load_vqa(VQAConfig(evaluate_on=evaluate_on), SCENES, scenes)
+    is_one_experiment(found)
+    assert found.name == f"counting scenes (CV), {evaluate_on}"
+    assert list(found.reports) == ["train", "train, edits", "familiar", "familiar, edits"] + [
+        evaluate_on, f"{evaluate_on}, edits",
+    ]  # fmt: skip
+    assert (len(found.train), len(found.test)) == (30, 12)
+    assert found.familiar is not None and len(found.familiar) == 12
+    for split, rows in (("train", found.train), ("familiar", found.familiar), (evaluate_on, found.test)):
+        asked = listed(scenes / split / "questions.json", "questions")
+        assert [(row["question_id"], row["question"]) for row in asked] == list(
+            zip(ids(rows), rows["question"][:], strict=True)
+        )
+        answered = {a["question_id"]: a["answers"] for a in listed(scenes / split / "annotations.json", "annotations")}
+        assert [[answer["answer"] for answer in answered[place]] for place in ids(rows)] == rows["answers"][:]
+        assert all(Path(path).parent == scenes / split / "images" for path in rows["image"][:])
+    for split, edits in (("train", found.train_edits), (evaluate_on, found.test_edits)):
+        made = listed(scenes / split / "edits" / "questions.json", "questions")
+        assert [(edit["question_id"], edit["image_id"]) for edit in made] == list(
+            zip(ids(edits), edits["image_id"][:], strict=True)
+        )
+
+
+def test_drawn_scenes_are_kept(scenes: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in scenes.rglob("*")}
+    first, second = (load_vqa(VQAConfig(), SCENES, scenes) for _ in range(2))
+    assert {path: path.stat().st_mtime_ns for path in scenes.rglob("*")} == before
+    # What a comparison knows its data by.
+    assert first.train._fingerprint == second.train._fingerprint
+    assert first.train._fingerprint != first.test._fingerprint
+
+
+def test_a_part_of_the_scenes_comes_with_its_own_edits(scenes: Path) -> None:
+    whole = load_vqa(VQAConfig(), SCENES, scenes)
+    part = load_vqa(VQAConfig(train_questions=9, test_questions=5), SCENES, scenes)
+    is_one_experiment(part)
+    assert ids(part.train) == ids(whole.train)[:9]
+    assert ids(part.test) == ids(whole.test)[:5]
+    assert whole.familiar is not None and part.familiar is not None
+    assert ids(part.familiar) == ids(whole.familiar)[:5]
+    kept = [question for question in ids(whole.train_edits) if question in ids(whole.train)[:9]]
+    assert ids(part.train_edits) == kept
+    assert 0 < len(kept) < len(whole.train_edits)
+    assert part.reports["train"].counts["rows"] == 30  # the report is of what was read
+    more = load_vqa(VQAConfig(train_questions=999, test_questions=999), SCENES, scenes)
+    assert (len(more.train), len(more.test)) == (30, 12)
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def apart(files: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+    """The same with images of its own for each split, under other ids."""
+    shift = 10**6
+    for name, folder in (("vqa", files["questions"]), ("cv", files["edits"])):
+        for path in Path(folder).glob("*val2014*"):
+            text = re.sub(
+                r'"question_id": (\d+)', lambda m: f'"question_id": {int(m[1]) + shift * 1000}', path.read_text()
+            )
+            text = re.sub(r'"image_id": (\d+)', lambda m: f'"image_id": {int(m[1]) + shift}', text)
+            text = re.sub(r'"image_id": "(\d+)_', lambda m: f'"image_id": "{int(m[1]) + shift:012d}_', text)
+            path.write_text(text)
+        folders = files["images" if name == "vqa" else "edited_images"]
+        for image in sorted(Path(folders[0]).iterdir()):
+            stem, number, *rest = image.stem.rsplit("_", 2 if name == "cv" else 1)
+            moved = "_".join([stem.replace("train", "val"), f"{int(number) + shift:012d}", *rest])
+            target = tmp_path / f"{name}_val" / (moved + image.suffix)
+            target.parent.mkdir(exist_ok=True)
+            target.write_bytes(image.read_bytes())
+        folders.append(str(tmp_path / f"{name}_val"))
+    return files
+
+
+def test_files_of_both_splits(apart: dict[str, Any], tmp_path: Path) -> None:
+    found = load_vqa(VQAConfig(**apart), SceneConfig(), tmp_path / "unused")
+    is_one_experiment(found)
+    assert (found.name, found.familiar) == ("VQA v2 val", None)
+    assert ids(found.train) == [asked.question_id for asked in ASKED]
+    assert ids(found.test) == [asked.question_id + 10**9 for asked in ASKED]
+    assert found.train["answers"][:] == found.test["answers"][:] == [asked.ten for asked in ASKED]
+    edits = [question for question, removed in CV_EDITS.items() for _ in removed]
+    assert ids(found.train_edits) == edits
+    assert ids(found.test_edits) == [question + 10**9 for question in edits]
+    assert list(found.reports) == ["train", "train, edits", "val", "val, edits"]
+    assert found.reports["val, edits"].counts["edits with other answers"] == len(edits)
+    assert not (tmp_path / "unused").exists()
+
+
+def test_invariant_edits_keep_their_answers(files: dict[str, Any], tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        write_iv(tmp_path / "iv", split)
+    files |= {"edits": str(tmp_path / "iv")}
+    files |= {"edited_images": [str(write_edited_images(tmp_path / "iv_images", IV_EDITS))]}
+    found = load_vqa(VQAConfig(**files), SceneConfig(), tmp_path)
+    assert len(found.train_edits) == sum(map(len, IV_EDITS.values()))
+    assert found.reports["train, edits"].counts["edits with other answers"] == 0
+
+
+def test_a_part_of_the_files(files: dict[str, Any], tmp_path: Path) -> None:
+    found = load_vqa(VQAConfig(**files, train_questions=4, test_questions=1), SceneConfig(), tmp_path)
+    assert ids(found.train) == [9000, 9001, 9002, 25000]
+    assert ids(found.train_edits) == [9000, 9000, 9000, 25000]
+    assert (ids(found.test), ids(found.test_edits)) == ([9000], [9000] * 3)
+    files["edits"] = str(tmp_path / "late")
+    for split in ("train", "val"):
+        write_cv(tmp_path / "late", split)
+        path = tmp_path / "late" / f"v2_OpenEnded_mscoco_{split}2014_questions.json"
+        late = [question for question in listed(path, "questions") if question["question_id"] != 9000]
+        path.write_text(json.dumps({"questions": late}))
+    with pytest.raises(
+        DataError, match="none of the 6 edits belongs to one of the 3 questions that are taken; take mo"
+    ):
+        load_vqa(VQAConfig(**files, train_questions=3), SceneConfig(), tmp_path)
+
+
+def test_what_cannot_be_read_is_reported_or_refused(files: dict[str, Any], tmp_path: Path) -> None:
+    image = next(Path(files["images"][0]).glob("*000000000025*"))
+    image.write_bytes(image.read_bytes()[:60])
+    edited = sorted(Path(files["edited_images"][0]).iterdir())[0]
+    edited.unlink()
+    found = load_vqa(VQAConfig(**files), SceneConfig(), tmp_path)
+    assert [record.id for record in found.reports["train"].skipped["unreadable_image"]] == ["25000", "25001", "25002"]
+    assert len(found.reports["val, edits"].skipped["missing_image"]) == 1
+    assert 25000 not in ids(found.train) + ids(found.train_edits)
+    with pytest.raises(DataError, match="unreadable_image: 3"):
+        load_vqa(VQAConfig(**files, strict=True), SceneConfig(), tmp_path)
+
+
+def test_validation_never_looks_at_the_test_split(files: dict[str, Any], tmp_path: Path, monkeypatch: Any) -> None:
+    for folder in (files["questions"], files["edits"]):
+        for path in Path(folder).glob("*val2014*"):
+            path.unlink()
+    with pytest.raises(DataError, match="holds out every tenth image, but the training questions have 8; read more"):
+        load_vqa(VQAConfig(**files, evaluate_on="validation"), SceneConfig(), tmp_path)
+    monkeypatch.setattr(data, "HELD_OUT", 4)  # the small files have eight images
+    found = load_vqa(VQAConfig(**files, evaluate_on="validation"), SceneConfig(), tmp_path)
+    is_one_experiment(found)
+    assert found.name.startswith("VQA v2 train, every tenth image")
+    assert {int(name) for name in found.test["image_id"][:]} == {34, 581929}
+    assert sorted(ids(found.train) + ids(found.test)) == sorted(asked.question_id for asked in ASKED)
+    assert set(ids(found.test_edits)) == {34001, 581929002}
+    assert set(ids(found.train_edits)) == {9000, 25000, 524286000}
+    assert list(found.reports) == ["train", "train, edits"]
+
+
+def test_held_out_images_take_all_their_questions_along() -> None:
+    # 25 images in no order, those from the thirteenth on asked about once more at the end: the twentieth by row 32.
+    names = [str(7 * number % 25) for number in range(25)]
+    rows = Dataset.from_dict({"image_id": names + names[12:], "question_id": list(range(38))})
+    kept, held = hold_out_images(rows)
+    assert ids(held) == [9, 19, 32]
+    assert ids(kept) == [question for question in range(38) if question not in (9, 19, 32)]
+    assert not set(kept["image_id"][:]) & set(held["image_id"][:])
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+FOLDERS = {"questions": "q", "images": ["i"], "edits": "e", "edited_images": ["x"]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"source": "coco"}, "source='coco' is unknown; use one of scenes, files"),
+        ({"evaluate_on": "val"}, "evaluate_on='val' is unknown; use one of test, validation"),
+        ({"train_questions": 0}, "train_questions=0 must be at least 1"),
+        ({"test_questions": -1}, "test_questions=-1 must be at least 1"),
+        ({"answers": 0}, "answers=0 must be at least 1"),
+        ({"word_count": 0}, "word_count=0 must be at least 1"),
+        ({"source": "files"}, "source=files needs --questions, --images, --edits, --edited_images: folders with VQA"),
+        ({"source": "files", **FOLDERS, "edits": None}, "source=files needs --edits: folders"),
+        ({"source": "files", **FOLDERS, "images": []}, "source=files needs --images: folders"),
+        ({"questions": "q", "images": ["i"]}, "--questions, --images would not be read with source=scenes; set --so"),
+    ],
+)
+def test_refused_settings(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=re.escape(said)):
+        VQAConfig(**settings)
+
+
+def test_complete_settings_are_taken() -> None:
+    config = VQAConfig(source="files", **FOLDERS)  # type: ignore[arg-type]
+    assert (config.answers, config.evaluate_on, config.strict) == (3000, "test", False)
+
+
+def test_absent_folders_are_named(files: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nowhere"):
+        load_vqa(VQAConfig(**{**files, "images": [str(tmp_path / "nowhere")]}), SceneConfig(), tmp_path)
+    with pytest.raises(DataError, match="nowhere"):
+        load_vqa(VQAConfig(**{**files, "questions": str(tmp_path / "nowhere")}), SceneConfig(), tmp_path)

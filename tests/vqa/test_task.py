@@ -1,0 +1,295 @@
+"""What the trainer is given for each kind of network: columns, features, models by their seed, and refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from safetensors import safe_open
+from torch import nn
+
+from dair_hf.errors import DataError
+from dair_hf.modeling import ModelConfig
+from dair_hf.vqa.backbone import grid_features, new_backbone
+from dair_hf.vqa.data import VQAConfig, VQAData, load_vqa
+from dair_hf.vqa.features import FeatureCache
+from dair_hf.vqa.pixels import Pixels
+from dair_hf.vqa.scene_files import SceneConfig
+from dair_hf.vqa.task import NetworkConfig, VQATask, prepare_task
+from tests.fixtures import tiny
+from tests.fixtures import vision_language as vl
+from tests.fixtures.tiny_saaa import resnet
+
+SIZES = {"embedding_size": 6, "question_size": 7, "attention_size": 8, "glimpses": 3, "hidden_size": 9, "dropout": 0.0}
+NO_MODEL = ModelConfig()
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> VQAData:
+    config = SceneConfig(train_scenes=24, test_scenes=8, scene_size=32, scene_grid=2, most=1)
+    return load_vqa(VQAConfig(), config, tmp_path_factory.mktemp("data") / "scenes")
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ModelConfig]:
+    """Models with a processor, in folders."""
+    makers = {"vilt": vl.vilt, **vl.DECODERS, **vl.ENCODER_DECODERS}
+    folders: dict[str, str] = {}
+
+    def config(name: str, **settings: Any) -> ModelConfig:
+        if name not in folders:
+            folders[name] = vl.stored(makers[name], tmp_path_factory.mktemp(name))
+        return ModelConfig(model_name_or_path=folders[name], **settings)
+
+    return config
+
+
+def backbone(seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    return new_backbone(resnet()).eval()
+
+
+def network(folder: Path, **settings: Any) -> NetworkConfig:
+    return NetworkConfig(**{"saaa": SIZES, "image_size": 32, "features_folder": str(folder), **settings})
+
+
+def parts(data: VQAData) -> list[Dataset]:
+    assert data.familiar is not None
+    return [data.train, data.train_edits, data.test, data.test_edits, data.familiar]
+
+
+def rows(task: VQATask, count: int = 5) -> list[dict[str, Any]]:
+    return [{name: row[name] for name in task.collator.columns} for row in task.data.train.select(range(count))]
+
+
+def equal(left: nn.Module, right: nn.Module) -> bool:
+    return tiny.distance(tiny.weights(left), tiny.weights(right)) == 0
+
+
+# --- SAAA -----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_encoded_by_what_the_training_rows_hold(scenes: VQAData, tmp_path: Path) -> None:
+    task = prepare_task(network(tmp_path), NO_MODEL, VQAConfig(answers=3), scenes, backbone())
+    counted: dict[str, int] = {}
+    for answers in scenes.train["answers"][:]:
+        counted[answers[0]] = counted.get(answers[0], 0) + 1
+    expected = sorted(counted, key=lambda answer: (-counted[answer], answer))[:3]
+    assert task.judge.vocabulary is not None
+    assert list(task.judge.vocabulary.spellings) == expected
+    words = task.processing_class.get_vocab()
+    known = {word for question in scenes.train["question"][:] for word in re.findall("[a-z]+", question.lower())}
+    assert set(words) == known | {"<pad>", "<unk>"}
+    for before, after in zip(parts(scenes), parts(task.data), strict=True):
+        assert set(after.column_names) == {*before.column_names, "input_ids", "answer_ids", "answer_scores"}
+        assert after["question_id"][:] == before["question_id"][:]
+        for row in after:
+            answer = row["answers"][0]
+            assert row["answer_ids"] == ([expected.index(answer)] if answer in expected else [])
+            spelled = [word if word in known else "<unk>" for word in re.findall("[a-z]+", row["question"].lower())]
+            assert row["input_ids"] == [words[word] for word in spelled]
+    assert task.data.reports is scenes.reports
+    assert (task.data.name, task.sample_loss) == (scenes.name, "soft_score")
+
+
+def test_rare_words_are_unknown(scenes: VQAData, tmp_path: Path) -> None:
+    task = prepare_task(network(tmp_path), NO_MODEL, VQAConfig(word_count=4), scenes, backbone())
+    said = [word for question in scenes.train["question"][:] for word in re.findall("[a-z]+", question.lower())]
+    frequent = {word for word in said if said.count(word) >= 4}
+    assert set(task.processing_class.get_vocab()) == frequent | {"<pad>", "<unk>"}
+    assert frequent < set(said)
+
+
+def test_features_of_all_images_are_kept(scenes: VQAData, tmp_path: Path) -> None:
+    eyes = backbone()
+    task = prepare_task(network(tmp_path), NO_MODEL, VQAConfig(), scenes, eyes)
+    assert isinstance(task.collator.images, FeatureCache)
+    files = sorted(tmp_path.rglob("*.safetensors"))
+    with safe_open(files[0], framework="pt") as shard:
+        assert shard.get_tensor("features").dtype == torch.float32
+    images = {Path(path).read_bytes() for part in parts(scenes) for path in part["image"][:]}
+    assert sum(len(json.loads(safe_open(file, framework="pt").metadata()["keys"])) for file in files) == len(images)
+    batch = task.collator(rows(task))
+    with torch.no_grad():
+        expected = grid_features(eyes, Pixels(size=32)(task.data.train["image"][:5]))
+    assert (batch["image_features"] - expected).abs().max() < 1e-5
+    # Another run finds them there.
+    made = {file: file.stat().st_mtime_ns for file in files}
+    prepare_task(network(tmp_path), NO_MODEL, VQAConfig(), scenes, backbone())
+    assert {file: file.stat().st_mtime_ns for file in sorted(tmp_path.rglob("*.safetensors"))} == made
+    prepare_task(network(tmp_path), NO_MODEL, VQAConfig(), scenes, backbone(seed=1))
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 2 * len(files)
+
+
+def test_features_of_another_type_and_size(scenes: VQAData, tmp_path: Path) -> None:
+    settings = network(tmp_path, features_dtype="float16", image_size=64)
+    task = prepare_task(settings, NO_MODEL, VQAConfig(), scenes._replace(familiar=None), backbone())
+    with safe_open(next(tmp_path.rglob("*.safetensors")), framework="pt") as shard:
+        assert shard.get_tensor("features").dtype == torch.float16
+    assert task.collator(rows(task))["image_features"].shape == (5, 16, 8, 8)
+    assert task.data.familiar is None
+
+
+def test_the_backbone_runs_where_it_is_told_to(scenes: VQAData, tmp_path: Path, monkeypatch: Any) -> None:
+    eyes, asked = backbone(), []
+    monkeypatch.setattr(eyes, "to", lambda device: asked.append(device) or eyes)
+    prepare_task(network(tmp_path), NO_MODEL, VQAConfig(), scenes, eyes, torch.device("cpu"))
+    assert asked == [torch.device("cpu")]
+
+
+def test_models_follow_their_seed_alone(scenes: VQAData, tmp_path: Path) -> None:
+    task = prepare_task(network(tmp_path), NO_MODEL, VQAConfig(), scenes, backbone())
+    models = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(len(models))
+        models.append(task.make_model(seed))
+    assert equal(models[0], models[1])
+    assert not equal(models[0], models[2])
+    config = models[0].config
+    assert {name: getattr(config, name) for name in SIZES} == SIZES
+    assert (config.vocab_size, config.pad_token_id) == (len(task.processing_class), 0)
+    assert task.judge.vocabulary is not None
+    assert config.id2label == dict(enumerate(task.judge.vocabulary.spellings))
+    assert (config.image_feature_size, models[0].backbone) == (16, None)
+    batch = task.collator(rows(task))
+    assert models[0](**batch).logits.shape == batch["labels"].shape == (5, len(task.judge.vocabulary))
+
+
+def test_a_backbone_that_is_trained_too(scenes: VQAData, tmp_path: Path) -> None:
+    eyes = backbone()
+    task = prepare_task(network(tmp_path / "features", train_backbone=True), NO_MODEL, VQAConfig(), scenes, eyes)
+    assert isinstance(task.collator.images, Pixels)
+    models = [task.make_model(seed) for seed in (3, 4)]
+    assert all(equal(model.backbone, eyes) for model in models)
+    assert not equal(*models)
+    models[0](**task.collator(rows(task))).loss.backward()
+    assert all(value.grad is not None and value.grad.any() for value in models[0].backbone.parameters())
+    assert task.collator(rows(task))["pixel_values"].shape == (5, 3, 32, 32)
+    # Training one model leaves the start of the next alone.
+    with torch.no_grad():
+        next(models[0].backbone.parameters()).add_(1)
+    assert equal(task.make_model(3).backbone, eyes)
+    assert not (tmp_path / "features").exists()
+
+
+def test_a_backbone_of_a_folder(scenes: VQAData, tmp_path: Path) -> None:
+    eyes = backbone(seed=5)
+    eyes.save_pretrained(tmp_path / "eyes")
+    settings = network(tmp_path / "features", backbone=str(tmp_path / "eyes"))
+    task = prepare_task(settings, NO_MODEL, VQAConfig(), scenes)
+    with torch.no_grad():
+        expected = grid_features(eyes, Pixels(size=32)(task.data.train["image"][:5]))
+    assert (task.collator(rows(task))["image_features"] - expected).abs().max() < 1e-5
+
+
+# --- models with a processor ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_classifier_chooses_among_the_answers(
+    scenes: VQAData, stored: Callable[..., ModelConfig], tmp_path: Path, rank: int
+) -> None:
+    settings = network(tmp_path / "features", network="classifier")
+    task = prepare_task(settings, stored("vilt", lora_rank=rank), VQAConfig(answers=4), scenes)
+    assert task.judge.vocabulary is not None and len(task.judge.vocabulary) == 4
+    models = [task.make_model(seed).eval() for seed in (3, 3, 4)]
+    assert equal(models[0], models[1])
+    assert not equal(models[0], models[2])
+    assert models[0].config.id2label == dict(enumerate(task.judge.vocabulary.spellings))
+    assert ("lora_" in str(dict(models[0].named_parameters()).keys())) == bool(rank)
+    batch = task.collator(rows(task))
+    with torch.no_grad():
+        assert models[0](**batch).logits.shape == batch["labels"].shape == (5, 4)
+    assert task.sample_loss == "soft_score"
+    assert task.processing_class.tokenizer is not None
+    assert set(task.collator.columns) <= set(task.data.train_edits.column_names)
+    assert not (tmp_path / "features").exists()
+
+
+@pytest.mark.parametrize(("name", "sample_loss"), [("llava", "causal"), ("florence2", "seq2seq")])
+def test_a_generator_writes_its_answers(
+    scenes: VQAData, stored: Callable[..., ModelConfig], tmp_path: Path, name: str, sample_loss: str
+) -> None:
+    prompt = {"prompt": "how {question}", "target": "the {answer}"}
+    settings = network(tmp_path, network="generator", **prompt)
+    task = prepare_task(settings, stored(name, lora_rank=2), VQAConfig(), scenes)
+    assert (task.sample_loss, task.judge.vocabulary) == (sample_loss, None)
+    assert (task.collator.prompt, task.collator.target) == ("how {question}", "the {answer}")
+    assert task.data is scenes
+    models = [task.make_model(seed) for seed in (3, 3, 4)]
+    assert equal(models[0], models[1])
+    assert not equal(models[0], models[2])
+    trained = [name for name, value in models[0].named_parameters() if value.requires_grad]
+    assert trained and all("lora_" in name for name in trained)
+    assert torch.isfinite(models[0](**task.collator(rows(task))).loss)
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"network": "transformer"}, "network='transformer' is unknown; use one of saaa, classifier, generator"),
+        ({"features_dtype": "int8"}, "features_dtype='int8' is unknown; use one of float32, float16, bfloat16"),
+        (
+            {"saaa": {"hidden": 8}},
+            "saaa: no size of that name: hidden; use embedding_size, question_size, attention_size",
+        ),
+        ({"saaa": {"num_labels": 8}}, "saaa: no size of that name: num_labels"),
+        ({"saaa": {"hidden_size": "8"}}, "saaa: hidden_size='8' must be a whole number"),
+        ({"saaa": {"glimpses": 1.5}}, "saaa: glimpses=1.5 must be a whole number"),
+        ({"saaa": {"dropout": None}}, "saaa: dropout=None must be a number"),
+        ({"saaa": {"dropout": 1}}, "dropout=1; must be a probability"),
+        ({"saaa": {"glimpses": 0}}, "glimpses=0; must be 1 or more"),
+    ],
+)
+def test_refused_networks(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=re.escape(said)):
+        NetworkConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "said"),
+    [
+        ({}, {}, "backbone is not set; name a vision model for SAAA, such as microsoft/resnet-152"),
+        ({"backbone": "no/where"}, {}, "no/where"),
+        (
+            {},
+            {"model_name_or_path": "x"},
+            "network=saaa takes neither model_name_or_path, model_settings nor lora_rank",
+        ),
+        ({}, {"lora_rank": 4}, "network=saaa takes neither"),
+        ({"network": "classifier"}, {}, "model_name_or_path is not set"),
+        ({"network": "classifier"}, {"model_name_or_path": "no/where"}, "model_name_or_path='no/where'"),
+        ({"network": "generator"}, {}, "model_name_or_path is not set"),
+        ({"image_size": 0, "backbone": "FOLDER"}, {}, "size=0; height and width must be 1 pixel or more"),
+    ],
+)
+def test_tasks_that_cannot_be_made(
+    scenes: VQAData, tmp_path: Path, settings: dict[str, Any], model: dict[str, Any], said: str
+) -> None:
+    if settings.get("backbone") == "FOLDER":
+        backbone().save_pretrained(tmp_path / "eyes")
+        settings = {**settings, "backbone": str(tmp_path / "eyes")}
+    with pytest.raises(DataError, match=re.escape(said)):
+        prepare_task(network(tmp_path, **settings), ModelConfig(**model), VQAConfig(), scenes)
+
+
+def test_templates_without_their_slot(scenes: VQAData, stored: Callable[..., ModelConfig], tmp_path: Path) -> None:
+    settings = network(tmp_path, network="generator", prompt="Look!")
+    with pytest.raises(DataError, match=r"prompt='Look!' does not hold \{question\}"):
+        prepare_task(settings, stored("llava"), VQAConfig(), scenes)
+
+
+def test_a_damaged_image_is_named(scenes: VQAData, tmp_path: Path) -> None:
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG")
+    broken = scenes.test.map(lambda row: {"image": str(tmp_path / "broken.png")})
+    with pytest.raises(DataError, match=r"broken\.png: not a readable image"):
+        prepare_task(network(tmp_path), NO_MODEL, VQAConfig(), scenes._replace(test=broken), backbone())
