@@ -79,6 +79,8 @@ class SceneConfig:
         for name in ("train_scenes", "test_scenes", "edits_per_scene", "most"):
             if (value := getattr(self, name)) < 1:
                 raise DataError(f"{name}={value} must be at least 1")
+        if self.scene_seed < 0:
+            raise DataError(f"scene_seed={self.scene_seed} must be at least 0")
         if max(self.train_scenes, self.test_scenes) > NUMBERS:
             raise DataError(f"train_scenes and test_scenes must be at most {NUMBERS:,}")
         require_stage(self.stage)
@@ -148,7 +150,7 @@ def write_scenes(config: SceneConfig, folder: str | os.PathLike[str], progress: 
         `folder`.
 
     Raises:
-        DataError: As `load_sprites`.
+        DataError: As `load_sprites`; or so few scenes that none of a split has an edit.
     """
     target = Path(folder)
     if target.exists():
@@ -181,7 +183,10 @@ def _write_split(config: SceneConfig, split: str, count: int, files: SceneFiles,
             name = f"{number:0{ID_DIGITS}}_{edit.removed:0{ID_DIGITS}}"
             edited.add(name, question, edit.scene, sprites, picture)
         bar.update()
-    header = {"info": {"description": "counting scenes"}, "data_type": "scenes", "data_subtype": split}
+    if not edited.questions:
+        raise DataError(f"split {split}: none of its {count} scenes has an edit ({config.edit}); draw more scenes")
+    info = {"info": {"description": "counting scenes"}, "license": {}}
+    header = {**info, "data_type": "scenes", "data_subtype": split}
     write_json(files.questions, {**header, "task_type": "Open-Ended", "questions": originals.questions})
     write_json(files.annotations, {**header, "annotations": originals.annotations})
     write_json(files.edits / "questions.json", {"questions": edited.questions})
