@@ -148,6 +148,46 @@ def absent_value(name: str, values: Tensor) -> int:
     return IGNORE_INDEX if name.startswith("label") and not values.is_floating_point() else 0
 
 
+def add_partners(
+    batch: Mapping[str, Any], augmented: Mapping[str, Tensor], has_partner: Tensor | None = None
+) -> dict[str, Any]:
+    """A batch with partners that were made just now; what an online augmenter returns.
+
+    Args:
+        batch: `{column: [B, V, ...]}` with its `view_mask`; partners that it holds are replaced.
+        augmented: Columns in which partners differ from their originals, `[B, ...]` each.
+        has_partner: `[B]` bool, which rows get one; None: every row that exists.
+
+    Returns:
+        The batch with V = 2.
+
+    Raises:
+        DataError: A column that the batch lacks, or partners of another shape than their originals.
+
+    Example:
+        >>> batch = {"x": torch.tensor([[1.0], [2.0]]), "view_mask": torch.tensor([[True], [True]])}
+        >>> add_partners(batch, {"x": torch.tensor([5.0, 6.0])})["x"]
+        tensor([[1., 5.],
+                [2., 6.]])
+    """
+    if unknown := sorted(set(augmented) - set(batch)):
+        raise DataError(f"partners have the columns {unknown}, which the batch lacks; it has {sorted(batch)}")
+    paired = dict(batch)
+    for name, values in batch.items():
+        if not isinstance(values, Tensor) or name == VIEW_MASK:
+            continue
+        original, partner = values[:, 0], augmented.get(name, values[:, 0])
+        if partner.shape != original.shape:
+            raise DataError(
+                f"partners: {name!r} has shape {list(partner.shape)}, the originals' {list(original.shape)}; an "
+                "augmenter makes one partner a row, of the shape of its original"
+            )
+        paired[name] = torch.stack([original, partner.to(original.dtype)], dim=1)
+    exists = batch[VIEW_MASK][:, 0]
+    paired[VIEW_MASK] = torch.stack([exists, exists if has_partner is None else exists & has_partner], dim=1)
+    return paired
+
+
 def flatten_views(batch: Mapping[str, Any], view_mask: Tensor) -> dict[str, Tensor]:
     """The views that exist, one row each: `{column: [N, ...]}` with `N = view_mask.sum()`, rows in `[B, V]` order.
 

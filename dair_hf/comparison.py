@@ -18,6 +18,7 @@ from accelerate import PartialState
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
 from dair_hf.files import atomic_path, read_json, write_json, write_text
+from dair_hf.objective import REGULARIZED
 from dair_hf.report import Column, git_revision, run_record, write_comparison
 from dair_hf.trainer import DAIRTrainer
 
@@ -29,6 +30,10 @@ COMPARED = {
     "js": ("dair", "js"),
     "dair": ("dair", "sq"),
     "dair_l1": ("dair", "l1"),
+    # What adversarial training is compared with: partners only, and two with a term of their own.
+    "pgd": ("augmented", "sq"),
+    "trades": ("trades", "kl"),
+    "mart": ("mart", "kl"),
     # Trained on an objective of the whole batch (`batch_objectives.EnvironmentConfig`).
     "irm": ("da", "sq"),
     "rex": ("da", "sq"),
@@ -115,7 +120,7 @@ def runs_of(config: ComparisonConfig, args: DAIRConfig) -> Iterator[Run]:
         for name in config.methods:
             method, regularizer = COMPARED[name]
             own = (config.lambdas or {}).get(name, args.dair_lambda)
-            swept = config.lambda_sweep if method == "dair" and config.lambda_sweep else None
+            swept = config.lambda_sweep if method in REGULARIZED else None
             for weight in swept or [own]:
                 label = f"{name}_lambda{weight:g}" if swept else name
                 folder = Path(args.output_dir) / "runs" / f"{label}_seed{seed}"

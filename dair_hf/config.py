@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 
 from transformers import Seq2SeqTrainingArguments
 
-from dair_hf.objective import FEATURE_REGULARIZERS, LOSS_EPSILON, METHODS, NORMALIZATIONS, REGULARIZERS
+from dair_hf.objective import (
+    FEATURE_REGULARIZERS,
+    LOSS_EPSILON,
+    METHODS,
+    NORMALIZATIONS,
+    REGULARIZED,
+    REGULARIZERS,
+    TOKEN_METHODS,
+)
 
 FORWARD_MODES = ("joint", "separate")
 
@@ -27,15 +35,16 @@ class DAIRConfig(Seq2SeqTrainingArguments):
     method: str = field(
         default="dair",
         metadata={
-            "help": "Objective: erm (original views only), da (mean of both views' losses) or dair (da + lambda * R). "
-            "Paper, equations 1 to 4.",
+            "help": "Objective: erm (original views only), da (mean of both views' losses) or dair (da + lambda * R): "
+            "paper, equations 1 to 4. To compare with under attack: augmented (partners only), trades (originals + "
+            "lambda * R, with regularizer kl), mart (with regularizer kl).",
             "choices": METHODS,
         },
     )
     regularizer: str = field(
         default="sq",
         metadata={
-            "help": "R of method dair: sq (squared difference of the roots of the losses: the paper's DAIR), l1 "
+            "help": "R: sq (squared difference of the roots of the losses: the paper's DAIR), l1 "
             "(absolute difference of the losses), kl or js (divergence of the output distributions).",
             "choices": REGULARIZERS,
         },
@@ -113,10 +122,23 @@ class DAIRConfig(Seq2SeqTrainingArguments):
                 f"label_smoothing_factor={self.label_smoothing_factor} has no effect beside a per-row sample loss; "
                 "set it to 0 and pass your own smoothed `sample_loss` to DAIRTrainer"
             )
+        self._check_method()
         if self.pair_group_by_length and self.train_sampling_strategy != "random":
             raise ValueError(
                 f"pair_group_by_length and train_sampling_strategy={self.train_sampling_strategy!r} would both order "
                 "the rows; leave train_sampling_strategy at 'random'"
+            )
+
+    def _check_method(self) -> None:
+        if self.method == "mart" and self.regularizer != "kl":
+            raise ValueError(
+                f"method='mart' and regularizer={self.regularizer!r} cannot hold together: MART's is a weighted KL; "
+                "set regularizer='kl'"
+            )
+        if self.normalization == "token" and self.method not in TOKEN_METHODS:
+            raise ValueError(
+                f"method={self.method!r} and normalization='token' cannot hold together: that convention knows "
+                f"{', '.join(TOKEN_METHODS)} only; use normalization='pair'"
             )
 
     def _check_lr_drops(self) -> None:
@@ -160,7 +182,12 @@ class DAIRConfig(Seq2SeqTrainingArguments):
     @property
     def uses_features(self) -> bool:
         """Whether R compares output distributions and not losses."""
-        return self.method == "dair" and self.regularizer in FEATURE_REGULARIZERS
+        return self.uses_regularizer and self.regularizer in FEATURE_REGULARIZERS
+
+    @property
+    def uses_regularizer(self) -> bool:
+        """Whether lambda R is part of the objective."""
+        return self.method in REGULARIZED
 
     @property
     def lambda_unit(self) -> str:

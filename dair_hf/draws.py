@@ -110,6 +110,25 @@ def subset(rows: Tensor, fraction: float, seed: int, stream: str) -> Tensor:
     return chosen
 
 
+def generator_for(device: torch.device | str, *what: int | str) -> torch.Generator:
+    """A generator whose numbers depend on what they are for and on nothing else.
+
+    Args:
+        device: Where its numbers are drawn.
+        *what: Seed, step, rank, ... in any number.
+
+    Returns:
+        The generator.
+
+    Example:
+        >>> a, b = (torch.rand(1, generator=generator_for("cpu", 0, "attack", step)) for step in (7, 7))
+        >>> bool(a == b)
+        True
+    """
+    digest = hashlib.blake2b("/".join(map(str, what)).encode(), digest_size=8).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(digest, "little"))
+
+
 @lru_cache(maxsize=256)
 def _starts(seed: int, epoch: int, stream: str, count: int) -> tuple[int, ...]:
     # A cryptographic hash: no seeds, epochs or names have starts that are near each other by anything but chance.

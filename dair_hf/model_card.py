@@ -63,7 +63,7 @@ def describe_objective(args: DAIRConfig) -> list[str]:
         ['method: `erm`', 'normalization: `pair`']
     """
     lines = [f"method: `{args.method}`"]
-    if args.method == "dair":
+    if args.uses_regularizer:
         lines.append(f"regularizer: `{args.regularizer}`")
         lines.append(f"lambda: {args.dair_lambda:g} ({args.lambda_unit})")
     return [*lines, f"normalization: `{args.normalization}`"]

@@ -7,7 +7,12 @@ With `l` and `l~` the losses of an original row and its augmented partner (nats 
     DAIR     f = 1/2 l + 1/2 l~ + lambda * R
     no partner: f = l, whatever the method
 
-Source: Huang et al., "Robustness through Data Augmentation Loss Consistency", TMLR 2022, equations (1) to (4).
+Source: Huang et al., "Robustness through Data Augmentation Loss Consistency", TMLR 2022, equations (1) to (4). What its
+adversarial experiments compare with, the partner being attacked:
+
+    augmented   f = l~                         PGD training (Madry et al., 2018)
+    TRADES      f = l + lambda * R             with R_kl (Zhang et al., 2019)
+    MART        f = b~ + lambda * R_mart       see `mart_terms` (Wang et al., 2020)
 """
 
 from __future__ import annotations
@@ -18,7 +23,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-METHODS = ("erm", "da", "dair")
+# f = w l + w~ l~ (+ lambda R) of a pair: (w, w~), and whether R is part of it.
+METHOD_WEIGHTS = {
+    "erm": (1.0, 0.0, False),
+    "da": (0.5, 0.5, False),
+    "dair": (0.5, 0.5, True),
+    "augmented": (0.0, 1.0, False),
+    "trades": (1.0, 0.0, True),
+    "mart": (0.0, 1.0, True),
+}
+METHODS = tuple(METHOD_WEIGHTS)
+REGULARIZED = tuple(name for name, (*_, regularized) in METHOD_WEIGHTS.items() if regularized)
+TOKEN_METHODS = ("erm", "da", "dair")  # those that normalization="token" is defined for
 LOSS_REGULARIZERS = ("sq", "l1")
 FEATURE_REGULARIZERS = ("kl", "js")
 REGULARIZERS = LOSS_REGULARIZERS + FEATURE_REGULARIZERS
@@ -128,6 +144,40 @@ def js_consistency(original: Tensor, augmented: Tensor) -> Tensor:
     return 0.5 * (kl_consistency(original, mixture) + kl_consistency(augmented, mixture))
 
 
+def mart_terms(original: Tensor, augmented: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The two terms of MART: a boosted cross-entropy, and KL where the model is not sure of the original.
+
+    With p and p~ the distributions of the two views and y the class:
+
+        b~ = -log p~_y - log(1 - max_{k != y} p~_k)
+        R_mart = (1 - p_y) KL(p || p~)
+
+    Source: Wang et al., "Improving Adversarial Robustness Requires Revisiting Misclassified Examples", ICLR 2020,
+    equations (9) to (11).
+
+    Args:
+        original: Log-probabilities `log p`, `[B, C]`, C >= 2.
+        augmented: Log-probabilities `log p~`, `[B, C]`.
+        labels: Classes, `[B]` int64.
+
+    Returns:
+        `(b~, R_mart)`, each `[B]`, nats.
+
+    Example:
+        >>> p = torch.tensor([[0.5, 0.5]]).log()
+        >>> boosted, consistency = mart_terms(p, torch.tensor([[0.25, 0.75]]).log(), torch.tensor([0]))
+        >>> round(boosted.item(), 4), round(consistency.item(), 4)
+        (2.7726, 0.0719)
+    """
+    own = torch.nn.functional.one_hot(labels, original.shape[-1]).bool()
+    at_label = augmented.masked_fill(~own, 0.0).sum(-1)
+    # log(1 - p) of the strongest other class: the log of the sum of all others', which stays finite as it nears 1.
+    strongest = augmented.masked_fill(own, -torch.inf).argmax(-1, keepdim=True)
+    others = augmented.scatter(-1, strongest, -torch.inf).logsumexp(-1)
+    unsure = 1 - original.masked_fill(~own, 0.0).sum(-1).exp()
+    return -at_label - others, unsure * kl_consistency(original, augmented)
+
+
 def align_targets(original: list[int], augmented: list[int]) -> tuple[list[int], list[int]]:
     """Positions of two target sequences at which their output distributions may be compared.
 
@@ -202,8 +252,8 @@ def pair_objective(terms: PairTerms, method: str = "dair", dair_lambda: float = 
 
     Args:
         terms: Unreduced terms, each `[B]`.
-        method: "erm", "da" or "dair".
-        dair_lambda: Weight of the consistency, pair units, used by "dair" only.
+        method: One of `METHODS`.
+        dair_lambda: Weight of the consistency, pair units, where it is part of the method.
 
     Returns:
         `[B]`, nats per row.
@@ -221,8 +271,9 @@ def pair_objective(terms: PairTerms, method: str = "dair", dair_lambda: float = 
         raise ValueError(f"method={method!r} is unknown; use one of {METHODS}")
     if method == "erm":
         return terms.original
-    paired = 0.5 * (terms.original + terms.augmented)
-    if method == "dair":
+    weight, augmented_weight, regularized = METHOD_WEIGHTS[method]
+    paired = weight * terms.original + augmented_weight * terms.augmented
+    if regularized:
         paired = paired + dair_lambda * terms.consistency
     return torch.where(terms.has_partner, paired, terms.original)
 
@@ -243,7 +294,7 @@ def normalized_objective(
     Args:
         terms: Unreduced terms of this micro-batch, each `[B]`.
         counts: Denominators of the whole optimizer step, as tensors or numbers.
-        method: "erm", "da" or "dair".
+        method: One of `METHODS`; with "token" one of `TOKEN_METHODS`.
         dair_lambda: Weight of the consistency, in the units of the normalization.
         normalization: "pair" or "token".
 
@@ -262,8 +313,8 @@ def normalized_objective(
         return pair_objective(terms, method, dair_lambda).sum() / counts.rows
     if normalization != "token":
         raise ValueError(f"normalization={normalization!r} is unknown; use one of {NORMALIZATIONS}")
-    if method not in METHODS:
-        raise ValueError(f"method={method!r} is unknown; use one of {METHODS}")
+    if method not in TOKEN_METHODS:
+        raise ValueError(f"method={method!r} is not defined for normalization='token'; use one of {TOKEN_METHODS}")
     losses = terms.original.sum()
     if method != "erm":
         losses = losses + terms.augmented.sum()

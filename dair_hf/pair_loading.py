@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import datasets
 import torch
+from torch import nn
 from transformers import Seq2SeqTrainer, TrainerCallback
 
-from dair_hf.collator import AUGMENTED_PREFIX, FILLER, ROW_ID, collate_unless_ready
+from dair_hf.collator import AUGMENTED_PREFIX, FILLER, ROW_ID, VIEW_MASK, collate_unless_ready
 from dair_hf.config import DAIRConfig
+from dair_hf.draws import generator_for
 from dair_hf.errors import DataError
 from dair_hf.objective import Counts
 from dair_hf.pair_loss import PairLoss, view_mask
 from dair_hf.sample_losses import IGNORE_INDEX
 from dair_hf.sampling import EpochPairs, FilledStream, PairLengthSampler, view_lengths
 from dair_hf.tensor_pairs import TensorPairs
+
+# (model, batch [B, V, ...] on its device, generator) -> the batch with partners, V = 2 (`collator.add_partners`).
+Augmenter = Callable[[nn.Module, Mapping[str, Any], torch.Generator], Mapping[str, Any]]
 
 
 class EpochCallback(TrainerCallback):
@@ -42,11 +47,13 @@ class PairLoading(Seq2SeqTrainer):
     Attributes:
         args: The run's configuration.
         pair_loss: Counts the targets of a batch.
+        augmenter: Makes the partners of a batch while training; None: they are those of the data.
         pair_sampler: The sampler of `pair_group_by_length`, once there is one.
     """
 
     args: DAIRConfig
     pair_loss: PairLoss
+    augmenter: Augmenter | None = None
     pair_sampler: PairLengthSampler | None = None
 
     def _set_signature_columns_if_needed(self) -> None:
@@ -99,6 +106,8 @@ class PairLoading(Seq2SeqTrainer):
         if not batches:
             return batches, None
         self._mask_repeated_rows(batches[-1])
+        if self.augmenter is not None and self.args.uses_partners:
+            batches = [self._with_online_partners(batch, number) for number, batch in enumerate(batches)]
         local = torch.stack([torch.stack(self.pair_loss.count(batch)) for batch in batches]).sum(0)
         counts = Counts(*self.accelerator.reduce(local.to(device), "sum"))
         if counts.tokens == 0:
@@ -108,6 +117,22 @@ class PairLoading(Seq2SeqTrainer):
                 "not the targets"
             )
         return batches, counts
+
+    def _with_online_partners(self, batch: dict[str, Any], number: int) -> dict[str, Any]:
+        """The batch with the partners that the augmenter makes for it; the same ones after a resume."""
+        assert self.augmenter is not None
+        device, state = self.args.device, self.state
+        seed = self.args.data_seed if self.args.data_seed is not None else self.args.seed
+        what = (seed, "augmenter", state.global_step, self.accelerator.process_index, number)
+        with self.compute_loss_context_manager():
+            # The model without its wrappers: what one rank does here the others need not know.
+            made = self.augmenter(self.model, self._prepare_inputs(batch), generator_for(device, *what))
+        if not isinstance(made, Mapping) or VIEW_MASK not in made:
+            raise DataError(
+                f"augmenter: returned {type(made).__name__} without {VIEW_MASK!r}; return the batch with its partners, "
+                "as `collator.add_partners` makes it"
+            )
+        return dict(made)
 
     def _mask_repeated_rows(self, batch: Mapping[str, Any]) -> None:
         """Drop the rows with which `accelerate` fills up the last batches of an epoch so that ranks stay even.

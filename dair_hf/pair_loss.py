@@ -18,10 +18,11 @@ from dair_hf.objective import (
     Counts,
     PairTerms,
     absolute_consistency,
+    mart_terms,
     normalized_objective,
     squared_root_consistency,
 )
-from dair_hf.sample_losses import IGNORE_INDEX, SampleLoss
+from dair_hf.sample_losses import IGNORE_INDEX, SampleLoss, full_precision
 
 
 class PairOutputs(NamedTuple):
@@ -29,7 +30,8 @@ class PairOutputs(NamedTuple):
 
     Attributes:
         terms: Unreduced terms, each `[B]`.
-        targets: Number of valid targets of every view that was run, `[B, V]` int64.
+        targets: Number of valid targets of every view, `[B, V]` int64.
+        was_run: Which views were run, `[B, V]` bool: those that exist, but for originals that the method does not use.
         outputs: The model's outputs, rows in `[B, V]` order, existing views only (of the last forward if separate).
         losses_at: Scale (a scalar tensor) -> losses `[B, V]` with the logits multiplied by it; 0 where a view was not
             run. What IRM differentiates.
@@ -37,6 +39,7 @@ class PairOutputs(NamedTuple):
 
     terms: PairTerms
     targets: Tensor
+    was_run: Tensor
     outputs: Any
     losses_at: Callable[[Tensor], Tensor]
 
@@ -121,10 +124,15 @@ class PairLoss:
         if not with_partners or mask.shape[1] == 1:
             batch = {name: v[:, :1] if isinstance(v, Tensor) else v for name, v in batch.items()}
             mask, targets = mask[:, :1], targets[:, :1]
-        rows = self._run(model, batch, mask)
+        has_partner = (targets > 0).all(1) if mask.shape[1] == 2 else torch.zeros_like(mask[:, 0])
+        run = mask
+        if self.args.method == "augmented" and model.training:
+            # PGD training never shows the model the original: batch norm would notice.
+            run = torch.stack([mask[:, 0] & ~has_partner, mask[:, 1]], dim=1) if mask.shape[1] == 2 else mask
+        rows = self._run(model, batch, run)
 
         def laid_out(losses: Tensor) -> Tensor:
-            return losses[rows.place.clamp(min=0)].masked_fill(targets == 0, 0.0)
+            return losses[rows.place.clamp(min=0)].masked_fill((targets == 0) | ~run, 0.0)
 
         def losses_at(scale: Tensor) -> Tensor:
             return laid_out(rows.losses_at(scale))
@@ -133,16 +141,17 @@ class PairLoss:
         original = losses[:, 0]
         if mask.shape[1] == 1:
             absent = torch.zeros_like(original)
-            terms = PairTerms(original, absent, absent, absent.bool())
-            return PairOutputs(terms, targets, rows.outputs, losses_at)
-        has_partner = (targets > 0).all(1)
+            terms = PairTerms(original, absent, absent, has_partner)
+            return PairOutputs(terms, targets, run, rows.outputs, losses_at)
         augmented = losses[:, 1].masked_fill(~has_partner, 0.0)
-        if self.args.uses_features:
+        if self.args.method == "mart":
+            augmented, consistency = self._mart(augmented, has_partner, rows, batch[LABELS])
+        elif self.args.uses_features:
             consistency = self._feature_consistency(original, has_partner, rows, batch[LABELS])
         else:
             consistency = self._loss_consistency(original, augmented, has_partner)
         terms = PairTerms(original, augmented, consistency, has_partner)
-        return PairOutputs(terms, targets, rows.outputs, losses_at)
+        return PairOutputs(terms, targets, run, rows.outputs, losses_at)
 
     def _run(self, model: nn.Module, batch: Mapping[str, Any], mask: Tensor) -> _Rows:
         if not mask.any():
@@ -188,12 +197,22 @@ class PairLoss:
         if args.regularizer not in LOSS_REGULARIZERS:
             return torch.zeros_like(original)  # a divergence that this method neither trains nor measures
         # Under ERM and DA-ERM R is only measured.
-        with torch.set_grad_enabled(args.method == "dair" and torch.is_grad_enabled()):
+        with torch.set_grad_enabled(args.uses_regularizer and torch.is_grad_enabled()):
             if args.regularizer == "sq":
                 consistency = squared_root_consistency(original, augmented, args.loss_epsilon)
             else:
                 consistency = absolute_consistency(original, augmented)
             return consistency.masked_fill(~has_partner, 0.0)
+
+    def _mart(self, augmented: Tensor, has_partner: Tensor, rows: _Rows, labels: Tensor) -> tuple[Tensor, Tensor]:
+        if labels.ndim != 2 or labels.is_floating_point():
+            raise ValueError(f"method='mart' needs one class a view, labels [B, V] int64; found {list(labels.shape)}")
+        place, classes = rows.place[has_partner], labels[has_partner]
+        assert rows.logits is not None
+        log_probabilities = full_precision(rows.logits).log_softmax(-1)
+        boosted, consistency = mart_terms(log_probabilities[place[:, 0]], log_probabilities[place[:, 1]], classes[:, 1])
+        empty = torch.zeros_like(augmented)
+        return empty.masked_scatter(has_partner, boosted), empty.masked_scatter(has_partner, consistency)
 
     def _feature_consistency(self, original: Tensor, has_partner: Tensor, rows: _Rows, labels: Tensor) -> Tensor:
         if not has_partner.any():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dair_hf.comparison import COMPARED, Run
 from dair_hf.files import read_json
+from dair_hf.objective import REGULARIZED
 from dair_hf.plots import Series, plot_curves, plot_front
 from dair_hf.selection import Point, front
 
@@ -62,7 +63,7 @@ def plot_sweep(folder: Path, runs: Sequence[Run], title: str, metrics: Mapping[s
             plot_curves(written[-1], title, "lambda", metrics[key], series, log_x=_above_zero(series))
     (accuracy, xlabel), (consistency, ylabel), *_ = metrics.items()
     for name, (lambdas, accuracies, _) in by_key[accuracy].items():
-        if name not in COMPARED or COMPARED[name][0] != "dair":
+        if name not in COMPARED or COMPARED[name][0] not in REGULARIZED:
             continue
         places, consistencies, _ = by_key[consistency].get(name, ([], [], None))
         second = dict(zip(places, consistencies, strict=True))

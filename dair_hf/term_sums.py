@@ -18,12 +18,15 @@ class TermSums(NamedTuple):
     augmented: Tensor
     consistency: Tensor
     rows: Tensor
+    originals_run: Tensor
     pairs: Tensor
     unlearned: Tensor
     rows_without_target: Tensor
 
 
-def sum_terms(terms: PairTerms, targets: Tensor, exists: Tensor, counts: Counts, args: DAIRConfig) -> Tensor:
+def sum_terms(
+    terms: PairTerms, targets: Tensor, exists: Tensor, counts: Counts, args: DAIRConfig, was_run: Tensor | None = None
+) -> Tensor:
     """Sums of one batch.
 
     A pair counts as unlearned where one of its gradient weights c, c~ is negative (`objective.gradient_weights`, with
@@ -35,9 +38,10 @@ def sum_terms(terms: PairTerms, targets: Tensor, exists: Tensor, counts: Counts,
         exists: Which rows are real, `[B]` bool (not repeated to even out ranks).
         counts: Denominators of the optimizer step the batch belongs to.
         args: The run's configuration.
+        was_run: Which originals were run, `[B]` bool; None: all that exist.
 
     Returns:
-        `[7]` float64, the fields of `TermSums`.
+        `[8]` float64, the fields of `TermSums`.
     """
     unlearned = terms.has_partner.new_zeros(())
     if args.method == "dair" and args.regularizer in LOSS_REGULARIZERS:
@@ -51,6 +55,7 @@ def sum_terms(terms: PairTerms, targets: Tensor, exists: Tensor, counts: Counts,
         augmented=terms.augmented.sum(),
         consistency=terms.consistency.sum(),
         rows=exists.sum(),
+        originals_run=(exists if was_run is None else exists & was_run).sum(),
         pairs=terms.has_partner.sum(),
         unlearned=unlearned,
         rows_without_target=(exists & (targets == 0)).sum(),
@@ -62,7 +67,7 @@ def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
     """What is logged: means a row and a pair, shares, and the counts they rest on.
 
     Args:
-        sums: `[7]`, the fields of `TermSums`, over everything since the last log.
+        sums: `[8]`, the fields of `TermSums`, over everything since the last log.
         args: The run's configuration.
 
     Returns:
@@ -72,12 +77,13 @@ def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
     """
     total: dict[str, float] = dict(zip(TermSums._fields, sums.tolist(), strict=True))
     means: dict[str, float] = {
-        "loss_original": total["original"] / max(total["rows"], 1.0),
         "partner_share": total["pairs"] / max(total["rows"], 1.0),
         "rows": int(total["rows"]),
         "pairs": int(total["pairs"]),
         "rows_without_target": int(total["rows_without_target"]),
     }
+    if total["originals_run"]:
+        means = {"loss_original": total["original"] / total["originals_run"], **means}
     if total["pairs"]:
         means["loss_augmented"] = total["augmented"] / total["pairs"]
         of_losses = args.regularizer in LOSS_REGULARIZERS

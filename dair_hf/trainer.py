@@ -22,7 +22,7 @@ from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.evaluation import NoPartner
 from dair_hf.model_card import PairReport, write_model_card
 from dair_hf.objective import Counts, PairTerms
-from dair_hf.pair_loading import EpochCallback, PairLoading
+from dair_hf.pair_loading import Augmenter, EpochCallback, PairLoading
 from dair_hf.pair_loss import PairLoss, PairOutputs, view_mask
 from dair_hf.pair_predictor import PairPredictor, padded_array
 from dair_hf.pair_views import PairViews
@@ -64,6 +64,9 @@ class DAIRTrainer(PairLoading):
         objective: What is trained in place of the DAIR objective: a callable `(found, step) -> scalar` over one batch
             (`batch_objectives`: IRM, V-REx, Group DRO, ...). `method` then only says whether partners are run, and what
             is logged and evaluated stays the objective of `args`.
+        augmenter: What makes partners while training: `(model, batch, generator) -> batch` with partners
+            (`collator.add_partners`), called once a batch of `[B, V, ...]` columns on the device. An attack on the
+            model, a generator, a transform of images; its draws come from `generator` alone.
         **kwargs: As in `Seq2SeqTrainer`.
 
     Raises:
@@ -88,6 +91,7 @@ class DAIRTrainer(PairLoading):
         is_correct: IsCorrect | None = None,
         references: str | None = None,
         objective: BatchObjective | None = None,
+        augmenter: Augmenter | None = None,
         **kwargs: Any,
     ) -> None:
         args = DAIRConfig("tmp_trainer") if args is None else args
@@ -97,7 +101,8 @@ class DAIRTrainer(PairLoading):
         self.is_correct = is_correct
         self.references = references
         self.objective = objective
-        refuse_unsupported(args, kwargs, train_dataset, self.sample_loss, objective)
+        self.augmenter = augmenter
+        refuse_unsupported(args, kwargs, train_dataset, self.sample_loss, objective, augmenter)
         if isinstance(train_dataset, TensorPairs) and not args.uses_partners:
             train_dataset = train_dataset.originals()
         sequences = self.sample_loss in (seq2seq_nll, causal_nll)
@@ -217,7 +222,8 @@ class DAIRTrainer(PairLoading):
 
     def _add_to_log(self, found: PairOutputs, batch: Mapping[str, Any], counts: Counts) -> None:
         with torch.no_grad():
-            sums = sum_terms(found.terms, found.targets[:, 0], view_mask(batch)[:, 0], counts, self.args)
+            exists, was_run = view_mask(batch)[:, 0], found.was_run[:, 0]
+            sums = sum_terms(found.terms, found.targets[:, 0], exists, counts, self.args, was_run)
             self._sums = sums if self._sums is None else self._sums + sums
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

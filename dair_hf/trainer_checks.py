@@ -50,7 +50,12 @@ def dropout_rates(model: Any) -> dict[str, float]:
 
 
 def refuse_unsupported(
-    args: DAIRConfig, kwargs: Mapping[str, Any], train_dataset: Any, sample_loss: SampleLoss, objective: Any = None
+    args: DAIRConfig,
+    kwargs: Mapping[str, Any],
+    train_dataset: Any,
+    sample_loss: SampleLoss,
+    objective: Any = None,
+    augmenter: Any = None,
 ) -> None:
     """Refuse settings that cannot hold together with pairs; the message names both and the remedy.
 
@@ -75,6 +80,12 @@ def refuse_unsupported(
                     "whole batch; use one process, a larger per_device_train_batch_size, normalization='pair' and a "
                     "regularizer of the losses"
                 )
+    for name in ("fsdp", "deepspeed"):
+        if augmenter is not None and (value := getattr(args, name, None)):
+            raise ValueError(
+                f"augmenter and {name}={value!r} cannot hold together: partners are made with the whole model on each "
+                "rank; use DDP, or make the partners beforehand"
+            )
     if args.n_gpu > 1:
         raise ValueError(
             f"{args.n_gpu} GPUs are visible to one process, which would enter torch.nn.DataParallel and split pairs "

@@ -49,6 +49,10 @@ def test_the_command_line_sets_the_fields(tmp_path: Path) -> None:
         ({"method": "da", "regularizer": "js"}, True, False),
         ({"method": "dair"}, True, False),
         ({"method": "dair", "regularizer": "js"}, True, True),
+        ({"method": "augmented", "regularizer": "kl"}, True, False),
+        ({"method": "trades", "regularizer": "kl"}, True, True),
+        ({"method": "trades"}, True, False),
+        ({"method": "mart", "regularizer": "kl"}, True, True),
     ],
 )
 def test_what_a_method_looks_at(
@@ -66,7 +70,12 @@ def test_the_unit_of_lambda_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "irm"}, "method='irm' is unknown; use one of erm, da, dair"),
+        ({"method": "irm"}, "method='irm' is unknown; use one of erm, da, dair, augmented, trades, mart"),
+        ({"method": "mart"}, "method='mart' and regularizer='sq' cannot hold together.*set regularizer='kl'"),
+        (
+            {"method": "trades", "normalization": "token"},
+            "method='trades' and normalization='token' cannot hold together.*use normalization='pair'",
+        ),
         ({"regularizer": "sqrt"}, "regularizer='sqrt' is unknown; use one of sq, l1, kl, js"),
         ({"normalization": "mean"}, "normalization='mean' is unknown; use one of pair, token"),
         ({"forward_mode": "both"}, "forward_mode='both' is unknown; use one of joint, separate"),

@@ -19,6 +19,7 @@ from dair_hf.objective import (
     gradient_weights,
     js_consistency,
     kl_consistency,
+    mart_terms,
     normalized_objective,
     pair_objective,
     squared_root_consistency,
@@ -150,6 +151,43 @@ def test_js_is_symmetric_and_at_most_log_two_while_kl_is_neither() -> None:
     assert abs(kl_consistency(p, q)[1] - kl_consistency(q, p)[1]) > 0.01
 
 
+def test_mart_terms_and_their_gradients_match_numpy() -> None:
+    draws = np.random.default_rng(8)
+    left, right, labels = draws.normal(size=(6, 4)), draws.normal(size=(6, 4)), draws.integers(4, size=6)
+
+    def expected(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        p, q = (np.exp(z) / np.exp(z).sum(1, keepdims=True) for z in (left, right))
+        rows = np.arange(len(labels))
+        rivals = q.copy()
+        rivals[rows, labels] = -1.0
+        boosted = -np.log(q[rows, labels]) - np.log(1 - rivals.max(1))
+        return boosted, (1 - p[rows, labels]) * (p * np.log(p / q)).sum(1)
+
+    original, augmented = leaf(left), leaf(right)
+    found = mart_terms(original.log_softmax(-1), augmented.log_softmax(-1), torch.tensor(labels))
+    for value, wanted in zip(found, expected(left, right), strict=True):
+        np.testing.assert_allclose(value.detach().numpy(), wanted, rtol=1e-9)
+    slopes = gradients(found[0] + 2.0 * found[1], original, augmented)
+    step = 1e-6
+    for place in np.ndindex(left.shape):
+        shift = np.zeros_like(left)
+        shift[place] = step
+        for slope, (a, b), (c, d) in (
+            (slopes[0], (left + shift, right), (left - shift, right)),
+            (slopes[1], (left, right + shift), (left, right - shift)),
+        ):
+            up, down = expected(a, b), expected(c, d)
+            change = (up[0] + 2.0 * up[1] - down[0] - 2.0 * down[1])[place[0]] / (2 * step)
+            assert slope[place] == pytest.approx(change, abs=1e-6)
+
+
+def test_mart_stays_finite_where_a_wrong_class_is_certain() -> None:
+    certain = leaf([[0.0, 60.0, -60.0]])
+    boosted, _ = mart_terms(certain.log_softmax(-1), certain.log_softmax(-1), torch.tensor([0]))
+    assert boosted.item() == pytest.approx(120.0, abs=1e-3)  # -log p_0 = 60, and 1 - p_1 is p_0 + p_2
+    assert np.isfinite(gradients(boosted, certain)[0]).all()
+
+
 @pytest.mark.parametrize("consistency", [kl_consistency, js_consistency])
 def test_divergences_are_finite_where_a_class_has_no_probability(consistency: object) -> None:
     logits = leaf([[0.0, -2000.0, 1.0]])
@@ -207,7 +245,14 @@ def hand_terms() -> PairTerms:
 
 @pytest.mark.parametrize(
     ("method", "expected"),
-    [("erm", [4.0, 9.0, 2.0]), ("da", [2.5, 9.0, 2.0]), ("dair", [2.5 + 3.0, 9.0, 2.0])],
+    [
+        ("erm", [4.0, 9.0, 2.0]),
+        ("da", [2.5, 9.0, 2.0]),
+        ("dair", [2.5 + 3.0, 9.0, 2.0]),
+        ("augmented", [1.0, 9.0, 2.0]),
+        ("trades", [4.0 + 3.0, 9.0, 2.0]),
+        ("mart", [1.0 + 3.0, 9.0, 2.0]),
+    ],
 )
 def test_pair_objective_by_hand(method: str, expected: list[float]) -> None:
     assert pair_objective(hand_terms(), method, dair_lambda=3.0).tolist() == expected
@@ -263,10 +308,11 @@ def test_no_pairs_and_no_tokens_do_not_divide_by_zero() -> None:
 
 def test_unknown_method_and_normalization_name_the_choices() -> None:
     counts = Counts(*torch.tensor([3, 2, 10]))
-    with pytest.raises(ValueError, match=r"method='irm' is unknown; use one of \('erm', 'da', 'dair'\)"):
+    with pytest.raises(ValueError, match=r"method='irm' is unknown; use one of \('erm', 'da', 'dair', 'augmented'"):
         pair_objective(hand_terms(), "irm")
-    with pytest.raises(ValueError, match="method='irm' is unknown"):
-        normalized_objective(hand_terms(), counts, "irm", normalization="token")
+    for method in ("irm", "trades"):
+        with pytest.raises(ValueError, match=f"method='{method}' is not defined for normalization='token'"):
+            normalized_objective(hand_terms(), counts, method, normalization="token")
     with pytest.raises(ValueError, match=r"normalization='mean' is unknown; use one of \('pair', 'token'\)"):
         normalized_objective(hand_terms(), counts, normalization="mean")
 

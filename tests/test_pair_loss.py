@@ -49,7 +49,8 @@ def nll(logits: list[float], label: int) -> float:
 
 def test_terms_of_a_mixed_batch_by_hand_from_one_forward(tmp_path: Path) -> None:
     model = Recorder()
-    terms, targets, outputs, _ = PairLoss(config(tmp_path), cross_entropy)(model, classes(*MIXED), with_partners=True)
+    found = PairLoss(config(tmp_path), cross_entropy)(model, classes(*MIXED), with_partners=True)
+    terms, targets, outputs = found.terms, found.targets, found.outputs
     assert model.runs == [[1.0, 3.0, 2.0, 5.0, 4.0]]
     original = [nll([1, 0], 0), nll([2, 0], 1), nll([5, 0], 0)]
     augmented = [nll([3, 0], 1), 0.0, nll([4, 0], 0)]
@@ -60,6 +61,35 @@ def test_terms_of_a_mixed_batch_by_hand_from_one_forward(tmp_path: Path) -> None
     assert terms.has_partner.tolist() == [True, False, True]
     assert targets.tolist() == [[1, 1], [1, 0], [1, 1]]
     assert len(outputs.logits) == 5
+    assert found.was_run.tolist() == [[True, True], [True, False], [True, True]]
+
+
+def test_training_on_partners_alone_never_shows_the_model_their_originals(tmp_path: Path) -> None:
+    model, pair_loss = Recorder(), PairLoss(config(tmp_path, method="augmented"), cross_entropy)
+    found = pair_loss(model.train(), classes(*MIXED), with_partners=True)
+    assert model.runs == [[3.0, 2.0, 4.0]]
+    np.testing.assert_allclose(found.terms.augmented.numpy(), [nll([3, 0], 1), 0.0, nll([4, 0], 0)], rtol=1e-5)
+    np.testing.assert_allclose(found.terms.original.numpy(), [0.0, nll([2, 0], 1), 0.0], rtol=1e-5)
+    assert found.terms.has_partner.tolist() == [True, False, True]
+    assert found.was_run.tolist() == [[False, True], [True, False], [False, True]]
+    evaluated = pair_loss(model.eval(), classes(*MIXED), with_partners=True)
+    assert model.runs[1] == [1.0, 3.0, 2.0, 5.0, 4.0]
+    assert evaluated.terms.original[0].item() == pytest.approx(nll([1, 0], 0), rel=1e-5)
+
+
+def test_mart_by_hand(tmp_path: Path) -> None:
+    pair_loss = PairLoss(config(tmp_path, method="mart", regularizer="kl"), cross_entropy)
+    terms = pair_loss(Recorder(), classes(*MIXED), with_partners=True).terms
+    p = np.exp([1.0, 0.0]) / np.exp([1.0, 0.0]).sum()
+    q = np.exp([3.0, 0.0]) / np.exp([3.0, 0.0]).sum()
+    # The first pair: class 0, its partner class 1, whose strongest rival is class 0.
+    assert terms.augmented[0].item() == pytest.approx(-np.log(q[1]) - np.log(1 - q[0]), rel=1e-5)
+    assert terms.consistency[0].item() == pytest.approx((1 - p[1]) * (p * np.log(p / q)).sum(), rel=1e-5)
+    assert (terms.augmented[1].item(), terms.consistency[1].item()) == (0.0, 0.0)
+    assert terms.original.tolist() == pytest.approx([nll([1, 0], 0), nll([2, 0], 1), nll([5, 0], 0)], rel=1e-5)
+    soft = {**classes(*MIXED), "labels": torch.ones(3, 2, 2)}
+    with pytest.raises(ValueError, match="'mart' needs one class a view"):
+        PairLoss(config(tmp_path, method="mart", regularizer="kl"), soft_score)(Recorder(), soft, with_partners=True)
 
 
 def test_separate_runs_one_forward_a_view(tmp_path: Path) -> None:

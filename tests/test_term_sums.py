@@ -32,7 +32,7 @@ def sums(folder: Path, batch: PairTerms = BATCH, tokens: int = 24, **settings: A
 def test_sums_by_hand(tmp_path: Path) -> None:
     found = sums(tmp_path, dair_lambda=0.5)
     # c~ of (4, 1) is 1/2 + 1/2 (1 - 2) = 0, not below 0; of (9, 1) it is 1/2 + 1/2 (1 - 3) = -1/2.
-    assert found == pytest.approx(TermSums(15.0, 2.0, 1.0 + 4.0, 4, 2, 1, 1))
+    assert found == pytest.approx(TermSums(15.0, 2.0, 1.0 + 4.0, 4, 4, 2, 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_repeated_rows_are_not_counted(tmp_path: Path) -> None:
 
 
 def test_means_by_hand(tmp_path: Path) -> None:
-    total = torch.tensor([15.0, 2.0, 5.0, 4.0, 2.0, 1.0, 1.0], dtype=torch.float64)
+    total = torch.tensor([15.0, 2.0, 5.0, 4.0, 4.0, 2.0, 1.0, 1.0], dtype=torch.float64)
     assert mean_terms(total, config(tmp_path)) == {
         "loss_original": 15 / 4,
         "loss_augmented": 1.0,
@@ -76,8 +76,8 @@ def test_means_by_hand(tmp_path: Path) -> None:
 
 
 def test_means_of_added_sums_are_no_means_of_means(tmp_path: Path) -> None:
-    big = torch.tensor([30.0, 0.0, 0.0, 10.0, 0.0, 0.0, 0.0], dtype=torch.float64)
-    small = torch.tensor([9.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    big = torch.tensor([30.0, 0.0, 0.0, 10.0, 10.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    small = torch.tensor([9.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     assert mean_terms(big + small, config(tmp_path))["loss_original"] == 39 / 11  # and not (3 + 9) / 2
 
 
@@ -91,13 +91,24 @@ def test_means_of_added_sums_are_no_means_of_means(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_defined_is_left_out(tmp_path: Path, settings: dict[str, Any], absent: set[str]) -> None:
-    total = torch.tensor([15.0, 2.0, 5.0, 4.0, 2.0, 1.0, 1.0], dtype=torch.float64)
+    total = torch.tensor([15.0, 2.0, 5.0, 4.0, 4.0, 2.0, 1.0, 1.0], dtype=torch.float64)
     everything = set(mean_terms(total, config(tmp_path)))
     assert everything - set(mean_terms(total, config(tmp_path, **settings))) == absent
 
 
 def test_without_pairs_nothing_of_pairs_is_reported_and_nothing_divides_by_zero(tmp_path: Path) -> None:
-    total = torch.tensor([3.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    total = torch.tensor([3.0, 0.0, 0.0, 2.0, 2.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     found = mean_terms(total, config(tmp_path))
     assert found == {"loss_original": 1.5, "partner_share": 0.0, "rows": 2, "pairs": 0, "rows_without_target": 0}
-    assert mean_terms(torch.zeros(7, dtype=torch.float64), config(tmp_path))["loss_original"] == 0.0
+    nothing = mean_terms(torch.zeros(8, dtype=torch.float64), config(tmp_path))
+    assert nothing == {"partner_share": 0.0, "rows": 0, "pairs": 0, "rows_without_target": 0}
+
+
+def test_originals_that_were_not_run_have_no_mean_loss(tmp_path: Path) -> None:
+    args = config(tmp_path, method="augmented")
+    batch = terms([0.0, 9.0], [1.0, 0.0], [True, False])
+    counts, exists = Counts(*torch.tensor([2, 1, 4])), torch.ones(2, dtype=torch.bool)
+    found = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args, was_run=torch.tensor([False, True]))
+    assert mean_terms(found, args)["loss_original"] == 9.0  # of the one that was run, and not 4.5
+    none = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args, was_run=torch.zeros(2, dtype=torch.bool))
+    assert "loss_original" not in mean_terms(none, args)
