@@ -15,6 +15,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 from PIL import Image
 
+from dair_hf.augment.shapes import draw_shape
 from dair_hf.errors import DataError
 
 SHAPES = ("circle", "square", "triangle", "star", "cross", "ring")
@@ -28,7 +29,6 @@ COLOURS = {
     "yellow": (0.95, 0.85, 0.10),
     "purple": (0.60, 0.20, 0.75),
 }
-OVERSAMPLING = 4  # samples a pixel and axis, for smooth edges
 PICTURES = 2000  # read from a data set: enough of each class
 
 
@@ -75,17 +75,7 @@ def shape_sprites(size: int) -> Sprites:
         (1, 12, 12, 4)
     """
     _require_size(size)
-    axis = (np.arange(size * OVERSAMPLING) + 0.5) / (size * OVERSAMPLING) * 2 - 1
-    x, y = np.meshgrid(axis, axis)
-    inside: dict[str, NDArray[np.bool_]] = {
-        "circle": x**2 + y**2 <= 0.9**2,
-        "square": np.maximum(abs(x), abs(y)) <= 0.75,
-        "triangle": (y <= 0.8) & (y >= 2.0 * abs(x) - 0.9),
-        "star": np.hypot(x, y) <= _star_radius(np.arctan2(x, -y)),
-        "cross": ((abs(x) <= 0.3) | (abs(y) <= 0.3)) & (np.maximum(abs(x), abs(y)) <= 0.9),
-        "ring": (x**2 + y**2 <= 0.9**2) & (x**2 + y**2 >= 0.5**2),
-    }
-    return _coloured(SHAPES, {name: _opaque_where(_shrink(inside[name], size)) for name in SHAPES})
+    return _coloured(SHAPES, {name: _opaque_where(draw_shape(name, size)[None]) for name in SHAPES})
 
 
 def digit_sprites(images: NDArray[np.uint8], labels: NDArray[np.integer], size: int) -> Sprites:
@@ -181,21 +171,6 @@ def _present(names: tuple[str, ...], labels: NDArray[np.integer], what: str) -> 
     if missing := [name for index, name in enumerate(names) if not (labels == index).any()]:
         raise DataError(f"{what}: no picture of {', '.join(missing)}; give a data set with all {len(names)} classes")
     return list(enumerate(names))
-
-
-def _star_radius(angle: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Radius of a five-pointed star at an angle from the top: straight edges between points and notches."""
-    sector = np.pi / 5
-    from_point = abs((angle + sector) % (2 * sector) - sector)
-    outer, inner = 0.95, 0.42
-    # The edge from (outer, 0) to (inner, sector) in polar form.
-    slope = np.arctan2(inner * np.sin(sector), outer - inner * np.cos(sector))
-    return outer * np.sin(slope) / np.sin(from_point + slope)
-
-
-def _shrink(inside: NDArray[np.bool_], size: int) -> NDArray[np.float32]:
-    blocks = inside.reshape(size, OVERSAMPLING, size, OVERSAMPLING)
-    return blocks.mean(axis=(1, 3), dtype=np.float32)[None]
 
 
 def _opaque_where(ink: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -1,0 +1,74 @@
+"""Plain shapes, drawn by their formulas with smooth edges: things to put into pictures that need no data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dair_hf.errors import DataError
+
+OVERSAMPLING = 4  # samples a pixel and axis, for smooth edges
+
+Coordinates = NDArray[np.float64]
+
+
+def draw_shape(name: str, size: int) -> NDArray[np.float32]:
+    """How much of each pixel a shape covers.
+
+    Args:
+        name: One of `SHAPES`.
+        size: Pixels of a side.
+
+    Returns:
+        `[size, size]` float32 in 0..1.
+
+    Raises:
+        DataError: There is no such shape, or the size is below 1.
+
+    Example:
+        >>> draw_shape("square", 4)
+        array([[0.25, 0.5 , 0.5 , 0.25],
+               [0.5 , 1.  , 1.  , 0.5 ],
+               [0.5 , 1.  , 1.  , 0.5 ],
+               [0.25, 0.5 , 0.5 , 0.25]], dtype=float32)
+    """
+    if name not in SHAPES:
+        raise DataError(f"shape {name!r} does not exist; use one of {', '.join(SHAPES)}")
+    if size < 1:
+        raise DataError(f"shape {name}: size={size} must be at least 1 pixel")
+    axis = (np.arange(size * OVERSAMPLING) + 0.5) / (size * OVERSAMPLING) * 2 - 1
+    inside = SHAPES[name](*np.meshgrid(axis, axis))
+    return inside.reshape(size, OVERSAMPLING, size, OVERSAMPLING).mean(axis=(1, 3), dtype=np.float32)
+
+
+def _star(x: Coordinates, y: Coordinates) -> NDArray[np.bool_]:
+    """Five points: straight edges between the points and the notches."""
+    sector = np.pi / 5
+    from_point = abs((np.arctan2(x, -y) + sector) % (2 * sector) - sector)
+    outer, inner = 0.95, 0.42
+    # The edge from (outer, 0) to (inner, sector) in polar form.
+    slope = np.arctan2(inner * np.sin(sector), outer - inner * np.cos(sector))
+    inside: NDArray[np.bool_] = np.hypot(x, y) <= outer * np.sin(slope) / np.sin(from_point + slope)
+    return inside
+
+
+def _arrow(x: Coordinates, y: Coordinates) -> NDArray[np.bool_]:
+    """Upwards: a head as wide as the picture on a shaft."""
+    head = (y <= 0.0) & (y >= abs(x) - 0.9)
+    return head | ((abs(x) <= 0.3) & (y >= 0.0) & (y <= 0.9))
+
+
+# Name -> whether a point is inside; x to the right and y down, both from -1 to 1 over the picture.
+SHAPES: dict[str, Callable[[Coordinates, Coordinates], NDArray[np.bool_]]] = {
+    "circle": lambda x, y: x**2 + y**2 <= 0.9**2,
+    "square": lambda x, y: np.maximum(abs(x), abs(y)) <= 0.75,
+    "triangle": lambda x, y: (y <= 0.8) & (y >= 2.0 * abs(x) - 0.9),
+    "star": _star,
+    "cross": lambda x, y: ((abs(x) <= 0.3) | (abs(y) <= 0.3)) & (np.maximum(abs(x), abs(y)) <= 0.9),
+    "ring": lambda x, y: (x**2 + y**2 <= 0.9**2) & (x**2 + y**2 >= 0.5**2),
+    "crescent": lambda x, y: (x**2 + y**2 <= 0.9**2) & ((x - 0.5) ** 2 + y**2 >= 0.7**2),
+    "arrow": _arrow,
+    "bar": lambda x, y: (abs(x) <= 0.9) & (abs(y) <= 0.3),
+}
