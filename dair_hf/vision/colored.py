@@ -17,7 +17,8 @@ from dair_hf.augment.images import recolor
 from dair_hf.draws import subset, uniform
 from dair_hf.errors import DataError
 from dair_hf.tensor_pairs import TensorPairs
-from dair_hf.vision.mnist import Digits, file_of, rows_between
+from dair_hf.vision.labelled_images import file_of, rows_between
+from dair_hf.vision.mnist import MNIST, Digits
 from dair_hf.vision.settings import SPLITS, DigitPairsConfig, require_choice, require_fraction
 
 # Scheme -> probability that the colour agrees with the noisy label; None: three factors drawn from U(0, 1).
@@ -208,7 +209,7 @@ def train_pairs(mnist: Mapping[str, Digits], config: ColoredConfig, seed: int) -
     Raises:
         DataError: The file has too few rows.
     """
-    digits = file_of(mnist, "train", "training")
+    digits = file_of(mnist, "train", "training", MNIST)
     rows = rows_between(digits, 0, config.train_rows, "training")
     has_partner = subset(rows, config.partner_fraction, seed, "colored/partner")
     return _pairs(digits, "train", rows, config, seed, config.augmentation, has_partner, config.fresh_colors)
@@ -238,7 +239,7 @@ def evaluation_pairs(
     require_choice("split", split, SPLITS)
     require_choice("colour scheme", augmented, SCHEMES)
     file = "test" if split == "test" and config.test_source == "test" else "train"
-    digits = file_of(mnist, file, split)
+    digits = file_of(mnist, file, split, MNIST)
     if split == "validation":
         start, stop = config.train_rows, config.train_rows + config.validation_rows
     elif config.test_source == "released":

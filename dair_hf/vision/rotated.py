@@ -12,7 +12,8 @@ from torch import Tensor
 from dair_hf.augment.images import rotate
 from dair_hf.draws import integers, subset, uniform
 from dair_hf.tensor_pairs import TensorPairs
-from dair_hf.vision.mnist import DIGITS, Digits, file_of, rows_between
+from dair_hf.vision.labelled_images import file_of, rows_between
+from dair_hf.vision.mnist import DIGITS, MNIST, Digits
 from dair_hf.vision.settings import SPLITS, DigitPairsConfig, require_choice, require_fraction
 
 # Scheme -> arcs of equal length in degrees; an angle is uniform on one of them, chosen uniformly.
@@ -176,7 +177,7 @@ def train_pairs(mnist: Mapping[str, Digits], config: RotatedConfig, seed: int) -
     Raises:
         DataError: The file has too few rows.
     """
-    digits, setup = file_of(mnist, "train", "training"), SETUPS[config.setup]
+    digits, setup = file_of(mnist, "train", "training", MNIST), SETUPS[config.setup]
     rows = rows_between(digits, 0, config.train_rows, "training")
     labels = noisy_labels(digits.labels, torch.arange(len(digits.labels)), config.label_noise, seed)
     views = [
@@ -211,7 +212,7 @@ def evaluation_pairs(
     scheme = SETUPS[config.setup].test if scheme is None else scheme
     require_choice("rotation scheme", scheme, SCHEMES)
     file = "test" if split == "test" else "train"
-    digits = file_of(mnist, file, split)
+    digits = file_of(mnist, file, split, MNIST)
     stop = len(digits.labels)
     # Validation rows stand behind the training rows, however many there are.
     start = 0 if split == "test" else max(config.train_rows, stop - config.validation_rows)

@@ -10,7 +10,8 @@ from torch import Tensor
 from dair_hf.draws import subset
 from dair_hf.errors import DataError
 from dair_hf.tensor_pairs import TensorPairs
-from dair_hf.vision.mnist import Digits, file_of
+from dair_hf.vision.labelled_images import file_of
+from dair_hf.vision.mnist import MNIST, Digits
 from dair_hf.vision.rotated import RotatedView, pairs_of
 from dair_hf.vision.settings import SPLITS, DigitPairsConfig, require_choice
 
@@ -53,7 +54,7 @@ def train_pairs(mnist: Mapping[str, Digits], config: SixNineConfig, seed: int) -
     Raises:
         DataError: The file has too few sixes and nines.
     """
-    digits = file_of(mnist, "train", "training")
+    digits = file_of(mnist, "train", "training", MNIST)
     rows = _training_and_validation(digits, config)[0]
     return _pairs(digits, "train", rows, 0.0, subset(rows, config.partner_fraction, seed, "six_nine/partner"))
 
@@ -77,7 +78,7 @@ def evaluation_pairs(
     """
     require_choice("split", split, SPLITS)
     file = "test" if split == "test" else "train"
-    digits = file_of(mnist, file, split)
+    digits = file_of(mnist, file, split, MNIST)
     rows = _sixes_and_nines(digits) if split == "test" else _training_and_validation(digits, config)[1]
     return _pairs(digits, file, rows, theta, None)
 

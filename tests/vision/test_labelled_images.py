@@ -1,0 +1,159 @@
+"""What the loaders of image data sets share: the layout they ask for, files by their split, rows by their number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from dair_hf.errors import DataError
+from dair_hf.vision.labelled_images import (
+    COLOR,
+    GREY,
+    ImageLayout,
+    LabelledImages,
+    checked,
+    file_of,
+    joined,
+    load_images,
+    require_split,
+    rows_between,
+)
+from tests.fixtures.digits import png
+
+STREETS = ImageLayout(
+    name="Streets",
+    hub_name="somebody/streets",
+    loader="load_streets",
+    own_files="STR files",
+    columns=("photo", "image"),
+    mode=COLOR,
+    side=4,
+    classes=3,
+    label="street",
+)
+PIXELS = np.random.default_rng(0).integers(0, 256, (5, 4, 4, 3), dtype=np.uint8)
+LABELS = [0, 2, 1, 1, 0]
+
+
+def write(file: Path, column: str = "photo", pixels: np.ndarray = PIXELS, labels: Any = LABELS) -> None:
+    images = [{"bytes": png(image), "path": None} for image in pixels]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({column: images, "label": labels}), file)
+
+
+def none_of_its_own(folder: Path, split: str) -> LabelledImages:
+    raise DataError(f"{folder}: no {split} file of its own")
+
+
+def load(source: Path, split: str = "train") -> LabelledImages:
+    return load_images(source, split, STREETS, none_of_its_own)
+
+
+@pytest.mark.parametrize("column", ["photo", "image"])
+def test_colours_are_channels(tmp_path: Path, column: str) -> None:
+    write(tmp_path / "train.parquet", column)
+    found = load(tmp_path)
+    assert (found.images.dtype, found.labels.dtype) == (torch.uint8, torch.int64)
+    assert found.images.shape == (5, 3, 4, 4) and found.images.is_contiguous()
+    for row, channel, y, x in np.ndindex(5, 3, 4, 4):
+        assert int(found.images[row, channel, y, x]) == PIXELS[row, y, x, channel]
+    assert found.labels.tolist() == LABELS
+    found.images[0] = 0  # its own memory
+
+
+def test_the_usual_column_wins(tmp_path: Path) -> None:
+    photos, others = ([{"bytes": png(image), "path": None} for image in part] for part in (PIXELS, 255 - PIXELS))
+    pq.write_table(pa.table({"image": others, "photo": photos, "label": LABELS}), tmp_path / "train.parquet")
+    assert torch.equal(load(tmp_path).images, torch.from_numpy(PIXELS).permute(0, 3, 1, 2))
+
+
+def test_the_files_of_its_own_are_asked_for_where_there_is_no_parquet(tmp_path: Path) -> None:
+    write(tmp_path / "test.parquet")
+    own = LabelledImages(torch.zeros(1, 3, 4, 4, dtype=torch.uint8), torch.tensor([2]))
+    asked: list[tuple[Path, str]] = []
+
+    def read_own(folder: Path, split: str) -> LabelledImages:
+        asked.append((folder, split))
+        return own
+
+    assert load_images(str(tmp_path), "train", STREETS, read_own) is own
+    assert len(load_images(tmp_path, "test", STREETS, read_own).labels) == 5
+    assert asked == [(tmp_path, "train")]
+    with pytest.raises(DataError, match="no train file of its own"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            {"column": "picture"},
+            r"lacks column photo \(found picture, label\); the layout is that of somebody/streets: ",
+        ),
+        (
+            {"pixels": PIXELS[:, :, :, 0]},
+            r"row 0: an image of 4 x 4 pixels in mode L; all must be 4 x 4 in mode RGB \(8",
+        ),
+        ({"pixels": PIXELS[:, :2]}, r"row 0: an image of 4 x 2 pixels in mode RGB"),
+        ({"labels": [0, 1, 2, 3, 0]}, "row 3: label 3 is not a street; labels go from 0 to 2"),
+        ({"labels": list("abcab")}, "column label holds string; it must hold an integer from 0 to 2 in each row"),
+    ],
+)
+def test_what_the_layout_does_not_allow(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
+    write(tmp_path / "train.parquet", **wrong)
+    with pytest.raises(DataError, match="train.parquet: " + message):
+        load(tmp_path)
+
+
+def test_messages_name_the_files_of_the_data_set(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match="no such folder; give one with parquet files or STR files, or a name on the Hub"
+    ):
+        load(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="or give a folder with parquet files or STR files"):
+        load_images("nobody/nothing", "train", STREETS, none_of_its_own)
+    with pytest.raises(DataError, match="split 'dev' is unknown; use one of train, test"):
+        require_split("dev")
+
+
+def test_labels_are_checked_and_pixels_copied() -> None:
+    pixels = PIXELS.transpose(0, 3, 1, 2)
+    found = checked(pixels, np.array(LABELS, np.uint8), STREETS, "file")
+    assert found.labels.dtype == torch.int64 and found.images.is_contiguous()
+    assert not np.shares_memory(found.images.numpy(), PIXELS)
+    with pytest.raises(DataError, match="file: row 1: label -1 is not a street"):
+        checked(pixels, np.array([0, -1, 0, 0, 0]), STREETS, "file")
+
+
+def test_files_one_after_the_other() -> None:
+    whole = checked(PIXELS.transpose(0, 3, 1, 2), np.array(LABELS), STREETS, "file")
+    again = joined([LabelledImages(*(part[:2] for part in whole)), LabelledImages(*(part[2:] for part in whole))])
+    assert torch.equal(again.images, whole.images) and torch.equal(again.labels, whole.labels)
+
+
+GREYS = LabelledImages(torch.zeros(20, 4, 4, dtype=torch.uint8), torch.zeros(20, dtype=torch.int64))
+
+
+def test_rows_of_a_file() -> None:
+    assert rows_between(GREYS, 15, 20, "validation").tolist() == [15, 16, 17, 18, 19]
+    for start, stop in ((15, 21), (5, 5), (-1, 3)):
+        with pytest.raises(DataError, match=rf"validation: rows {start} to {stop - 1} .* the file ends with row 19"):
+            rows_between(GREYS, start, stop, "validation")
+
+
+def test_the_file_of_a_split() -> None:
+    assert file_of({"train": GREYS}, "train", "training", STREETS) is GREYS
+    with pytest.raises(DataError, match="training: needs the train file of Streets; pass {'train': load_streets"):
+        file_of({"test": GREYS}, "train", "training", STREETS)
+
+
+def test_grey_images_have_no_channels(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", pixels=PIXELS[..., 0])
+    grey = ImageLayout("Streets", "a/b", "load_streets", "STR files", ("photo",), GREY, 4, 3)
+    assert np.array_equal(load_images(tmp_path, "train", grey, none_of_its_own).images.numpy(), PIXELS[..., 0])
