@@ -144,7 +144,7 @@ def write_scenes(config: SceneConfig, folder: str | os.PathLike[str], progress: 
     Args:
         config: What to draw.
         folder: Where to write.
-        progress: Whether to show a progress bar.
+        progress: Whether to show a progress bar, on a terminal.
 
     Returns:
         `folder`.
@@ -158,7 +158,9 @@ def write_scenes(config: SceneConfig, folder: str | os.PathLike[str], progress: 
     counts = {split: config.train_scenes if split == "train" else config.test_scenes for split in SPLITS}
     with (
         atomic_path(target) as scratch,
-        tqdm(total=sum(counts.values()), desc="Drawing scenes", unit="scene", disable=not progress) as bar,
+        tqdm(
+            total=sum(counts.values()), desc="Drawing scenes", unit="scene", disable=None if progress else True
+        ) as bar,
     ):
         for split, count in counts.items():
             _write_split(config, split, count, scene_files(scratch, split), bar)

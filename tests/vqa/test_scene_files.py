@@ -312,6 +312,11 @@ def test_splits_share_no_scene(written: dict[str, Path]) -> None:
 # --- whole or not at all --------------------------------------------------------------------------------------------
 
 
+def test_a_log_gets_no_progress_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_scenes(small(train_scenes=10, test_scenes=10), tmp_path / "scenes")
+    assert capsys.readouterr() == ("", "")
+
+
 def test_a_folder_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
     folder = tmp_path / "scenes"
     folder.mkdir()

@@ -110,7 +110,7 @@ def test_kinds_go_in_twos() -> None:
 @pytest.mark.parametrize("name", ["shapes", "digits", "objects"])
 @pytest.mark.parametrize("biased", [True, False], ids=["biased", "fair"])
 def test_every_scene_is_possible(name: str, biased: bool) -> None:
-    scenes = drawn(name, biased)
+    scenes = drawn(name, biased)[:1500]
     kinds = {"shapes": 6, "digits": 10, "objects": 10}[name]
     colours, pictures = (1 if name == "objects" else 5), (1 if name == "shapes" else 3)
     for number, (scene, question) in enumerate(scenes, start=1):
@@ -273,7 +273,7 @@ def test_a_probability_outside_its_range_is_refused(value: float) -> None:
 @ALL_SPRITES
 def test_covariant_edits_remove_one_of_what_is_asked_about(sprites: Sprites, biased: bool) -> None:
     name = {len(SHAPES): "shapes"}.get(len(sprites.kinds), "digits" if sprites.colours else "objects")
-    for scene, question in drawn(name, biased)[:1000]:
+    for scene, question in drawn(name, biased)[:600]:
         edits = edits_of(scene, question, "cv")
         before = kinds_in(scene)
         expected = 0 if question.question_type == COLOUR else before[question.kind]
@@ -292,7 +292,7 @@ def test_covariant_edits_remove_one_of_what_is_asked_about(sprites: Sprites, bia
 @ALL_SPRITES
 def test_invariant_edits_leave_the_answer(sprites: Sprites, biased: bool) -> None:
     name = {len(SHAPES): "shapes"}.get(len(sprites.kinds), "digits" if sprites.colours else "objects")
-    for scene, question in drawn(name, biased)[:1000]:
+    for scene, question in drawn(name, biased)[:600]:
         edits = edits_of(scene, question, "iv")
         before = kinds_in(scene)
         assert sorted(edit.removed - 1 for edit in edits) == sorted(set(before) - {question.kind})

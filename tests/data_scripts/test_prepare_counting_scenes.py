@@ -1,0 +1,127 @@
+"""The script, from the command line's point of view."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import runpy
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dair_hf.vqa.scene_files import SceneConfig
+from tests.data_scripts.scripts import ROOT, Done, run_script
+
+SPLITS = ("train", "familiar", "validation", "test")
+SMALL = ("--train_scenes", 30, "--test_scenes", 12)
+
+
+def run(*arguments: object) -> Done:
+    return run_script("prepare_counting_scenes.py", *arguments)
+
+
+def records(folder: Path, split: str, name: str, kind: str) -> list[dict[str, Any]]:
+    return json.loads((folder / split / name / f"{kind}.json").read_text())[kind]
+
+
+def test_scenes_are_written_and_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "scenes"
+    done = run(*SMALL, "--output", folder)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, f"written: {folder}"), done.stderr
+    header, *lines = done.stdout.splitlines()[:-1]
+    assert header.split() == list(SPLITS)
+    assert len({len(line) for line in (header, *lines)}) == 1, "columns stand below one another"
+    numbers = {}
+    for line in lines:
+        name, counts = re.fullmatch(r"((?:  )?\S+(?: \S+)*) {2,}(.*)", line).groups()
+        numbers[name] = re.split(" {2,}", counts)
+
+    expected: dict[str, list[str]] = {}
+    for split in SPLITS:
+        answered = records(folder, split, "", "annotations")
+        types = Counter(record["question_type"] for record in answered)
+        answers = Counter(record["multiple_choice_answer"] for record in answered)
+        edited = [record["question_id"] for record in records(folder, split, "edits", "questions")]
+        for name in ("how many", "is there a", "what color is the"):
+            expected.setdefault(f"  {name}", []).append(str(types[name]))
+        for name in ("0", "1", "2", "3", "4", "no", "yes", "red", "green", "blue", "yellow", "purple"):
+            expected.setdefault(f"  {name}", []).append(str(answers[name]))
+        for name in ("questions", "answers"):
+            expected.setdefault(name, []).append(str(len(answered)))
+        expected.setdefault("edits", []).append(str(len(edited)))
+        expected.setdefault("questions with an edit", []).append(f"{100 * len(set(edited)) / len(answered):.1f} %")
+    expected = {name: counts for name, counts in expected.items() if name in numbers or set(counts) != {"0"}}
+    assert numbers == expected
+    names = list(numbers)
+    assert [name for name in names if not name.startswith(" ")] == [
+        "questions",
+        "answers",
+        "edits",
+        "questions with an edit",
+    ]
+    assert numbers["questions"] == ["30", "12", "12", "12"]
+    values = [name.strip() for name in names[names.index("answers") + 1 : names.index("edits")]]
+    assert values == sorted(values), "numbers, then words"
+
+
+def test_every_setting_is_an_option_with_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(ROOT / "data_scripts" / "prepare_counting_scenes.py"))["main"](["--help"])
+    assert left.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for field in dataclasses.fields(SceneConfig):
+        assert f"--{field.name}" in shown
+        assert " ".join(field.metadata["help"].split()) + f" (default: {field.default})" in shown
+    assert "python data_scripts/prepare_counting_scenes.py --output" in shown
+
+
+def test_options_reach_the_scenes(tmp_path: Path) -> None:
+    folder = tmp_path / "scenes"
+    done = run(*SMALL, "--edit", "iv", "--co_occurrence", 1, "--language_prior", 1, "--most", 2, "--scene_size", 48,
+               "--scene_seed", 5, "--edits_per_scene", 3, "--output", folder)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for split in SPLITS:
+        answers = {
+            record["question_id"]: record["multiple_choice_answer"]
+            for record in records(folder, split, "", "annotations")
+        }
+        for edited in records(folder, split, "edits", "annotations"):
+            assert edited["multiple_choice_answer"] == answers[edited["question_id"]], "invariant"
+        counts = {answer for answer in answers.values() if answer.isdigit()}
+        assert counts <= ({"1", "2"} if split in ("train", "familiar") else {"0", "1", "2"})
+
+
+def test_the_order_of_large_numbers(tmp_path: Path) -> None:
+    done = run("--train_scenes", 60, "--test_scenes", 10, "--most", 12, "--scene_size", 60, "--scene_grid", 5,
+               "--output", tmp_path / "scenes")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    names = [line.split()[0] for line in done.stdout.splitlines()[1:-1] if line.startswith("  ")]
+    counts = [int(name) for name in names if name.isdigit()]
+    assert counts == sorted(counts) and max(counts) > 9
+
+
+def test_a_folder_that_is_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "scenes").mkdir()
+    done = run(*SMALL, "--output", tmp_path / "scenes")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {tmp_path}/scenes: is there already; remove it, or name another folder\n"
+    assert list((tmp_path / "scenes").iterdir()) == []
+
+
+def test_one_line_errors(tmp_path: Path) -> None:
+    for arguments, message in [
+        (("--co_occurrence", 1.5), "co_occurrence=1.5 must lie in [0, 1]"),
+        (("--scene_grid", 5), "size=64 and grid=5: the grid, 2 or more, must divide the size"),
+        (("--most", 20), "do not fit into 16 cells"),
+        (("--sprites", "letters"), "sprites='letters' is unknown; use shapes, digits or objects"),
+        (("--sprites", "digits", "--sprite_folder", tmp_path / "absent"), "absent: no train*.parquet"),
+        (("--test_scenes", 1), "none of its 1 scenes has an edit (cv); draw more scenes"),
+    ]:
+        done = run(*SMALL, *arguments, "--output", tmp_path / "scenes")
+        assert (done.returncode, done.stdout) == (2, "")
+        (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        assert message in line
+        assert list(tmp_path.iterdir()) == []
