@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from dair_hf.collator import LABELS
-from dair_hf.errors import DataError
+from dair_hf.vqa.targets import ANSWER_IDS, ANSWER_SCORES, column, soft_targets
 
 IMAGE = "image"
 INPUT_IDS = "input_ids"
 ATTENTION_MASK = "attention_mask"
-ANSWER_IDS = "answer_ids"
-ANSWER_SCORES = "answer_scores"
 
 
 class ImageInputs(Protocol):
@@ -86,10 +84,10 @@ class VQACollator:
             `input_ids` and `attention_mask` `[N, T]` int64, the images as `images` names and gives them, and `labels`
             `[N, num_answers]` float32, the soft targets.
         """
-        batch = self._questions(_column(views, INPUT_IDS))
-        batch[self.images.model_input] = self.images(_column(views, IMAGE))
-        if any(ANSWER_IDS in view for view in views):
-            batch[LABELS] = self._labels(_column(views, ANSWER_IDS), _column(views, ANSWER_SCORES))
+        batch = self._questions(column(views, INPUT_IDS))
+        batch[self.images.model_input] = self.images(column(views, IMAGE))
+        if (labels := soft_targets(views, self.num_answers)) is not None:
+            batch[LABELS] = labels
         return batch
 
     def _questions(self, questions: list[Sequence[int]]) -> dict[str, Tensor]:
@@ -98,29 +96,3 @@ class VQACollator:
         input_ids = np.full(mask.shape, self.pad_token_id, dtype=np.int64)
         input_ids[mask] = np.concatenate(questions)
         return {INPUT_IDS: torch.from_numpy(input_ids), ATTENTION_MASK: torch.from_numpy(mask.astype(np.int64))}
-
-    def _labels(self, answers: list[Sequence[int]], scores: list[Sequence[float]]) -> Tensor:
-        counts = [len(ids) for ids in answers]
-        if counts != [len(values) for values in scores]:
-            row = next(i for i, values in enumerate(scores) if counts[i] != len(values))
-            raise DataError(
-                f"row {row} of the batch: {counts[row]} answer_ids, but {len(scores[row])} answer_scores; "
-                "encode the answers again"
-            )
-        columns = np.concatenate([np.asarray(ids, dtype=np.int64) for ids in answers])
-        if len(outside := columns[(columns < 0) | (columns >= self.num_answers)]):
-            raise DataError(
-                f"answer id {outside[0]} in a vocabulary of {self.num_answers} answers; encode the answers with the "
-                "vocabulary that the model is built for"
-            )
-        labels = np.zeros((len(answers), self.num_answers), dtype=np.float32)
-        labels[np.repeat(np.arange(len(answers)), counts), columns] = np.concatenate(scores)
-        return torch.from_numpy(labels)
-
-
-def _column(views: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
-    values = [view.get(name) for view in views]
-    if any(value is None for value in values):
-        row = next(i for i, value in enumerate(values) if value is None)
-        raise DataError(f"row {row} of the batch: no {name!r} (it has {sorted(views[row])}); encode the rows first")
-    return values

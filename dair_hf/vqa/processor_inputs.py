@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,32 +13,6 @@ from torch import Tensor
 from dair_hf.errors import DataError
 
 LoadImage = Callable[[Any], NDArray[np.uint8]]
-View = Mapping[str, Any]
-
-
-def column(views: Sequence[View], name: str) -> list[Any]:
-    """The values of one column of a batch.
-
-    Args:
-        views: Rows.
-        name: The column.
-
-    Returns:
-        One value a row.
-
-    Raises:
-        DataError: A row has none.
-
-    Example:
-        >>> column([{"question": "how many?"}, {"question": "what colour?"}], "question")
-        ['how many?', 'what colour?']
-    """
-    for row, view in enumerate(views):
-        if view.get(name) is None:
-            raise DataError(
-                f"row {row} of the batch: no {name!r} (it has {sorted(view)}); keep that column in the data"
-            )
-    return [view[name] for view in views]
 
 
 def pictures(images: Sequence[Any], load_image: LoadImage) -> list[Image.Image]:

@@ -19,12 +19,13 @@ from dair_hf.errors import DataError
 from dair_hf.metrics.vqa_answers import normalize_answer
 from dair_hf.sample_losses import IGNORE_INDEX
 from dair_hf.vqa.answers import ANSWERS
-from dair_hf.vqa.collator import ANSWER_IDS, ANSWER_SCORES, ATTENTION_MASK, IMAGE, INPUT_IDS
+from dair_hf.vqa.collator import ATTENTION_MASK, IMAGE, INPUT_IDS
 from dair_hf.vqa.continuation import prompts_with_targets
 from dair_hf.vqa.images import load_image as load_file
 from dair_hf.vqa.patches import one_row_an_image
-from dair_hf.vqa.processor_inputs import LoadImage, View, column, pictures, processor_inputs
+from dair_hf.vqa.processor_inputs import LoadImage, pictures, processor_inputs
 from dair_hf.vqa.questions import QUESTION
+from dair_hf.vqa.targets import ANSWER_IDS, ANSWER_SCORES, View, column, soft_targets
 
 QUESTION_SLOT, ANSWER_SLOT = "{question}", "{answer}"
 NO_LIMIT = 1_000_000  # a tokenizer that knows of no longest text says something astronomic
@@ -99,20 +100,9 @@ class ClassifierCollator:
             truncation=cut is not None,
             **({} if cut is None else {"max_length": cut}),
         )
-        if any(ANSWER_IDS in view for view in views):
-            batch[LABELS] = self._soft_targets(column(views, ANSWER_IDS), column(views, ANSWER_SCORES))
+        if (labels := soft_targets(views, self.num_answers)) is not None:
+            batch[LABELS] = labels
         return batch
-
-    def _soft_targets(self, answers: list[Sequence[int]], scores: list[Sequence[float]]) -> Tensor:
-        labels = torch.zeros(len(answers), self.num_answers)
-        for row, (ids, values) in enumerate(zip(answers, scores, strict=True)):
-            if len(ids) != len(values) or any(not 0 <= answer < self.num_answers for answer in ids):
-                raise DataError(
-                    f"row {row} of the batch: answer_ids {list(ids)} with answer_scores {list(values)} for "
-                    f"{self.num_answers} answers; encode the answers with the vocabulary that the model is built for"
-                )
-            labels[row, torch.as_tensor(ids, dtype=torch.long)] = torch.as_tensor(values, dtype=torch.float32)
-        return labels
 
 
 class GeneratorCollator:

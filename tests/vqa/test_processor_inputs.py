@@ -10,14 +10,7 @@ import torch
 from PIL import Image
 
 from dair_hf.errors import DataError
-from dair_hf.vqa.processor_inputs import column, pictures, processor_inputs
-
-
-def test_column_needs_a_value_in_every_row() -> None:
-    assert column([{"a": 1}, {"a": 0, "b": 5}], "a") == [1, 0]
-    message = r"row 1 of the batch: no 'a' \(it has \['a', 'b'\]\); keep that column in the data"
-    with pytest.raises(DataError, match=message):
-        column([{"a": 1}, {"a": None, "b": 5}], "a")
+from dair_hf.vqa.processor_inputs import pictures, processor_inputs
 
 
 def test_three_rows_of_pixels_are_no_colours() -> None:
