@@ -366,7 +366,8 @@ class DAIRTrainer(PairLoading):
             no_partner: Whether rows without partner enter CM as "identical" pairs, or "exclude" them.
             n_bootstrap: Resamples of the intervals; 0 leaves them out.
             predictions_file: Where to write one JSON line a view: row_id, variant, prediction, reference, correct.
-            answers: Predictions -> what was answered, hashable; adds the flips of the answers, right or wrong.
+            answers: Predictions -> what was answered, hashable; adds the flips of the answers, right or wrong, and is
+                written to `predictions_file` in the place of the predictions: thousands of logits a view would fill it.
             scores: Name -> graded correctness `(predictions, references) -> float [N]`; adds `original_<name>` and
                 `augmented_<name>`, such as the soft accuracy of visual question answering beside the strict one.
             **gen_kwargs: Arguments of `generate`. Without any length among them `max_new_tokens` is the longest target
@@ -389,17 +390,18 @@ class DAIRTrainer(PairLoading):
         expected = predictor.references(views, references or self.references)
         predictions = predictor.decode(predictor.predict(self._model_columns(views), gen_kwargs))
         correct = is_correct(predictions, expected)
+        answered = None if answers is None else answers(predictions)
         found = views.judge(
             correct,
             clusters,
             accuracy_name,
             no_partner,
             n_bootstrap,
-            answers=None if answers is None else answers(predictions),
+            answers=answered,
             scores={name: score(predictions, expected) for name, score in (scores or {}).items()},
         )
         if predictions_file is not None and self.is_world_process_zero():
-            views.write(predictions_file, predictions, expected, correct)
+            views.write(predictions_file, predictions if answered is None else answered, expected, correct)
         self.pair_reports[data_name] = PairReport(data_name, accuracy_name, preset, found)
         return found
 

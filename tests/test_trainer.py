@@ -109,6 +109,34 @@ def test_evaluate_pairs_takes_references_from_a_column(tmp_path: Path) -> None:
     assert seen == ["a", "b", "c", "d", "A"]
 
 
+def test_answers_of_a_classifier_are_written_in_the_place_of_its_logits(tmp_path: Path) -> None:
+    data = tiny.classified_pairs(4, partner=lambda row: row != 1)
+    args, model = tiny.config(tmp_path), tiny.NormedClassifier(tiny.NormedConfig())
+    made = DAIRTrainer(model, args, eval_dataset=data, sample_loss="classification")
+    widths: set[int] = set()
+
+    def sides(predictions: list[Any]) -> list[str]:
+        widths.update(len(logits) for logits in predictions)
+        return ["left", "left", "right", "left", "left", "left", "right"]
+
+    def judge(predictions: list[Any], references: list[Any]) -> list[bool]:
+        return [True, True, False, False, False, False, False]
+
+    scores = {"half": lambda predictions, references: [0.5 * right for right in judge(predictions, references)]}
+    path = tmp_path / "predictions.jsonl"
+    asked: dict[str, Any] = {"answers": sides, "scores": scores, "n_bootstrap": 0, "predictions_file": path}
+    found = made.evaluate_pairs(is_correct=judge, **asked)
+    # Views 4 to 6 are the partners of rows 0, 2 and 3. The answers of rows 2 and 3 change, wrong before and after; row
+    # 1 is compared with itself.
+    assert (found["flipped"], found["neg_to_neg_flipped"]) == (2 / 4, 2 / 4)
+    assert (found["original_half"], found["augmented_half"]) == (1.0 / 4, 0.5 / 4)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["prediction"] for line in lines] == sides([])
+    assert widths == {2}
+    made.evaluate_pairs(is_correct=judge, n_bootstrap=0, predictions_file=path)
+    assert [len(json.loads(line)["prediction"]) for line in path.read_text().splitlines()] == [2] * 7
+
+
 def test_predict_generates_and_compute_metrics_sees_every_row(tmp_path: Path) -> None:
     data = tiny.pairs("t5", 7)
     seen: dict[str, Any] = {}
