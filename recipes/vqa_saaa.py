@@ -48,7 +48,7 @@ from dair_hf.vqa.pixels import IMAGENET_MEAN, IMAGENET_STD
 from dair_hf.vqa.reading_report import summary_table
 from dair_hf.vqa.scene_backbone import CellNamer, CellNamerConfig, named_scenes
 from dair_hf.vqa.scene_files import SceneConfig
-from dair_hf.vqa.task import NetworkConfig, VQATask, prepare_task
+from dair_hf.vqa.task import NetworkConfig, VQATask, prepare_task, require_model
 
 COLUMNS = [
     Column("vqa_accuracy", "accuracy"),
@@ -142,6 +142,7 @@ def main() -> None:
     """Train all runs that are not finished and print the table."""
     types = [VQAConfig, SceneConfig, NetworkConfig, ModelConfig, ComparisonConfig, DAIRConfig]
     config, scenes, network, model, comparison, args = parse_arguments(types)
+    require_model(network, model)
     folder = Path(args.output_dir)
     with PartialState().main_process_first():
         data = load_vqa(config, scenes, folder.parent / f"counting_scenes_{fingerprint(scenes)}")

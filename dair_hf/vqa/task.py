@@ -103,6 +103,26 @@ class VQATask(NamedTuple):
     processing_class: Any
 
 
+def require_model(network: NetworkConfig, model: ModelConfig) -> None:
+    """Refuse, before anything is read, a network without its model or with settings that it would not look at.
+
+    Raises:
+        DataError: As said.
+
+    Example:
+        >>> require_model(NetworkConfig("classifier"), ModelConfig("dandelin/vilt-b32-finetuned-vqa", lora_rank=8))
+    """
+    if network.network == "saaa" and (model.model_name_or_path or model.model_settings or model.lora_rank):
+        raise DataError(
+            "network=saaa takes neither model_name_or_path, model_settings nor lora_rank; name its vision model by "
+            "backbone, or set network to classifier or generator"
+        )
+    if network.network != "saaa" and not model.model_name_or_path:
+        raise DataError(
+            f"network={network.network} needs model_name_or_path: a model with its processor, from the Hub or a folder"
+        )
+
+
 def prepare_task(
     network: NetworkConfig,
     model: ModelConfig,
@@ -127,11 +147,7 @@ def prepare_task(
     Raises:
         DataError: A model is not named, not found or not the network's, or an image cannot be read.
     """
-    if network.network == "saaa" and (model.model_name_or_path or model.model_settings or model.lora_rank):
-        raise DataError(
-            "network=saaa takes neither model_name_or_path, model_settings nor lora_rank; name its vision model by "
-            "backbone, or set network to classifier or generator"
-        )
+    require_model(network, model)
     if network.network == "generator":
         return _generator(network, model, data)
     vocabulary = AnswerVocabulary.from_answers(data.train["answers"][:], config.answers)

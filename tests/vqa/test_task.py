@@ -266,9 +266,13 @@ def test_refused_networks(settings: dict[str, Any], said: str) -> None:
             "network=saaa takes neither model_name_or_path, model_settings nor lora_rank",
         ),
         ({}, {"lora_rank": 4}, "network=saaa takes neither"),
-        ({"network": "classifier"}, {}, "model_name_or_path is not set"),
+        ({"network": "classifier"}, {}, "network=classifier needs model_name_or_path: a model with"),
         ({"network": "classifier"}, {"model_name_or_path": "no/where"}, "model_name_or_path='no/where'"),
-        ({"network": "generator"}, {}, "model_name_or_path is not set"),
+        (
+            {"network": "generator"},
+            {"model_settings": {"model_type": "t5"}},
+            "network=generator needs model_name_or_path",
+        ),
         ({"image_size": 0, "backbone": "FOLDER"}, {}, "size=0; height and width must be 1 pixel or more"),
     ],
 )
