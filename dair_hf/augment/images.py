@@ -120,8 +120,32 @@ def paste_background(images: Tensor, mask: Tensor, backgrounds: Tensor) -> Tenso
     return torch.lerp(backgrounds, images, mask.to(images.dtype))
 
 
-def _nearest(images: Tensor, radians: Tensor, fill: float) -> Tensor:
+def pixels_at(images: Tensor, y: Tensor, x: Tensor, fill: float = 0.0) -> Tensor:
+    """The pixels of each image at given places: `out[b, c, i, j] = images[b, c, y[b, i, j], x[b, i, j]]`.
+
+    Args:
+        images: `[B, C, H, W]`, any type.
+        y: Rows, integers `[B, h, w]` or `[B, h, 1]`; below 0 and from H on outside.
+        x: Columns, integers `[B, h, w]` or `[B, 1, w]`.
+        fill: Value of what is outside.
+
+    Returns:
+        `[B, C, h, w]`, of the type of `images`.
+
+    Example:
+        >>> pixels_at(torch.tensor([[[[1, 2], [3, 4]]]]), torch.tensor([[[1]]]), torch.tensor([[[1, 0, -1]]]))
+        tensor([[[[4, 3, 0]]]])
+    """
     batch, channels, height, width = images.shape
+    # One pixel of `fill` all round stands for everything outside.
+    place = torch.add(x.clamp(-1, width), y.clamp(-1, height), alpha=width + 2)
+    flat = place.add_(width + 3).to(torch.int64).flatten(1)[:, None]
+    padded = functional.pad(images, (1, 1, 1, 1), value=fill).flatten(2)
+    return padded.gather(2, flat.expand(-1, channels, -1)).view(batch, channels, *place.shape[1:])
+
+
+def _nearest(images: Tensor, radians: Tensor, fill: float) -> Tensor:
+    height, width = images.shape[2:]
     cos, sin = radians.cos(), radians.sin()
     # Input coordinates of the output pixel (0, 0), at pixel centres.
     x_origin = width / 2 + cos * (0.5 - width / 2) + sin * (0.5 - height / 2)
@@ -134,12 +158,7 @@ def _nearest(images: Tensor, radians: Tensor, fill: float) -> Tensor:
     row = torch.arange(height, dtype=torch.int32, device=images.device)
     x = (cos * column)[:, None, :] + (sin * row + x_origin)[:, :, None]
     y = (cos * row + y_origin)[:, :, None] - (sin * column)[:, None, :]
-    # One pixel of `fill` all round stands for everything outside.
-    x = x.bitwise_right_shift_(FRACTION_BITS).clamp_(-1, width)
-    y = y.bitwise_right_shift_(FRACTION_BITS).clamp_(-1, height)
-    place = y.mul_(width + 2).add_(x).add_(width + 3).to(torch.int64).view(batch, 1, height * width)
-    padded = functional.pad(images, (1, 1, 1, 1), value=fill).flatten(2)
-    return padded.gather(2, place.expand(batch, channels, height * width)).view(images.shape)
+    return pixels_at(images, y.bitwise_right_shift_(FRACTION_BITS), x.bitwise_right_shift_(FRACTION_BITS), fill)
 
 
 def _bilinear(images: Tensor, radians: Tensor, fill: float) -> Tensor:
