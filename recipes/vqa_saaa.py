@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from torch import Tensor, nn
-from transformers import ResNetConfig, set_seed
+from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer, TensorPairs
 from dair_hf.arguments import parse_arguments, run_recipe
@@ -37,7 +37,6 @@ from dair_hf.comparison import (
     runs_of,
     train_and_measure,
 )
-from dair_hf.errors import DataError
 from dair_hf.files import write_json
 from dair_hf.modeling import ModelConfig
 from dair_hf.report import Column
@@ -46,7 +45,7 @@ from dair_hf.vqa.data import VQAConfig, load_vqa
 from dair_hf.vqa.pairs import edit_pairs, expand_edits
 from dair_hf.vqa.pixels import IMAGENET_MEAN, IMAGENET_STD
 from dair_hf.vqa.reading_report import summary_table
-from dair_hf.vqa.scene_backbone import CellNamer, CellNamerConfig, named_scenes
+from dair_hf.vqa.scene_backbone import CellNamer, CellNamerConfig, named_scenes, scene_network
 from dair_hf.vqa.scene_files import SceneConfig
 from dair_hf.vqa.task import NetworkConfig, VQATask, prepare_task, require_model
 
@@ -64,17 +63,9 @@ BACKBONE_SCENES, BACKBONE_SEED = 6000, 0
 
 def scene_backbone(scenes: SceneConfig, args: DAIRConfig) -> nn.Module:
     """A small ResNet that has learnt what stands in the cells of scenes drawn at random; trained once and kept."""
-    side = scenes.stage.cell_size  # pixels that one position of its last features stands for
-    stages = side.bit_length() - 2
-    if side != 4 * 2 ** (stages - 1):
-        raise DataError(
-            f"scene_size={scenes.scene_size} and scene_grid={scenes.scene_grid} make cells of {side} pixels, but the "
-            "backbone for scenes needs a power of two; choose other sizes, or name a vision model by backbone"
-        )
-    network = ResNetConfig(
-        embedding_size=16, hidden_sizes=[16 * 2**k for k in range(stages)], depths=[1] * stages, layer_type="basic"
-    )
-    folder = Path(args.output_dir).parent / f"scene_backbone_{fingerprint(scenes.stage, scenes.sprites, network)}"
+    network = scene_network(scenes)
+    what = (scenes.stage, scenes.sprites, scenes.sprite_folder, network)
+    folder = Path(args.output_dir).parent / f"scene_backbone_{fingerprint(*what)}"
     # Nothing here may depend on the method or the seed: all runs share it.
     base_args = derive(
         args, method="erm", output_dir=f"{folder}_training", seed=BACKBONE_SEED, max_steps=-1, num_train_epochs=3,

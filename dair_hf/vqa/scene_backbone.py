@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, ResNetConfig
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from dair_hf.errors import DataError
@@ -75,6 +75,33 @@ class CellNamer(PreTrainedModel):
         logits = self.classifier(features.flatten(2).transpose(1, 2))
         loss = None if labels is None else nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
         return TokenClassifierOutput(loss=loss, logits=logits)
+
+
+def scene_network(config: SceneConfig) -> ResNetConfig:
+    """A small ResNet, one position of whose last features stands for one cell.
+
+    Args:
+        config: Size of the scenes.
+
+    Returns:
+        Its configuration.
+
+    Raises:
+        DataError: The cells have another size than 4, 8, 16, ... pixels.
+
+    Example:
+        >>> scene_network(SceneConfig(scene_size=64, scene_grid=4)).hidden_sizes
+        [16, 32, 64]
+    """
+    side = config.stage.cell_size
+    stages = side.bit_length() - 2
+    if side != 4 * 2 ** (stages - 1):  # the first layers take 4 pixels together, each stage but the first 2 positions
+        raise DataError(
+            f"scene_size={config.scene_size} and scene_grid={config.scene_grid} make cells of {side} pixels, but the "
+            "backbone for scenes needs a power of two; choose other sizes, or name a vision model by backbone"
+        )
+    widths = [16 * 2**stage for stage in range(stages)]
+    return ResNetConfig(embedding_size=16, hidden_sizes=widths, depths=[1] * stages, layer_type="basic")
 
 
 def named_scenes(config: SceneConfig, count: int) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import ResNetConfig, ViTConfig
 
 from dair_hf.errors import DataError
-from dair_hf.vqa.scene_backbone import CellNamer, CellNamerConfig, named_scenes
+from dair_hf.vqa.scene_backbone import CellNamer, CellNamerConfig, named_scenes, scene_network
 from dair_hf.vqa.scene_files import SceneConfig
 from dair_hf.vqa.scene_questions import draw_scene
 from dair_hf.vqa.scenes import render
@@ -164,3 +164,16 @@ def test_saved_and_loaded_it_is_the_same(backbone: ResNetConfig | ViTConfig, tmp
 def test_without_a_backbone_it_is_refused() -> None:
     with pytest.raises(DataError, match="backbone_config is not set; give the configuration of a vision model"):
         CellNamer(CellNamerConfig(num_labels=NAMES))
+
+
+@pytest.mark.parametrize(("size", "grid"), [(64, 4), (64, 8), (96, 3), (48, 3)])
+def test_a_position_of_the_network_for_scenes_stands_for_a_cell(size: int, grid: int) -> None:
+    network = scene_network(SceneConfig(scene_size=size, scene_grid=grid, most=1))
+    model = CellNamer(CellNamerConfig(backbone_config=network, num_labels=NAMES)).eval()
+    assert model(torch.zeros(1, 3, size, size)).logits.shape == (1, grid**2, NAMES)
+
+
+@pytest.mark.parametrize(("size", "grid"), [(96, 4), (60, 5)])
+def test_cells_that_no_position_fits_are_refused(size: int, grid: int) -> None:
+    with pytest.raises(DataError, match=f"scene_size={size} and scene_grid={grid} make cells of {size // grid} pixels"):
+        scene_network(SceneConfig(scene_size=size, scene_grid=grid))
