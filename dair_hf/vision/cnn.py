@@ -74,10 +74,26 @@ class DigitCNN(PreTrainedModel):
         features = functional.relu(functional.max_pool2d(self.conv2(features), 2))
         features = functional.relu(self.conv3(features)).flatten(1)
         logits = self.classifier(functional.relu(self.hidden(features)))
-        return ImageClassifierOutput(loss=None if labels is None else _loss(logits, labels), logits=logits)
+        return ImageClassifierOutput(
+            loss=None if labels is None else classification_loss(logits, labels), logits=logits
+        )
 
 
-def _loss(logits: Tensor, labels: Tensor) -> Tensor:
+def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean cross-entropy of a batch, in nats.
+
+    Args:
+        logits: `[N, C]`, floating; C = 1 for a binary classifier.
+        labels: `[N]` int64 classes; 0 and 1 where there is one logit.
+
+    Returns:
+        A scalar.
+
+    Example:
+        >>> import torch
+        >>> classification_loss(torch.zeros(2, 10), torch.tensor([3, 4]))
+        tensor(2.3026)
+    """
     if logits.shape[1] == 1:
         return functional.binary_cross_entropy_with_logits(logits[:, 0], labels.to(logits.dtype))
     return functional.cross_entropy(logits, labels)

@@ -1,0 +1,212 @@
+"""Residual networks with pre-activation (He et al., 2016) for small pictures, as models of the Hugging Face library."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModelForImageClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+    initialization,
+)
+from transformers.modeling_outputs import ImageClassifierOutput
+
+from dair_hf.errors import DataError
+from dair_hf.vision.cnn import classification_loss
+
+MODEL_TYPE = "dair_preact_resnet"
+
+
+class PreActResNetConfig(PreTrainedConfig):
+    """Size of a `PreActResNet`; the defaults are the 18 layers that papers on adversarial training use.
+
+    Args:
+        num_channels: Channels of the pictures.
+        depths: Blocks of each stage; each block has two convolutions.
+        hidden_sizes: Channels of each stage. With `[8, 16, 32, 64]` there are 176,050 parameters for 10 classes.
+        final_norm: Normalise and rectify once more after the last block, as He et al. do. The network that the papers
+            use goes without: False has 11,171,146 parameters for 10 classes, True 1,024 more.
+        image_mean: Subtracted from each channel of the pictures first, so that the model itself takes pixels in 0..1,
+            and an attack keeps within them; None: nothing is done to the pictures.
+        image_std: What each channel is then divided by; with `image_mean` only.
+        num_labels: Classes; 1 gives a single logit, for binary labels.
+
+    Raises:
+        DataError: A size below 1, numbers of stages that differ, or a mean and deviations that do not fit the channels.
+
+    Example:
+        >>> PreActResNetConfig(num_labels=10, hidden_sizes=[8, 16, 32, 64]).depths
+        [2, 2, 2, 2]
+    """
+
+    model_type = MODEL_TYPE
+    num_channels: int = 3
+    depths: list[int] | tuple[int, ...] = (2, 2, 2, 2)
+    hidden_sizes: list[int] | tuple[int, ...] = (64, 128, 256, 512)
+    final_norm: bool = False
+    image_mean: list[float] | tuple[float, ...] | None = None
+    image_std: list[float] | tuple[float, ...] | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self.depths, self.hidden_sizes = list(self.depths), list(self.hidden_sizes)
+        super().__post_init__(**kwargs)
+        if len(self.depths) != len(self.hidden_sizes) or not self.depths:
+            raise DataError(
+                f"depths={self.depths} and hidden_sizes={self.hidden_sizes}: give one of each for every stage"
+            )
+        for name in ("num_channels", "num_labels", "depths", "hidden_sizes"):
+            sizes = getattr(self, name)
+            if not all(size >= 1 for size in (sizes if isinstance(sizes, list) else [sizes])):
+                raise DataError(f"{name}={sizes}; must be 1 or more")
+        if self.image_mean is None and self.image_std is None:
+            return
+        if self.image_mean is None or self.image_std is None:
+            raise DataError("image_mean and image_std belong together; give both, or neither")
+        self.image_mean, self.image_std = list(self.image_mean), list(self.image_std)
+        if not len(self.image_mean) == len(self.image_std) == self.num_channels:
+            raise DataError(
+                f"image_mean={self.image_mean} and image_std={self.image_std}: give one of each for every channel "
+                f"(num_channels={self.num_channels})"
+            )
+        if not all(map(math.isfinite, self.image_mean)) or not all(0 < value < math.inf for value in self.image_std):
+            raise DataError(f"image_mean={self.image_mean}, image_std={self.image_std}; must be finite, image_std > 0")
+
+
+class Normalization(nn.Module):
+    """`(x - mean) / std` for each channel; what it subtracts and divides by is the configuration's, and not trained.
+
+    Args:
+        mean: One number for each channel.
+        std: One number for each channel.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.values = {"mean": mean, "std": std}
+        for name, values in self.values.items():
+            self.register_buffer(name, torch.tensor(values)[:, None, None], persistent=False)
+
+    def reset(self) -> None:
+        """Set the tensors anew: a model that is loaded gets empty ones."""
+        for name, values in self.values.items():
+            tensor = getattr(self, name)
+            initialization.copy_(tensor, torch.tensor(values).to(tensor)[:, None, None])
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        """Normalise `[N, C, H, W]`."""
+        return (pixel_values - self.mean) / self.std
+
+
+class PreActBlock(nn.Module):
+    """`x -> s(x) + W_2 r(n_2(W_1 a))` with `a = r(n_1(x))`: n batch norm, r ReLU, W convolutions of 3 x 3.
+
+    `s(x)` is `x`, or a convolution of 1 x 1 of `a` where channels or size change.
+
+    Args:
+        channels_in: Channels of the input.
+        channels: Channels of the output.
+        stride: By how much height and width shrink.
+    """
+
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.norm1 = nn.BatchNorm2d(channels_in)
+        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        changes = stride != 1 or channels_in != channels
+        self.shortcut = nn.Conv2d(channels_in, channels, 1, stride, bias=False) if changes else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, channels_in, H, W]` -> `[N, channels, H / stride, W / stride]`, rounded up."""
+        active = functional.relu(self.norm1(x))
+        change = self.conv2(functional.relu(self.norm2(self.conv1(active))))
+        return change + (x if self.shortcut is None else self.shortcut(active))
+
+
+class PreActResNet(PreTrainedModel):
+    """A residual network whose blocks normalise and rectify before they convolve.
+
+    A convolution of 3 x 3, the stages, the mean over the positions, the logits. Every stage but the first halves height
+    and width: 32 x 32 pixels become 4 x 4 positions. Convolutions start from He's normal law (fan out), the logits as
+    PyTorch's linear layers start. On a GPU `model.to(memory_format=torch.channels_last)` makes all of it run in that
+    layout; on the CPU it does so by itself.
+
+    Args:
+        config: Sizes.
+
+    Example:
+        >>> model = PreActResNet(PreActResNetConfig(num_labels=10))
+        >>> model.num_parameters(), model(torch.zeros(2, 3, 32, 32)).logits.shape
+        (11171146, torch.Size([2, 10]))
+    """
+
+    config_class = PreActResNetConfig
+    main_input_name = "pixel_values"
+
+    def __init__(self, config: PreActResNetConfig) -> None:
+        super().__init__(config)
+        self.normalization = None
+        if config.image_mean is not None and config.image_std is not None:
+            self.normalization = Normalization(config.image_mean, config.image_std)
+        first, last = config.hidden_sizes[0], config.hidden_sizes[-1]
+        self.embedder = nn.Conv2d(config.num_channels, first, 3, padding=1, bias=False)
+        self.stages = nn.Sequential()
+        for place, (before, channels) in enumerate(itertools.pairwise([first, *config.hidden_sizes])):
+            blocks = [PreActBlock(before, channels, stride=2 if place else 1)]
+            blocks += [PreActBlock(channels, channels, stride=1) for _ in range(config.depths[place] - 1)]
+            self.stages.append(nn.Sequential(*blocks))
+        self.norm = nn.BatchNorm2d(last) if config.final_norm else None
+        self.classifier = nn.Linear(last, config.num_labels)
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        # The library calls this only for what no checkpoint has given.
+        if isinstance(module, nn.Conv2d):
+            initialization.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        elif isinstance(module, nn.Linear):
+            bound = 1 / math.sqrt(module.in_features)
+            initialization.uniform_(module.weight, -bound, bound)
+            initialization.uniform_(module.bias, -bound, bound)
+        elif isinstance(module, Normalization):
+            module.reset()
+        else:
+            super()._init_weights(module)  # batch norm: 1, 0 and the statistics
+
+    def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> ImageClassifierOutput:
+        """Classify pictures.
+
+        Args:
+            pixel_values: `[N, num_channels, H, W]`, floating, in 0..1 where the configuration holds mean and deviation.
+            labels: `[N]` int64 classes; 0 and 1 where there is one logit.
+
+        Returns:
+            `logits` `[N, num_labels]`, and with labels their mean cross-entropy in nats as `loss`.
+        """
+        if self.normalization is not None:
+            pixel_values = self.normalization(pixel_values)
+        if pixel_values.device.type == "cpu":
+            # Narrow networks are a third faster there with the channels of a pixel side by side.
+            pixel_values = pixel_values.contiguous(memory_format=torch.channels_last)
+        features = self.stages(self.embedder(pixel_values))
+        if self.norm is not None:
+            features = functional.relu(self.norm(features))
+        logits = self.classifier(features.mean(dim=(2, 3)))
+        return ImageClassifierOutput(
+            loss=None if labels is None else classification_loss(logits, labels), logits=logits
+        )
+
+
+AutoConfig.register(MODEL_TYPE, PreActResNetConfig, exist_ok=True)
+AutoModelForImageClassification.register(PreActResNetConfig, PreActResNet, exist_ok=True)

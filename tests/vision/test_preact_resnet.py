@@ -1,0 +1,338 @@
+"""The pre-activation ResNet: its arithmetic against numpy, its parameters by hand, its start, saving and loading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from transformers import AutoConfig, AutoModelForImageClassification
+
+from dair_hf.errors import DataError
+from dair_hf.vision.preact_resnet import PreActBlock, PreActResNet, PreActResNetConfig
+
+Array = NDArray[np.float64]
+MEAN, STD = (0.5, 0.375, 0.25), (0.25, 0.125, 0.5)  # exact in any precision
+
+
+def network(**settings: Any) -> PreActResNet:
+    return PreActResNet(PreActResNetConfig(**{"num_labels": 10, **settings}))
+
+
+def tiny(**settings: Any) -> PreActResNet:
+    return network(**{"depths": [2, 1], "hidden_sizes": [3, 5], "num_labels": 4, **settings})
+
+
+def pictures(count: int = 3, side: int = 8) -> torch.Tensor:
+    return torch.rand(count, 3, side, side, generator=torch.Generator().manual_seed(0))
+
+
+def settle(model: nn.Module) -> None:
+    """Give every parameter and statistic a value of its own: ones and zeros would hide mistakes."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, values in model.state_dict().items():
+            if values.is_floating_point():
+                drawn = torch.rand(values.shape, generator=generator)
+                values.copy_(drawn + 0.5 if "var" in name or "norm" in name else drawn - 0.5)
+
+
+# --- the oracle: one number after the other -------------------------------------------------------------------------
+
+
+def convolved(x: Array, weight: Array, stride: int) -> Array:
+    """By its definition, a position of the output at a time; zeros outside."""
+    around = weight.shape[2] // 2
+    padded = np.pad(x, ((0, 0), (0, 0), (around, around), (around, around)))
+    height, width = (-(-size // stride) for size in x.shape[2:])
+    out = np.empty((len(x), len(weight), height, width))
+    for i, j in np.ndindex(height, width):
+        window = padded[:, :, i * stride : i * stride + weight.shape[2], j * stride : j * stride + weight.shape[3]]
+        out[:, :, i, j] = np.einsum("nchw,kchw->nk", window, weight)
+    return out
+
+
+class Oracle:
+    """The network in numpy, from its saved weights; `training` takes the statistics of the batch."""
+
+    def __init__(self, model: PreActResNet, training: bool = False) -> None:
+        self.weights = {name: values.double().numpy() for name, values in model.state_dict().items()}
+        self.config, self.training = model.config, training
+
+    def active(self, x: Array, name: str) -> Array:
+        mean, variance = self.weights[f"{name}.running_mean"], self.weights[f"{name}.running_var"]
+        if self.training:
+            mean, variance = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))
+        scale = self.weights[f"{name}.weight"] / np.sqrt(variance + 1e-5)
+        shift = self.weights[f"{name}.bias"] - mean * scale
+        return np.maximum(x * scale[:, None, None] + shift[:, None, None], 0)
+
+    def block(self, x: Array, name: str, stride: int) -> Array:
+        first = self.active(x, f"{name}.norm1")
+        inner = convolved(first, self.weights[f"{name}.conv1.weight"], stride)
+        change = convolved(self.active(inner, f"{name}.norm2"), self.weights[f"{name}.conv2.weight"], 1)
+        projection = self.weights.get(f"{name}.shortcut.weight")
+        return change + (x if projection is None else convolved(first, projection, stride))
+
+    def __call__(self, pixel_values: torch.Tensor) -> Array:
+        x = pixel_values.double().numpy()
+        if self.config.image_mean is not None:
+            mean, std = (np.array(values)[:, None, None] for values in (self.config.image_mean, self.config.image_std))
+            x = (x - mean) / std
+        x = convolved(x, self.weights["embedder.weight"], 1)
+        for stage, depth in enumerate(self.config.depths):
+            for place in range(depth):
+                x = self.block(x, f"stages.{stage}.{place}", 2 if stage and not place else 1)
+        if self.config.final_norm:
+            x = self.active(x, "norm")
+        return x.mean(axis=(2, 3)) @ self.weights["classifier.weight"].T + self.weights["classifier.bias"]
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"final_norm": True},
+        {"image_mean": MEAN, "image_std": STD},
+        {"depths": [1, 1, 2], "hidden_sizes": [2, 2, 4]},
+    ],
+)
+def test_logits_are_those_of_the_arithmetic(settings: dict[str, Any], training: bool) -> None:
+    model = tiny(**settings).train(training).double()
+    settle(model)
+    oracle = Oracle(model, training)
+    for side in (8, 7):  # an odd side is rounded up
+        expected = oracle(pictures(side=side))
+        found = model(pictures(side=side).double()).logits
+        assert found.shape == (3, 4)
+        assert np.abs(found.detach().numpy() - expected).max() < 1e-10 * np.abs(expected).max()
+
+
+def test_statistics_move_by_a_tenth_while_training() -> None:
+    model = tiny()
+    norm = model.stages[0][0].norm1
+    inner = convolved(pictures().double().numpy(), model.embedder.weight.detach().double().numpy(), 1)
+    model.train()(pictures())
+    assert np.abs(norm.running_mean.numpy() - 0.1 * inner.mean(axis=(0, 2, 3))).max() < 1e-6
+    assert np.abs(norm.running_var.numpy() - (0.9 + 0.1 * inner.var(axis=(0, 2, 3), ddof=0) * 192 / 191)).max() < 1e-5
+    before = norm.running_mean.clone()
+    model.eval()(pictures())
+    assert torch.equal(norm.running_mean, before)
+
+
+# --- gradients ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_gradients_are_those_of_differences(training: bool) -> None:
+    model = tiny(depths=[1, 1], hidden_sizes=[2, 3], final_norm=True, image_mean=MEAN, image_std=STD)
+    settle(model)
+    model.double().train(training)
+    pixel_values = pictures(2, 4).double().requires_grad_()
+    names = [name for name, _ in model.named_parameters()]
+    values = [parameter.detach().clone().requires_grad_() for parameter in model.parameters()]
+
+    def logits(pixels: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        made = dict(zip(names, parameters, strict=True))
+        return torch.func.functional_call(model, made, (pixels,)).logits
+
+    assert torch.autograd.gradcheck(logits, (pixel_values, *values), nondet_tol=0.0)
+
+
+def test_gradients_reach_every_parameter_and_the_pixels() -> None:
+    model, pixel_values = tiny(final_norm=True), pictures().requires_grad_()
+    model(pixel_values, labels=torch.tensor([0, 1, 3])).loss.backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
+    assert pixel_values.grad is not None and bool(pixel_values.grad.flatten(1).any(dim=1).all())
+
+
+def test_it_learns_a_few_pictures_by_heart() -> None:
+    torch.manual_seed(0)
+    model, labels = tiny(hidden_sizes=[8, 16]), torch.tensor([0, 1, 2, 3, 0, 1, 2, 3])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(60):
+        optimizer.zero_grad()
+        model.train()(pictures(8), labels=labels).loss.backward()
+        optimizer.step()
+    assert model(pictures(8), labels=labels).loss.item() < 0.05
+    assert model.eval()(pictures(8)).logits.argmax(dim=1).tolist() == labels.tolist()
+
+
+# --- size and start -------------------------------------------------------------------------------------------------
+
+
+def block_size(before: int, after: int, projected: bool) -> int:
+    """Two batch norms of two numbers a channel, two convolutions of 3 x 3, perhaps one of 1 x 1; no biases."""
+    return 2 * before + 9 * before * after + 2 * after + 9 * after * after + (before * after if projected else 0)
+
+
+def test_number_of_parameters() -> None:
+    stages = (
+        2 * block_size(64, 64, False)
+        + (block_size(64, 128, True) + block_size(128, 128, False))
+        + (block_size(128, 256, True) + block_size(256, 256, False))
+        + (block_size(256, 512, True) + block_size(512, 512, False))
+    )
+    full = network()
+    assert full.num_parameters() == 9 * 3 * 64 + stages + 512 * 10 + 10 == 11_171_146
+    # Eighteen layers: the first, two a block, the last.
+    assert sum(isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3) for m in full.modules()) + 1 == 18
+    assert network(final_norm=True).num_parameters() == 11_171_146 + 2 * 512
+    assert network(image_mean=MEAN, image_std=STD).num_parameters() == 11_171_146
+    narrow = (
+        block_size(8, 16, True) + block_size(16, 32, True) + 3 * block_size(32, 32, False) + 3 * block_size(8, 8, False)
+    )
+    settings = {"num_channels": 1, "num_labels": 1, "depths": [3, 1, 4], "hidden_sizes": [8, 16, 32]}
+    assert network(**settings).num_parameters() == 9 * 8 + narrow + 33
+
+
+def test_the_start() -> None:
+    """Convolutions: normal, variance 2 / (k * k * channels out); logits: uniform up to 1 / sqrt(512); norms 1, 0."""
+    torch.manual_seed(0)
+    model = network()
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            spread = (2 / (module.kernel_size[0] ** 2 * module.out_channels)) ** 0.5
+            count = module.weight.numel()
+            assert abs(module.weight.std().item() / spread - 1) < 5 / (2 * count) ** 0.5
+            assert abs(module.weight.mean().item()) < 5 * spread / count**0.5
+        elif isinstance(module, nn.BatchNorm2d):
+            assert module.weight.eq(1).all() and module.bias.eq(0).all()
+            assert module.running_mean.eq(0).all() and module.running_var.eq(1).all()
+    for values in (model.classifier.weight, model.classifier.bias):
+        assert values.abs().max().item() < 512**-0.5 and values.std().item() > 0.3 * 512**-0.5
+    torch.manual_seed(0)
+    assert torch.equal(network().stages[3][1].conv2.weight, model.stages[3][1].conv2.weight)
+    assert not torch.equal(network().classifier.weight, model.classifier.weight)
+
+
+def test_only_the_first_block_of_a_stage_has_a_shortcut_of_its_own() -> None:
+    model = network()
+    found = [[block.shortcut is not None for block in stage] for stage in model.stages]
+    assert found == [[False, False], [True, False], [True, False], [True, False]]
+    strides = [[block.conv1.stride[0] for block in stage] for stage in model.stages]
+    assert strides == [[1, 1], [2, 1], [2, 1], [2, 1]]
+    same_width = network(hidden_sizes=[4, 4], depths=[1, 1]).stages[1][0]
+    assert isinstance(same_width, PreActBlock) and same_width.shortcut is not None  # it halves the sides
+
+
+# --- layout and precision -------------------------------------------------------------------------------------------
+
+
+def test_channels_last_gives_the_same_and_stays_channels_last() -> None:
+    model = network(hidden_sizes=[8, 16, 32, 64], image_mean=MEAN, image_std=STD).eval()
+    settle(model)
+    expected = model(pictures(4, 32)).logits
+    outputs: list[torch.Tensor] = []
+    for stage in model.stages:
+        stage.register_forward_hook(lambda *found: outputs.append(found[2]))
+    for layout in (torch.contiguous_format, torch.channels_last):
+        found = model.to(memory_format=layout)(pictures(4, 32).contiguous(memory_format=layout)).logits
+        assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
+    # On the CPU it takes that layout by itself.
+    assert len(outputs) == 8 and all(x.is_contiguous(memory_format=torch.channels_last) for x in outputs)
+
+
+def test_bfloat16_is_near() -> None:
+    model = network(hidden_sizes=[8, 16, 32, 64], image_mean=MEAN, image_std=STD)
+    expected = model(pictures(8, 16)).logits
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = model(pictures(8, 16)).logits
+    assert found.dtype == torch.bfloat16
+    assert (found.float() - expected).abs().max() < 0.05 * expected.abs().max()
+
+
+def test_the_mean_is_taken_off_inside() -> None:
+    inside, outside = tiny(image_mean=MEAN, image_std=STD), tiny()
+    outside.load_state_dict(inside.state_dict())  # so it holds the same weights, and nothing besides
+    normalised = (pictures() - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
+    assert torch.equal(inside(pictures()).logits, outside(normalised).logits)
+    assert not torch.equal(inside(pictures()).logits, outside(pictures()).logits)
+
+
+def test_losses_in_numbers() -> None:
+    ten, one = tiny(num_labels=10), tiny(num_labels=1)
+    for model in (ten, one):
+        nn.init.zeros_(model.classifier.weight)
+        nn.init.zeros_(model.classifier.bias)
+    assert ten(pictures()).loss is None
+    assert ten(pictures(), labels=torch.tensor([0, 3, 9])).loss.item() == pytest.approx(2.302585093, abs=1e-6)
+    nn.init.constant_(one.classifier.bias, 1.0)
+    # -log sigmoid(1) = 0.3132617 for class 1, -log sigmoid(-1) = 1.3132617 for class 0; twice the one, once the other.
+    assert one(pictures(), labels=torch.tensor([1, 1, 0])).loss.item() == pytest.approx(0.6465950, abs=1e-6)
+
+
+# --- saved and loaded -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"final_norm": True, "image_mean": MEAN, "image_std": STD}])
+def test_saved_and_loaded(tmp_path: Path, settings: dict[str, Any]) -> None:
+    model = tiny(**settings)
+    model.train()(pictures())  # statistics of its own
+    model.eval().save_pretrained(tmp_path)
+    for kind in (PreActResNet, AutoModelForImageClassification):
+        loaded = kind.from_pretrained(tmp_path)
+        assert isinstance(loaded, PreActResNet) and not loaded.training
+        assert torch.equal(loaded(pictures()).logits, model(pictures()).logits)
+        for name in ("depths", "hidden_sizes", "final_norm", "image_mean", "image_std", "num_labels", "num_channels"):
+            assert getattr(loaded.config, name) == getattr(model.config, name)
+    assert isinstance(AutoConfig.from_pretrained(tmp_path), PreActResNetConfig)
+
+
+def test_loaded_with_another_mean_or_type(tmp_path: Path) -> None:
+    model = tiny(image_mean=MEAN, image_std=STD).eval()
+    model.save_pretrained(tmp_path)
+    plain = PreActResNet.from_pretrained(tmp_path, image_mean=None, image_std=None)
+    assert plain.normalization is None
+    other = PreActResNet.from_pretrained(tmp_path, image_mean=[0.0] * 3, image_std=[1.0] * 3)
+    assert torch.equal(other(pictures()).logits, plain(pictures()).logits)
+    half = PreActResNet.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert half.normalization is not None and half.normalization.mean.dtype == torch.bfloat16
+    assert half.normalization.mean.flatten().tolist() == torch.tensor(MEAN).bfloat16().tolist()
+
+
+def test_a_new_head_starts_as_linear_layers_start_and_the_rest_is_kept(tmp_path: Path) -> None:
+    model = tiny(hidden_sizes=[3, 64])
+    model.save_pretrained(tmp_path)
+    other = PreActResNet.from_pretrained(tmp_path, num_labels=100, ignore_mismatched_sizes=True)
+    assert torch.equal(other.embedder.weight, model.embedder.weight)
+    assert other.classifier.weight.shape == (100, 64)
+    assert 0.9 / 8 < other.classifier.weight.abs().max().item() < 1 / 8
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"depths": [2, 2, 2]}, r"depths=\[2, 2, 2\] and hidden_sizes=\[64, 128, 256, 512\]: give one of each"),
+        ({"depths": [], "hidden_sizes": []}, r"depths=\[\] and hidden_sizes=\[\]: give one of each for every stage"),
+        ({"depths": [2, 0, 2, 2]}, r"depths=\[2, 0, 2, 2\]; must be 1 or more"),
+        ({"hidden_sizes": [8, 16, 32, 0]}, r"hidden_sizes=\[8, 16, 32, 0\]; must be 1 or more"),
+        ({"num_channels": 0}, "num_channels=0; must be 1 or more"),
+        ({"num_labels": 0}, "num_labels=0; must be 1 or more"),
+        ({"image_mean": MEAN}, "image_mean and image_std belong together; give both, or neither"),
+        ({"image_std": STD}, "image_mean and image_std belong together"),
+        ({"image_mean": [0.5], "image_std": [0.2]}, r"give one of each for every channel \(num_channels=3\)"),
+        ({"image_mean": MEAN, "image_std": [0.2, 0.2]}, "give one of each for every channel"),
+        (
+            {"image_mean": MEAN, "image_std": [0.2, 0.0, 0.2]},
+            r"image_std=\[0.2, 0.0, 0.2\]; must be finite, image_std > 0",
+        ),
+        ({"image_mean": [0.1, float("nan"), 0.1], "image_std": STD}, "must be finite"),
+    ],
+)
+def test_settings_that_cannot_hold(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        network(**settings)
+
+
+def test_images_of_another_kind_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="channels"):
+        tiny()(torch.zeros(1, 1, 8, 8))
