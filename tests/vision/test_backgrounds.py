@@ -41,7 +41,7 @@ def whole(pairs: TensorPairs, epoch: int = 0) -> dict[str, torch.Tensor]:
 
 def class_of_stripes(pictures: torch.Tensor) -> np.ndarray:
     """The class that stripes tell of, by the mean direction of the gradient: a classifier that sees no shapes."""
-    grey = pictures.double().sum(1).numpy()
+    grey = pictures.sum(1).numpy()
     dy, dx = np.gradient(grey, axis=(1, 2))
     # Twice the angle, so that opposite gradients agree; steep edges of things must not outweigh the stripes.
     strength = np.minimum(np.hypot(dx, dy), 0.3)
