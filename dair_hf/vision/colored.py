@@ -19,7 +19,7 @@ from dair_hf.errors import DataError
 from dair_hf.tensor_pairs import TensorPairs
 from dair_hf.vision.labelled_images import file_of, rows_between
 from dair_hf.vision.mnist import MNIST, Digits
-from dair_hf.vision.settings import SPLITS, DigitPairsConfig, require_choice, require_fraction
+from dair_hf.vision.settings import SPLITS, DigitPairsConfig, require_choice, require_fraction, require_rows
 
 # Scheme -> probability that the colour agrees with the noisy label; None: three factors drawn from U(0, 1).
 SCHEMES: dict[str, float | None] = {"C1": 0.8, "C2": 0.9, "C3": 0.1, "C4": None}
@@ -82,8 +82,7 @@ class ColoredConfig(DigitPairsConfig):
         require_choice("color_draws", self.color_draws, COLOR_DRAWS)
         require_choice("test_source", self.test_source, TEST_SOURCES)
         require_fraction("label_noise", self.label_noise)
-        if self.test_rows < 1:
-            raise DataError(f"test_rows={self.test_rows} must be at least 1")
+        require_rows("test_rows", self.test_rows)
         used = self.train_rows + self.validation_rows
         if self.test_source == "released" and used > RELEASED_TEST_START:
             raise DataError(

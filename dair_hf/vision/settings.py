@@ -1,4 +1,4 @@
-"""What the MNIST experiments have in common: which rows are trained on, held out and paired."""
+"""What the experiments on images have in common: which rows are trained on, held out and paired."""
 
 from __future__ import annotations
 
@@ -42,9 +42,18 @@ class DigitPairsConfig:
 
     def __post_init__(self) -> None:
         for name in ("train_rows", "validation_rows"):
-            if (rows := getattr(self, name)) < 1:
-                raise DataError(f"{name}={rows} must be at least 1")
+            require_rows(name, getattr(self, name))
         require_fraction("partner_fraction", self.partner_fraction)
+
+
+def require_rows(name: str, value: int) -> None:
+    """Refuse what is no number of rows.
+
+    Raises:
+        DataError: The value is below 1.
+    """
+    if value < 1:
+        raise DataError(f"{name}={value} must be at least 1")
 
 
 def require_fraction(name: str, value: float) -> None:

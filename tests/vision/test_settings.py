@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.vision.settings import DigitPairsConfig, require_choice, require_fraction
+from dair_hf.vision.settings import DigitPairsConfig, require_choice, require_fraction, require_rows
 
 
 @pytest.mark.parametrize("fraction", [0, 0.0, 0.1, 1, 1.0])
@@ -30,6 +30,12 @@ def test_fractions(fraction: float) -> None:
 def test_what_is_out_of_range_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         DigitPairsConfig(**settings)
+
+
+def test_rows() -> None:
+    require_rows("test_rows", 1)
+    with pytest.raises(DataError, match="test_rows=0 must be at least 1"):
+        require_rows("test_rows", 0)
 
 
 def test_choices() -> None:
