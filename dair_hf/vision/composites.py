@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dair_hf.augment.images import paste_background
 from dair_hf.draws import integers, uniform
+from dair_hf.errors import DataError
 from dair_hf.vision.foregrounds import Foregrounds, bounding_box, place
 from dair_hf.vision.variants import (
     CLASSES,
@@ -20,6 +21,7 @@ from dair_hf.vision.variants import (
     ONLY_BG_B,
     ONLY_BG_T,
     ONLY_FG,
+    require_variants,
 )
 
 JITTER = 5.0  # degrees to either side of a texture's direction
@@ -74,7 +76,12 @@ class Composites:
 
         Returns:
             `[B]` int64, rows of the same split.
+
+        Raises:
+            DataError: The variant is not mixed.
         """
+        if variant not in MIXED:
+            raise DataError(f"variant {variant!r} has no other backgrounds than its own; use one of {', '.join(MIXED)}")
         drawn = integers(rows, seed, epoch, self._stream(variant), high=self.each)[:, 0]
         if variant == MIXED_RAND:
             label = integers(rows, seed, epoch, self._stream("mixed_rand/class"), high=CLASSES)[:, 0]
@@ -88,12 +95,18 @@ class Composites:
         Args:
             variant: One of `VARIANTS`.
             rows: `[B]` int64.
-            donors: `[B]` int64, for a mixed variant: whose backgrounds they get.
+            donors: `[B]` int64, for a mixed variant, and only for one: whose backgrounds they get.
 
         Returns:
             `[B, 3, size, size]` float32 in 0..1. The background of `only_bg_t` is whole, as it was drawn; the public
             data, which do not know what is behind a foreground, fill its box with tiles.
+
+        Raises:
+            DataError: The variant is unknown, or has no donors and needs them, or the other way round.
         """
+        require_variants([variant])
+        if (donors is not None) != (variant in MIXED):
+            raise DataError(f"variant {variant!r}: give donors for {', '.join(MIXED)}, and for no other variant")
         if variant == ONLY_BG_T:
             return self.backgrounds(rows)
         which = self.things.rows(rows % CLASSES, self.first + rows // CLASSES)

@@ -6,7 +6,8 @@ The data of Xiao et al. (2020) are folders `<variant>/<split>/<class>` with 450 
     bg_challenge/only_fg/val/00_dog/n02085620_00001.JPEG
     bg_challenge/mixed_rand/val/00_dog/fg_n02085620_00001_bg_n01829413_00002.JPEG
 
-The archives of the training data hold `<variant>/train` in the same form. A name tells the foreground, and where the
+They are at github.com/MadryLab/backgrounds_challenge, as a release; the archives of the training data, which its page
+links, hold `<variant>/train` in the same form. A name tells the foreground, and where the
 background is mixed also that. The latter is not read: in the published test data the pictures of `mixed_rand` are
 reported to bear the names of `mixed_next` (issue 8 of the data's repository).
 """

@@ -77,7 +77,7 @@ def evaluate_variants(
         As `variant_metrics`.
 
     Raises:
-        DataError: As `variant_metrics`.
+        DataError: As `variant_metrics`, or rows have partners.
 
     Example:
         >>> evaluate_variants(trainer.evaluate_pairs, tests)["accuracy_only_bg_b"]  # doctest: +SKIP
@@ -92,6 +92,10 @@ def evaluate_variants(
             return correct[variant]
 
         evaluate_pairs(rows, judge, n_bootstrap=0, data_name=f"{data_name}, {variant}")
+        if len(correct[variant]) != len(rows):
+            raise DataError(
+                f"{variant}: {len(correct[variant])} views of {len(rows)} rows were judged; give rows without partners"
+            )
     return variant_metrics(correct, n_bootstrap=n_bootstrap)
 
 
@@ -113,7 +117,7 @@ def variant_metrics(
         `cm`, each with `<key>_low` and `<key>_high`; `cm_numerator` and `cm_denominator`.
 
     Raises:
-        DataError: No variant, an unknown one, or different numbers of rows.
+        DataError: No variant, an unknown one, different numbers of rows, or values other than 0 and 1.
 
     Example:
         >>> found = variant_metrics(
@@ -124,10 +128,12 @@ def variant_metrics(
          'background_gap': 0.25, 'cm': 0.3333, 'cm_numerator': 1, 'cm_denominator': 3}
     """
     require_variants(correct)
-    right = {variant: np.asarray(values).astype(np.float64) for variant, values in correct.items()}
-    if len({values.shape for values in right.values()}) > 1:
+    right = {variant: np.asarray(values, dtype=np.float64) for variant, values in correct.items()}
+    if len(shapes := {values.shape for values in right.values()}) > 1 or len(shapes.pop()) != 1:
         found = ", ".join(f"{variant} {list(values.shape)}" for variant, values in right.items())
-        raise DataError(f"variants: their correctness differs in shape: {found}; give one value for each foreground")
+        raise DataError(f"variants: correctness of shape {found}; give one value for each foreground, [N] for all")
+    if graded := [variant for variant, values in right.items() if not np.isin(values, (0, 1)).all()]:
+        raise DataError(f"variants: correctness of {', '.join(graded)} is not only 0 and 1; give bools")
     rows = next(iter(right.values()))
     ratios = {f"accuracy_{variant}": (values, np.ones_like(rows)) for variant, values in right.items()}
     if MIXED_SAME in right and MIXED_RAND in right:

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dair_hf.errors import DataError
 from dair_hf.vision.composites import Composites, VariantView, stripes
 from dair_hf.vision.foregrounds import object_foregrounds, shape_foregrounds
 from dair_hf.vision.variants import MIXED, VARIANTS
@@ -170,3 +171,19 @@ def test_splits_and_seeds_have_pictures_of_their_own() -> None:
         for variant in ("only_fg", "only_bg_t"):
             same = (pictures.show(variant, ROWS) == other.show(variant, ROWS)).flatten(1).all(1)
             assert not same.any()
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+def test_variants_that_do_not_fit() -> None:
+    pictures = composites()
+    with pytest.raises(
+        DataError, match="variant 'no_fg' has no other backgrounds than its own; use one of mixed_rand,"
+    ):
+        pictures.donors("no_fg", ROWS, seed=0)
+    with pytest.raises(DataError, match="variants: mixed unknown"):
+        pictures.show("mixed", ROWS)
+    for variant in ("mixed_same", "original"):
+        with pytest.raises(DataError, match=f"variant '{variant}': give donors for mixed_rand, mixed_same, mixed_next"):
+            pictures.show(variant, ROWS, None if variant in MIXED else ROWS)

@@ -111,6 +111,14 @@ def test_each_variant_is_predicted_once() -> None:
     assert "accuracy_original_low" in evaluate_variants(trainer.evaluate_pairs, tests)
 
 
+def test_rows_with_partners_are_refused() -> None:
+    def both_views(rows: list[Any], is_correct: Any, **settings: Any) -> None:
+        is_correct([np.eye(CLASSES)[0]] * 2 * len(rows), [0] * 2 * len(rows))
+
+    with pytest.raises(DataError, match="original: 6 views of 3 rows were judged; give rows without partners"):
+        evaluate_variants(both_views, {"original": [0, 0, 0]})
+
+
 def test_what_is_refused() -> None:
     with pytest.raises(DataError, match="variants: none given; give some of original, mixed_rand,"):
         variant_metrics({})
@@ -118,6 +126,10 @@ def test_what_is_refused() -> None:
         variant_metrics({"only_bg": [1], "original": [1], "fg": [0]})
     with pytest.raises(DataError, match="variants: mixed unknown"):
         evaluate_variants(Trainer().evaluate_pairs, {"mixed": []})
-    with pytest.raises(DataError, match=r"their correctness differs in shape: original \[2\], only_fg \[3\]; give one"):
+    with pytest.raises(DataError, match=r"correctness of shape original \[2\], only_fg \[3\]; give one value for each"):
         variant_metrics({"original": [1, 0], "only_fg": [1, 0, 1]})
+    with pytest.raises(DataError, match=r"correctness of shape original \[1, 2\]; give one value"):
+        variant_metrics({"original": [[1, 0]]})
+    with pytest.raises(DataError, match="correctness of only_fg is not only 0 and 1; give bools"):
+        variant_metrics({"original": [1, 0], "only_fg": [0.5, 1]})
     require_variants(["no_fg"])
