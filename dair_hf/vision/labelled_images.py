@@ -18,7 +18,7 @@ import pyarrow.compute
 import pyarrow.parquet
 import torch
 from numpy.typing import NDArray
-from PIL import Image, PngImagePlugin, UnidentifiedImageError
+from PIL import Image, PngImagePlugin
 from torch import Tensor
 
 from dair_hf.errors import DataError
@@ -27,6 +27,7 @@ SPLITS = ("train", "test")
 PNG_SIGNATURE = b"\x89PNG"
 GREY, COLOR = "L", "RGB"  # as PIL calls them
 DEPTHS = {GREY: "8-bit grey", COLOR: "8-bit colour"}
+DAMAGED = (OSError, SyntaxError, ValueError, zlib.error, Image.DecompressionBombError)  # what PIL raises
 
 
 class LabelledImages(NamedTuple):
@@ -263,10 +264,11 @@ def _decoded(files: pa.Array, label: str, layout: ImageLayout) -> NDArray[np.uin
         opener = PngImagePlugin.PngImageFile if content.startswith(PNG_SIGNATURE) else Image.open
         try:
             image = opener(io.BytesIO(content))
-            data = image.tobytes()
-        except (UnidentifiedImageError, OSError, SyntaxError, ValueError, zlib.error) as error:
+            fits = image.mode == layout.mode and image.size == (side, side)
+            data = image.tobytes() if fits else b""  # what is too large is not decoded
+        except DAMAGED as error:
             raise DataError(f"{label}: row {row}: not a readable image ({error}); fetch the file again") from error
-        if image.mode != layout.mode or image.size != (side, side):
+        if not fits:
             raise DataError(
                 f"{label}: row {row}: an image of {image.size[0]} x {image.size[1]} pixels in mode {image.mode}; all "
                 f"must be {side} x {side} in mode {layout.mode} ({DEPTHS[layout.mode]}): convert and resize them"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,21 @@ def test_the_files_of_its_own_are_asked_for_where_there_is_no_parquet(tmp_path: 
 def test_what_the_layout_does_not_allow(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
     write(tmp_path / "train.parquet", **wrong)
     with pytest.raises(DataError, match="train.parquet: " + message):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+def test_pictures_that_are_far_too_large_are_not_decoded(tmp_path: Path, form: str) -> None:
+    huge = png(np.zeros((16, 16, 3), np.uint8), form)
+    # The size stands in the header: PNG as width and height in 4 bytes each, JPEG as height and width in 2.
+    small, large = (b"\0\0\0\x10" * 2, b"\0\3\0\0" * 2) if form == "PNG" else (b"\0\x10" * 2, b"\xff\x00" * 2)
+    content = huge.replace(small, large, 1)
+    if form == "PNG":
+        content = content[:29] + zlib.crc32(content[12:29]).to_bytes(4, "big") + content[33:]
+    pq.write_table(pa.table({"photo": [{"bytes": content}], "label": [0]}), tmp_path / "train.parquet")
+    with pytest.raises(
+        DataError, match=r"row 0: (an image of 196608 x 196608 pixels|not a readable image \(Image size)"
+    ):
         load(tmp_path)
 
 
