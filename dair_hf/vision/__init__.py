@@ -1,1 +1,1 @@
-"""Image classification: MNIST and its coloured, rotated and 6-and-9 variants as pairs, the paper's CNN."""
+"""Image classification: the data sets of the paper as pairs, and the networks that learn them."""

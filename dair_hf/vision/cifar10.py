@@ -48,9 +48,9 @@ def load_cifar10(source: str | os.PathLike[str], split: str) -> LabelledImages:
         source: A folder with parquet files (columns `img` or `image`, a struct with the bytes of a PNG or JPEG, and
             `label`; anywhere below it, the name of the file or of its folder begins with the split); a folder with
             the original files of the Python version (`data_batch_1` to `data_batch_5`, `test_batch`) or of the binary
-            version (the same names with `.bin`), anywhere below it; the archive of either as it was published
-            (`cifar-10-python.tar.gz`), unpacked nowhere; or a name on the Hub such as `uoft-cs/cifar10`. The Python
-            version's pickles are parsed, never run.
+            version (the same names with `.bin`), anywhere below it; the archive of either as it was published, such as
+            `cifar-10-python.tar.gz`; or a name on the Hub such as `uoft-cs/cifar10`. The Python version's pickles are
+            parsed, never run.
         split: "train" or "test".
 
     Returns:

@@ -26,14 +26,14 @@ MODEL_TYPE = "dair_preact_resnet"
 
 
 class PreActResNetConfig(PreTrainedConfig):
-    """Size of a `PreActResNet`; the defaults are the 18 layers that papers on adversarial training use.
+    """Size of a `PreActResNet`; the defaults are the 18 layers in common use on CIFAR.
 
     Args:
         num_channels: Channels of the pictures.
         depths: Blocks of each stage; each block has two convolutions.
         hidden_sizes: Channels of each stage. With `[8, 16, 32, 64]` there are 176,050 parameters for 10 classes.
-        final_norm: Normalise and rectify once more after the last block, as He et al. do. The network that the papers
-            use goes without: False has 11,171,146 parameters for 10 classes, True 1,024 more.
+        final_norm: Normalise and rectify once more after the last block, as He et al. do. The network in common use
+            does not: 11,171,146 parameters for 10 classes, and 1,024 more where it does.
         image_mean: Subtracted from each channel of the pictures first, so that the model itself takes pixels in 0..1,
             and an attack keeps within them; None: nothing is done to the pictures.
         image_std: What each channel is then divided by; with `image_mean` only.
