@@ -59,12 +59,14 @@ def write_backgrounds(
     count = sum(len(pictures[split]) * len(variants) for split, (_, variants) in WRITTEN.items())
     with atomic_path(target) as path, tqdm(total=count, desc="drawing pictures", disable=None) as bar:
         for split, (public, variants) in WRITTEN.items():
+            # No test picture bears the name of a training picture.
+            first = 0 if split == "train" else config.train_each
             for variant in variants:
-                _write(pictures[split], variant, config.backgrounds_seed, path / variant / public, suffix, bar)
+                _write(pictures[split], variant, config.backgrounds_seed, path / variant / public, suffix, first, bar)
     return target
 
 
-def _write(pictures: Composites, variant: str, seed: int, folder: Path, suffix: str, bar: tqdm) -> None:
+def _write(pictures: Composites, variant: str, seed: int, folder: Path, suffix: str, first: int, bar: tqdm) -> None:
     folders = [folder / class_folder(label, name) for label, name in enumerate(pictures.things.names)]
     for class_path in folders:
         class_path.mkdir(parents=True)
@@ -72,12 +74,12 @@ def _write(pictures: Composites, variant: str, seed: int, folder: Path, suffix: 
         donors = pictures.donors(variant, rows, seed) if variant in MIXED else None
         shown = (pictures.show(variant, rows, donors) * 255 + 0.5).byte().permute(0, 2, 3, 1).numpy()
         for place, row in enumerate(rows.tolist()):
-            behind = None if donors is None else _picture_id(int(donors[place]))
-            name = picture_name(_picture_id(row), behind) + suffix
+            behind = None if donors is None else _picture_id(int(donors[place]), first)
+            name = picture_name(_picture_id(row, first), behind) + suffix
             Image.fromarray(np.ascontiguousarray(shown[place])).save(folders[row % CLASSES] / name, **FORMATS[suffix])
         bar.update(len(rows))
 
 
-def _picture_id(row: int) -> str:
-    """In the form of ImageNet's: what kind of thing, and which picture of it."""
-    return f"n{row % CLASSES:08d}_{row // CLASSES:05d}"
+def _picture_id(row: int, first: int) -> str:
+    """In the form of ImageNet's: what kind of thing, and which picture of it, counted from `first`."""
+    return f"n{row % CLASSES:08d}_{first + row // CLASSES:05d}"
