@@ -50,7 +50,7 @@ def parse_batch(content: bytes, label: str) -> dict[str, Any]:
 
     Args:
         content: The file. It may hold dictionaries, lists, tuples, integers, strings, None, booleans and numpy arrays
-            of bytes (uint8).
+            of bytes (uint8) in two dimensions.
         label: Its name, for messages.
 
     Returns:
@@ -162,8 +162,8 @@ def _array(called: _Called) -> NDArray[np.uint8]:
     _, shape, kind, by_columns, values = called.state
     if kind.function != DTYPE or kind.arguments[0] != BYTE_TYPE:
         raise _Refused("holds an array of another type than bytes (u1)")
-    if not all(isinstance(size, int) for size in shape):
-        raise ValueError("an array whose shape is no numbers")
+    if len(shape) != 2 or not all(isinstance(size, int) for size in shape):
+        raise ValueError("an array that is no table")
     content = values.encode("latin-1")
     if math.prod(shape) != len(content) or min(shape) < 0:
         raise ValueError(f"an array of shape {shape} with {len(content)} bytes")

@@ -112,8 +112,12 @@ def test_what_such_files_never_hold(content: bytes, message: str) -> None:
         parse_batch(content, "data_batch_1")
 
 
-STATE = b"(K\x01K\x01\x85cnumpy\ndtype\n" + short("u1") + b"\x85R\x89" + short("x") + b"tb"
 MADE = b"cnumpy.core.multiarray\n_reconstruct\n)R"
+
+
+def state(shape: bytes = b"K\x01K\x02\x86", values: bytes = short("xy")) -> bytes:
+    """The state of an array of one row and two columns."""
+    return b"(K\x01" + shape + b"cnumpy\ndtype\n" + short("u1") + b"\x85R\x89" + values + b"tb"
 
 
 def held(value: bytes) -> bytes:
@@ -121,7 +125,7 @@ def held(value: bytes) -> bytes:
 
 
 def test_the_damaged_arrays_below_are_sound_but_for_the_damage() -> None:
-    assert parse_batch(held(MADE + STATE), "file")["data"].tolist() == [ord("x")]
+    assert parse_batch(held(MADE + state()), "file")["data"].tolist() == [[ord("x"), ord("y")]]
 
 
 @pytest.mark.parametrize(
@@ -142,10 +146,12 @@ def test_the_damaged_arrays_below_are_sound_but_for_the_damage() -> None:
         b"\x80\x02}(" + short("a") + b"u.",
         held(MADE),  # no state
         held(MADE + b")b"),
-        held(MADE + STATE.replace(b"K\x01\x85", b"K\x02\x85", 1)),  # two bytes announced, one there
-        held(MADE + STATE.replace(b"K\x01\x85", b"N\x85", 1)),
-        held(MADE + STATE.replace(b"K\x01\x85", number(-1) + number(-1) + b"\x86", 1)),
-        held(MADE + STATE.replace(b"U\x01x", b"K\x01", 1)),
+        held(MADE + state(shape=b"K\x01K\x03\x86")),  # three bytes announced, two there
+        held(MADE + state(shape=number(-1) + number(-2) + b"\x86")),
+        held(MADE + state(shape=b"K\x02N\x86")),
+        held(MADE + state(shape=b"K\x02\x85")),  # one dimension
+        held(MADE + state(shape=b"K\x02")),
+        held(MADE + state(values=b"K\x01")),
     ],
 )
 def test_damaged_files(content: bytes) -> None:
