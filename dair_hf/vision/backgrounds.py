@@ -20,7 +20,7 @@ from dair_hf.vision.cifar10 import load_cifar10
 from dair_hf.vision.composites import Composites, VariantView
 from dair_hf.vision.foregrounds import Foregrounds, digit_foregrounds, object_foregrounds, shape_foregrounds
 from dair_hf.vision.mnist import load_mnist
-from dair_hf.vision.settings import SPLITS, require_choice, require_fraction
+from dair_hf.vision.settings import SPLITS, require_choice, require_fraction, require_rows
 from dair_hf.vision.variants import CLASSES, MIXED_RAND, ORIGINAL, VARIANTS
 
 FOREGROUNDS = ("shapes", "digits", "objects")
@@ -92,8 +92,7 @@ class BackgroundsConfig:
         if self.picture_size < SMALLEST:
             raise DataError(f"picture_size={self.picture_size} must be at least {SMALLEST}")
         for name in ("train_each", "validation_each", "test_each"):
-            if (value := getattr(self, name)) < 1:
-                raise DataError(f"{name}={value} must be at least 1")
+            require_rows(name, getattr(self, name))
         require_fraction("correlation", self.correlation)
         require_fraction("partner_fraction", self.partner_fraction)
 
@@ -163,6 +162,11 @@ def train_pairs(things: Mapping[str, Foregrounds], config: BackgroundsConfig, se
 
     Raises:
         DataError: There are too few things.
+
+    Example:
+        >>> config = BackgroundsConfig(train_each=1)
+        >>> train_pairs(load_foregrounds(config), config, seed=0).__getitems__([0, 4])["pixel_values"].shape
+        torch.Size([2, 2, 3, 32, 32])
     """
     pictures = pictures_of(things, config, "train")
     donor_seed = seed if config.fresh_backgrounds else config.backgrounds_seed
@@ -190,6 +194,12 @@ def evaluation_sets(
 
     Raises:
         DataError: There are too few things, or the split does not exist.
+
+    Example:
+        >>> config = BackgroundsConfig(test_each=1)
+        >>> sets = evaluation_sets(load_foregrounds(config), config)
+        >>> sets["only_bg_t"].__getitems__([0, 4])["labels"].tolist()
+        [[0], [4]]
     """
     require_choice("split", split, SPLITS)
     pictures = pictures_of(things, config, split)

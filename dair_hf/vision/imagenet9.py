@@ -110,6 +110,11 @@ def load_imagenet9(config: ImageNet9Config) -> ImageNet9Data:
     Raises:
         DataError: A folder is not given or cannot be used, files are missing (with `strict`), or the classes of
             training and test differ.
+
+    Example:
+        >>> data = load_imagenet9(ImageNet9Config(train_folder="in9", test_folder="bg_challenge"))  # doctest: +SKIP
+        >>> data.classes[2], len(data.tests["mixed_rand"])  # doctest: +SKIP
+        ('wheeled vehicle', 4050)
     """
     needed = {"train_folder": config.train_folder}
     if config.evaluate_on == "test":
@@ -146,6 +151,10 @@ def train_pairs(data: ImageNet9Data, config: ImageNet9Config, seed: int, partner
 
     Returns:
         The columns of `data.train`, and `crop` and `mirrored` for each view.
+
+    Example:
+        >>> train_pairs(data, config, seed=0)[0]["augmented_crop"]  # doctest: +SKIP
+        [0.125, 0.25, 0.875, 0.75]
     """
     names = list(data.train.column_names)
     if not partners:

@@ -128,11 +128,14 @@ def test_crops_are_drawn_anew_each_epoch_and_again_after_a_resume(folders: dict[
     assert epoch_of(train_pairs(data, config, seed=0), 1) == second
     assert epoch_of(train_pairs(data, config, seed=1), 1)["crop"] != second["crop"]
     fingerprints = set()
-    for other_pairs in (pairs, train_pairs(data, config, 1), train_pairs(data, config, 0, partners=False)):
+    others = [
+        train_pairs(data, ImageNet9Config(**changed), 0) for changed in ({"smallest_crop": 0.5}, {"shared_crop": False})
+    ]
+    for other_pairs in (pairs, train_pairs(data, config, 1), train_pairs(data, config, 0, partners=False), *others):
         for epoch in (0, 1):
             other_pairs.set_epoch(epoch)
             fingerprints.add(other_pairs.pairs._fingerprint)
-    assert len(fingerprints) == 6, "what differs is not taken for the same"
+    assert len(fingerprints) == 10, "what differs is not taken for the same"
 
 
 def test_whole_pictures(folders: dict[str, Any]) -> None:
