@@ -70,6 +70,7 @@ def scene_backbone(scenes: SceneConfig, args: DAIRConfig) -> nn.Module:
     base_args = derive(
         args, method="erm", output_dir=f"{folder}_training", seed=BACKBONE_SEED, max_steps=-1, num_train_epochs=3,
         per_device_train_batch_size=50, learning_rate=4e-3, lr_scheduler_type="linear", warmup_steps=100,
+        weight_decay=0.0, max_grad_norm=1.0, gradient_accumulation_steps=1,
     )  # fmt: skip
 
     def make_trainer() -> DAIRTrainer:
@@ -152,7 +153,7 @@ def main() -> None:
         f"Answers under edited images, {data.name}",
         COLUMNS if data.familiar is not None else [c for c in COLUMNS if not c.key.startswith("familiar")],
         {"data": config, "scenes": scenes, "network": network, "model": model},
-        {"train": data.train._fingerprint, "test": data.test._fingerprint},
+        {name: getattr(data, name)._fingerprint for name in ("train", "train_edits", "test", "test_edits")},
         [f"Shares of all (question, edit) pairs; lambda {args.dair_lambda:g} ({args.lambda_unit})."],
     )
     if table:

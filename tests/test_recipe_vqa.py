@@ -159,7 +159,7 @@ def test_every_method_is_trained_and_listed(compared: dict[str, Path], kind: str
         assert record["config"]["scenes"]["edit"] == kind
         assert record["config"]["training"]["method"] == {"kl": "dair"}.get(method, method)
         assert record["config"]["network"]["saaa"] == json.loads(SIZES)
-        assert set(record["data"]) == {"train", "test"}
+        assert set(record["data"]) == {"train", "train_edits", "test", "test_edits"}
     # Nothing half-written is left beside the results.
     assert not list(folder.parent.rglob(".*"))
 
