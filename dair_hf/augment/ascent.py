@@ -62,9 +62,9 @@ def _climb(
         gradient = loss.gradient(point)
         if number == 0 and not bool(gradient.any()):
             raise loss.unmoved("it is 0 everywhere, in every row")
-        broken |= ~gradient.isfinite().all(entries)  # asked for once, after the last step: the device need not wait
-        gradient = unit_of(gradient, ball.dims)
+        broken |= ~gradient.sum(entries).isfinite()  # asked for once, after the last step: the device need not wait
         if attack.momentum:
+            gradient = unit_of(gradient, ball.dims)
             # The largest entry is 1 now, so that a sum below 1 is one of zeros.
             total = gradient.abs().sum(ball.dims, keepdim=True).clamp_min(1)
             velocity = gradient = attack.momentum * velocity + gradient / total

@@ -75,6 +75,17 @@ def test_momentum_takes_another_path() -> None:
     assert np.abs(path("l2", 0.3, 0.11, 7, 0.0) - path("l2", 0.3, 0.11, 7, 1.0)).max() > 1e-3
 
 
+@pytest.mark.parametrize("size", [1e-12, 1e12])
+@pytest.mark.parametrize("momentum", [0.0, 1.0])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_the_size_of_the_gradient_does_not_matter(norm: str, momentum: float, size: float) -> None:
+    def first(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return logits[:, 0]
+
+    attack = Attack(norm, 0.3, 0.11, 7, random_start=False, momentum=momentum, loss=first)
+    np.testing.assert_allclose(search(attack, lambda x: squares(x) * size), search(attack), atol=1e-9)
+
+
 # --- several starts -------------------------------------------------------------------------------------------------
 
 
