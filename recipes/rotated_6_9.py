@@ -8,7 +8,8 @@ What happens: sixes and nines upright, partners turned by 180 degrees with the o
 DAIR, DAIR-L1 and KL. Every model is tested on digits turned by an angle theta between 0 and 60 degrees,
 where a view of the training says little: accuracy and CM against theta, and against lambda at 45 degrees, come out as
 a table and two plots. Expect (the paper's curves): DA-ERM below ERM at every theta, KL sinking as lambda grows, DAIR-L1
-at chance for large lambda, DAIR above ERM at 45 degrees. Finished runs are kept as JSON and not repeated.
+at chance for large lambda, DAIR above ERM at 45 degrees. `--search_lambdas 0.3 1 3 10 30` chooses the lambda of DAIR on
+validation digits turned by 45 degrees first and tests the chosen one. Finished runs are kept as JSON and not repeated.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dair_hf.comparison import ComparisonConfig, Result, Run, compare, runs_of, 
 from dair_hf.files import read_json
 from dair_hf.plots import plot_curves
 from dair_hf.report import Column
+from dair_hf.search import LambdaSearch, SearchConfig, search_and_test
 from dair_hf.sweeps import sweep_series
 from dair_hf.tensor_pairs import tensor_fingerprint
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
@@ -78,21 +80,20 @@ def plot_thetas(folder: Path, runs: Sequence[Run]) -> None:
 
 
 def main() -> None:
-    """Train all runs that are not finished, print the table and draw the curves."""
-    data, comparison, args = parse_arguments([SixNineConfig, ComparisonConfig, DAIRConfig])
+    """Train all runs that are not finished and draw the curves; or search for lambda, where a grid is given."""
+    data, comparison, search, args = parse_arguments([SixNineConfig, ComparisonConfig, SearchConfig, DAIRConfig])
     mnist = {split: load_mnist(data.mnist, split) for split in ("train", "test")}
-    runs = list(runs_of(comparison, args))
-    table = compare(
-        runs,
-        lambda run: train_and_evaluate(run, mnist, data),
-        Path(args.output_dir),
-        "Rotated 6 and 9: accuracy by angle of the test digits",
-        COLUMNS,
-        {"data": data},
-        {split: tensor_fingerprint(*digits) for split, digits in mnist.items()},
-    )
-    if table:
-        plot_thetas(Path(args.output_dir), runs)
+    title, settings = "Rotated 6 and 9: accuracy by angle of the test digits", {"data": data}
+    files = {split: tensor_fingerprint(*digits) for split, digits in mnist.items()}
+    execute = partial(train_and_evaluate, mnist=mnist, data=data)
+    if search.lambdas:
+        keys = "accuracy_theta_45", "cm_theta_45"
+        trials = LambdaSearch(search, "dair", args, *keys, settings=settings, validation=files, title=title)
+        search_and_test(trials, lambda run, split: execute(run, split=split), files, comparison.seeds)
+    else:
+        runs = list(runs_of(comparison, args))
+        if compare(runs, execute, Path(args.output_dir), title, COLUMNS, settings, files):
+            plot_thetas(Path(args.output_dir), runs)
 
 
 if __name__ == "__main__":

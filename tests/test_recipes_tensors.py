@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 SETTINGS: dict[str, list[type]] = {
     "colored_mnist": [ColoredConfig, EnvironmentConfig, ComparisonConfig, SearchConfig, DAIRConfig],
     "rotated_mnist": [RotatedConfig, ComparisonConfig, SearchConfig, DAIRConfig],
-    "rotated_6_9": [SixNineConfig, ComparisonConfig, DAIRConfig],
+    "rotated_6_9": [SixNineConfig, ComparisonConfig, SearchConfig, DAIRConfig],
     "robust_regression": [RegressionConfig, RobustLossConfig, ComparisonConfig, SearchConfig, DAIRConfig],
 }
 CONFIGS = [
@@ -147,21 +147,22 @@ def test_clean_regression_has_no_partner(qsar: Path, tmp_path: Path) -> None:
     assert record(tmp_path, "erm_seed0")["metrics"]["pairs"] == 0
 
 
-@pytest.mark.parametrize("recipe", ["rotated_mnist", "colored_mnist", "robust_regression"])
+@pytest.mark.parametrize("recipe", ["rotated_6_9", "rotated_mnist", "colored_mnist", "robust_regression"])
 def test_lambda_is_chosen_on_validation_rows_and_tested_once(
     recipe: str, mnist: Path, qsar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if recipe == "robust_regression":
         config, options = recipe, ["--data_file", str(qsar), "--max_steps", "20", "--validation_share", "0.25"]
     else:
-        config, options = {"rotated_mnist": "rotated_mnist_weak", "colored_mnist": "colored_mnist_rnd"}[recipe], DIGITS
+        configs = {"rotated_mnist": "rotated_mnist_weak", "colored_mnist": "colored_mnist_rnd"}
+        config, options = configs.get(recipe, recipe), DIGITS
         options = [*options, "--mnist", str(mnist)]
         options += ["--test_source", "test"] if recipe == "colored_mnist" else []
     for _ in range(2):
         run(recipe, config, tmp_path, *options, "--search_lambdas", "0.1", "100", "--seeds", "0")
     choice = record(tmp_path / "search", "choice")
     key, sign = ("rmse", 1) if recipe == "robust_regression" else ("original_accuracy", -1)
-    key = "accuracy_c3" if recipe == "colored_mnist" else key
+    key = {"colored_mnist": "accuracy_c3", "rotated_6_9": "accuracy_theta_45"}.get(recipe, key)
     trials = {value: record(tmp_path / "search", f"dair_lambda{value:g}_seed0") for value in (0.1, 100.0)}
     best = min(trials, key=lambda value: (sign * trials[value]["metrics"][key], value))
     assert choice["dair_lambda"] == best

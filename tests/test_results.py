@@ -25,7 +25,7 @@ def claims_of(*prefixes: str) -> list[Claim]:
 
 def test_claims_of_each_section() -> None:
     counts = {section.title.split(".")[0]: len(section.claims) for section in SECTIONS}
-    assert counts == {"1": 12, "2": 50, "3": 21, "4": 24, "5": 54, "6": 48, "7": 43, "8": 32, "9": 27}
+    assert counts == {"1": 12, "2": 50, "3": 23, "4": 24, "5": 54, "6": 48, "7": 43, "8": 32, "9": 27}
 
 
 # The paper's tables, row by row, apart from claims.yaml. Deviations stand behind a "+-".
