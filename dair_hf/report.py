@@ -141,7 +141,10 @@ def plot_comparison(path: Path, title: str, records: Sequence[Mapping[str, Any]]
     from matplotlib.figure import Figure
 
     methods = list(dict.fromkeys(record["method"] for record in records))
-    figure = Figure(figsize=(2.2 + 1.5 * len(columns), 3.6), layout="constrained")
+    # A bar is as wide as its figure of two digits; the legend takes as many lines as it needs below that.
+    inches = 2.2 + max(1.5, 0.3 * len(methods)) * len(columns)
+    entries = max(1, min(len(methods), int(inches / 1.6)))
+    figure = Figure(figsize=(inches, 3.4 + 0.2 * math.ceil(len(methods) / entries)), layout="constrained")
     axes = figure.add_subplot()
     width = 0.8 / len(methods)
     for index, method in enumerate(methods):
@@ -159,7 +162,7 @@ def plot_comparison(path: Path, title: str, records: Sequence[Mapping[str, Any]]
     axes.set_ylim(0, 1.12)
     axes.set_title(title, fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(ncols=len(methods), fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.1))
+    axes.legend(ncols=entries, fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.1))
     with atomic_path(path) as scratch:
         FigureCanvasAgg(figure).print_png(scratch)
 

@@ -128,7 +128,7 @@ class InputLoss:
             DataError: The outputs do not depend on the input, the loss not on the outputs, or it is not one a row.
         """
         point = point.detach().requires_grad_()
-        logits = _logits_of(self.forward(point))
+        logits = logits_of(self.forward(point))
         top = self._widened(logits.detach()).requires_grad_()
         losses = self._losses(top)
         if not losses.requires_grad:
@@ -170,7 +170,7 @@ class InputLoss:
 
     def _logits_at(self, point: Tensor) -> Tensor:
         with torch.no_grad():
-            return self._widened(_logits_of(self.forward(point)))
+            return self._widened(logits_of(self.forward(point)))
 
     def _widened(self, logits: Tensor) -> Tensor:
         # Where the model is sure, 1 - p is less than float32 can hold beside 1. Sequences would take too much memory, a
@@ -197,7 +197,22 @@ class InputLoss:
         return losses
 
 
-def _logits_of(outputs: Any) -> Tensor:
+def logits_of(outputs: Any) -> Tensor:
+    """The logits of what a model returns.
+
+    Args:
+        outputs: A tensor, or what has `logits`, as attribute or by key.
+
+    Returns:
+        The logits.
+
+    Raises:
+        DataError: There are none.
+
+    Example:
+        >>> logits_of({"logits": torch.zeros(2)})
+        tensor([0., 0.])
+    """
     found = outputs
     if not isinstance(outputs, Tensor):
         found = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)

@@ -1,0 +1,141 @@
+"""Judging a classifier under attacks: against attacks and counts made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import ImageClassifierOutput
+
+from dair_hf import DataError
+from dair_hf.augment.attack import Attack
+from dair_hf.evaluation import correctness_metrics
+from dair_hf.tensor_pairs import TensorPairs
+from dair_hf.vision.robustness import AttackConfig, attacked, evaluate_attacks
+
+CONFIG = AttackConfig(epsilon=0.2, step_size=0.05, train_steps=3, test_steps=5)
+# Of two pixels the brighter one names the class: an L-inf attack of radius e turns what is less than 2 e apart.
+PIXELS = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.5, 0.45], [0.2, 0.9], [0.3, 0.6], [0.45, 0.4], [0.8, 0.3]])
+LABELS = torch.tensor([0, 0, 0, 1, 1, 1, 0])
+
+
+class Brighter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(3.0))
+
+    def forward(self, pixel_values: Tensor) -> ImageClassifierOutput:
+        return ImageClassifierOutput(logits=self.scale * pixel_values.flatten(1))
+
+
+def pairs_with(partners: Tensor | None) -> TensorPairs:
+    views = [{"pixel_values": PIXELS.view(-1, 1, 1, 2), "labels": LABELS}]
+    if partners is not None:
+        views.append({"pixel_values": partners, "labels": LABELS})
+    return TensorPairs(*views)
+
+
+def evaluate_pairs(pairs: TensorPairs, judge: Any, *, n_bootstrap: int, data_name: str) -> dict[str, Any]:
+    rows = torch.arange(len(pairs))
+    found = []
+    for augmented in (False, True):
+        view = pairs.view(rows, augmented)
+        logits: Sequence[Any] = list(Brighter()(view["pixel_values"]).logits.detach().numpy())
+        found.append(judge(logits, view["labels"].tolist()))
+    return correctness_metrics(*found, n_bootstrap=n_bootstrap)
+
+
+def test_accuracy_and_cm_by_hand() -> None:
+    metrics = evaluate_attacks(evaluate_pairs, Brighter(), pairs_with, CONFIG, n_bootstrap=0, progress=False)
+    # Right as they are: all but row 5. More than 0.4 apart, so right under attack: rows 0, 3 and 6.
+    assert metrics["rows"] == 7
+    assert metrics["accuracy"] == pytest.approx(6 / 7)
+    for name in ("fgsm", "pgd"):
+        assert metrics[f"accuracy_{name}"] == pytest.approx(3 / 7)
+        assert metrics[f"cm_{name}"] == pytest.approx(3 / 6)
+        assert (metrics[f"cm_numerator_{name}"], metrics["cm_denominator"]) == (3, 6)
+
+
+def test_intervals_where_they_are_asked_for() -> None:
+    metrics = evaluate_attacks(evaluate_pairs, Brighter(), pairs_with, CONFIG, n_bootstrap=50, progress=False)
+    assert metrics["accuracy_pgd_low"] <= metrics["accuracy_pgd"] <= metrics["accuracy_pgd_high"]
+    assert metrics["cm_pgd_low"] <= metrics["cm_pgd"] <= metrics["cm_pgd_high"]
+
+
+def test_no_attack_changes_nothing() -> None:
+    metrics = evaluate_attacks(
+        evaluate_pairs, Brighter(), pairs_with, AttackConfig(epsilon=0.0), n_bootstrap=0, progress=False
+    )
+    assert metrics["accuracy"] == metrics["accuracy_fgsm"] == metrics["accuracy_pgd"]
+    assert metrics["cm_pgd"] == 1.0
+
+
+def test_rows_keep_their_order_in_batches_of_any_size() -> None:
+    attack = Attack("linf", 0.2, 0.05, 5, random_start=False)
+    whole = attacked(Brighter(), pairs_with(None), attack)
+    for size in (1, 2, 3, 7):
+        assert torch.equal(attacked(Brighter(), pairs_with(None), attack, batch_size=size), whole)
+    moved = (whole.view(-1, 2) - PIXELS).numpy()
+    np.testing.assert_allclose(moved[0], [-0.2, 0.1 + 0.1], atol=1e-6)
+
+
+def test_random_starts_follow_the_seed() -> None:
+    attack = CONFIG.judging_attacks()["pgd"]
+    # One step that is shorter than the ball, so that the end tells of the start.
+    attack = Attack("linf", 0.2, 0.01, 1)
+    one, same, other = (attacked(Brighter(), pairs_with(None), attack, seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(one, same) and not torch.equal(one, other)
+
+
+def test_who_trains_with_what() -> None:
+    assert CONFIG.augmenter("erm") is None
+    assert CONFIG.training_attack("trades").loss == "kl"
+    assert CONFIG.training_attack("dair") == Attack("linf", 0.2, 0.05, 3)
+    assert AttackConfig().judging_attacks()["pgd"] == Attack("linf", 8 / 255, 2 / 255, 20)
+    assert AttackConfig().judging_attacks()["fgsm"] == Attack.fgsm(8 / 255)
+
+
+def test_autoattack_judges_the_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {}
+
+    def turn_some(
+        model: nn.Module, images: Tensor, labels: Tensor, epsilon: float, norm: str, **settings: Any
+    ) -> Tensor:
+        asked.update(settings, rows=len(images), labels=labels.tolist(), epsilon=epsilon, norm=norm)
+        images = images.clone()
+        images[1] = images[1].flip(-1)
+        return images
+
+    monkeypatch.setattr("dair_hf.vision.robustness.auto_attack", turn_some)
+    config = AttackConfig(epsilon=0.2, step_size=0.05, train_steps=3, test_steps=5, autoattack_rows=6)
+    model = Brighter().train()
+    metrics = evaluate_attacks(
+        evaluate_pairs, model, pairs_with, config, seed=3, batch_size=4, n_bootstrap=0, progress=False
+    )
+    assert asked == {
+        "rows": 6, "labels": LABELS[:6].tolist(), "epsilon": 0.2, "norm": "linf", "batch_size": 4, "seed": 3,
+    }  # fmt: skip
+    assert model.training
+    # Rows 1 (turned) and 5 (wrong as it is) of six are wrong.
+    assert (metrics["autoattack_rows"], metrics["accuracy_autoattack"]) == (6, pytest.approx(4 / 6))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epsilon": -0.1}, "epsilon=-0.1"),
+        ({"step_size": 0.0}, "step_size=0.0"),
+        ({"train_steps": 0}, "train_steps=0"),
+        ({"test_steps": 0}, "test_steps=0"),
+        ({"test_restarts": 0}, "test_restarts=0"),
+        ({"norm": "l1"}, "'l1' does not exist"),
+        ({"autoattack_rows": -1}, "autoattack_rows=-1"),
+    ],
+)
+def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        AttackConfig(**settings)
