@@ -87,7 +87,9 @@ def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
     if total["pairs"]:
         means["loss_augmented"] = total["augmented"] / total["pairs"]
         of_losses = args.regularizer in LOSS_REGULARIZERS
-        if args.uses_features or of_losses:
+        # PGD training runs no original that has a partner: there is nothing to compare with.
+        both_run = total["originals_run"] == total["rows"]
+        if both_run and (args.uses_features or of_losses):
             means["consistency"] = total["consistency"] / total["pairs"]
         if args.method == "dair" and of_losses:
             means["unlearned_share"] = total["unlearned"] / total["pairs"]

@@ -13,8 +13,15 @@ from typing import Any
 import pytest
 import torch
 
-from tests.fixtures import tiny
-from tests.fixtures.distributed_run import evaluate_case, leading_half, settings_of_cases, tensors_case, train_case
+from tests.fixtures import points, tiny
+from tests.fixtures.distributed_run import (
+    attack_case,
+    evaluate_case,
+    leading_half,
+    settings_of_cases,
+    tensors_case,
+    train_case,
+)
 
 # A busy machine may take minutes to start three interpreters.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -101,6 +108,22 @@ def test_tensors_on_two_processes_train_and_are_judged_as_on_one(
     same(alone["metrics"], first["metrics"])
     same(first["metrics"], second["metrics"])
     assert (alone["metrics"]["rows"], alone["metrics"]["pairs"]) == (11, 6)
+
+
+@pytest.mark.parametrize("method", ["dair", "augmented"])
+def test_an_attack_on_two_processes_finds_and_trains_what_it_does_on_one(
+    two_processes: list[dict[str, Any]], tmp_path: Path, method: str
+) -> None:
+    """Each rank attacks its own rows with its own copy of the model; whoever judges shares the batches out."""
+    alone = attack_case(tmp_path, processes=1, method=method)
+    first, second = (rank[f"attack-{method}"] for rank in two_processes)
+    for name in ("weights", "attacked"):
+        assert torch.equal(first[name], second[name])
+        torch.testing.assert_close(first[name], alone[name], rtol=0, atol=1e-6 if name == "attacked" else 1e-10)
+    x, _, _ = points.points(11)
+    moved = (alone["attacked"] - x).abs()
+    assert 0.1 < moved.max() <= 0.3 + 1e-6
+    assert (alone["weights"] - points.weights(points.trainer(tmp_path, points.pairs(11)))).abs().max() > 1e-3
 
 
 def same(left: dict[str, Any], right: dict[str, Any]) -> None:

@@ -112,3 +112,7 @@ def test_originals_that_were_not_run_have_no_mean_loss(tmp_path: Path) -> None:
     assert mean_terms(found, args)["loss_original"] == 9.0  # of the one that was run, and not 4.5
     none = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args, was_run=torch.zeros(2, dtype=torch.bool))
     assert "loss_original" not in mean_terms(none, args)
+    # A pair of which one view was run has no consistency; judged on both views it has.
+    assert "consistency" not in mean_terms(found, args) and "consistency" not in mean_terms(none, args)
+    both = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args)
+    assert mean_terms(both, args)["consistency"] == pytest.approx(batch.consistency.sum().item())
