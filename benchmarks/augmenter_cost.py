@@ -3,7 +3,7 @@
     python benchmarks/augmenter_cost.py [--steps 500] [--rounds 9]
 
 Ratio of medians from interleaved runs of the same steps: `hook`, DAIRTrainer whose augmenter returns copies of the
-originals against DAIRTrainer on pairs that hold these copies (64 pairs, the paper's CNN, noise for images). Both train on
+originals against DAIRTrainer on pairs that hold these copies (64 pairs, the paper's CNN, noise for images). Both see
 the same numbers, so any difference is the hook's. Two minutes on one core. Writes results/augmenter_cost.json.
 """
 

@@ -17,7 +17,6 @@ and not repeated.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,44 +29,13 @@ from dair_hf.comparison import ComparisonConfig, Result, Run, compare, runs_of, 
 from dair_hf.report import Column
 from dair_hf.sweeps import plot_sweep
 from dair_hf.tensor_pairs import tensor_fingerprint
-from dair_hf.vision.cifar10 import load_cifar10
-from dair_hf.vision.cifar10_pairs import Cifar10Config, evaluation_pairs, train_pairs
+from dair_hf.vision.adversarial_data import AdversarialDataConfig, load_pictures
+from dair_hf.vision.cifar10_pairs import evaluation_pairs, train_pairs
 from dair_hf.vision.labelled_images import LabelledImages
-from dair_hf.vision.mnist import load_mnist
 from dair_hf.vision.networks import NetworkConfig, make_network
 from dair_hf.vision.robustness import AttackConfig, evaluate_attacks
-from dair_hf.vision.settings import SPLITS, require_choice
 
 CLASSES = 10
-
-
-@dataclass
-class DataConfig(Cifar10Config):
-    """Which pictures, and which of them.
-
-    Raises:
-        DataError: As `Cifar10Config`, or an unknown split.
-    """
-
-    mnist: str | None = field(
-        default=None, metadata={"help": "Digits in place of CIFAR-10: a folder of MNIST, or its name on the Hub."}
-    )
-    evaluate_on: str = field(
-        default="test", metadata={"help": "test, or validation to choose settings with.", "choices": SPLITS}
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_choice("evaluate_on", self.evaluate_on, SPLITS)
-
-    def load(self) -> tuple[str, dict[str, LabelledImages]]:
-        """Name and files of the data."""
-        name, load, source = ("CIFAR-10", load_cifar10, self.cifar10)
-        if self.mnist is not None:
-            name, load, source = ("MNIST", load_mnist, self.mnist)
-        files = {split: load(source, split) for split in ("train", "test")}
-        # Grey images have no axis of channels.
-        return name, {split: LabelledImages(x if x.ndim == 4 else x[:, None], y) for split, (x, y) in files.items()}
 
 
 def columns_of(attacks: AttackConfig) -> list[Column]:
@@ -82,7 +50,11 @@ def columns_of(attacks: AttackConfig) -> list[Column]:
 
 
 def train_and_evaluate(
-    run: Run, files: Mapping[str, LabelledImages], data: DataConfig, network: NetworkConfig, attacks: AttackConfig
+    run: Run,
+    files: Mapping[str, LabelledImages],
+    data: AdversarialDataConfig,
+    network: NetworkConfig,
+    attacks: AttackConfig,
 ) -> Result:
     """One run from fresh weights."""
     set_seed(run.seed)
@@ -110,24 +82,23 @@ def train_and_evaluate(
 
 def main() -> None:
     """Train all runs that are not finished, print the table and draw the trade-off."""
-    types = [DataConfig, NetworkConfig, AttackConfig, ComparisonConfig, DAIRConfig]
+    types = [AdversarialDataConfig, NetworkConfig, AttackConfig, ComparisonConfig, DAIRConfig]
     data, network, attacks, comparison, args = parse_arguments(types)
-    name, files = data.load()
+    files = load_pictures(data)
     folder, runs = Path(args.output_dir), list(runs_of(comparison, args))
     table = compare(
         runs,
         partial(train_and_evaluate, files=files, data=data, network=network, attacks=attacks),
         folder,
-        f"Adversarial robustness, {name}",
+        f"Adversarial robustness, {data.name}",
         columns_of(attacks),
         {"data": data, "network": network, "attacks": attacks},
         {split: tensor_fingerprint(*images) for split, images in files.items()},
         [f"{attacks.norm} ball of radius {attacks.epsilon:.4g}; trained with {attacks.train_steps} steps of PGD."],
     )
     if table:
-        plot_sweep(
-            folder, runs, name, {"accuracy": "clean accuracy", "accuracy_pgd": "robust accuracy", "cm_pgd": "CM"}
-        )
+        shown = {"accuracy": "clean accuracy", "accuracy_pgd": "robust accuracy", "cm_pgd": "CM"}
+        plot_sweep(folder, runs, data.name, shown)
 
 
 if __name__ == "__main__":

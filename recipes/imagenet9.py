@@ -15,93 +15,27 @@ which nothing of the foreground is left. Finished runs are kept as JSON and not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.arguments import parse_arguments, run_recipe
-from dair_hf.comparison import ComparisonConfig, Result, Run, compare, fingerprint, runs_of, train_and_measure
+from dair_hf.comparison import ComparisonConfig, Result, Run, compare, runs_of, train_and_measure
 from dair_hf.files import write_json
 from dair_hf.report import Column
-from dair_hf.tensor_pairs import tensor_fingerprint
-from dair_hf.vision import backgrounds, imagenet9
+from dair_hf.vision.backgrounds import BackgroundsConfig
+from dair_hf.vision.challenge import Challenge, ChallengeConfig, load_challenge
+from dair_hf.vision.imagenet9 import ImageNet9Config
 from dair_hf.vision.networks import NetworkConfig, make_network
-from dair_hf.vision.pictures import PictureCollator
-from dair_hf.vision.settings import require_choice
 from dair_hf.vision.variants import CLASSES, VARIANTS, evaluate_variants
 
-SOURCES = ("drawn", "imagenet9")
 CHANNELS = 3
+PAIRED = [Column("background_gap", "gap"), Column("cm", "CM", ("cm_numerator", "cm_denominator"))]
 
 
-@dataclass
-class SourceConfig:
-    """Which pictures.
-
-    Raises:
-        DataError: An unknown source.
-    """
-
-    source: str = field(
-        default="drawn",
-        metadata={"help": "drawn: the stand-in; imagenet9: the folders of the public data.", "choices": SOURCES},
-    )
-
-    def __post_init__(self) -> None:
-        require_choice("source", self.source, SOURCES)
-
-
-class Data(NamedTuple):
-    """What a run trains and is judged on.
-
-    Attributes:
-        name: Of the data.
-        train: (seed, whether partners are wanted) -> training rows.
-        tests: Variant -> test rows.
-        collator: Makes batches of rows; None where the rows are tensors.
-        content: Name -> what identifies the rows.
-    """
-
-    name: str
-    train: Callable[[int, bool], Any]
-    tests: Mapping[str, Any]
-    collator: PictureCollator | None
-    content: dict[str, str]
-
-
-def drawn_data(config: backgrounds.BackgroundsConfig, split: str) -> Data:
-    """The stand-in."""
-    things = backgrounds.load_foregrounds(config)
-
-    def train(seed: int, partners: bool) -> Any:
-        pairs = backgrounds.train_pairs(things, config, seed)
-        return pairs if partners else pairs.originals()
-
-    content = {name: tensor_fingerprint(found.pictures) for name, found in things.items()}
-    return Data(
-        f"{config.foreground} on stripes", train, backgrounds.evaluation_sets(things, config, split), None, content
-    )
-
-
-def public_data(config: imagenet9.ImageNet9Config, folder: Path) -> Data:
-    """ImageNet-9; what it lacks is written to `missing.json`."""
-    data = imagenet9.load_imagenet9(config)
-    if data.missing:
-        write_json(folder / "missing.json", data.missing)
-    content = {name: fingerprint(rows["row_id"][:]) for name, rows in {"train": data.train, **data.tests}.items()}
-
-    def train(seed: int, partners: bool) -> Any:
-        return imagenet9.train_pairs(data, config, seed, partners)
-
-    return Data("ImageNet-9", train, data.tests, PictureCollator(config.input_size), content)
-
-
-def train_and_evaluate(run: Run, data: Data, network: NetworkConfig) -> Result:
+def train_and_evaluate(run: Run, data: Challenge, network: NetworkConfig) -> Result:
     """One run from the same weights as all others of its seed."""
     set_seed(run.seed)
     trainer = DAIRTrainer(
@@ -116,23 +50,18 @@ def train_and_evaluate(run: Run, data: Data, network: NetworkConfig) -> Result:
 
 def main() -> None:
     """Train all runs that are not finished and print the table."""
-    types = [
-        SourceConfig, backgrounds.BackgroundsConfig, imagenet9.ImageNet9Config, NetworkConfig, ComparisonConfig,
-        DAIRConfig,
-    ]  # fmt: skip
+    types = [ChallengeConfig, BackgroundsConfig, ImageNet9Config, NetworkConfig, ComparisonConfig, DAIRConfig]
     source, drawn, public, network, comparison, args = parse_arguments(types)
-    folder = Path(args.output_dir)
-    is_public = source.source == "imagenet9"
-    data = public_data(public, folder) if is_public else drawn_data(drawn, public.evaluate_on)
-    columns = [Column(f"accuracy_{variant}", shown.heading) for variant, shown in VARIANTS.items()]
+    data, folder = load_challenge(source, drawn, public), Path(args.output_dir)
+    if data.missing:
+        write_json(folder / "missing.json", data.missing)
     compare(
         list(runs_of(comparison, args)),
         partial(train_and_evaluate, data=data, network=network),
         folder,
         f"Background challenge, {data.name}",
-        [column for column in columns if column.key.removeprefix("accuracy_") in data.tests]
-        + [Column("background_gap", "gap"), Column("cm", "CM", ("cm_numerator", "cm_denominator"))],
-        {"source": source, "data": public if is_public else drawn, "network": network, "split": public.evaluate_on},
+        [Column(f"accuracy_{name}", shown.heading) for name, shown in VARIANTS.items() if name in data.tests] + PAIRED,
+        {"source": source, "data": data.config, "network": network, "split": public.evaluate_on},
         data.content,
         [f"Accuracy on each variant, {public.evaluate_on}; gap: M-Same minus M-Rand; CM: M-Rand given Original."],
     )
