@@ -69,7 +69,13 @@ def describe_objective(args: DAIRConfig) -> list[str]:
     return [*lines, f"normalization: `{args.normalization}`"]
 
 
-def write_model_card(path: Path, args: DAIRConfig, reports: Sequence[PairReport], objective: str | None = None) -> None:
+def write_model_card(
+    path: Path,
+    args: DAIRConfig,
+    reports: Sequence[PairReport],
+    objective: str | None = None,
+    augmenter: str | None = None,
+) -> None:
     """Add the paired training and its metrics to the model card at `path`, replacing what an earlier run added.
 
     Args:
@@ -77,6 +83,7 @@ def write_model_card(path: Path, args: DAIRConfig, reports: Sequence[PairReport]
         args: The run's configuration.
         reports: Results of `evaluate_pairs`.
         objective: What was trained in place of the objective of `args`.
+        augmenter: What made the partners while training; None: they stood in the data.
     """
     card = ModelCard.load(path, ignore_metadata_errors=False)
     # The Trainer's words for a model without a name.
@@ -86,7 +93,7 @@ def write_model_card(path: Path, args: DAIRConfig, reports: Sequence[PairReport]
     results = _eval_results(reports)
     if results:
         card.data.eval_results = results
-    card.text = "\n".join([body.rstrip(), "", SECTION, "", *_body(args, reports, objective), ""])
+    card.text = "\n".join([body.rstrip(), "", SECTION, "", *_body(args, reports, objective, augmenter), ""])
     with atomic_path(path) as scratch:
         card.save(scratch)
 
@@ -106,12 +113,13 @@ def _eval_results(reports: Sequence[PairReport]) -> list[EvalResult]:
     ]
 
 
-def _body(args: DAIRConfig, reports: Sequence[PairReport], objective: str | None) -> list[str]:
+def _body(args: DAIRConfig, reports: Sequence[PairReport], objective: str | None, augmenter: str | None) -> list[str]:
     lines = [
         f"Trained with [DAIR]({PAPER}), which asks that a sample and its augmented partner have the same loss.",
         "",
         *(f"- {line}" for line in describe_objective(args)),
         *([f"- objective in place of these: `{objective}`"] if objective else []),
+        *([f"- partners made while training by: `{augmenter}`"] if augmenter else []),
     ]
     for report in reports:
         metrics = report.metrics

@@ -410,4 +410,9 @@ class DAIRTrainer(PairLoading):
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
             path, reports = Path(self.args.output_dir) / "README.md", list(self.pair_reports.values())
-            write_model_card(path, self.args, reports, None if self.objective is None else repr(self.objective))
+            objective = None if self.objective is None else repr(self.objective)
+            # A function's repr would tell where in memory it was.
+            augmenter = getattr(
+                self.augmenter, "__qualname__", None if self.augmenter is None else repr(self.augmenter)
+            )
+            write_model_card(path, self.args, reports, objective, augmenter)

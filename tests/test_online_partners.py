@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from dair_hf import DAIRTrainer, DataError
+from dair_hf.augment.adversarial import AttackAugmenter
+from dair_hf.augment.attack import Attack
 from dair_hf.collator import add_partners
 from dair_hf.draws import generator_for
 from dair_hf.tensor_pairs import TensorPairs
@@ -157,3 +159,17 @@ def test_generators_are_told_apart_by_everything_they_are_for() -> None:
     assert len(set(first)) == 3
     same: Tensor = torch.rand(3, generator=generator_for("cpu", 0, "a", 1))
     np.testing.assert_allclose(same[0].item(), first[0])
+
+
+@pytest.mark.parametrize(
+    ("augmenter", "told"),
+    [
+        (shifted, "`shifted`"),
+        (AttackAugmenter(Attack(epsilon=0.25)), "AttackAugmenter(attack=Attack(norm='linf', epsilon=0.25"),
+    ],
+)
+def test_the_model_card_says_who_made_the_partners(tmp_path: Path, augmenter: Any, told: str) -> None:
+    made = trainer(tmp_path, augmenter)
+    made.create_model_card()
+    card = (tmp_path / "README.md").read_text()
+    assert f"- partners made while training by: {told}" in card.replace("by: `AttackAugmenter", "by: AttackAugmenter")
