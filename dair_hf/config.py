@@ -80,6 +80,13 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         default=False,
         metadata={"help": "Put rows whose longer view has a similar length into one batch; saves padding."},
     )
+    chunked_loss: bool = field(
+        default=False,
+        metadata={
+            "help": "Sequence losses from hidden states, some target tokens at a time, without the logits of the whole "
+            "batch: less memory, the output projection computed once more. Needs a regularizer of the losses.",
+        },
+    )
     lr_drop_epochs: list[float] | None = field(
         default=None,
         metadata={

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dair_hf.chunked_loss import ChunkedLoss
 from dair_hf.collator import LABELS, VIEW_MASK, flatten_views
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
@@ -60,12 +61,18 @@ class PairLoss:
         sample_loss: `(outputs, labels) -> [rows]`.
         decoder_inputs: What an encoder-decoder derives its decoder inputs from the labels with
             (`model.prepare_decoder_input_ids_from_labels`); None: the model needs none.
+        chunked: What runs and judges the model in place of `sample_loss`, without its logits; None: nothing does.
     """
 
     def __init__(
-        self, args: DAIRConfig, sample_loss: SampleLoss, decoder_inputs: Callable[..., Tensor] | None = None
+        self,
+        args: DAIRConfig,
+        sample_loss: SampleLoss,
+        decoder_inputs: Callable[..., Tensor] | None = None,
+        chunked: ChunkedLoss | None = None,
     ) -> None:
         self.args = args
+        self.chunked = chunked
         self.sample_loss = sample_loss
         self.decoder_inputs = decoder_inputs
         self.shifts_labels = bool(getattr(sample_loss, "shifts_labels", False))
@@ -170,10 +177,14 @@ class PairLoss:
             if self.decoder_inputs is not None and labels is not None and "decoder_input_ids" not in inputs:
                 # Shifted targets, not labels: the model would compute a mean loss from those that nobody wants.
                 inputs["decoder_input_ids"] = self.decoder_inputs(labels=labels)
-            outputs = model(**inputs)
             count = len(next(iter(inputs.values())))
+            if self.chunked is not None and labels is not None:
+                outputs, found = self.chunked(model, inputs, labels)
+            else:
+                outputs = model(**inputs)
+                found = self.sample_loss(outputs, labels)  # type: ignore[arg-type]
             forwards.append((outputs, labels))
-            losses.append(_checked(self.sample_loss(outputs, labels), count))  # type: ignore[arg-type]
+            losses.append(_checked(found, count))
             place[part] = torch.arange(start, start + count, device=mask.device)
             start += count
             if self.args.uses_features:

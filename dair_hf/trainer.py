@@ -16,6 +16,7 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 from transformers.utils import logging
 
 from dair_hf.batch_objectives import BatchObjective
+from dair_hf.chunked_loss import ChunkedLoss
 from dair_hf.collator import LABELS, ROW_ID, PairCollator
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError, NonFiniteLossError
@@ -126,7 +127,8 @@ class DAIRTrainer(PairLoading):
             self.args.dataloader_pin_memory = False  # there is nothing to pin memory for; torch would warn or refuse
         # `compute_loss` divides by the counts of the whole accumulation window itself.
         self.loss_is_scaled_for_ga = True
-        self.pair_loss = PairLoss(args, self.sample_loss, decoder_inputs_of(self.model))
+        chunked = ChunkedLoss(self.model, self.sample_loss is causal_nll) if args.chunked_loss else None
+        self.pair_loss = PairLoss(args, self.sample_loss, decoder_inputs_of(self.model), chunked)
         self._sums: Tensor | None = None
         self._said_dropout = False
         self._evaluated_rows: list[Tensor] = []
@@ -184,7 +186,8 @@ class DAIRTrainer(PairLoading):
         Args:
             model: The (wrapped) model.
             inputs: A batch of `PairCollator`, on the device.
-            return_outputs: Whether to return the model's outputs (rows in `[B, V]` order, existing views only).
+            return_outputs: Whether to return the model's outputs (rows in `[B, V]` order, existing views only; with
+                `chunked_loss` their logits are a stand-in).
             num_items_in_batch: `Counts` of the optimizer step; None: those of this batch.
 
         Returns:

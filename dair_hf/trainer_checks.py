@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from dair_hf.config import DAIRConfig
-from dair_hf.sample_losses import SAMPLE_LOSSES, SampleLoss, huber, squared_error
+from dair_hf.sample_losses import SAMPLE_LOSSES, SampleLoss, causal_nll, huber, seq2seq_nll, squared_error
 from dair_hf.sampling import EpochPairs
 from dair_hf.tensor_pairs import TensorPairs
 
@@ -80,6 +80,7 @@ def refuse_unsupported(
                     "whole batch; use one process, a larger per_device_train_batch_size, normalization='pair' and a "
                     "regularizer of the losses"
                 )
+    _refuse_unsupported_chunks(args, sample_loss, objective)
     for name in ("fsdp", "deepspeed"):
         if augmenter is not None and (value := getattr(args, name, None)):
             raise ValueError(
@@ -110,3 +111,18 @@ def refuse_unsupported(
         )
     if kwargs.get("compute_loss_func") is not None:
         raise ValueError("compute_loss_func reduces over the batch, which DAIR does itself; pass `sample_loss` instead")
+
+
+def _refuse_unsupported_chunks(args: DAIRConfig, sample_loss: SampleLoss, objective: Any) -> None:
+    if not args.chunked_loss:
+        return
+    name = getattr(sample_loss, "__name__", type(sample_loss).__name__)
+    for other, is_set in (
+        (f"sample_loss={name}, which is none of tokens,", sample_loss not in (seq2seq_nll, causal_nll)),
+        (f"regularizer={args.regularizer!r}, which compares logits,", args.uses_features),
+        ("an objective of the whole batch, which may ask for logits,", objective is not None),
+        (f"fsdp={args.fsdp!r}, which takes the projection apart between its uses,", bool(args.fsdp)),
+        (f"deepspeed={args.deepspeed!r}, which takes the projection apart between its uses,", bool(args.deepspeed)),
+    ):
+        if is_set:
+            raise ValueError(f"chunked_loss=True and {other} cannot hold together; set chunked_loss=False")
