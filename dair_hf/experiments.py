@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import shlex
 import shutil
@@ -92,10 +93,17 @@ def _experiment(entry: Any, path: Path) -> Experiment:
 
 
 def settings_of(experiment: Experiment) -> dict[str, Any]:
-    """What an experiment depends on: its command, and the content of the YAML files that it names."""
-    files = [part for part in experiment.command if part.endswith((".yaml", ".yml"))]
-    digests = {name: hashlib.sha256(Path(name).read_bytes()).hexdigest()[:16] for name in files if Path(name).is_file()}
-    return {"command": list(experiment.command), "configs": digests}
+    """What an experiment depends on: its command, and the settings, not the comments, of the YAML files it names."""
+    files = [Path(part) for part in experiment.command if part.endswith((".yaml", ".yml"))]
+    return {"command": list(experiment.command), "configs": {str(f): _digest(f) for f in files if f.is_file()}}
+
+
+def _digest(config: Path) -> str:
+    try:
+        settings = yaml.safe_load(config.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise DataError(f"{config}: not valid YAML ({str(error).splitlines()[0]})") from error
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def is_done(experiment: Experiment, results: Path) -> bool:

@@ -159,9 +159,19 @@ def test_done_is_as_long_as_command_and_configuration_stay(
     # How long it takes does not matter.
     assert is_done(EXPERIMENT._replace(runs=7, minutes=9.0), results)
     assert not is_done(EXPERIMENT._replace(command=(*EXPERIMENT.command, "--seeds", "1")), results)
+    # Nor does a comment, such as what came out.
+    Path("a.yaml").write_text("# Expect 3.\nseeds:\n- 0 # the first")
+    assert is_done(EXPERIMENT, results)
     Path("a.yaml").write_text("seeds: [0, 1]")
     assert not is_done(EXPERIMENT, results)
     assert settings_of(EXPERIMENT)["configs"].keys() == {"a.yaml"}
+
+
+def test_a_broken_configuration_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text("seeds: [0")
+    with pytest.raises(DataError, match="a.yaml: not valid YAML"):
+        settings_of(EXPERIMENT)
 
 
 def test_finished_runs_are_those_with_a_record(tmp_path: Path, output: Path) -> None:
