@@ -1,0 +1,67 @@
+"""The shipped launcher configurations: accelerate takes every key, and those for a CPU start what they say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
+from accelerate.utils import DistributedType
+
+from tests.fixtures import tiny
+
+FOLDER = Path(__file__).parents[1] / "recipes" / "accelerate_configs"
+CONFIGS = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
+# Name -> kind of engine, processes in all, machines.
+EXPECTED = {
+    "cpu": (DistributedType.NO, 1, 1),
+    "cpu_processes": (DistributedType.MULTI_GPU, 2, 1),
+    "gpu": (DistributedType.NO, 1, 1),
+    "ddp": (DistributedType.MULTI_GPU, 8, 1),
+    "fsdp2": (DistributedType.FSDP, 8, 1),
+    "zero2": (DistributedType.DEEPSPEED, 8, 1),
+    "zero3": (DistributedType.DEEPSPEED, 8, 1),
+    "two_nodes": (DistributedType.MULTI_GPU, 16, 2),
+}
+SAID = "import os; print('ranks', os.environ.get('WORLD_SIZE', '1'), os.environ.get('ACCELERATE_USE_CPU'))"
+
+
+def test_every_configuration_is_known() -> None:
+    assert set(CONFIGS) == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_accelerate_takes_it(name: str) -> None:
+    text = CONFIGS[name].read_text()
+    assert text.startswith("# ")
+    found = load_config_from_file(str(CONFIGS[name]))
+    assert isinstance(found, ClusterConfig)
+    assert (found.distributed_type, found.num_processes, found.num_machines) == EXPECTED[name]
+    unknown = set(yaml.safe_load(text)) - set(ClusterConfig.__dataclass_fields__)
+    assert not unknown
+    stage = re.search(r"zero_stage: (\d)", text)
+    assert (stage is not None) == name.startswith("zero") and (stage is None or stage[1] == name[-1])
+
+
+def test_fsdp_is_the_second_version() -> None:
+    assert load_config_from_file(str(CONFIGS["fsdp2"])).fsdp_config["fsdp_version"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "ranks"), [("cpu", 1), ("cpu_processes", 2)])
+def test_those_for_a_cpu_start(name: str, ranks: int, tmp_path: Path) -> None:
+    (tmp_path / "said.py").write_text(SAID)
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(CONFIGS[name])]
+    done = subprocess.run(
+        [*launch, "--main_process_port", "0", str(tmp_path / "said.py")],
+        env={**tiny.child_environment(), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert re.findall(r"ranks (\d+)", done.stdout) == [str(ranks)] * ranks
