@@ -123,7 +123,8 @@ class ChunkedLoss:
 
         def stand_in(hidden: Tensor) -> Tensor:
             seen.append(hidden)
-            return hidden.new_full((*hidden.shape[:-1], 1), PROBE)
+            found: Tensor = _StandIn.apply(hidden, *self.head.parameters())
+            return found
 
         bias = None if self.bias_owner is None else self.bias_owner._buffers[BIAS]
         self.head.forward = stand_in
@@ -146,6 +147,19 @@ class ChunkedLoss:
                 f"chunked_loss=True: {name} changes its logits after the output projection in a way that is not known "
                 f"here (1 became {[round(value, 6) for value in found.tolist()]}); set chunked_loss=False"
             )
+
+
+class _StandIn(torch.autograd.Function):
+    """One `PROBE` a position that leads back to all that the logits would: DDP looks there for what a step uses."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.inputs = 1 + len(parameters)
+        return hidden.new_full((*hidden.shape[:-1], 1), PROBE)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, ...]:
+        return (None,) * ctx.inputs
 
 
 def _soft_cap(model: nn.Module) -> float | None:
