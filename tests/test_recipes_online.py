@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,25 +20,13 @@ from dair_hf.vision.networks import NetworkConfig
 from dair_hf.vision.robustness import AttackConfig
 from dair_hf.vision.variants import VARIANTS
 from tests.fixtures.digits import noise_digits, write_parquet
+from tests.fixtures.recipe_runs import CONFIGS, assert_ends_with_one_line, run
 from tests.fixtures.variant_pictures import write_variants
 
-ROOT = Path(__file__).parent.parent
-CONFIGS = ROOT / "recipes" / "configs"
 SIZES = ["--network", "preact_resnet", "--hidden_sizes", "4", "8", "--depths", "1", "1"]
 DRAWN = ["--train_each", "8", "--validation_each", "4", "--test_each", "4", "--num_train_epochs", "1"]
 
 pytestmark = pytest.mark.slow
-
-
-def run(recipe: str, config: str, folder: Path, *options: str) -> None:
-    """Run a recipe in this process."""
-    path, before = ROOT / "recipes" / f"{recipe}.py", sys.argv
-    sys.argv = [str(path), "--config", str(CONFIGS / f"{config}.yaml"), "--output_dir", str(folder), *options]
-    sys.argv += ["--disable_tqdm", "true", "--use_cpu", "true"]
-    try:
-        runpy.run_path(str(path), run_name="__main__")
-    finally:
-        sys.argv = before
 
 
 def records(folder: Path) -> dict[str, dict[str, Any]]:
@@ -139,10 +125,7 @@ def test_the_public_folders(tmp_path: Path) -> None:
 def test_bad_input_ends_with_one_line(
     recipe: str, config: str, options: list[str], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run(recipe, config, tmp_path, *options)
-    assert str(ended.value).startswith("error: ") and message in str(ended.value)
-    assert "\n" not in str(ended.value)
+    assert_ends_with_one_line(recipe, config, tmp_path, options, message)
 
 
 ADVERSARIAL = [AdversarialDataConfig, NetworkConfig, AttackConfig, ComparisonConfig, DAIRConfig]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from dair_hf.vision.colored import ColoredConfig
 from dair_hf.vision.rotated import RotatedConfig
 from dair_hf.vision.six_nine import SixNineConfig
 from tests.fixtures.digits import noise_digits, write_parquet
+from tests.fixtures.recipe_runs import assert_ends_with_one_line, run
 
 ROOT = Path(__file__).parent.parent
 SETTINGS: dict[str, list[type]] = {
@@ -39,7 +38,6 @@ CONFIGS = [
     if f"recipes/{recipe}.py " in path.read_text()
 ]
 DIGITS = ["--train_rows", "60", "--validation_rows", "20", "--num_train_epochs", "2", "--lr_drop_epochs", "1"]
-QUIET = ["--disable_tqdm", "true", "--use_cpu", "true"]
 
 pytestmark = pytest.mark.slow
 
@@ -59,18 +57,6 @@ def qsar(tmp_path_factory: pytest.TempPathFactory) -> Path:
     targets = {"y" + name[1:]: values.sum(1, keepdims=True).astype(float) for name, values in rows.items()}
     scipy.io.savemat(path := tmp_path_factory.mktemp("qsar") / "qsar.mat", {**rows, **targets})
     return path
-
-
-def run(recipe: str, config: str, folder: Path, *options: str) -> None:
-    """Run a recipe in this process."""
-    path = ROOT / "recipes" / f"{recipe}.py"
-    before = sys.argv
-    argv = ["--config", str(ROOT / "recipes" / "configs" / f"{config}.yaml"), "--output_dir", str(folder), *options]
-    sys.argv = [str(path), *argv, *QUIET]
-    try:
-        runpy.run_path(str(path), run_name="__main__")
-    finally:
-        sys.argv = before
 
 
 def record(folder: Path, name: str) -> dict[str, Any]:
@@ -185,10 +171,7 @@ def test_lambda_is_chosen_on_validation_rows_and_tested_once(
 def test_bad_input_ends_with_one_line(
     recipe: str, config: str, options: list[str], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run(recipe, config, tmp_path, *options)
-    assert str(ended.value).startswith("error: ") and message in str(ended.value)
-    assert "\n" not in str(ended.value)
+    assert_ends_with_one_line(recipe, config, tmp_path, options, message)
 
 
 @pytest.mark.parametrize(("recipe", "path"), CONFIGS, ids=lambda value: getattr(value, "name", value))
