@@ -1,6 +1,6 @@
 """Adversarial robustness: the partner is the worst picture near the original that an attack finds (paper, section 7).
 
-Run (MNIST on a CPU, from a folder with its files or the Hub; three minutes a run on two cores):
+Run (MNIST on a CPU, from a folder with its files or the Hub; two minutes a run on two cores):
 
     accelerate launch recipes/cifar10_adversarial.py --config recipes/configs/mnist_adversarial.yaml
 
