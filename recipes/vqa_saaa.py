@@ -1,6 +1,6 @@
 """Visual question answering under edited images: remove what is asked about and the answer must change with it.
 
-Run (no data, no network, two cores, about ten minutes a seed; writes outputs/counting_scenes_cv):
+Run (no data, no network, two cores, about ten minutes; writes outputs/counting_scenes_cv):
 
     accelerate launch recipes/vqa_saaa.py --config recipes/configs/counting_scenes_cv.yaml
 
