@@ -188,6 +188,24 @@ def add_partners(
     return paired
 
 
+def filled_positions(batch: Mapping[str, Any], view_mask: Tensor) -> Tensor | None:
+    """Input tokens of views and the positions they are padded to, `[2]` int64; None without an attention mask.
+
+    Args:
+        batch: `{column: [B, V, ...]}`.
+        view_mask: Which views, `[B, V]` bool; as many or fewer than those of the batch.
+
+    Example:
+        >>> filled_positions({"attention_mask": torch.tensor([[[1, 1]], [[1, 0]]])}, torch.tensor([[True], [True]]))
+        tensor([3, 4])
+    """
+    mask = batch.get("attention_mask")
+    if not isinstance(mask, Tensor) or mask.ndim != 3:
+        return None
+    run = mask[:, : view_mask.shape[1]][view_mask]
+    return torch.stack([run.sum(), torch.as_tensor(run.numel(), device=run.device)])
+
+
 def flatten_views(batch: Mapping[str, Any], view_mask: Tensor) -> dict[str, Tensor]:
     """The views that exist, one row each: `{column: [N, ...]}` with `N = view_mask.sum()`, rows in `[B, V]` order.
 

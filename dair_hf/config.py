@@ -18,6 +18,7 @@ from dair_hf.objective import (
 )
 
 FORWARD_MODES = ("joint", "separate")
+DROPOUT_MODES = ("independent", "shared")
 
 
 @dataclass
@@ -76,15 +77,38 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             "choices": FORWARD_MODES,
         },
     )
+    pair_dropout: str = field(
+        default="independent",
+        metadata={
+            "help": "independent: the views of a pair draw different dropout masks, so that R is above 0 for equal "
+            "views; shared: the same masks, in one forward a view, so that R measures the change of the input alone.",
+            "choices": DROPOUT_MODES,
+        },
+    )
     pair_group_by_length: bool = field(
         default=False,
         metadata={"help": "Put rows whose longer view has a similar length into one batch; saves padding."},
+    )
+    max_tokens_per_batch: int | None = field(
+        default=None,
+        metadata={
+            "help": "Input tokens, padding and both views included, that a batch of a process may hold, >= 1; batches "
+            "are then made of rows of similar length, as many as fit, whatever per_device_train_batch_size says.",
+        },
     )
     chunked_loss: bool = field(
         default=False,
         metadata={
             "help": "Sequence losses from hidden states, some target tokens at a time, without the logits of the whole "
             "batch: less memory, the output projection computed once more. Needs a regularizer of the losses.",
+        },
+    )
+    gradient_cache: int | None = field(
+        default=None,
+        metadata={
+            "help": "Pairs, >= 1, whose activations are held at once; the gradient of the whole batch is put together "
+            "from such parts. Costs nothing for the objectives of this library's methods, which are sums over pairs, "
+            "and one more forward for an `objective` of a whole batch. None: the whole batch at once.",
         },
     )
     lr_drop_epochs: list[float] | None = field(
@@ -107,6 +131,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             ("regularizer", REGULARIZERS),
             ("normalization", NORMALIZATIONS),
             ("forward_mode", FORWARD_MODES),
+            ("pair_dropout", DROPOUT_MODES),
         ):
             value = getattr(self, name)
             if value not in choices:
@@ -116,6 +141,10 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not lowest <= value < math.inf:
                 bound = ">= 0" if lowest == 0 else "> 0"
                 raise ValueError(f"{name}={value!r} is out of range; it must be a finite number {bound}")
+        for name in ("gradient_cache", "max_tokens_per_batch"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name}={value!r} is out of range; it must be an integer >= 1, or None")
         if self.logging_nan_inf_filter:
             raise ValueError(
                 "logging_nan_inf_filter=True would hide a non-finite loss, which must stop training here; "
@@ -130,11 +159,17 @@ class DAIRConfig(Seq2SeqTrainingArguments):
                 "set it to 0 and pass your own smoothed `sample_loss` to DAIRTrainer"
             )
         self._check_method()
-        if self.pair_group_by_length and self.train_sampling_strategy != "random":
-            raise ValueError(
-                f"pair_group_by_length and train_sampling_strategy={self.train_sampling_strategy!r} would both order "
-                "the rows; leave train_sampling_strategy at 'random'"
+        orders = [
+            name
+            for name, is_set in (
+                ("pair_group_by_length", self.pair_group_by_length),
+                (f"max_tokens_per_batch={self.max_tokens_per_batch}", self.max_tokens_per_batch is not None),
+                (f"train_sampling_strategy={self.train_sampling_strategy!r}", self.train_sampling_strategy != "random"),
             )
+            if is_set
+        ]
+        if len(orders) > 1:
+            raise ValueError(f"{orders[0]} and {orders[1]} would both order the rows; leave one at its default")
 
     def _check_method(self) -> None:
         if self.method == "mart" and self.regularizer != "kl":
@@ -166,18 +201,28 @@ class DAIRConfig(Seq2SeqTrainingArguments):
 
     def _prepare_separate_forwards(self) -> None:
         """A rank whose batch has no partner runs one forward where others run two: none may wait for the others."""
-        if self.forward_mode != "separate":
+        asked = [
+            f"{name}={value!r}"
+            for name, value in (("forward_mode", self.forward_mode), ("pair_dropout", self.pair_dropout))
+            if value in ("separate", "shared")
+        ]
+        if not asked:
             return
+        if len(asked) == 2:
+            raise ValueError(
+                "forward_mode='separate' and pair_dropout='shared' cannot hold together: shared masks run the views "
+                "apart already, and rows without partner apart from both; leave forward_mode at 'joint'"
+            )
         for name in ("fsdp", "deepspeed"):
             if value := getattr(self, name, None):
                 raise ValueError(
-                    f"forward_mode='separate' and {name}={value!r} cannot hold together: sharded models need as many "
-                    "forwards on every rank; use forward_mode='joint'"
+                    f"{asked[0]} and {name}={value!r} cannot hold together: sharded models need as many forwards on "
+                    "every rank; use forward_mode='joint' and pair_dropout='independent'"
                 )
         if getattr(self, "ddp_broadcast_buffers", None):
             raise ValueError(
-                "forward_mode='separate' and ddp_broadcast_buffers=True cannot hold together: ranks without partners "
-                "run fewer forwards and would never answer; leave ddp_broadcast_buffers unset"
+                f"{asked[0]} and ddp_broadcast_buffers=True cannot hold together: ranks without partners run fewer "
+                "forwards and would never answer; leave ddp_broadcast_buffers unset"
             )
         self.ddp_broadcast_buffers = False
 

@@ -19,7 +19,7 @@ from dair_hf.errors import DataError
 from dair_hf.objective import Counts
 from dair_hf.pair_loss import PairLoss, view_mask
 from dair_hf.sample_losses import IGNORE_INDEX
-from dair_hf.sampling import EpochPairs, FilledStream, PairLengthSampler, view_lengths
+from dair_hf.sampling import EpochPairs, FilledStream, PairLengthSampler, TokenBatchSampler, view_counts, view_lengths
 from dair_hf.tensor_pairs import TensorPairs
 
 # (model, batch [B, V, ...] on its device, generator) -> the batch with partners, V = 2 (`collator.add_partners`).
@@ -37,7 +37,7 @@ class EpochCallback(TrainerCallback):
         # A resumed run stands inside its epoch: 2.37 belongs to epoch 2.
         epoch = math.floor((state.epoch or 0.0) + 1e-9)
         for part in (self.trainer.train_dataset, self.trainer.pair_sampler):
-            if isinstance(part, (EpochPairs, TensorPairs, PairLengthSampler)):
+            if isinstance(part, (EpochPairs, TensorPairs, PairLengthSampler, TokenBatchSampler)):
                 part.set_epoch(epoch)
 
 
@@ -48,13 +48,13 @@ class PairLoading(Seq2SeqTrainer):
         args: The run's configuration.
         pair_loss: Counts the targets of a batch.
         augmenter: Makes the partners of a batch while training; None: they are those of the data.
-        pair_sampler: The sampler of `pair_group_by_length`, once there is one.
+        pair_sampler: The sampler of `pair_group_by_length` or `max_tokens_per_batch`, once there is one.
     """
 
     args: DAIRConfig
     pair_loss: PairLoss
     augmenter: Augmenter | None = None
-    pair_sampler: PairLengthSampler | None = None
+    pair_sampler: PairLengthSampler | TokenBatchSampler | None = None
 
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
@@ -79,18 +79,24 @@ class PairLoading(Seq2SeqTrainer):
         return super()._get_dataloader(dataset, description, batch_size, *args, **kwargs)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        if not self.args.pair_group_by_length:
+        args, dataset = self.args, train_dataset if train_dataset is not None else self.train_dataset
+        if not args.pair_group_by_length and args.max_tokens_per_batch is None:
             return super()._get_train_sampler(train_dataset)
-        dataset = train_dataset if train_dataset is not None else self.train_dataset
         if not isinstance(dataset, (datasets.Dataset, EpochPairs)):
+            name = "pair_group_by_length" if args.pair_group_by_length else "max_tokens_per_batch"
             raise ValueError(
-                f"pair_group_by_length=True needs the length of every row, but train_dataset is a "
-                f"{type(dataset).__name__}; pass a datasets.Dataset or EpochPairs, or set it to False"
+                f"{name} needs the length of every row, but train_dataset is a {type(dataset).__name__}; "
+                "pass a datasets.Dataset or EpochPairs, or leave it at its default"
             )
-        seed = self.args.data_seed if self.args.data_seed is not None else self.args.seed
-        self.pair_sampler = PairLengthSampler(
-            view_lengths(dataset), self.args.train_batch_size * self.args.world_size, seed
-        )
+        seed = args.data_seed if args.data_seed is not None else args.seed
+        lengths = view_lengths(dataset)
+        if args.max_tokens_per_batch is None:
+            self.pair_sampler = PairLengthSampler(lengths, args.train_batch_size * args.world_size, seed)
+        else:
+            views = view_counts(dataset) if args.uses_partners else None
+            self.pair_sampler = TokenBatchSampler(
+                lengths, args.max_tokens_per_batch, views, args.world_size, args.process_index, seed
+            )
         return self.pair_sampler
 
     def get_batch_samples(

@@ -14,6 +14,15 @@ from dair_hf.collator import LABELS, VIEW_MASK, flatten_views
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
 from dair_hf.features import feature_consistency
+from dair_hf.forwards import (
+    Forward,
+    forward_a_view,
+    forwards_with_the_same_masks,
+    joint_forward,
+    lent_masks,
+    split_mask,
+    without_activations,
+)
 from dair_hf.objective import (
     LOSS_REGULARIZERS,
     Counts,
@@ -62,6 +71,8 @@ class PairLoss:
         decoder_inputs: What an encoder-decoder derives its decoder inputs from the labels with
             (`model.prepare_decoder_input_ids_from_labels`); None: the model needs none.
         chunked: What runs and judges the model in place of `sample_loss`, without its logits; None: nothing does.
+        pairs_at_once: Pairs whose activations are held at once while the model trains, those of the others being
+            computed once more going backward; None: all.
     """
 
     def __init__(
@@ -70,8 +81,10 @@ class PairLoss:
         sample_loss: SampleLoss,
         decoder_inputs: Callable[..., Tensor] | None = None,
         chunked: ChunkedLoss | None = None,
+        pairs_at_once: int | None = None,
     ) -> None:
         self.args = args
+        self.pairs_at_once = pairs_at_once
         self.chunked = chunked
         self.sample_loss = sample_loss
         self.decoder_inputs = decoder_inputs
@@ -171,21 +184,18 @@ class PairLoss:
         logits: list[Tensor] = []
         forwards: list[tuple[Any, Any]] = []
         outputs, start = None, 0
-        for part in self._forwards(mask):
-            inputs = flatten_views(batch, part)
+        for forward in self._forwards(mask, model.training):
+            inputs = flatten_views(batch, forward.views)
             labels = inputs.pop(LABELS, None)
             if self.decoder_inputs is not None and labels is not None and "decoder_input_ids" not in inputs:
                 # Shifted targets, not labels: the model would compute a mean loss from those that nobody wants.
                 inputs["decoder_input_ids"] = self.decoder_inputs(labels=labels)
             count = len(next(iter(inputs.values())))
-            if self.chunked is not None and labels is not None:
-                outputs, found = self.chunked(model, inputs, labels)
-            else:
-                outputs = model(**inputs)
-                found = self.sample_loss(outputs, labels)  # type: ignore[arg-type]
+            with lent_masks(mask.device, forward.lends_masks):
+                outputs, found = self._judge(model, inputs, labels)
             forwards.append((outputs, labels))
             losses.append(_checked(found, count))
-            place[part] = torch.arange(start, start + count, device=mask.device)
+            place[forward.views] = torch.arange(start, start + count, device=mask.device)
             start += count
             if self.args.uses_features:
                 logits.append(outputs.logits)
@@ -197,11 +207,27 @@ class PairLoss:
 
         return _Rows(joined, torch.cat(logits) if logits else None, place, outputs, losses_at)
 
-    def _forwards(self, mask: Tensor) -> list[Tensor]:
-        if self.args.forward_mode == "joint" or mask.shape[1] == 1:
-            return [mask]
-        columns = torch.eye(2, dtype=torch.bool, device=mask.device)
-        return [part for part in (mask & columns[0], mask & columns[1]) if part.any()]
+    def _judge(self, model: nn.Module, inputs: dict[str, Tensor], labels: Tensor | None) -> tuple[Any, Any]:
+        """Outputs and losses of the rows of one forward."""
+        if self.chunked is not None and labels is not None:
+            return self.chunked(model, inputs, labels)
+
+        def run() -> tuple[Tensor, ...]:
+            outputs = model(**inputs)
+            return outputs.logits, self.sample_loss(outputs, labels)  # type: ignore[arg-type]
+
+        if self.pairs_at_once is not None and model.training:
+            logits, losses = without_activations(run)
+            return SimpleNamespace(logits=logits), losses
+        outputs = model(**inputs)
+        return outputs, self.sample_loss(outputs, labels)  # type: ignore[arg-type]
+
+    def _forwards(self, mask: Tensor, training: bool) -> list[Forward]:
+        plan = forward_a_view if self.args.forward_mode == "separate" else joint_forward
+        if training and self.args.pair_dropout == "shared":
+            plan = forwards_with_the_same_masks
+        parts = split_mask(mask, self.pairs_at_once if training else None)
+        return [forward for part in parts for forward in plan(part)]
 
     def _loss_consistency(self, original: Tensor, augmented: Tensor, has_partner: Tensor) -> Tensor:
         args = self.args

@@ -9,6 +9,7 @@ import datasets
 import numpy as np
 import pyarrow.compute
 import torch
+from transformers.trainer_pt_utils import BatchRebalanceSampler
 
 from dair_hf.collator import AUGMENTED_PREFIX, FILLER
 from dair_hf.errors import DataError
@@ -141,6 +142,28 @@ def view_lengths(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids"
     return longest
 
 
+def view_counts(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids") -> np.ndarray:
+    """Number of views of every row: 2 where it has a partner.
+
+    Args:
+        pairs: Paired rows.
+        column: Name of a column of the original view.
+
+    Returns:
+        `[N]` int64.
+
+    Example:
+        >>> view_counts(datasets.Dataset.from_dict({"input_ids": [[1], [1]], "augmented_input_ids": [[2], None]}))
+        array([2, 1])
+    """
+    dataset = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
+    name = AUGMENTED_PREFIX + column
+    if name not in dataset.column_names:
+        return np.ones(len(dataset), dtype=np.int64)
+    table = dataset.select_columns([name]).with_format("arrow")[:]
+    return 1 + pyarrow.compute.is_valid(table[name]).to_numpy().astype(np.int64)
+
+
 class PairLengthSampler(torch.utils.data.Sampler[int]):
     """A new random order each epoch in which neighbours have similar lengths, so that batches carry little padding.
 
@@ -180,3 +203,87 @@ class PairLengthSampler(torch.utils.data.Sampler[int]):
         whole = len(order) // self.batch_size * self.batch_size
         batches = generator.permutation(order[:whole].reshape(-1, self.batch_size))
         yield from np.concatenate([batches.ravel(), order[whole:]]).tolist()
+
+
+class TokenBatchSampler(BatchRebalanceSampler):
+    """Batches of rows of similar length that hold at most so many tokens, padding and both views included.
+
+    A batch counts `views of its rows * longest view`. Rows are sorted by length and views, equal ones in a new random
+    order each epoch, and cut greedily; batches then come in random order. The sizes of the batches are the same in
+    every epoch, the order depends on `(seed, epoch)` only: the same after a resume. Ranks are given batches of
+    neighbouring lengths, and equally many: no row is left out or repeated.
+
+    It is a `BatchRebalanceSampler` only so that the Trainer knows it as one that makes the batches of its own rank.
+
+    Args:
+        lengths: Length of the longer view of every row, `[N]`, tokens.
+        max_tokens: Tokens of a batch.
+        views: Views of every row, `[N]`; None: one each.
+        ranks: Processes; each takes its own batches.
+        rank: This one.
+        seed: Seed of the order.
+
+    Raises:
+        DataError: A row that alone holds more tokens, or fewer rows than ranks.
+
+    Example:
+        >>> sorted(sorted(batch) for batch in TokenBatchSampler([1, 9, 1, 9, 1], max_tokens=18))
+        [[0, 2, 4], [1, 3]]
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int] | np.ndarray,
+        max_tokens: int,
+        views: Sequence[int] | np.ndarray | None = None,
+        ranks: int = 1,
+        rank: int = 0,
+        seed: int = 0,
+    ) -> None:
+        self.lengths = np.asarray(lengths)
+        self.views = np.ones_like(self.lengths) if views is None else np.asarray(views)
+        self.seed, self.epoch, self.ranks, self.rank = seed, 0, ranks, rank
+        tokens = self.lengths * self.views
+        if tokens.max(initial=0) > max_tokens:
+            raise DataError(
+                f"max_tokens_per_batch={max_tokens} is below the {tokens.max()} tokens of row {tokens.argmax()} alone; "
+                "raise it, or truncate the inputs"
+            )
+        if len(self.lengths) < ranks:
+            raise DataError(f"{len(self.lengths)} rows cannot be shared out over {ranks} processes; use fewer")
+        order = np.lexsort((-self.views, -self.lengths))
+        self.sizes = _batch_sizes(self.lengths[order], self.views[order], max_tokens, ranks)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Give the order of `epoch` from now on."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.sizes) // self.ranks
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = np.random.default_rng([self.seed, self.epoch])
+        order = generator.permutation(len(self.lengths))
+        order = order[np.lexsort((-self.views[order], -self.lengths[order]))]  # stable: equal ones stay shuffled
+        ends = np.cumsum(self.sizes)
+        for turn in generator.permutation(len(self)):
+            place = turn * self.ranks + self.rank
+            yield order[ends[place] - self.sizes[place] : ends[place]].tolist()
+
+
+def _batch_sizes(falling: np.ndarray, views: np.ndarray, max_tokens: int, ranks: int) -> np.ndarray:
+    """Rows of each batch for lengths in falling order; as many batches as make whole rounds of the ranks."""
+    until = np.cumsum(views)
+    sizes: list[int] = []
+    start = 0
+    while start < len(falling):
+        # The first row of a batch is its longest; an empty one counts as a token.
+        views_before = until[start] - views[start]
+        end = int(np.searchsorted(until, views_before + max_tokens // max(int(falling[start]), 1), side="right"))
+        sizes.append(end - start)
+        start = end
+    while len(sizes) % ranks:
+        largest = int(np.argmax(sizes))
+        half = sizes[largest] // 2
+        sizes[largest : largest + 1] = [sizes[largest] - half, half]
+    return np.array(sizes, dtype=np.int64)

@@ -22,10 +22,18 @@ class TermSums(NamedTuple):
     pairs: Tensor
     unlearned: Tensor
     rows_without_target: Tensor
+    tokens: Tensor
+    positions: Tensor
 
 
 def sum_terms(
-    terms: PairTerms, targets: Tensor, exists: Tensor, counts: Counts, args: DAIRConfig, was_run: Tensor | None = None
+    terms: PairTerms,
+    targets: Tensor,
+    exists: Tensor,
+    counts: Counts,
+    args: DAIRConfig,
+    was_run: Tensor | None = None,
+    filled: Tensor | None = None,
 ) -> Tensor:
     """Sums of one batch.
 
@@ -39,9 +47,10 @@ def sum_terms(
         counts: Denominators of the optimizer step the batch belongs to.
         args: The run's configuration.
         was_run: Which originals were run, `[B]` bool; None: all that exist.
+        filled: Input tokens that were run, and the positions they were padded to, `[2]`; None: not known.
 
     Returns:
-        `[8]` float64, the fields of `TermSums`.
+        `[10]` float64, the fields of `TermSums`.
     """
     unlearned = terms.has_partner.new_zeros(())
     if args.method == "dair" and args.regularizer in LOSS_REGULARIZERS:
@@ -59,6 +68,8 @@ def sum_terms(
         pairs=terms.has_partner.sum(),
         unlearned=unlearned,
         rows_without_target=(exists & (targets == 0)).sum(),
+        tokens=unlearned.new_zeros(()) if filled is None else filled[0],
+        positions=unlearned.new_zeros(()) if filled is None else filled[1],
     )
     return torch.stack([value.double() for value in sums])
 
@@ -67,13 +78,13 @@ def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
     """What is logged: means a row and a pair, shares, and the counts they rest on.
 
     Args:
-        sums: `[8]`, the fields of `TermSums`, over everything since the last log.
+        sums: `[10]`, the fields of `TermSums`, over everything since the last log.
         args: The run's configuration.
 
     Returns:
         `loss_original` (nats a row), `loss_augmented` and `consistency` (nats a pair), `partner_share` of the rows,
-        `unlearned_share` of the pairs, `rows`, `pairs`, `rows_without_target`. What has no pair, or is not defined for
-        the method, is left out.
+        `unlearned_share` of the pairs, `padding_share` of the input positions, `rows`, `pairs`, `rows_without_target`.
+        What has no pair, or is not defined for the method or the data, is left out.
     """
     total: dict[str, float] = dict(zip(TermSums._fields, sums.tolist(), strict=True))
     means: dict[str, float] = {
@@ -82,6 +93,8 @@ def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
         "pairs": int(total["pairs"]),
         "rows_without_target": int(total["rows_without_target"]),
     }
+    if total["positions"]:
+        means["padding_share"] = 1 - total["tokens"] / total["positions"]
     if total["originals_run"]:
         means = {"loss_original": total["original"] / total["originals_run"], **means}
     if total["pairs"]:

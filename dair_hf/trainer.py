@@ -17,10 +17,11 @@ from transformers.utils import logging
 
 from dair_hf.batch_objectives import BatchObjective
 from dair_hf.chunked_loss import ChunkedLoss
-from dair_hf.collator import LABELS, ROW_ID, PairCollator
+from dair_hf.collator import LABELS, ROW_ID, PairCollator, filled_positions
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.evaluation import NoPartner
+from dair_hf.forwards import split_pairs
 from dair_hf.model_card import PairReport, write_model_card
 from dair_hf.objective import Counts, PairTerms
 from dair_hf.pair_loading import Augmenter, EpochCallback, PairLoading
@@ -103,7 +104,7 @@ class DAIRTrainer(PairLoading):
         self.references = references
         self.objective = objective
         self.augmenter = augmenter
-        refuse_unsupported(args, kwargs, train_dataset, self.sample_loss, objective, augmenter)
+        refuse_unsupported(args, kwargs, train_dataset, self.sample_loss, objective, augmenter, model)
         if isinstance(train_dataset, TensorPairs) and not args.uses_partners:
             train_dataset = train_dataset.originals()
         sequences = self.sample_loss in (seq2seq_nll, causal_nll)
@@ -128,7 +129,9 @@ class DAIRTrainer(PairLoading):
         # `compute_loss` divides by the counts of the whole accumulation window itself.
         self.loss_is_scaled_for_ga = True
         chunked = ChunkedLoss(self.model, self.sample_loss is causal_nll) if args.chunked_loss else None
-        self.pair_loss = PairLoss(args, self.sample_loss, decoder_inputs_of(self.model), chunked)
+        # A sum over pairs is trained part by part; for anything else all losses are needed before the first gradient.
+        held = args.gradient_cache if objective is not None else None
+        self.pair_loss = PairLoss(args, self.sample_loss, decoder_inputs_of(self.model), chunked, held)
         self._sums: Tensor | None = None
         self._said_dropout = False
         self._evaluated_rows: list[Tensor] = []
@@ -139,12 +142,13 @@ class DAIRTrainer(PairLoading):
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As `Seq2SeqTrainer.train`; says once where dropout alone makes R positive."""
         rates = dropout_rates(self.model)
-        if rates and self.args.method == "dair" and not self._said_dropout:
+        independent = self.args.method == "dair" and self.args.pair_dropout == "independent"
+        if rates and independent and not self._said_dropout:
             self._said_dropout = True
             found = ", ".join(f"{name}={rate:g}" for name, rate in rates.items())
             logger.warning(
                 f"Dropout is on ({found}): the views of a pair draw different masks, so R is above 0 even for "
-                "identical views. Set it to 0 to compare the views alone."
+                "identical views. Set pair_dropout='shared' to compare the views alone."
             )
         return super().train(*args, **kwargs)
 
@@ -173,6 +177,19 @@ class DAIRTrainer(PairLoading):
             self.objective.load_state_dict(safetensors.torch.load_file(path))
 
     # ---- loss ----
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """As `Seq2SeqTrainer.training_step`; with `gradient_cache` part by part, each with the counts of the step."""
+        *others, last = split_pairs(inputs, self.args.gradient_cache if self.objective is None else None)
+        loss: Any = 0.0
+        state = self.accelerator.gradient_state
+        syncs = state.sync_gradients
+        for part in others:
+            state._set_sync_gradients(False)
+            with self.accelerator.no_sync(model):
+                loss += super().training_step(model, part, num_items_in_batch)
+        state._set_sync_gradients(syncs)
+        return loss + super().training_step(model, last, num_items_in_batch)
 
     def compute_loss(
         self,
@@ -226,7 +243,8 @@ class DAIRTrainer(PairLoading):
     def _add_to_log(self, found: PairOutputs, batch: Mapping[str, Any], counts: Counts) -> None:
         with torch.no_grad():
             exists, was_run = view_mask(batch)[:, 0], found.was_run[:, 0]
-            sums = sum_terms(found.terms, found.targets[:, 0], exists, counts, self.args, was_run)
+            filled = filled_positions(batch, found.was_run)
+            sums = sum_terms(found.terms, found.targets[:, 0], exists, counts, self.args, was_run, filled)
             self._sums = sums if self._sums is None else self._sums + sums
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

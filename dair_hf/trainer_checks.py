@@ -56,6 +56,7 @@ def refuse_unsupported(
     sample_loss: SampleLoss,
     objective: Any = None,
     augmenter: Any = None,
+    model: Any = None,
 ) -> None:
     """Refuse settings that cannot hold together with pairs; the message names both and the remedy.
 
@@ -81,6 +82,7 @@ def refuse_unsupported(
                     "regularizer of the losses"
                 )
     _refuse_unsupported_chunks(args, sample_loss, objective)
+    _refuse_unsupported_cache(args, model)
     for name in ("fsdp", "deepspeed"):
         if augmenter is not None and (value := getattr(args, name, None)):
             raise ValueError(
@@ -126,3 +128,17 @@ def _refuse_unsupported_chunks(args: DAIRConfig, sample_loss: SampleLoss, object
     ):
         if is_set:
             raise ValueError(f"chunked_loss=True and {other} cannot hold together; set chunked_loss=False")
+
+
+def _refuse_unsupported_cache(args: DAIRConfig, model: Any) -> None:
+    if args.gradient_cache is None:
+        return
+    remedy = "the same update comes from a smaller per_device_train_batch_size and gradient_accumulation_steps"
+    if value := args.deepspeed:
+        raise ValueError(f"gradient_cache={args.gradient_cache} and deepspeed={value!r} cannot hold together; {remedy}")
+    for path, module in model.named_modules() if isinstance(model, nn.Module) else ():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise ValueError(
+                f"gradient_cache={args.gradient_cache} and the batch norm {path!r} cannot hold together: its "
+                "statistics would be those of a part of the batch; set gradient_cache=None"
+            )

@@ -78,6 +78,18 @@ def test_the_unit_of_lambda_is_said(tmp_path: Path) -> None:
         ),
         ({"regularizer": "sqrt"}, "regularizer='sqrt' is unknown; use one of sq, l1, kl, js"),
         ({"normalization": "mean"}, "normalization='mean' is unknown; use one of pair, token"),
+        ({"pair_dropout": "same"}, "pair_dropout='same' is unknown; use one of independent, shared"),
+        ({"gradient_cache": 0}, "gradient_cache=0 is out of range; it must be an integer >= 1, or None"),
+        ({"gradient_cache": 2.0}, "gradient_cache=2.0 is out of range"),
+        ({"gradient_cache": True}, "gradient_cache=True is out of range"),
+        (
+            {"forward_mode": "separate", "pair_dropout": "shared"},
+            "forward_mode='separate' and pair_dropout='shared' cannot hold together.*leave forward_mode at 'joint'",
+        ),
+        (
+            {"pair_dropout": "shared", "ddp_broadcast_buffers": True},
+            "pair_dropout='shared' and ddp_broadcast_buffers=True cannot hold together",
+        ),
         ({"forward_mode": "both"}, "forward_mode='both' is unknown; use one of joint, separate"),
         ({"dair_lambda": -0.1}, "dair_lambda=-0.1 is out of range; it must be a finite number >= 0"),
         ({"dair_lambda": math.nan}, "dair_lambda=nan is out of range; it must be a finite number >= 0"),
@@ -100,6 +112,11 @@ def test_the_unit_of_lambda_is_said(tmp_path: Path) -> None:
             {"pair_group_by_length": True, "train_sampling_strategy": "sequential"},
             "pair_group_by_length and train_sampling_strategy='sequential' would both order the rows; leave",
         ),
+        (
+            {"pair_group_by_length": True, "max_tokens_per_batch": 100},
+            "pair_group_by_length and max_tokens_per_batch=100 would both order the rows; leave one",
+        ),
+        ({"max_tokens_per_batch": 0}, "max_tokens_per_batch=0 is out of range; it must be an integer >= 1, or None"),
     ],
 )
 def test_settings_that_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:

@@ -89,6 +89,16 @@ def test_two_processes_log_the_terms_of_one(two_processes: list[dict[str, Any]],
         assert two == pytest.approx(one, rel=1e-9)
 
 
+def test_batches_of_so_many_tokens_are_shared_out_whole(two_processes: list[dict[str, Any]]) -> None:
+    first, second = (rank["by-tokens"] for rank in two_processes)
+    assert tiny.distance(first["weights"], second["weights"]) == 0.0
+    assert first["rows"] == second["rows"]
+    assert sum(first["rows"]) == 2 * 23  # every row once an epoch, none repeated
+    assert first["sizes"] != second["sizes"]
+    assert len(first["sizes"]) == len(second["sizes"])
+    assert max(first["sizes"] + second["sizes"]) <= 60
+
+
 def test_separate_forwards_with_batch_norm_keep_weights_together_and_statistics_apart(
     two_processes: list[dict[str, Any]],
 ) -> None:

@@ -28,7 +28,7 @@ FLOORS = (
     {"modeling"},
     {"objective", "archives"},
     {"sample_losses", "theory"},
-    {"collator", "evaluation", "features", "chunked_loss", "prediction", "logistic_toy"},
+    {"collator", "evaluation", "features", "chunked_loss", "forwards", "prediction", "logistic_toy"},
     {"sampling", "tensor_pairs"},
     {"config"},
     {"pair_loss", "term_sums", "pair_views", "model_card", "trainer_checks"},

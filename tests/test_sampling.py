@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dair_hf import DataError, EpochPairs
-from dair_hf.sampling import MEGABATCH, PairLengthSampler, view_lengths
+from dair_hf.sampling import MEGABATCH, PairLengthSampler, TokenBatchSampler, view_counts, view_lengths
 
 
 def drawn(epoch: int) -> datasets.Dataset:
@@ -100,3 +100,62 @@ def test_the_sampler_saves_padding_and_leaves_the_ragged_batch_last() -> None:
 @pytest.mark.parametrize("rows", [0, 1, 5])
 def test_fewer_rows_than_one_batch(rows: int) -> None:
     assert sorted(PairLengthSampler([3] * rows, batch_size=8)) == list(range(rows))
+
+
+# ---- batches of so many tokens ----
+
+
+def test_view_counts_by_hand() -> None:
+    rows = {"input_ids": [[1], [], [2]], "augmented_input_ids": [None, [], [3, 4]]}
+    assert view_counts(datasets.Dataset.from_dict(rows)).tolist() == [1, 2, 2]
+    assert view_counts(datasets.Dataset.from_dict({"input_ids": [[1]]})).tolist() == [1]
+    nobody = datasets.Dataset.from_dict({"input_ids": [[1], [2]], "augmented_input_ids": [None, None]})
+    assert view_counts(nobody).tolist() == [1, 1]
+
+
+def test_token_batches_by_hand() -> None:
+    lengths, views = [5, 2, 5, 2, 3], [2, 1, 1, 2, 2]
+    sampler = TokenBatchSampler(lengths, max_tokens=15, views=views)
+    # Falling: 5 with 2 views, 5 with 1 (3 views of 5), then 3 with 2 and 2 with 2 and 2 with 1 (5 views of 3).
+    assert sampler.sizes.tolist() == [2, 3]
+    assert sorted(sorted(batch) for batch in sampler) == [[0, 2], [1, 3, 4]]
+    # With 14: 2 views of 5; 1 of 5 (3 would be 15); 4 of 3; the last one of 2.
+    assert TokenBatchSampler(lengths, max_tokens=14, views=views).sizes.tolist() == [1, 1, 2, 1]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("max_tokens", [80, 500, 10**6])
+def test_ranks_share_every_row_once_in_as_many_batches_each(ranks: int, max_tokens: int) -> None:
+    random = np.random.default_rng(0)
+    lengths, views = random.integers(0, 40, 203), random.integers(1, 3, 203)
+    samplers = [TokenBatchSampler(lengths, max_tokens, views, ranks, rank, seed=4) for rank in range(ranks)]
+    orders = []
+    for epoch in range(2):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        shares = [list(sampler) for sampler in samplers]
+        assert [len(share) for share in shares] == [len(sampler) for sampler in samplers]
+        assert len({len(share) for share in shares}) == 1
+        batches = [batch for share in shares for batch in share]
+        assert all(batches)
+        assert sorted(row for batch in batches for row in batch) == list(range(203))
+        for batch in batches:
+            assert views[batch].sum() * lengths[batch].max() <= max_tokens
+        orders.append(shares)
+        assert shares == [list(sampler) for sampler in samplers]
+    assert orders[0] != orders[1]
+
+
+def test_token_batches_hold_little_padding_and_fill_their_budget() -> None:
+    lengths = np.random.default_rng(1).integers(1, 200, 5000)
+    batches = list(TokenBatchSampler(lengths, max_tokens=4000))
+    padded = sum(len(batch) * lengths[batch].max() for batch in batches)
+    assert 1 - lengths.sum() / padded < 0.02
+    assert padded / len(batches) > 0.9 * 4000
+
+
+def test_a_row_above_the_budget_and_too_few_rows_are_refused() -> None:
+    with pytest.raises(DataError, match="max_tokens_per_batch=9 is below the 10 tokens of row 1 alone"):
+        TokenBatchSampler([9, 5], max_tokens=9, views=[1, 2])
+    with pytest.raises(DataError, match="1 rows cannot be shared out over 2 processes"):
+        TokenBatchSampler([1], max_tokens=9, ranks=2)

@@ -32,7 +32,7 @@ def sums(folder: Path, batch: PairTerms = BATCH, tokens: int = 24, **settings: A
 def test_sums_by_hand(tmp_path: Path) -> None:
     found = sums(tmp_path, dair_lambda=0.5)
     # c~ of (4, 1) is 1/2 + 1/2 (1 - 2) = 0, not below 0; of (9, 1) it is 1/2 + 1/2 (1 - 3) = -1/2.
-    assert found == pytest.approx(TermSums(15.0, 2.0, 1.0 + 4.0, 4, 4, 2, 1, 1))
+    assert found == pytest.approx(TermSums(15.0, 2.0, 1.0 + 4.0, 4, 4, 2, 1, 1, 0, 0))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_repeated_rows_are_not_counted(tmp_path: Path) -> None:
 
 
 def test_means_by_hand(tmp_path: Path) -> None:
-    total = torch.tensor([15.0, 2.0, 5.0, 4.0, 4.0, 2.0, 1.0, 1.0], dtype=torch.float64)
+    total = torch.tensor([15.0, 2.0, 5.0, 4.0, 4.0, 2.0, 1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
     assert mean_terms(total, config(tmp_path)) == {
         "loss_original": 15 / 4,
         "loss_augmented": 1.0,
@@ -76,8 +76,8 @@ def test_means_by_hand(tmp_path: Path) -> None:
 
 
 def test_means_of_added_sums_are_no_means_of_means(tmp_path: Path) -> None:
-    big = torch.tensor([30.0, 0.0, 0.0, 10.0, 10.0, 0.0, 0.0, 0.0], dtype=torch.float64)
-    small = torch.tensor([9.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    big = torch.tensor([30.0, 0.0, 0.0, 10.0, 10.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    small = torch.tensor([9.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     assert mean_terms(big + small, config(tmp_path))["loss_original"] == 39 / 11  # and not (3 + 9) / 2
 
 
@@ -91,16 +91,16 @@ def test_means_of_added_sums_are_no_means_of_means(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_defined_is_left_out(tmp_path: Path, settings: dict[str, Any], absent: set[str]) -> None:
-    total = torch.tensor([15.0, 2.0, 5.0, 4.0, 4.0, 2.0, 1.0, 1.0], dtype=torch.float64)
+    total = torch.tensor([15.0, 2.0, 5.0, 4.0, 4.0, 2.0, 1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
     everything = set(mean_terms(total, config(tmp_path)))
     assert everything - set(mean_terms(total, config(tmp_path, **settings))) == absent
 
 
 def test_without_pairs_nothing_of_pairs_is_reported_and_nothing_divides_by_zero(tmp_path: Path) -> None:
-    total = torch.tensor([3.0, 0.0, 0.0, 2.0, 2.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    total = torch.tensor([3.0, 0.0, 0.0, 2.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     found = mean_terms(total, config(tmp_path))
     assert found == {"loss_original": 1.5, "partner_share": 0.0, "rows": 2, "pairs": 0, "rows_without_target": 0}
-    nothing = mean_terms(torch.zeros(8, dtype=torch.float64), config(tmp_path))
+    nothing = mean_terms(torch.zeros(10, dtype=torch.float64), config(tmp_path))
     assert nothing == {"partner_share": 0.0, "rows": 0, "pairs": 0, "rows_without_target": 0}
 
 
@@ -116,3 +116,13 @@ def test_originals_that_were_not_run_have_no_mean_loss(tmp_path: Path) -> None:
     assert "consistency" not in mean_terms(found, args) and "consistency" not in mean_terms(none, args)
     both = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args)
     assert mean_terms(both, args)["consistency"] == pytest.approx(batch.consistency.sum().item())
+
+
+def test_the_padding_share_is_that_of_all_positions_together(tmp_path: Path) -> None:
+    args, counts = config(tmp_path), Counts(*torch.tensor([4, 2, 24]))
+    batches = [
+        sum_terms(BATCH, TARGETS, EXISTS, counts, args, filled=torch.tensor(filled)) for filled in ([30, 40], [10, 60])
+    ]
+    assert mean_terms(batches[0], args)["padding_share"] == 0.25
+    assert mean_terms(batches[0] + batches[1], args)["padding_share"] == pytest.approx(0.6)
+    assert "padding_share" not in mean_terms(sum_terms(BATCH, TARGETS, EXISTS, counts, args), args)

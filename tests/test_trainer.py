@@ -371,9 +371,30 @@ def test_bucketing_a_stream_is_refused(tmp_path: Path) -> None:
     rows = [dict(row) for row in tiny.pairs("gpt2", 4)]
     made = tiny.trainer(tmp_path, "gpt2", rows, pair_group_by_length=True)
     with pytest.raises(
-        ValueError, match="pair_group_by_length=True needs the length of every row, but train_dataset is a list"
+        ValueError, match="pair_group_by_length needs the length of every row, but train_dataset is a list"
     ):
         made.train()
+
+
+def test_batches_of_so_many_tokens_train_every_row_and_resume_bit_for_bit(tmp_path: Path) -> None:
+    data = tiny.pairs("gpt2", 23)
+    settings = {"max_tokens_per_batch": 40, "logging_strategy": "steps", "logging_steps": 1, "num_train_epochs": 2}
+    whole = tiny.trainer(tmp_path / "whole", "gpt2", data, save_strategy="steps", save_steps=4, **settings)
+    sizes: list[int] = []
+    whole.model.register_forward_pre_hook(
+        lambda _, __, inputs: sizes.append(inputs["input_ids"].numel()), with_kwargs=True
+    )
+    whole.train()
+    logs = [log for log in whole.state.log_history if "rows" in log]
+    assert sum(log["rows"] for log in logs) == 2 * 23
+    assert max(sizes) <= 40
+    assert all(0 <= log["padding_share"] < 1 for log in logs)
+    assert len({log["rows"] for log in logs}) > 1
+    checkpoint = tmp_path / "whole" / "checkpoint-4"
+    resumed = tiny.trainer(tmp_path / "resumed", "gpt2", data, **settings)
+    resumed.train(resume_from_checkpoint=str(checkpoint))
+    assert whole.state.global_step == resumed.state.global_step > 5
+    assert tiny.distance(tiny.weights(whole.model), tiny.weights(resumed.model)) == 0.0
 
 
 def test_evaluating_pairs_needs_a_notion_of_right_and_data(tmp_path: Path) -> None:

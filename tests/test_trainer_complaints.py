@@ -223,6 +223,7 @@ def test_dropout_makes_identical_views_differ_and_is_said_once(
     (message,) = [message for message in said if "Dropout is on" in message]
     assert name in message
     assert "R is above 0 even for identical views" in message
+    assert "Set pair_dropout='shared'" in message
 
 
 @pytest.mark.parametrize(("dropout", "method"), [(0.0, "dair"), (0.1, "da")])
