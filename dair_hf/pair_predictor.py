@@ -63,8 +63,10 @@ class PairPredictor:
         was_training = self.model.training
         self.model.eval()
         try:
+            # Generation takes as many steps as the longest answer of its batch: rows that end together go together.
+            kinds = [views.target_lengths(), views.lengths()] if self.generates else [views.lengths()]
             return predict_in_buckets(
-                views.lengths(),
+                np.stack(kinds, axis=1),
                 lambda items: predictor(views.features(items)),
                 self.accelerator,
                 self.args.eval_batch_size,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from dair_hf.collator import AUGMENTED_PREFIX, LABELS, ROW_ID, split_views
 from dair_hf.errors import DataError
 from dair_hf.evaluation import NoPartner, correctness_metrics, ratios_with_intervals
 from dair_hf.files import atomic_path
-from dair_hf.sampling import EpochPairs, view_lengths
+from dair_hf.sampling import EpochPairs, target_counts, view_lengths
 
 VARIANTS = ("original", "augmented")
 
@@ -101,13 +101,21 @@ class PairViews:
 
     def lengths(self) -> np.ndarray:
         """`[M]`, number of input tokens of each view; all 0 where the inputs are no token lists."""
-        if "input_ids" not in self.dataset.column_names:
+        return self._of_views("input_ids", view_lengths)
+
+    def target_lengths(self) -> np.ndarray:
+        """`[M]`, number of target tokens of each view; all 0 where there are no labels."""
+        return self._of_views(LABELS, target_counts)
+
+    def _of_views(self, column: str, measure: Callable[[datasets.Dataset, str], np.ndarray]) -> np.ndarray:
+        """What `measure` finds in a list column and its partner's, for each view."""
+        if column not in self.column_names:
             return np.zeros(len(self), dtype=np.int64)
-        both = [view_lengths(self.dataset.select_columns(["input_ids"]))]
+        both = [measure(self.dataset.select_columns([column]), column)]
         if self.has_partner.any():
-            name = AUGMENTED_PREFIX + "input_ids"
-            both.append(view_lengths(self.dataset.select_columns([name]), name))
-        return np.array([both[variant][row] for row, variant in zip(self.rows, self.variants, strict=True)])
+            name = AUGMENTED_PREFIX + column
+            both.append(measure(self.dataset.select_columns([name]), name))
+        return np.where(self.variants == 0, both[0][self.rows], both[-1][self.rows])
 
     def longest_target(self) -> int:
         """Length of the longest label list; 0 where there are no labels."""

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
+from numpy.typing import ArrayLike
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -16,10 +17,48 @@ from dair_hf.errors import DataError
 from dair_hf.sample_losses import IGNORE_INDEX
 
 Feature = dict[str, Any]
+MORE_ROWS = 4  # what a batch of short rows may hold beyond the batch size: what is kept of a row has its share too
+
+
+def buckets(lengths: ArrayLike, batch_size: int, ranks: int = 1) -> list[np.ndarray]:
+    """Items of similar length, for all ranks together, each bucket to be run in one batch a rank.
+
+    A bucket of the longest items holds `batch_size` items a rank. One of shorter items holds more, as long as no more
+    tokens come together than `batch_size` of the longest make, and at most `MORE_ROWS` times as many.
+
+    Args:
+        lengths: Tokens of every item, `[N]`, or `[N, K]` of K kinds, whose sum counts; items are sorted by the first
+            kind, then by the next: what costs most first.
+        batch_size: Items of a batch on each rank.
+        ranks: Processes.
+
+    Returns:
+        Item numbers, longest first (so that memory runs out at once or never).
+
+    Example:
+        >>> [bucket.tolist() for bucket in buckets([2, 8, 4, 2], batch_size=1)]
+        [[1], [2, 0], [3]]
+    """
+    kinds = np.asarray(lengths)
+    kinds = kinds[:, None] if kinds.ndim == 1 else kinds
+    order = np.lexsort(-kinds.T[::-1])
+    tokens = np.maximum(kinds.sum(1), 1)[order]
+    budget = batch_size * tokens.max(initial=1)
+    found, start, longest = [], 0, 0
+    for end in range(len(order) + 1):
+        # Shared out, each rank gets this many: the bucket and one item more.
+        share = -(-(end + 1 - start) // ranks)
+        longest = max(longest, tokens[end]) if end < len(order) else longest
+        if end == len(order) or share * longest > budget or share > MORE_ROWS * batch_size:
+            if end > start:
+                found.append(order[start:end])
+            if end < len(order):
+                start, longest = end, tokens[end]
+    return found
 
 
 def predict_in_buckets(
-    lengths: Sequence[int] | np.ndarray,
+    lengths: ArrayLike,
     run: Callable[[list[int]], Sequence[Any]],
     accelerator: Accelerator,
     batch_size: int,
@@ -28,14 +67,14 @@ def predict_in_buckets(
 ) -> list[Any]:
     """Predictions of all items, in their own order, computed in batches of similar length and shared out over ranks.
 
-    Items are sorted by length, longest first (so that memory runs out at once or never), and dealt to the ranks in
-    turn; every rank runs the same number of batches, so that sharded models stay in step.
+    The items of a bucket (`buckets`) are dealt to the ranks in turn; every rank runs the same number of batches, so
+    that sharded models stay in step.
 
     Args:
-        lengths: Length of every item, `[N]`.
+        lengths: Length of every item, `[N]` or `[N, K]`, as in `buckets`.
         run: Item numbers -> one prediction for each. Called on each rank with that rank's items.
         accelerator: Knows the ranks.
-        batch_size: Items a call on each rank.
+        batch_size: Items a call on each rank; more where they are short.
         description: Label of the progress bar, which the main process shows.
         show_progress: Whether to show it.
 
@@ -49,19 +88,16 @@ def predict_in_buckets(
         >>> predict_in_buckets([1, 3, 2], lambda items: [10 * i for i in items], Accelerator(), 2, show_progress=False)
         [0, 10, 20]
     """
-    order = np.argsort(-np.asarray(lengths), kind="stable")
     ranks, rank = accelerator.num_processes, accelerator.process_index
-    share = -(-len(order) // ranks)
-    mine = order[rank::ranks]
-    # A rank that got one item less repeats its last: sharded models need every rank at every forward.
-    spare = np.full(share - len(mine), mine[-1] if len(mine) else (order[-1] if len(order) else 0))
-    mine = np.concatenate([mine, spare]).astype(np.int64)
+    count = len(np.asarray(lengths))
     found: dict[int, Any] = {}
     with tqdm(
-        total=share, desc=description, unit="view", disable=not show_progress or not accelerator.is_main_process
+        total=count, desc=description, unit="view", disable=not show_progress or not accelerator.is_main_process
     ) as bar:
-        for start in range(0, share, batch_size):
-            items = mine[start : start + batch_size].tolist()
+        for bucket in buckets(lengths, batch_size, ranks):
+            share = -(-len(bucket) // ranks)
+            # A rank that would get one item less repeats one: sharded models need every rank at every forward.
+            items = np.resize(bucket, share * ranks)[rank::ranks].tolist()
             predictions = run(items)
             if len(predictions) != len(items):
                 raise DataError(
@@ -69,10 +105,10 @@ def predict_in_buckets(
                     "a prediction function returns one for each"
                 )
             found.update(zip(items, predictions, strict=True))
-            bar.update(len(items))
+            bar.update(len(bucket))
     for other in gather_object([found]):
         found.update(other)
-    return [found[item] for item in range(len(order))]
+    return [found[item] for item in range(count)]
 
 
 def prompt_of(feature: Mapping[str, Any]) -> Feature:

@@ -13,6 +13,7 @@ from transformers.trainer_pt_utils import BatchRebalanceSampler
 
 from dair_hf.collator import AUGMENTED_PREFIX, FILLER
 from dair_hf.errors import DataError
+from dair_hf.sample_losses import IGNORE_INDEX
 
 MEGABATCH = 50  # batches that are sorted together: long enough to save padding, short enough to stay random
 
@@ -162,6 +163,30 @@ def view_counts(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids")
         return np.ones(len(dataset), dtype=np.int64)
     table = dataset.select_columns([name]).with_format("arrow")[:]
     return 1 + pyarrow.compute.is_valid(table[name]).to_numpy().astype(np.int64)
+
+
+def target_counts(pairs: datasets.Dataset | EpochPairs, column: str = "labels") -> np.ndarray:
+    """Number of targets of every row: entries of a list column that are not -100.
+
+    Args:
+        pairs: Rows.
+        column: Name of the list column; 0 for a row where it is None.
+
+    Returns:
+        `[N]` int64.
+
+    Example:
+        >>> target_counts(datasets.Dataset.from_dict({"labels": [[-100, 5, 6], [7]]}))
+        array([2, 1])
+    """
+    dataset = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
+    table = dataset.select_columns([column]).with_format("arrow")[:]
+    lengths = pyarrow.compute.list_value_length(table[column]).fill_null(0).to_numpy()
+    is_target = pyarrow.compute.list_flatten(table[column]).to_numpy() != IGNORE_INDEX
+    until = np.concatenate([[0], np.cumsum(is_target)])
+    ends = np.cumsum(lengths)
+    counts: np.ndarray = until[ends] - until[ends - lengths]
+    return counts
 
 
 class PairLengthSampler(torch.utils.data.Sampler[int]):

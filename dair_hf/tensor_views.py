@@ -89,6 +89,10 @@ class TensorViews(PairViews):
         """`[M]` zeros: the rows of a tensor are of one length."""
         return np.zeros(len(self), dtype=np.int64)
 
+    def target_lengths(self) -> np.ndarray:
+        """`[M]` zeros: their label rows are of one length, too."""
+        return np.zeros(len(self), dtype=np.int64)
+
     def longest_target(self) -> int:
         """Length of the label rows; 0 where labels are no sequences."""
         labels = self._few(torch.zeros(1, dtype=torch.int64, device=self.pairs.device)).get(LABELS)

@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from transformers import DataCollatorForSeq2Seq
 
 from dair_hf import DataError
-from dair_hf.prediction import ViewPredictor, pad_left, predict_in_buckets, prompt_of, strip_generated
+from dair_hf.prediction import (
+    MORE_ROWS,
+    ViewPredictor,
+    buckets,
+    pad_left,
+    predict_in_buckets,
+    prompt_of,
+    strip_generated,
+)
 from tests.fixtures import tiny
 
 
@@ -29,9 +37,37 @@ def test_buckets_give_every_item_its_own_prediction(lengths: list[int], batch_si
 
     found = predict_in_buckets(lengths, run, Accelerator(cpu=True), batch_size, show_progress=False)
     assert found == [100 + item for item in range(len(lengths))]
-    assert all(len(batch) <= batch_size for batch in batches)
+    assert all(len(batch) <= MORE_ROWS * batch_size for batch in batches)
     seen = [lengths[item] for batch in batches for item in batch]
     assert seen == sorted(lengths, reverse=True)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("batch_size", [1, 5, 64])
+def test_buckets_hold_every_item_once_within_the_budget_of_the_longest(batch_size: int, ranks: int) -> None:
+    random = np.random.default_rng(2)
+    lengths = np.stack([random.integers(0, 30, 301), random.integers(0, 200, 301)], axis=1)
+    tokens = lengths.sum(1)
+    found = buckets(lengths, batch_size, ranks)
+    assert sorted(item for bucket in found for item in bucket) == list(range(301))
+    for bucket in found:
+        rows = -(-len(bucket) // ranks)
+        assert rows <= MORE_ROWS * batch_size
+        assert rows * tokens[bucket].max() <= batch_size * tokens.max() or rows == 1
+    firsts = np.concatenate(found)
+    assert (np.diff(lengths[firsts, 0]) <= 0).all()
+    same = np.diff(lengths[firsts, 0]) == 0
+    assert (np.diff(lengths[firsts, 1])[same] <= 0).all()
+    assert len(found) < -(-301 // (batch_size * ranks)) or batch_size == 64
+
+
+def test_buckets_by_hand() -> None:
+    # The longest makes a budget of 2 * 8 tokens: two of 8; then 4 of 4 and not the fifth; then the rest.
+    found = buckets([4, 8, 4, 8, 4, 4, 1, 4], batch_size=2)
+    assert [bucket.tolist() for bucket in found] == [[1, 3], [0, 2, 4, 5], [7, 6]]
+    assert [bucket.tolist() for bucket in buckets([0, 0, 0], batch_size=2)] == [[0, 1], [2]]
+    assert buckets([], batch_size=2) == []
+    assert [len(bucket) for bucket in buckets([1] * 20 + [1000], batch_size=2)] == [2, 8, 8, 3]
 
 
 def test_a_prediction_function_that_loses_one_is_refused() -> None:

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from dair_hf import DataError, EpochPairs
-from dair_hf.sampling import MEGABATCH, PairLengthSampler, TokenBatchSampler, view_counts, view_lengths
+from dair_hf.sampling import (
+    MEGABATCH,
+    PairLengthSampler,
+    TokenBatchSampler,
+    target_counts,
+    view_counts,
+    view_lengths,
+)
 
 
 def drawn(epoch: int) -> datasets.Dataset:
@@ -100,6 +107,14 @@ def test_the_sampler_saves_padding_and_leaves_the_ragged_batch_last() -> None:
 @pytest.mark.parametrize("rows", [0, 1, 5])
 def test_fewer_rows_than_one_batch(rows: int) -> None:
     assert sorted(PairLengthSampler([3] * rows, batch_size=8)) == list(range(rows))
+
+
+def test_target_counts_by_hand() -> None:
+    rows = {"labels": [[-100, -100, 3], [], None, [4, 5], [-100]], "kept": [True, True, True, True, False]}
+    data = datasets.Dataset.from_dict(rows)
+    assert target_counts(data).tolist() == [1, 0, 0, 2, 0]
+    assert target_counts(data.select([3, 0, 2])).tolist() == [2, 1, 0]
+    assert target_counts(data.select(range(1, 4))).tolist() == [0, 0, 2]
 
 
 # ---- batches of so many tokens ----
