@@ -2,9 +2,10 @@
 
 The logits of a batch, `[N, T, V]`, are often the largest tensor of a step, and a loss holds several of that size. Here
 the output projection is kept from running inside the model. The hidden states it would have seen are cut to those that
-have a target, and each chunk of them goes through projection and cross-entropy under activation checkpointing: its
-logits exist once in the forward pass and once, computed again, in the backward pass. Values and gradients are those of
-the full logits, up to the order of sums; the projection is computed once more than without.
+have a target, and each chunk of them goes through projection and cross-entropy by itself: its logits exist once in the
+forward pass and once, computed again, in the backward pass (`projection.projected_nll`; under activation checkpointing
+where the projection is more than a linear layer, such as one with adapters). Values and gradients are those of the full
+logits, up to the order of sums; the projection is computed once more than without.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from dair_hf.errors import DataError
+from dair_hf.projection import projected_nll
 from dair_hf.sample_losses import IGNORE_INDEX, full_precision
 
-LOGITS_AT_ONCE = 2**24  # entries of a chunk: 64 MiB in float32
+LOGITS_AT_ONCE = 2**23  # entries of a chunk: 32 MiB in float32
 BIAS = "final_logits_bias"  # what BART and its kin add to the logits, outside the projection
 SOFT_CAP = "final_logit_softcapping"
 PROBE = 1.0  # stands for every logit while the model runs; what the model makes of it tells what it does to logits
@@ -98,23 +100,31 @@ class ChunkedLoss:
         states, targets = hidden[valid], labels[valid]
         # A sum over nothing that still leads back to the model, for rows, and batches, without target.
         losses = full_precision(hidden[..., :0]).sum((1, 2))
-        for start in range(0, len(rows), self.tokens):
-            part = slice(start, start + self.tokens)
-            if torch.is_grad_enabled():
-                found = checkpoint(self._token_losses, states[part], targets[part], use_reentrant=False)
-            else:
-                found = self._token_losses(states[part], targets[part])
-            losses = losses.index_add(0, rows[part], found)
-        return outputs, losses
+        found = self._token_losses(states, targets)
+        return outputs, losses.index_add(0, rows, found)
 
     def _token_losses(self, states: Tensor, targets: Tensor) -> Tensor:
         """`-log p(target)` of hidden states `[M, d]`: `[M]`."""
-        logits = self.head(states)
-        if self.bias_owner is not None:
-            logits = logits + getattr(self.bias_owner, BIAS)[0].to(logits.dtype)
-        if self.soft_cap is not None:
-            logits = self.soft_cap * torch.tanh(logits / self.soft_cap)
-        return functional.cross_entropy(full_precision(logits), targets, reduction="none")
+        head: Any = self.head
+        added = None if self.bias_owner is None else getattr(self.bias_owner, BIAS)[0]
+        if type(head) is nn.Linear and not head._forward_hooks and not head._forward_pre_hooks:
+            bias = added if head.bias is None else head.bias if added is None else head.bias + added
+            return projected_nll(states, head.weight, bias, targets, self.tokens, self.soft_cap)
+
+        def judge(part: slice) -> Tensor:
+            logits = head(states[part])
+            logits = logits if added is None else logits + added.to(logits.dtype)
+            if self.soft_cap is not None:
+                logits = self.soft_cap * torch.tanh(logits / self.soft_cap)
+            return functional.cross_entropy(full_precision(logits), targets[part], reduction="none")
+
+        starts = range(0, len(states), self.tokens)
+        parts = [slice(start, start + self.tokens) for start in starts]
+        if torch.is_grad_enabled():
+            found = [checkpoint(judge, part, use_reentrant=False) for part in parts]
+        else:
+            found = [judge(part) for part in parts]
+        return torch.cat(found) if found else full_precision(states[:, :0]).sum(1)
 
     @contextlib.contextmanager
     def _without_head(self) -> Iterator[list[Tensor]]:

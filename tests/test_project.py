@@ -28,6 +28,7 @@ FLOORS = (
     {"modeling"},
     {"objective", "archives"},
     {"sample_losses", "theory"},
+    {"projection"},
     {"collator", "evaluation", "features", "chunked_loss", "forwards", "prediction", "logistic_toy"},
     {"sampling", "tensor_pairs"},
     {"config"},
