@@ -15,7 +15,7 @@ STAMP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo results test lint format clean
+.PHONY: help install demo results bench test lint format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,15 @@ demo: $(STAMP) ## Train and compare the methods on generated dialogues; writes o
 
 results: $(STAMP) ## Run what results/experiments.yaml holds and is not done (DATA=folder); write results/RESULTS.md
 	$(OFFLINE) $(BIN)/python recipes/results.py --data "$(DATA)"
+
+# Timed one after the other; each says in its first lines how long it takes. About two hours on two cores.
+bench: $(STAMP) ## Measure all of results/PERFORMANCE.md (DATA=folder); about two hours
+	for command in "pair_cost --data_dir $(DATA)/multiwoz21" "batching --data_dir $(DATA)/multiwoz21" \
+	  "generation --data_dir $(DATA)/multiwoz21" chunked_loss gradient_cache processes long_run \
+	  "image_step --mnist $(DATA)/mnist" augmenter_cost performance; do \
+	  set -- $$command; script=$$1; shift; \
+	  $(OFFLINE) $(BIN)/python benchmarks/$$script.py "$$@" || exit 1; \
+	done
 
 test: $(STAMP) ## Run the test suite (PYTEST_ARGS="-k hub" for a part of it)
 	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -4,7 +4,8 @@
 
 Ratio of medians from interleaved runs of the same steps: `hook`, DAIRTrainer whose augmenter returns copies of the
 originals against DAIRTrainer on pairs that hold these copies (64 pairs, the paper's CNN, noise for images). Both see
-the same numbers, so any difference is the hook's. Two minutes on one core. Writes results/augmenter_cost.json.
+the same numbers, so any difference is the hook's. Two minutes on one core. Writes
+results/benchmarks/augmenter_cost.json.
 """
 
 from __future__ import annotations
@@ -12,25 +13,20 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import rich
 import torch
-from rich.table import Table
+from outcome import conclude, measured
 from timing import interleaved, ratio
 from torch import nn
 from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.collator import add_partners
-from dair_hf.files import write_json
-from dair_hf.report import run_record
 from dair_hf.tensor_pairs import TensorPairs, tensor_fingerprint
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 
 BATCH, ROWS = 64, 6400
-TARGETS = {"hook": 1.05}
 
 
 def copied(model: nn.Module, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Any]:
@@ -63,7 +59,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--output", type=Path, default=Path("results/augmenter_cost.json"))
     options = parser.parse_args()
     drawn = torch.Generator().manual_seed(0)
     view = {
@@ -80,17 +75,13 @@ def main() -> None:
         },
         options.rounds,
     )
-    found = {"hook": ratio(seconds, "augmenter", "pairs held")}
-    table = Table("ratio", "of medians", "quartiles", "target")
-    for name, values in found.items():
-        quartiles = f"{values['quartile_low']:.3f} to {values['quartile_high']:.3f}"
-        table.add_row(name, f"{values['ratio']:.3f}", quartiles, f"at most {TARGETS[name]:.2f}")
-    rich.print(table)
-    settings = {"steps": options.steps, "rounds": options.rounds, "targets": TARGETS}
-    total = {name: sum(values) for name, values in seconds.items()}
-    content = {"train": tensor_fingerprint(*view.values())}
-    write_json(
-        options.output, run_record("augmenter_cost", "benchmark", 0, settings, {"ratios": found}, total, content, "")
+    conclude(
+        "augmenter_cost",
+        "Partners made by a hook against the same partners held",
+        [measured("hook", ratio(seconds, "augmenter", "pairs held"), target=1.05)],
+        {"steps": options.steps, "rounds": options.rounds},
+        seconds,
+        {"train": tensor_fingerprint(*view.values())},
     )
 
 

@@ -9,7 +9,7 @@ Ratios of medians from interleaved runs of the same steps (64 pairs, the paper's
   `__getitem__`, as the authors' released code does.
 
 Then a profile of the trainer's steps: milliseconds of data, forward and loss, backward, optimizer, and all the rest.
-About five minutes on one core. Writes results/image_step.json.
+About five minutes on one core. Writes results/benchmarks/image_step.json.
 """
 
 from __future__ import annotations
@@ -20,20 +20,16 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import rich
 import torch
+from outcome import Measure, conclude, measured
 from PIL import Image
-from rich.table import Table
 from timing import interleaved, ratio
 from torch.utils.data import DataLoader
 from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer, DataError
-from dair_hf.files import write_json
-from dair_hf.report import run_record
 from dair_hf.tensor_pairs import TensorPairs, tensor_fingerprint
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 from dair_hf.vision.mnist import Digits, load_mnist
@@ -42,7 +38,6 @@ from dair_hf.vision.rotated import RotatedConfig, RotatedView, draw_angles, trai
 BATCH = 64
 LAMBDA = 10.0
 RATE = 0.005
-TARGETS = {"trainer": 1.2}
 
 
 class RotatedImages(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
@@ -150,7 +145,6 @@ def main() -> None:
     parser.add_argument("--mnist", required=True, help="folder with MNIST, or a name on the Hub")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", type=Path, default=Path("results/image_step.json"))
     options = parser.parse_args()
     digits = load_mnist(options.mnist, "train")
     pairs = train_pairs({"train": digits}, RotatedConfig(), seed=0)
@@ -166,32 +160,18 @@ def main() -> None:
         },
         options.rounds,
     )
-    found = {
-        "trainer": ratio(seconds, "DAIRTrainer", "plain loop"),
-        "image by image": ratio(seconds, "DAIRTrainer", "plain loop, image by image"),
-    }
     parts = profile(trainer(pairs, options.steps), options.steps)
-    table = Table("ratio", "of medians", "quartiles", "target")
-    for name, values in found.items():
-        target = f"at most {TARGETS[name]:.2f}" if name in TARGETS else ""
-        quartiles = f"{values['quartile_low']:.3f} to {values['quartile_high']:.3f}"
-        table.add_row(name, f"{values['ratio']:.3f}", quartiles, target)
-    steps = Table("part of a step", "ms")
-    for part, milliseconds in parts.items():
-        steps.add_row(part, f"{milliseconds:.2f}")
-    rich.print(table, steps)
-    write_json(
-        options.output,
-        run_record(
-            "image_step",
-            "benchmark",
-            0,
-            {"steps": options.steps, "rounds": options.rounds, "targets": TARGETS},
-            {"ratios": found, "milliseconds_of_a_step": parts},
-            {name: sum(values) for name, values in seconds.items()},
-            {"train": tensor_fingerprint(*digits)},
-            "",
-        ),
+    conclude(
+        "image_step",
+        f"DAIRTrainer on Rotated MNIST, {BATCH} pairs a step",
+        [
+            measured("trainer", ratio(seconds, "DAIRTrainer", "plain loop"), target=1.2),
+            measured("image by image", ratio(seconds, "DAIRTrainer", "plain loop, image by image"), target=1.0),
+            *(Measure(f"ms of a step: {part}", milliseconds) for part, milliseconds in parts.items()),
+        ],
+        {"steps": options.steps, "rounds": options.rounds},
+        seconds,
+        {"train": tensor_fingerprint(*digits)},
     )
 
 

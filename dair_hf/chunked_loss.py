@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from dair_hf.errors import DataError
+from dair_hf.packing import unpack
 from dair_hf.projection import projected_nll
 from dair_hf.sample_losses import IGNORE_INDEX, full_precision
 
-LOGITS_AT_ONCE = 2**23  # entries of a chunk: 32 MiB in float32
+LOGITS_AT_ONCE = 2**24  # entries of a chunk: 64 MiB in float32
 BIAS = "final_logits_bias"  # what BART and its kin add to the logits, outside the projection
 SOFT_CAP = "final_logit_softcapping"
 PROBE = 1.0  # stands for every logit while the model runs; what the model makes of it tells what it does to logits
@@ -69,13 +70,16 @@ class ChunkedLoss:
             (part for part in model.modules() if isinstance(getattr(part, BIAS, None), Tensor)), None
         )
 
-    def __call__(self, model: nn.Module, inputs: Mapping[str, Any], labels: Tensor) -> tuple[Any, Tensor]:
+    def __call__(
+        self, model: nn.Module, inputs: Mapping[str, Any], labels: Tensor, packed: Tensor | None = None
+    ) -> tuple[Any, Tensor]:
         """Run the model and judge it.
 
         Args:
             model: The model, in whatever an engine wrapped it.
             inputs: Its inputs, without labels.
             labels: `[N, T]` token ids, -100 where there is no target.
+            packed: Where the tokens of packed inputs stood, `[N, T]` bool (`packing.pack`); None: they are not packed.
 
         Returns:
             Its outputs, whose `logits` are a stand-in `[N, T, 1]`, and the losses `[N]`, nats per sequence; 0,
@@ -92,7 +96,7 @@ class ChunkedLoss:
                 "where once is expected; set chunked_loss=False"
             )
         self._check_probe(outputs.logits, type(model).__name__)
-        hidden = seen[0]
+        hidden = seen[0] if packed is None else unpack(seen[0], packed)
         if self.shifts_labels:
             hidden, labels = hidden[:, :-1], labels[:, 1:]
         valid = labels != IGNORE_INDEX

@@ -96,6 +96,13 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             "are then made of rows of similar length, as many as fit, whatever per_device_train_batch_size says.",
         },
     )
+    pair_packing: bool = field(
+        default=False,
+        metadata={
+            "help": "Run the views of a batch behind one another in one row without padding. Decoder-only models on a "
+            "GPU with attn_implementation flash_attention_2, flash_attention_3 or flex_attention.",
+        },
+    )
     chunked_loss: bool = field(
         default=False,
         metadata={

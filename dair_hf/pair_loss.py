@@ -32,6 +32,7 @@ from dair_hf.objective import (
     normalized_objective,
     squared_root_consistency,
 )
+from dair_hf.packing import pack, unpack
 from dair_hf.sample_losses import IGNORE_INDEX, SampleLoss, full_precision
 
 
@@ -209,18 +210,27 @@ class PairLoss:
 
     def _judge(self, model: nn.Module, inputs: dict[str, Tensor], labels: Tensor | None) -> tuple[Any, Any]:
         """Outputs and losses of the rows of one forward."""
+        mask = None
+        if self.args.pair_packing:
+            inputs, mask = pack(inputs)
         if self.chunked is not None and labels is not None:
-            return self.chunked(model, inputs, labels)
+            return self.chunked(model, inputs, labels, mask)
 
-        def run() -> tuple[Tensor, ...]:
+        def run() -> tuple[Any, Tensor]:
             outputs = model(**inputs)
-            return outputs.logits, self.sample_loss(outputs, labels)  # type: ignore[arg-type]
+            if mask is not None:
+                outputs = SimpleNamespace(logits=unpack(outputs.logits, mask))
+            return outputs, self.sample_loss(outputs, labels)  # type: ignore[arg-type]
 
-        if self.pairs_at_once is not None and model.training:
-            logits, losses = without_activations(run)
-            return SimpleNamespace(logits=logits), losses
-        outputs = model(**inputs)
-        return outputs, self.sample_loss(outputs, labels)  # type: ignore[arg-type]
+        if self.pairs_at_once is None or not model.training:
+            return run()
+
+        def logits_and_losses() -> tuple[Tensor, ...]:
+            outputs, losses = run()
+            return outputs.logits, losses
+
+        logits, losses = without_activations(logits_and_losses)
+        return SimpleNamespace(logits=logits), losses
 
     def _forwards(self, mask: Tensor, training: bool) -> list[Forward]:
         plan = forward_a_view if self.args.forward_mode == "separate" else joint_forward

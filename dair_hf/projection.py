@@ -6,6 +6,7 @@ written out, and every chunk adds to the one gradient there is.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -59,12 +60,11 @@ class _ProjectedNLL(torch.autograd.Function):
         ctx.rows, ctx.soft_cap = rows, soft_cap
         ctx.save_for_backward(states, weight, bias, targets)
         with torch.autocast(device, enabled=False):
-            projection = weight.to(ctx.dtype)
+            chunks = _Chunks(states, weight, bias, ctx.dtype, rows, soft_cap)
             losses = []
-            for part in _parts(len(states), rows):
-                logits = _logits(states[part].to(ctx.dtype), projection, bias, soft_cap)
-                picked = logits.gather(1, targets[part, None])[:, 0]
-                losses.append(logits.logsumexp(1) - picked)
+            for part, _, logits in chunks:
+                chosen = torch.log_softmax(logits, 1, out=chunks.spare(logits)).gather(1, targets[part, None])
+                losses.append(-chosen[:, 0])
         return torch.cat(losses) if losses else full_precision(states[:, :0]).sum(1)
 
     @staticmethod
@@ -72,27 +72,23 @@ class _ProjectedNLL(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         states, weight, bias, targets = ctx.saved_tensors
         of_states, of_weight, of_bias = ctx.needs_input_grad[:3]
-        projection = weight.to(ctx.dtype)
         # Sums over chunks: in single precision where the product itself is shorter.
         summed = full_precision(weight[:0]).dtype
         weight_gradient = torch.zeros_like(weight, dtype=summed) if of_weight else None
         bias_gradient = torch.zeros(len(weight), dtype=summed, device=weight.device) if of_bias else None
         state_gradients = []
-        for part in _parts(len(states), ctx.rows):
-            inputs = states[part].to(ctx.dtype)
-            logits = _logits(inputs, projection, bias, ctx.soft_cap)
-            slope = None if ctx.soft_cap is None else 1 - (logits / ctx.soft_cap).square()
-            normalizer = logits.logsumexp(1, keepdim=True)
-            delta = logits.sub_(normalizer).exp_()  # probabilities
+        chunks = _Chunks(states, weight, bias, ctx.dtype, ctx.rows, ctx.soft_cap)
+        for part, inputs, logits in chunks:
+            delta = torch.softmax(logits, 1, out=chunks.spare(logits))
             delta.scatter_add_(1, targets[part, None], delta.new_full((len(delta), 1), -1.0))
             delta.mul_(gradient[part, None].to(delta.dtype))
-            if slope is not None:
-                delta.mul_(slope)
+            if ctx.soft_cap is not None:
+                delta.mul_(1 - (logits / ctx.soft_cap).square_())
             if bias_gradient is not None:
                 bias_gradient += delta.sum(0)
             delta = delta.to(ctx.dtype)
             if of_states:
-                state_gradients.append((delta @ projection).to(states.dtype))
+                state_gradients.append((delta @ chunks.projection).to(states.dtype))
             if weight_gradient is not None and weight_gradient.dtype == ctx.dtype:
                 weight_gradient.addmm_(delta.t(), inputs)
             elif weight_gradient is not None:
@@ -107,13 +103,29 @@ class _ProjectedNLL(torch.autograd.Function):
         )
 
 
-def _parts(count: int, rows: int) -> list[slice]:
-    return [slice(start, start + rows) for start in range(0, count, rows)]
+class _Chunks:
+    """The logits of some rows after the other, all in the same memory: fresh pages for each would cost as much again."""
 
+    def __init__(
+        self, states: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, rows: int, soft_cap: float | None
+    ) -> None:
+        self.states, self.bias, self.soft_cap, self.rows = states, bias, soft_cap, rows
+        self.projection = weight.to(dtype)
+        self.products = states.new_empty(min(rows, len(states)), len(weight), dtype=dtype)
+        self.others = torch.empty_like(self.products, dtype=full_precision(self.products[:0]).dtype)
 
-def _logits(states: Tensor, projection: Tensor, bias: Tensor | None, soft_cap: float | None) -> Tensor:
-    """A tensor of its own, `[m, V]`, that may be written to."""
-    logits = full_precision(states @ projection.t())
-    if bias is not None:
-        logits += bias
-    return logits if soft_cap is None else logits.div_(soft_cap).tanh_().mul_(soft_cap)
+    def __iter__(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        for start in range(0, len(self.states), self.rows):
+            part = slice(start, start + self.rows)
+            inputs = self.states[part].to(self.projection.dtype)
+            yield part, inputs, self._logits(inputs)
+
+    def spare(self, logits: Tensor) -> Tensor:
+        """Memory of the shape of these logits that holds nothing yet."""
+        return self.others[: len(logits)]
+
+    def _logits(self, inputs: Tensor) -> Tensor:
+        logits = full_precision(torch.mm(inputs, self.projection.t(), out=self.products[: len(inputs)]))
+        if self.bias is not None:
+            logits += self.bias
+        return logits if self.soft_cap is None else logits.div_(self.soft_cap).tanh_().mul_(self.soft_cap)

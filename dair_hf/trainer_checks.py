@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from dair_hf.config import DAIRConfig
+from dair_hf.packing import ATTENTION_FOR_PACKING
 from dair_hf.sample_losses import SAMPLE_LOSSES, SampleLoss, causal_nll, huber, seq2seq_nll, squared_error
 from dair_hf.sampling import EpochPairs
 from dair_hf.tensor_pairs import TensorPairs
@@ -83,6 +84,8 @@ def refuse_unsupported(
                 )
     _refuse_unsupported_chunks(args, sample_loss, objective)
     _refuse_unsupported_cache(args, model)
+    _refuse_unsupported_packing(args, sample_loss, model)
+    _refuse_unsupported_sharding(args, augmenter, model)
     for name in ("fsdp", "deepspeed"):
         if augmenter is not None and (value := getattr(args, name, None)):
             raise ValueError(
@@ -141,4 +144,39 @@ def _refuse_unsupported_cache(args: DAIRConfig, model: Any) -> None:
             raise ValueError(
                 f"gradient_cache={args.gradient_cache} and the batch norm {path!r} cannot hold together: its "
                 "statistics would be those of a part of the batch; set gradient_cache=None"
+            )
+
+
+def _refuse_unsupported_packing(args: DAIRConfig, sample_loss: SampleLoss, model: Any) -> None:
+    if not args.pair_packing:
+        return
+    attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    name = getattr(sample_loss, "__name__", type(sample_loss).__name__)
+    for other, is_set in (
+        (f"sample_loss={name}, which is not that of a decoder-only model,", sample_loss is not causal_nll),
+        (f"attn_implementation={attention!r}, which would mask all by all,", attention not in ATTENTION_FOR_PACKING),
+        ("the CPU, where these kernels have no backward pass,", args.device.type == "cpu"),
+    ):
+        if is_set:
+            raise ValueError(
+                f"pair_packing=True and {other} cannot hold together: packing needs a decoder-only model on a GPU with "
+                f"attn_implementation one of {', '.join(ATTENTION_FOR_PACKING)}; elsewhere pair_group_by_length or "
+                "max_tokens_per_batch saves most of the padding"
+            )
+
+
+def _refuse_unsupported_sharding(args: DAIRConfig, augmenter: Any, model: Any) -> None:
+    """What needs whole weights, or other numbers of forwards on the ranks, of a model sharded while it was loaded."""
+    if not getattr(model, "is_distributed_loading_by_transformers", False):
+        return
+    for name, is_set in (
+        ("chunked_loss=True", args.chunked_loss),
+        ("forward_mode='separate'", args.forward_mode == "separate"),
+        ("pair_dropout='shared'", args.pair_dropout == "shared"),
+        ("augmenter", augmenter is not None),
+    ):
+        if is_set:
+            raise ValueError(
+                f"{name} and a model loaded with distributed_config cannot hold together: its weights are spread over "
+                f"the ranks; leave {name.split('=')[0]} at its default, or load the model whole and use DDP"
             )

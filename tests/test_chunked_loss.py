@@ -100,21 +100,21 @@ def test_the_model_is_afterwards_as_it_was(name: str) -> None:
 def test_no_more_than_a_chunk_passes_the_projection(name: str, grad: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     make, causal = MODELS[name]
     sizes: list[int] = []
-    linear, logits = nn.functional.linear, projection._logits
+    linear, logits = nn.functional.linear, projection._Chunks._logits
 
     def watched(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if weight.shape == (tiny.VOCAB, 16):  # and not an adapter's
             sizes.append(states.shape[:-1].numel())
         return linear(states, weight, bias)
 
-    def watched_logits(states: Tensor, *rest: Any) -> Tensor:
+    def watched_logits(chunks: projection._Chunks, states: Tensor) -> Tensor:
         sizes.append(len(states))
-        return logits(states, *rest)
+        return logits(chunks, states)
 
     model = make()
     chunked = ChunkedLoss(model, causal, 4)
     monkeypatch.setattr(nn.functional, "linear", watched)
-    monkeypatch.setattr(projection, "_logits", watched_logits)
+    monkeypatch.setattr(projection._Chunks, "_logits", watched_logits)
     with torch.set_grad_enabled(grad):
         _, losses = chunked(model, inputs_of(causal), LABELS)
     expected = [4, 4, 1] if causal else [4, 4, 2]  # targets; positions without one are never projected
@@ -162,7 +162,7 @@ def test_half_precision_sums_in_full() -> None:
 
 
 def test_as_many_tokens_as_fit() -> None:
-    assert ChunkedLoss(tiny.model("gpt2"), True).tokens == 2**23 // tiny.VOCAB
+    assert ChunkedLoss(tiny.model("gpt2"), True).tokens == 2**24 // tiny.VOCAB
 
 
 def test_what_is_done_to_logits_unknown_here_is_refused() -> None:

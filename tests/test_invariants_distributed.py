@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,7 @@ from tests.fixtures.distributed_run import (
     tensors_case,
     train_case,
 )
+from tests.fixtures.launching import launch_two
 
 # A busy machine may take minutes to start three interpreters.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -31,32 +29,7 @@ CASES = sorted(settings_of_cases())
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What both ranks found, from one launch for all tests: starting it costs more than the runs."""
-    folder = tmp_path_factory.mktemp("two_processes")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    # `--multi_gpu` is accelerate's name for one process a rank; with `--cpu` it would start a single process, silently.
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    launch += [
-        "--num_machines",
-        "1",
-        "--mixed_precision",
-        "no",
-        "--dynamo_backend",
-        "no",
-        "--main_process_port",
-        str(port),
-    ]
-    done = subprocess.run(
-        [*launch, "--module", "tests.fixtures.distributed_run", str(folder)],
-        cwd=Path(__file__).parents[1],
-        env={**tiny.child_environment(), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=560,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
-    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(2)]
+    return launch_two("tests.fixtures.distributed_run", tmp_path_factory.mktemp("two_processes"))
 
 
 def test_partners_are_unevenly_spread_and_rows_are_repeated() -> None:

@@ -26,7 +26,7 @@ FLOORS = (
     {"errors"},
     {"files", "arrow", "arguments", "neighbour_attention", "draws", "schedules"},
     {"modeling"},
-    {"objective", "archives"},
+    {"objective", "archives", "packing"},
     {"sample_losses", "theory"},
     {"projection"},
     {"collator", "evaluation", "features", "chunked_loss", "forwards", "prediction", "logistic_toy"},
