@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from dair_hf.errors import DataError
@@ -27,8 +26,8 @@ def pack(inputs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         DataError: Other columns than these two.
 
     Example:
-        >>> found, _ = pack({"input_ids": torch.tensor([[5, 6], [7, 0]]), "attention_mask": torch.tensor([[1, 1], [1, 0]])})
-        >>> found
+        >>> from torch import tensor
+        >>> pack({"input_ids": tensor([[5, 6], [7, 0]]), "attention_mask": tensor([[1, 1], [1, 0]])})[0]
         {'input_ids': tensor([[5, 6, 7]]), 'position_ids': tensor([[0, 1, 0]])}
     """
     if set(inputs) != {"input_ids", "attention_mask"}:
@@ -44,7 +43,8 @@ def unpack(values: Tensor, mask: Tensor) -> Tensor:
     """What a model made of a packed row, where the tokens stood: `[1, S, ...]` to `[N, T, ...]`, 0 at the padding.
 
     Example:
-        >>> unpack(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[True, True], [True, False]]))
+        >>> from torch import tensor
+        >>> unpack(tensor([[1.0, 2.0, 3.0]]), tensor([[True, True], [True, False]]))
         tensor([[1., 2.],
                 [3., 0.]])
     """

@@ -104,7 +104,7 @@ class _ProjectedNLL(torch.autograd.Function):
 
 
 class _Chunks:
-    """The logits of some rows after the other, all in the same memory: fresh pages for each would cost as much again."""
+    """The logits of some rows after the other, all in the same memory: fresh pages for each cost as much again."""
 
     def __init__(
         self, states: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, rows: int, soft_cap: float | None

@@ -1,4 +1,4 @@
-"""Packed views against padded ones: the same tokens, the same losses, the same gradients; refused where they cannot be."""
+"""Packed views against padded ones: the same tokens, losses and gradients; refused where they cannot be."""
 
 from __future__ import annotations
 
