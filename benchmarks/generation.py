@@ -52,8 +52,8 @@ def main() -> None:
     shared = {**quiet_settings(), "per_device_eval_batch_size": options.batch, "predict_with_generate": True}
     ours = DAIRTrainer(model, DAIRConfig(**shared), collator, processing_class=tokenizer)
     theirs = Seq2SeqTrainer(model, Seq2SeqTrainingArguments(**shared), collator, processing_class=tokenizer)
-    special = (model.config.decoder_start_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id)
-    found = [answers(trainer.predict(rows, max_new_tokens=longest).predictions, *special) for trainer in (ours, theirs)]
+    special = {IGNORED, model.config.decoder_start_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
+    found = [answers(trainer.predict(rows, max_new_tokens=longest).predictions, special) for trainer in (ours, theirs)]
     same = np.mean([mine == other for mine, other in zip(*found, strict=True)])
     lengths = np.array([len(answer) for answer in found[0]])
     seconds = interleaved(

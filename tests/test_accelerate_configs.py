@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
-from accelerate.utils import DistributedType
+from accelerate.utils import DeepSpeedPlugin, DistributedType
 
 from tests.fixtures import tiny
 
@@ -49,6 +49,23 @@ def test_accelerate_takes_it(name: str) -> None:
 
 def test_fsdp_is_the_second_version() -> None:
     assert load_config_from_file(str(CONFIGS["fsdp2"])).fsdp_config["fsdp_version"] == 2
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_deepspeed_takes_its_configuration(stage: int) -> None:
+    """Where the package is installed: what accelerate makes of the file is what DeepSpeed understands."""
+    engine = pytest.importorskip("deepspeed.runtime.config", reason="deepspeed is not installed")
+    given = load_config_from_file(str(CONFIGS[f"zero{stage}"]))
+    known = set(DeepSpeedPlugin.__dataclass_fields__)
+    assert set(given.deepspeed_config) <= known
+    plugin = DeepSpeedPlugin(**given.deepspeed_config)
+    plugin.set_mixed_precision(given.mixed_precision)
+    batches = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2, "train_batch_size": 8}
+    found = engine.DeepSpeedConfig({**plugin.deepspeed_config, **batches, "gradient_clipping": 1.0})
+    assert found.zero_optimization_stage == stage
+    assert found.bfloat16_config.enabled and not found.float16_config.enabled
+    assert (found.train_micro_batch_size_per_gpu, found.gradient_accumulation_steps) == (4, 2)
+    assert found.zero_config.offload_param is None or found.zero_config.offload_param.device == "none"
 
 
 @pytest.mark.slow
