@@ -65,10 +65,10 @@ class Watch(TrainerCallback):
 def work(folder: Path, steps: int, kill_at: int) -> None:
     """Train to the end, or to the kill; from the last checkpoint where there is one."""
     torch.set_num_threads(1)
-    data = DialogConfig(source="demo", train_dialogs=300, test_dialogs=10, max_source_tokens=96)
+    data = DialogConfig(source="demo", train_dialogs=300, test_dialogs=10, max_source_tokens=64)
     rows = load_dialogs(data).train
     tokenizer = tokenizer_for([rows], data)
-    encoder = DialogEncoder(tokenizer, 96, 64)
+    encoder = DialogEncoder(tokenizer, 64, 48)
     encoded = rows.map(encoder, batched=True)
 
     def draw(epoch: int) -> datasets.Dataset:
@@ -81,7 +81,7 @@ def work(folder: Path, steps: int, kill_at: int) -> None:
     args = DAIRConfig(
         str(folder / "training"),
         max_steps=steps,
-        per_device_train_batch_size=8,
+        per_device_train_batch_size=4,
         pair_group_by_length=True,
         save_steps=max(steps // 20, 1),
         save_total_limit=2,

@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from dair_hf.collator import LABELS, PairCollator
 from dair_hf.config import DAIRConfig
 from dair_hf.pair_views import PairViews
-from dair_hf.prediction import ViewPredictor, predict_in_buckets
+from dair_hf.prediction import ViewPredictor, predict_in_buckets, predict_in_stages
 from dair_hf.sample_losses import IGNORE_INDEX
 
 
@@ -65,14 +65,18 @@ class PairPredictor:
         try:
             # Generation takes as many steps as the longest answer of its batch: rows that end together go together.
             kinds = [views.target_lengths(), views.lengths()] if self.generates else [views.lengths()]
-            return predict_in_buckets(
-                np.stack(kinds, axis=1),
-                lambda items: predictor(views.features(items)),
-                self.accelerator,
-                self.args.eval_batch_size,
-                description="Generating" if self.generates else "Predicting",
-                show_progress=not self.args.disable_tqdm,
-            )
+            shared: dict[str, Any] = {
+                "lengths": np.stack(kinds, axis=1),
+                "accelerator": self.accelerator,
+                "batch_size": self.args.eval_batch_size,
+                "description": "Generating" if self.generates else "Predicting",
+                "show_progress": not self.args.disable_tqdm,
+            }
+            if predictor.takes_stages:
+                return predict_in_stages(
+                    advance=lambda items, begun, steps: predictor.advance(views.features(items), begun, steps), **shared
+                )
+            return predict_in_buckets(run=lambda items: predictor(views.features(items)), **shared)
         finally:
             self.model.train(was_training)
 
@@ -96,9 +100,9 @@ class PairPredictor:
             given.setdefault("num_beams", self.args.generation_num_beams)
         if self.args.generation_max_length is not None and "max_new_tokens" not in given:
             given.setdefault("max_length", self.args.generation_max_length)
-        configured = self.model.generation_config.max_new_tokens
-        if "max_length" not in given and "max_new_tokens" not in given and configured is None:
-            given["max_new_tokens"] = views.longest_target() + 8
+        if "max_length" not in given and "max_new_tokens" not in given:
+            configured = self.model.generation_config.max_new_tokens
+            given["max_new_tokens"] = views.longest_target() + 8 if configured is None else configured
         return given
 
     def _pad_token_id(self) -> int | None:

@@ -12,11 +12,18 @@ from accelerate.utils import gather_object
 from numpy.typing import ArrayLike
 from torch import Tensor
 from tqdm.auto import tqdm
+from transformers import StoppingCriteria, StoppingCriteriaList
 
 from dair_hf.errors import DataError
 from dair_hf.sample_losses import IGNORE_INDEX
 
 Feature = dict[str, Any]
+# Settings of `generate` under which the next token depends on the tokens before it and on nothing else.
+GREEDY: dict[str, Any] = {
+    "num_beams": 1, "do_sample": False, "num_return_sequences": 1, "min_length": 0, "min_new_tokens": None,
+    "begin_suppress_tokens": None, "exponential_decay_length_penalty": None, "penalty_alpha": None,
+}  # fmt: skip
+FIRST_STAGE = 16  # tokens after which answers are sorted anew for the first time; doubled from stage to stage
 MORE_ROWS = 4  # what a batch of short rows may hold beyond the batch size: what is kept of a row has its share too
 
 
@@ -109,6 +116,56 @@ def predict_in_buckets(
     for other in gather_object([found]):
         found.update(other)
     return [found[item] for item in range(count)]
+
+
+def predict_in_stages(
+    lengths: np.ndarray,
+    advance: Callable[[list[int], list[list[int]], int], Sequence[tuple[list[int], bool]]],
+    accelerator: Accelerator,
+    batch_size: int,
+    description: str = "Generating",
+    show_progress: bool = True,
+) -> list[list[int]]:
+    """Answers of all items, written some tokens at a time: those that have ended do not wait for the others.
+
+    After 16, 32, 64, ... tokens the answers that have not ended are put into new batches. Each round ends with all
+    ranks knowing all answers, so that they run the same batches.
+
+    Args:
+        lengths: Length of every item, `[N]` or `[N, K]`, as in `buckets`.
+        advance: (item numbers, their answers so far, new tokens) -> answers so far, and whether they have ended.
+        accelerator: Knows the ranks.
+        batch_size: Items a call on each rank; more where they are short.
+        description: Label of the progress bars.
+        show_progress: Whether to show them.
+
+    Returns:
+        N answers, on every rank.
+
+    Example:
+        >>> count = lambda items, begun, steps: [((b + [1] * steps)[: 9 * i], len(b) + steps >= 9 * i)
+        ...                                      for i, b in zip(items, begun)]
+        >>> [len(a) for a in predict_in_stages(np.array([1, 1, 1]), count, Accelerator(), 2, show_progress=False)]
+        [0, 9, 18]
+    """
+    answers: list[list[int]] = [[] for _ in range(len(lengths))]
+    waiting, until = np.arange(len(lengths)), FIRST_STAGE
+    while len(waiting):
+        steps = until - until // 2 if until > FIRST_STAGE else until
+
+        def run(
+            items: list[int], waiting: np.ndarray = waiting, steps: int = steps
+        ) -> Sequence[tuple[list[int], bool]]:
+            chosen = waiting[items].tolist()
+            return advance(chosen, [answers[item] for item in chosen], steps)
+
+        label = description if until == FIRST_STAGE else f"{description} on"
+        found = predict_in_buckets(lengths[waiting], run, accelerator, batch_size, label, show_progress)
+        for item, (answer, _) in zip(waiting.tolist(), found, strict=True):
+            answers[item] = answer
+        waiting = waiting[[not ended for _, ended in found]]
+        until *= 2
+    return answers
 
 
 def prompt_of(feature: Mapping[str, Any]) -> Feature:
@@ -236,15 +293,70 @@ class ViewPredictor:
         Returns:
             As many predictions as views.
         """
-        if not self.generates:
-            return self._logits(features)
+        return self._generated(features, self.generation) if self.generates else self._logits(features)
+
+    @property
+    def takes_stages(self) -> bool:
+        """Whether an answer that is broken off and taken up again (`advance`) is the one that would come at once.
+
+        So it is for the most likely next token, with a limit on the new tokens. Beams, samples, and whatever counts
+        tokens from the beginning of an answer, go in one piece.
+        """
+        if not self.generates or "max_new_tokens" not in self.generation:
+            return False
+        asked = {name: value for name, value in self.generation.items() if value != GREEDY.get(name, ...)}
+        configured = self.model.generation_config
+        plain = all(getattr(configured, name, None) in (value, None) for name, value in GREEDY.items())
+        return set(asked) == {"max_new_tokens"} and plain and not hasattr(self.collator, "prompts")
+
+    def advance(
+        self, features: list[Feature] | Mapping[str, Tensor], begun: list[list[int]], steps: int
+    ) -> list[tuple[list[int], bool]]:
+        """Answers taken up where they were broken off, for some tokens more.
+
+        Args:
+            features: Views under the model's column names.
+            begun: The answers so far, all of one length.
+            steps: New tokens at most.
+
+        Returns:
+            For each view the answer so far and whether it has ended.
+        """
+        before, limit = len(begun[0]), self.generation["max_new_tokens"]
+        settings: dict[str, Any] = {**self.generation, "max_new_tokens": limit - before}
+        if before + steps < limit:
+            # Not a shorter limit: some models end their answers at the limit by force.
+            settings["stopping_criteria"] = StoppingCriteriaList([_After(steps)])
+        answers = self._generated(features, settings, begun)
+        until = min(before + steps, limit)
+        return [(answer, len(answer) < until or until == limit) for answer in answers]
+
+    def _generated(
+        self,
+        features: list[Feature] | Mapping[str, Tensor],
+        settings: Mapping[str, Any],
+        begun: Sequence[list[int]] = (),
+    ) -> list[list[int]]:
         inputs = self._generation_inputs(features)
         prompt_length = 1 if self.is_encoder_decoder else inputs["input_ids"].shape[1]
+        if begun and begun[0]:
+            tokens = torch.tensor(begun, device=inputs["input_ids"].device)
+            if self.is_encoder_decoder:
+                start = tokens.new_full((len(tokens), 1), self._decoder_start())
+                inputs["decoder_input_ids"] = torch.cat([start, tokens], dim=1)
+            else:
+                inputs["input_ids"] = torch.cat([inputs["input_ids"], tokens], dim=1)
+                inputs["attention_mask"] = torch.cat([inputs["attention_mask"], torch.ones_like(tokens)], dim=1)
         with torch.inference_mode():
-            tokens = self.model.generate(**inputs, **self.generation)
+            tokens = self.model.generate(**inputs, **settings)
         end = self.model.generation_config.eos_token_id
         ends = end if isinstance(end, list) else [end] if end is not None else []
         return strip_generated(tokens, prompt_length, ends, self.pad_token_id if self.pad_token_id is not None else -1)
+
+    def _decoder_start(self) -> int:
+        configured = self.model.generation_config
+        start = configured.decoder_start_token_id
+        return int(configured.bos_token_id if start is None else start)
 
     def _collate(self, features: list[Feature] | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return features if isinstance(features, Mapping) else self.collator(features)
@@ -275,3 +387,15 @@ class ViewPredictor:
         with torch.inference_mode():
             logits = self.model(**batch).logits
         return list(logits.float().cpu().numpy())
+
+
+class _After(StoppingCriteria):
+    """Breaks all answers of a batch off after so many tokens."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.taken = 0
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        self.taken += 1
+        return torch.full((len(input_ids),), self.taken >= self.steps, device=input_ids.device, dtype=torch.bool)

@@ -20,6 +20,7 @@ from dair_hf.prediction import (
     buckets,
     pad_left,
     predict_in_buckets,
+    predict_in_stages,
     prompt_of,
     strip_generated,
 )
@@ -136,6 +137,71 @@ class Echo:
     def generate(self, **inputs: Any) -> torch.Tensor:
         self.given = inputs
         return torch.cat([inputs["input_ids"], torch.tensor([[5, 6, 7]] * len(inputs["input_ids"]))], dim=1)
+
+
+def staged(predictor: ViewPredictor, features: list[Any], batch_size: int) -> list[list[int]]:
+    """Answers of a predictor in stages; every batch of a stage must have begun alike."""
+
+    def advance(items: list[int], begun: list[list[int]], steps: int) -> list[tuple[list[int], bool]]:
+        assert len({len(answer) for answer in begun}) == 1
+        return predictor.advance([features[item] for item in items], begun, steps)
+
+    lengths = np.array([len(feature["input_ids"]) for feature in features])
+    return predict_in_stages(lengths, advance, Accelerator(cpu=True), batch_size, show_progress=False)
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart", "gpt2", "llama"])
+@pytest.mark.parametrize("limit", [1, 2, 3, 9, 16])
+def test_answers_in_stages_are_those_in_one_piece(kind: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dair_hf.prediction.FIRST_STAGE", 2)
+    model = tiny.model(kind).eval()
+    if kind == "bart":
+        model.generation_config.forced_eos_token_id = 5  # the last token at the limit, and at no break before it
+    rows = tiny.pairs(kind, 24, target_lengths=(1, 3), seed=4)
+    features = [{name: row[name] for name in ("input_ids", "attention_mask", "labels")} for row in rows]
+    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
+    predictor = ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, {"max_new_tokens": limit})
+    assert predictor.takes_stages
+    whole = [predictor([feature])[0] for feature in features]
+    assert staged(predictor, features, 5) == whole
+    assert len({len(answer) for answer in whole}) > 1 or limit == 1 or kind == "bart"  # which never ends by itself
+    if limit > 2:
+        assert max(map(len, whole)) > 2  # taken up at least once
+    if kind == "bart":
+        assert {answer[-1] for answer in whole if len(answer) == limit} <= {5}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_length": 9},
+        {"max_new_tokens": 9, "num_beams": 2},
+        {"max_new_tokens": 9, "do_sample": True},
+        {"max_new_tokens": 9, "min_new_tokens": 2},
+        {"max_new_tokens": 9, "cache_implementation": "static"},
+    ],
+)
+def test_whatever_is_not_greedy_goes_in_one_piece(settings: dict[str, Any]) -> None:
+    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
+    model = tiny.model("t5")
+    assert not ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, settings).takes_stages
+    model.generation_config.num_beams = 3
+    assert not ViewPredictor(model, collator, Accelerator(cpu=True), True, 0, {"max_new_tokens": 9}).takes_stages
+
+
+def test_ended_answers_wait_for_nobody() -> None:
+    """Steps that are run, counted: those of a row that runs on are its own."""
+    wanted, steps_run = [3, 3, 3, 3, 3, 3, 3, 60], []
+
+    def advance(items: list[int], begun: list[list[int]], steps: int) -> list[tuple[list[int], bool]]:
+        before = len(begun[0])
+        steps_run.append(len(items) * min(steps, max(wanted[item] - before for item in items)))
+        grown = [min(before + steps, wanted[item]) for item in items]
+        return [([7] * size, size == wanted[item]) for item, size in zip(items, grown, strict=True)]
+
+    found = predict_in_stages(np.ones(8), advance, Accelerator(cpu=True), 8, show_progress=False)
+    assert [len(answer) for answer in found] == wanted
+    assert steps_run == [8 * 16, 16, 32 - 4]
 
 
 def test_a_collator_says_what_else_a_model_is_given_to_generate() -> None:
