@@ -4,8 +4,8 @@
 
 Both predict the same turns with the same model (trained for some steps, so that its answers end), batch size and
 lengths; the predictions must be the same, token by token. `Seq2SeqTrainer` takes the rows in their order, each batch
-until the longest answer in it has ended. `DAIRTrainer` puts rows together that end together, more of them where they are
-short, and sorts anew after 16, 32, 64, ... tokens what has not ended. Both compute the loss of the rows besides.
+until the longest answer in it has ended. `DAIRTrainer` puts rows together that end together, more of them where they
+are short, and sorts anew after 16, 32, 64, ... tokens what has not ended. Both compute the loss of the rows besides.
 
 About ten minutes on two cores. Writes results/benchmarks/generation.json.
 """
