@@ -74,7 +74,7 @@ class PairPredictor:
             }
             if predictor.takes_stages:
                 return predict_in_stages(
-                    advance=lambda items, begun, steps: predictor.advance(views.features(items), begun, steps), **shared
+                    advance=lambda items, begun, until: predictor.advance(views.features(items), begun, until), **shared
                 )
             return predict_in_buckets(run=lambda items: predictor(views.features(items)), **shared)
         finally:

@@ -23,7 +23,7 @@ GREEDY: dict[str, Any] = {
     "num_beams": 1, "do_sample": False, "num_return_sequences": 1, "min_length": 0, "min_new_tokens": None,
     "begin_suppress_tokens": None, "exponential_decay_length_penalty": None, "penalty_alpha": None,
 }  # fmt: skip
-FIRST_STAGE = 16  # tokens after which answers are sorted anew for the first time; doubled from stage to stage
+MARGIN = 8  # tokens that an answer may hold beyond its target before it is taken for one that runs on
 MORE_ROWS = 4  # what a batch of short rows may hold beyond the batch size: what is kept of a row has its share too
 
 
@@ -128,12 +128,14 @@ def predict_in_stages(
 ) -> list[list[int]]:
     """Answers of all items, written some tokens at a time: those that have ended do not wait for the others.
 
-    After 16, 32, 64, ... tokens the answers that have not ended are put into new batches. Each round ends with all
-    ranks knowing all answers, so that they run the same batches.
+    First every batch runs until its longest answer is due (its targets, and `MARGIN` tokens more). Answers that have
+    not ended then are put into new batches, by what they hold so far, and may double in length; and so on. Each round
+    ends with all ranks knowing all answers, so that they run the same batches.
 
     Args:
-        lengths: Length of every item, `[N]` or `[N, K]`, as in `buckets`.
-        advance: (item numbers, their answers so far, new tokens) -> answers so far, and whether they have ended.
+        lengths: `[N, 2]`: tokens of the targets, 0 where they are not known, and of the input.
+        advance: (item numbers, their answers so far, tokens to reach) -> answers so far, and whether they have ended.
+            Answers so far are of one length in a call.
         accelerator: Knows the ranks.
         batch_size: Items a call on each rank; more where they are short.
         description: Label of the progress bars.
@@ -143,28 +145,29 @@ def predict_in_stages(
         N answers, on every rank.
 
     Example:
-        >>> count = lambda items, begun, steps: [((b + [1] * steps)[: 9 * i], len(b) + steps >= 9 * i)
-        ...                                      for i, b in zip(items, begun)]
-        >>> [len(a) for a in predict_in_stages(np.array([1, 1, 1]), count, Accelerator(), 2, show_progress=False)]
+        >>> def count(items, begun, until):
+        ...     return [([1] * min(until, 9 * item), until >= 9 * item) for item in items]
+        >>> found = predict_in_stages(np.array([[0, 1]] * 3), count, Accelerator(), 2, show_progress=False)
+        >>> [len(answer) for answer in found]
         [0, 9, 18]
     """
     answers: list[list[int]] = [[] for _ in range(len(lengths))]
-    waiting, until = np.arange(len(lengths)), FIRST_STAGE
+    waiting, due = np.arange(len(lengths)), lengths[:, 0] + MARGIN
+    label = description
     while len(waiting):
-        steps = until - until // 2 if until > FIRST_STAGE else until
 
-        def run(
-            items: list[int], waiting: np.ndarray = waiting, steps: int = steps
-        ) -> Sequence[tuple[list[int], bool]]:
-            chosen = waiting[items].tolist()
-            return advance(chosen, [answers[item] for item in chosen], steps)
+        def run(places: list[int], waiting: np.ndarray = waiting, due: np.ndarray = due) -> Any:
+            items = waiting[places].tolist()
+            shortest = min(len(answers[item]) for item in items)
+            return advance(items, [answers[item][:shortest] for item in items], int(due[items].max()))
 
-        label = description if until == FIRST_STAGE else f"{description} on"
-        found = predict_in_buckets(lengths[waiting], run, accelerator, batch_size, label, show_progress)
+        kinds = np.stack([due, lengths[:, 1]], axis=1)[waiting]
+        found = predict_in_buckets(kinds, run, accelerator, batch_size, label, show_progress)
         for item, (answer, _) in zip(waiting.tolist(), found, strict=True):
             answers[item] = answer
         waiting = waiting[[not ended for _, ended in found]]
-        until *= 2
+        due = np.array([2 * len(answer) for answer in answers])
+        label = f"{description} on"
     return answers
 
 
@@ -310,26 +313,25 @@ class ViewPredictor:
         return set(asked) == {"max_new_tokens"} and plain and not hasattr(self.collator, "prompts")
 
     def advance(
-        self, features: list[Feature] | Mapping[str, Tensor], begun: list[list[int]], steps: int
+        self, features: list[Feature] | Mapping[str, Tensor], begun: list[list[int]], until: int
     ) -> list[tuple[list[int], bool]]:
-        """Answers taken up where they were broken off, for some tokens more.
+        """Answers taken up where they were broken off, until they hold so many tokens.
 
         Args:
-            features: Views under the model's column names.
+            features: Views under the model's own column names.
             begun: The answers so far, all of one length.
-            steps: New tokens at most.
+            until: Tokens of an answer after which it is broken off again.
 
         Returns:
             For each view the answer so far and whether it has ended.
         """
         before, limit = len(begun[0]), self.generation["max_new_tokens"]
         settings: dict[str, Any] = {**self.generation, "max_new_tokens": limit - before}
-        if before + steps < limit:
+        if until < limit:
             # Not a shorter limit: some models end their answers at the limit by force.
-            settings["stopping_criteria"] = StoppingCriteriaList([_After(steps)])
+            settings["stopping_criteria"] = StoppingCriteriaList([_After(until - before)])
         answers = self._generated(features, settings, begun)
-        until = min(before + steps, limit)
-        return [(answer, len(answer) < until or until == limit) for answer in answers]
+        return [(answer, len(answer) < until or until >= limit) for answer in answers]
 
     def _generated(
         self,

@@ -142,18 +142,18 @@ class Echo:
 def staged(predictor: ViewPredictor, features: list[Any], batch_size: int) -> list[list[int]]:
     """Answers of a predictor in stages; every batch of a stage must have begun alike."""
 
-    def advance(items: list[int], begun: list[list[int]], steps: int) -> list[tuple[list[int], bool]]:
+    def advance(items: list[int], begun: list[list[int]], until: int) -> list[tuple[list[int], bool]]:
         assert len({len(answer) for answer in begun}) == 1
-        return predictor.advance([features[item] for item in items], begun, steps)
+        return predictor.advance([features[item] for item in items], begun, until)
 
-    lengths = np.array([len(feature["input_ids"]) for feature in features])
+    lengths = np.array([[item % 3, len(feature["input_ids"])] for item, feature in enumerate(features)])
     return predict_in_stages(lengths, advance, Accelerator(cpu=True), batch_size, show_progress=False)
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart", "gpt2", "llama"])
 @pytest.mark.parametrize("limit", [1, 2, 3, 9, 16])
 def test_answers_in_stages_are_those_in_one_piece(kind: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dair_hf.prediction.FIRST_STAGE", 2)
+    monkeypatch.setattr("dair_hf.prediction.MARGIN", 1)
     model = tiny.model(kind).eval()
     if kind == "bart":
         model.generation_config.forced_eos_token_id = 5  # the last token at the limit, and at no break before it
@@ -190,18 +190,34 @@ def test_whatever_is_not_greedy_goes_in_one_piece(settings: dict[str, Any]) -> N
 
 
 def test_ended_answers_wait_for_nobody() -> None:
-    """Steps that are run, counted: those of a row that runs on are its own."""
-    wanted, steps_run = [3, 3, 3, 3, 3, 3, 3, 60], []
+    """Steps that are run, counted by hand: those of a row that runs on are its own."""
+    wanted, targets, steps_run = [3, 3, 3, 3, 3, 3, 3, 60], [3, 3, 3, 3, 9, 3, 3, 3], []
 
-    def advance(items: list[int], begun: list[list[int]], steps: int) -> list[tuple[list[int], bool]]:
+    def advance(items: list[int], begun: list[list[int]], until: int) -> list[tuple[list[int], bool]]:
         before = len(begun[0])
-        steps_run.append(len(items) * min(steps, max(wanted[item] - before for item in items)))
-        grown = [min(before + steps, wanted[item]) for item in items]
+        steps_run.append(len(items) * (min(until, max(wanted[item] for item in items)) - before))
+        grown = [min(until, wanted[item]) for item in items]
         return [([7] * size, size == wanted[item]) for item, size in zip(items, grown, strict=True)]
 
-    found = predict_in_stages(np.ones(8), advance, Accelerator(cpu=True), 8, show_progress=False)
+    lengths = np.array([[target, 1] for target in targets])
+    found = predict_in_stages(lengths, advance, Accelerator(cpu=True), 8, show_progress=False)
     assert [len(answer) for answer in found] == wanted
-    assert steps_run == [8 * 16, 16, 32 - 4]
+    # All until 9 + 8 are due; the one that runs on until 34, and until it ends at 60.
+    assert steps_run == [8 * 17, 17, 60 - 34]
+
+
+def test_answers_of_different_length_are_taken_up_from_the_shortest() -> None:
+    seen: list[list[int]] = []
+
+    def advance(items: list[int], begun: list[list[int]], until: int) -> list[tuple[list[int], bool]]:
+        seen.append([len(answer) for answer in begun])
+        return [([item] * min(until, 100), until >= 100) for item in items]
+
+    lengths = np.array([[1, 1], [40, 1], [0, 1]])
+    found = predict_in_stages(lengths, advance, Accelerator(cpu=True), 1, show_progress=False)
+    assert found == [[0] * 100, [1] * 100, [2] * 100]
+    assert all(len(set(begun)) == 1 for begun in seen)
+    assert seen[0] == [0]
 
 
 def test_a_collator_says_what_else_a_model_is_given_to_generate() -> None:
