@@ -22,9 +22,9 @@ from types import SimpleNamespace
 import torch
 from memory import peak_memory
 from outcome import Measure, conclude, measured
+from steps import bart, random_pairs
 from timing import interleaved, ratio
 from torch import Tensor, nn
-from transformers import BartConfig, BartForConditionalGeneration
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.chunked_loss import ChunkedLoss
@@ -67,28 +67,10 @@ def loss_alone(chunked: bool, rows: int, target: int) -> Callable[[], object]:
 
 def step(chunked: bool, pairs: int, source: int, target: int) -> Callable[[], object]:
     """A training step of a BART-base-shaped model."""
-    torch.manual_seed(0)
-    model = BartForConditionalGeneration(
-        BartConfig(
-            d_model=WIDTH,
-            encoder_layers=6,
-            decoder_layers=6,
-            encoder_ffn_dim=4 * WIDTH,
-            decoder_ffn_dim=4 * WIDTH,
-            encoder_attention_heads=12,
-            decoder_attention_heads=12,
-        )
-    )
     args = DAIRConfig(tempfile.mkdtemp(), chunked_loss=chunked, report_to="none", use_cpu=True)
-    trainer = DAIRTrainer(model, args)
+    trainer = DAIRTrainer(bart(VOCABULARY, WIDTH, layers=6, heads=12), args)
     trainer.create_optimizer()
-    drawn = torch.Generator().manual_seed(0)
-    batch = {
-        "input_ids": torch.randint(4, VOCABULARY, (pairs, 2, source), generator=drawn),
-        "attention_mask": torch.ones(pairs, 2, source, dtype=torch.int64),
-        "labels": torch.randint(4, VOCABULARY, (pairs, 2, target), generator=drawn),
-        "view_mask": torch.ones(pairs, 2, dtype=torch.bool),
-    }
+    batch = random_pairs(pairs, source, target, VOCABULARY)
     counts = trainer.pair_loss.count(batch)
 
     def run() -> None:

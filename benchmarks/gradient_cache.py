@@ -18,13 +18,11 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable
-from typing import Any
 
-import torch
 from memory import peak_memory
 from outcome import Measure, conclude, measured
+from steps import bart, random_pairs
 from timing import interleaved, ratio
-from transformers import BartConfig, BartForConditionalGeneration
 from transformers.utils import logging
 
 from dair_hf import DAIRConfig, DAIRTrainer
@@ -35,32 +33,14 @@ VOCABULARY, SOURCE, TARGET = 2000, 96, 32
 
 def step(part: int | None, pairs: int, whole_batch: bool) -> Callable[[], object]:
     """A training step."""
-    torch.manual_seed(0)
     logging.set_verbosity_error()
-    model = BartForConditionalGeneration(
-        BartConfig(
-            vocab_size=VOCABULARY,
-            d_model=256,
-            encoder_layers=3,
-            decoder_layers=3,
-            encoder_ffn_dim=1024,
-            decoder_ffn_dim=1024,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-        )
-    )
     args = DAIRConfig(
         tempfile.mkdtemp(), method="da" if whole_batch else "dair", gradient_cache=part, report_to="none", use_cpu=True
     )
+    model = bart(VOCABULARY, width=256, layers=3, heads=4)
     trainer = DAIRTrainer(model, args, objective=VREx(1.0) if whole_batch else None)
     trainer.create_optimizer()
-    drawn = torch.Generator().manual_seed(0)
-    batch: dict[str, Any] = {
-        "input_ids": torch.randint(4, VOCABULARY, (pairs, 2, SOURCE), generator=drawn),
-        "attention_mask": torch.ones(pairs, 2, SOURCE, dtype=torch.int64),
-        "labels": torch.randint(4, VOCABULARY, (pairs, 2, TARGET), generator=drawn),
-        "view_mask": torch.ones(pairs, 2, dtype=torch.bool),
-    }
+    batch = random_pairs(pairs, SOURCE, TARGET, VOCABULARY)
     counts = trainer.pair_loss.count(batch)
 
     def run() -> None:

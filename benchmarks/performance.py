@@ -20,6 +20,7 @@ ORDER = (
     "pair_cost",
     "pair_cost_step",
     "batching",
+    "batching_256",
     "generation",
     "chunked_loss",
     "gradient_cache",
@@ -45,20 +46,22 @@ machines: [docs/scaling.md](../docs/scaling.md).
 """
 
 
-def section(record: dict[str, Any]) -> str:
-    """Heading, machine and table of one benchmark."""
+def section(name: str, record: dict[str, Any]) -> str:
+    """Heading, machine and table of one benchmark; `name` is that of its file."""
     found, hardware = record["metrics"], record["hardware"]
     machine = f"{hardware['cores']} cores, {hardware['torch_threads']} threads"
     if hardware["gpus"]:
         machine += ", " + ", ".join(hardware["gpus"])
     rows = [Measure(**measure).cells() for measure in found["measures"]]
     lines = ["| " + " | ".join(cells) + " |" for cells in (HEADINGS, ("---",) * len(HEADINGS), *rows)]
-    source = f"`benchmarks/{SCRIPTS.get(record['name'], record['name'])}.py`"
-    about = f"{source}, [JSON](benchmarks/{record['name']}.json); {machine}; torch {record['versions']['torch']}."
+    source = f"`benchmarks/{SCRIPTS.get(name, name)}.py`"
+    when = f"measured {record['finished'][:10]} at revision {record['git_revision']}"
+    about = f"{source}, [JSON](benchmarks/{name}.json); {machine}; torch {record['versions']['torch']}; {when}."
     return f"## {found['title']}\n\n{about}\n\n" + "\n".join(lines) + "\n"
 
 
-SCRIPTS = {"pair_cost_step": "pair_cost"}  # another JSON of the same script
+# Another JSON of the same script.
+SCRIPTS = {"pair_cost_step": "pair_cost", "batching_256": "batching"}
 
 
 def performance(folder: Path) -> str:
@@ -71,7 +74,7 @@ def performance(folder: Path) -> str:
     names = [name for name in ORDER if name in records] + [name for name in records if name not in ORDER]
     missing = [name for name in ORDER if name not in records]
     left_out = f"\nNot measured yet: {', '.join(missing)}.\n" if missing else ""
-    return "\n".join([HEAD + left_out, *(section(records[name]) for name in names)])
+    return "\n".join([HEAD + left_out, *(section(name, records[name]) for name in names)])
 
 
 def main() -> None:

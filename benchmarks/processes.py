@@ -22,9 +22,10 @@ from typing import Any
 
 import torch
 from outcome import conclude, measured
+from steps import bart
 from timing import ratio
 from tqdm.auto import tqdm
-from transformers import BartConfig, BartForConditionalGeneration, TrainerCallback
+from transformers import TrainerCallback
 
 from dair_hf import DAIRConfig, DAIRTrainer
 
@@ -51,11 +52,7 @@ def work(output: Path) -> None:
     """Train on this process's share and write the seconds."""
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     torch.set_num_threads(2 // processes)
-    torch.manual_seed(0)
-    model = BartForConditionalGeneration(
-        BartConfig(vocab_size=VOCABULARY, d_model=256, encoder_layers=3, decoder_layers=3, encoder_ffn_dim=1024,
-                   decoder_ffn_dim=1024, encoder_attention_heads=4, decoder_attention_heads=4)
-    )  # fmt: skip
+    model = bart(VOCABULARY, width=256, layers=3, heads=4)
     row = {
         name: [5] * length for name, length in (("input_ids", SOURCE), ("attention_mask", SOURCE), ("labels", TARGET))
     }
