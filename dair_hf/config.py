@@ -118,6 +118,15 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             "and one more forward for an `objective` of a whole batch. None: the whole batch at once.",
         },
     )
+    generation_batch_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "Answers, >= 1, that an encoder-decoder writes at once in evaluation on each process, by greedy "
+            "decoding; inputs are encoded per_device_eval_batch_size at a time. Each answer keeps 2 * decoder layers * "
+            "d_model numbers for every token of its input and of its own. None: eight times the evaluation batch, but "
+            "no more than 128 unless that batch is larger.",
+        },
+    )
     lr_drop_epochs: list[float] | None = field(
         default=None,
         metadata={
@@ -148,7 +157,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not lowest <= value < math.inf:
                 bound = ">= 0" if lowest == 0 else "> 0"
                 raise ValueError(f"{name}={value!r} is out of range; it must be a finite number {bound}")
-        for name in ("gradient_cache", "max_tokens_per_batch"):
+        for name in ("gradient_cache", "max_tokens_per_batch", "generation_batch_size"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name}={value!r} is out of range; it must be an integer >= 1, or None")

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import datasets
+import numpy as np
 import torch
 from torch import nn
 from transformers import Seq2SeqTrainer, TrainerCallback
@@ -98,6 +99,12 @@ class PairLoading(Seq2SeqTrainer):
                 lengths, args.max_tokens_per_batch, views, args.world_size, args.process_index, seed
             )
         return self.pair_sampler
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        if not isinstance(eval_dataset, (datasets.Dataset, EpochPairs)) or "input_ids" not in eval_dataset.column_names:
+            return super()._get_eval_sampler(eval_dataset)
+        # What is evaluated are sums over rows; predictions come by themselves, in the order of the data.
+        return np.argsort(-view_lengths(eval_dataset), kind="stable").tolist()
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device

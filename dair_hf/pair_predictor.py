@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,11 @@ from accelerate import Accelerator
 from dair_hf.collator import LABELS, PairCollator
 from dair_hf.config import DAIRConfig
 from dair_hf.pair_views import PairViews
-from dair_hf.prediction import ViewPredictor, predict_in_buckets, predict_in_stages
+from dair_hf.prediction import predict_in_buckets, predict_in_stages
 from dair_hf.sample_losses import IGNORE_INDEX
+from dair_hf.view_predictor import ENCODER_INPUTS, ViewPredictor
+
+WIDER, WIDEST = 8, 128  # rows that write at once for each that is encoded at once, and at most
 
 
 class PairPredictor:
@@ -59,6 +63,7 @@ class PairPredictor:
             self.generates,
             self._pad_token_id(),
             self._generation(views, gen_kwargs) if self.generates else None,
+            encoder_rows=self.args.eval_batch_size,
         )
         was_training = self.model.training
         self.model.eval()
@@ -68,7 +73,7 @@ class PairPredictor:
             shared: dict[str, Any] = {
                 "lengths": np.stack(kinds, axis=1),
                 "accelerator": self.accelerator,
-                "batch_size": self.args.eval_batch_size,
+                "batch_size": self._rows_at_once(predictor, views),
                 "description": "Generating" if self.generates else "Predicting",
                 "show_progress": not self.args.disable_tqdm,
             }
@@ -104,6 +109,15 @@ class PairPredictor:
             configured = self.model.generation_config.max_new_tokens
             given["max_new_tokens"] = views.longest_target() + 8 if configured is None else configured
         return given
+
+    def _rows_at_once(self, predictor: ViewPredictor, views: PairViews) -> int:
+        """Views of a batch: more where their inputs are encoded apart."""
+        encoded = self.args.eval_batch_size
+        sample = views.features([0])
+        columns = set(sample if isinstance(sample, Mapping) else sample[0]) - {LABELS}
+        if not predictor.encodes_apart or columns != ENCODER_INPUTS:
+            return encoded
+        return self.args.generation_batch_size or max(encoded, min(WIDER * encoded, WIDEST))
 
     def _pad_token_id(self) -> int | None:
         for holder in (self.processing_class, getattr(self.model, "generation_config", None), self.model.config):

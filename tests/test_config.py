@@ -116,6 +116,7 @@ def test_the_unit_of_lambda_is_said(tmp_path: Path) -> None:
             {"pair_group_by_length": True, "max_tokens_per_batch": 100},
             "pair_group_by_length and max_tokens_per_batch=100 would both order the rows; leave one",
         ),
+        ({"generation_batch_size": 0}, "generation_batch_size=0 is out of range; it must be an integer >= 1, or None"),
         ({"max_tokens_per_batch": 0}, "max_tokens_per_batch=0 is out of range; it must be an integer >= 1, or None"),
     ],
 )

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
 import pytest
-import torch
 from accelerate import Accelerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import DataCollatorForSeq2Seq
 
 from dair_hf import DataError
 from dair_hf.prediction import (
     MORE_ROWS,
-    ViewPredictor,
     buckets,
-    pad_left,
     predict_in_buckets,
     predict_in_stages,
-    prompt_of,
-    strip_generated,
 )
-from tests.fixtures import tiny
 
 
 @settings(max_examples=30, deadline=None)
@@ -77,118 +67,6 @@ def test_a_prediction_function_that_loses_one_is_refused() -> None:
         predict_in_buckets([1, 1], lambda items: items[:1], Accelerator(cpu=True), 2, "Generating", show_progress=False)
 
 
-def test_the_prompt_ends_before_the_first_target() -> None:
-    feature = {"input_ids": [5, 6, 7, 8], "attention_mask": [1, 1, 1, 1], "labels": [-100, -100, 7, 8], "note": "n"}
-    assert prompt_of(feature) == {"input_ids": [5, 6], "attention_mask": [1, 1], "note": "n"}
-    without = {"input_ids": [5, 6], "labels": [-100, -100]}
-    assert prompt_of(without) == {"input_ids": [5, 6]}
-    assert prompt_of({"input_ids": [5], "labels": [5]}) == {"input_ids": []}
-
-
-def test_prompts_are_padded_on_the_left() -> None:
-    found = pad_left([{"input_ids": [5]}, {"input_ids": [6, 7, 8]}, {"input_ids": []}], 9)
-    assert found["input_ids"].tolist() == [[9, 9, 5], [6, 7, 8], [9, 9, 9]]
-    assert found["attention_mask"].tolist() == [[0, 0, 1], [1, 1, 1], [0, 0, 0]]
-
-
-def test_generated_ids_stop_at_the_first_end() -> None:
-    tokens = torch.tensor([[3, 5, 6, 1, 7], [3, 5, 2, 8, 1], [3, 0, 5, 5, 5], [3, 5, 6, 7, 8]])
-    assert strip_generated(tokens, 1, [1, 2], 0) == [[5, 6], [5], [], [5, 6, 7, 8]]
-
-
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_padded_generation_of_a_decoder_only_model_is_the_unpadded_one_row_by_row(kind: str) -> None:
-    model = tiny.model(kind).eval()
-    data = tiny.pairs(kind, 9, partner=lambda row: False).select_columns(["input_ids", "attention_mask", "labels"])
-    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
-    predictor = ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, {"max_new_tokens": 5})
-    together = predictor(list(data))
-    for row, found in zip(data, together, strict=True):
-        prompt = [token for token, label in zip(row["input_ids"], row["labels"], strict=True) if label == -100]
-        ids = list(prompt)
-        for _ in range(5):  # greedy decoding written out, without generate, cache or padding
-            with torch.no_grad():
-                ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
-            if ids[-1] in (tiny.EOS, tiny.PAD):
-                ids.pop()
-                break
-        assert found == ids[len(prompt) :]
-    assert len({len(row["input_ids"]) for row in data}) > 1
-    assert any(together)
-
-
-@pytest.mark.parametrize("kind", ["t5", "bart"])
-def test_padded_generation_of_an_encoder_decoder_is_the_unpadded_one(kind: str) -> None:
-    model = tiny.model(kind).eval()
-    data = list(
-        tiny.pairs(kind, 6, partner=lambda row: False).select_columns(["input_ids", "attention_mask", "labels"])
-    )
-    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
-    predictor = ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, {"max_new_tokens": 5})
-    assert predictor(data) == [predictor([row])[0] for row in data]
-
-
-class Echo:
-    """A decoder-only model that writes 5, 6 and the end token, and remembers what it was given."""
-
-    config = SimpleNamespace(is_encoder_decoder=False)
-    generation_config = SimpleNamespace(eos_token_id=[1, 7])
-
-    def generate(self, **inputs: Any) -> torch.Tensor:
-        self.given = inputs
-        return torch.cat([inputs["input_ids"], torch.tensor([[5, 6, 7]] * len(inputs["input_ids"]))], dim=1)
-
-
-def staged(predictor: ViewPredictor, features: list[Any], batch_size: int) -> list[list[int]]:
-    """Answers of a predictor in stages; every batch of a stage must have begun alike."""
-
-    def advance(items: list[int], begun: list[list[int]], until: int) -> list[tuple[list[int], bool]]:
-        assert len({len(answer) for answer in begun}) == 1
-        return predictor.advance([features[item] for item in items], begun, until)
-
-    lengths = np.array([[item % 3, len(feature["input_ids"])] for item, feature in enumerate(features)])
-    return predict_in_stages(lengths, advance, Accelerator(cpu=True), batch_size, show_progress=False)
-
-
-@pytest.mark.parametrize("kind", ["t5", "bart", "gpt2", "llama"])
-@pytest.mark.parametrize("limit", [1, 2, 3, 9, 16])
-def test_answers_in_stages_are_those_in_one_piece(kind: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dair_hf.prediction.MARGIN", 1)
-    model = tiny.model(kind).eval()
-    if kind == "bart":
-        model.generation_config.forced_eos_token_id = 5  # the last token at the limit, and at no break before it
-    rows = tiny.pairs(kind, 24, target_lengths=(1, 3), seed=4)
-    features = [{name: row[name] for name in ("input_ids", "attention_mask", "labels")} for row in rows]
-    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
-    predictor = ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, {"max_new_tokens": limit})
-    assert predictor.takes_stages
-    whole = [predictor([feature])[0] for feature in features]
-    assert staged(predictor, features, 5) == whole
-    assert len({len(answer) for answer in whole}) > 1 or limit == 1 or kind == "bart"  # which never ends by itself
-    if limit > 2:
-        assert max(map(len, whole)) > 2  # taken up at least once
-    if kind == "bart":
-        assert {answer[-1] for answer in whole if len(answer) == limit} <= {5}
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"max_length": 9},
-        {"max_new_tokens": 9, "num_beams": 2},
-        {"max_new_tokens": 9, "do_sample": True},
-        {"max_new_tokens": 9, "min_new_tokens": 2},
-        {"max_new_tokens": 9, "cache_implementation": "static"},
-    ],
-)
-def test_whatever_is_not_greedy_goes_in_one_piece(settings: dict[str, Any]) -> None:
-    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
-    model = tiny.model("t5")
-    assert not ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, settings).takes_stages
-    model.generation_config.num_beams = 3
-    assert not ViewPredictor(model, collator, Accelerator(cpu=True), True, 0, {"max_new_tokens": 9}).takes_stages
-
-
 def test_ended_answers_wait_for_nobody() -> None:
     """Steps that are run, counted by hand: those of a row that runs on are its own."""
     wanted, targets, steps_run = [3, 3, 3, 3, 3, 3, 3, 60], [3, 3, 3, 3, 9, 3, 3, 3], []
@@ -218,44 +96,3 @@ def test_answers_of_different_length_are_taken_up_from_the_shortest() -> None:
     assert found == [[0] * 100, [1] * 100, [2] * 100]
     assert all(len(set(begun)) == 1 for begun in seen)
     assert seen[0] == [0]
-
-
-def test_a_collator_says_what_else_a_model_is_given_to_generate() -> None:
-    class Pictures:
-        def __call__(self, views: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-            raise AssertionError("a batch to train on has the targets in it")
-
-        def prompts(self, views: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-            seen.append([view["question"] for view in views])
-            return {"input_ids": torch.tensor([[0, 3], [4, 3]]), "pixel_values": torch.ones(2, 3, 4, 4)}
-
-    seen: list[list[str]] = []
-    model = Echo()
-    predictor = ViewPredictor(model, Pictures(), Accelerator(cpu=True), True, 0, {"max_new_tokens": 3})
-    assert predictor([{"question": "a"}, {"question": "b"}]) == [[5, 6], [5, 6]]
-    assert seen == [["a", "b"]]
-    assert set(model.given) == {"input_ids", "pixel_values", "max_new_tokens"}
-
-
-def test_without_generation_the_logits_are_the_prediction() -> None:
-    torch.manual_seed(0)
-    model = tiny.NormedClassifier(tiny.NormedConfig()).eval()
-    features = [{"features": [1.0, 2.0, 3.0], "labels": 0}, {"features": [0.0, 0.0, 1.0], "labels": 1}]
-    seen: list[set[str]] = []
-
-    def stack(rows: list[dict[str, object]]) -> dict[str, torch.Tensor]:
-        seen.append(set(rows[0]))
-        return {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
-
-    found = ViewPredictor(model, stack, Accelerator(cpu=True), generates=False)(features)
-    expected = model(torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 1.0]])).logits.detach().numpy()
-    np.testing.assert_allclose(np.stack(found), expected, rtol=1e-6)
-    assert seen == [{"features", "labels"}]
-
-
-def test_generation_without_a_padding_token_is_refused() -> None:
-    message = (
-        "neither the processing class nor the model's generation config has a pad_token_id; pass processing_class="
-    )
-    with pytest.raises(DataError, match=message):
-        ViewPredictor(tiny.model("gpt2"), dict, Accelerator(cpu=True), generates=True)

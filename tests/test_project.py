@@ -29,7 +29,7 @@ FLOORS = (
     {"objective", "archives", "packing"},
     {"sample_losses", "theory"},
     {"projection"},
-    {"collator", "evaluation", "features", "chunked_loss", "forwards", "prediction", "logistic_toy"},
+    {"collator", "evaluation", "features", "chunked_loss", "forwards", "prediction", "view_predictor", "logistic_toy"},
     {"sampling", "tensor_pairs"},
     {"config"},
     {"pair_loss", "term_sums", "pair_views", "model_card", "trainer_checks"},

@@ -34,6 +34,8 @@ def test_every_step_has_the_losses_of_one_process(
         assert launched == pytest.approx(one, rel=1e-9)
     for rank in (first, second):
         assert tiny.distance(rank[engine]["weights"], alone["weights"]) < 1e-10
+        assert rank[engine]["eval_loss"] == pytest.approx(alone["eval_loss"], rel=1e-9)
+        assert rank[engine]["answers"] == alone["answers"]
     started = tiny.weights(tiny.model("llama"))
     assert tiny.distance(alone["weights"], started) > 1e-2
     assert (first[engine]["in_shards"] == len(started)) == engine.startswith("fsdp2")

@@ -100,6 +100,62 @@ def test_evaluate_pairs_by_hand_with_predictions_on_file(tmp_path: Path) -> None
     assert [line["correct"] for line in lines] == [index in (0, 1, 7) for index in range(12)]
 
 
+@pytest.mark.parametrize(
+    ("kind", "batch", "asked", "settings", "encoded", "written"),
+    [
+        ("t5", 2, None, {}, 2, 16),  # eight times
+        ("t5", 20, None, {}, 20, 60),  # up to 128: all there are
+        ("t5", 2, 7, {}, 2, 7),
+        ("t5", 2, 7, {"num_beams": 2}, 2, 2),  # rows, not beams
+        ("gpt2", 2, 7, {}, None, 2),
+    ],
+)
+def test_answers_are_written_in_wider_batches_than_inputs_are_encoded(
+    tmp_path: Path,
+    kind: str,
+    batch: int,
+    asked: int | None,
+    settings: dict[str, Any],
+    encoded: int | None,
+    written: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dair_hf.prediction.MORE_ROWS", 1)
+    data = tiny.pairs(kind, 60, partner=lambda row: False)
+    sizes = {"per_device_eval_batch_size": batch, "generation_batch_size": asked}
+    made = tiny.trainer(tmp_path, kind, None, eval_dataset=data, is_correct=same, **sizes)
+    encoders, answers = [], []
+    if encoded is not None:
+        made.model.get_encoder().register_forward_pre_hook(
+            lambda module, args, kwargs: encoders.append(len(kwargs["input_ids"])), with_kwargs=True
+        )
+    generate = made.model.generate
+
+    def counted(**inputs: Any) -> Any:
+        answers.append(len(inputs["attention_mask"]))
+        return generate(**inputs)
+
+    monkeypatch.setattr(made.model, "generate", counted)
+    made.evaluate_pairs(n_bootstrap=0, max_new_tokens=3, **settings)
+    assert max(answers) == written
+    assert max(encoders, default=None) == encoded
+    assert encoded is None or sum(encoders) >= 60
+
+
+def test_evaluation_losses_run_in_batches_of_similar_length(tmp_path: Path) -> None:
+    data = tiny.pairs("bart", 30)
+    made = tiny.trainer(tmp_path, "bart", None, eval_dataset=data, per_device_eval_batch_size=4)
+    widths: list[int] = []
+    made.model.get_encoder().register_forward_pre_hook(
+        lambda module, args, kwargs: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    made.evaluate()
+    longer = [
+        max(map(len, filter(None, pair))) for pair in zip(data["input_ids"], data["augmented_input_ids"], strict=True)
+    ]
+    assert widths == sorted(longer, reverse=True)[::4]
+
+
 def test_evaluate_pairs_takes_references_from_a_column(tmp_path: Path) -> None:
     data = tiny.pairs("bart", 4, partner=lambda row: row == 0)
     data = data.add_column("answer", list("abcd")).add_column("augmented_answer", ["A", None, None, None])

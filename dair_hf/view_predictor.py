@@ -1,0 +1,338 @@
+"""What a model predicts for single views: answers written token by token, or the logits of one forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, EncoderDecoderCache
+from transformers.distributed.fsdp import is_fsdp_managed_module
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+from transformers.modeling_outputs import BaseModelOutput
+
+from dair_hf.errors import DataError
+from dair_hf.sample_losses import IGNORE_INDEX
+
+Feature = dict[str, Any]
+# Settings of `generate` under which the next token depends on the tokens before it and on nothing else.
+GREEDY: dict[str, Any] = {
+    "num_beams": 1, "do_sample": False, "num_return_sequences": 1, "min_length": 0, "min_new_tokens": None,
+    "begin_suppress_tokens": None, "exponential_decay_length_penalty": None, "penalty_alpha": None,
+}  # fmt: skip
+ENCODER_INPUTS = {"input_ids", "attention_mask"}
+STRIDE = 32  # tokens after which answers that have ended leave their batch
+
+
+def prompt_of(feature: Mapping[str, Any]) -> Feature:
+    """What a decoder-only model is given at generation: the tokens before the first target.
+
+    Args:
+        feature: One view with `input_ids` and `labels` of the same length, -100 on the prompt.
+
+    Returns:
+        The view with its token columns cut before the first target and without labels. A view without any target keeps
+        all its tokens.
+
+    Example:
+        >>> prompt_of({"input_ids": [5, 6, 7], "labels": [-100, -100, 7]})
+        {'input_ids': [5, 6]}
+    """
+    labels = list(feature["labels"])
+    length = next((place for place, label in enumerate(labels) if label != IGNORE_INDEX), len(labels))
+    return {
+        name: values[:length] if hasattr(values, "__len__") and len(values) == len(labels) else values
+        for name, values in feature.items()
+        if name != "labels"
+    }
+
+
+def pad_left(prompts: Sequence[Mapping[str, Any]], pad_token_id: int) -> dict[str, Tensor]:
+    """Left-padded prompts, so that every row ends where generation begins.
+
+    Args:
+        prompts: Views with `input_ids`, each of its own length.
+        pad_token_id: What fills the left side.
+
+    Returns:
+        `input_ids` and `attention_mask`, `[N, T]`.
+
+    Example:
+        >>> pad_left([{"input_ids": [5]}, {"input_ids": [6, 7]}], 0)["input_ids"]
+        tensor([[0, 5],
+                [6, 7]])
+    """
+    longest = max(len(prompt["input_ids"]) for prompt in prompts)
+    input_ids = torch.full((len(prompts), longest), pad_token_id)
+    attention_mask = torch.zeros_like(input_ids)
+    for row, prompt in enumerate(prompts):
+        tokens = torch.as_tensor(prompt["input_ids"])
+        if len(tokens):
+            input_ids[row, -len(tokens) :] = tokens
+            attention_mask[row, -len(tokens) :] = 1
+    return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+
+def strip_generated(
+    tokens: Tensor, prompt_length: int, end_token_ids: Sequence[int], pad_token_id: int
+) -> list[list[int]]:
+    """The generated ids of every row: after the prompt, up to and without the first end token, without padding.
+
+    Args:
+        tokens: `[N, T]`, as `generate` returns them.
+        prompt_length: Leading positions that are no output (the prompt, or the decoder's start token).
+        end_token_ids: Ids that end a row.
+        pad_token_id: Fills the rows that ended early.
+
+    Returns:
+        N lists of ids.
+
+    Example:
+        >>> strip_generated(torch.tensor([[0, 5, 6, 1, 0], [0, 7, 1, 0, 0]]), 1, [1], 0)
+        [[5, 6], [7]]
+    """
+    ends = set(end_token_ids) | {pad_token_id}
+    rows = []
+    for row in tokens[:, prompt_length:].tolist():
+        length = next((place for place, token in enumerate(row) if token in ends), len(row))
+        rows.append(row[:length])
+    return rows
+
+
+class ViewPredictor:
+    """What a model predicts for single views: generated ids for language models, logits otherwise.
+
+    Args:
+        model: The model, prepared for evaluation.
+        collator: Collates single views. What a decoder-only model is given at generation is the tokens of a view before
+            its first target (`prompt_of`), padded on the left; a collator whose model is given more (images) says what,
+            in a method `prompts(views)` that returns the inputs of `generate`, tokens likewise padded on the left.
+        accelerator: Knows device and ranks.
+        generates: Whether to call `generate`; else the forward pass's logits are the prediction.
+        pad_token_id: Padding of prompts and outputs; needed to generate.
+        generation: Arguments of `generate`.
+        encoder_rows: Views that an encoder-decoder's encoder is given at once where it `encodes_apart`; None: all.
+
+    Example:
+        >>> predictor = ViewPredictor(model, collator, accelerator, generates=True, pad_token_id=0)  # doctest: +SKIP
+        >>> predictor([{"input_ids": [5, 6], "labels": [7, 1]}])  # doctest: +SKIP
+        [[7]]
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        collator: Callable[[list[Feature]], Mapping[str, Any]],
+        accelerator: Accelerator,
+        generates: bool,
+        pad_token_id: int | None = None,
+        generation: Mapping[str, Any] | None = None,
+        encoder_rows: int | None = None,
+    ) -> None:
+        if generates and pad_token_id is None:
+            raise DataError(
+                "generation pads its rows, but neither the processing class nor the model's generation config has a "
+                "pad_token_id; pass processing_class=tokenizer with tokenizer.pad_token set"
+            )
+        self.model = model
+        self.collator = collator
+        self.accelerator = accelerator
+        self.generates = generates
+        self.pad_token_id = pad_token_id
+        self.generation = dict(generation or {})
+        self.encoder_rows = encoder_rows
+        self.is_encoder_decoder = bool(getattr(model.config, "is_encoder_decoder", False))
+
+    def __call__(self, features: list[Feature] | Mapping[str, Tensor]) -> list[Any]:
+        """One prediction a view: a list of ids, or an array of logits.
+
+        Args:
+            features: Views under the model's column names, one by one or as a batch already.
+
+        Returns:
+            As many predictions as views.
+        """
+        if not self.generates:
+            return self._logits(features)
+        return self._generated(self._generation_inputs(features), self.generation)[0]
+
+    @property
+    def takes_stages(self) -> bool:
+        """Whether an answer that is broken off and taken up again (`advance`) is the one that would come at once.
+
+        So it is for the most likely next token, with a limit on the new tokens. Beams, samples, and whatever counts
+        tokens from the beginning of an answer, go in one piece.
+        """
+        if not self.generates or "max_new_tokens" not in self.generation:
+            return False
+        asked = {name: value for name, value in self.generation.items() if value != GREEDY.get(name, ...)}
+        configured = self.model.generation_config
+        plain = all(getattr(configured, name, None) in (value, None) for name, value in GREEDY.items())
+        return set(asked) == {"max_new_tokens"} and plain and not hasattr(self.collator, "prompts")
+
+    @property
+    def encodes_apart(self) -> bool:
+        """Whether inputs are encoded in smaller batches than answers are written in (`encoder_rows`)."""
+        text = getattr(self.model, "main_input_name", "input_ids") == "input_ids"
+        return self.is_encoder_decoder and self.takes_stages and text
+
+    def advance(
+        self, features: list[Feature] | Mapping[str, Tensor], begun: list[list[int]], until: int
+    ) -> list[tuple[list[int], bool]]:
+        """Answers taken up where they were broken off, until they hold so many tokens.
+
+        What the model remembers of a row is dropped with the row as soon as its answer has ended, and goes on with the
+        others: every `STRIDE` tokens the batch gets smaller.
+
+        Args:
+            features: Views under the model's own column names.
+            begun: The answers so far, all of one length.
+            until: Tokens of an answer after which it is broken off again.
+
+        Returns:
+            For each view the answer so far and whether it has ended.
+        """
+        limit = self.generation["max_new_tokens"]
+        inputs, answers, cache = self._encoded(self._generation_inputs(features)), list(begun), None
+        going, reached = list(range(len(answers))), len(begun[0])
+        stride = until if self._in_step else STRIDE
+        while going and reached < min(until, limit):
+            steps = min(stride, until - reached)
+            settings: dict[str, Any] = {**self.generation, "max_new_tokens": limit - reached}
+            if reached + steps < limit:
+                # Not a shorter limit: some models end their answers at the limit by force.
+                settings["stopping_criteria"] = StoppingCriteriaList([_After(steps)])
+            found, cache = self._generated(inputs, settings, [answers[row] for row in going], cache)
+            reached += steps
+            stay = [place for place, answer in enumerate(found) if len(answer) == reached]
+            for row, answer in zip(going, found, strict=True):
+                answers[row] = answer
+            going = [going[place] for place in stay]
+            if going and len(stay) < len(found):
+                inputs, cache = _rows(inputs, stay), _rows_of_cache(cache, stay)
+            if cache is None:
+                stride = until  # what was forgotten is computed again with each call: one more and no others
+        return [(answer, len(answer) < until or until >= limit) for answer in answers]
+
+    @property
+    def _in_step(self) -> bool:
+        """Whether all ranks must call the model equally often, since each holds a part of its weights."""
+        sharded = is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self.model)
+        return sharded and self.accelerator.num_processes > 1
+
+    def _encoded(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Inputs with their encoder's states, which are computed `encoder_rows` at a time, the longest together."""
+        if not self.is_encoder_decoder or set(inputs) != ENCODER_INPUTS:
+            return inputs
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        columns = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+        lengths = (mask.bool() * columns).amax(1).clamp(min=1)
+        states: Any = None
+        with torch.inference_mode():
+            for rows in lengths.argsort(descending=True).split(self.encoder_rows or len(ids)):
+                end = int(lengths[rows[0]])
+                found = self.model.get_encoder()(
+                    input_ids=ids[rows, :end], attention_mask=mask[rows, :end]
+                ).last_hidden_state
+                states = found.new_zeros(*ids.shape, found.shape[-1]) if states is None else states
+                states[rows, :end] = found
+        return {"encoder_outputs": BaseModelOutput(last_hidden_state=states), "attention_mask": mask}
+
+    def _generated(
+        self,
+        inputs: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        begun: Sequence[list[int]] = (),
+        cache: Any = None,
+    ) -> tuple[list[list[int]], Any]:
+        """Answers, those begun taken up, and the model's memory of them."""
+        inputs = dict(inputs) if cache is None else {**inputs, "past_key_values": cache}
+        prompt_length = 1 if self.is_encoder_decoder else inputs["input_ids"].shape[1]
+        if begun and begun[0]:
+            tokens = torch.tensor(begun, device=self.accelerator.device)
+            if self.is_encoder_decoder:
+                start = tokens.new_full((len(tokens), 1), self._decoder_start())
+                inputs["decoder_input_ids"] = torch.cat([start, tokens], dim=1)
+                if cache is not None:  # by this `generate` knows that the ids are all, and leaves out those it knows
+                    inputs["decoder_attention_mask"] = torch.ones_like(inputs["decoder_input_ids"])
+            else:
+                inputs["input_ids"] = torch.cat([inputs["input_ids"], tokens], dim=1)
+                inputs["attention_mask"] = torch.cat([inputs["attention_mask"], torch.ones_like(tokens)], dim=1)
+        with torch.inference_mode():
+            written = self.model.generate(**inputs, **{**settings, "return_dict_in_generate": True})
+        end = self.model.generation_config.eos_token_id
+        ends = end if isinstance(end, list) else [end] if end is not None else []
+        pad = self.pad_token_id if self.pad_token_id is not None else -1
+        return strip_generated(written.sequences, prompt_length, ends, pad), written.get("past_key_values")
+
+    def _decoder_start(self) -> int:
+        configured = self.model.generation_config
+        start = configured.decoder_start_token_id
+        return int(configured.bos_token_id if start is None else start)
+
+    def _collate(self, features: list[Feature] | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return features if isinstance(features, Mapping) else self.collator(features)
+
+    def _generation_inputs(self, features: list[Feature] | Mapping[str, Tensor]) -> dict[str, Tensor]:
+        if self.is_encoder_decoder:
+            inputs = {
+                name: values
+                for name, values in self._collate(features).items()
+                if name not in ("labels", "decoder_input_ids", "decoder_attention_mask")
+            }
+        elif not isinstance(features, Mapping) and hasattr(self.collator, "prompts"):
+            inputs = self.collator.prompts(features)
+        else:
+            assert self.pad_token_id is not None
+            if isinstance(features, Mapping):
+                names, rows = list(features), zip(*features.values(), strict=True)
+                features = [dict(zip(names, row, strict=True)) for row in rows]
+            inputs = pad_left([prompt_of(feature) for feature in features], self.pad_token_id)
+        return {name: values.to(self.accelerator.device) for name, values in inputs.items()}
+
+    def _logits(self, features: list[Feature] | Mapping[str, Tensor]) -> list[np.ndarray]:
+        batch = {
+            name: values.to(self.accelerator.device)
+            for name, values in self._collate(features).items()
+            if name != "labels"
+        }
+        with torch.inference_mode():
+            logits = self.model(**batch).logits
+        return list(logits.float().cpu().numpy())
+
+
+class _After(StoppingCriteria):
+    """Breaks all answers of a batch off after so many tokens."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.taken = 0
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        self.taken += 1
+        return torch.full((len(input_ids),), self.taken >= self.steps, device=input_ids.device, dtype=torch.bool)
+
+
+def _rows(inputs: Mapping[str, Any], rows: list[int]) -> dict[str, Any]:
+    """The inputs of these rows."""
+    return {
+        name: BaseModelOutput(last_hidden_state=value.last_hidden_state[rows])
+        if isinstance(value, BaseModelOutput)
+        else value[rows]
+        for name, value in inputs.items()
+    }
+
+
+def _rows_of_cache(cache: Any, rows: list[int]) -> Any:
+    """Keys and values of these rows; None where a cache holds anything else, so that it is filled again."""
+    of_both = isinstance(cache, EncoderDecoderCache)
+    parts = [cache.self_attention_cache, cache.cross_attention_cache] if of_both else [cache]
+    layers = [layer for part in parts for layer in getattr(part, "layers", [None])]
+    if not all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers):
+        return None
+    cache.batch_select_indices(torch.tensor(rows, device=layers[0].keys.device))
+    return cache

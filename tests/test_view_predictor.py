@@ -1,0 +1,273 @@
+"""Answers are those of each row alone, however rows are padded, encoded, broken off and dropped from their batch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from transformers import DataCollatorForSeq2Seq
+from transformers.generation import GenerateDecoderOnlyOutput
+
+from dair_hf import DataError
+from dair_hf.prediction import predict_in_stages
+from dair_hf.view_predictor import STRIDE, ViewPredictor, pad_left, prompt_of, strip_generated
+from tests.fixtures import tiny
+
+
+def test_the_prompt_ends_before_the_first_target() -> None:
+    feature = {"input_ids": [5, 6, 7, 8], "attention_mask": [1, 1, 1, 1], "labels": [-100, -100, 7, 8], "note": "n"}
+    assert prompt_of(feature) == {"input_ids": [5, 6], "attention_mask": [1, 1], "note": "n"}
+    without = {"input_ids": [5, 6], "labels": [-100, -100]}
+    assert prompt_of(without) == {"input_ids": [5, 6]}
+    assert prompt_of({"input_ids": [5], "labels": [5]}) == {"input_ids": []}
+
+
+def test_prompts_are_padded_on_the_left() -> None:
+    found = pad_left([{"input_ids": [5]}, {"input_ids": [6, 7, 8]}, {"input_ids": []}], 9)
+    assert found["input_ids"].tolist() == [[9, 9, 5], [6, 7, 8], [9, 9, 9]]
+    assert found["attention_mask"].tolist() == [[0, 0, 1], [1, 1, 1], [0, 0, 0]]
+
+
+def test_generated_ids_stop_at_the_first_end() -> None:
+    tokens = torch.tensor([[3, 5, 6, 1, 7], [3, 5, 2, 8, 1], [3, 0, 5, 5, 5], [3, 5, 6, 7, 8]])
+    assert strip_generated(tokens, 1, [1, 2], 0) == [[5, 6], [5], [], [5, 6, 7, 8]]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_padded_generation_of_a_decoder_only_model_is_the_unpadded_one_row_by_row(kind: str) -> None:
+    model = tiny.model(kind).eval()
+    data = tiny.pairs(kind, 9, partner=lambda row: False).select_columns(["input_ids", "attention_mask", "labels"])
+    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
+    predictor = ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, {"max_new_tokens": 5})
+    together = predictor(list(data))
+    for row, found in zip(data, together, strict=True):
+        prompt = [token for token, label in zip(row["input_ids"], row["labels"], strict=True) if label == -100]
+        ids = list(prompt)
+        for _ in range(5):  # greedy decoding written out, without generate, cache or padding
+            with torch.no_grad():
+                ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+            if ids[-1] in (tiny.EOS, tiny.PAD):
+                ids.pop()
+                break
+        assert found == ids[len(prompt) :]
+    assert len({len(row["input_ids"]) for row in data}) > 1
+    assert any(together)
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_padded_generation_of_an_encoder_decoder_is_the_unpadded_one(kind: str) -> None:
+    model = tiny.model(kind).eval()
+    data = list(
+        tiny.pairs(kind, 6, partner=lambda row: False).select_columns(["input_ids", "attention_mask", "labels"])
+    )
+    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
+    predictor = ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, {"max_new_tokens": 5})
+    assert predictor(data) == [predictor([row])[0] for row in data]
+
+
+class Echo:
+    """A decoder-only model that writes 5, 6 and the end token, and remembers what it was given."""
+
+    config = SimpleNamespace(is_encoder_decoder=False)
+    generation_config = SimpleNamespace(eos_token_id=[1, 7])
+
+    def generate(self, **inputs: Any) -> GenerateDecoderOnlyOutput:
+        self.given = inputs
+        written = torch.cat([inputs["input_ids"], torch.tensor([[5, 6, 7]] * len(inputs["input_ids"]))], dim=1)
+        return GenerateDecoderOnlyOutput(sequences=written)
+
+
+def staged(predictor: ViewPredictor, features: list[Any], batch_size: int) -> list[list[int]]:
+    """Answers of a predictor in stages; every batch of a stage must have begun alike."""
+
+    def advance(items: list[int], begun: list[list[int]], until: int) -> list[tuple[list[int], bool]]:
+        assert len({len(answer) for answer in begun}) == 1
+        return predictor.advance([features[item] for item in items], begun, until)
+
+    lengths = np.array([[item % 3, len(feature["input_ids"])] for item, feature in enumerate(features)])
+    return predict_in_stages(lengths, advance, Accelerator(cpu=True), batch_size, show_progress=False)
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart", "gpt2", "llama"])
+@pytest.mark.parametrize("limit", [1, 2, 3, 9, 16])
+@pytest.mark.parametrize("stride", [1, 4, STRIDE])
+def test_answers_in_stages_are_those_in_one_piece(
+    kind: str, limit: int, stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dair_hf.prediction.MARGIN", 1)
+    monkeypatch.setattr("dair_hf.view_predictor.STRIDE", stride)
+    model = tiny.model(kind).eval()
+    if kind == "bart":
+        model.generation_config.forced_eos_token_id = 5  # the last token at the limit, and at no break before it
+    rows = tiny.pairs(kind, 24, target_lengths=(1, 3), seed=4)
+    features = [{name: row[name] for name in ("input_ids", "attention_mask", "labels")} for row in rows]
+    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
+    predictor = ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, {"max_new_tokens": limit}, 3)
+    assert predictor.takes_stages
+    assert predictor.encodes_apart == (kind in ("t5", "bart"))
+    whole = [predictor([feature])[0] for feature in features]
+    assert staged(predictor, features, 5) == whole
+    assert len({len(answer) for answer in whole}) > 1 or limit == 1 or kind == "bart"  # which never ends by itself
+    if limit > 2:
+        assert max(map(len, whole)) > 2  # taken up at least once
+    if kind == "bart":
+        assert {answer[-1] for answer in whole if len(answer) == limit} <= {5}
+
+
+@pytest.fixture
+def fitted() -> tuple[Any, list[Any]]:
+    """A T5 that writes answers of many lengths, and rows for it."""
+    model = tiny.model("t5").eval()
+    rows = tiny.pairs("t5", 24, target_lengths=(1, 3), seed=4)
+    return model, [{name: row[name] for name in ("input_ids", "attention_mask", "labels")} for row in rows]
+
+
+def predictor_for(model: Any, limit: int = 16, encoder_rows: int | None = 3) -> ViewPredictor:
+    settings = {"max_new_tokens": limit}
+    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
+    return ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, settings, encoder_rows)
+
+
+def counted_calls(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Fills with the limit of every call of `generate` from now on."""
+    calls: list[int] = []
+    generate = model.generate
+
+    def counted(**inputs: Any) -> Any:
+        calls.append(inputs["max_new_tokens"])
+        return generate(**inputs)
+
+    monkeypatch.setattr(model, "generate", counted)
+    return calls
+
+
+def test_ended_answers_leave_their_batch(fitted: tuple[Any, list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of every step of the decoder: of those that go on, after each stride, and nothing computed twice."""
+    model, features = fitted
+    monkeypatch.setattr("dair_hf.view_predictor.STRIDE", 2)
+    predictor = predictor_for(model)
+    lengths = [len(predictor([feature])[0]) for feature in features]
+    seen: list[tuple[int, int]] = []
+    model.get_decoder().register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    found = predictor.advance(features, [[]] * len(features), 12)
+    assert [len(answer) for answer, _ in found] == [min(length, 12) for length in lengths]
+    assert [ended for _, ended in found] == [length < 12 for length in lengths]
+    expected: list[tuple[int, int]] = []
+    for step in range(12):
+        # Whoever has ended by the last multiple of the stride is gone; a stride ends early when nobody is left.
+        going = sum(length >= step - step % 2 for length in lengths)
+        if going and any(length >= step for length in lengths):
+            expected.append((going, 1))
+    assert seen == expected
+    assert len({rows for rows, _ in seen}) > 1
+
+
+@pytest.mark.parametrize("change", ["no cache", "other layers"])
+def test_a_memory_that_cannot_be_cut_is_filled_again(
+    fitted: tuple[Any, list[Any]], change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, features = fitted
+    expected = predictor_for(model).advance(features, [[]] * len(features), 12)
+    monkeypatch.setattr("dair_hf.view_predictor.STRIDE", 2)
+    if change == "no cache":
+        model.generation_config.use_cache = False
+    else:
+        monkeypatch.setattr("dair_hf.view_predictor.DynamicLayer", SimpleNamespace)
+    calls = counted_calls(model, monkeypatch)
+    assert predictor_for(model).advance(features, [[]] * len(features), 12) == expected
+    assert calls == [16, 14]  # the first stride, and then all the rest
+
+
+def test_inputs_are_encoded_a_few_at_a_time_without_padding_of_longer_ones(fitted: tuple[Any, list[Any]]) -> None:
+    model, features = fitted
+    seen: list[tuple[int, int]] = []
+    model.get_encoder().register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    predictor_for(model, encoder_rows=5).advance(features, [[]] * len(features), 4)
+    lengths = sorted((len(feature["input_ids"]) for feature in features), reverse=True)
+    assert seen == [(len(lengths[start : start + 5]), lengths[start]) for start in range(0, 24, 5)]
+    assert len({length for _, length in seen}) > 1
+
+
+def test_sharded_weights_are_run_in_one_call(fitted: tuple[Any, list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks whose answers end earlier must not call the model less often than the others."""
+    model, features = fitted
+    monkeypatch.setattr("dair_hf.view_predictor.STRIDE", 2)
+    monkeypatch.setattr("dair_hf.view_predictor.is_fsdp_managed_module", lambda model: True)
+    predictor = predictor_for(model)
+    predictor.accelerator = SimpleNamespace(num_processes=2, device=torch.device("cpu"))  # type: ignore[assignment]
+    calls = counted_calls(model, monkeypatch)
+    predictor.advance(features, [[]] * len(features), 12)
+    assert calls == [16]
+
+
+def test_other_inputs_than_tokens_are_left_to_the_model(fitted: tuple[Any, list[Any]]) -> None:
+    model, _ = fitted
+    inputs = {"input_ids": torch.ones(2, 3), "attention_mask": torch.ones(2, 3), "token_type_ids": torch.ones(2, 3)}
+    assert predictor_for(model)._encoded(inputs) is inputs
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_length": 9},
+        {"max_new_tokens": 9, "num_beams": 2},
+        {"max_new_tokens": 9, "do_sample": True},
+        {"max_new_tokens": 9, "min_new_tokens": 2},
+        {"max_new_tokens": 9, "cache_implementation": "static"},
+    ],
+)
+def test_whatever_is_not_greedy_goes_in_one_piece(settings: dict[str, Any]) -> None:
+    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
+    model = tiny.model("t5")
+    assert not ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, settings).takes_stages
+    model.generation_config.num_beams = 3
+    assert not ViewPredictor(model, collator, Accelerator(cpu=True), True, 0, {"max_new_tokens": 9}).takes_stages
+
+
+def test_a_collator_says_what_else_a_model_is_given_to_generate() -> None:
+    class Pictures:
+        def __call__(self, views: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+            raise AssertionError("a batch to train on has the targets in it")
+
+        def prompts(self, views: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+            seen.append([view["question"] for view in views])
+            return {"input_ids": torch.tensor([[0, 3], [4, 3]]), "pixel_values": torch.ones(2, 3, 4, 4)}
+
+    seen: list[list[str]] = []
+    model = Echo()
+    predictor = ViewPredictor(model, Pictures(), Accelerator(cpu=True), True, 0, {"max_new_tokens": 3})
+    assert predictor([{"question": "a"}, {"question": "b"}]) == [[5, 6], [5, 6]]
+    assert seen == [["a", "b"]]
+    assert set(model.given) == {"input_ids", "pixel_values", "max_new_tokens", "return_dict_in_generate"}
+
+
+def test_without_generation_the_logits_are_the_prediction() -> None:
+    torch.manual_seed(0)
+    model = tiny.NormedClassifier(tiny.NormedConfig()).eval()
+    features = [{"features": [1.0, 2.0, 3.0], "labels": 0}, {"features": [0.0, 0.0, 1.0], "labels": 1}]
+    seen: list[set[str]] = []
+
+    def stack(rows: list[dict[str, object]]) -> dict[str, torch.Tensor]:
+        seen.append(set(rows[0]))
+        return {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
+
+    found = ViewPredictor(model, stack, Accelerator(cpu=True), generates=False)(features)
+    expected = model(torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 1.0]])).logits.detach().numpy()
+    np.testing.assert_allclose(np.stack(found), expected, rtol=1e-6)
+    assert seen == [{"features", "labels"}]
+
+
+def test_generation_without_a_padding_token_is_refused() -> None:
+    message = (
+        "neither the processing class nor the model's generation config has a pad_token_id; pass processing_class="
+    )
+    with pytest.raises(DataError, match=message):
+        ViewPredictor(tiny.model("gpt2"), dict, Accelerator(cpu=True), generates=True)
