@@ -36,9 +36,9 @@ results: $(STAMP) ## Run what results/experiments.yaml holds and is not done (DA
 	$(OFFLINE) $(BIN)/python recipes/results.py --data "$(DATA)"
 
 # Timed one after the other; each says in its first lines how long it takes. About two hours on two cores.
-bench: $(STAMP) ## Measure all of results/PERFORMANCE.md (DATA=folder); about two hours
+bench: $(STAMP) ## Measure all of results/PERFORMANCE.md (DATA=folder, TRACKER=trained tracker); about two hours
 	for command in "pair_cost --data_dir $(DATA)/multiwoz21" "batching --data_dir $(DATA)/multiwoz21" \
-	  "generation --data_dir $(DATA)/multiwoz21" chunked_loss gradient_cache processes long_run \
+	  "generation --data_dir $(DATA)/multiwoz21 $(if $(TRACKER),--model_dir $(TRACKER))" chunked_loss gradient_cache processes long_run \
 	  "image_step --mnist $(DATA)/mnist" augmenter_cost performance; do \
 	  set -- $$command; script=$$1; shift; \
 	  $(OFFLINE) $(BIN)/python benchmarks/$$script.py "$$@" || exit 1; \

@@ -79,7 +79,9 @@ class PairPredictor:
             }
             if predictor.takes_stages:
                 return predict_in_stages(
-                    advance=lambda items, begun, until: predictor.advance(views.features(items), begun, until), **shared
+                    advance=lambda items, begun, until: predictor.advance(views.features(items), begun, until),
+                    limit=predictor.generation["max_new_tokens"],
+                    **shared,
                 )
             return predict_in_buckets(run=lambda items: predictor(views.features(items)), **shared)
         finally:
@@ -115,7 +117,7 @@ class PairPredictor:
         encoded = self.args.eval_batch_size
         sample = views.features([0])
         columns = set(sample if isinstance(sample, Mapping) else sample[0]) - {LABELS}
-        if not predictor.encodes_apart or columns != ENCODER_INPUTS:
+        if not predictor.encodes_apart or not columns <= ENCODER_INPUTS:
             return encoded
         return self.args.generation_batch_size or max(encoded, min(WIDER * encoded, WIDEST))
 

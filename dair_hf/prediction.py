@@ -111,6 +111,7 @@ def predict_in_buckets(
 def predict_in_stages(
     lengths: np.ndarray,
     advance: Callable[[list[int], list[list[int]], int], Sequence[tuple[list[int], bool]]],
+    limit: int,
     accelerator: Accelerator,
     batch_size: int,
     description: str = "Generating",
@@ -118,14 +119,15 @@ def predict_in_stages(
 ) -> list[list[int]]:
     """Answers of all items, written some tokens at a time: those that have ended do not wait for the others.
 
-    First every batch runs until its longest answer is due (its targets, and `MARGIN` tokens more). Answers that have
-    not ended then are put into new batches, by what they hold so far, and may double in length; and so on. Each round
-    ends with all ranks knowing all answers, so that they run the same batches.
+    First every batch runs until its longest answer is due: at its targets and `MARGIN` tokens more, or at its end where
+    no targets are known. Answers that have not ended then are put into new batches, by what they hold so far, and may
+    double in length; and so on. Each round ends with all ranks knowing all answers, so that they run the same batches.
 
     Args:
         lengths: `[N, 2]`: tokens of the targets, 0 where they are not known, and of the input.
         advance: (item numbers, their answers so far, tokens to reach) -> answers so far, and whether they have ended.
             Answers so far are of one length in a call.
+        limit: Tokens after which every answer has ended.
         accelerator: Knows the ranks.
         batch_size: Items a call on each rank; more where they are short.
         description: Label of the progress bars.
@@ -137,12 +139,13 @@ def predict_in_stages(
     Example:
         >>> def count(items, begun, until):
         ...     return [([1] * min(until, 9 * item), until >= 9 * item) for item in items]
-        >>> found = predict_in_stages(np.array([[0, 1]] * 3), count, Accelerator(), 2, show_progress=False)
+        >>> found = predict_in_stages(np.array([[1, 1]] * 3), count, 99, Accelerator(), 2, show_progress=False)
         >>> [len(answer) for answer in found]
         [0, 9, 18]
     """
     answers: list[list[int]] = [[] for _ in range(len(lengths))]
-    waiting, due = np.arange(len(lengths)), lengths[:, 0] + MARGIN
+    waiting, targets = np.arange(len(lengths)), lengths[:, 0]
+    due = np.minimum(np.where(targets > 0, targets + MARGIN, limit), limit)
     label = description
     while len(waiting):
 
@@ -156,6 +159,6 @@ def predict_in_stages(
         for item, (answer, _) in zip(waiting.tolist(), found, strict=True):
             answers[item] = answer
         waiting = waiting[[not ended for _, ended in found]]
-        due = np.array([2 * len(answer) for answer in answers])
+        due = np.minimum([2 * len(answer) for answer in answers], limit)
         label = f"{description} on"
     return answers

@@ -19,10 +19,13 @@ from dair_hf.errors import DataError
 from dair_hf.sample_losses import IGNORE_INDEX
 
 Feature = dict[str, Any]
-# Settings of `generate` under which the next token depends on the tokens before it and on nothing else.
+# Settings of `generate` under which the next token depends on the input and the tokens before it and on nothing else,
+# and under which a call takes up the memory that another has left.
 GREEDY: dict[str, Any] = {
     "num_beams": 1, "do_sample": False, "num_return_sequences": 1, "min_length": 0, "min_new_tokens": None,
     "begin_suppress_tokens": None, "exponential_decay_length_penalty": None, "penalty_alpha": None,
+    "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0, "guidance_scale": None,
+    "cache_implementation": None,
 }  # fmt: skip
 ENCODER_INPUTS = {"input_ids", "attention_mask"}
 STRIDE = 32  # tokens after which answers that have ended leave their batch
@@ -172,7 +175,9 @@ class ViewPredictor:
         asked = {name: value for name, value in self.generation.items() if value != GREEDY.get(name, ...)}
         configured = self.model.generation_config
         plain = all(getattr(configured, name, None) in (value, None) for name, value in GREEDY.items())
-        return set(asked) == {"max_new_tokens"} and plain and not hasattr(self.collator, "prompts")
+        # Adapters that put learned tokens before the input count on `generate` being called once.
+        prompted = getattr(getattr(self.model, "active_peft_config", None), "is_prompt_learning", False)
+        return set(asked) == {"max_new_tokens"} and plain and not prompted and not hasattr(self.collator, "prompts")
 
     @property
     def encodes_apart(self) -> bool:
@@ -199,7 +204,9 @@ class ViewPredictor:
         limit = self.generation["max_new_tokens"]
         inputs, answers, cache = self._encoded(self._generation_inputs(features)), list(begun), None
         going, reached = list(range(len(answers))), len(begun[0])
-        stride = until if self._in_step else STRIDE
+        # Whatever would be computed again with every call is worth a single call.
+        once = self._in_step or (self.is_encoder_decoder and "encoder_outputs" not in inputs)
+        stride = until if once else STRIDE
         while going and reached < min(until, limit):
             steps = min(stride, until - reached)
             settings: dict[str, Any] = {**self.generation, "max_new_tokens": limit - reached}
@@ -212,10 +219,12 @@ class ViewPredictor:
             for row, answer in zip(going, found, strict=True):
                 answers[row] = answer
             going = [going[place] for place in stay]
+            if not _can_be_cut(cache):
+                cache, stride = None, until
             if going and len(stay) < len(found):
-                inputs, cache = _rows(inputs, stay), _rows_of_cache(cache, stay)
-            if cache is None:
-                stride = until  # what was forgotten is computed again with each call: one more and no others
+                inputs = _rows(inputs, stay)
+                if cache is not None:
+                    cache.batch_select_indices(torch.tensor(stay, device=self.accelerator.device))
         return [(answer, len(answer) < until or until >= limit) for answer in answers]
 
     @property
@@ -327,12 +336,9 @@ def _rows(inputs: Mapping[str, Any], rows: list[int]) -> dict[str, Any]:
     }
 
 
-def _rows_of_cache(cache: Any, rows: list[int]) -> Any:
-    """Keys and values of these rows; None where a cache holds anything else, so that it is filled again."""
+def _can_be_cut(cache: Any) -> bool:
+    """Whether a model's memory is keys and values, row by row, and nothing else."""
     of_both = isinstance(cache, EncoderDecoderCache)
     parts = [cache.self_attention_cache, cache.cross_attention_cache] if of_both else [cache]
     layers = [layer for part in parts for layer in getattr(part, "layers", [None])]
-    if not all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers):
-        return None
-    cache.batch_select_indices(torch.tensor(rows, device=layers[0].keys.device))
-    return cache
+    return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)

@@ -78,7 +78,7 @@ def test_ended_answers_wait_for_nobody() -> None:
         return [([7] * size, size == wanted[item]) for item, size in zip(items, grown, strict=True)]
 
     lengths = np.array([[target, 1] for target in targets])
-    found = predict_in_stages(lengths, advance, Accelerator(cpu=True), 8, show_progress=False)
+    found = predict_in_stages(lengths, advance, 1000, Accelerator(cpu=True), 8, show_progress=False)
     assert [len(answer) for answer in found] == wanted
     # All until 9 + 8 are due; the one that runs on until 34, and until it ends at 60.
     assert steps_run == [8 * 17, 17, 60 - 34]
@@ -91,8 +91,21 @@ def test_answers_of_different_length_are_taken_up_from_the_shortest() -> None:
         seen.append([len(answer) for answer in begun])
         return [([item] * min(until, 100), until >= 100) for item in items]
 
-    lengths = np.array([[1, 1], [40, 1], [0, 1]])
-    found = predict_in_stages(lengths, advance, Accelerator(cpu=True), 1, show_progress=False)
+    lengths = np.array([[1, 1], [40, 1], [3, 1]])
+    found = predict_in_stages(lengths, advance, 100, Accelerator(cpu=True), 1, show_progress=False)
     assert found == [[0] * 100, [1] * 100, [2] * 100]
     assert all(len(set(begun)) == 1 for begun in seen)
     assert seen[0] == [0]
+
+
+def test_answers_without_known_targets_run_to_their_end_at_once() -> None:
+    """No rounds of doubling, each of which would encode the input again; nor more tokens than are allowed."""
+    seen: list[tuple[list[int], int]] = []
+
+    def advance(items: list[int], begun: list[list[int]], until: int) -> list[tuple[list[int], bool]]:
+        seen.append((sorted(items), until))
+        return [([7] * min(until, 60), True) for _ in items]
+
+    lengths = np.array([[0, 5], [98, 5], [0, 9], [3, 5]])
+    predict_in_stages(lengths, advance, 100, Accelerator(cpu=True), 2, show_progress=False)
+    assert seen == [([0, 2], 100), ([1, 3], 100)]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from peft import LoraConfig, PromptTuningConfig, TaskType, get_peft_model
 from transformers import DataCollatorForSeq2Seq
 from transformers.generation import GenerateDecoderOnlyOutput
 
@@ -88,8 +89,9 @@ def staged(predictor: ViewPredictor, features: list[Any], batch_size: int) -> li
         assert len({len(answer) for answer in begun}) == 1
         return predictor.advance([features[item] for item in items], begun, until)
 
-    lengths = np.array([[item % 3, len(feature["input_ids"])] for item, feature in enumerate(features)])
-    return predict_in_stages(lengths, advance, Accelerator(cpu=True), batch_size, show_progress=False)
+    lengths = np.array([[item % 3 + 1, len(feature["input_ids"])] for item, feature in enumerate(features)])
+    limit = predictor.generation["max_new_tokens"]
+    return predict_in_stages(lengths, advance, limit, Accelerator(cpu=True), batch_size, show_progress=False)
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart", "gpt2", "llama"])
@@ -208,10 +210,30 @@ def test_sharded_weights_are_run_in_one_call(fitted: tuple[Any, list[Any]], monk
     assert calls == [16]
 
 
-def test_other_inputs_than_tokens_are_left_to_the_model(fitted: tuple[Any, list[Any]]) -> None:
-    model, _ = fitted
-    inputs = {"input_ids": torch.ones(2, 3), "attention_mask": torch.ones(2, 3), "token_type_ids": torch.ones(2, 3)}
-    assert predictor_for(model)._encoded(inputs) is inputs
+def test_other_inputs_than_tokens_are_encoded_by_the_model_and_once(
+    fitted: tuple[Any, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, features = fitted
+    monkeypatch.setattr("dair_hf.view_predictor.STRIDE", 2)
+    expected = predictor_for(model).advance(features, [[]] * len(features), 12)
+    monkeypatch.setattr("dair_hf.view_predictor.ENCODER_INPUTS", {"input_ids"})
+    calls = counted_calls(model, monkeypatch)
+    assert predictor_for(model).advance(features, [[]] * len(features), 12) == expected
+    assert calls == [16]
+
+
+def test_answers_of_an_adapted_model_are_written_alike(
+    fitted: tuple[Any, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, features = fitted
+    monkeypatch.setattr("dair_hf.view_predictor.STRIDE", 2)
+    adapter = LoraConfig(task_type=TaskType.SEQ_2_SEQ_LM, r=4, target_modules=["q", "v"], init_lora_weights=False)
+    adapted = get_peft_model(model, adapter).eval()
+    predictor = predictor_for(adapted)
+    assert predictor.encodes_apart
+    assert staged(predictor, features, 5) == [predictor([feature])[0] for feature in features]
+    prompt = PromptTuningConfig(task_type=TaskType.SEQ_2_SEQ_LM, num_virtual_tokens=2)
+    assert not predictor_for(get_peft_model(tiny.model("t5"), prompt)).takes_stages
 
 
 @pytest.mark.parametrize(
@@ -228,8 +250,11 @@ def test_whatever_is_not_greedy_goes_in_one_piece(settings: dict[str, Any]) -> N
     collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
     model = tiny.model("t5")
     assert not ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, settings).takes_stages
-    model.generation_config.num_beams = 3
-    assert not ViewPredictor(model, collator, Accelerator(cpu=True), True, 0, {"max_new_tokens": 9}).takes_stages
+    for name, value in {"num_beams": 3, "cache_implementation": "static", "encoder_no_repeat_ngram_size": 2}.items():
+        model = tiny.model("t5")
+        assert predictor_for(model).takes_stages
+        setattr(model.generation_config, name, value)
+        assert not predictor_for(model).takes_stages
 
 
 def test_a_collator_says_what_else_a_model_is_given_to_generate() -> None:
