@@ -8,6 +8,7 @@ DATA ?= $(DAIR_DATA)
 PYTEST_ARGS ?= --numprocesses 2 --dist loadfile
 
 BIN := $(VENV)/bin
+BENCH := results/benchmarks
 comma := ,
 STAMP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 
@@ -35,11 +36,14 @@ demo: $(STAMP) ## Train and compare the methods on generated dialogues; writes o
 results: $(STAMP) ## Run what results/experiments.yaml holds and is not done (DATA=folder); write results/RESULTS.md
 	$(OFFLINE) $(BIN)/python recipes/results.py --data "$(DATA)"
 
-# Timed one after the other; each says in its first lines how long it takes. About two hours on two cores.
-bench: $(STAMP) ## Measure all of results/PERFORMANCE.md (DATA=folder, TRACKER=trained tracker); about two hours
-	for command in "pair_cost --data_dir $(DATA)/multiwoz21" "batching --data_dir $(DATA)/multiwoz21" \
-	  "generation --data_dir $(DATA)/multiwoz21 $(if $(TRACKER),--model_dir $(TRACKER))" chunked_loss gradient_cache processes long_run \
-	  "image_step --mnist $(DATA)/mnist" augmenter_cost performance; do \
+# Timed one after the other; each says in its first lines how long it takes.
+bench: $(STAMP) ## Measure all of results/PERFORMANCE.md (DATA=folder, TRACKER=trained tracker); two and a half hours
+	for command in "pair_cost --data_dir $(DATA)/multiwoz21" \
+	  "pair_cost --data_dir $(DATA)/multiwoz21 --dialogs 20 --ratios step --rounds 21 --output $(BENCH)/pair_cost_step.json" \
+	  "batching --data_dir $(DATA)/multiwoz21" \
+	  "batching --data_dir $(DATA)/multiwoz21 --source_tokens 256 --output $(BENCH)/batching_256.json" \
+	  "generation --data_dir $(DATA)/multiwoz21 $(if $(TRACKER),--model_dir $(TRACKER))" chunked_loss gradient_cache \
+	  processes long_run "image_step --mnist $(DATA)/mnist" augmenter_cost performance; do \
 	  set -- $$command; script=$$1; shift; \
 	  $(OFFLINE) $(BIN)/python benchmarks/$$script.py "$$@" || exit 1; \
 	done

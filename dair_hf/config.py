@@ -122,9 +122,9 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         default=None,
         metadata={
             "help": "Answers, >= 1, that an encoder-decoder writes at once in evaluation on each process, by greedy "
-            "decoding; inputs are encoded per_device_eval_batch_size at a time. Each answer keeps 2 * decoder layers * "
-            "d_model numbers for every token of its input and of its own. None: eight times the evaluation batch, but "
-            "no more than 128 unless that batch is larger.",
+            "decoding, and up to four times as many of short inputs; inputs are encoded per_device_eval_batch_size at "
+            "a time. An answer keeps 2 * decoder layers * heads * head size numbers for every token of its input and "
+            "of its own. None: eight times the evaluation batch, at most 128 unless that batch is larger.",
         },
     )
     lr_drop_epochs: list[float] | None = field(

@@ -101,10 +101,14 @@ class PairLoading(Seq2SeqTrainer):
         return self.pair_sampler
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        if not isinstance(eval_dataset, (datasets.Dataset, EpochPairs)) or "input_ids" not in eval_dataset.column_names:
+        if self.args.dataloader_drop_last or not isinstance(eval_dataset, (datasets.Dataset, EpochPairs)):
+            return super()._get_eval_sampler(eval_dataset)
+        try:
+            lengths = view_lengths(eval_dataset)
+        except DataError:  # no lists of tokens
             return super()._get_eval_sampler(eval_dataset)
         # What is evaluated are sums over rows; predictions come by themselves, in the order of the data.
-        return np.argsort(-view_lengths(eval_dataset), kind="stable").tolist()
+        return np.argsort(-lengths, kind="stable").tolist()
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device

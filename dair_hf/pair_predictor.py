@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from dair_hf.config import DAIRConfig
 from dair_hf.pair_views import PairViews
 from dair_hf.prediction import predict_in_buckets, predict_in_stages
 from dair_hf.sample_losses import IGNORE_INDEX
-from dair_hf.view_predictor import ENCODER_INPUTS, ViewPredictor
+from dair_hf.view_predictor import ViewPredictor
 
 WIDER, WIDEST = 8, 128  # rows that write at once for each that is encoded at once, and at most
 
@@ -81,6 +80,7 @@ class PairPredictor:
                 return predict_in_stages(
                     advance=lambda items, begun, until: predictor.advance(views.features(items), begun, until),
                     limit=predictor.generation["max_new_tokens"],
+                    resumed_batch_size=self.args.eval_batch_size,
                     **shared,
                 )
             return predict_in_buckets(run=lambda items: predictor(views.features(items)), **shared)
@@ -115,9 +115,7 @@ class PairPredictor:
     def _rows_at_once(self, predictor: ViewPredictor, views: PairViews) -> int:
         """Views of a batch: more where their inputs are encoded apart."""
         encoded = self.args.eval_batch_size
-        sample = views.features([0])
-        columns = set(sample if isinstance(sample, Mapping) else sample[0]) - {LABELS}
-        if not predictor.encodes_apart or not columns <= ENCODER_INPUTS:
+        if not predictor.encodes_apart(views.features([0])):
             return encoded
         return self.args.generation_batch_size or max(encoded, min(WIDER * encoded, WIDEST))
 

@@ -114,6 +114,7 @@ def predict_in_stages(
     limit: int,
     accelerator: Accelerator,
     batch_size: int,
+    resumed_batch_size: int | None = None,
     description: str = "Generating",
     show_progress: bool = True,
 ) -> list[list[int]]:
@@ -130,6 +131,8 @@ def predict_in_stages(
         limit: Tokens after which every answer has ended.
         accelerator: Knows the ranks.
         batch_size: Items a call on each rank; more where they are short.
+        resumed_batch_size: The same for answers that are taken up: models compute the logits of all that is begun once
+            more. None: `batch_size`.
         description: Label of the progress bars.
         show_progress: Whether to show them.
 
@@ -160,5 +163,5 @@ def predict_in_stages(
             answers[item] = answer
         waiting = waiting[[not ended for _, ended in found]]
         due = np.minimum([2 * len(answer) for answer in answers], limit)
-        label = f"{description} on"
+        label, batch_size = f"{description} on", resumed_batch_size or batch_size
     return answers

@@ -13,7 +13,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, EncoderDecoderCache
 from transformers.distributed.fsdp import is_fsdp_managed_module
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
-from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import ModelOutput
 
 from dair_hf.errors import DataError
 from dair_hf.sample_losses import IGNORE_INDEX
@@ -25,7 +25,8 @@ GREEDY: dict[str, Any] = {
     "num_beams": 1, "do_sample": False, "num_return_sequences": 1, "min_length": 0, "min_new_tokens": None,
     "begin_suppress_tokens": None, "exponential_decay_length_penalty": None, "penalty_alpha": None,
     "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0, "guidance_scale": None,
-    "cache_implementation": None,
+    "cache_implementation": None, "watermarking_config": None, "max_time": None, "use_mtp": None,
+    "prompt_lookup_num_tokens": None, "assistant_early_exit": None,
 }  # fmt: skip
 ENCODER_INPUTS = {"input_ids", "attention_mask"}
 STRIDE = 32  # tokens after which answers that have ended leave their batch
@@ -161,7 +162,10 @@ class ViewPredictor:
         """
         if not self.generates:
             return self._logits(features)
-        return self._generated(self._generation_inputs(features), self.generation)[0]
+        inputs = self._generation_inputs(features)
+        with torch.inference_mode():
+            written = self.model.generate(**inputs, **self.generation)
+        return self._answers(written, self._prompt_length(inputs))
 
     @property
     def takes_stages(self) -> bool:
@@ -175,23 +179,25 @@ class ViewPredictor:
         asked = {name: value for name, value in self.generation.items() if value != GREEDY.get(name, ...)}
         configured = self.model.generation_config
         plain = all(getattr(configured, name, None) in (value, None) for name, value in GREEDY.items())
-        # Adapters that put learned tokens before the input count on `generate` being called once.
+        # Adapters that put learned tokens before the input, and experts that take so many tokens of a forward, give
+        # other answers to an answer that is begun.
         prompted = getattr(getattr(self.model, "active_peft_config", None), "is_prompt_learning", False)
-        return set(asked) == {"max_new_tokens"} and plain and not prompted and not hasattr(self.collator, "prompts")
+        special = prompted or hasattr(self.model.config, "expert_capacity") or hasattr(self.collator, "prompts")
+        return set(asked) == {"max_new_tokens"} and plain and not special
 
-    @property
-    def encodes_apart(self) -> bool:
-        """Whether inputs are encoded in smaller batches than answers are written in (`encoder_rows`)."""
-        text = getattr(self.model, "main_input_name", "input_ids") == "input_ids"
-        return self.is_encoder_decoder and self.takes_stages and text
+    def encodes_apart(self, features: list[Feature] | Mapping[str, Tensor]) -> bool:
+        """Whether such views are encoded in smaller batches (`encoder_rows`) than their answers are written in."""
+        if not (self.is_encoder_decoder and self.takes_stages and self._keeps_memory):
+            return False
+        return self._is_text(self._generation_inputs(features))
 
     def advance(
         self, features: list[Feature] | Mapping[str, Tensor], begun: list[list[int]], until: int
     ) -> list[tuple[list[int], bool]]:
         """Answers taken up where they were broken off, until they hold so many tokens.
 
-        What the model remembers of a row is dropped with the row as soon as its answer has ended, and goes on with the
-        others: every `STRIDE` tokens the batch gets smaller.
+        As soon as an answer has ended, all that the model remembers of its row is dropped: every `STRIDE` tokens the
+        batch gets smaller.
 
         Args:
             features: Views under the model's own column names.
@@ -202,40 +208,47 @@ class ViewPredictor:
             For each view the answer so far and whether it has ended.
         """
         limit = self.generation["max_new_tokens"]
-        inputs, answers, cache = self._encoded(self._generation_inputs(features)), list(begun), None
-        going, reached = list(range(len(answers))), len(begun[0])
-        # Whatever would be computed again with every call is worth a single call.
-        once = self._in_step or (self.is_encoder_decoder and "encoder_outputs" not in inputs)
-        stride = until if once else STRIDE
-        while going and reached < min(until, limit):
-            steps = min(stride, until - reached)
-            settings: dict[str, Any] = {**self.generation, "max_new_tokens": limit - reached}
-            if reached + steps < limit:
-                # Not a shorter limit: some models end their answers at the limit by force.
-                settings["stopping_criteria"] = StoppingCriteriaList([_After(steps)])
-            found, cache = self._generated(inputs, settings, [answers[row] for row in going], cache)
+        end, inputs = min(until, limit), self._generation_inputs(features)
+        stride, cache = end, None
+        if self._keeps_memory and (self._is_text(inputs) or not self.is_encoder_decoder):
+            inputs, stride = self._encoded(inputs), STRIDE
+        answers, rows, reached = list(begun), list(range(len(begun))), len(begun[0])
+        while rows and reached < end:
+            steps = min(stride, end - reached)
+            found, cache = self._continued(inputs, [answers[row] for row in rows], steps, cache)
             reached += steps
-            stay = [place for place, answer in enumerate(found) if len(answer) == reached]
-            for row, answer in zip(going, found, strict=True):
+            for row, answer in zip(rows, found, strict=True):
                 answers[row] = answer
-            going = [going[place] for place in stay]
+            unfinished = [place for place, answer in enumerate(found) if len(answer) >= reached]
+            rows = [rows[place] for place in unfinished]
+            if reached == end or not rows:
+                break
             if not _can_be_cut(cache):
-                cache, stride = None, until
-            if going and len(stay) < len(found):
-                inputs = _rows(inputs, stay)
+                cache, stride = None, end
+            if len(unfinished) < len(found):
+                inputs = _rows(inputs, unfinished)
                 if cache is not None:
-                    cache.batch_select_indices(torch.tensor(stay, device=self.accelerator.device))
+                    cache.batch_select_indices(torch.tensor(unfinished))
         return [(answer, len(answer) < until or until >= limit) for answer in answers]
 
     @property
-    def _in_step(self) -> bool:
-        """Whether all ranks must call the model equally often, since each holds a part of its weights."""
+    def _keeps_memory(self) -> bool:
+        """Whether what the model remembers can be cut and handed from one call of `generate` to the next.
+
+        Ranks that hold a part of the weights each must call the model equally often; models of more than text remember
+        more than their cache; and on Apple's GPUs `generate` cannot return the two caches of an encoder-decoder.
+        """
         sharded = is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self.model)
-        return sharded and self.accelerator.num_processes > 1
+        config = self.model.config
+        more_than_text = hasattr(config, "get_text_config") and config.get_text_config() is not config
+        return not sharded and not more_than_text and self.accelerator.device.type != "mps"
+
+    def _is_text(self, inputs: Mapping[str, Any]) -> bool:
+        return set(inputs) == ENCODER_INPUTS and inputs["input_ids"].numel() > 0
 
     def _encoded(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Inputs with their encoder's states, which are computed `encoder_rows` at a time, the longest together."""
-        if not self.is_encoder_decoder or set(inputs) != ENCODER_INPUTS:
+        if not self.is_encoder_decoder:
             return inputs
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
         columns = torch.arange(1, mask.shape[1] + 1, device=mask.device)
@@ -244,39 +257,48 @@ class ViewPredictor:
         with torch.inference_mode():
             for rows in lengths.argsort(descending=True).split(self.encoder_rows or len(ids)):
                 end = int(lengths[rows[0]])
-                found = self.model.get_encoder()(
-                    input_ids=ids[rows, :end], attention_mask=mask[rows, :end]
-                ).last_hidden_state
-                states = found.new_zeros(*ids.shape, found.shape[-1]) if states is None else states
-                states[rows, :end] = found
-        return {"encoder_outputs": BaseModelOutput(last_hidden_state=states), "attention_mask": mask}
+                found = self.model.get_encoder()(input_ids=ids[rows, :end], attention_mask=mask[rows, :end])
+                hidden = found.last_hidden_state
+                states = hidden.new_zeros(*ids.shape, hidden.shape[-1]) if states is None else states
+                states[rows, :end] = hidden
+        return {"encoder_outputs": type(found)(last_hidden_state=states), "attention_mask": mask}
 
-    def _generated(
-        self,
-        inputs: Mapping[str, Any],
-        settings: Mapping[str, Any],
-        begun: Sequence[list[int]] = (),
-        cache: Any = None,
+    def _continued(
+        self, inputs: Mapping[str, Any], begun: Sequence[list[int]], steps: int, cache: Any
     ) -> tuple[list[list[int]], Any]:
-        """Answers, those begun taken up, and the model's memory of them."""
-        inputs = dict(inputs) if cache is None else {**inputs, "past_key_values": cache}
-        prompt_length = 1 if self.is_encoder_decoder else inputs["input_ids"].shape[1]
-        if begun and begun[0]:
+        """Answers with so many tokens more than those begun, or to their end, and what the model remembers of them."""
+        prompt_length, inputs = self._prompt_length(inputs), dict(inputs)
+        if begun[0]:
             tokens = torch.tensor(begun, device=self.accelerator.device)
             if self.is_encoder_decoder:
                 start = tokens.new_full((len(tokens), 1), self._decoder_start())
                 inputs["decoder_input_ids"] = torch.cat([start, tokens], dim=1)
-                if cache is not None:  # by this `generate` knows that the ids are all, and leaves out those it knows
-                    inputs["decoder_attention_mask"] = torch.ones_like(inputs["decoder_input_ids"])
             else:
                 inputs["input_ids"] = torch.cat([inputs["input_ids"], tokens], dim=1)
                 inputs["attention_mask"] = torch.cat([inputs["attention_mask"], torch.ones_like(tokens)], dim=1)
+        if cache is not None:
+            inputs["past_key_values"] = cache
+            if self.is_encoder_decoder:  # by this `generate` knows that the ids are all, and leaves out those it knows
+                inputs["decoder_attention_mask"] = torch.ones_like(inputs["decoder_input_ids"])
+        left = self.generation["max_new_tokens"] - len(begun[0])
+        settings: dict[str, Any] = {**self.generation, "max_new_tokens": left}
+        if steps < left:
+            # Not a shorter limit: some models end their answers at the limit by force.
+            settings["stopping_criteria"] = StoppingCriteriaList([_After(steps)])
         with torch.inference_mode():
-            written = self.model.generate(**inputs, **{**settings, "return_dict_in_generate": True})
+            written = self.model.generate(**inputs, **settings, return_dict_in_generate=self._keeps_memory)
+        return self._answers(written, prompt_length), getattr(written, "past_key_values", None)
+
+    def _prompt_length(self, inputs: Mapping[str, Any]) -> int:
+        """Tokens that `generate` returns before the answer."""
+        return 1 if self.is_encoder_decoder else int(inputs["input_ids"].shape[1])
+
+    def _answers(self, written: Any, prompt_length: int) -> list[list[int]]:
+        """The answers in what `generate` returned."""
         end = self.model.generation_config.eos_token_id
         ends = end if isinstance(end, list) else [end] if end is not None else []
         pad = self.pad_token_id if self.pad_token_id is not None else -1
-        return strip_generated(written.sequences, prompt_length, ends, pad), written.get("past_key_values")
+        return strip_generated(getattr(written, "sequences", written), prompt_length, ends, pad)
 
     def _decoder_start(self) -> int:
         configured = self.model.generation_config
@@ -329,8 +351,8 @@ class _After(StoppingCriteria):
 def _rows(inputs: Mapping[str, Any], rows: list[int]) -> dict[str, Any]:
     """The inputs of these rows."""
     return {
-        name: BaseModelOutput(last_hidden_state=value.last_hidden_state[rows])
-        if isinstance(value, BaseModelOutput)
+        name: type(value)(last_hidden_state=value.last_hidden_state[rows])
+        if isinstance(value, ModelOutput)
         else value[rows]
         for name, value in inputs.items()
     }

@@ -122,13 +122,14 @@ def test_two_processes_evaluate_as_one(two_processes: list[dict[str, Any]], tmp_
     for key in ("metrics", "pairs"):
         same(alone[key], first[key])
         same(first[key], second[key])
-    for key in ("predicted", "labels"):
+    for key in ("predicted", "labels", "written"):
         assert alone[key] == first[key] == second[key]
     assert alone["predictions"] == first["predictions"]
     lines = [json.loads(line) for line in alone["predictions"].splitlines()]
     assert [line["variant"] for line in lines] == ["original"] * 11 + ["augmented"] * 6
     assert 0 < alone["pairs"]["original_accuracy"] < 1  # some right, some wrong: the comparison says something
     assert alone["metrics"]["eval_rows"] == 11
+    assert len({row.count(-100) for row in alone["written"]}) > 1
 
 
 def test_a_stream_is_evaluated_by_two_processes_as_by_one(two_processes: list[dict[str, Any]], tmp_path: Path) -> None:

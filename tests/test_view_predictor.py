@@ -11,7 +11,6 @@ import torch
 from accelerate import Accelerator
 from peft import LoraConfig, PromptTuningConfig, TaskType, get_peft_model
 from transformers import DataCollatorForSeq2Seq
-from transformers.generation import GenerateDecoderOnlyOutput
 
 from dair_hf import DataError
 from dair_hf.prediction import predict_in_stages
@@ -76,10 +75,9 @@ class Echo:
     config = SimpleNamespace(is_encoder_decoder=False)
     generation_config = SimpleNamespace(eos_token_id=[1, 7])
 
-    def generate(self, **inputs: Any) -> GenerateDecoderOnlyOutput:
+    def generate(self, **inputs: Any) -> torch.Tensor:
         self.given = inputs
-        written = torch.cat([inputs["input_ids"], torch.tensor([[5, 6, 7]] * len(inputs["input_ids"]))], dim=1)
-        return GenerateDecoderOnlyOutput(sequences=written)
+        return torch.cat([inputs["input_ids"], torch.tensor([[5, 6, 7]] * len(inputs["input_ids"]))], dim=1)
 
 
 def staged(predictor: ViewPredictor, features: list[Any], batch_size: int) -> list[list[int]]:
@@ -110,7 +108,7 @@ def test_answers_in_stages_are_those_in_one_piece(
     collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
     predictor = ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, {"max_new_tokens": limit}, 3)
     assert predictor.takes_stages
-    assert predictor.encodes_apart == (kind in ("t5", "bart"))
+    assert predictor.encodes_apart(features[:1]) == (kind in ("t5", "bart"))
     whole = [predictor([feature])[0] for feature in features]
     assert staged(predictor, features, 5) == whole
     assert len({len(answer) for answer in whole}) > 1 or limit == 1 or kind == "bart"  # which never ends by itself
@@ -118,6 +116,39 @@ def test_answers_in_stages_are_those_in_one_piece(
         assert max(map(len, whole)) > 2  # taken up at least once
     if kind == "bart":
         assert {answer[-1] for answer in whole if len(answer) == limit} <= {5}
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart", "gpt2", "llama"])
+@pytest.mark.parametrize(
+    "configured",
+    [
+        {"eos_token_id": [tiny.EOS, 9, 12, 17, 20]},  # answers of all lengths, from every model
+        {"forced_bos_token_id": 6, "forced_eos_token_id": tiny.EOS},
+        {"repetition_penalty": 1.5},
+        {"no_repeat_ngram_size": 2},
+        {"suppress_tokens": [7, 8, 9, 10, 18]},
+        {"bad_words_ids": [[7], [8, 9]]},
+    ],
+)
+def test_what_the_model_is_configured_to_write_it_writes_in_stages(
+    kind: str, configured: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dair_hf.prediction.MARGIN", 3)
+    monkeypatch.setattr("dair_hf.view_predictor.STRIDE", 2)
+    model = tiny.model(kind).eval()
+    rows = tiny.pairs(kind, 24, target_lengths=(1, 3), seed=4)
+    features = [{name: row[name] for name in ("input_ids", "attention_mask", "labels")} for row in rows]
+    plain = [predictor_for(model, 12)([feature])[0] for feature in features]
+    for name, value in configured.items():
+        setattr(model.generation_config, name, value)
+    predictor = predictor_for(model, 12)
+    whole = [predictor([feature])[0] for feature in features]
+    assert predictor.takes_stages
+    assert staged(predictor, features, 7) == whole
+    if {"repetition_penalty", "no_repeat_ngram_size", "suppress_tokens"} & set(configured):
+        assert whole != plain
+    if "eos_token_id" in configured:
+        assert len({len(answer) for answer in whole}) > 1
 
 
 @pytest.fixture
@@ -204,7 +235,7 @@ def test_sharded_weights_are_run_in_one_call(fitted: tuple[Any, list[Any]], monk
     monkeypatch.setattr("dair_hf.view_predictor.STRIDE", 2)
     monkeypatch.setattr("dair_hf.view_predictor.is_fsdp_managed_module", lambda model: True)
     predictor = predictor_for(model)
-    predictor.accelerator = SimpleNamespace(num_processes=2, device=torch.device("cpu"))  # type: ignore[assignment]
+    assert not predictor.encodes_apart(features)
     calls = counted_calls(model, monkeypatch)
     predictor.advance(features, [[]] * len(features), 12)
     assert calls == [16]
@@ -230,7 +261,7 @@ def test_answers_of_an_adapted_model_are_written_alike(
     adapter = LoraConfig(task_type=TaskType.SEQ_2_SEQ_LM, r=4, target_modules=["q", "v"], init_lora_weights=False)
     adapted = get_peft_model(model, adapter).eval()
     predictor = predictor_for(adapted)
-    assert predictor.encodes_apart
+    assert predictor.encodes_apart(features[:1])
     assert staged(predictor, features, 5) == [predictor([feature])[0] for feature in features]
     prompt = PromptTuningConfig(task_type=TaskType.SEQ_2_SEQ_LM, num_virtual_tokens=2)
     assert not predictor_for(get_peft_model(tiny.model("t5"), prompt)).takes_stages
@@ -271,7 +302,7 @@ def test_a_collator_says_what_else_a_model_is_given_to_generate() -> None:
     predictor = ViewPredictor(model, Pictures(), Accelerator(cpu=True), True, 0, {"max_new_tokens": 3})
     assert predictor([{"question": "a"}, {"question": "b"}]) == [[5, 6], [5, 6]]
     assert seen == [["a", "b"]]
-    assert set(model.given) == {"input_ids", "pixel_values", "max_new_tokens", "return_dict_in_generate"}
+    assert set(model.given) == {"input_ids", "pixel_values", "max_new_tokens"}
 
 
 def test_without_generation_the_logits_are_the_prediction() -> None:
