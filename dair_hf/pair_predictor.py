@@ -80,7 +80,8 @@ class PairPredictor:
                 return predict_in_stages(
                     advance=lambda items, begun, until: predictor.advance(views.features(items), begun, until),
                     limit=predictor.generation["max_new_tokens"],
-                    resumed_batch_size=self.args.eval_batch_size,
+                    # As many as in a batch of losses.
+                    resumed_tokens=self.args.eval_batch_size * max(views.longest_target(), 1),
                     **shared,
                 )
             return predict_in_buckets(run=lambda items: predictor(views.features(items)), **shared)

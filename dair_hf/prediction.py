@@ -114,7 +114,7 @@ def predict_in_stages(
     limit: int,
     accelerator: Accelerator,
     batch_size: int,
-    resumed_batch_size: int | None = None,
+    resumed_tokens: int | None = None,
     description: str = "Generating",
     show_progress: bool = True,
 ) -> list[list[int]]:
@@ -131,8 +131,8 @@ def predict_in_stages(
         limit: Tokens after which every answer has ended.
         accelerator: Knows the ranks.
         batch_size: Items a call on each rank; more where they are short.
-        resumed_batch_size: The same for answers that are taken up: models compute the logits of all that is begun once
-            more. None: `batch_size`.
+        resumed_tokens: Tokens that answers which are taken up together hold so far, about, on each rank: models compute
+            the logits of all of them once more. None: any number.
         description: Label of the progress bars.
         show_progress: Whether to show them.
 
@@ -149,7 +149,7 @@ def predict_in_stages(
     answers: list[list[int]] = [[] for _ in range(len(lengths))]
     waiting, targets = np.arange(len(lengths)), lengths[:, 0]
     due = np.minimum(np.where(targets > 0, targets + MARGIN, limit), limit)
-    label = description
+    label, rows = description, batch_size
     while len(waiting):
 
         def run(places: list[int], waiting: np.ndarray = waiting, due: np.ndarray = due) -> Any:
@@ -158,10 +158,12 @@ def predict_in_stages(
             return advance(items, [answers[item][:shortest] for item in items], int(due[items].max()))
 
         kinds = np.stack([due, lengths[:, 1]], axis=1)[waiting]
-        found = predict_in_buckets(kinds, run, accelerator, batch_size, label, show_progress)
+        found = predict_in_buckets(kinds, run, accelerator, rows, label, show_progress)
         for item, (answer, _) in zip(waiting.tolist(), found, strict=True):
             answers[item] = answer
         waiting = waiting[[not ended for _, ended in found]]
         due = np.minimum([2 * len(answer) for answer in answers], limit)
-        label, batch_size = f"{description} on", resumed_batch_size or batch_size
+        label = f"{description} on"
+        if len(waiting) and resumed_tokens is not None:
+            rows = min(rows, max(resumed_tokens // max(len(answers[item]) for item in waiting), 1))
     return answers

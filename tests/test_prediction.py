@@ -109,3 +109,18 @@ def test_answers_without_known_targets_run_to_their_end_at_once() -> None:
     lengths = np.array([[0, 5], [98, 5], [0, 9], [3, 5]])
     predict_in_stages(lengths, advance, 100, Accelerator(cpu=True), 2, show_progress=False)
     assert seen == [([0, 2], 100), ([1, 3], 100)]
+
+
+def test_answers_are_taken_up_few_at_a_time_where_they_hold_much() -> None:
+    seen: list[tuple[int, int]] = []
+
+    def advance(items: list[int], begun: list[list[int]], until: int) -> list[tuple[list[int], bool]]:
+        seen.append((len(items), len(begun[0])))
+        return [([7] * min(until, 60), until >= 60) for _ in items]
+
+    lengths = np.array([[3, 1]] * 8)
+    predict_in_stages(lengths, advance, 100, Accelerator(cpu=True), 8, resumed_tokens=45, show_progress=False)
+    assert seen == [(8, 0), *[(4, 11)] * 2, *[(2, 22)] * 4, *[(1, 44)] * 8]
+    seen.clear()
+    predict_in_stages(lengths, advance, 100, Accelerator(cpu=True), 8, show_progress=False)
+    assert seen == [(8, 0), (8, 11), (8, 22), (8, 44)]
