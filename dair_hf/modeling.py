@@ -23,6 +23,13 @@ from transformers.pytorch_utils import Conv1D
 from dair_hf.errors import DataError
 from dair_hf.neighbour_attention import start_at_neighbours
 
+# What a checkpoint may ask of `generate` for the task it was made for. BART's come with what suits summaries: four
+# beams and no three tokens twice, and belief states are full of repetitions.
+DECODING = (
+    "num_beams", "early_stopping", "length_penalty", "no_repeat_ngram_size", "repetition_penalty", "min_length",
+    "max_length", "do_sample", "temperature", "top_p", "top_k",
+)  # fmt: skip
+
 
 @dataclass
 class ModelConfig:
@@ -95,6 +102,8 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> PreTrainedModel:
     """The model, from scratch by `seed` or pretrained, wrapped in LoRA adapters where asked.
 
+    It writes greedily, whatever its checkpoint asks for; `generation_num_beams` of the run's arguments gives it beams.
+
     Args:
         config: Which model.
         tokenizer: Gives vocabulary size and special tokens to a model from scratch.
@@ -113,6 +122,8 @@ def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: in
         with _explained(f"model_name_or_path={name!r}"):
             settings = AutoConfig.from_pretrained(name, trust_remote_code=remote_code)
             model = _class_for(settings).from_pretrained(name, use_safetensors=True, trust_remote_code=remote_code)
+        for setting in DECODING:
+            setattr(model.generation_config, setting, None)
     else:
         model = _from_settings(config.model_settings, tokenizer)
         if config.neighbour_attention:

@@ -80,8 +80,7 @@ class PairPredictor:
                 return predict_in_stages(
                     advance=lambda items, begun, until: predictor.advance(views.features(items), begun, until),
                     limit=predictor.generation["max_new_tokens"],
-                    # As many as in a batch of losses.
-                    resumed_tokens=self.args.eval_batch_size * max(views.longest_target(), 1),
+                    resumed_tokens=self._resumed_tokens(predictor, views),
                     **shared,
                 )
             return predict_in_buckets(run=lambda items: predictor(views.features(items)), **shared)
@@ -119,6 +118,10 @@ class PairPredictor:
         if not predictor.encodes_apart(views.features([0])):
             return encoded
         return self.args.generation_batch_size or max(encoded, min(WIDER * encoded, WIDEST))
+
+    def _resumed_tokens(self, predictor: ViewPredictor, views: PairViews) -> int | None:
+        """Tokens of answers that an encoder-decoder takes up at once: as many as targets in a batch of losses."""
+        return self.args.eval_batch_size * views.longest_target() if predictor.is_encoder_decoder else None
 
     def _pad_token_id(self) -> int | None:
         for holder in (self.processing_class, getattr(self.model, "generation_config", None), self.model.config):

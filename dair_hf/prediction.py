@@ -17,17 +17,18 @@ MARGIN = 8  # tokens that an answer may hold beyond its target before it is take
 MORE_ROWS = 4  # what a batch of short rows may hold beyond the batch size: what is kept of a row has its share too
 
 
-def buckets(lengths: ArrayLike, batch_size: int, ranks: int = 1) -> list[np.ndarray]:
+def buckets(lengths: ArrayLike, batch_size: int, ranks: int = 1, most: int | None = None) -> list[np.ndarray]:
     """Items of similar length, for all ranks together, each bucket to be run in one batch a rank.
 
     A bucket of the longest items holds `batch_size` items a rank. One of shorter items holds more, as long as no more
-    tokens come together than `batch_size` of the longest make, and at most `MORE_ROWS` times as many.
+    tokens come together than `batch_size` of the longest make, and at most `MORE_ROWS` times as many, or `most`.
 
     Args:
         lengths: Tokens of every item, `[N]`, or `[N, K]` of K kinds, whose sum counts; items are sorted by the first
             kind, then by the next: what costs most first.
         batch_size: Items of a batch on each rank.
         ranks: Processes.
+        most: Items of a batch at most; None: `MORE_ROWS * batch_size`.
 
     Returns:
         Item numbers, longest first (so that memory runs out at once or never).
@@ -40,13 +41,13 @@ def buckets(lengths: ArrayLike, batch_size: int, ranks: int = 1) -> list[np.ndar
     kinds = kinds[:, None] if kinds.ndim == 1 else kinds
     order = np.lexsort(-kinds.T[::-1])
     tokens = np.maximum(kinds.sum(1), 1)[order]
-    budget = batch_size * tokens.max(initial=1)
+    budget, most = batch_size * tokens.max(initial=1), MORE_ROWS * batch_size if most is None else most
     found, start, longest = [], 0, 0
     for end in range(len(order) + 1):
         # Shared out, each rank gets this many: the bucket and one item more.
         share = -(-(end + 1 - start) // ranks)
         longest = max(longest, tokens[end]) if end < len(order) else longest
-        if end == len(order) or share * longest > budget or share > MORE_ROWS * batch_size:
+        if end == len(order) or share * longest > budget or share > most:
             if end > start:
                 found.append(order[start:end])
             if end < len(order):
@@ -61,6 +62,7 @@ def predict_in_buckets(
     batch_size: int,
     description: str = "Predicting",
     show_progress: bool = True,
+    most: int | None = None,
 ) -> list[Any]:
     """Predictions of all items, in their own order, computed in batches of similar length and shared out over ranks.
 
@@ -74,6 +76,7 @@ def predict_in_buckets(
         batch_size: Items a call on each rank; more where they are short.
         description: Label of the progress bar, which the main process shows.
         show_progress: Whether to show it.
+        most: Items a call at most; None: as in `buckets`.
 
     Returns:
         N predictions, on every rank.
@@ -91,7 +94,7 @@ def predict_in_buckets(
     with tqdm(
         total=count, desc=description, unit="view", disable=not show_progress or not accelerator.is_main_process
     ) as bar:
-        for bucket in buckets(lengths, batch_size, ranks):
+        for bucket in buckets(lengths, batch_size, ranks, most):
             share = -(-len(bucket) // ranks)
             # A rank that would get one item less repeats one: sharded models need every rank at every forward.
             items = np.resize(bucket, share * ranks)[rank::ranks].tolist()
@@ -131,8 +134,8 @@ def predict_in_stages(
         limit: Tokens after which every answer has ended.
         accelerator: Knows the ranks.
         batch_size: Items a call on each rank; more where they are short.
-        resumed_tokens: Tokens that answers which are taken up together hold so far, about, on each rank: models compute
-            the logits of all of them once more. None: any number.
+        resumed_tokens: Tokens, at most, that answers taken up together hold so far, on each rank (more only where it is
+            one answer), where the model computes the logits of all of them once more. None: any number.
         description: Label of the progress bars.
         show_progress: Whether to show them.
 
@@ -149,7 +152,7 @@ def predict_in_stages(
     answers: list[list[int]] = [[] for _ in range(len(lengths))]
     waiting, targets = np.arange(len(lengths)), lengths[:, 0]
     due = np.minimum(np.where(targets > 0, targets + MARGIN, limit), limit)
-    label, rows = description, batch_size
+    label, begun = description, False
     while len(waiting):
 
         def run(places: list[int], waiting: np.ndarray = waiting, due: np.ndarray = due) -> Any:
@@ -158,12 +161,15 @@ def predict_in_stages(
             return advance(items, [answers[item][:shortest] for item in items], int(due[items].max()))
 
         kinds = np.stack([due, lengths[:, 1]], axis=1)[waiting]
-        found = predict_in_buckets(kinds, run, accelerator, rows, label, show_progress)
+        rows, most = batch_size, None
+        if resumed_tokens is not None and begun:
+            # By what answers hold alone, of which a bucket has no more than `rows` of the longest.
+            longest = max(len(answers[item]) for item in waiting)
+            kinds, rows, most = kinds[:, :1], max(resumed_tokens // longest, 1), batch_size
+        found = predict_in_buckets(kinds, run, accelerator, rows, label, show_progress, most)
         for item, (answer, _) in zip(waiting.tolist(), found, strict=True):
             answers[item] = answer
         waiting = waiting[[not ended for _, ended in found]]
         due = np.minimum([2 * len(answer) for answer in answers], limit)
-        label = f"{description} on"
-        if len(waiting) and resumed_tokens is not None:
-            rows = min(rows, max(resumed_tokens // max(len(answers[item]) for item in waiting), 1))
+        label, begun = f"{description} on", True
     return answers

@@ -20,7 +20,7 @@ from dair_hf.sample_losses import IGNORE_INDEX
 
 Feature = dict[str, Any]
 # Settings of `generate` under which the next token depends on the input and the tokens before it and on nothing else,
-# and under which a call takes up the memory that another has left.
+# and under which a call takes up the cache that another has left.
 GREEDY: dict[str, Any] = {
     "num_beams": 1, "do_sample": False, "num_return_sequences": 1, "min_length": 0, "min_new_tokens": None,
     "begin_suppress_tokens": None, "exponential_decay_length_penalty": None, "penalty_alpha": None,
@@ -176,14 +176,15 @@ class ViewPredictor:
         """
         if not self.generates or "max_new_tokens" not in self.generation:
             return False
-        asked = {name: value for name, value in self.generation.items() if value != GREEDY.get(name, ...)}
         configured = self.model.generation_config
-        plain = all(getattr(configured, name, None) in (value, None) for name, value in GREEDY.items())
+        # What the call says stands above what the model is configured with.
+        settings = {name: self.generation.get(name, getattr(configured, name, None)) for name in GREEDY}
+        plain = all(settings[name] in (value, None) for name, value in GREEDY.items())
         # Adapters that put learned tokens before the input, and experts that take so many tokens of a forward, give
         # other answers to an answer that is begun.
         prompted = getattr(getattr(self.model, "active_peft_config", None), "is_prompt_learning", False)
         special = prompted or hasattr(self.model.config, "expert_capacity") or hasattr(self.collator, "prompts")
-        return set(asked) == {"max_new_tokens"} and plain and not special
+        return set(self.generation) - set(GREEDY) == {"max_new_tokens"} and plain and not special
 
     def encodes_apart(self, features: list[Feature] | Mapping[str, Tensor]) -> bool:
         """Whether such views are encoded in smaller batches (`encoder_rows`) than their answers are written in."""
@@ -218,7 +219,7 @@ class ViewPredictor:
             found, cache = self._continued(inputs, [answers[row] for row in rows], steps, cache)
             reached += steps
             for row, answer in zip(rows, found, strict=True):
-                answers[row] = answer
+                answers[row] = answer[:reached]
             unfinished = [place for place, answer in enumerate(found) if len(answer) >= reached]
             rows = [rows[place] for place in unfinished]
             if reached == end or not rows:
@@ -257,8 +258,10 @@ class ViewPredictor:
         with torch.inference_mode():
             for rows in lengths.argsort(descending=True).split(self.encoder_rows or len(ids)):
                 end = int(lengths[rows[0]])
-                found = self.model.get_encoder()(input_ids=ids[rows, :end], attention_mask=mask[rows, :end])
-                hidden = found.last_hidden_state
+                found = self.model.get_encoder()(
+                    input_ids=ids[rows, :end], attention_mask=mask[rows, :end], return_dict=True
+                )
+                hidden = found.last_hidden_state.to(ids.device)  # of a model on several devices they may be elsewhere
                 states = hidden.new_zeros(*ids.shape, hidden.shape[-1]) if states is None else states
                 states[rows, :end] = hidden
         return {"encoder_outputs": type(found)(last_hidden_state=states), "attention_mask": mask}

@@ -57,6 +57,18 @@ def test_scratch_weights_follow_the_seed_alone() -> None:
     assert not same(one, scratch(seed=4))
 
 
+def test_a_checkpoint_for_summaries_writes_greedily(tmp_path: Path) -> None:
+    made = scratch(BART)
+    asked = {"num_beams": 4, "no_repeat_ngram_size": 3, "early_stopping": True, "min_length": 5, "max_length": 9}
+    for name, value in asked.items():
+        setattr(made.generation_config, name, value)
+    made.generation_config.forced_bos_token_id = tiny.BOS
+    made.save_pretrained(tmp_path)
+    found = load_model(ModelConfig(model_name_or_path=str(tmp_path)), tiny.tokenizer()).generation_config
+    assert [getattr(found, name) for name in asked] == [None] * len(asked)
+    assert (found.forced_bos_token_id, found.eos_token_id) == (tiny.BOS, tiny.EOS)  # how its texts are built stays
+
+
 def test_own_settings_win() -> None:
     assert scratch({**T5, "vocab_size": 50, "decoder_start_token_id": 2}).config.decoder_start_token_id == 2
     assert scratch({**T5, "vocab_size": 50}).get_input_embeddings().num_embeddings == 50

@@ -122,5 +122,13 @@ def test_answers_are_taken_up_few_at_a_time_where_they_hold_much() -> None:
     predict_in_stages(lengths, advance, 100, Accelerator(cpu=True), 8, resumed_tokens=45, show_progress=False)
     assert seen == [(8, 0), *[(4, 11)] * 2, *[(2, 22)] * 4, *[(1, 44)] * 8]
     seen.clear()
+    # Inputs of other lengths change nothing about it: what is begun counts, and never more rows than at first.
+    lengths[:, 1] = [400, 3, 3, 3, 3, 3, 3, 3]
+    predict_in_stages(lengths, advance, 100, Accelerator(cpu=True), 3, resumed_tokens=45, show_progress=False)
+    taken_up = [(rows, held) for rows, held in seen if held]
+    assert max(rows * held for rows, held in taken_up) <= 45
+    assert max(rows for rows, _ in taken_up) == 3
+    seen.clear()
+    lengths[:, 1] = 1
     predict_in_stages(lengths, advance, 100, Accelerator(cpu=True), 8, show_progress=False)
     assert seen == [(8, 0), (8, 11), (8, 22), (8, 44)]

@@ -154,6 +154,15 @@ def test_evaluation_losses_run_in_batches_of_similar_length(tmp_path: Path) -> N
         max(map(len, filter(None, pair))) for pair in zip(data["input_ids"], data["augmented_input_ids"], strict=True)
     ]
     assert widths == sorted(longer, reverse=True)[::4]
+    assert made.get_eval_dataloader().sampler != list(range(30))
+    made.args.dataloader_drop_last = True  # which rows are dropped must not depend on their length
+    assert list(made.get_eval_dataloader().sampler) == list(range(30))
+
+
+def test_rows_without_tokens_are_evaluated_in_their_order(tmp_path: Path) -> None:
+    data = tiny.classified_pairs(6)
+    made = DAIRTrainer(tiny.NormedClassifier(tiny.NormedConfig()), tiny.config(tmp_path), sample_loss="classification")
+    assert list(made.get_eval_dataloader(data).sampler) == list(range(6))
 
 
 def test_evaluate_pairs_takes_references_from_a_column(tmp_path: Path) -> None:

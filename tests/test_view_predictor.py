@@ -228,6 +228,21 @@ def test_inputs_are_encoded_a_few_at_a_time_without_padding_of_longer_ones(fitte
     assert len({length for _, length in seen}) > 1
 
 
+def test_a_generate_of_its_own_that_returns_tokens_and_never_stops_is_read_alike(
+    fitted: tuple[Any, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, features = fitted
+    monkeypatch.setattr("dair_hf.view_predictor.STRIDE", 2)
+    expected = predictor_for(model).advance(features, [[]] * len(features), 5)
+    generate = model.generate
+
+    def tokens(stopping_criteria: Any = None, return_dict_in_generate: bool = True, **inputs: Any) -> torch.Tensor:
+        return generate(**inputs)
+
+    monkeypatch.setattr(model, "generate", tokens)
+    assert predictor_for(model).advance(features, [[]] * len(features), 5) == expected
+
+
 def test_sharded_weights_are_run_in_one_call(fitted: tuple[Any, list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks whose answers end earlier must not call the model less often than the others."""
     model, features = fitted
@@ -280,11 +295,19 @@ def test_whatever_is_not_greedy_goes_in_one_piece(settings: dict[str, Any]) -> N
     collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
     model = tiny.model("t5")
     assert not ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, settings).takes_stages
-    for name, value in {"num_beams": 3, "cache_implementation": "static", "encoder_no_repeat_ngram_size": 2}.items():
+    for name, value, greedy in (
+        ("num_beams", 3, 1),
+        ("do_sample", True, False),
+        ("cache_implementation", "static", None),
+        ("encoder_no_repeat_ngram_size", 2, 0),
+    ):
         model = tiny.model("t5")
         assert predictor_for(model).takes_stages
         setattr(model.generation_config, name, value)
-        assert not predictor_for(model).takes_stages
+        predictor = predictor_for(model)
+        assert not predictor.takes_stages
+        predictor.generation[name] = greedy  # the call stands above the configuration
+        assert predictor.takes_stages
 
 
 def test_a_collator_says_what_else_a_model_is_given_to_generate() -> None:
