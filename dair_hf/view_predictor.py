@@ -177,8 +177,9 @@ class ViewPredictor:
         if not self.generates or "max_new_tokens" not in self.generation:
             return False
         configured = self.model.generation_config
-        # What the call says stands above what the model is configured with.
-        settings = {name: self.generation.get(name, getattr(configured, name, None)) for name in GREEDY}
+        # What the call says stands above what the model is configured with; None says nothing.
+        said = {name: value for name, value in self.generation.items() if value is not None}
+        settings = {name: said.get(name, getattr(configured, name, None)) for name in GREEDY}
         plain = all(settings[name] in (value, None) for name, value in GREEDY.items())
         # Adapters that put learned tokens before the input, and experts that take so many tokens of a forward, give
         # other answers to an answer that is begun.
@@ -212,7 +213,7 @@ class ViewPredictor:
         end, inputs = min(until, limit), self._generation_inputs(features)
         stride, cache = end, None
         if self._keeps_memory and (self._is_text(inputs) or not self.is_encoder_decoder):
-            inputs, stride = self._encoded(inputs), STRIDE
+            stride, inputs = STRIDE, self._encoded(inputs) if self.is_encoder_decoder else inputs
         answers, rows, reached = list(begun), list(range(len(begun))), len(begun[0])
         while rows and reached < end:
             steps = min(stride, end - reached)
@@ -249,8 +250,6 @@ class ViewPredictor:
 
     def _encoded(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Inputs with their encoder's states, which are computed `encoder_rows` at a time, the longest together."""
-        if not self.is_encoder_decoder:
-            return inputs
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
         columns = torch.arange(1, mask.shape[1] + 1, device=mask.device)
         lengths = (mask.bool() * columns).amax(1).clamp(min=1)

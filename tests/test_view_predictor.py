@@ -151,8 +151,9 @@ def test_what_the_model_is_configured_to_write_it_writes_in_stages(
 
 
 @pytest.fixture
-def fitted() -> tuple[Any, list[Any]]:
-    """A T5 that writes answers of many lengths, and rows for it."""
+def fitted(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Any]]:
+    """A T5 that writes answers of many lengths, and rows for it; ended answers leave every two tokens."""
+    monkeypatch.setattr("dair_hf.view_predictor.STRIDE", 2)
     model = tiny.model("t5").eval()
     rows = tiny.pairs("t5", 24, target_lengths=(1, 3), seed=4)
     return model, [{name: row[name] for name in ("input_ids", "attention_mask", "labels")} for row in rows]
@@ -180,7 +181,6 @@ def counted_calls(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_ended_answers_leave_their_batch(fitted: tuple[Any, list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of every step of the decoder: of those that go on, after each stride, and nothing computed twice."""
     model, features = fitted
-    monkeypatch.setattr("dair_hf.view_predictor.STRIDE", 2)
     predictor = predictor_for(model)
     lengths = [len(predictor([feature])[0]) for feature in features]
     seen: list[tuple[int, int]] = []
@@ -206,7 +206,6 @@ def test_a_memory_that_cannot_be_cut_is_filled_again(
 ) -> None:
     model, features = fitted
     expected = predictor_for(model).advance(features, [[]] * len(features), 12)
-    monkeypatch.setattr("dair_hf.view_predictor.STRIDE", 2)
     if change == "no cache":
         model.generation_config.use_cache = False
     else:
@@ -232,7 +231,6 @@ def test_a_generate_of_its_own_that_returns_tokens_and_never_stops_is_read_alike
     fitted: tuple[Any, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, features = fitted
-    monkeypatch.setattr("dair_hf.view_predictor.STRIDE", 2)
     expected = predictor_for(model).advance(features, [[]] * len(features), 5)
     generate = model.generate
 
@@ -246,7 +244,6 @@ def test_a_generate_of_its_own_that_returns_tokens_and_never_stops_is_read_alike
 def test_sharded_weights_are_run_in_one_call(fitted: tuple[Any, list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks whose answers end earlier must not call the model less often than the others."""
     model, features = fitted
-    monkeypatch.setattr("dair_hf.view_predictor.STRIDE", 2)
     monkeypatch.setattr("dair_hf.view_predictor.is_fsdp_managed_module", lambda model: True)
     predictor = predictor_for(model)
     assert not predictor.encodes_apart(features)
@@ -259,7 +256,6 @@ def test_other_inputs_than_tokens_are_encoded_by_the_model_and_once(
     fitted: tuple[Any, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, features = fitted
-    monkeypatch.setattr("dair_hf.view_predictor.STRIDE", 2)
     expected = predictor_for(model).advance(features, [[]] * len(features), 12)
     monkeypatch.setattr("dair_hf.view_predictor.ENCODER_INPUTS", {"input_ids"})
     calls = counted_calls(model, monkeypatch)
@@ -271,7 +267,6 @@ def test_answers_of_an_adapted_model_are_written_alike(
     fitted: tuple[Any, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, features = fitted
-    monkeypatch.setattr("dair_hf.view_predictor.STRIDE", 2)
     adapter = LoraConfig(task_type=TaskType.SEQ_2_SEQ_LM, r=4, target_modules=["q", "v"], init_lora_weights=False)
     adapted = get_peft_model(model, adapter).eval()
     predictor = predictor_for(adapted)
@@ -298,7 +293,6 @@ def test_whatever_is_not_greedy_goes_in_one_piece(settings: dict[str, Any]) -> N
     for name, value, greedy in (
         ("num_beams", 3, 1),
         ("do_sample", True, False),
-        ("cache_implementation", "static", None),
         ("encoder_no_repeat_ngram_size", 2, 0),
     ):
         model = tiny.model("t5")
@@ -306,8 +300,13 @@ def test_whatever_is_not_greedy_goes_in_one_piece(settings: dict[str, Any]) -> N
         setattr(model.generation_config, name, value)
         predictor = predictor_for(model)
         assert not predictor.takes_stages
+        predictor.generation[name] = None  # says nothing
+        assert not predictor.takes_stages
         predictor.generation[name] = greedy  # the call stands above the configuration
         assert predictor.takes_stages
+    model = tiny.model("t5")
+    model.generation_config.cache_implementation = "static"
+    assert not predictor_for(model).takes_stages
 
 
 def test_a_collator_says_what_else_a_model_is_given_to_generate() -> None:
