@@ -124,7 +124,9 @@ class PairPredictor:
         return self.args.eval_batch_size * views.longest_target() if predictor.is_encoder_decoder else None
 
     def _pad_token_id(self) -> int | None:
-        for holder in (self.processing_class, getattr(self.model, "generation_config", None), self.model.config):
+        model = self.model
+        configs = (getattr(model, "generation_config", None), getattr(model, "config", None))
+        for holder in (self.processing_class, *configs):
             token = getattr(holder, "pad_token_id", None)
             if token is not None:
                 return int(token)

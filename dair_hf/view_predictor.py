@@ -149,7 +149,8 @@ class ViewPredictor:
         self.pad_token_id = pad_token_id
         self.generation = dict(generation or {})
         self.encoder_rows = encoder_rows
-        self.is_encoder_decoder = bool(getattr(model.config, "is_encoder_decoder", False))
+        # A classifier may be any module, without a configuration.
+        self.is_encoder_decoder = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
     def __call__(self, features: list[Feature] | Mapping[str, Tensor]) -> list[Any]:
         """One prediction a view: a list of ids, or an array of logits.

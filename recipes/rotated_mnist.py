@@ -32,7 +32,7 @@ from dair_hf.report import Column
 from dair_hf.search import LambdaSearch, SearchConfig, search_and_test
 from dair_hf.tensor_pairs import tensor_fingerprint
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
-from dair_hf.vision.correctness import accuracy_by_class, is_correct
+from dair_hf.vision.correctness import accuracy_by_class, consistency_by_class, is_correct
 from dair_hf.vision.mnist import Digits, load_mnist
 from dair_hf.vision.rotated import RotatedConfig, evaluation_pairs, train_pairs
 
@@ -43,20 +43,26 @@ COLUMNS = [
 
 
 def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: RotatedConfig, split: str) -> dict[str, Any]:
-    """Accuracy at the test angle, whole and by digit, and CM between upright digits and half a turn."""
-    by_digit: dict[int, float] = {}
+    """Accuracy at the test angle and CM between upright digits and half a turn, both whole and by digit."""
+    by_digit: dict[str, float] = {}
     tested = evaluation_pairs(mnist, data, trainer.args.seed, split)
+    upright = evaluation_pairs(mnist, data, trainer.args.seed, split, scheme="R1")
 
     def correct(predictions: list[Any], references: list[int]) -> Any:
         found = is_correct(predictions, references)
-        by_digit.update(accuracy_by_class(found[: len(tested)], references[: len(tested)]))
+        shares = accuracy_by_class(found[: len(tested)], references[: len(tested)])
+        by_digit.update({f"accuracy_digit_{digit}": share for digit, share in shares.items()})
+        return found
+
+    def consistent(predictions: list[Any], references: list[int]) -> Any:
+        found, rows = is_correct(predictions, references), len(upright)
+        shares = consistency_by_class(found[:rows], found[rows:], references[:rows])
+        by_digit.update({f"cm_digit_{digit}": share for digit, share in shares.items()})
         return found
 
     metrics = trainer.evaluate_pairs(tested, correct, n_bootstrap=0, data_name=f"Rotated MNIST ({data.setup}) {split}")
-    upright = evaluation_pairs(mnist, data, trainer.args.seed, split, scheme="R1")
-    consistency = trainer.evaluate_pairs(upright, is_correct, n_bootstrap=0, data_name=f"upright MNIST {split}")
-    by_name = {f"accuracy_digit_{digit}": share for digit, share in by_digit.items()}
-    return {**metrics, **by_name, **{key: consistency[key] for key in ("cm", "cm_numerator", "cm_denominator")}}
+    turned = trainer.evaluate_pairs(upright, consistent, n_bootstrap=0, data_name=f"upright MNIST {split}")
+    return {**metrics, **by_digit, **{key: turned[key] for key in ("cm", "cm_numerator", "cm_denominator")}}
 
 
 def train_and_evaluate(run: Run, mnist: Mapping[str, Digits], data: RotatedConfig, split: str = "test") -> Result:

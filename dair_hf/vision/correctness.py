@@ -66,3 +66,34 @@ def accuracy_by_class(correct: ArrayLike, classes: Sequence[int]) -> dict[int, f
     if right.shape != kinds.shape:
         raise DataError(f"accuracy_by_class: {right.shape} against {kinds.shape} classes; give one each a row")
     return {int(kind): float(right[kinds == kind].mean()) for kind in np.unique(kinds)}
+
+
+def consistency_by_class(
+    original_correct: ArrayLike, augmented_correct: ArrayLike, classes: Sequence[int]
+) -> dict[int, float]:
+    """CM of each class, `P(H(z~) = 1 | H(z) = 1)`: the CM columns of the paper's table on Rotated MNIST.
+
+    Args:
+        original_correct: `[N]` bool, H(z).
+        augmented_correct: `[N]` bool, H(z~).
+        classes: Class of each row.
+
+    Returns:
+        Class -> CM in [0, 1], for the classes that occur, in rising order; NaN where no original of a class is right.
+
+    Raises:
+        DataError: Numbers of rows differ.
+
+    Example:
+        >>> consistency_by_class([True, True, False], [True, False, True], [7, 7, 2])
+        {2: nan, 7: 0.5}
+    """
+    original, augmented = np.asarray(original_correct, dtype=np.bool_), np.asarray(augmented_correct, dtype=np.bool_)
+    kinds = np.asarray(classes, dtype=np.int64)
+    if not original.shape == augmented.shape == kinds.shape:
+        raise DataError(
+            f"consistency_by_class: {original.shape} originals, {augmented.shape} partners, {kinds.shape} classes; "
+            "give one each a row"
+        )
+    by_class = accuracy_by_class(augmented[original], kinds[original])
+    return {int(kind): by_class.get(int(kind), float("nan")) for kind in np.unique(kinds)}
