@@ -19,10 +19,11 @@ PLOT_KEYS = {"file", "caption", "draw"}
 # What a claim may say; a group may say it for all of its claims, but for `id`, `paper`, `other` and `relation`.
 CLAIM_KEYS = {
     "id", "setup", "method", "quantity", "paper", "paper_runs", "better", "tolerance", "scale", "digits",
-    "experiment", "where", "metric", "relation", "other", "not_run", "deviations",
+    "experiment", "where", "metric", "minus", "relation", "other", "not_run", "deviations",
 }  # fmt: skip
-GROUP_KEYS = (CLAIM_KEYS - {"paper", "other", "relation"}) | {"claims"}
+GROUP_KEYS = (CLAIM_KEYS - {"paper", "other", "relation", "minus"}) | {"claims"}
 OTHER_KEYS = {"experiment", "where", "metric"}
+MINUS_KEYS = {"experiment", "where"}
 BETTER = ("higher", "lower", "neither")
 RELATIONS = ("above", "below", "near", "not_above")
 
@@ -48,11 +49,13 @@ class Source(NamedTuple):
         experiment: Folder of records, below the results.
         where: Dotted path in the record -> the value it must have, such as {"config.training.dair_lambda": 8.85}.
         metrics: Keys of its metrics; several only where a relation must hold for each.
+        minus: Records of the same metrics that are subtracted, seed by seed; None: nothing is.
     """
 
     experiment: str
     where: Mapping[str, Any]
     metrics: tuple[str, ...]
+    minus: Source | None = None
 
 
 @dataclass(frozen=True)
@@ -233,7 +236,7 @@ def _claim(group: Mapping[str, Any], own: Any, path: Path) -> Claim:
                 raise DataError(f"{place}: other: name one metric, or as many as the claim does")
         elif len(source.metrics) > 1:
             raise DataError(f"{place}: several metrics need a `relation` that holds for each")
-    plain = {key: value for key, value in given.items() if key not in OTHER_KEYS | {"other"}}
+    plain = {key: value for key, value in given.items() if key not in OTHER_KEYS | {"other", "minus"}}
     claim = Claim(**plain, source=source, other=other)
     try:
         figure = claim.figure
@@ -249,7 +252,7 @@ TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("paper", "setup", "method", "quantity", "not_run", "deviations"), TEXT),
     **dict.fromkeys(("scale", "tolerance"), NUMBER),
     **dict.fromkeys(("digits", "paper_runs"), (int,)),
-    "where": (dict,),
+    **dict.fromkeys(("where", "minus"), (dict,)),
 }
 
 
@@ -268,7 +271,12 @@ def _source(given: Mapping[str, Any], place: str) -> Source:
     metrics = tuple(metric) if isinstance(metric, list) else (metric,)
     if not metrics or not all(isinstance(name, str) for name in metrics) or not isinstance(given["experiment"], str):
         raise DataError(f"{place}: `experiment` is a folder's name, `metric` one key or a list of keys")
-    return Source(given["experiment"], given["where"], metrics)
+    minus = None
+    if "minus" in given:
+        taken = _keys(given["minus"], MINUS_KEYS, set(), f"{place}: minus")
+        where = {**given["where"], **taken.get("where", {})}
+        minus = Source(taken.get("experiment", given["experiment"]), where, metrics)
+    return Source(given["experiment"], given["where"], metrics, minus)
 
 
 def _keys(value: Any, allowed: Collection[str], required: Collection[str], place: str) -> dict[str, Any]:

@@ -160,26 +160,34 @@ def verdict(claim: Claim, results: Path, records: Callable[[Path], list[Record]]
     if claim.source is None:
         return Verdict("not run", "-", f"not run: {claim.not_run}")
 
-    def chosen(source: Source) -> list[Record]:
-        return select(records(results / source.experiment), source.where, claim.id)
+    def chosen(source: Source) -> list[tuple[Record, ...]]:
+        """The records of a source, each with the one of its seed that is subtracted, if any."""
+        runs = select(records(results / source.experiment), source.where, claim.id)
+        if source.minus is None:
+            return [(run,) for run in runs]
+        subtracted = {run.content["seed"]: run for (run,) in chosen(source.minus)}
+        return [(run, subtracted[seed]) for run in runs if (seed := run.content["seed"]) in subtracted]
 
     second = claim.other or claim.source
-    mine, theirs = chosen(claim.source), chosen(second)
-    for runs, source in ((mine, claim.source), (theirs, second)):
+    samples: list[list[Sample]] = []
+    for source in (claim.source, second):
+        runs = chosen(source)
         if not runs:
             wanted = ", ".join(f"{key} = {value}" for key, value in source.where.items())
             return Verdict("not run", "-", f"not run yet: {source.experiment}{f' ({wanted})' if wanted else ''}")
-    others = second.metrics
-    pairs = [(key, others[index if len(others) > 1 else 0]) for index, key in enumerate(claim.source.metrics)]
-    found = []
-    for mine_key, their_key in pairs:
-        values = [metric_of(record, mine_key, claim.id) for record in mine]
-        compared = [metric_of(record, their_key, claim.id) for record in theirs]
-        for runs, key, measured in ((mine, mine_key, values), (theirs, their_key, compared)):
-            if bare := [run.content["name"] for run, value in zip(runs, measured, strict=True) if value is None]:
-                return Verdict("undefined", "-", f"{key} is undefined in {', '.join(bare)}")
-        scaled = [[claim.scale * value for value in column if value is not None] for column in (values, compared)]
-        found.append((mine_key, Sample.of(scaled[0]), Sample.of(scaled[1])))
+        samples.append([])
+        for key in source.metrics:
+            values = []
+            for run, *subtracted in runs:
+                measured = [metric_of(record, key, claim.id) for record in (run, *subtracted)]
+                known = [value for value in measured if value is not None]
+                if len(known) < len(measured):
+                    return Verdict("undefined", "-", f"{key} is undefined in {run.content['name']}")
+                values.append(claim.scale * (known[0] - sum(known[1:])))
+            samples[-1].append(Sample.of(values))
+    mine, theirs = samples
+    theirs = theirs * len(mine) if len(theirs) == 1 else theirs
+    found = list(zip(claim.source.metrics, mine, theirs, strict=True))
     return _verdict_on(claim, found)
 
 

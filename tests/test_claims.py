@@ -117,6 +117,7 @@ def test_a_relation_compares_two_sources(tmp_path: Path) -> None:
         ({"relation": "above"}, "`relation` and `other` belong together"),
         ({"other": {}}, "`relation` and `other` belong together"),
         ({"relation": "above", "other": {"metrics": "x"}}, "claim adv.erm: other: unknown key 'metrics'"),
+        ({"relation": "above", "other": {}, "minus": {"metric": "x"}}, "claim adv.erm: minus: unknown key 'metric'"),
         ({"relation": "above", "metric": ["a", "b", "c"], "other": {"metric": ["a", "b"]}}, "one metric, or as many"),
         ({"metric": ["a", "b"]}, "several metrics need a `relation`"),
         ({"metric": []}, "`metric` one key or a list of keys"),

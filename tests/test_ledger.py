@@ -216,6 +216,26 @@ def test_a_relation_must_hold_for_each_metric(results: Path) -> None:
     assert "| vague: 50, n = 1 against 30 ± 42, n = 2 | one seed: undecided (+20, bound 60) |" in row
 
 
+def test_what_a_claim_subtracts_is_the_run_of_the_same_seed(results: Path) -> None:
+    """DA-ERM loses 20 and 10 points with few partners, DAIR 5: the second seed of DAIR has no full run to subtract."""
+    claims = json.loads(json.dumps(CLAIMS))
+    drops = {"id": "drops", "method": "DA-ERM", "paper": "DA-ERM drops more", "relation": "below"}
+    drops |= {"where": {"method": "da"}, "minus": {"experiment": "full"}, "other": {"where": {"method": "dair"}}}
+    claims["sections"][0]["groups"][0]["claims"] = [drops]
+    (results / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
+    full = {("da", 0): 0.6, ("da", 1): 0.5, ("dair", 0): 0.75}
+    few = {("da", 0): 0.4, ("da", 1): 0.4, ("dair", 0): 0.7, ("dair", 1): 0.1}
+    (results / "full").mkdir()
+    for folder, runs in (("full", full), ("adv", few)):
+        for (method, seed), accuracy in runs.items():
+            record = {"name": method, "method": method, "seed": seed, "metrics": {"accuracy": accuracy}}
+            (results / folder / f"{method}_seed{seed}.json").write_text(json.dumps(record))
+    row = next(line for line in write_ledger(results).splitlines() if "DA-ERM drops more" in line)
+    assert "-15.00 ± 7.07, n = 2 against -5.00, n = 1" in row
+    shutil.rmtree(results / "full")
+    assert "not run yet: adv" in write_ledger(results)
+
+
 def test_no_negative_zero() -> None:
     assert module._show(Sample(-1e-9, 0, 1), 3) == "0.000, n = 1"
     assert module._show(Sample(-0.0006, 0, 1), 3) == "-0.001, n = 1"

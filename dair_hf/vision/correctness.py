@@ -95,5 +95,5 @@ def consistency_by_class(
             f"consistency_by_class: {original.shape} originals, {augmented.shape} partners, {kinds.shape} classes; "
             "give one each a row"
         )
-    by_class = accuracy_by_class(augmented[original], kinds[original])
+    by_class = accuracy_by_class(augmented[original], kinds[original].tolist())
     return {int(kind): by_class.get(int(kind), float("nan")) for kind in np.unique(kinds)}
