@@ -151,17 +151,19 @@ def test_js_is_symmetric_and_at_most_log_two_while_kl_is_neither() -> None:
     assert abs(kl_consistency(p, q)[1] - kl_consistency(q, p)[1]) > 0.01
 
 
-def test_mart_terms_and_their_gradients_match_numpy() -> None:
+@pytest.mark.parametrize("scale", [1.0, 12.0])
+def test_mart_terms_and_their_gradients_are_those_of_the_release(scale: float) -> None:
     draws = np.random.default_rng(8)
-    left, right, labels = draws.normal(size=(6, 4)), draws.normal(size=(6, 4)), draws.integers(4, size=6)
+    left, right = scale * draws.normal(size=(2, 6, 4))
+    labels = draws.integers(4, size=6)
 
     def expected(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As released: softmax probabilities, the two most probable classes, and constants inside the logarithms."""
         p, q = (np.exp(z) / np.exp(z).sum(1, keepdims=True) for z in (left, right))
-        rows = np.arange(len(labels))
-        rivals = q.copy()
-        rivals[rows, labels] = -1.0
-        boosted = -np.log(q[rows, labels]) - np.log(1 - rivals.max(1))
-        return boosted, (1 - p[rows, labels]) * (p * np.log(p / q)).sum(1)
+        rows, order = np.arange(len(labels)), q.argsort(1)
+        rival = np.where(order[:, -1] == labels, order[:, -2], order[:, -1])
+        boosted = -np.log(q[rows, labels]) - np.log(1.0001 - q[rows, rival] + 1e-12)
+        return boosted, (p * (np.log(p) - np.log(q + 1e-12))).sum(1) * (1.0000001 - p[rows, labels])
 
     original, augmented = leaf(left), leaf(right)
     found = mart_terms(original.log_softmax(-1), augmented.log_softmax(-1), torch.tensor(labels))
@@ -178,14 +180,18 @@ def test_mart_terms_and_their_gradients_match_numpy() -> None:
         ):
             up, down = expected(a, b), expected(c, d)
             change = (up[0] + 2.0 * up[1] - down[0] - 2.0 * down[1])[place[0]] / (2 * step)
-            assert slope[place] == pytest.approx(change, abs=1e-6)
+            assert slope[place] == pytest.approx(change, abs=1e-6, rel=1e-6)
 
 
-def test_mart_stays_finite_where_a_wrong_class_is_certain() -> None:
-    certain = leaf([[0.0, 60.0, -60.0]])
-    boosted, _ = mart_terms(certain.log_softmax(-1), certain.log_softmax(-1), torch.tensor([0]))
-    assert boosted.item() == pytest.approx(120.0, abs=1e-3)  # -log p_0 = 60, and 1 - p_1 is p_0 + p_2
-    assert np.isfinite(gradients(boosted, certain)[0]).all()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_mart_is_bounded_where_a_wrong_class_is_certain(dtype: torch.dtype) -> None:
+    sure = torch.tensor([[60.0, 0.0, -60.0]], dtype=dtype, requires_grad=True)
+    wrong = torch.tensor([[0.0, 60.0, -60.0]], dtype=dtype, requires_grad=True)
+    boosted, consistency = mart_terms(sure.log_softmax(-1), wrong.log_softmax(-1), torch.tensor([0]))
+    assert boosted.item() == pytest.approx(60.0 - math.log(1e-4), rel=1e-4)  # -log p~_0 = 60
+    # KL is -log 1e-12 and no longer 60; 1 + 1e-7 - p_0 is 1e-7, which float32 rounds to 1.2e-7.
+    assert consistency.item() == pytest.approx(-1e-7 * math.log(1e-12), rel=0.2)
+    assert all(np.isfinite(slope).all() for slope in gradients(boosted + consistency, sure, wrong))
 
 
 @pytest.mark.parametrize("consistency", [kl_consistency, js_consistency])
