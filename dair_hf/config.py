@@ -135,6 +135,14 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             "paper's MNIST runs. Needs lr_scheduler_type constant and no max_steps or warmup.",
         },
     )
+    lr_half_life_steps: int | None = field(
+        default=None,
+        metadata={
+            "help": "Optimizer steps, >= 1, in which the learning rate is halved: after s steps it is learning_rate * "
+            "0.5 ** (s / lr_half_life_steps), such as 50000 for the paper's VQA runs. Needs lr_scheduler_type constant "
+            "and no warmup.",
+        },
+    )
     logging_nan_inf_filter: bool = field(
         default=False,
         metadata={
@@ -158,7 +166,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not lowest <= value < math.inf:
                 bound = ">= 0" if lowest == 0 else "> 0"
                 raise ValueError(f"{name}={value!r} is out of range; it must be a finite number {bound}")
-        for name in ("gradient_cache", "max_tokens_per_batch", "generation_batch_size"):
+        for name in ("gradient_cache", "max_tokens_per_batch", "generation_batch_size", "lr_half_life_steps"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name}={value!r} is out of range; it must be an integer >= 1, or None")
@@ -169,7 +177,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             )
         self._prepare_separate_forwards()
         super().__post_init__()
-        self._check_lr_drops()
+        self._check_own_schedules()
         if self.label_smoothing_factor:
             raise ValueError(
                 f"label_smoothing_factor={self.label_smoothing_factor} has no effect beside a per-row sample loss; "
@@ -200,20 +208,23 @@ class DAIRConfig(Seq2SeqTrainingArguments):
                 f"{', '.join(TOKEN_METHODS)} only; use normalization='pair'"
             )
 
-    def _check_lr_drops(self) -> None:
-        if self.lr_drop_epochs is None:
+    def _check_own_schedules(self) -> None:
+        drops, half_life = self.lr_drop_epochs, f"lr_half_life_steps={self.lr_half_life_steps}"
+        if drops is None and self.lr_half_life_steps is None:
             return
-        if not self.lr_drop_epochs or not all(0 < epoch < math.inf for epoch in self.lr_drop_epochs):
-            raise ValueError(f"lr_drop_epochs={self.lr_drop_epochs} must list finite numbers > 0, or be left out")
+        if drops is not None and not (drops and all(0 < epoch < math.inf for epoch in drops)):
+            raise ValueError(f"lr_drop_epochs={drops} must list finite numbers > 0, or be left out")
         for name, is_set in (
+            (half_life, drops is not None and self.lr_half_life_steps is not None),
             (f"lr_scheduler_type={self.lr_scheduler_type!s}", self.lr_scheduler_type != "constant"),
-            (f"max_steps={self.max_steps}", self.max_steps > 0),
+            (f"max_steps={self.max_steps}", drops is not None and self.max_steps > 0),
             (f"warmup_steps={self.warmup_steps}", bool(self.warmup_steps)),
         ):
             if is_set:
+                length = "" if drops is None else ", num_train_epochs"
                 raise ValueError(
-                    f"lr_drop_epochs={self.lr_drop_epochs} and {name} cannot hold together: the drops are the whole "
-                    "schedule; use lr_scheduler_type='constant', num_train_epochs and no warmup"
+                    f"{half_life if drops is None else f'lr_drop_epochs={drops}'} and {name} cannot be combined: the "
+                    f"first is the whole schedule; use lr_scheduler_type='constant'{length} and no warmup beside it"
                 )
 
     def _prepare_separate_forwards(self) -> None:

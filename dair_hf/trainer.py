@@ -15,7 +15,7 @@ from transformers import DataCollatorForSeq2Seq, default_data_collator
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 from transformers.utils import logging
 
-from dair_hf.batch_objectives import BatchObjective
+from dair_hf.batch_objectives import BatchObjective, FreshOptimizer, PenalizedRisk
 from dair_hf.chunked_loss import ChunkedLoss
 from dair_hf.collator import LABELS, ROW_ID, PairCollator, filled_positions
 from dair_hf.config import DAIRConfig
@@ -29,7 +29,7 @@ from dair_hf.pair_loss import PairLoss, PairOutputs, view_mask
 from dair_hf.pair_predictor import PairPredictor, padded_array
 from dair_hf.pair_views import PairViews
 from dair_hf.sample_losses import SampleLoss, causal_nll, seq2seq_nll
-from dair_hf.schedules import epoch_drops
+from dair_hf.schedules import epoch_drops, half_life
 from dair_hf.tensor_pairs import TensorPairs
 from dair_hf.tensor_views import TensorViews, views_of
 from dair_hf.term_sums import mean_terms, sum_terms
@@ -138,6 +138,8 @@ class DAIRTrainer(PairLoading):
         self._judged: tuple[Any, dict[str, Any]] | None = None
         self.pair_reports: dict[str, PairReport] = {}
         self.add_callback(EpochCallback(self))
+        if isinstance(objective, PenalizedRisk):
+            self.add_callback(FreshOptimizer(objective.anneal_steps))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As `Seq2SeqTrainer.train`; says once where dropout alone makes R positive."""
@@ -153,12 +155,16 @@ class DAIRTrainer(PairLoading):
         return super().train(*args, **kwargs)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """As `Seq2SeqTrainer.create_scheduler`, or the drops of `lr_drop_epochs`."""
-        if getattr(self, "lr_scheduler", None) is None and self.args.lr_drop_epochs is not None:
-            self.lr_scheduler = epoch_drops(
-                optimizer or self.optimizer, self.args.lr_drop_epochs, self.args.num_train_epochs, num_training_steps
-            )
-            self._created_lr_scheduler = True
+        """As `Seq2SeqTrainer.create_scheduler`, or the schedule of `lr_drop_epochs` or `lr_half_life_steps`."""
+        args = self.args
+        if getattr(self, "lr_scheduler", None) is None:
+            if args.lr_drop_epochs is not None:
+                self.lr_scheduler = epoch_drops(
+                    optimizer or self.optimizer, args.lr_drop_epochs, args.num_train_epochs, num_training_steps
+                )
+            elif args.lr_half_life_steps is not None:
+                self.lr_scheduler = half_life(optimizer or self.optimizer, args.lr_half_life_steps)
+            self._created_lr_scheduler = getattr(self, "lr_scheduler", None) is not None
         return super().create_scheduler(num_training_steps, optimizer)
 
     # ---- checkpoints ----

@@ -43,23 +43,40 @@ def test_environments_are_averaged_each_over_its_own_rows() -> None:
     assert environment_risks(losses, exists & torch.tensor([True, False])).tolist() == [4.0]
 
 
-@pytest.mark.parametrize("has_partner", [None, torch.tensor([True, False, True, True, False, True])])
-def test_irm_is_the_squared_derivative_by_a_scale_of_the_logits(tmp_path: Path, has_partner: Tensor | None) -> None:
-    original, augmented, labels = logits_and_labels()
-    paired = np.ones(6, dtype=bool) if has_partner is None else has_partner.numpy()
-
-    def risks(scale: float) -> np.ndarray:
-        return np.array([bce(scale * original, labels).mean(), bce(scale * augmented, labels)[paired].mean()])
-
+def derivatives(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Of each row's loss by a scale of its logit, at 1."""
     step = 1e-5
-    derivatives = (risks(1 + step) - risks(1 - step)) / (2 * step)
-    weight = 50.0
-    expected = (risks(1.0).mean() + weight * (derivatives**2).mean()) / weight
-    objective = IRM(penalty_weight=weight, anneal_steps=3)
-    found = found_in(tmp_path, has_partner)
-    assert objective(found, 3).item() == pytest.approx(expected, rel=1e-8)
-    before = objective(found_in(tmp_path, has_partner), 2).item()
-    assert before == pytest.approx(risks(1.0).mean() + (derivatives**2).mean(), rel=1e-8)
+    return (bce((1 + step) * logits, labels) - bce((1 - step) * logits, labels)) / (2 * step)
+
+
+@pytest.mark.parametrize("partners", ["111111", "101101", "000010", "000000"])
+def test_irm_is_the_product_of_the_derivatives_of_two_halves(tmp_path: Path, partners: str) -> None:
+    original, augmented, labels = logits_and_labels()
+    paired = np.array([partner == "1" for partner in partners])
+    environments = [(original, labels), (augmented[paired], labels[paired])]
+    risk = np.mean([bce(*environment).mean() for environment in environments if len(environment[0])])
+    slopes = [derivatives(*environment) for environment in environments]
+    # An environment of a single row has no second half, and no penalty.
+    penalty = np.mean([slope[0::2].mean() * slope[1::2].mean() for slope in slopes if len(slope) > 1])
+    objective, weight = IRM(penalty_weight=50.0, anneal_steps=3), 50.0
+    has_partner = torch.tensor(paired)
+    found = objective(found_in(tmp_path, has_partner), 3).item()
+    assert found == pytest.approx((risk + weight * penalty) / weight, rel=1e-8)
+    assert objective(found_in(tmp_path, has_partner), 2).item() == pytest.approx(risk + penalty, rel=1e-8)
+
+
+def test_irm_penalty_is_unbiased(tmp_path: Path) -> None:
+    """Its mean over all batches of two rows, drawn with repeats, is the squared derivative of the whole risk."""
+    original, augmented, labels = logits_and_labels(4)
+    whole = np.mean([derivatives(logits, labels).mean() ** 2 for logits in (original, augmented)])
+    loss, data = PairLoss(DAIRConfig(str(tmp_path), use_cpu=True), binary_cross_entropy), points.pairs(4)
+    objective, penalties = IRM(penalty_weight=1.0), []
+    for rows in np.ndindex(4, 4):
+        found = loss(points.model(), data.__getitems__(list(rows)), with_partners=True)
+        risks = environment_risks(torch.stack([found.terms.original, found.terms.augmented], 1), found.targets > 0)
+        penalties.append((objective(found, 0) - risks.mean()).item())
+    assert np.mean(penalties) == pytest.approx(whole, rel=1e-6)
+    assert min(penalties) < 0 < max(penalties)
 
 
 def test_irm_gradient_reaches_the_parameters_through_the_penalty(tmp_path: Path) -> None:
@@ -192,6 +209,35 @@ def test_group_weights_survive_a_resume(tmp_path: Path) -> None:
         points.trainer(tmp_path, points.pairs(12), GroupDRO(), **settings).train(
             resume_from_checkpoint=str(tmp_path / "checkpoint-3")
         )
+
+
+def test_the_optimizer_starts_afresh_where_annealing_ends(tmp_path: Path) -> None:
+    x, partners, labels = points.points(12)
+    settings = {"save_strategy": "steps", "save_steps": 3, "method": "da", "max_steps": 6, "optim": "adamw_torch",
+                "per_device_train_batch_size": 12, "lr_scheduler_type": "constant", "max_grad_norm": 0}  # fmt: skip
+
+    def by_hand(fresh_at: int | None) -> Tensor:
+        model, adam = points.model(), None
+        for step in range(6):
+            if adam is None or step == fresh_at:
+                adam = torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.0)
+            first, second = (
+                torch.nn.functional.binary_cross_entropy_with_logits(model(view).logits[:, 0], labels)
+                for view in (x, partners)
+            )
+            weight = 20.0 if step >= 3 else 1.0
+            adam.zero_grad()
+            (((first + second) / 2 + weight * (first - second) ** 2 / 4) / weight).backward()
+            adam.step()
+        return torch.cat([value.detach().flatten() for value in model.state_dict().values()])
+
+    trained = points.trainer(tmp_path, points.pairs(12), VREx(20.0, anneal_steps=3), **settings)
+    trained.train()
+    assert torch.allclose(points.weights(trained), by_hand(fresh_at=3), atol=1e-12, rtol=0)
+    assert (points.weights(trained) - by_hand(fresh_at=None)).abs().max() > 1e-3
+    resumed = points.trainer(tmp_path, points.pairs(12), VREx(20.0, anneal_steps=3), **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert torch.equal(points.weights(trained), points.weights(resumed))
 
 
 @pytest.mark.parametrize(

@@ -523,6 +523,7 @@ def test_shipped_configurations_are_valid(path: Path) -> None:
     elif data.source == "files":
         assert (network.image_size, network.saaa, network.backbone) == (448, {}, "microsoft/resnet-152")
         assert (args.num_train_epochs, args.learning_rate, args.per_device_train_batch_size) == (40, 1e-3, 48)
+        assert (args.lr_scheduler_type, args.lr_half_life_steps) == ("constant", 50_000)
         swept = text.split("--lambda_sweep ")[1].split("\n")[0].split()
         assert tuple(map(float, swept)) == pytest.approx(GRIDS["vqa"], rel=1e-2)
     else:
