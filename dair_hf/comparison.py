@@ -87,6 +87,27 @@ class ComparisonConfig:
                 raise DataError(f"{name}={values} holds an entry twice; each run is made once, so list it once")
 
 
+def lambda_note(config: ComparisonConfig, args: DAIRConfig) -> str:
+    """The lambda of each method of a comparison and its unit, for a line below its table.
+
+    Args:
+        config: Methods, lambdas and the sweep.
+        args: What all runs share.
+
+    Example:
+        >>> lambda_note(ComparisonConfig(lambda_sweep=[0.1, 1]), DAIRConfig("out"))
+        'lambda 0.1 to 1, as each row says (per pair: objective = sum of f / rows)'
+        >>> lambda_note(ComparisonConfig(lambdas={"kl": 1.0}), DAIRConfig("out", dair_lambda=2))
+        'lambda 2, of kl 1 (per pair: objective = sum of f / rows)'
+    """
+    if config.lambda_sweep:
+        weights = f"{min(config.lambda_sweep):g} to {max(config.lambda_sweep):g}, as each row says"
+    else:
+        own = [f"of {name} {weight:g}" for name, weight in (config.lambdas or {}).items() if name in config.methods]
+        weights = ", ".join([f"{args.dair_lambda:g}", *own])
+    return f"lambda {weights} ({args.lambda_unit})"
+
+
 class Run(NamedTuple):
     """One method with one seed.
 

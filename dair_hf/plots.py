@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 Series = tuple[Sequence[float], Sequence[float], Sequence[float] | None]
 
 MARKERS_UP_TO = 40  # a longer curve is drawn as a plain line
+COLORS, LINE_STYLES = 10, ("-", "--", ":", "-.")  # colours of matplotlib's cycle, and a line style for each round of it
+ENTRIES_PER_COLUMN = 18  # of a legend, as many as the height of a figure holds
 
 
 def plot_curves(
@@ -57,14 +60,14 @@ def plot_curves(
     figure, axes = _axes(title, xlabel, ylabel)
     for index, (label, (places, means, deviations)) in enumerate(series.items()):
         marker = "o" if len(places) <= MARKERS_UP_TO else ""
-        axes.plot(places, means, marker=marker, markersize=3, linewidth=1.2, color=f"C{index}", label=label)
+        axes.plot(places, means, marker=marker, markersize=3, linewidth=1.2, label=label, **_look(index))
         if deviations is not None:
             low = [mean - deviation for mean, deviation in zip(means, deviations, strict=True)]
             high = [mean + deviation for mean, deviation in zip(means, deviations, strict=True)]
-            axes.fill_between(places, low, high, color=f"C{index}", alpha=0.2, linewidth=0)
+            axes.fill_between(places, low, high, color=f"C{index % COLORS}", alpha=0.2, linewidth=0)
     if log_x:
         axes.set_xscale("log")
-    axes.legend(fontsize=8, frameon=False)
+    _legend(figure, axes)
     _save(figure, path)
 
 
@@ -98,11 +101,11 @@ def plot_ends(
     right.set_xlabel(f"last {last} iterations", fontsize=9)
     right.spines[["top", "right"]].set_visible(False)
     for index, (label, values) in enumerate(series.items()):
-        left.plot(range(first), values[:first], marker="o", markersize=3, color=f"C{index}", label=label)
-        right.plot(range(len(values) - last, len(values)), values[-last:], linewidth=0.8, color=f"C{index}")
+        left.plot(range(first), values[:first], marker="o", markersize=3, label=label, **_look(index))
+        right.plot(range(len(values) - last, len(values)), values[-last:], linewidth=0.8, **_look(index))
     for axes in (left, right):
         axes.set_yscale("log")
-    left.legend(fontsize=8, frameon=False)
+    _legend(figure, left)
     _save(figure, path)
 
 
@@ -114,6 +117,7 @@ def plot_front(
     points: Mapping[str, tuple[float, float]],
     front: Collection[str] = (),
     chosen: str | None = None,
+    compared_with: Sequence[tuple[float, float]] = (),
 ) -> None:
     """Points with their names; those on the front are joined, the chosen one is ringed.
 
@@ -125,6 +129,8 @@ def plot_front(
         points: Name -> (x, y).
         front: Names of the points that no other point beats on both axes.
         chosen: Name of the point that a selection rule took.
+        compared_with: Points of other plots that this one is compared with: the axes reach over them too, so that plots
+            of one experiment share their axes. They are not drawn.
 
     Raises:
         DataError: No point, or a name in `front` or `chosen` that is no point.
@@ -143,8 +149,11 @@ def plot_front(
     if chosen is not None:
         x, y = points[chosen]
         axes.plot([x], [y], "o", markersize=11, fillstyle="none", color="black", linestyle="", label="chosen")
+    if compared_with:
+        axes.update_datalim(compared_with)
+        axes.autoscale_view()
     if joined or chosen is not None:
-        axes.legend(fontsize=8, frameon=False)
+        _legend(figure, axes)
     axes.margins(0.12)
     _save(figure, path)
 
@@ -153,13 +162,26 @@ def _axes(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
     # Imported here: only who plots needs the extra `plots`. The Agg canvas needs neither display nor pyplot's state.
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.6, 3.8), layout="constrained")
+    figure = Figure(figsize=(6.8, 3.8), layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(title, fontsize=10)
     axes.set_xlabel(xlabel, fontsize=9)
     axes.set_ylabel(ylabel, fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def _look(index: int) -> dict[str, str]:
+    """Colour and line style of a series: no two of the first forty look alike."""
+    return {"color": f"C{index % COLORS}", "linestyle": LINE_STYLES[index // COLORS % len(LINE_STYLES)]}
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """The legend beside the axes, where it covers no curve."""
+    handles, labels = axes.get_legend_handles_labels()
+    columns = math.ceil(len(labels) / ENTRIES_PER_COLUMN)
+    figure.set_figwidth(figure.get_figwidth() + 1.2 * (columns - 1))
+    figure.legend(handles, labels, loc="outside right upper", ncols=columns, fontsize=8, frameon=False)
 
 
 def _save(figure: Figure, path: Path) -> None:

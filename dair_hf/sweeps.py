@@ -53,7 +53,7 @@ def plot_sweep(folder: Path, runs: Sequence[Run], title: str, metrics: Mapping[s
         metrics: Key of the metrics -> its printed name; accuracy first, then consistency, both better when larger.
 
     Returns:
-        The files `lambda_<key>.png` and `<name>_front.png`; none where nothing was swept.
+        The files `lambda_<key>.png` and `<name>_front.png`, the fronts on the same axes; none where nothing was swept.
     """
     written = []
     by_key = {key: sweep_series(folder, runs, key) for key in metrics}
@@ -62,14 +62,17 @@ def plot_sweep(folder: Path, runs: Sequence[Run], title: str, metrics: Mapping[s
             written.append(folder / f"lambda_{key}.png")
             plot_curves(written[-1], title, "lambda", metrics[key], series, log_x=_above_zero(series))
     (accuracy, xlabel), (consistency, ylabel), *_ = metrics.items()
+    fronts = {}
     for name, (lambdas, accuracies, _) in by_key[accuracy].items():
         if name not in COMPARED or COMPARED[name][0] not in REGULARIZED:
             continue
         places, consistencies, _ = by_key[consistency].get(name, ([], [], None))
         second = dict(zip(places, consistencies, strict=True))
         named = {value: (x, second[value]) for value, x in zip(lambdas, accuracies, strict=True) if value in second}
-        if len(named) < 2:
-            continue
+        if len(named) > 1:
+            fronts[name] = named
+    everywhere = [place for named in fronts.values() for place in named.values()]
+    for name, named in fronts.items():
         best = front([Point(value, (x,), (y,)) for value, (x, y) in named.items()])
         written.append(folder / f"{name}_front.png")
         plot_front(
@@ -79,6 +82,7 @@ def plot_sweep(folder: Path, runs: Sequence[Run], title: str, metrics: Mapping[s
             ylabel,
             {f"{value:g}": place for value, place in named.items()},
             [f"{point.dair_lambda:g}" for point in best],
+            compared_with=everywhere,
         )
     return written
 

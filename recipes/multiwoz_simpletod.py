@@ -36,6 +36,7 @@ from dair_hf.comparison import (
     compare,
     derive,
     fingerprint,
+    lambda_note,
     runs_of,
     train_on,
 )
@@ -167,7 +168,7 @@ def main() -> None:
         COLUMNS,
         {"data": data, "model": model},
         {"train": dialogs.train._fingerprint, "test": dialogs.test._fingerprint},
-        [f"Joint goal accuracy preset `{data.preset}`; lambda {args.dair_lambda:g} ({args.lambda_unit})."],
+        [f"Joint goal accuracy preset `{data.preset}`; {lambda_note(comparison, args)}."],
     )
 
 

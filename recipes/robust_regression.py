@@ -25,7 +25,7 @@ from transformers import set_seed
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.arguments import parse_arguments, run_recipe
 from dair_hf.batch_objectives import AggregatedDAIR
-from dair_hf.comparison import ComparisonConfig, Result, Run, compare, derive, runs_of, train_and_measure
+from dair_hf.comparison import ComparisonConfig, Result, Run, compare, derive, lambda_note, runs_of, train_and_measure
 from dair_hf.regression.correctness import is_correct, rmse
 from dair_hf.regression.data import RegressionConfig, evaluation_pairs, load_regression, train_pairs
 from dair_hf.regression.linear import LinearRegression, LinearRegressionConfig
@@ -85,7 +85,8 @@ def main() -> None:
     title, settings = f"Robust regression, {loss.loss}, {data.noise_share:.0%} noise", {"data": data, "loss": loss}
     files = {"table": tensor_fingerprint(*table)}
     execute = partial(train_and_evaluate, table=table, data=data, loss=loss)
-    notes = [f"R per {loss.consistency}; the partners' feature: {data.augmented_feature}; lambda {args.dair_lambda:g}."]
+    weights = lambda_note(comparison, args)
+    notes = [f"R per {loss.consistency}; the partners' feature: {data.augmented_feature}; {weights}."]
     if search.lambdas:
         shared = {"settings": settings, "validation": files, "title": title, "lower_is_better": True}
         trials = LambdaSearch(search, "dair", args, "rmse", **shared)

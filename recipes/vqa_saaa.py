@@ -34,6 +34,7 @@ from dair_hf.comparison import (
     compare,
     derive,
     fingerprint,
+    lambda_note,
     runs_of,
     train_and_measure,
 )
@@ -154,7 +155,7 @@ def main() -> None:
         COLUMNS if data.familiar is not None else [c for c in COLUMNS if not c.key.startswith("familiar")],
         {"data": config, "scenes": scenes, "network": network, "model": model},
         {name: getattr(data, name)._fingerprint for name in ("train", "train_edits", "test", "test_edits")},
-        [f"Shares of all (question, edit) pairs; lambda {args.dair_lambda:g} ({args.lambda_unit})."],
+        [f"Shares of all (question, edit) pairs; {lambda_note(comparison, args)}."],
     )
     if table:
         plot_sweep(folder, runs, data.name, {"vqa_accuracy": "accuracy", "cm": "CM", "flipped": "flipped"})

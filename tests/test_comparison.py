@@ -17,6 +17,7 @@ from dair_hf.comparison import (
     derive,
     fingerprint,
     finished_record,
+    lambda_note,
     last_checkpoint,
     runs_of,
     train_on,
@@ -277,3 +278,16 @@ def test_a_run_that_changes_its_arguments_stays_the_same_run(tmp_path: Path) -> 
     for _ in range(2):
         compare(runs, execute, tmp_path, "title", [Column("accuracy", "accuracy")], {}, {})
     assert executed == ["erm_seed0"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, "lambda 2 "),
+        ({"methods": ["erm", "kl", "dair"], "lambdas": {"kl": 0.5, "js": 3.0}}, "lambda 2, of kl 0.5 "),
+        ({"lambda_sweep": [10.0, 0.193, 1.0]}, "lambda 0.193 to 10, as each row says "),
+    ],
+)
+def test_a_table_says_which_lambda_its_rows_have(tmp_path: Path, settings: dict[str, Any], expected: str) -> None:
+    args = DAIRConfig(str(tmp_path), use_cpu=True, dair_lambda=2.0)
+    assert lambda_note(ComparisonConfig(**settings), args) == expected + "(per pair: objective = sum of f / rows)"

@@ -10,6 +10,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import imread
+from matplotlib.legend import Legend
 
 from dair_hf import plots
 from dair_hf.errors import DataError
@@ -30,6 +31,11 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Axes]:
     return kept
 
 
+def legend_of(axes: Axes) -> Legend:
+    (legend,) = axes.figure.legends
+    return legend
+
+
 def test_curves_hold_means_and_bands(tmp_path: Path, drawn: list[Axes]) -> None:
     path = tmp_path / "new" / "curves.png"
     plot_curves(
@@ -48,7 +54,7 @@ def test_curves_hold_means_and_bands(tmp_path: Path, drawn: list[Axes]) -> None:
     corners = {(float(x), float(y)) for x, y in band.get_paths()[0].vertices}
     assert corners == {(1, 69), (1, 71), (10, 71.5), (10, 72.5), (100, 69), (100, 73)}
     assert axes.get_xscale() == "log"
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["DAIR", "ERM"]
+    assert [text.get_text() for text in legend_of(axes).get_texts()] == ["DAIR", "ERM"]
     assert (axes.get_title(), axes.get_xlabel(), axes.get_ylabel()) == ("Title", "lambda", "accuracy, %")
     image = imread(path)
     assert image.shape[0] > 200
@@ -61,6 +67,16 @@ def test_long_curves_have_no_markers(tmp_path: Path, drawn: list[Axes]) -> None:
     plot_curves(tmp_path / "a.png", "", "", "", {"long": (steps, steps, None), "short": (steps[:40], steps[:40], None)})
     assert [line.get_marker() for line in drawn[0].get_lines()] == ["", "o"]
     assert drawn[0].get_xscale() == "linear"
+
+
+@pytest.mark.parametrize("count", [2, 17, 40])
+def test_a_legend_covers_no_curve_and_tells_all_of_them_apart(tmp_path: Path, drawn: list[Axes], count: int) -> None:
+    series = {f"dair_l1_lambda{index}": ([0, 30, 60], [1.0, 0.5 + index / 100, 0.0], None) for index in range(count)}
+    plot_curves(tmp_path / "a.png", "T", "x", "y", series)
+    legend, page = legend_of(drawn[0]).get_window_extent(), drawn[0].figure.bbox
+    assert legend.x0 >= drawn[0].get_window_extent().x1
+    assert page.x0 <= legend.x0 and legend.x1 <= page.x1 and page.y0 <= legend.y0 and legend.y1 <= page.y1
+    assert len({(line.get_color(), line.get_linestyle()) for line in drawn[0].get_lines()}) == count
 
 
 def test_the_same_data_gives_the_same_file(tmp_path: Path) -> None:
@@ -98,7 +114,7 @@ def test_front_joins_its_points_in_order(tmp_path: Path, drawn: list[Axes]) -> N
 
 def test_front_without_front(tmp_path: Path, drawn: list[Axes]) -> None:
     plot_front(tmp_path / "front.png", "T", "accuracy", "CM", {"1": (0.8, 0.7)})
-    assert drawn[0].get_legend() is None
+    assert drawn[0].figure.legends == []
     assert (tmp_path / "front.png").read_bytes().startswith(b"\x89PNG")
 
 

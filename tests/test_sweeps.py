@@ -120,6 +120,21 @@ def test_plots_of_a_sweep(tmp_path: Path, drawn: dict[str, tuple[Any, ...]]) -> 
     assert drawn["kl_front.png"][4] == ["0.1"]
 
 
+def test_fronts_of_one_sweep_share_their_axes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {}
+
+    def keep(figure: Any, path: Path) -> None:
+        (axes,) = figure.axes
+        limits[path.name] = (axes.get_xlim(), axes.get_ylim())
+
+    monkeypatch.setattr(plots, "_save", keep)
+    plot_sweep(tmp_path, written(tmp_path), "Scenes", METRICS)
+    assert limits["kl_front.png"] == limits["dair_front.png"]
+    (left, right), (low, high) = limits["dair_front.png"]
+    # KL reaches from 0.31 and 0.05, DAIR to 0.75 and 0.85.
+    assert left < 0.31 and right > 0.75 and low < 0.05 and high > 0.85
+
+
 def test_a_front_holds_what_is_defined_on_both_axes(tmp_path: Path, drawn: dict[str, tuple[Any, ...]]) -> None:
     found = {**FOUND, "dair_lambda1": ((0.70, 0.80), (None, 1.0)), "kl_lambda1": ((0.4, 0.4), (None, None))}
     plot_sweep(tmp_path, written(tmp_path, found), "Scenes", METRICS)
