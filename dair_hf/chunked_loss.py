@@ -6,12 +6,16 @@ have a target, and each chunk of them goes through projection and cross-entropy 
 forward pass and once, computed again, in the backward pass (`projection.projected_nll`; under activation checkpointing
 where the projection is more than a linear layer, such as one with adapters). Values and gradients are those of the full
 logits, up to the order of sums; the projection is computed once more than without.
+
+A model may change its logits after the projection. A bias outside the projection and a soft cap are known here; that
+nothing else happens is verified on the first batch, where the losses of two rows are computed both ways.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,21 +24,22 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from dair_hf.errors import DataError
-from dair_hf.packing import unpack
+from dair_hf.packing import pack, unpack
 from dair_hf.projection import projected_nll
-from dair_hf.sample_losses import IGNORE_INDEX, full_precision
+from dair_hf.sample_losses import IGNORE_INDEX, causal_nll, full_precision, seq2seq_nll
 
 LOGITS_AT_ONCE = 2**24  # entries of a chunk: 64 MiB in float32
 BIAS = "final_logits_bias"  # what BART and its kin add to the logits, outside the projection
 SOFT_CAP = "final_logit_softcapping"
-PROBE = 1.0  # stands for every logit while the model runs; what the model makes of it tells what it does to logits
+VERIFIED_ROWS = 2  # enough to see a wrong formula, and little memory beside a batch
+LARGE_LOGIT = 100.0
 
 
 class ChunkedLoss:
     """Losses of rows, `[N]`, from a model whose logits are a linear layer of its hidden states.
 
-    What the model does to its logits is found out and respected (BART's bias, Gemma's soft cap) or refused by name. A
-    projection that is tied to the embeddings, frozen, or adapted by LoRA is run as it is.
+    BART's bias and Gemma's soft cap are applied; a model that changes its logits in another way is refused at the first
+    batch. A projection that is tied to the embeddings, frozen, or adapted by LoRA is run as it is.
 
     Args:
         model: The model, without wrappers of engines.
@@ -62,7 +67,9 @@ class ChunkedLoss:
             )
         if tokens is not None and tokens < 1:
             raise DataError(f"chunked_loss: tokens={tokens} must be at least 1")
+        self.model = model
         self.head: nn.Module = head
+        self.verified = False
         self.shifts_labels = shifts_labels
         self.tokens = max(1, LOGITS_AT_ONCE // len(weight)) if tokens is None else tokens
         self.soft_cap = _soft_cap(model)
@@ -71,15 +78,15 @@ class ChunkedLoss:
         )
 
     def __call__(
-        self, model: nn.Module, inputs: Mapping[str, Any], labels: Tensor, packed: Tensor | None = None
+        self, model: nn.Module, inputs: Mapping[str, Any], labels: Tensor, packs: bool = False
     ) -> tuple[Any, Tensor]:
-        """Run the model and judge it.
+        """Run the model and compute the losses of the rows; the first batch with a target is verified before.
 
         Args:
             model: The model, in whatever an engine wrapped it.
-            inputs: Its inputs, without labels.
+            inputs: Its inputs, without labels, `[N, ...]`.
             labels: `[N, T]` token ids, -100 where there is no target.
-            packed: Where the tokens of packed inputs stood, `[N, T]` bool (`packing.pack`); None: they are not packed.
+            packs: Whether to run the rows as one row without padding (`packing.pack`).
 
         Returns:
             Its outputs, whose `logits` are a stand-in `[N, T, 1]`, and the losses `[N]`, nats per sequence; 0,
@@ -88,6 +95,16 @@ class ChunkedLoss:
         Raises:
             DataError: The model changes its logits in a way that is not known, or does not use its projection once.
         """
+        if not self.verified:
+            self._verify(inputs, labels)
+        return self._run(model, inputs, labels, packs)
+
+    def _run(
+        self, model: nn.Module, inputs: Mapping[str, Any], labels: Tensor, packs: bool, scale: float = 1.0
+    ) -> tuple[Any, Tensor]:
+        packed = None
+        if packs:
+            inputs, packed = pack(inputs)
         with self._without_head() as seen:
             outputs = model(**inputs)
         if len(seen) != 1:
@@ -95,8 +112,9 @@ class ChunkedLoss:
                 f"chunked_loss=True: {type(model).__name__} used its output projection {len(seen)} times in a forward, "
                 "where once is expected; set chunked_loss=False"
             )
-        self._check_probe(outputs.logits, type(model).__name__)
         hidden = seen[0] if packed is None else unpack(seen[0], packed)
+        if scale != 1.0:
+            hidden = hidden * scale
         if self.shifts_labels:
             hidden, labels = hidden[:, :-1], labels[:, 1:]
         valid = labels != IGNORE_INDEX
@@ -151,34 +169,103 @@ class ChunkedLoss:
             if self.bias_owner is not None:
                 self.bias_owner._buffers[BIAS] = bias
 
-    def _check_probe(self, logits: Tensor, name: str) -> None:
-        expected = torch.tensor(PROBE, dtype=logits.dtype)
-        if self.soft_cap is not None:
-            expected = self.soft_cap * torch.tanh(expected / self.soft_cap)
-        found = logits.detach().flatten()[:1].cpu()
-        if logits.shape[-1] != 1 or not torch.allclose(found, expected.expand_as(found), rtol=1e-2, atol=0):
-            raise DataError(
-                f"chunked_loss=True: {name} changes its logits after the output projection in a way that is not known "
-                f"here (1 became {[round(value, 6) for value in found.tolist()]}); set chunked_loss=False"
-            )
+    def _verify(self, inputs: Mapping[str, Any], labels: Tensor) -> None:
+        """Compare the losses of two rows with those of the model's own logits; without dropout or gradients.
+
+        Twice: as they are, and with hidden states so long that logits reach 100. A soft cap hardly shows in the small
+        logits of an untrained model, a bias hardly in large ones.
+        """
+        judged = labels[:, 1:] if self.shifts_labels else labels
+        rows = (judged != IGNORE_INDEX).any(1).nonzero()[:VERIFIED_ROWS, 0]
+        if len(rows) == 0:
+            return
+        part = {name: values[rows] if isinstance(values, Tensor) else values for name, values in inputs.items()}
+        tokens = (judged[rows] != IGNORE_INDEX).sum(1)
+        scale, refusal = 1.0, None
+        with torch.no_grad(), _evaluating(self.model, labels.device):
+            for _ in range(2):
+                expected, projected = self._losses_of_full_logits(part, labels[rows], scale)
+                _, found = self._run(self.model, part, labels[rows], packs=False, scale=scale)
+                # Both round the same projection, each in its own order: by a unit of its type or two for every target.
+                largest = projected.abs().max().item()
+                rounding = 2 * torch.finfo(projected.dtype).eps * largest * tokens
+                relative = 1e-10 if expected.dtype == torch.float64 else 1e-5
+                agrees = (found - expected).abs() <= relative * expected.abs() + rounding
+                if bool((expected.isfinite() & ~agrees).any()):
+                    refusal = self._refusal(expected, found, largest)
+                scale = LARGE_LOGIT / largest if largest > 0 else 1.0
+        if refusal is not None:
+            raise refusal
+        self.verified = True
+
+    def _losses_of_full_logits(self, inputs: Mapping[str, Any], labels: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        """Losses of rows from the model's own logits, and what its projection made; hidden states times `scale`."""
+        sample_loss = causal_nll if self.shifts_labels else seq2seq_nll
+        seen: list[Tensor] = []
+        hooks = (
+            self.head.register_forward_pre_hook(lambda head, args: (args[0] * scale, *args[1:])),
+            self.head.register_forward_hook(lambda head, args, projected: seen.append(projected)),
+        )
+        try:
+            logits = self.model(**inputs).logits
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return sample_loss(SimpleNamespace(logits=logits), labels), seen[-1] if seen else logits
+
+    def _refusal(self, expected: Tensor, found: Tensor, largest: float) -> DataError:
+        full, chunks = (", ".join(f"{value:.6g}" for value in values.tolist()) for values in (expected, found))
+        return DataError(
+            f"chunked_loss=True and {type(self.model).__name__}{_logit_settings(self.model)} cannot be combined: where "
+            f"its output projection reaches {largest:.4g}, losses of rows are {full} from the model's own logits and "
+            f"{chunks} in chunks. The model changes its logits after the projection in a way that is not known here; "
+            "set chunked_loss=False"
+        )
 
 
 class _StandIn(torch.autograd.Function):
-    """One `PROBE` a position that leads back to all that the logits would: DDP looks there for what a step uses."""
+    """One zero a position that leads back to all that the logits would: DDP looks there for what a step uses."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, *parameters: Tensor) -> Tensor:
         ctx.inputs = 1 + len(parameters)
-        return hidden.new_full((*hidden.shape[:-1], 1), PROBE)
+        return hidden.new_zeros(*hidden.shape[:-1], 1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, ...]:
         return (None,) * ctx.inputs
 
 
+def _text_config(model: nn.Module) -> Any:
+    config: Any = getattr(model, "config", None)
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
 def _soft_cap(model: nn.Module) -> float | None:
-    config = getattr(model, "config", None)
-    if config is not None and hasattr(config, "get_text_config"):
-        config = config.get_text_config()
-    found = getattr(config, SOFT_CAP, None)
+    found = getattr(_text_config(model), SOFT_CAP, None)
     return None if found is None else float(found)
+
+
+def _logit_settings(model: nn.Module) -> str:
+    """Settings of a model's configuration that speak of logits and are not known here, for an error."""
+    config = _text_config(model)
+    found = [
+        f"{name}={value}"
+        for name, value in (vars(config) if config is not None else {}).items()
+        if "logit" in name and name != SOFT_CAP and type(value) in (int, float)
+    ]
+    return f" with {' and '.join(found)}" if found else ""
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Evaluation mode inside; modes and random numbers are afterwards as they were."""
+    modes = [(module, module.training) for module in model.modules()]
+    devices = [] if device.type == "cpu" else [device]
+    with torch.random.fork_rng(devices, device_type="cuda" if device.type == "cpu" else device.type):
+        model.eval()
+        try:
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training

@@ -107,7 +107,8 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         default=False,
         metadata={
             "help": "Sequence losses from hidden states, some target tokens at a time, without the logits of the whole "
-            "batch: less memory, the output projection computed once more. Needs a regularizer of the losses.",
+            "batch: less memory, the output projection computed once more. Needs a regularizer of the losses; a model "
+            "whose losses in chunks differ from those of its own logits is refused at the first batch.",
         },
     )
     gradient_cache: int | None = field(
@@ -151,6 +152,18 @@ class DAIRConfig(Seq2SeqTrainingArguments):
     )
 
     def __post_init__(self) -> None:
+        self._prepare_separate_forwards()
+        super().__post_init__()
+        self.validate()
+
+    def validate(self) -> None:
+        """Refuse values and combinations that cannot be meant.
+
+        The trainer repeats this before each run: a hyperparameter search assigns attributes, and so may you.
+
+        Raises:
+            ValueError: For the first of them; the message says what to do.
+        """
         for name, choices in (
             ("method", METHODS),
             ("regularizer", REGULARIZERS),
@@ -176,7 +189,6 @@ class DAIRConfig(Seq2SeqTrainingArguments):
                 "leave it at its default, False"
             )
         self._prepare_separate_forwards()
-        super().__post_init__()
         self._check_own_schedules()
         if self.label_smoothing_factor:
             raise ValueError(

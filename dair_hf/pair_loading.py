@@ -37,7 +37,8 @@ class EpochCallback(TrainerCallback):
         """Pass the number of the epoch on."""
         # A resumed run stands inside its epoch: 2.37 belongs to epoch 2.
         epoch = math.floor((state.epoch or 0.0) + 1e-9)
-        for part in (self.trainer.train_dataset, self.trainer.pair_sampler):
+        loaded = getattr(kwargs.get("train_dataloader"), "dataset", None)
+        for part in (self.trainer.train_dataset, loaded, self.trainer.pair_sampler):
             if isinstance(part, (EpochPairs, TensorPairs, PairLengthSampler, TokenBatchSampler)):
                 part.set_epoch(epoch)
 
@@ -47,15 +48,18 @@ class PairLoading(Seq2SeqTrainer):
 
     Attributes:
         args: The run's configuration.
-        pair_loss: Counts the targets of a batch.
         augmenter: Makes the partners of a batch while training; None: they are those of the data.
         pair_sampler: The sampler of `pair_group_by_length` or `max_tokens_per_batch`, once there is one.
     """
 
     args: DAIRConfig
-    pair_loss: PairLoss
     augmenter: Augmenter | None = None
     pair_sampler: PairLengthSampler | TokenBatchSampler | None = None
+
+    @property
+    def pair_loss(self) -> PairLoss:
+        """Losses and counts of batches."""
+        raise NotImplementedError
 
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
@@ -75,6 +79,8 @@ class PairLoading(Seq2SeqTrainer):
         return partial(collate_unless_ready, super()._get_collator_with_removed_columns(data_collator, description))
 
     def _get_dataloader(self, dataset: Any, description: str, batch_size: int, *args: Any, **kwargs: Any) -> Any:
+        if description == "Training" and isinstance(dataset, TensorPairs) and not self.args.uses_partners:
+            dataset = dataset.originals()
         if self.accelerator.num_processes > 1 and isinstance(dataset, torch.utils.data.IterableDataset):
             dataset = FilledStream(dataset, batch_size * self.accelerator.num_processes)
         return super()._get_dataloader(dataset, description, batch_size, *args, **kwargs)
@@ -92,7 +98,8 @@ class PairLoading(Seq2SeqTrainer):
         seed = args.data_seed if args.data_seed is not None else args.seed
         lengths = view_lengths(dataset)
         if args.max_tokens_per_batch is None:
-            self.pair_sampler = PairLengthSampler(lengths, args.train_batch_size * args.world_size, seed)
+            # Not the size of the arguments: `auto_find_batch_size` may have found a smaller one.
+            self.pair_sampler = PairLengthSampler(lengths, self._train_batch_size * args.world_size, seed)
         else:
             views = view_counts(dataset) if args.uses_partners else None
             self.pair_sampler = TokenBatchSampler(

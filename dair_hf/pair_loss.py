@@ -210,11 +210,11 @@ class PairLoss:
 
     def _judge(self, model: nn.Module, inputs: dict[str, Tensor], labels: Tensor | None) -> tuple[Any, Any]:
         """Outputs and losses of the rows of one forward."""
+        if self.chunked is not None and labels is not None:
+            return self.chunked(model, inputs, labels, self.args.pair_packing)
         mask = None
         if self.args.pair_packing:
             inputs, mask = pack(inputs)
-        if self.chunked is not None and labels is not None:
-            return self.chunked(model, inputs, labels, mask)
 
         def run() -> tuple[Any, Tensor]:
             outputs = model(**inputs)

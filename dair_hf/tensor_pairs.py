@@ -115,8 +115,10 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         self.epoch = epoch
 
     def originals(self) -> TensorPairs:
-        """The same rows without partners; no augmented view is ever made."""
-        return TensorPairs(self.original, rows=self.n_rows, row_ids=self.row_ids.tolist(), columns=self.columns)
+        """The same rows of the same epoch without partners; no augmented view is ever made."""
+        made = TensorPairs(self.original, rows=self.n_rows, row_ids=self.row_ids.tolist(), columns=self.columns)
+        made.set_epoch(self.epoch)
+        return made
 
     def view(self, rows: Tensor, augmented: bool) -> Columns:
         """One view of some rows.

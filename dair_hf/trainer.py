@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -105,8 +106,6 @@ class DAIRTrainer(PairLoading):
         self.objective = objective
         self.augmenter = augmenter
         refuse_unsupported(args, kwargs, train_dataset, self.sample_loss, objective, augmenter, model)
-        if isinstance(train_dataset, TensorPairs) and not args.uses_partners:
-            train_dataset = train_dataset.originals()
         sequences = self.sample_loss in (seq2seq_nll, causal_nll)
         if data_collator is None:
             data_collator = (
@@ -128,10 +127,11 @@ class DAIRTrainer(PairLoading):
             self.args.dataloader_pin_memory = False  # there is nothing to pin memory for; torch would warn or refuse
         # `compute_loss` divides by the counts of the whole accumulation window itself.
         self.loss_is_scaled_for_ga = True
-        chunked = ChunkedLoss(self.model, self.sample_loss is causal_nll) if args.chunked_loss else None
-        # A sum over pairs is trained part by part; for anything else all losses are needed before the first gradient.
-        held = args.gradient_cache if objective is not None else None
-        self.pair_loss = PairLoss(args, self.sample_loss, decoder_inputs_of(self.model), chunked, held)
+        self._pair_loss: PairLoss | None = None
+        self._pair_loss_key: tuple[Any, ...] = ()
+        _ = self.pair_loss  # a model that it cannot run is refused now
+        # What an objective has learnt belongs to its model: `model_init` starts both anew.
+        self._objective_start = copy.deepcopy(objective.state_dict()) if isinstance(objective, nn.Module) else None
         self._sums: Tensor | None = None
         self._said_dropout = False
         self._evaluated_rows: list[Tensor] = []
@@ -140,6 +140,19 @@ class DAIRTrainer(PairLoading):
         self.add_callback(EpochCallback(self))
         if isinstance(objective, PenalizedRisk):
             self.add_callback(FreshOptimizer(objective.anneal_steps))
+
+    @property
+    def pair_loss(self) -> PairLoss:
+        """Losses and counts of batches; made anew where the model was replaced, as `model_init` does for each run."""
+        args, model = self.args, self.model
+        # A sum over pairs is trained part by part; for anything else all losses are needed before the first gradient.
+        held = args.gradient_cache if self.objective is not None else None
+        key = (model, args.chunked_loss, held)
+        if self._pair_loss is None or self._pair_loss_key != key:
+            chunked = ChunkedLoss(model, self.sample_loss is causal_nll) if args.chunked_loss else None
+            self._pair_loss = PairLoss(args, self.sample_loss, decoder_inputs_of(model), chunked, held)
+            self._pair_loss_key = key
+        return self._pair_loss
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As `Seq2SeqTrainer.train`; says once where dropout alone makes R positive."""
@@ -153,6 +166,17 @@ class DAIRTrainer(PairLoading):
                 "identical views. Set pair_dropout='shared' to compare the views alone."
             )
         return super().train(*args, **kwargs)
+
+    def _inner_training_loop(self, batch_size: int | None = None, *args: Any, **kwargs: Any) -> Any:
+        """One run: nothing of the run before it is left, and settings that were assigned since are checked."""
+        self.args.validate()
+        refuse_unsupported(
+            self.args, {}, self.train_dataset, self.sample_loss, self.objective, self.augmenter, self.model
+        )
+        self._sums = None
+        if self.model_init is not None and isinstance(self.objective, nn.Module) and self._objective_start is not None:
+            self.objective.load_state_dict(self._objective_start)
+        return super()._inner_training_loop(batch_size, *args, **kwargs)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """As `Seq2SeqTrainer.create_scheduler`, or the schedule of `lr_drop_epochs` or `lr_half_life_steps`."""

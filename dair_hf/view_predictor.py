@@ -59,11 +59,14 @@ def pad_left(prompts: Sequence[Mapping[str, Any]], pad_token_id: int) -> dict[st
     """Left-padded prompts, so that every row ends where generation begins.
 
     Args:
-        prompts: Views with `input_ids`, each of its own length.
+        prompts: Views with `input_ids`, each of its own length, and optionally `attention_mask`.
         pad_token_id: What fills the left side.
 
     Returns:
-        `input_ids` and `attention_mask`, `[N, T]`.
+        `input_ids` and `attention_mask`, `[N, T]`; the mask of a view is its own where it has one, else all ones.
+
+    Raises:
+        DataError: A view whose mask is of another length than its tokens.
 
     Example:
         >>> pad_left([{"input_ids": [5]}, {"input_ids": [6, 7]}], 0)["input_ids"]
@@ -75,9 +78,15 @@ def pad_left(prompts: Sequence[Mapping[str, Any]], pad_token_id: int) -> dict[st
     attention_mask = torch.zeros_like(input_ids)
     for row, prompt in enumerate(prompts):
         tokens = torch.as_tensor(prompt["input_ids"])
+        mask = prompt.get("attention_mask")
+        if mask is not None and len(mask) != len(tokens):
+            raise DataError(
+                f"prompt {row} has {len(tokens)} input_ids and an attention_mask of {len(mask)}; give one number for "
+                "each token"
+            )
         if len(tokens):
             input_ids[row, -len(tokens) :] = tokens
-            attention_mask[row, -len(tokens) :] = 1
+            attention_mask[row, -len(tokens) :] = 1 if mask is None else torch.as_tensor(mask)
     return {"input_ids": input_ids, "attention_mask": attention_mask}
 
 

@@ -10,7 +10,15 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
-from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM, PreTrainedModel
+from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    PreTrainedModel,
+    RecurrentGemmaConfig,
+    RecurrentGemmaForCausalLM,
+)
 
 from dair_hf import DataError, projection
 from dair_hf.chunked_loss import ChunkedLoss
@@ -113,6 +121,7 @@ def test_no_more_than_a_chunk_passes_the_projection(name: str, grad: bool, monke
 
     model = make()
     chunked = ChunkedLoss(model, causal, 4)
+    chunked(model, inputs_of(causal), LABELS)  # the first batch is run both ways
     monkeypatch.setattr(nn.functional, "linear", watched)
     monkeypatch.setattr(projection._Chunks, "_logits", watched_logits)
     with torch.set_grad_enabled(grad):
@@ -165,14 +174,54 @@ def test_as_many_tokens_as_fit() -> None:
     assert ChunkedLoss(tiny.model("gpt2"), True).tokens == 2**24 // tiny.VOCAB
 
 
-def test_what_is_done_to_logits_unknown_here_is_refused() -> None:
-    torch.manual_seed(0)
+def scaled() -> PreTrainedModel:
     settings = {name: value for name, value in SMALL.items() if name != "head_dim"}
-    scaled = CohereForCausalLM(CohereConfig(**settings, logit_scale=0.0625))
-    with pytest.raises(DataError, match="CohereForCausalLM changes its logits.*1 became .0.0625.*chunked_loss=False"):
-        ChunkedLoss(scaled, True)(scaled, inputs_of(True), LABELS)
+    return CohereForCausalLM(CohereConfig(**settings, logit_scale=0.0625))
+
+
+def capped(cap: float = 30.0, size: float = 0.5) -> PreTrainedModel:
+    """A model whose soft cap has another name than Gemma 2's; its logits are as large as `size` makes them."""
+    settings = {**SMALL, "num_hidden_layers": 3, "lru_width": 16, "attention_window_size": 8}
+    return RecurrentGemmaForCausalLM(RecurrentGemmaConfig(**settings, logits_soft_cap=cap, w_init_variance_scale=size))
+
+
+@pytest.mark.parametrize(
+    ("make", "dtype", "told"),
+    [
+        (scaled, torch.float32, "CohereForCausalLM with logit_scale=0.0625"),
+        (scaled, torch.bfloat16, "CohereForCausalLM with logit_scale=0.0625"),
+        (capped, torch.float32, "RecurrentGemmaForCausalLM with logits_soft_cap=30.0"),
+        (capped, torch.bfloat16, "RecurrentGemmaForCausalLM with logits_soft_cap=30.0"),
+        # Logits so small that the cap changes no digit of a loss in float32: it will once the model has learnt.
+        (lambda: capped(30.0, 1e-8), torch.float32, "RecurrentGemmaForCausalLM with logits_soft_cap=30.0"),
+    ],
+)
+def test_what_is_done_to_logits_unknown_here_is_refused(
+    make: Callable[[], PreTrainedModel], dtype: torch.dtype, told: str
+) -> None:
+    torch.manual_seed(0)
+    model = make().to(dtype)
+    with pytest.raises(DataError, match=f"chunked_loss=True and {told} cannot be combined: .*set chunked_loss=False"):
+        ChunkedLoss(model, True)(model, inputs_of(True), LABELS)
     # A refusal leaves no stand-in behind.
-    assert scaled(**inputs_of(True)).logits.shape[-1] == tiny.VOCAB
+    assert model(**inputs_of(True)).logits.shape[-1] == tiny.VOCAB
+
+
+def test_the_first_batch_is_verified_once_in_evaluation_mode_and_draws_nothing() -> None:
+    model = tiny.model("gpt2", dropout=0.5).train()
+    model.transformer.drop.eval()  # frozen by its user
+    modes: list[bool] = []
+    model.transformer.h[0].register_forward_pre_hook(lambda module, args: modes.append(module.training))
+    chunked = ChunkedLoss(model, True)
+    chunked(model, inputs_of(True), torch.full((4, 5), -100))
+    assert (modes, chunked.verified) == ([True], False)  # no target to compare
+    state = torch.get_rng_state()
+    found = chunked(model, inputs_of(True), LABELS)[1]
+    assert modes[1:] == [False] * 4 + [True]
+    assert not model.transformer.drop.training and model.transformer.h[0].training
+    torch.set_rng_state(state)
+    assert torch.equal(chunked(model, inputs_of(True), LABELS)[1], found)
+    assert len(modes) == 7
 
 
 def test_models_without_a_projection_are_refused() -> None:
@@ -200,6 +249,20 @@ def test_training_and_evaluation_do_not_notice(kind: str, settings: dict[str, An
     assert tiny.distance(found[True][0], found[False][0]) < 1e-9
     assert found[True][1] == pytest.approx(found[False][1], rel=1e-9)
     assert tiny.distance(found[True][0], tiny.weights(tiny.model(kind))) > 1e-4
+
+
+@pytest.mark.parametrize("kind", ["bart", "gpt2"])
+def test_a_model_that_is_made_for_each_run_is_the_one_that_is_run(kind: str, tmp_path: Path) -> None:
+    data, weights = tiny.pairs(kind, 7), []
+    for settings in ({"chunked_loss": True}, {}):
+        made = tiny.trainer(
+            tmp_path, kind, data, model=None, model_init=lambda: tiny.model(kind, seed=4), max_steps=3, **settings
+        )
+        for _ in range(2):  # each run starts from a model of its own
+            made.train()
+        weights.append(tiny.weights(made.model))
+    assert tiny.distance(*weights) < 1e-9
+    assert tiny.distance(weights[0], tiny.weights(tiny.model(kind, seed=4))) > 1e-4
 
 
 def test_gradient_checkpointing_in_the_model_as_well(tmp_path: Path) -> None:

@@ -40,6 +40,27 @@ def test_erm_never_makes_a_partner(tmp_path: Path) -> None:
     points.trainer(tmp_path, TensorPairs({"x": x, "labels": labels}, never), method="erm").train()
 
 
+def test_originals_alone_are_told_the_epoch(tmp_path: Path) -> None:
+    x, _, labels = points.points(8)
+    epochs: list[int] = []
+
+    def drawn(rows: Tensor, epoch: int) -> dict[str, Tensor]:
+        epochs.append(epoch)
+        return {"x": x[rows] + epoch, "labels": labels[rows]}
+
+    points.trainer(tmp_path, TensorPairs(drawn, {"x": x, "labels": labels}), method="erm", num_train_epochs=2).train()
+    assert epochs == [0, 0, 1, 1]
+
+
+def test_a_method_that_is_assigned_later_gets_its_partners(tmp_path: Path) -> None:
+    data = points.pairs(8)
+    known, assigned = points.trainer(tmp_path, data, method="da"), points.trainer(tmp_path, data, method="erm")
+    assigned.args.method = "da"
+    for made in (known, assigned):
+        made.train()
+    assert torch.equal(points.weights(known), points.weights(assigned))
+
+
 def test_views_are_told_the_epoch_and_a_resumed_run_sees_the_same(tmp_path: Path) -> None:
     x, partners, labels = points.points(8)
     epochs: list[int] = []

@@ -84,6 +84,12 @@ def test_epoch_reaches_the_views_and_only_those_drawn_anew() -> None:
     assert pairs.redraws and not TensorPairs(original(), original()).redraws
 
 
+def test_originals_are_those_of_the_epoch_that_is_shown() -> None:
+    pairs = TensorPairs(Shifted(), original(), rows=4)
+    pairs.set_epoch(4)
+    assert pairs.originals().__getitems__([1])["x"].tolist() == [[[503.0, 504.0, 505.0]]]
+
+
 def test_partners_that_do_not_exist_are_never_made() -> None:
     asked: list[list[int]] = []
 

@@ -16,9 +16,10 @@ from transformers import EarlyStoppingCallback, Seq2SeqTrainingArguments, defaul
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from dair_hf import DAIRTrainer, DataError, EpochPairs, NonFiniteLossError, PairCollator
+from dair_hf.batch_objectives import GroupDRO
 from dair_hf.sample_losses import causal_nll
 from dair_hf.sampling import FilledStream
-from tests.fixtures import tiny
+from tests.fixtures import points, tiny
 from tests.test_invariants import objective_by_hand
 
 
@@ -265,6 +266,85 @@ def test_evaluation_of_streams_gives_the_objective(tmp_path: Path) -> None:
     data = tiny.pairs("gpt2", 7)
     made = tiny.trainer(tmp_path, "gpt2", None)
     assert made.evaluate(data.to_iterable_dataset())["eval_loss"] == pytest.approx(made.evaluate(data)["eval_loss"])
+
+
+# ---- several runs of one trainer ----
+
+EVERY_STEP: dict[str, Any] = {"logging_strategy": "steps", "logging_steps": 3}
+
+
+def test_a_run_logs_nothing_of_the_run_before(tmp_path: Path) -> None:
+    made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 16), max_steps=2, **EVERY_STEP)
+    made.train()  # ends before the first log
+    made.args.max_steps = 3
+    made.train()
+    assert [log["rows"] for log in made.state.log_history if "rows" in log] == [3 * 4]
+
+
+def test_a_batch_size_that_was_found_is_that_of_the_sampler_and_of_the_log(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    def too_large_at_the_second_batch(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(labels))
+        if len(sizes) == 2:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 1 GiB")
+        return causal_nll(outputs, labels)
+
+    too_large_at_the_second_batch.shifts_labels = True  # type: ignore[attr-defined]
+    made = tiny.trainer(
+        tmp_path,
+        "gpt2",
+        tiny.pairs("gpt2", 16, partner=lambda row: False),
+        sample_loss=too_large_at_the_second_batch,
+        per_device_train_batch_size=8,
+        pair_group_by_length=True,
+        auto_find_batch_size=True,
+        max_steps=3,
+        **EVERY_STEP,
+    )
+    made.train()
+    found = made._train_batch_size
+    assert sizes[:2] == [8, 8] and sizes[2] == found < 8
+    assert made.pair_sampler.batch_size == found
+    assert [log["rows"] for log in made.state.log_history if "rows" in log] == [sum(sizes[2:])]
+
+
+def test_a_trial_with_settings_out_of_range_is_refused(tmp_path: Path) -> None:
+    made = tiny.trainer(
+        tmp_path,
+        "gpt2",
+        tiny.pairs("gpt2", 4),
+        model=None,
+        model_init=lambda: tiny.model("gpt2"),
+        eval_dataset=tiny.pairs("gpt2", 4),
+        max_steps=1,
+    )
+    with pytest.raises(ValueError, match="dair_lambda=-3.48 is out of range; it must be a finite number >= 0"):
+        made.hyperparameter_search(hp_space=lambda trial: {"dair_lambda": -3.48}, backend="optuna", n_trials=1)
+    made.args.dair_lambda, made.args.regularizer = 1.0, "kl"
+    made.args.chunked_loss = True
+    with pytest.raises(ValueError, match="chunked_loss=True and regularizer='kl'"):
+        made.train()
+
+
+def test_what_an_objective_learnt_ends_with_the_run_of_its_model(tmp_path: Path) -> None:
+    runs = []
+    for times in (1, 2):
+        objective = GroupDRO(step_size=1.0)
+        args = tiny.config(tmp_path, method="da", max_steps=2)
+        made = DAIRTrainer(
+            args=args,
+            model_init=lambda: points.model(),
+            data_collator=points.stack,
+            train_dataset=points.pairs(8),
+            sample_loss="binary",
+            objective=objective,
+        )
+        for _ in range(times):
+            made.train()
+        runs.append(objective.weights.clone())
+    assert torch.equal(*runs)
+    assert (runs[0] - 0.5).abs().max() > 1e-3
 
 
 # ---- other ways to run the same thing ----

@@ -30,6 +30,10 @@ def test_prompts_are_padded_on_the_left() -> None:
     found = pad_left([{"input_ids": [5]}, {"input_ids": [6, 7, 8]}, {"input_ids": []}], 9)
     assert found["input_ids"].tolist() == [[9, 9, 5], [6, 7, 8], [9, 9, 9]]
     assert found["attention_mask"].tolist() == [[0, 0, 1], [1, 1, 1], [0, 0, 0]]
+    masked = [{"input_ids": [5, 6], "attention_mask": [0, 1]}, {"input_ids": [7, 8, 4]}]
+    assert pad_left(masked, 9)["attention_mask"].tolist() == [[0, 0, 1], [1, 1, 1]]  # what a row masks stays masked
+    with pytest.raises(DataError, match="prompt 0 has 1 input_ids and an attention_mask of 2"):
+        pad_left([{"input_ids": [5], "attention_mask": [1, 1]}], 9)
 
 
 def test_generated_ids_stop_at_the_first_end() -> None:
