@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from dair_hf.config import DAIRConfig as DAIRConfig
     from dair_hf.errors import DataError as DataError
     from dair_hf.errors import NonFiniteLossError as NonFiniteLossError
+    from dair_hf.errors import UndefinedMetricWarning as UndefinedMetricWarning
     from dair_hf.sampling import EpochPairs as EpochPairs
     from dair_hf.tensor_pairs import TensorPairs as TensorPairs
     from dair_hf.trainer import DAIRTrainer as DAIRTrainer
@@ -23,6 +24,7 @@ _HOMES = {
     "NonFiniteLossError": "dair_hf.errors",
     "PairCollator": "dair_hf.collator",
     "TensorPairs": "dair_hf.tensor_pairs",
+    "UndefinedMetricWarning": "dair_hf.errors",
 }
 __all__ = [
     "DAIRConfig",
@@ -32,6 +34,7 @@ __all__ = [
     "NonFiniteLossError",
     "PairCollator",
     "TensorPairs",
+    "UndefinedMetricWarning",
     "__version__",
 ]
 

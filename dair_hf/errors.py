@@ -9,3 +9,7 @@ class DataError(ValueError):
 
 class NonFiniteLossError(FloatingPointError):
     """A loss became NaN or infinite: the message names the rows it happened on."""
+
+
+class UndefinedMetricWarning(UserWarning):
+    """A metric is divided by no row and is NaN: the message says which one and why."""

@@ -6,100 +6,145 @@ is written as `null` in JSON, which has no NaN.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dair_hf.errors import DataError
+from dair_hf.errors import DataError, UndefinedMetricWarning
 
-NoPartner = Literal["identical", "exclude"]
+
+def as_correct(
+    values: Any, name: str = "is_correct", row_name: Callable[[int], str] = "row {}".format
+) -> NDArray[np.bool_]:
+    """Read the correctness of rows, refusing whatever is not exactly right or wrong.
+
+    A score of 0.1 or the text "no" would count as right if it were cast to bool, so nothing is cast.
+
+    Args:
+        values: One value a row: True, False, or exactly 0 or 1 as int or float, in a list, an array or a tensor; single
+            values may be 0-dimensional arrays or tensors.
+        name: Name of the values in messages.
+        row_name: Number of a row -> its name in messages.
+
+    Returns:
+        `[N]` bool.
+
+    Raises:
+        DataError: A value is anything else, or the values are no sequence of one value a row.
+
+    Example:
+        >>> as_correct([True, 0, 1.0, np.float32(0)])
+        array([ True, False,  True, False])
+    """
+    items = _one_a_row(values, name)
+    if isinstance(items, np.ndarray):
+        return items
+    found = np.zeros(len(items), dtype=np.bool_)
+    for row, item in enumerate(items):
+        value = item.item() if getattr(item, "shape", None) == () else item
+        if not isinstance(value, (bool, int, float)) or value not in (0, 1):
+            raise DataError(f"{name}: {row_name(row)} holds {item!r}; correctness is True or False, or exactly 0 or 1")
+        found[row] = value == 1
+    return found
 
 
 def correctness_metrics(
-    original_correct: ArrayLike,
-    augmented_correct: ArrayLike,
-    has_partner: ArrayLike | None = None,
+    original_correct: Any,
+    augmented_correct: Any,
+    has_partner: Any = None,
     clusters: Sequence[str] | None = None,
     *,
-    changed: ArrayLike | None = None,
-    no_partner: NoPartner = "identical",
+    answer_changed: Any = None,
     n_bootstrap: int = 1000,
     seed: int = 0,
     confidence: float = 0.95,
 ) -> dict[str, float | int]:
     """Accuracy of both views, CM and flips, each with a bootstrap interval clustered by dialogue.
 
-    With H the correctness of a row, z the original and z~ the augmented view (the paper's section on consistency):
+    With H the correctness of a row, z the original and z~ the augmented view (the paper's consistency metric):
 
         cm = P(H(z~) = 1 | H(z) = 1) = cm_numerator / cm_denominator = #(both right) / #(original right)
 
+    over the pairs, i.e. the rows that augmentation changed. The paper defines CM for any z and z~ = A(z). Where A
+    changes nothing, such as a dialogue turn without a name to replace, z~ = z, and the row counts as a consistent pair
+    if it is right at all. An augmented test set holds such rows unchanged, so the paper's tables include them:
+    `cm_all_rows` is that figure. It grows with the share of unchanged rows, which says nothing about the model; `cm`
+    does not depend on it. A model that is seldom right may have a high CM, so read it beside `both_correct`, the share
+    of pairs with both views right: the "consistency" of contrast sets (Gardner et al. 2020).
+
     Args:
-        original_correct: [N] bool, H(z).
-        augmented_correct: [N] bool, H(z~). Ignored where there is no partner.
-        has_partner: [N] bool, whether the row has an augmented view. None: every row has.
-        clusters: [N] str, the unit that is resampled, such as the dialogue id. None: every row on its own.
-        changed: [N] bool, whether the predicted answer differs between the views, right or wrong; adds two keys.
+        original_correct: `[N]`, H(z), as `as_correct` takes it; so are the next two and `answer_changed`.
+        augmented_correct: `[N]`, H(z~). Ignored where there is no partner.
+        has_partner: `[N]`, whether the row has an augmented view. None: every row has.
+        clusters: `[N]` str, the unit that is resampled, such as the dialogue id. None: every row on its own.
+        answer_changed: `[N]`, whether the predicted answer differs between the views, right or wrong; adds two keys.
             Ignored where there is no partner.
-        no_partner: What a row without partner is in CM, flips and `both_correct`. "identical": a pair of two identical
-            views, H(z~) = H(z), since the augmented test set holds that turn unchanged. "exclude": no pair.
         n_bootstrap: Number of resamples; 0 leaves the intervals out.
         seed: Seed of the resampling. The order of the rows does not matter.
         confidence: Coverage of the percentile interval, in (0, 1).
 
     Returns:
-        `rows`, `pairs` (rows with a partner), `compared` (rows that enter CM and flips), `cm_numerator`,
-        `cm_denominator` as int; as float, each with `<key>_low` and `<key>_high`: `original_accuracy`;
-        `augmented_accuracy` (all rows; one without partner counts as its original); `augmented_accuracy_pairs` (rows
-        with a partner only); `cm`; and as shares of the compared rows `both_correct`, `pos_to_neg`, `neg_to_pos`,
-        `neg_to_neg`, which add up to 1; with `changed` also, likewise as shares, `flipped` (the answer changed) and
-        `neg_to_neg_flipped` (it changed and both are wrong: the "neg->neg" of the paper's table on IV-VQA).
+        `rows` and `pairs` (rows with a partner) as int. As float, each with `<key>_low` and `<key>_high`:
+
+        - over the pairs: `cm`; `original_accuracy_pairs`, `augmented_accuracy_pairs`; `both_correct`, `pos_to_neg`,
+          `neg_to_pos` and `neg_to_neg`, shares that add up to 1; with `answer_changed` also `flipped` (the answer
+          changed) and `neg_to_neg_flipped` (it changed and both are wrong: "neg->neg" in the paper's table on IV-VQA);
+        - over all rows, one without partner counting as two identical views: `original_accuracy`,
+          `augmented_accuracy`, `cm_all_rows`.
+
+        `cm_numerator`, `cm_denominator`, `cm_all_rows_numerator` and `cm_all_rows_denominator` are int. What is
+        divided by no row is NaN.
 
     Raises:
         DataError: Lengths differ, a value is neither 0 nor 1, or a setting is out of range.
 
-    Example:
-        >>> found = correctness_metrics([1, 1, 1, 0], [1, 0, 1, 1], clusters=["a", "a", "b", "b"])
-        >>> found["cm_numerator"], found["cm_denominator"], round(found["cm"], 4), found["neg_to_pos"]
-        (2, 3, 0.6667, 0.25)
-    """
-    if no_partner not in ("identical", "exclude"):
-        raise DataError(f"no_partner: unknown choice {no_partner!r}; use 'identical' or 'exclude'")
-    original = _as_bool(original_correct, "original_correct")
-    partner = np.ones_like(original) if has_partner is None else _as_bool(has_partner, "has_partner")
-    _same_length("has_partner", partner, original)
-    augmented_values = np.asarray(augmented_correct)
-    _same_length("augmented_correct", augmented_values, original)
-    augmented = original.copy()
-    augmented[partner] = _as_bool(augmented_values[partner], "augmented_correct")
-    every = np.ones_like(original)
-    compared = partner if no_partner == "exclude" else every
+    Warns:
+        UndefinedMetricWarning: No row has a partner, so whatever is taken over the pairs is NaN.
 
+    Example:
+        >>> found = correctness_metrics([1, 1, 1, 0, 1], [1, 0, 1, 1, 0], has_partner=[1, 1, 1, 1, 0])
+        >>> found["cm_numerator"], found["cm_denominator"], round(found["cm"], 4), found["both_correct"]
+        (2, 3, 0.6667, 0.5)
+        >>> found["cm_all_rows_numerator"], found["cm_all_rows_denominator"], found["cm_all_rows"]
+        (3, 4, 0.75)
+    """
+    original = as_correct(original_correct, "original_correct")
+    partner = np.ones_like(original) if has_partner is None else as_correct(has_partner, "has_partner")
+    _same_length("has_partner", partner, original)
+    augmented = original.copy()
+    augmented[partner] = _of_pairs("augmented_correct", augmented_correct, partner)
+    every = np.ones_like(original)
     ratios = {
         "original_accuracy": (original, every),
         "augmented_accuracy": (augmented, every),
+        "original_accuracy_pairs": (original & partner, partner),
         "augmented_accuracy_pairs": (augmented & partner, partner),
-        "cm": (original & augmented & compared, original & compared),
-        "both_correct": (original & augmented & compared, compared),
-        "pos_to_neg": (original & ~augmented & compared, compared),
-        "neg_to_pos": (~original & augmented & compared, compared),
-        "neg_to_neg": (~original & ~augmented & compared, compared),
+        "cm": (original & augmented & partner, original & partner),
+        "cm_all_rows": (original & augmented, original),
+        "both_correct": (original & augmented & partner, partner),
+        "pos_to_neg": (original & ~augmented & partner, partner),
+        "neg_to_pos": (~original & augmented & partner, partner),
+        "neg_to_neg": (~original & ~augmented & partner, partner),
     }
-    if changed is not None:
-        changed_values = np.asarray(changed)
-        _same_length("changed", changed_values, original)
+    if answer_changed is not None:
         flipped = np.zeros_like(original)
-        flipped[partner] = _as_bool(changed_values[partner], "changed")
-        ratios["flipped"] = (flipped & compared, compared)
-        ratios["neg_to_neg_flipped"] = (flipped & ~original & ~augmented & compared, compared)
-    counts: dict[str, float | int] = {
-        "rows": len(original),
-        "pairs": int(partner.sum()),
-        "compared": int(compared.sum()),
-        "cm_numerator": int(ratios["cm"][0].sum()),
-        "cm_denominator": int(ratios["cm"][1].sum()),
-    }
+        flipped[partner] = _of_pairs("answer_changed", answer_changed, partner)
+        ratios["flipped"] = (flipped, partner)
+        ratios["neg_to_neg_flipped"] = (flipped & ~original & ~augmented, partner)
+    counts: dict[str, float | int] = {"rows": len(original), "pairs": int(partner.sum())}
+    for name in ("cm", "cm_all_rows"):
+        top, bottom = ratios[name]
+        counts |= {f"{name}_numerator": int(top.sum()), f"{name}_denominator": int(bottom.sum())}
+    if not partner.any():
+        warnings.warn(
+            f"none of {len(original)} rows has an augmented view, so cm, both_correct and the flips are NaN; if "
+            "they have partners, check the names of the partners' columns",
+            UndefinedMetricWarning,
+            stacklevel=2,
+        )
     return counts | ratios_with_intervals(ratios, clusters, n_bootstrap=n_bootstrap, seed=seed, confidence=confidence)
 
 
@@ -207,7 +252,7 @@ def clustered_bootstrap(
     return low, high
 
 
-def mcnemar(a_correct: ArrayLike, b_correct: ArrayLike) -> dict[str, float | int]:
+def mcnemar(a_correct: Any, b_correct: Any) -> dict[str, float | int]:
     """Exact two-sided McNemar test: are two models right equally often on the same rows?
 
     Of the n = b + c rows on which exactly one of the two is right, the count of either is Binomial(n, 1/2) if they are
@@ -231,7 +276,7 @@ def mcnemar(a_correct: ArrayLike, b_correct: ArrayLike) -> dict[str, float | int
         >>> mcnemar([1, 1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 0, 1, 1])
         {'only_a': 5, 'only_b': 1, 'difference': 0.5714285714285714, 'p_value': 0.21875}
     """
-    a, b = _as_bool(a_correct, "a_correct"), _as_bool(b_correct, "b_correct")
+    a, b = as_correct(a_correct, "a_correct"), as_correct(b_correct, "b_correct")
     _same_length("b_correct", b, a)
     only_a, only_b = int((a & ~b).sum()), int((b & ~a).sum())
     discordant = only_a + only_b
@@ -248,21 +293,31 @@ def mcnemar(a_correct: ArrayLike, b_correct: ArrayLike) -> dict[str, float | int
     }
 
 
-def _as_bool(values: ArrayLike, name: str) -> NDArray[np.bool_]:
-    array = np.asarray(values)
-    if array.ndim != 1:
-        raise DataError(f"{name}: must be one value per row, found an array of shape {array.shape}")
-    if array.dtype == np.bool_:
-        return array
-    if array.size and not np.isin(array, (0, 1)).all():
-        row = int(np.flatnonzero(~np.isin(array, (0, 1)))[0])
-        raise DataError(f"{name}: row {row} holds {array[row]!r}; correctness must be 0/1 or False/True")
-    return array.astype(np.bool_)
+def _of_pairs(name: str, values: Any, partner: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Correctness of the rows with a partner; whatever the others hold is ignored."""
+    items, rows = _one_a_row(values, name), partner.nonzero()[0]
+    if len(items) != len(partner):
+        raise DataError(f"{name}: {len(items)} values for {len(partner)} rows; give one value for every row")
+    return as_correct([items[row] for row in rows], name, lambda index: f"row {rows[index]}")
 
 
-def _same_length(name: str, array: NDArray[np.generic], original: NDArray[np.bool_]) -> None:
-    if array.shape != original.shape:
-        raise DataError(f"{name}: shape {array.shape} against {original.shape} rows; give one value for every row")
+def _one_a_row(values: Any, name: str) -> NDArray[np.bool_] | list[Any]:
+    """The values as they are, in a list, or as the array of bools that they are already."""
+    if isinstance(values, (str, bytes, Mapping, Set)) or not isinstance(values, Iterable):
+        raise DataError(
+            f"{name}: found a {type(values).__name__}; give a list, an array or a tensor of one value a row"
+        )
+    if len(shape := tuple(getattr(values, "shape", (0,)))) != 1:
+        raise DataError(f"{name}: found an array of shape {shape}; give one value a row, [N]")
+    if isinstance(values, np.ndarray) and values.dtype == np.bool_:
+        return values
+    # `tolist` copies a tensor from its device at once, not value by value.
+    return values.tolist() if hasattr(values, "tolist") else list(values)
+
+
+def _same_length(name: str, array: NDArray[np.bool_], original: NDArray[np.bool_]) -> None:
+    if len(array) != len(original):
+        raise DataError(f"{name}: {len(array)} values for {len(original)} rows; give one value for every row")
 
 
 def _sums_by_cluster(sums: NDArray[np.float64], clusters: Sequence[str]) -> NDArray[np.float64]:

@@ -42,9 +42,11 @@ class PairReport:
             (f"original_{self.accuracy_name}", f"{accuracy}, original{preset}"),
             (f"augmented_{self.accuracy_name}", f"{accuracy}, augmented{preset}"),
             ("cm", f"consistency metric{preset}"),
+            ("both_correct", f"right on both views{preset}"),
             ("pos_to_neg", "flipped right to wrong"),
             ("neg_to_pos", "flipped wrong to right"),
             ("neg_to_neg", "wrong on both"),
+            ("cm_all_rows", f"consistency metric, all rows{preset}"),
         ]
         return [(key, name) for key, name in names if math.isfinite(self.metrics.get(key, math.nan))]
 
@@ -125,10 +127,16 @@ def _body(args: DAIRConfig, reports: Sequence[PairReport], objective: str | None
         metrics = report.metrics
         lines += ["", f"### {report.data}", "", "| metric | value | 95 % interval |", "|---|---|---|"]
         lines += [f"| {name} | {metrics[key]:.4f} | {_interval(metrics, key)} |" for key, name in report.headline()]
+        if not metrics["pairs"]:
+            lines += ["", f"None of {metrics['rows']} rows has an augmented view."]
+            continue
         lines += [
             "",
-            f"CM = {metrics['cm_numerator']} / {metrics['cm_denominator']} rows; "
-            f"{metrics['pairs']} of {metrics['rows']} rows have a partner.",
+            f"The consistency metric is {metrics['cm_numerator']} / {metrics['cm_denominator']}: of the pairs whose "
+            "original view is right, those whose augmented view is right too. "
+            f"{metrics['pairs']} of {metrics['rows']} rows have an augmented view; it and the shares of flips are over "
+            "these pairs. Over all rows, where one without augmented view counts as two identical views, it is "
+            f"{metrics['cm_all_rows_numerator']} / {metrics['cm_all_rows_denominator']}: the reading of the paper.",
         ]
     return lines
 

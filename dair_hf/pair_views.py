@@ -9,12 +9,12 @@ from typing import Any
 
 import datasets
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from dair_hf.collator import AUGMENTED_PREFIX, LABELS, ROW_ID, split_views
 from dair_hf.errors import DataError
-from dair_hf.evaluation import NoPartner, correctness_metrics, ratios_with_intervals
+from dair_hf.evaluation import as_correct, correctness_metrics, ratios_with_intervals
 from dair_hf.files import atomic_path
 from dair_hf.sampling import EpochPairs, target_counts, view_lengths
 
@@ -135,10 +135,9 @@ class PairViews:
 
     def judge(
         self,
-        correct: ArrayLike,
+        correct: Any,
         clusters: str | None = None,
         accuracy_name: str = "accuracy",
-        no_partner: NoPartner = "identical",
         n_bootstrap: int = 1000,
         *,
         answers: Sequence[Any] | None = None,
@@ -147,11 +146,10 @@ class PairViews:
         """`evaluation.correctness_metrics` of the correctness of every view.
 
         Args:
-            correct: `[M]` bool, in the order of the views.
+            correct: `[M]`, right or wrong as `evaluation.as_correct` takes it, in the order of the views.
             clusters: Column whose equal values are resampled together; None: `dialogue_id` where the data has it, else
                 every row on its own.
             accuracy_name: What stands for "accuracy" in the keys.
-            no_partner: Whether rows without partner enter CM as "identical" pairs, or "exclude" them.
             n_bootstrap: Resamples of the intervals.
             answers: `[M]`, what was answered to every view, comparable with `==`: adds the flips of the answers.
             scores: Name -> `[M]` floats, graded correctness: adds `original_<name>` and `augmented_<name>`, their means
@@ -161,9 +159,9 @@ class PairViews:
             As `correctness_metrics`.
 
         Raises:
-            DataError: Another number of values than views.
+            DataError: Another number of values than views, or a value that is neither right nor wrong.
         """
-        original, augmented = self._by_row("is_correct", np.asarray(correct).astype(bool))
+        original, augmented = self._by_row("is_correct", self.correctness(correct))
         if clusters is None and "dialogue_id" in self.column_names:
             clusters = "dialogue_id"
         groups = self.values(clusters) if clusters else None
@@ -172,8 +170,7 @@ class PairViews:
             augmented,
             self.has_partner,
             groups,
-            changed=None if answers is None else self._changed(answers),
-            no_partner=no_partner,
+            answer_changed=None if answers is None else self._answer_changed(answers),
             n_bootstrap=n_bootstrap,
         )
         found = {key.replace("_accuracy", f"_{accuracy_name}"): value for key, value in found.items()}
@@ -182,6 +179,24 @@ class PairViews:
             for variant, graded in zip(VARIANTS, self._by_row(name, values), strict=True):
                 ratios[f"{variant}_{name}"] = (graded, np.ones(len(graded)))
         return found | (ratios_with_intervals(ratios, groups, n_bootstrap=n_bootstrap) if ratios else {})
+
+    def correctness(self, correct: Any) -> NDArray[np.bool_]:
+        """`[M]` bool of what `is_correct` answered; see `evaluation.as_correct`.
+
+        Raises:
+            DataError: A value is neither right nor wrong; the message names its row and view.
+        """
+        return as_correct(correct, "is_correct", self._name)
+
+    def _name(self, item: int) -> str:
+        if item >= len(self):
+            return f"value {item}"
+        return f"row {self._row_ids()[self.rows[item]]!r} ({VARIANTS[self.variants[item]]} view)"
+
+    def _row_ids(self) -> Sequence[Any]:
+        return (
+            self.values(ROW_ID) if ROW_ID in self.column_names else [str(row) for row in range(len(self.has_partner))]
+        )
 
     def _by_row(self, name: str, values: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Values of the views as two arrays `[N]`; a row without partner has its original's value in both."""
@@ -196,21 +211,18 @@ class PairViews:
         augmented[self.has_partner] = of_views[len(self.has_partner) :]
         return original, augmented
 
-    def _changed(self, answers: Sequence[Any]) -> np.ndarray:
+    def _answer_changed(self, answers: Sequence[Any]) -> np.ndarray:
         numbers: dict[Any, int] = {}
         # Answers may be anything that compares; as numbers they are an array like all others.
         original, augmented = self._by_row("answers", [numbers.setdefault(answer, len(numbers)) for answer in answers])
         return original != augmented
 
-    def write(
-        self, path: str | Path, predictions: Sequence[Any], references: Sequence[Any], correct: ArrayLike
-    ) -> None:
+    def write(self, path: str | Path, predictions: Sequence[Any], references: Sequence[Any], correct: Any) -> None:
         """One JSON line a view: `row_id`, `variant`, `prediction`, `reference`, `correct`; written atomically."""
-        known = ROW_ID in self.column_names
-        ids = self.values(ROW_ID) if known else [str(row) for row in range(len(self.has_partner))]
+        ids = self._row_ids()
         with atomic_path(path) as scratch, scratch.open("w", encoding="utf-8") as lines:
             for row, variant, prediction, reference, right in zip(
-                self.rows, self.variants, predictions, references, np.asarray(correct), strict=True
+                self.rows, self.variants, predictions, references, self.correctness(correct), strict=True
             ):
                 line = {
                     "row_id": ids[row],

@@ -21,7 +21,6 @@ from dair_hf.chunked_loss import ChunkedLoss
 from dair_hf.collator import LABELS, ROW_ID, PairCollator, filled_positions
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError, NonFiniteLossError
-from dair_hf.evaluation import NoPartner
 from dair_hf.forwards import split_pairs
 from dair_hf.model_card import PairReport, write_model_card
 from dair_hf.objective import Counts, PairTerms
@@ -392,7 +391,6 @@ class DAIRTrainer(PairLoading):
         accuracy_name: str = "accuracy",
         preset: str | None = None,
         data_name: str = "evaluation data",
-        no_partner: NoPartner = "identical",
         n_bootstrap: int = 1000,
         predictions_file: str | Path | None = None,
         answers: Callable[[list[Any]], Sequence[Any]] | None = None,
@@ -401,20 +399,20 @@ class DAIRTrainer(PairLoading):
     ) -> dict[str, Any]:
         """Predict every view once and compare: accuracy of both views, CM, flips, with clustered bootstrap intervals.
 
-        CM = P(H(z~) = 1 | H(z) = 1), H being `is_correct` (the paper's section on evaluation). Views are run in batches
-        of similar length, shared out over the ranks; a row without partner is predicted once.
+        CM = P(H(z~) = 1 | H(z) = 1) over the rows with a partner, H being `is_correct` (the paper's consistency
+        metric). Views are run in batches of similar length, shared out over the ranks; a row without partner is
+        predicted once.
 
         Args:
             dataset: Paired rows, tokenised; None: the trainer's `eval_dataset`.
-            is_correct: `(predictions, references) -> bool [N]`; None: the trainer's. Predictions are decoded texts for
-                language models, arrays of logits otherwise.
+            is_correct: `(predictions, references) -> [N]` of True or False, or exactly 1 or 0; None: the trainer's.
+                Predictions are decoded texts for language models, arrays of logits otherwise.
             references: Column of the references; None: the trainer's, or the labels.
             clusters: Column whose equal values belong together in the bootstrap; None: `dialogue_id` where the data
                 has it, else every row on its own.
             accuracy_name: What the task calls its accuracy, such as "joint_goal_accuracy".
             preset: Preset of that accuracy, named in the model card.
             data_name: Name of the data in the model card.
-            no_partner: Whether rows without partner enter CM as "identical" pairs, or "exclude" them.
             n_bootstrap: Resamples of the intervals; 0 leaves them out.
             predictions_file: Where to write one JSON line a view: row_id, variant, prediction, reference, correct.
             answers: Predictions -> what was answered, hashable; adds the flips of the answers, right or wrong, and is
@@ -425,11 +423,18 @@ class DAIRTrainer(PairLoading):
                 of the data plus 8.
 
         Returns:
-            `original_<accuracy_name>`, `augmented_<accuracy_name>`, `cm`, `cm_numerator`, `cm_denominator`,
-            `pos_to_neg`, `neg_to_pos`, `neg_to_neg`, counts, and `_low` / `_high` of each ratio.
+            As `evaluation.correctness_metrics`, with `accuracy_name` in the place of "accuracy": over the rows with a
+            partner `cm`, `cm_numerator`, `cm_denominator`, `both_correct`, `pos_to_neg`, `neg_to_pos`, `neg_to_neg`,
+            `original_<accuracy_name>_pairs`, `augmented_<accuracy_name>_pairs`; over all rows, one without partner
+            counting as two identical views, `original_<accuracy_name>`, `augmented_<accuracy_name>`, `cm_all_rows`,
+            `cm_all_rows_numerator`, `cm_all_rows_denominator`; `rows`, `pairs`; and `_low` / `_high` of each ratio.
 
         Raises:
-            DataError: No data, a missing column, or an `is_correct` that answers for another number of rows.
+            DataError: No data, a missing column, or an `is_correct` that answers for another number of rows or with
+                anything but right and wrong.
+
+        Warns:
+            UndefinedMetricWarning: No row has a partner, so CM is NaN.
         """
         is_correct = is_correct or self.is_correct
         if is_correct is None:
@@ -440,13 +445,12 @@ class DAIRTrainer(PairLoading):
         predictor = self._predictor()
         expected = predictor.references(views, references or self.references)
         predictions = predictor.decode(predictor.predict(self._model_columns(views), gen_kwargs))
-        correct = is_correct(predictions, expected)
+        correct = views.correctness(is_correct(predictions, expected))
         answered = None if answers is None else answers(predictions)
         found = views.judge(
             correct,
             clusters,
             accuracy_name,
-            no_partner,
             n_bootstrap,
             answers=answered,
             scores={name: score(predictions, expected) for name, score in (scores or {}).items()},

@@ -62,7 +62,8 @@ def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: RotatedCon
 
     metrics = trainer.evaluate_pairs(tested, correct, n_bootstrap=0, data_name=f"Rotated MNIST ({data.setup}) {split}")
     turned = trainer.evaluate_pairs(upright, consistent, n_bootstrap=0, data_name=f"upright MNIST {split}")
-    return {**metrics, **by_digit, **{key: turned[key] for key in ("cm", "cm_numerator", "cm_denominator")}}
+    of_pairs = ("rows", "pairs", "cm", "cm_numerator", "cm_denominator", "both_correct")
+    return {"original_accuracy": metrics["original_accuracy"], **by_digit, **{key: turned[key] for key in of_pairs}}
 
 
 def train_and_evaluate(run: Run, mnist: Mapping[str, Digits], data: RotatedConfig, split: str = "test") -> Result:

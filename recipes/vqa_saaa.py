@@ -15,6 +15,7 @@ flips of the answers come out as a table, and a plot where lambda is swept. Fini
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from accelerate import PartialState
 from torch import Tensor, nn
 from transformers import set_seed
 
-from dair_hf import DAIRConfig, DAIRTrainer, TensorPairs
+from dair_hf import DAIRConfig, DAIRTrainer, TensorPairs, UndefinedMetricWarning
 from dair_hf.arguments import parse_arguments, run_recipe
 from dair_hf.comparison import (
     ComparisonConfig,
@@ -101,14 +102,15 @@ def evaluate(trainer: DAIRTrainer, task: VQATask) -> dict[str, Any]:
     )
     metrics = judged(
         expand_edits(data.test, data.test_edits),
-        no_partner="exclude",
         answers=judge.answers,
         data_name=data.name,
         predictions_file=Path(trainer.args.output_dir) / "predictions.jsonl",
     )
     for name, rows in (("", data.test), ("familiar_", data.familiar)):
         if rows is not None:
-            found = judged(rows, data_name=f"{data.name}, {name}questions")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UndefinedMetricWarning)  # questions alone: CM is that of the edits
+                found = judged(rows, data_name=f"{data.name}, {name}questions")
             metrics |= {
                 f"{name}vqa_accuracy{end}": found[f"original_vqa_accuracy{end}"] for end in ("", "_low", "_high")
             }

@@ -5,14 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 import time
+import warnings
 from fractions import Fraction
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dair_hf.errors import DataError
-from dair_hf.evaluation import clustered_bootstrap, correctness_metrics, mcnemar, ratios_with_intervals
+from dair_hf.errors import DataError, UndefinedMetricWarning
+from dair_hf.evaluation import as_correct, clustered_bootstrap, correctness_metrics, mcnemar, ratios_with_intervals
 
 # Twelve rows of four dialogues. p: has a partner.
 #            row        0  1  2  3  4  5  6  7  8  9 10 11
@@ -22,62 +27,96 @@ PARTNER = np.array([1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1])
 DIALOGUES = ["a", "a", "a", "b", "b", "b", "c", "c", "c", "d", "d", "d"]
 
 
-def test_hand_worked_rows_without_partner_count_as_identical() -> None:
+def test_hand_worked_rows() -> None:
     found = correctness_metrics(ORIGINAL, AUGMENTED, PARTNER, DIALOGUES)
-    # original right: rows 0 1 2 5 6 8 10 11 = 8 of 12. Rows 6-9 have no partner, so H(z~) = H(z) there: 1 0 1 0.
-    # augmented right: rows 0 2 3 10 (pairs) and 6 8 (unchanged) = 6 of 12; among the 8 pairs: 4 of 8.
-    # both right: rows 0 2 10 6 8 = 5. pos->neg: rows 1 5 11 = 3. neg->pos: row 3 = 1. neg->neg: rows 4 7 9 = 3.
-    assert (found["rows"], found["pairs"], found["compared"]) == (12, 8, 12)
-    assert (found["cm_numerator"], found["cm_denominator"]) == (5, 8)
+    # The pairs, rows 0-5 10 11: original right 0 1 2 5 10 11 = 6; augmented right 0 2 3 10 = 4; both 0 2 10 = 3;
+    # pos->neg 1 5 11; neg->pos 3; neg->neg 4.
+    # All rows: 6-9 have no partner, so H(z~) = H(z) there: 1 0 1 0. Original right 6 + 2, augmented right 4 + 2, both
+    # 3 + 2.
+    assert (found["rows"], found["pairs"]) == (12, 8)
+    assert (found["cm_numerator"], found["cm_denominator"]) == (3, 6)
+    assert (found["cm_all_rows_numerator"], found["cm_all_rows_denominator"]) == (5, 8)
     expected = {
         "original_accuracy": 8 / 12,
         "augmented_accuracy": 6 / 12,
+        "cm_all_rows": 5 / 8,
+        "original_accuracy_pairs": 6 / 8,
         "augmented_accuracy_pairs": 4 / 8,
-        "cm": 5 / 8,
-        "both_correct": 5 / 12,
-        "pos_to_neg": 3 / 12,
-        "neg_to_pos": 1 / 12,
-        "neg_to_neg": 3 / 12,
+        "cm": 3 / 6,
+        "both_correct": 3 / 8,
+        "pos_to_neg": 3 / 8,
+        "neg_to_pos": 1 / 8,
+        "neg_to_neg": 1 / 8,
     }
     for key, value in expected.items():
         assert found[key] == pytest.approx(value, abs=1e-12), key
         assert found[f"{key}_low"] <= value <= found[f"{key}_high"], key
-    assert set(found) == {"rows", "pairs", "compared", "cm_numerator", "cm_denominator"} | {
+    counts = {f"{name}_{part}" for name in ("cm", "cm_all_rows") for part in ("numerator", "denominator")}
+    assert set(found) == {"rows", "pairs"} | counts | {
         key + suffix for key in expected for suffix in ("", "_low", "_high")
     }
 
 
-def test_hand_worked_rows_without_partner_excluded() -> None:
-    found = correctness_metrics(ORIGINAL, AUGMENTED, PARTNER, DIALOGUES, no_partner="exclude")
-    # Only rows 0-5, 10, 11: original right 0 1 2 5 10 11 = 6; both 0 2 10 = 3; pos->neg 3; neg->pos 1; neg->neg 1.
-    assert (found["compared"], found["cm_numerator"], found["cm_denominator"]) == (8, 3, 6)
-    assert found["cm"] == 0.5
-    assert [found[key] for key in ("both_correct", "pos_to_neg", "neg_to_pos", "neg_to_neg")] == [
-        3 / 8,
-        3 / 8,
-        1 / 8,
-        1 / 8,
-    ]
-    assert found["augmented_accuracy"] == 0.5  # all twelve rows, whatever the choice
-    assert found["cm"] != correctness_metrics(ORIGINAL, AUGMENTED, PARTNER, DIALOGUES)["cm"]
+ROWS = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=30)
+
+
+@given(ROWS)
+def test_figures_against_plain_loops(rows: list[tuple[bool, bool, bool, bool]]) -> None:
+    original, augmented, changed, partner = (list(column) for column in zip(*rows, strict=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UndefinedMetricWarning)
+        found = correctness_metrics(original, augmented, partner, answer_changed=changed, n_bootstrap=0)
+    pairs = [(before, after, other) for before, after, other, paired in rows if paired]
+    views = [(before, after if paired else before) for before, after, _, paired in rows]
+
+    def share(held: list[bool]) -> float:
+        return sum(held) / len(held) if held else math.nan
+
+    expected = {
+        "rows": len(rows),
+        "pairs": len(pairs),
+        "cm": share([after for before, after, _ in pairs if before]),
+        "cm_numerator": sum(before and after for before, after, _ in pairs),
+        "cm_denominator": sum(before for before, _, _ in pairs),
+        "cm_all_rows": share([after for before, after in views if before]),
+        "cm_all_rows_numerator": sum(before and after for before, after in views),
+        "cm_all_rows_denominator": sum(before for before, _ in views),
+        "both_correct": share([before and after for before, after, _ in pairs]),
+        "pos_to_neg": share([before and not after for before, after, _ in pairs]),
+        "neg_to_pos": share([after and not before for before, after, _ in pairs]),
+        "neg_to_neg": share([not before and not after for before, after, _ in pairs]),
+        "flipped": share([other for _, _, other in pairs]),
+        "neg_to_neg_flipped": share([other and not before and not after for before, after, other in pairs]),
+        "original_accuracy": share([before for before, _ in views]),
+        "augmented_accuracy": share([after for _, after in views]),
+        "original_accuracy_pairs": share([before for before, _, _ in pairs]),
+        "augmented_accuracy_pairs": share([after for _, after, _ in pairs]),
+    }
+    assert found == pytest.approx(expected, nan_ok=True, abs=1e-12)
+
+
+def test_rows_that_nothing_changed_leave_cm_as_it_is() -> None:
+    alone = correctness_metrics([1, 1, 1, 0], [1, 0, 0, 0], n_bootstrap=0)
+    beside = correctness_metrics([1, 1, 1, 0] + [1] * 96, [1, 0, 0, 0] + [0] * 96, [1] * 4 + [0] * 96, n_bootstrap=0)
+    assert alone["cm"] == beside["cm"] == pytest.approx(1 / 3)
+    assert alone["cm_all_rows"] == pytest.approx(1 / 3)
+    assert beside["cm_all_rows"] == pytest.approx(97 / 99)
 
 
 def test_hand_worked_flips_of_answers() -> None:
     changed = np.array([0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 0, 1])  # rows 6-9 have no partner: theirs is ignored
-    found = correctness_metrics(ORIGINAL, AUGMENTED, PARTNER, changed=changed, n_bootstrap=0)
-    # changed: rows 1 3 4 5 11 = 5 of 12; of those wrong on both sides: row 4.
-    assert (found["flipped"], found["neg_to_neg_flipped"]) == (5 / 12, 1 / 12)
-    of_pairs = correctness_metrics(ORIGINAL, AUGMENTED, PARTNER, changed=changed, no_partner="exclude", n_bootstrap=0)
-    assert (of_pairs["flipped"], of_pairs["neg_to_neg_flipped"]) == (5 / 8, 1 / 8)
-    with pytest.raises(DataError, match="changed: shape"):
-        correctness_metrics(ORIGINAL, AUGMENTED, PARTNER, changed=changed[:3])
+    found = correctness_metrics(ORIGINAL, AUGMENTED, PARTNER, answer_changed=changed, n_bootstrap=0)
+    # Changed: rows 1 3 4 5 11 = 5 of 8 pairs; of those wrong on both sides: row 4.
+    assert (found["flipped"], found["neg_to_neg_flipped"]) == (5 / 8, 1 / 8)
+    with pytest.raises(DataError, match="answer_changed: 3 values for 12 rows"):
+        correctness_metrics(ORIGINAL, AUGMENTED, PARTNER, answer_changed=changed[:3])
 
 
 def test_augmented_values_are_ignored_where_there_is_no_partner() -> None:
     garbage = np.where(PARTNER == 1, AUGMENTED, 7)
     assert correctness_metrics(ORIGINAL, garbage, PARTNER) == correctness_metrics(ORIGINAL, AUGMENTED, PARTNER)
-    with pytest.raises(DataError, match="augmented_correct: row 0 holds"):
-        correctness_metrics(ORIGINAL, garbage + 5, PARTNER)
+    with pytest.raises(DataError, match="augmented_correct: row 10 holds 6"):
+        correctness_metrics(ORIGINAL, np.where(np.arange(12) == 10, 6, AUGMENTED), PARTNER)
 
 
 def test_undefined_ratios_are_nan() -> None:
@@ -85,12 +124,77 @@ def test_undefined_ratios_are_nan() -> None:
     assert math.isnan(found["cm"])
     assert math.isnan(found["cm_low"])
     assert (found["cm_numerator"], found["cm_denominator"]) == (0, 0)
-    empty = correctness_metrics([], [])
+
+
+def test_cm_of_no_pair_is_undefined_and_said_once() -> None:
+    with pytest.warns(UndefinedMetricWarning, match="none of 2 rows has an augmented view") as said:
+        found = correctness_metrics([1, 0], [0, 0], [0, 0])
+    assert len(said) == 1
+    undefined = {key for key, value in found.items() if math.isnan(value) and not key.endswith(("_low", "_high"))}
+    assert undefined == {
+        "cm", "both_correct", "pos_to_neg", "neg_to_pos", "neg_to_neg", "original_accuracy_pairs",
+        "augmented_accuracy_pairs",
+    }  # fmt: skip
+    assert (found["augmented_accuracy"], found["cm_all_rows"]) == (0.5, 1.0)
+    with pytest.warns(UndefinedMetricWarning):
+        empty = correctness_metrics([], [])
     assert empty["rows"] == 0
     assert math.isnan(empty["original_accuracy"])
-    no_pairs = correctness_metrics([1, 0], [0, 0], [0, 0], no_partner="exclude")
-    assert math.isnan(no_pairs["pos_to_neg"])
-    assert no_pairs["augmented_accuracy"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [True, False, True],
+        [1, 0, 1],
+        [1.0, 0.0, 1.0],
+        (np.True_, np.False_, np.int8(1)),
+        np.array([1.0, 0.0, 1.0], dtype=np.float16),
+        np.array([True, False, True], dtype=object),
+        torch.tensor([1, 0, 1]),
+        torch.tensor([1, 0, 1], dtype=torch.bfloat16, requires_grad=True),
+        torch.tensor([True, False, True]),
+        [torch.tensor(True), torch.tensor(0.0), np.array(1)],
+        iter([1, 0, 1]),
+        datasets.Dataset.from_dict({"right": [True, False, True]})["right"],
+    ],
+    ids=lambda value: f"{type(value).__name__}-{getattr(value, 'dtype', '')}",
+)
+def test_right_and_wrong_are_read_in_every_form(values: Any) -> None:
+    found = as_correct(values)
+    assert found.dtype == np.bool_
+    assert found.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([True, 0.1], "is_correct: row 1 holds 0.1; correctness is True or False, or exactly 0 or 1"),
+        (["yes", "no"], "is_correct: row 0 holds 'yes'"),
+        (["1", "0"], "is_correct: row 0 holds '1'"),
+        (np.array(["1", "0"]), "is_correct: row 0 holds '1'"),
+        ([1, None], "is_correct: row 1 holds None"),
+        ([1, 2], "is_correct: row 1 holds 2"),
+        ([1, -1], "is_correct: row 1 holds -1"),
+        ([1, float("nan")], "is_correct: row 1 holds nan"),
+        ([1, 1 + 0j], "is_correct: row 1 holds (1+0j)"),
+        (torch.tensor([1.0, 0.5]), "is_correct: row 1 holds 0.5"),
+        ([[True], [False]], "is_correct: row 0 holds [True]"),
+        ([torch.tensor([1])], "is_correct: row 0 holds tensor([1])"),
+        (np.array([[True], [False]]), "is_correct: found an array of shape (2, 1)"),
+        (torch.ones(2, 2), "is_correct: found an array of shape (2, 2)"),
+        (torch.tensor(True), "is_correct: found an array of shape ()"),
+        (True, "is_correct: found a bool; give a list, an array or a tensor"),
+        (None, "is_correct: found a NoneType"),
+        ("01", "is_correct: found a str"),
+        ({0: True, 1: False}, "is_correct: found a dict"),
+        ({True, False}, "is_correct: found a set"),
+    ],
+)
+def test_what_is_neither_right_nor_wrong_is_refused(values: Any, message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        as_correct(values)
+    assert message in str(caught.value)
 
 
 def test_bootstrap_agrees_with_the_full_enumeration_of_resamples() -> None:
@@ -187,17 +291,16 @@ def test_mcnemar_survives_many_rows() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: correctness_metrics([1, 0], [1]), "augmented_correct: shape (1,) against (2,)"),
-        (lambda: correctness_metrics([1, 0], [1, 1], [1]), "has_partner: shape (1,)"),
-        (lambda: correctness_metrics([1, 0.5], [1, 1]), "original_correct: row 1 holds"),
-        (lambda: correctness_metrics([1, float("nan")], [1, 1]), "original_correct: row 1 holds"),
-        (lambda: correctness_metrics([[1], [0]], [1, 1]), "one value per row"),
+        (lambda: correctness_metrics([1, 0], [1]), "augmented_correct: 1 values for 2 rows"),
+        (lambda: correctness_metrics([1, 0], [1, 1], [1]), "has_partner: 1 values for 2 rows"),
+        (lambda: correctness_metrics([1, 0.5], [1, 1]), "original_correct: row 1 holds 0.5"),
+        (lambda: correctness_metrics([1, 0], [1, 1], [1, "no"]), "has_partner: row 1 holds 'no'"),
+        (lambda: correctness_metrics([1, 0], [1, "no"], [0, 1]), "augmented_correct: row 1 holds 'no'"),
         (lambda: correctness_metrics([1, 0], [1, 1], clusters=["a"]), "clusters: 1 for 2 rows"),
-        (lambda: correctness_metrics([1, 0], [1, 1], no_partner="drop"), "no_partner: unknown choice 'drop'"),
         (lambda: correctness_metrics([1, 0], [1, 1], confidence=95), "confidence: must lie between 0 and 1"),
         (lambda: correctness_metrics([1, 0], [1, 1], n_bootstrap=-1), "n_bootstrap: must be at least 1"),
         (lambda: clustered_bootstrap([1, 2], [1, 2]), "one shape [N, K]"),
-        (lambda: mcnemar([1, 0], [1]), "b_correct: shape (1,)"),
+        (lambda: mcnemar([1, 0], [1]), "b_correct: 1 values for 2 rows"),
     ],
 )
 def test_bad_input_is_named(call: Any, message: str) -> None:

@@ -251,7 +251,9 @@ def test_card_of_a_paired_run(pushed: tuple[HubServer, Path], kind: str, repo: s
     rows = [line for line in text.splitlines() if line.startswith("| even length, original (strict) |")]
     assert len(rows) == 1
     assert re.search(r"\| \d\.\d{4} to \d\.\d{4} \|$", rows[0])
-    assert re.search(r"^CM = \d+ / \d+ rows; 8 of 12 rows have a partner\.$", text, re.MULTILINE)
+    assert re.search(
+        r"^The consistency metric is \d+ / \d+: .* 8 of 12 rows have an augmented view; ", text, re.MULTILINE
+    )
     if kind == "gpt2":
         assert (metadata["base_model"], metadata["library_name"]) == (BASE, "peft")
 

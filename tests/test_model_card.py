@@ -18,6 +18,9 @@ METRICS = {
     "cm": float("nan"),
     "cm_numerator": 0,
     "cm_denominator": 0,
+    "cm_all_rows": 1.0,
+    "cm_all_rows_numerator": 3,
+    "cm_all_rows_denominator": 3,
     "pos_to_neg": 0.125,
     "rows": 8,
     "pairs": 5,
@@ -35,7 +38,7 @@ def written(path: Path, **settings: object) -> ModelCard:
 def test_metadata_parse_and_undefined_figures_are_left_out(tmp_path: Path) -> None:
     card = written(tmp_path / "README.md")
     found = {result.metric_type: result for result in card.data.eval_results}
-    assert set(found) == {"original_joint_goal_accuracy", "augmented_joint_goal_accuracy", "pos_to_neg"}
+    assert set(found) == {"original_joint_goal_accuracy", "augmented_joint_goal_accuracy", "pos_to_neg", "cm_all_rows"}
     assert found["original_joint_goal_accuracy"].metric_value == 0.5
     assert found["original_joint_goal_accuracy"].metric_name == "joint goal accuracy, original (any_of)"
     assert found["pos_to_neg"].dataset_name == "MultiWOZ 2.1 test"
@@ -52,9 +55,9 @@ def test_the_body_names_method_lambda_unit_and_intervals(tmp_path: Path) -> None
         "- normalization: `token`",
         "| joint goal accuracy, original (any_of) | 0.5000 | 0.4000 to 0.6000 |",
         "| joint goal accuracy, augmented (any_of) | 0.2500 | - |",
-        "CM = 0 / 0 rows; 5 of 8 rows have a partner.",
     ):
         assert line in text.splitlines(), line
+    assert "The consistency metric is 0 / 0: " in text
     assert "Body." in text
 
 
@@ -97,7 +100,9 @@ def test_the_trainer_writes_what_it_evaluated(tmp_path: Path) -> None:
     made.create_model_card()
     card = ModelCard.load(tmp_path / "README.md")
     assert {result.dataset_name for result in card.data.eval_results} == {"Tiny test"}
-    assert "CM = 4 / 4 rows; 3 of 4 rows have a partner." in card.text
+    assert "The consistency metric is 3 / 3: of the pairs whose original view is right" in card.text
+    assert "3 of 4 rows have an augmented view" in card.text
+    assert "it is 4 / 4: the reading of the paper." in card.text
 
 
 def test_a_model_without_a_name_was_trained_from_scratch(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
+import torch
 
-from dair_hf import DataError, EpochPairs
+from dair_hf import DataError, EpochPairs, TensorPairs
 from dair_hf.pair_views import PairViews
+from dair_hf.tensor_views import TensorViews
 
 ROWS: dict[str, list[Any]] = {
     "row_id": ["a/0", "a/1", "b/0"],
@@ -60,11 +62,27 @@ def test_judging_by_hand() -> None:
     # Originals right, wrong, right; partners of row 0 and 2: wrong, right.
     found = views().judge([True, False, True, False, True], accuracy_name="joint_goal_accuracy", n_bootstrap=0)
     assert found["original_joint_goal_accuracy"] == pytest.approx(2 / 3)
+    assert found["augmented_joint_goal_accuracy"] == pytest.approx(1 / 3)
+    assert found["original_joint_goal_accuracy_pairs"] == 1.0
     assert found["augmented_joint_goal_accuracy_pairs"] == 0.5
     assert (found["cm_numerator"], found["cm_denominator"], found["rows"], found["pairs"]) == (1, 2, 3, 2)
-    assert found["pos_to_neg"] == pytest.approx(1 / 3)
-    excluded = views().judge([True, False, True, False, True], no_partner="exclude", n_bootstrap=0)
-    assert (excluded["compared"], excluded["neg_to_neg"]) == (2, 0.0)
+    assert (found["both_correct"], found["pos_to_neg"], found["neg_to_neg"]) == (0.5, 0.5, 0.0)
+
+
+def test_a_score_or_a_word_is_no_correctness(tmp_path: Path) -> None:
+    for values, message in (
+        ([1, 0, 1, 0.1, 1], r"is_correct: row 'a/0' \(augmented view\) holds 0.1; correctness is True or False"),
+        (["no"] * 5, r"is_correct: row 'a/0' \(original view\) holds 'no'"),
+        ([1, 1, 1, 1, 1, 7], "is_correct: value 5 holds 7"),
+    ):
+        with pytest.raises(DataError, match=message):
+            views().judge(values, n_bootstrap=0)
+        with pytest.raises(DataError, match=message):
+            views().write(tmp_path / "p.jsonl", list("abcde"), list("ABCDE"), values)
+    assert not list(tmp_path.iterdir())
+    unnamed = TensorViews(TensorPairs({"x": torch.tensor([1, 2])}, {"x": torch.tensor([5, 6])}))
+    with pytest.raises(DataError, match=r"row '1' \(augmented view\) holds 2"):
+        unnamed.judge(torch.tensor([1, 0, 1, 2]), n_bootstrap=0)
 
 
 def test_flips_of_answers_and_graded_scores_by_hand() -> None:
@@ -75,12 +93,12 @@ def test_flips_of_answers_and_graded_scores_by_hand() -> None:
         scores={"soft": [0.3, 1.0, 0.9, 0.0, 0.6]},
         n_bootstrap=0,
     )
-    assert (found["flipped"], found["neg_to_neg_flipped"], found["neg_to_neg"]) == pytest.approx((1 / 3, 1 / 3, 1 / 3))
+    assert (found["flipped"], found["neg_to_neg_flipped"], found["neg_to_neg"]) == (1 / 2, 1 / 2, 1 / 2)
     # Row 1 has no partner and counts as its original in both.
     assert found["original_soft"] == pytest.approx((0.3 + 1.0 + 0.9) / 3)
     assert found["augmented_soft"] == pytest.approx((0.0 + 1.0 + 0.6) / 3)
     same = views().judge([False, True, True, False, True], answers=["a", "b", "c", "a", "c"], n_bootstrap=0)
-    assert (same["flipped"], same["neg_to_neg_flipped"], same["neg_to_neg"]) == pytest.approx((0.0, 0.0, 1 / 3))
+    assert (same["flipped"], same["neg_to_neg_flipped"], same["neg_to_neg"]) == (0.0, 0.0, 1 / 2)
     without = views().judge([False, True, True, False, True], n_bootstrap=0)
     assert "flipped" not in without
     with pytest.raises(DataError, match=r"soft answered with shape \[2\] for 5"):
@@ -109,11 +127,16 @@ def test_writing_to_an_unwritable_place_is_refused(tmp_path: Path) -> None:
         views().write(tmp_path / "file" / "p.jsonl", list("abcde"), list("abcde"), [1] * 5)
 
 
-@pytest.mark.parametrize(("answers", "shape"), [([True] * 4, r"\[4\]"), ([[True]] * 5, r"\[5, 1\]"), (True, r"\[\]")])
-def test_an_answer_for_another_number_of_views_is_refused(answers: Any, shape: str) -> None:
-    with pytest.raises(
-        DataError, match=f"is_correct answered with shape {shape} for 5 predictions; it must return one"
-    ):
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([True] * 4, r"is_correct answered with shape \[4\] for 5 predictions; it must return one"),
+        (np.ones((5, 1)), r"is_correct: found an array of shape \(5, 1\); give one value a row"),
+        (True, "is_correct: found a bool; give a list, an array or a tensor of one value a row"),
+    ],
+)
+def test_an_answer_for_another_number_of_views_is_refused(answers: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         views().judge(answers)
 
 

@@ -109,7 +109,8 @@ def test_accuracy_is_that_of_generated_answers_not_of_teacher_forcing(tmp_path: 
     after = made.evaluate_pairs(data, is_correct=same, n_bootstrap=0)
     assert before["original_accuracy"] < 0.5
     assert after["original_accuracy"] == after["augmented_accuracy"] == 1.0
-    assert (after["cm_numerator"], after["cm_denominator"]) == (6, 6)
+    assert (after["cm_numerator"], after["cm_denominator"]) == (1, 1)  # one row has a partner
+    assert (after["cm_all_rows_numerator"], after["cm_all_rows_denominator"]) == (6, 6)
 
 
 def test_several_gpus_in_one_process_are_refused_naming_the_launcher(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
-
-import numpy as np
+from typing import Any
 
 from dair_hf.errors import DataError
-from dair_hf.evaluation import correctness_metrics, mcnemar
+from dair_hf.evaluation import as_correct, correctness_metrics, mcnemar
 from dair_hf.metrics.conventions import consistency_convention, resolve_convention
 from dair_hf.metrics.items import Turn, read_id
 from dair_hf.metrics.matching import compare_states
@@ -86,10 +84,8 @@ def read_correctness(row: Any, where: str) -> PairCorrectness:
     for key in ("original_correct", "augmented_correct"):
         if key not in row:
             raise DataError(f"{where}: the key {key!r} is missing; found {', '.join(map(repr, row))}")
-        value = row[key]
-        if value not in (0, 1) and not (value is None and key == "augmented_correct"):
-            raise DataError(f"{where}: {key} is {value!r}; use true or false (null: no augmented view)")
-        values.append(None if value is None else bool(value))
+        absent = row[key] is None and key == "augmented_correct"
+        values.append(None if absent else bool(as_correct([row[key]], f"{where}: {key}", lambda _: "the row")[0]))
     row_id, dialogue = read_id(row, where)
     return PairCorrectness(row_id, dialogue, bool(values[0]), values[1])
 
@@ -111,16 +107,14 @@ def read_correctness_rows(rows: Sequence[tuple[str, Any]]) -> list[PairCorrectne
 def consistency_metrics(
     pairs: Sequence[PairCorrectness],
     *,
-    no_partner: Literal["identical", "exclude"] = "identical",
     n_bootstrap: int = 1000,
     seed: int = 0,
     confidence: float = 0.95,
 ) -> dict[str, Any]:
-    """Compute CM, flips and both accuracies with their intervals; the arithmetic is `dair_hf.evaluation`'s.
+    """Compute CM, flips and both accuracies with their intervals, as `dair_hf.evaluation.correctness_metrics`.
 
     Args:
         pairs: One entry for each row.
-        no_partner: See `dair_hf.evaluation.correctness_metrics`.
         n_bootstrap: Resamples; 0 for no intervals.
         seed: Seed of the resampling.
         confidence: Coverage of the intervals.
@@ -138,19 +132,15 @@ def consistency_metrics(
     """
     if not pairs:
         raise DataError("no pairs to score: the inputs are empty; check them")
-    original = np.array([pair.original for pair in pairs])
-    partner = np.array([pair.augmented is not None for pair in pairs])
-    augmented = np.array([bool(pair.augmented) for pair in pairs])
     clusters = None
     if all(pair.dialogue is not None for pair in pairs):
         clusters = [str(pair.dialogue) for pair in pairs]
     return dict(
         correctness_metrics(
-            original,
-            augmented,
-            partner,
+            [pair.original for pair in pairs],
+            [pair.augmented for pair in pairs],
+            [pair.augmented is not None for pair in pairs],
             clusters,
-            no_partner=no_partner,
             n_bootstrap=n_bootstrap,
             seed=seed,
             confidence=confidence,

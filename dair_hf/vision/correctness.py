@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dair_hf.errors import DataError
+from dair_hf.evaluation import as_correct
 
 
 def is_correct(predictions: Sequence[ArrayLike], references: Sequence[int]) -> NDArray[np.bool_]:
@@ -45,7 +47,7 @@ def is_correct(predictions: Sequence[ArrayLike], references: Sequence[int]) -> N
     return np.asarray(chosen == np.asarray(references))
 
 
-def accuracy_by_class(correct: ArrayLike, classes: Sequence[int]) -> dict[int, float]:
+def accuracy_by_class(correct: Any, classes: Sequence[int]) -> dict[int, float]:
     """Share of the rows of each class that are right: the rows of the paper's table on Rotated MNIST.
 
     Args:
@@ -56,21 +58,19 @@ def accuracy_by_class(correct: ArrayLike, classes: Sequence[int]) -> dict[int, f
         Class -> share in [0, 1], for the classes that occur, in rising order.
 
     Raises:
-        DataError: Numbers of rows differ.
+        DataError: Numbers of rows differ, or a value is neither right nor wrong.
 
     Example:
         >>> accuracy_by_class([True, False, True], [7, 7, 2])
         {2: 1.0, 7: 0.5}
     """
-    right, kinds = np.asarray(correct, dtype=np.bool_), np.asarray(classes, dtype=np.int64)
+    right, kinds = as_correct(correct, "accuracy_by_class"), np.asarray(classes, dtype=np.int64)
     if right.shape != kinds.shape:
         raise DataError(f"accuracy_by_class: {right.shape} against {kinds.shape} classes; give one each a row")
     return {int(kind): float(right[kinds == kind].mean()) for kind in np.unique(kinds)}
 
 
-def consistency_by_class(
-    original_correct: ArrayLike, augmented_correct: ArrayLike, classes: Sequence[int]
-) -> dict[int, float]:
+def consistency_by_class(original_correct: Any, augmented_correct: Any, classes: Sequence[int]) -> dict[int, float]:
     """CM of each class, `P(H(z~) = 1 | H(z) = 1)`: the CM columns of the paper's table on Rotated MNIST.
 
     Args:
@@ -82,13 +82,14 @@ def consistency_by_class(
         Class -> CM in [0, 1], for the classes that occur, in rising order; NaN where no original of a class is right.
 
     Raises:
-        DataError: Numbers of rows differ.
+        DataError: Numbers of rows differ, or a value is neither right nor wrong.
 
     Example:
         >>> consistency_by_class([True, True, False], [True, False, True], [7, 7, 2])
         {2: nan, 7: 0.5}
     """
-    original, augmented = np.asarray(original_correct, dtype=np.bool_), np.asarray(augmented_correct, dtype=np.bool_)
+    original = as_correct(original_correct, "original_correct")
+    augmented = as_correct(augmented_correct, "augmented_correct")
     kinds = np.asarray(classes, dtype=np.int64)
     if not original.shape == augmented.shape == kinds.shape:
         raise DataError(

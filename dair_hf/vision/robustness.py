@@ -159,9 +159,10 @@ def evaluate_attacks(
         progress: Whether each attack shows a progress bar.
 
     Returns:
-        `rows`; `accuracy`; and for each attack `accuracy_<attack>` and `cm_<attack>`, the share of the rows that are
-        right as they are and stay right, with `cm_numerator_<attack>` and `cm_denominator`; all shares in [0, 1], each
-        with `<key>_low` and `<key>_high` where intervals are asked for. `autoattack_rows` where AutoAttack judges.
+        `rows`; `accuracy`; and for each attack `accuracy_<attack>`, `cm_<attack>`, the share of the rows right as they
+        are that stay right, with `cm_numerator_<attack>` and `cm_denominator`, and `both_correct_<attack>`, the share
+        of all rows that are right and stay right; all shares in [0, 1], each with `<key>_low` and `<key>_high` where
+        intervals are asked for. `autoattack_rows` where AutoAttack judges.
 
     Raises:
         DataError: As `attacked` and `auto_attack`.
@@ -185,7 +186,7 @@ def evaluate_attacks(
 
 def _named(found: Mapping[str, Any], name: str, ends: tuple[str, ...]) -> dict[str, Any]:
     renamed = {f"accuracy_{name}{end}": found[f"augmented_accuracy{end}"] for end in ends}
-    renamed |= {f"cm_{name}{end}": found[f"cm{end}"] for end in ends if f"cm{end}" in found}
+    renamed |= {f"{key}_{name}{end}": found[f"{key}{end}"] for key in ("cm", "both_correct") for end in ends}
     return renamed | {f"cm_numerator_{name}": found["cm_numerator"]}
 
 

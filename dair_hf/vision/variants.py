@@ -6,21 +6,22 @@ accuracy under other backgrounds and has none where nothing but a background is 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dair_hf.errors import DataError
-from dair_hf.evaluation import correctness_metrics, ratios_with_intervals
+from dair_hf.errors import DataError, UndefinedMetricWarning
+from dair_hf.evaluation import as_correct, correctness_metrics, ratios_with_intervals
 from dair_hf.vision.correctness import is_correct
 
 ORIGINAL, MIXED_RAND, MIXED_SAME, MIXED_NEXT = "original", "mixed_rand", "mixed_same", "mixed_next"
 ONLY_BG_B, ONLY_BG_T, NO_FG, ONLY_FG = "only_bg_b", "only_bg_t", "no_fg", "only_fg"
 MIXED = (MIXED_RAND, MIXED_SAME, MIXED_NEXT)
 CLASSES = 9
-CM = ("cm", "cm_numerator", "cm_denominator", "cm_low", "cm_high")
+CM = ("cm", "cm_numerator", "cm_denominator", "both_correct")
 
 
 class Variant(NamedTuple):
@@ -91,7 +92,10 @@ def evaluate_variants(
             correct[variant] = is_correct(predictions, references)
             return correct[variant]
 
-        evaluate_pairs(rows, judge, n_bootstrap=0, data_name=f"{data_name}, {variant}")
+        with warnings.catch_warnings():
+            # A variant alone has no pairs; CM is taken between two of them.
+            warnings.simplefilter("ignore", UndefinedMetricWarning)
+            evaluate_pairs(rows, judge, n_bootstrap=0, data_name=f"{data_name}, {variant}")
         if len(correct[variant]) != len(rows):
             raise DataError(
                 f"{variant}: {len(correct[variant])} views of {len(rows)} rows were judged; give rows without partners"
@@ -114,7 +118,7 @@ def variant_metrics(
 
     Returns:
         `rows`; `accuracy_<variant>` in [0, 1], and where their variants are given `background_gap` in [-1, 1] and
-        `cm`, each with `<key>_low` and `<key>_high`; `cm_numerator` and `cm_denominator`.
+        `cm` and `both_correct`, each with `<key>_low` and `<key>_high`; `cm_numerator` and `cm_denominator`.
 
     Raises:
         DataError: No variant, an unknown one, different numbers of rows, or values other than 0 and 1.
@@ -125,15 +129,13 @@ def variant_metrics(
         ... )
         >>> {key: round(value, 4) for key, value in found.items()}  # doctest: +NORMALIZE_WHITESPACE
         {'rows': 4, 'accuracy_original': 0.75, 'accuracy_mixed_rand': 0.25, 'accuracy_mixed_same': 0.5,
-         'background_gap': 0.25, 'cm': 0.3333, 'cm_numerator': 1, 'cm_denominator': 3}
+         'background_gap': 0.25, 'cm_numerator': 1, 'cm_denominator': 3, 'cm': 0.3333, 'both_correct': 0.25}
     """
     require_variants(correct)
-    right = {variant: np.asarray(values, dtype=np.float64) for variant, values in correct.items()}
-    if len(shapes := {values.shape for values in right.values()}) > 1 or len(shapes.pop()) != 1:
-        found = ", ".join(f"{variant} {list(values.shape)}" for variant, values in right.items())
-        raise DataError(f"variants: correctness of shape {found}; give one value for each foreground, [N] for all")
-    if graded := [variant for variant, values in right.items() if not np.isin(values, (0, 1)).all()]:
-        raise DataError(f"variants: correctness of {', '.join(graded)} is not only 0 and 1; give bools")
+    right = {variant: as_correct(values, variant).astype(np.float64) for variant, values in correct.items()}
+    if len({len(values) for values in right.values()}) > 1:
+        found = ", ".join(f"{variant} {len(values)}" for variant, values in right.items())
+        raise DataError(f"variants: numbers of values differ ({found}); give one for each foreground, [N] for all")
     rows = next(iter(right.values()))
     ratios = {f"accuracy_{variant}": (values, np.ones_like(rows)) for variant, values in right.items()}
     if MIXED_SAME in right and MIXED_RAND in right:
@@ -142,7 +144,7 @@ def variant_metrics(
     metrics |= ratios_with_intervals(ratios, n_bootstrap=n_bootstrap, seed=seed)
     if ORIGINAL in right and MIXED_RAND in right:
         pairs = correctness_metrics(correct[ORIGINAL], correct[MIXED_RAND], n_bootstrap=n_bootstrap, seed=seed)
-        metrics |= {key: pairs[key] for key in CM if key in pairs}
+        metrics |= {key: value for key, value in pairs.items() if key.removesuffix("_low").removesuffix("_high") in CM}
     return metrics
 
 

@@ -36,7 +36,7 @@ dair_hf.metrics.joint_goal_accuracy_2 = sys  # any other module may still be set
 assert dair_hf.metrics.joint_goal_accuracy_2 is sys
 """
 EXCHANGE = """
-import math, numpy as np, dair_hf.metrics, evaluate, datasets
+import math, warnings, numpy as np, dair_hf.metrics, evaluate, datasets
 from dair_hf.errors import DataError
 
 def load(path):
@@ -69,7 +69,10 @@ original, augmented = [True, True, False], [True, False, True]
 found = cm.compute(original_correct=original, augmented_correct=augmented, ids=["A/0", "A/1", "B/0"])
 assert (found["cm_numerator"], found["cm_denominator"], found["neg_to_pos"]) == (1, 2, 1 / 3)
 cm.add_batch(original_correct=np.array([True, False]), augmented_correct=[None, None])
-found = cm.compute(no_partner="exclude")
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    found = cm.compute()
+assert [str(one.message)[:44] for one in warned] == ["none of 2 rows has an augmented view, so cm,"]
 assert math.isnan(found["cm"]) and found["pairs"] == 0 and found["original_accuracy"] == 0.5
 
 # consistency and accuracy of the same items in one go: combine
@@ -97,7 +100,7 @@ for call, message in [
     (lambda: jga.compute(predictions=said, references=gold, preset="x"), "preset: unknown name 'x'"),
     (lambda: jga.compute(predictions=[{"a-b": {1}}], references=[{}]), "predictions[0]: cannot be written as JSON"),
     (lambda: cm.compute(original_correct=[1], augmented_correct=[1, 0]), "give both, one value for each row"),
-    (lambda: cm.compute(original_correct=[2], augmented_correct=[1]), "row 0: original_correct is 2"),
+    (lambda: cm.compute(original_correct=[2], augmented_correct=[1]), "row 0: original_correct: the row holds 2"),
     (lambda: cm.compute(original_correct=[1], augmented_correct=[1], preset="trade"), "so leave them out"),
     (lambda: cm.compute(original_correct=[1], augmented_correct=[1], predictions=said), "not both"),
     (lambda: cm.compute(original_correct=[1], augmented_correct=[1], ids=[]), "ids: 0 for 1 rows"),

@@ -151,14 +151,13 @@ def consistency_files(write: Write) -> list[str]:
     ("extra", "expected"),
     [
         # 11: A0 B0 C0 D1; 10: A1 B3 D0; 01: B2; 00: B1 C3; unpaired right A2 C1, wrong A3 C2 D2.
-        # identical: right on the original 4 + 3 + 2 = 9, on both 6, neither 2 + 3 = 5, of 15.
-        ([], (6, 9, 15, 6 / 15, 3 / 15, 1 / 15, 5 / 15)),
-        (["--no_partner", "exclude"], (4, 7, 10, 4 / 10, 3 / 10, 1 / 10, 2 / 10)),
+        # Pairs: right on the original 4 + 3 = 7, on both 4, neither 2, of 10. All rows: 9 and 6.
+        ([], (4, 7, 6, 9, 4 / 10, 3 / 10, 1 / 10, 2 / 10)),
         # dair_released compares the two names only, cut at comma and space: B3 becomes 11, C3 too (its wrong area does
         # not count), so do A3 and C2, which hold no name at all. Asking for all alternatives: A0 becomes 00.
         # Of a name dontcare is a value, so D2 stays wrong.
         # 11: B0 B3 C0 C3 D1 and unpaired A2 A3 C1 C2; 10: A1 D0; 01: B2; 00: A0 B1 and unpaired D2.
-        (["--preset", "dair_released"], (9, 11, 15, 9 / 15, 2 / 15, 1 / 15, 3 / 15)),
+        (["--preset", "dair_released"], (5, 7, 9, 11, 5 / 10, 2 / 10, 1 / 10, 2 / 10)),
     ],
 )
 def test_consistency_of_hand_worked_states(
@@ -167,9 +166,11 @@ def test_consistency_of_hand_worked_states(
     out = tmp_path / "out.json"
     assert consistency_main([*consistency_files(write), *extra, "--json", str(out)]) == 0
     found = json.loads(out.read_text())
-    keys = ("cm_numerator", "cm_denominator", "compared", "both_correct", "pos_to_neg", "neg_to_pos", "neg_to_neg")
+    counts = [f"{name}_{part}" for name in ("cm", "cm_all_rows") for part in ("numerator", "denominator")]
+    keys = (*counts, "both_correct", "pos_to_neg", "neg_to_pos", "neg_to_neg")
     assert [found[key] for key in keys] == pytest.approx(list(expected))
     assert found["cm"] == pytest.approx(expected[0] / expected[1])
+    assert found["cm_all_rows"] == pytest.approx(expected[2] / expected[3])
     assert f"{expected[0]}/{expected[1]}" in capsys.readouterr().out
     assert found["pairs"] == 10
 
@@ -215,8 +216,9 @@ def test_two_models_are_compared(write: Write, tmp_path: Path, capsys: pytest.Ca
     [
         (["{"], [], "error: {c}:1: not JSON"),
         ([{"original_correct": True}], [], "error: {c}:1: the key 'augmented_correct' is missing"),
-        ([{"original_correct": None, "augmented_correct": True}], [], "{c}:1: original_correct is None"),
-        (correctness("11"), ["--no_partner", "drop"], "error: no_partner: unknown choice 'drop'"),
+        ([{"original_correct": None, "augmented_correct": True}], [], "{c}:1: original_correct: the row holds None"),
+        ([{"original_correct": 0.1, "augmented_correct": True}], [], "{c}:1: original_correct: the row holds 0.1"),
+        ([{"original_correct": 1, "augmented_correct": "no"}], [], "{c}:1: augmented_correct: the row holds 'no'"),
         (correctness("11"), ["--match", "exact"], "error: --correct takes no switches (found match)"),
         (correctness("11"), ["--predictions", "p"], "error: give either --correct or --predictions and --references"),
         ([3], [], "{c}:1: must be an object"),
@@ -249,7 +251,7 @@ def test_comparison_needs_the_same_rows(write: Write, capsys: pytest.CaptureFixt
 @pytest.mark.slow
 @pytest.mark.parametrize("metric", ["joint_goal_accuracy", "consistency"])
 def test_both_run_with_python_dash_m(metric: str, write: Write) -> None:
-    row = write("p", [{"row_id": "A/0", "state": {}}])
+    row = write("p", [{"row_id": "A/0", "state": {}}, {"row_id": "A/0", "variant": "augmented", "state": {}}])
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", f"dair_hf.metrics.{metric}", "--predictions", row, "--references", row],
         capture_output=True,

@@ -41,6 +41,7 @@ def test_metrics_by_hand() -> None:
             "cm": 0.5,  # two of the four originals that are right
             "cm_numerator": 2,
             "cm_denominator": 4,
+            "both_correct": 2 / 5,
         }
     )
 
@@ -105,6 +106,7 @@ def test_each_variant_is_predicted_once() -> None:
             "cm": 1 / 3,
             "cm_numerator": 1,
             "cm_denominator": 3,
+            "both_correct": 1 / 3,
         }
     )
     assert [asked["data_name"] for asked in trainer.asked] == [f"stripes, {variant}" for variant in tests]
@@ -126,10 +128,10 @@ def test_what_is_refused() -> None:
         variant_metrics({"only_bg": [1], "original": [1], "fg": [0]})
     with pytest.raises(DataError, match="variants: mixed unknown"):
         evaluate_variants(Trainer().evaluate_pairs, {"mixed": []})
-    with pytest.raises(DataError, match=r"correctness of shape original \[2\], only_fg \[3\]; give one value for each"):
+    with pytest.raises(DataError, match=r"numbers of values differ \(original 2, only_fg 3\); give one for each"):
         variant_metrics({"original": [1, 0], "only_fg": [1, 0, 1]})
-    with pytest.raises(DataError, match=r"correctness of shape original \[1, 2\]; give one value"):
+    with pytest.raises(DataError, match=r"original: row 0 holds \[1, 0\]"):
         variant_metrics({"original": [[1, 0]]})
-    with pytest.raises(DataError, match="correctness of only_fg is not only 0 and 1; give bools"):
+    with pytest.raises(DataError, match="only_fg: row 0 holds 0.5"):
         variant_metrics({"original": [1, 0], "only_fg": [0.5, 1]})
     require_variants(["no_fg"])

@@ -50,9 +50,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--references", metavar="R", help="JSON lines of gold states of both views")
     parser.add_argument("--correct", metavar="A", help="JSON lines of correctness, instead of states")
     parser.add_argument("--compare", metavar="B", help="a second model: its --correct or --predictions file")
-    parser.add_argument(
-        "--no_partner", default="identical", metavar="identical|exclude", help="what a row without augmented view is"
-    )
     add_convention_arguments(parser)
     arguments = parser.parse_args(argv)
     return run_command(lambda: _figures(arguments), _tabulate, arguments.json)
@@ -77,17 +74,19 @@ def _figures(arguments: argparse.Namespace) -> dict[str, Any]:
         return judge_pairs(turns, arguments.preset, **switches)
 
     pairs = read(arguments.correct or arguments.predictions)
-    figures = consistency_metrics(pairs, no_partner=arguments.no_partner, **bootstrap_settings(arguments))
+    figures = consistency_metrics(pairs, **bootstrap_settings(arguments))
     if arguments.compare is not None:
         figures["mcnemar"] = compare_models(pairs, read(arguments.compare))
     return figures | {"preset": name}
 
 
 def _tabulate(figures: Mapping[str, Any]) -> str:
-    ratios = ("original_accuracy", "augmented_accuracy", "augmented_accuracy_pairs", "cm", "both_correct")
-    flips = ("pos_to_neg", "neg_to_pos", "neg_to_neg")
-    rows = [("preset", figures["preset"])] + [(key, percentage(figures, key)) for key in ratios + flips]
-    rows += [(key, str(figures[key])) for key in ("rows", "pairs", "compared")]
+    of_pairs = ("cm", "both_correct", "pos_to_neg", "neg_to_pos", "neg_to_neg")
+    accuracies = ("original_accuracy_pairs", "augmented_accuracy_pairs")
+    of_rows = ("original_accuracy", "augmented_accuracy", "cm_all_rows")
+    rows = [("preset", figures["preset"]), ("pairs", str(figures["pairs"]))]
+    rows += [(key, percentage(figures, key)) for key in of_pairs + accuracies]
+    rows += [("rows", str(figures["rows"]))] + [(key, percentage(figures, key)) for key in of_rows]
     for view, test in figures.get("mcnemar", {}).items():
         rows.append((f"mcnemar {view}", f"only A {test['only_a']}, only B {test['only_b']}, p = {test['p_value']:.4g}"))
     return table(rows)

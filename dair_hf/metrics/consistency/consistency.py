@@ -16,9 +16,9 @@ from dair_hf.metrics.items import pair_turns, read_items
 from dair_hf.metrics.pair_consistency import consistency_metrics, judge_pairs, read_correctness_rows
 
 _DESCRIPTION = """
-The consistency metric: of the rows whose original view is answered right, the share whose augmented view is right too,
-with numerator and denominator; the share right on both; flips as shares of all pairs; accuracy on both views; and
-bootstrap intervals clustered by dialogue.
+The consistency metric: of the pairs whose original view is answered right, the share whose augmented view is right too,
+with numerator and denominator; the share right on both; flips as shares of the pairs; accuracy on both views; the
+consistency metric over all rows, those without augmented view included; and bootstrap intervals clustered by dialogue.
 """
 
 _CITATION = """
@@ -40,12 +40,13 @@ or dialog states of both views, judged as by the metric joint_goal_accuracy:
     predictions, references: items {"row_id": ..., "variant": "original" | "augmented", "state": ...}, paired by id.
     preset: the convention, and any switch of it by name.
 and in both cases:
-    no_partner: "identical" (a row without augmented view counts as a pair of two identical views) or "exclude".
     n_bootstrap, seed, confidence: settings of the intervals.
 Returns:
-    cm, cm_numerator, cm_denominator, both_correct, pos_to_neg, neg_to_pos, neg_to_neg, original_accuracy,
-    augmented_accuracy, augmented_accuracy_pairs (each ratio with _low and _high), rows, pairs, compared; for states
-    also preset. Undefined ratios are NaN.
+    over the rows that have an augmented view: cm, cm_numerator, cm_denominator, both_correct, pos_to_neg, neg_to_pos,
+    neg_to_neg, original_accuracy_pairs, augmented_accuracy_pairs; over all rows, one without augmented view counting as
+    two identical views: original_accuracy, augmented_accuracy, cm_all_rows, cm_all_rows_numerator,
+    cm_all_rows_denominator. Each ratio with _low and _high; rows, pairs; for states also preset. Undefined ratios are
+    NaN.
 Examples:
     >>> import evaluate, dair_hf.metrics
     >>> metric = evaluate.load(dair_hf.metrics.consistency)
@@ -108,7 +109,6 @@ class Consistency(evaluate.Metric):
         predictions: Sequence[str],
         references: Sequence[str],
         preset: str | None = None,
-        no_partner: Any = "identical",
         n_bootstrap: int = 1000,
         seed: int = 0,
         confidence: float = 0.95,
@@ -119,11 +119,11 @@ class Consistency(evaluate.Metric):
             if preset is not None or switches:
                 raise DataError("preset and switches judge states; correctness was given, so leave them out")
             pairs = read_correctness_rows([(f"row {i}", json.loads(text)) for i, text in enumerate(predictions)])
-            return consistency_metrics(pairs, no_partner=no_partner, **settings)
+            return consistency_metrics(pairs, **settings)
         name = resolve_convention(preset or "any_of", **switches)[0]
         turns = pair_turns(read_items(predictions, "predictions"), read_items(references, "references"))
         pairs = judge_pairs(turns, preset or "any_of", **switches)
-        return consistency_metrics(pairs, no_partner=no_partner, **settings) | {"preset": name}
+        return consistency_metrics(pairs, **settings) | {"preset": name}
 
 
 def _columns(
