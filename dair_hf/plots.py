@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dair_hf.errors import DataError
 from dair_hf.files import atomic_path
@@ -171,7 +171,7 @@ def _axes(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _look(index: int) -> dict[str, str]:
+def _look(index: int) -> dict[str, Any]:
     """Colour and line style of a series: no two of the first forty look alike."""
     return {"color": f"C{index % COLORS}", "linestyle": LINE_STYLES[index // COLORS % len(LINE_STYLES)]}
 

@@ -15,6 +15,7 @@ flips of the answers come out as a table, and a plot where lambda is swept. Fini
 
 from __future__ import annotations
 
+import math
 import warnings
 from functools import partial
 from pathlib import Path
@@ -60,24 +61,26 @@ COLUMNS = [
     Column("neg_to_pos", "neg->pos"),
     Column("neg_to_neg_flipped", "neg->neg"),
 ]
-BACKBONE_SCENES, BACKBONE_SEED = 6000, 0
+BACKBONE_SEED, BACKBONE_BATCH, BACKBONE_EPOCHS = 0, 50, 3
 
 
-def scene_backbone(scenes: SceneConfig, args: DAIRConfig) -> nn.Module:
+def scene_backbone(scenes: SceneConfig, count: int, args: DAIRConfig) -> nn.Module:
     """A small ResNet that has learnt what stands in the cells of scenes drawn at random; trained once and kept."""
     network = scene_network(scenes)
-    what = (scenes.stage, scenes.sprites, scenes.sprite_folder, network)
+    what = (scenes.stage, scenes.sprites, scenes.sprite_folder, network, count)
     folder = Path(args.output_dir).parent / f"scene_backbone_{fingerprint(*what)}"
+    steps = BACKBONE_EPOCHS * math.ceil(count / BACKBONE_BATCH)
     # Nothing here may depend on the method or the seed: all runs share it.
     base_args = derive(
-        args, method="erm", output_dir=f"{folder}_training", seed=BACKBONE_SEED, max_steps=-1, num_train_epochs=3,
-        per_device_train_batch_size=50, learning_rate=4e-3, lr_scheduler_type="linear", warmup_steps=100,
-        weight_decay=0.0, max_grad_norm=1.0, gradient_accumulation_steps=1,
+        args, method="erm", output_dir=f"{folder}_training", seed=BACKBONE_SEED, max_steps=-1,
+        num_train_epochs=BACKBONE_EPOCHS, per_device_train_batch_size=BACKBONE_BATCH, learning_rate=4e-3,
+        lr_scheduler_type="linear", warmup_steps=min(100, steps // 3), weight_decay=0.0, max_grad_norm=1.0,
+        gradient_accumulation_steps=1,
     )  # fmt: skip
 
     def make_trainer() -> DAIRTrainer:
         set_seed(BACKBONE_SEED)
-        pictures, names = named_scenes(scenes, BACKBONE_SCENES)
+        pictures, names = named_scenes(scenes, count)
         mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
 
         def view(rows: Tensor, epoch: int) -> dict[str, Tensor]:
@@ -139,15 +142,17 @@ def main() -> None:
     config, scenes, network, model, comparison, args = parse_arguments(types)
     require_model(network, model)
     folder = Path(args.output_dir)
-    with PartialState().main_process_first():
-        data = load_vqa(config, scenes, folder.parent / f"counting_scenes_{fingerprint(scenes)}")
+    kept = folder.parent / f"counting_scenes_{fingerprint(scenes)}", folder.parent / "verified_images.json"
+    data = load_vqa(config, scenes, *kept)
+    reports = {name: report.to_dict() for name, report in data.reports.items()}
     if PartialState().is_main_process:
         print(summary_table(data.reports))
-        write_json(folder / "data.json", {name: report.to_dict() for name, report in data.reports.items()})
+        write_json(folder / "data.json", reports)
     drawn = config.source == "scenes" and network.network == "saaa" and network.backbone is None
-    backbone = scene_backbone(scenes, args) if drawn else None
-    with PartialState().main_process_first():
-        task = prepare_task(network, model, config, data, backbone, args.device)
+    backbone = scene_backbone(scenes, network.backbone_scenes, args) if drawn else None
+    task = prepare_task(network, model, config, data, backbone, args.device)
+    if PartialState().is_main_process:
+        write_json(folder / "data.json", {**reports, "without an answer in the vocabulary": task.unknown_answers})
     runs = list(runs_of(comparison, args))
     table = compare(
         runs,

@@ -24,7 +24,7 @@ TASKS = sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and path
 # The floors of the core, bottom to top: a module imports only from lower ones. A new module gets its place here.
 FLOORS = (
     {"errors"},
-    {"files", "arrow", "arguments", "neighbour_attention", "draws", "schedules"},
+    {"files", "arrow", "arguments", "neighbour_attention", "draws", "schedules", "processes"},
     {"modeling"},
     {"objective", "archives", "packing"},
     {"sample_losses", "theory"},

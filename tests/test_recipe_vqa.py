@@ -59,6 +59,7 @@ TINY: dict[str, Any] = {
     "most": 1,
     "image_size": 32,
     "saaa": SIZES,
+    "backbone_scenes": 600,
     "seeds": 0,
     "num_train_epochs": 3,
     "per_device_train_batch_size": 16,
@@ -167,6 +168,8 @@ def test_every_method_is_trained_and_listed(compared: dict[str, Path], kind: str
 def test_what_was_read_is_kept(compared: dict[str, Path]) -> None:
     for kind, folder in compared.items():
         found = read(folder / "data.json")
+        unknown = found.pop("without an answer in the vocabulary")
+        assert unknown == {"train": 0, "train_edits": 0, "test": 0, "test_edits": 0}
         assert list(found) == ["train", "train, edits", "familiar", "familiar, edits", "test", "test, edits"]
         edits = found["train, edits"]["counts"]
         assert edits["edits with other answers"] == (edits["edits"] if kind == "cv" else 0)
@@ -258,7 +261,7 @@ def test_a_sweep_over_lambda_is_drawn(compared: dict[str, Path], outputs: Path) 
 def test_lambda_is_chosen_on_scenes_of_its_own(compared: dict[str, Path], outputs: Path) -> None:
     run(**scenes(outputs, "validation", methods="erm", evaluate_on="validation", test_questions=25))
     record = read(outputs / "validation" / "erm_seed0.json")
-    assert list(read(outputs / "validation" / "data.json"))[-2:] == ["validation", "validation, edits"]
+    assert list(read(outputs / "validation" / "data.json"))[-3:-1] == ["validation", "validation, edits"]
     assert record["data"]["train"] == read(compared["cv"] / "erm_seed0.json")["data"]["train"]
     assert record["data"]["test"] != read(compared["cv"] / "erm_seed0.json")["data"]["test"]
     lines = (outputs / "validation/runs/erm_seed0/predictions.jsonl").read_text().splitlines()
@@ -410,7 +413,9 @@ def test_questions_in_the_public_formats(files: dict[str, Any], eyes: str, tmp_p
     pairs = sum(map(len, CV_EDITS.values()))
     assert (record["metrics"]["rows"], record["metrics"]["pairs"]) == (pairs, pairs)
     assert not [key for key in record["metrics"] if key.startswith("familiar")]
-    assert read(tmp_path / "out" / "data.json")["val"]["counts"]["rows"] == len(ASKED)
+    found = read(tmp_path / "out" / "data.json")
+    assert found["val"]["counts"]["rows"] == len(ASKED)
+    assert found["without an answer in the vocabulary"]["train_edits"] == 2
     settings = read(tmp_path / "out/runs/dair_seed0/config.json")
     assert (len(settings["id2label"]), settings["image_feature_size"]) == (10, 16)
     assert "edits with other answers" in capsys.readouterr().out
@@ -476,6 +481,7 @@ BAD = {
     "adapters on SAAA": ({"lora_rank": 2}, "network=saaa takes neither model_name_or_path, model_settings nor lora_ra"),
     "no model": ({"network": "classifier"}, "network=classifier needs model_name_or_path"),
     "no slot": ({"network": "generator", "prompt": "Look!"}, "prompt='Look!' does not hold {question}"),
+    "no scenes for the backbone": ({"backbone_scenes": 0}, "backbone_scenes=0 must be at least 1"),
     "no question": ({"train_questions": 0}, "train_questions=0 must be at least 1"),
     "negative lambda": ({"dair_lambda": -1}, "dair_lambda=-1.0 is out of range"),
     "unknown method": ({"methods": "dairy"}, "methods: unknown dairy"),
@@ -524,6 +530,7 @@ def test_shipped_configurations_are_valid(path: Path) -> None:
         assert (network.image_size, network.saaa, network.backbone) == (448, {}, "microsoft/resnet-152")
         assert (args.num_train_epochs, args.learning_rate, args.per_device_train_batch_size) == (40, 1e-3, 48)
         assert (args.lr_scheduler_type, args.lr_half_life_steps) == ("constant", 50_000)
+        assert args.ddp_timeout >= 24 * 3600  # the features take hours
         swept = text.split("--lambda_sweep ")[1].split("\n")[0].split()
         assert tuple(map(float, swept)) == pytest.approx(GRIDS["vqa"], rel=1e-2)
     else:

@@ -6,17 +6,20 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel
 
 from dair_hf.errors import DataError
 from dair_hf.files import read_json, write_json
+from dair_hf.processes import rank_and_size, share_out
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # Fields of a configuration that change nothing in what its model computes.
 _NO_MATTER = frozenset(
@@ -52,31 +55,40 @@ class _Entry(NamedTuple):
     size: int
     modified_ns: int
     changed_ns: int  # of its name, its owner and so on as well; nobody can set it back
-    key: str
+    value: str | None
 
 
-class ContentKeys:
-    """The content keys of files, each file hashed once as long as it does not change.
+class FileRecord:
+    """A property of files, such as a hash of their content, found out once for each file as long as it does not change.
 
     Whether a file changed is told as git tells it: by its size and the times that the file system notes.
 
     Args:
-        record: JSON file that keeps the keys between runs. It may be deleted at any time.
+        record: JSON file that keeps the values between runs; it may be deleted at any time. None: they are not kept.
+        look: Path -> the value; None where it should be looked for again the next time.
+        doing: Words for the progress bar.
 
     Raises:
         DataError: The record cannot be read.
 
     Example:
-        >>> keys = ContentKeys("features/contents.json")  # doctest: +SKIP
+        >>> keys = FileRecord("features/contents.json", content_key)  # doctest: +SKIP
         >>> keys.of(["a.jpg", "copy_of_a.jpg"])  # doctest: +SKIP
         ['8f4343...', '8f4343...']
     """
 
-    def __init__(self, record: str | os.PathLike[str]) -> None:
-        self.record = Path(record)
+    def __init__(
+        self,
+        record: str | os.PathLike[str] | None,
+        look: Callable[[str], str | None],
+        doing: str = "checking images",
+    ) -> None:
+        self.record = None if record is None else Path(record)
+        self.look = look
+        self.doing = doing
         self._known: dict[str, _Entry] = {}
         self._saved = True
-        if self.record.exists():
+        if self.record is not None and self.record.exists():
             try:
                 self._known = {path: _Entry(*entry) for path, entry in read_json(self.record).items()}
             except (DataError, AttributeError, TypeError) as error:
@@ -84,37 +96,58 @@ class ContentKeys:
                     f"{self.record}: no record of contents ({error}); delete it, it is made anew"
                 ) from error
 
-    def of(self, paths: Iterable[str], progress: bool = False) -> list[str]:
-        """The keys of files, in their order.
+    def of(self, paths: Iterable[str], progress: bool = False) -> list[str | None]:
+        """The values of files, in their order.
 
         Args:
             paths: The files.
             progress: Whether to show a progress bar, on a terminal, if it takes longer than two seconds.
 
         Returns:
-            64 hexadecimal digits each.
+            One value a file.
 
         Raises:
             DataError: A file cannot be read.
         """
         paths = [os.path.abspath(path) for path in paths]
         distinct = list(dict.fromkeys(paths))
-        disable = None if progress else True
-        with ThreadPoolExecutor() as threads:  # the interpreter is let go while a file is read and hashed
-            found = threads.map(self._look_up, distinct)
-            bar = tqdm(found, "checking images", len(distinct), delay=2.0, leave=False, disable=disable)
-            entries = dict(zip(distinct, bar, strict=True))
-        latest = time.time_ns() - _TICK_NS
-        for path, entry in entries.items():
-            if entry is not self._known.get(path) and max(entry.modified_ns, entry.changed_ns) < latest:
-                self._known[path], self._saved = entry, False
-        return [entries[path].key for path in paths]
+        return self._kept(paths, dict(zip(distinct, self._entries(distinct, progress), strict=True)))
+
+    def share_out(self, paths: Iterable[str], progress: bool = False) -> list[str | None]:
+        """As `of`, on several processes each looking into its share of the files, and saved by the first of them.
+
+        All processes of the run must call it, with the same paths.
+        """
+        paths = [os.path.abspath(path) for path in paths]
+        distinct = list(dict.fromkeys(paths))
+        entries = share_out(distinct, lambda share: self._entries(share, progress))
+        values = self._kept(paths, dict(zip(distinct, entries, strict=True)))
+        if rank_and_size()[0] == 0:
+            self.save()
+        return values
 
     def save(self) -> None:
-        """Write the record, if there is anything new in it."""
-        if not self._saved:
+        """Write the record, if there is one and anything is new in it."""
+        if self.record is not None and not self._saved:
             write_json(self.record, self._known)
             self._saved = True
+
+    def _entries(self, paths: Sequence[str], progress: bool) -> list[_Entry]:
+        disable = None if progress and rank_and_size()[0] == 0 else True
+        threads = ThreadPoolExecutor(os.cpu_count())  # the interpreter is let go while a file is read and decoded
+        try:
+            found = threads.map(self._look_up, paths)
+            return list(tqdm(found, self.doing, len(paths), delay=2.0, leave=False, disable=disable))
+        finally:
+            threads.shutdown(cancel_futures=True)  # or an interrupt would wait for all the files
+
+    def _kept(self, paths: Sequence[str], entries: Mapping[str, _Entry]) -> list[str | None]:
+        latest = time.time_ns() - _TICK_NS
+        for path, entry in entries.items():
+            settled = max(entry.modified_ns, entry.changed_ns) < latest
+            if entry.value is not None and settled and entry != self._known.get(path):
+                self._known[path], self._saved = entry, False
+        return [entries[path].value for path in paths]
 
     def _look_up(self, path: str) -> _Entry:
         try:
@@ -124,7 +157,7 @@ class ContentKeys:
         known = self._known.get(path)
         if known is not None and known[:3] == (state.st_size, state.st_mtime_ns, state.st_ctime_ns):
             return known
-        return _Entry(state.st_size, state.st_mtime_ns, state.st_ctime_ns, content_key(path))
+        return _Entry(state.st_size, state.st_mtime_ns, state.st_ctime_ns, self.look(path))
 
 
 def model_fingerprint(model: PreTrainedModel, **settings: Any) -> str:

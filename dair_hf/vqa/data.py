@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from datasets import Dataset
 
 from dair_hf.errors import DataError
-from dair_hf.vqa.images import ImageFolder
+from dair_hf.processes import gather_results, rank_and_size
+from dair_hf.vqa.images import ImageFolder, verified_images
 from dair_hf.vqa.reading import read_edits, read_vqa
 from dair_hf.vqa.reading_report import VQAReport
 from dair_hf.vqa.scene_files import SceneConfig, scene_files, write_scenes
@@ -104,13 +105,23 @@ class VQAData(NamedTuple):
     reports: dict[str, VQAReport]
 
 
-def load_vqa(config: VQAConfig, scenes: SceneConfig, folder: str | os.PathLike[str]) -> VQAData:
+def load_vqa(
+    config: VQAConfig,
+    scenes: SceneConfig,
+    folder: str | os.PathLike[str],
+    verified: str | os.PathLike[str] | None = None,
+) -> VQAData:
     """Draw or read the rows and edits of an experiment.
+
+    On several processes the first draws the scenes, and all share out the images of files to decode them once: each
+    must call it.
 
     Args:
         config: What to read.
         scenes: What to draw, with `source="scenes"`.
         folder: Where counting scenes are kept, or are drawn to if they are not there yet.
+        verified: With `source="files"`, JSON file that keeps which images were decoded without complaint: those that
+            have not changed are not decoded again. None: all are decoded.
 
     Returns:
         The same data for every method and seed.
@@ -120,11 +131,11 @@ def load_vqa(config: VQAConfig, scenes: SceneConfig, folder: str | os.PathLike[s
     """
     if config.source == "scenes":
         return _scenes(config, scenes, Path(folder))
-    return _files(config)
+    return _files(config, verified)
 
 
 def _scenes(config: VQAConfig, scenes: SceneConfig, folder: Path) -> VQAData:
-    write_scenes(scenes, folder)
+    gather_results(lambda: write_scenes(scenes, folder) if rank_and_size()[0] == 0 else None)
     found: dict[str, Dataset] = {}
     reports: dict[str, VQAReport] = {}
     for split in ("train", "familiar", config.evaluate_on):
@@ -146,10 +157,13 @@ def _scenes(config: VQAConfig, scenes: SceneConfig, folder: Path) -> VQAData:
     )
 
 
-def _files(config: VQAConfig) -> VQAData:
+def _files(config: VQAConfig, record: str | os.PathLike[str] | None) -> VQAData:
     assert config.questions and config.images and config.edits and config.edited_images
     questions, edited = config.questions, config.edits
-    images, edited_images = ImageFolder(*config.images), ImageFolder(*config.edited_images)
+    verified = verified_images(record)
+    images, edited_images = (
+        ImageFolder(*folders, verified=verified) for folders in (config.images, config.edited_images)
+    )
     reports: dict[str, VQAReport] = {}
 
     def read(split: str) -> tuple[Dataset, Dataset]:

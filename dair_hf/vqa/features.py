@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,8 +18,9 @@ from transformers import PreTrainedModel
 
 from dair_hf.errors import DataError
 from dair_hf.files import atomic_path, write_json
+from dair_hf.processes import gather_results, rank_and_size
 from dair_hf.vqa.backbone import grid_features
-from dair_hf.vqa.content import ContentKeys, model_fingerprint
+from dair_hf.vqa.content import FileRecord, content_key, model_fingerprint
 from dair_hf.vqa.pixels import Pixels
 
 LAYOUT = 1  # of the files; part of the fingerprint
@@ -81,7 +82,7 @@ class FeatureCache:
         self._settings = {"layout": LAYOUT, "dtype": str(dtype), "pixels": pixels.settings()}
         self.fingerprint = model_fingerprint(backbone, **self._settings)
         self.folder = Path(folder) / self.fingerprint[:SHORT]
-        self._content = ContentKeys(Path(folder) / "contents.json")
+        self._content = FileRecord(Path(folder) / "contents.json", content_key)
         self._keys: dict[str, str] = {}  # path -> content key, of this run
         self._places: dict[str, tuple[str, int]] = {}  # content key -> file and row
         self._read: set[str] = set()  # files whose keys are known
@@ -95,8 +96,8 @@ class FeatureCache:
     def fill(self, images: Iterable[str], batch_size: int = 32, num_workers: int = 0, progress: bool = True) -> int:
         """Compute the features that are missing.
 
-        Of several processes of one run let the first do it alone (`with args.main_process_first():`); the others then
-        find everything there.
+        The processes of one run share the images out: all of them must call it, with the same images, and each waits
+        until the others are done, as long as the process group allows (`ddp_timeout`, in seconds).
 
         Args:
             images: Paths of the images, in any number of repeats.
@@ -105,20 +106,34 @@ class FeatureCache:
             progress: Whether to show a progress bar with the time that is left, on a terminal.
 
         Returns:
-            How many images were computed.
+            How many images were computed, by all processes together.
 
         Raises:
-            DataError: An image cannot be read, or a feature is no finite number of the type it is kept in.
+            DataError: An image cannot be read, or a feature is no finite number of the type it is kept in, on any of
+                the processes; or the processes do not see the same folder.
         """
         if self.backbone is None:
             raise DataError("fill: a copy in a worker process has no backbone; fill the cache before training")
         paths = list(dict.fromkeys(images))
-        self._keys.update(zip(paths, self._content.of(paths, progress), strict=True))
-        self._content.save()
+        self._keys.update(zip(paths, cast(list[str], self._content.share_out(paths, progress)), strict=True))
         self._refresh()
+        rank, size = rank_and_size()
         missing = {self._keys[path]: path for path in paths if self._keys[path] not in self._places}
+        # By the content alone: processes that find different shards there still agree on who computes what.
+        share = {key: path for key, path in missing.items() if int(key[:SHORT], 16) % size == rank}
+        computed = sum(gather_results(lambda: self._fill(share, batch_size, num_workers, progress and rank == 0)))
+        self._refresh()
+        if absent := next((path for path in paths if self._keys[path] not in self._places), None):
+            raise DataError(
+                f"{absent}: its features, which another process computed, are not in {self.folder}; give all machines "
+                "of the run the same folder"
+            )
+        return computed
+
+    def _fill(self, missing: dict[str, str], batch_size: int, num_workers: int, progress: bool) -> int:
         if not missing:
             return 0
+        assert self.backbone is not None
         if model_fingerprint(self.backbone, **self._settings) != self.fingerprint:
             raise DataError(f"{self.folder}: the backbone's weights have changed since; make a new FeatureCache of it")
         about = {FINGERPRINT: self.fingerprint, **self._settings, "backbone": self.backbone.config.to_diff_dict()}
@@ -134,7 +149,6 @@ class FeatureCache:
                     keys, parts = [], []
             if keys:
                 self._write(keys, torch.cat(parts))
-        self._refresh()
         return len(missing)
 
     def __call__(self, images: Sequence[str]) -> Tensor:
@@ -150,7 +164,7 @@ class FeatureCache:
             DataError: The features of an image are not in the cache.
         """
         if unknown := [image for image in images if image not in self._keys]:
-            self._keys.update(zip(unknown, self._content.of(unknown), strict=True))
+            self._keys.update(zip(unknown, cast(list[str], self._content.of(unknown)), strict=True))
         rows = [self._shard(file)[row] for file, row in map(self._place, images)]
         return torch.stack(rows).to(torch.float32)
 

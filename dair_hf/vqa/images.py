@@ -6,14 +6,13 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
-from tqdm.auto import tqdm
 
 from dair_hf.errors import DataError
+from dair_hf.vqa.content import FileRecord
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 # COCO writes an id as twelve digits at least, an edited image's as two of them. Fewer digits are no id: the 3 of
@@ -49,6 +48,7 @@ class ImageFolder:
 
     Args:
         *folders: Where the images are.
+        verified: Which images were found readable before, `verified_images(...)`; None: none is known yet.
 
     Raises:
         DataError: No folder is given, one of them is none, or no image is in them.
@@ -59,7 +59,8 @@ class ImageFolder:
         (480, 640, 3)
     """
 
-    def __init__(self, *folders: str | os.PathLike[str]) -> None:
+    def __init__(self, *folders: str | os.PathLike[str], verified: FileRecord | None = None) -> None:
+        self.verified = verified_images() if verified is None else verified
         # Absolute, because the paths travel on in data sets that are opened elsewhere.
         self.folders = tuple(os.path.abspath(folder) for folder in folders)
         self._paths: dict[str, str] = {}
@@ -109,7 +110,10 @@ class ImageFolder:
         return load_image(self.path(image_id))
 
     def unreadable(self, image_ids: Iterable[int | str]) -> dict[str, str]:
-        """Which of these images cannot be read; each is decoded, on all cores, with a progress bar on a terminal.
+        """Which of these images cannot be read, and why.
+
+        Each is decoded, on all cores and by the processes of a run in shares, with a progress bar on a terminal; those
+        that the record holds as readable are not decoded again. All processes of a run must call it.
 
         Args:
             image_ids: Ids; each is checked once.
@@ -121,13 +125,21 @@ class ImageFolder:
             DataError: No file or two files have one of the ids.
         """
         paths = {image_name(image_id): self.path(image_id) for image_id in image_ids}
-        pool = ThreadPoolExecutor(os.cpu_count())  # decoding does not hold the interpreter's lock
-        try:
-            reasons = pool.map(_damage, paths.values())
-            shown = tqdm(zip(paths, reasons, strict=True), "decoding images", len(paths), disable=None)
-            return {name: reason for name, reason in shown if reason is not None}
-        finally:
-            pool.shutdown(cancel_futures=True)  # or an interrupt would wait for all the images
+        found = zip(paths.items(), self.verified.share_out(paths.values(), progress=True), strict=True)
+        reasons = {name: _damage(path) for (name, path), value in found if value is None}
+        return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
+def verified_images(record: str | os.PathLike[str] | None = None) -> FileRecord:
+    """The images that were decoded without complaint, and have not changed since.
+
+    Args:
+        record: JSON file that keeps them between runs; None: they are not kept.
+
+    Returns:
+        For `ImageFolder`; several may share it.
+    """
+    return FileRecord(record, _readable, "decoding images")
 
 
 def load_image(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
@@ -188,6 +200,10 @@ def _image_files(folders: Iterable[str]) -> Iterator[tuple[str, str]]:
             raise DataError(
                 f"{folder}: cannot be listed ({error.strerror or error}); give a folder of images"
             ) from error
+
+
+def _readable(path: str) -> str | None:
+    return "readable" if _damage(path) is None else None
 
 
 def _damage(path: str) -> str | None:

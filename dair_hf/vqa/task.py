@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 import torch
 from datasets import Dataset, concatenate_datasets
 from torch import nn
+from transformers.utils import logging
 
 from dair_hf.errors import DataError
 from dair_hf.modeling import ModelConfig
+from dair_hf.processes import rank_and_size
 from dair_hf.vqa.answers import AnswerVocabulary, encode_answers
 from dair_hf.vqa.backbone import load_backbone
 from dair_hf.vqa.collator import ImageInputs, VQACollator
@@ -24,6 +26,8 @@ from dair_hf.vqa.pretrained import load_classifier, load_generator, load_process
 from dair_hf.vqa.processors import ClassifierCollator, GeneratorCollator
 from dair_hf.vqa.questions import build_question_tokenizer, encode_questions
 from dair_hf.vqa.saaa import SAAA, SAAAConfig
+
+logger = logging.get_logger(__name__)
 
 KINDS = ("saaa", "classifier", "generator")
 # Of SAAAConfig; the others follow from the data and from the backbone.
@@ -59,6 +63,12 @@ class NetworkConfig:
         default=None,
         metadata={"help": "Vision model of SAAA: name on the Hub or folder. With source=scenes it may be left out."},
     )
+    backbone_scenes: int = field(
+        default=6000,
+        metadata={
+            "help": "With source=scenes and no backbone: scenes, >= 1, that a small one learns from for three epochs."
+        },
+    )
     train_backbone: bool = field(
         default=False, metadata={"help": "Train the backbone of SAAA too, from pixels; else its features are cached."}
     )
@@ -74,6 +84,8 @@ class NetworkConfig:
         for name, choices in (("network", KINDS), ("features_dtype", tuple(DTYPES))):
             if getattr(self, name) not in choices:
                 raise DataError(f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(choices)}")
+        if self.backbone_scenes < 1:
+            raise DataError(f"backbone_scenes={self.backbone_scenes} must be at least 1")
         # A configuration takes any name, so that a misspelled one would silently leave the default in place.
         if unknown := sorted(set(self.saaa) - set(SIZES)):
             raise DataError(f"saaa: no size of that name: {', '.join(unknown)}; use {', '.join(SIZES)}")
@@ -93,6 +105,8 @@ class VQATask(NamedTuple):
         sample_loss: Name of the sample loss.
         judge: Correctness, answers and accuracy of predictions.
         processing_class: Saved with the model: tokenizer or processor; that of a generator decodes its answers.
+        unknown_answers: Part of the data (train, train_edits, test, test_edits) -> how many of its rows have no answer
+            in the vocabulary. Such a question is not trained on, and such an edit is no partner.
     """
 
     data: VQAData
@@ -101,6 +115,7 @@ class VQATask(NamedTuple):
     sample_loss: str
     judge: AnswerJudge
     processing_class: Any
+    unknown_answers: dict[str, int] = {}
 
 
 def require_model(network: NetworkConfig, model: ModelConfig) -> None:
@@ -133,6 +148,8 @@ def prepare_task(
 ) -> VQATask:
     """Build vocabulary, tokenizer and collator from the training rows, encode all rows, and cache image features.
 
+    The processes of a run share out the images whose features are computed: each must call this.
+
     Args:
         network: Which kind of model.
         model: Name and adapters of a classifier or generator.
@@ -152,9 +169,12 @@ def prepare_task(
         return _generator(network, model, data)
     vocabulary = AnswerVocabulary.from_answers(data.train["answers"][:], config.answers)
     data = _mapped(data, lambda rows: encode_answers(rows, vocabulary))
+    unknown = _unknown_answers(data, len(vocabulary))
     if network.network == "classifier":
-        return _classifier(model, data, vocabulary)
-    return _saaa(network, config, data, vocabulary, backbone, device)
+        task = _classifier(model, data, vocabulary)
+    else:
+        task = _saaa(network, config, data, vocabulary, backbone, device)
+    return task._replace(unknown_answers=unknown)
 
 
 def _saaa(
@@ -227,6 +247,19 @@ def _images_of(network: NetworkConfig, data: VQAData, backbone: nn.Module) -> Im
     images = concatenate_datasets([part.select_columns(["image"]) for part in parts])
     cache.fill(images["image"][:])
     return cache
+
+
+def _unknown_answers(data: VQAData, size: int) -> dict[str, int]:
+    """Rows without an answer in the vocabulary, by part of the data; warns of what training loses by it."""
+    parts = ("train", "train_edits", "test", "test_edits")
+    found = {name: sum(not ids for ids in getattr(data, name)["answer_ids"][:]) for name in parts}
+    if (found["train"] or found["train_edits"]) and rank_and_size()[0] == 0:
+        logger.warning(
+            f"No answer in the vocabulary of {size}: {found['train']} of {len(data.train)} training questions, which "
+            f"are not trained on, and {found['train_edits']} of {len(data.train_edits)} training edits, which are no "
+            "partners. A larger `answers` keeps more of them."
+        )
+    return found
 
 
 def _mapped(data: VQAData, encode: Callable[[Dataset], Dataset]) -> VQAData:

@@ -13,7 +13,8 @@ from transformers import ResNetForImageClassification, ResNetModel
 
 from dair_hf.errors import DataError
 from dair_hf.vqa import content
-from dair_hf.vqa.content import ContentKeys, content_key, model_fingerprint
+from dair_hf.vqa.content import FileRecord, content_key, model_fingerprint
+from tests.fixtures.ranks import on_ranks
 from tests.fixtures.tiny_saaa import resnet
 
 
@@ -22,45 +23,46 @@ def written(path: Path, text: str) -> str:
     return str(path)
 
 
-@pytest.fixture
-def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that are hashed, and no file counts as changed just now."""
-    names: list[str] = []
+class Hashed(list[str]):
+    """The names of the files that are hashed."""
 
-    def noted(path: str) -> str:
-        names.append(os.path.basename(path))
+    def __call__(self, path: str) -> str:
+        self.append(os.path.basename(path))
         return content_key(path)
 
-    monkeypatch.setattr(content, "content_key", noted)
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> Hashed:
+    """Notes the files that it hashes; no file counts as changed just now."""
     monkeypatch.setattr(content, "_TICK_NS", -(10**12))
-    return names
+    return Hashed()
 
 
 def test_keys_are_sha256_of_the_content(tmp_path: Path) -> None:
     paths = [written(tmp_path / "a", "one"), written(tmp_path / "b", "two"), written(tmp_path / "copy", "one")]
     one, two = (hashlib.sha256(text).hexdigest() for text in (b"one", b"two"))
     assert [content_key(path) for path in paths] == [one, two, one]
-    assert ContentKeys(tmp_path / "record.json").of([*paths, paths[0]]) == [one, two, one, one]
+    assert FileRecord(tmp_path / "record.json", content_key).of([*paths, paths[0]]) == [one, two, one, one]
 
 
-def test_a_file_is_hashed_once_in_all_runs(tmp_path: Path, hashed: list[str]) -> None:
+def test_a_file_is_hashed_once_in_all_runs(tmp_path: Path, hashed: Hashed) -> None:
     record, path = tmp_path / "record.json", written(tmp_path / "a", "one")
-    keys = ContentKeys(record)
+    keys = FileRecord(record, hashed)
     first = keys.of([path])
     assert keys.of([path, path]) == first * 2
     assert keys.of([path]) == first
     keys.save()
-    assert ContentKeys(record).of([path]) == first
+    assert FileRecord(record, hashed).of([path]) == first
     assert hashed == ["a"]
     record.unlink()
-    assert ContentKeys(record).of([path]) == first
+    assert FileRecord(record, hashed).of([path]) == first
     assert hashed == ["a", "a"]
 
 
-def test_a_changed_file_is_hashed_again(tmp_path: Path, hashed: list[str]) -> None:
+def test_a_changed_file_is_hashed_again(tmp_path: Path, hashed: Hashed) -> None:
     """Also where its size and the time of its change were made to look the same."""
     path = tmp_path / "a"
-    keys = ContentKeys(tmp_path / "record.json")
+    keys = FileRecord(tmp_path / "record.json", hashed)
     before, state = keys.of([written(path, "one")]), path.stat()
     written(path, "two")
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
@@ -72,14 +74,14 @@ def test_a_changed_file_is_hashed_again(tmp_path: Path, hashed: list[str]) -> No
 
 def test_a_file_changed_just_now_is_not_recorded(tmp_path: Path) -> None:
     """It could change again within the same tick of the clock."""
-    keys = ContentKeys(tmp_path / "record.json")
+    keys = FileRecord(tmp_path / "record.json", content_key)
     keys.of([written(tmp_path / "a", "one")])
     keys.save()
     assert not keys.record.exists()
 
 
-def test_an_unchanged_record_is_not_written_again(tmp_path: Path, hashed: list[str]) -> None:
-    keys = ContentKeys(tmp_path / "record.json")
+def test_an_unchanged_record_is_not_written_again(tmp_path: Path, hashed: Hashed) -> None:
+    keys = FileRecord(tmp_path / "record.json", hashed)
     keys.of([written(tmp_path / "a", "one")])
     keys.save()
     keys.record.unlink()
@@ -91,12 +93,43 @@ def test_an_unchanged_record_is_not_written_again(tmp_path: Path, hashed: list[s
     assert keys.record.exists()
 
 
+def test_what_should_be_looked_for_again_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content, "_TICK_NS", -(10**12))
+    paths = [written(tmp_path / name, name) for name in ("good", "bad")]
+    looked: list[str] = []
+
+    def look(path: str) -> str | None:
+        looked.append(os.path.basename(path))
+        return "fine" if path.endswith("good") else None
+
+    for _ in range(2):
+        record = FileRecord(tmp_path / "record.json", look)
+        assert record.of(paths) == ["fine", None]
+        record.save()
+    assert sorted(looked) == ["bad", "bad", "good"]
+    assert FileRecord(None, look).of(paths[:1]) == ["fine"]
+
+
+def test_processes_share_out_the_files(tmp_path: Path, hashed: Hashed, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [written(tmp_path / f"{number}", f"{number % 4}") for number in range(7)]
+    expected = [hashlib.sha256(f"{number % 4}".encode()).hexdigest() for number in range(7)]
+    records = [FileRecord(tmp_path / "record.json", hashed) for _ in range(2)]
+    found = on_ranks(monkeypatch, 2, lambda rank: records[rank].share_out([*paths, paths[0]]))
+    assert found == [[*expected, expected[0]]] * 2
+    assert sorted(hashed) == [str(number) for number in range(7)]
+    # Each knows what the other found, and so does the next run.
+    monkeypatch.undo()
+    monkeypatch.setattr(content, "_TICK_NS", -(10**12))
+    assert [record.of(paths) for record in (*records, FileRecord(tmp_path / "record.json", hashed))] == [expected] * 3
+    assert len(hashed) == 7
+
+
 @pytest.mark.parametrize("text", ["{", "[1, 2]", '{"a": [1]}', '{"a": 1}'])
 def test_a_damaged_record_is_refused(text: str, tmp_path: Path) -> None:
     record = tmp_path / "record.json"
     record.write_text(text)
     with pytest.raises(DataError, match=r"record\.json: no record of contents .*delete it"):
-        ContentKeys(record)
+        FileRecord(record, content_key)
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
@@ -104,7 +137,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=f"{path}: cannot be read"):
             content_key(path)
     with pytest.raises(DataError, match=r"none\.jpg: cannot be read"):
-        ContentKeys(tmp_path / "record.json").of([str(tmp_path / "none.jpg")])
+        FileRecord(tmp_path / "record.json", content_key).of([str(tmp_path / "none.jpg")])
 
 
 def model(seed: int = 0, **settings: Any) -> ResNetModel:

@@ -11,7 +11,7 @@ import pytest
 from datasets import Dataset
 
 from dair_hf.errors import DataError
-from dair_hf.vqa import data
+from dair_hf.vqa import content, data, images
 from dair_hf.vqa.data import VQAConfig, VQAData, hold_out_images, load_vqa
 from dair_hf.vqa.reading import EDIT_FEATURES, ROW_FEATURES
 from dair_hf.vqa.scene_files import SceneConfig
@@ -202,6 +202,21 @@ def test_what_cannot_be_read_is_reported_or_refused(files: dict[str, Any], tmp_p
     assert 25000 not in ids(found.train) + ids(found.train_edits)
     with pytest.raises(DataError, match="unreadable_image: 3"):
         load_vqa(VQAConfig(**files, strict=True), SceneConfig(), tmp_path)
+
+
+def test_images_are_decoded_at_the_first_start_only(
+    files: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[str] = []
+    look = images._damage
+    monkeypatch.setattr(images, "_damage", lambda path: decoded.append(path) or look(path))
+    monkeypatch.setattr(content, "_TICK_NS", -(10**12))
+    first = load_vqa(VQAConfig(**files), SceneConfig(), tmp_path, tmp_path / "verified.json")
+    assert len(decoded) == len(set(decoded)) > 0
+    decoded.clear()
+    again = load_vqa(VQAConfig(**files), SceneConfig(), tmp_path, tmp_path / "verified.json")
+    assert decoded == []
+    assert again.train["image"][:] == first.train["image"][:]
 
 
 def test_validation_never_looks_at_the_test_split(files: dict[str, Any], tmp_path: Path, monkeypatch: Any) -> None:

@@ -14,12 +14,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors import safe_open
 
 from dair_hf.errors import DataError
 from dair_hf.vqa.collator import VQACollator
+from dair_hf.vqa.content import content_key
 from dair_hf.vqa.features import FeatureCache
 from dair_hf.vqa.pixels import Pixels
 from tests.fixtures import filling
+from tests.fixtures.ranks import on_ranks
 from tests.fixtures.tiny_saaa import backed, resnet, saaa, vit
 
 ROOT = Path(__file__).parents[2]
@@ -228,6 +231,33 @@ def test_what_another_process_computed_meanwhile_is_found(images: list[str], tmp
     assert torch.equal(second(images[:4]), first(images[:4]))
     first.fill(images)
     assert second.fill(images) == 0
+
+
+def test_processes_share_out_the_images(images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = filling.cache(tmp_path / "alone")
+    alone.fill(images)
+    caches = [filling.cache(tmp_path / "cache") for _ in range(2)]
+    filling.loaded.clear()
+    assert on_ranks(monkeypatch, 2, lambda rank: caches[rank].fill(images, batch_size=2)) == [10, 10]
+    assert sorted(filling.loaded) == sorted(images)
+    keys = [json.loads(safe_open(shard, framework="pt").metadata()["keys"]) for shard in shards(caches[0])]
+    assert len(keys) > 2  # of both processes, each in shards of four
+    assert sorted(key for part in keys for key in part) == sorted(content_key(image) for image in images)
+    assert all(torch.allclose(cache(images), alone(images), atol=1e-6) for cache in caches)
+    # What one of them cannot read stops both, and names the image.
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no image")
+    errors = on_ranks(monkeypatch, 2, lambda rank: caches[rank].fill([*images, str(broken)]))
+    assert [type(error) for error in errors] == [DataError] * 2
+    assert all("broken.png: not a readable image" in str(error) for error in errors)
+
+
+def test_processes_without_a_common_folder_are_told(
+    images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caches = [filling.cache(tmp_path / f"machine{rank}") for rank in range(2)]
+    errors = on_ranks(monkeypatch, 2, lambda rank: caches[rank].fill(images))
+    assert all("another process computed, are not in" in str(error) for error in errors)
 
 
 def test_a_batch_may_be_changed(images: list[str], tmp_path: Path) -> None:

@@ -13,7 +13,10 @@ import pytest
 from PIL import Image
 
 from dair_hf.errors import DataError
-from dair_hf.vqa.images import ImageFolder, image_name, load_image
+from dair_hf.vqa import content
+from dair_hf.vqa import images as image_files
+from dair_hf.vqa.images import ImageFolder, image_name, load_image, verified_images
+from tests.fixtures.ranks import on_ranks
 
 
 def touch(folder: Path, *names: str) -> Path:
@@ -260,3 +263,31 @@ def test_unreadable_images_are_found(damaged: Path) -> None:
     assert images.unreadable([9]) == {}
     with pytest.raises(DataError, match="image 77: not among"):
         images.unreadable([77])
+
+
+def test_an_image_is_decoded_once_as_long_as_it_does_not_change(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[str] = []
+    look = image_files._damage
+    monkeypatch.setattr(image_files, "_damage", lambda path: decoded.append(Path(path).name) or look(path))
+    monkeypatch.setattr(content, "_TICK_NS", -(10**12))
+    good, record = damaged / "000000000009.jpg", damaged / "verified.json"
+    for _ in range(2):
+        images = ImageFolder(damaged, verified=verified_images(record))
+        assert set(images.unreadable([9, 1, 2])) == {"1", "2"}
+    assert decoded.count(good.name) == 1
+    assert "000000000001" not in record.read_text()
+    good.write_bytes(good.read_bytes()[:100])
+    assert set(ImageFolder(damaged, verified=verified_images(record)).unreadable([9])) == {"9"}
+
+
+def test_processes_decode_each_its_share(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, ids = (damaged / "000000000009.jpg").read_bytes(), range(11, 16)
+    for number in ids:
+        (damaged / f"{number:012d}.jpg").write_bytes(good)
+    decoded: list[str] = []
+    look = image_files._damage
+    monkeypatch.setattr(image_files, "_damage", lambda path: decoded.append(Path(path).stem.lstrip("0")) or look(path))
+    folders = [ImageFolder(damaged) for _ in range(2)]
+    found = on_ranks(monkeypatch, 2, lambda rank: set(folders[rank].unreadable([*ids, 3])))
+    assert found == [{"3"}] * 2
+    assert sorted(name for name in decoded if name != "3") == [str(number) for number in ids]

@@ -16,6 +16,7 @@ from torch import nn
 
 from dair_hf.errors import DataError
 from dair_hf.modeling import ModelConfig
+from dair_hf.vqa import task as vqa_task
 from dair_hf.vqa.backbone import grid_features, new_backbone
 from dair_hf.vqa.data import VQAConfig, VQAData, load_vqa
 from dair_hf.vqa.features import FeatureCache
@@ -75,7 +76,11 @@ def equal(left: nn.Module, right: nn.Module) -> bool:
 # --- SAAA -----------------------------------------------------------------------------------------------------------
 
 
-def test_rows_are_encoded_by_what_the_training_rows_hold(scenes: VQAData, tmp_path: Path) -> None:
+def test_rows_are_encoded_by_what_the_training_rows_hold(
+    scenes: VQAData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(vqa_task.logger, "warning", said.append)
     task = prepare_task(network(tmp_path), NO_MODEL, VQAConfig(answers=3), scenes, backbone())
     counted: dict[str, int] = {}
     for answers in scenes.train["answers"][:]:
@@ -94,6 +99,16 @@ def test_rows_are_encoded_by_what_the_training_rows_hold(scenes: VQAData, tmp_pa
             assert row["answer_ids"] == ([expected.index(answer)] if answer in expected else [])
             spelled = [word if word in known else "<unk>" for word in re.findall("[a-z]+", row["question"].lower())]
             assert row["input_ids"] == [words[word] for word in spelled]
+    unknown = {
+        name: sum(answers[0] not in expected for answers in getattr(scenes, name)["answers"][:])
+        for name in ("train", "train_edits", "test", "test_edits")
+    }
+    assert task.unknown_answers == unknown and unknown["train_edits"] > 0
+    losses = [f"{unknown[name]} of {len(getattr(scenes, name))} training" for name in ("train", "train_edits")]
+    assert said == [
+        f"No answer in the vocabulary of 3: {losses[0]} questions, which are not trained on, and {losses[1]} edits, "
+        "which are no partners. A larger `answers` keeps more of them."
+    ]
     assert task.data.reports is scenes.reports
     assert (task.data.name, task.sample_loss) == (scenes.name, "soft_score")
 
