@@ -1,21 +1,30 @@
-# docker build -t dair-hf . && docker run --rm -v "$PWD/outputs:/app/outputs" dair-hf
+# docker build -t dair-hf .
+# mkdir -p outputs
+# docker run --rm --user "$(id -u):$(id -g)" -v "$PWD/outputs:/app/outputs" dair-hf
 #
-# The build asks pip for the versions in constraints.txt. For an image without CUDA libraries let pip find CPU wheels of
-# torch, e.g. with --build-arg PIP_EXTRA_INDEX_URL=<the address of an index that has them>.
+# The folder is made first and the container runs as you: a folder that Docker has to make belongs to root. Another recipe:
+# add its command, and its data as a further volume:
+#
+#   docker run ... -v "$PWD/mnist:/data/mnist:ro" dair-hf \
+#       accelerate launch recipes/colored_mnist.py --config recipes/configs/colored_mnist_adv.yaml --mnist /data/mnist
+#
+# A GPU: --gpus all, with NVIDIA's container toolkit on the host. PyPI's torch, which the build takes, holds CUDA. For an
+# image without CUDA let pip find CPU wheels: --build-arg PIP_EXTRA_INDEX_URL=<the address of an index that has them>.
+# A recipe that fetches a model from the Hub: -e HF_HUB_OFFLINE=0.
 FROM python:3.11-slim
 
 ARG PIP_EXTRA_INDEX_URL
+# Caches lie where any user may write.
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 \
-    HF_HOME=/app/.cache/huggingface HF_HUB_DISABLE_TELEMETRY=1
+    HOME=/tmp HF_HOME=/tmp/huggingface MPLCONFIGDIR=/tmp/matplotlib HF_HUB_DISABLE_TELEMETRY=1
 
-# A user without rights of its own; it owns /app, where the demo writes its outputs.
-RUN useradd --create-home --uid 1000 dair && mkdir /app && chown dair:dair /app
+RUN useradd --uid 1000 dair && mkdir -p /app/outputs && chown -R dair:dair /app && chmod 777 /app/outputs
 WORKDIR /app
 
 # The requirements change less often than the code: this layer is rebuilt only with them.
 COPY --chown=dair:dair pyproject.toml constraints.txt README.md LICENSE ./
 COPY --chown=dair:dair dair_hf/__init__.py dair_hf/__init__.py
-RUN pip install -c constraints.txt '.[demo]' && pip uninstall --yes dair-hf
+RUN pip install -c constraints.txt '.[demo,images,regression,search,fuzzy,attacks]' && pip uninstall --yes dair-hf
 
 COPY --chown=dair:dair . .
 RUN pip install --no-deps -c constraints.txt .
