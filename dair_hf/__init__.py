@@ -1,7 +1,8 @@
 """DAIR: training on pairs of an original and an augmented sample so that both have the same loss."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from dair_hf.lazy import lazy_attribute
 
 if TYPE_CHECKING:
     from dair_hf.collator import PairCollator as PairCollator
@@ -40,6 +41,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return lazy_attribute(__name__, name, _HOMES)

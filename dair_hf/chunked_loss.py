@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from dair_hf.errors import DataError
+from dair_hf.forwards import evaluating
 from dair_hf.packing import pack, unpack
 from dair_hf.projection import projected_nll
 from dair_hf.sample_losses import IGNORE_INDEX, causal_nll, full_precision, seq2seq_nll
@@ -182,7 +183,7 @@ class ChunkedLoss:
         part = {name: values[rows] if isinstance(values, Tensor) else values for name, values in inputs.items()}
         tokens = (judged[rows] != IGNORE_INDEX).sum(1)
         scale, refusal = 1.0, None
-        with torch.no_grad(), _evaluating(self.model, labels.device):
+        with torch.no_grad(), evaluating(self.model, labels.device):
             for _ in range(2):
                 expected, projected = self._losses_of_full_logits(part, labels[rows], scale)
                 _, found = self._run(self.model, part, labels[rows], packs=False, scale=scale)
@@ -255,17 +256,3 @@ def _logit_settings(model: nn.Module) -> str:
         if "logit" in name and name != SOFT_CAP and type(value) in (int, float)
     ]
     return f" with {' and '.join(found)}" if found else ""
-
-
-@contextlib.contextmanager
-def _evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Evaluation mode inside; modes and random numbers are afterwards as they were."""
-    modes = [(module, module.training) for module in model.modules()]
-    devices = [] if device.type == "cpu" else [device]
-    with torch.random.fork_rng(devices, device_type="cuda" if device.type == "cpu" else device.type):
-        model.eval()
-        try:
-            yield
-        finally:
-            for module, training in modes:
-                module.training = training

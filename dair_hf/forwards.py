@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 
@@ -120,3 +120,17 @@ def without_activations(run: Callable[..., tuple[Tensor, ...]], *args: Any) -> t
         return run(*args)
     found: tuple[Tensor, ...] = checkpoint(run, *args, use_reentrant=False)
     return found
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Evaluation mode inside; modes and random numbers are afterwards as they were."""
+    modes = [(module, module.training) for module in model.modules()]
+    devices = [] if device.type == "cpu" else [device]
+    with torch.random.fork_rng(devices, device_type="cuda" if device.type == "cpu" else device.type):
+        model.eval()
+        try:
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training

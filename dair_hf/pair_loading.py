@@ -49,11 +49,13 @@ class PairLoading(Seq2SeqTrainer):
     Attributes:
         args: The run's configuration.
         augmenter: Makes the partners of a batch while training; None: they are those of the data.
+        keeps_order: Whether evaluation data is read in its order, as predictions come; else by length.
         pair_sampler: The sampler of `pair_group_by_length` or `max_tokens_per_batch`, once there is one.
     """
 
     args: DAIRConfig
     augmenter: Augmenter | None = None
+    keeps_order: bool = False
     pair_sampler: PairLengthSampler | TokenBatchSampler | None = None
 
     @property
@@ -108,6 +110,8 @@ class PairLoading(Seq2SeqTrainer):
         return self.pair_sampler
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        if self.keeps_order:
+            return torch.utils.data.SequentialSampler(eval_dataset)
         if self.args.dataloader_drop_last or not isinstance(eval_dataset, (datasets.Dataset, EpochPairs)):
             return super()._get_eval_sampler(eval_dataset)
         try:

@@ -186,11 +186,7 @@ class PairLoss:
         forwards: list[tuple[Any, Any]] = []
         outputs, start = None, 0
         for forward in self._forwards(mask, model.training):
-            inputs = flatten_views(batch, forward.views)
-            labels = inputs.pop(LABELS, None)
-            if self.decoder_inputs is not None and labels is not None and "decoder_input_ids" not in inputs:
-                # Shifted targets, not labels: the model would compute a mean loss from those that nobody wants.
-                inputs["decoder_input_ids"] = self.decoder_inputs(labels=labels)
+            inputs, labels = self.model_inputs(flatten_views(batch, forward.views))
             count = len(next(iter(inputs.values())))
             with lent_masks(mask.device, forward.lends_masks):
                 outputs, found = self._judge(model, inputs, labels)
@@ -207,6 +203,22 @@ class PairLoss:
             return torch.cat([self.sample_loss(outputs, labels) for outputs, labels in scaled])
 
         return _Rows(joined, torch.cat(logits) if logits else None, place, outputs, losses_at)
+
+    def model_inputs(self, views: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
+        """What the model is given of views, and their labels.
+
+        Args:
+            views: `{column: [N, ...]}`.
+
+        Returns:
+            The inputs without labels, for an encoder-decoder with the decoder inputs that follow from them; the labels.
+        """
+        inputs = dict(views)
+        labels = inputs.pop(LABELS, None)
+        if self.decoder_inputs is not None and labels is not None and "decoder_input_ids" not in inputs:
+            # Shifted targets, not labels: the model would compute a mean loss from those that nobody wants.
+            inputs["decoder_input_ids"] = self.decoder_inputs(labels=labels)
+        return inputs, labels
 
     def _judge(self, model: nn.Module, inputs: dict[str, Tensor], labels: Tensor | None) -> tuple[Any, Any]:
         """Outputs and losses of the rows of one forward."""

@@ -117,6 +117,25 @@ def binary_cross_entropy(outputs: Any, labels: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
 
 
+def multi_label(outputs: Any, labels: Tensor) -> Tensor:
+    """`l = -1/C sum_c [y_c log s(z_c) + (1 - y_c) log(1 - s(z_c))]` of a classifier whose classes are independent.
+
+    Args:
+        outputs: Model outputs with `logits` `[N, C]`.
+        labels: `[N, C]`, floating, 0 and 1 (or soft targets between).
+
+    Returns:
+        `[N]`, nats a class.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> multi_label(SimpleNamespace(logits=torch.zeros(1, 3)), torch.tensor([[1.0, 0.0, 1.0]]))
+        tensor([0.6931])
+    """
+    logits = full_precision(outputs.logits)
+    return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none").mean(-1)
+
+
 def soft_score(outputs: Any, labels: Tensor) -> Tensor:
     """`l = -sum_a s_a log p(a | x)` of a classifier whose targets are scores of several classes.
 
@@ -143,11 +162,11 @@ soft_score.targets_are_scores = True  # type: ignore[attr-defined]
 
 
 def squared_error(outputs: Any, labels: Tensor) -> Tensor:
-    """`l = (y - f(x))^2` of a regression model.
+    """`l = (y - f(x))^2` of a regression model, the mean over its outputs where it has several.
 
     Args:
-        outputs: Model outputs with `logits` `[N]` or `[N, 1]`.
-        labels: `[N]`, real.
+        outputs: Model outputs with `logits` `[N]`, `[N, 1]` or `[N, K]`.
+        labels: `[N]`, or `[N, K]` for K outputs, real.
 
     Returns:
         `[N]`, in squared units of the target.
@@ -158,7 +177,8 @@ def squared_error(outputs: Any, labels: Tensor) -> Tensor:
         tensor([4.])
     """
     predictions = full_precision(outputs.logits).reshape(labels.shape)
-    return (predictions - labels.to(predictions.dtype)).square()
+    errors = (predictions - labels.to(predictions.dtype)).square()
+    return errors if errors.ndim == 1 else errors.flatten(1).mean(1)
 
 
 def huber(outputs: Any, labels: Tensor, delta: float = 1.0) -> Tensor:
@@ -184,7 +204,9 @@ def huber(outputs: Any, labels: Tensor, delta: float = 1.0) -> Tensor:
 SAMPLE_LOSSES: dict[str, SampleLoss] = {
     "seq2seq": seq2seq_nll,
     "causal": causal_nll,
+    "token_classification": seq2seq_nll,
     "classification": cross_entropy,
+    "multi_label": multi_label,
     "binary": binary_cross_entropy,
     "soft_score": soft_score,
     "squared": squared_error,

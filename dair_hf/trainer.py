@@ -7,18 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import safetensors.torch
 import torch
+from accelerate.utils import recursively_apply
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
-from transformers import DataCollatorForSeq2Seq, default_data_collator
-from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
+from transformers import (
+    DataCollatorForSeq2Seq,
+    DataCollatorForTokenClassification,
+    DataCollatorWithPadding,
+    PreTrainedTokenizerBase,
+    SequenceFeatureExtractor,
+    default_data_collator,
+)
+from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 from transformers.utils import logging
 
 from dair_hf.batch_objectives import BatchObjective, FreshOptimizer, PenalizedRisk
 from dair_hf.chunked_loss import ChunkedLoss
-from dair_hf.collator import LABELS, ROW_ID, PairCollator, filled_positions
+from dair_hf.collator import LABELS, ROW_ID, VIEW_MASK, PairCollator, filled_positions
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.forwards import split_pairs
@@ -28,12 +35,24 @@ from dair_hf.pair_loading import Augmenter, EpochCallback, PairLoading
 from dair_hf.pair_loss import PairLoss, PairOutputs, view_mask
 from dair_hf.pair_predictor import PairPredictor, padded_array
 from dair_hf.pair_views import PairViews
-from dair_hf.sample_losses import SampleLoss, causal_nll, seq2seq_nll
+from dair_hf.sample_losses import SampleLoss, causal_nll
 from dair_hf.schedules import epoch_drops, half_life
 from dair_hf.tensor_pairs import TensorPairs
 from dair_hf.tensor_views import TensorViews, views_of
 from dair_hf.term_sums import mean_terms, sum_terms
-from dair_hf.trainer_checks import decoder_inputs_of, dropout_rates, refuse_unsupported, resolve_sample_loss
+from dair_hf.trainer_checks import (
+    LANGUAGE_LOSSES,
+    MODEL_LOSSES,
+    base_model_of,
+    can_generate,
+    compare_with_own_loss,
+    decoder_inputs_of,
+    derived_sample_loss,
+    dropout_rates,
+    refuse_unsupported,
+    refuse_unsupported_launch,
+    resolve_sample_loss,
+)
 
 logger = logging.get_logger(__name__)
 
@@ -51,13 +70,15 @@ class DAIRTrainer(PairLoading):
     Args:
         model: Any model whose forward returns what the sample loss needs (`logits` for the named ones).
         args: A `DAIRConfig`.
-        data_collator: A `PairCollator`, or the task's own collator, which is then wrapped in one. None: padding for
-            sequences where a processing class is given, plain stacking otherwise.
+        data_collator: A `PairCollator`, or the task's own collator, which is then wrapped in one. None: with a
+            tokenizer padding of inputs, and of labels where they are tokens; plain stacking otherwise.
         train_dataset: Paired rows: a `datasets.Dataset`, an `EpochPairs`, `TensorPairs`, or any torch data set of such
             rows.
         eval_dataset: Likewise.
         processing_class: The tokenizer; decodes predictions and labels.
-        sample_loss: "seq2seq", "causal", "classification", "binary", "squared", "huber", or a callable
+        sample_loss: Loss of a row. None: the one that the model computes from its labels, derived from its class and
+            configuration (`trainer_checks.derived_sample_loss`). A name of `sample_losses.SAMPLE_LOSSES`; one that a
+            model may compute itself is compared with the model's own loss before the first step. Or a callable
             `(outputs, labels) -> [rows]`.
         is_correct: The task's correctness `(predictions, references) -> bool [N]`. Where given, `evaluate` runs
             `evaluate_pairs` as well, so that `metric_for_best_model="eval_cm"` works.
@@ -73,7 +94,7 @@ class DAIRTrainer(PairLoading):
 
     Raises:
         TypeError: `args` is no `DAIRConfig`.
-        ValueError: An unknown sample loss or an unsupported combination of settings.
+        ValueError: An unknown sample loss, one that cannot be derived, or an unsupported combination of settings.
 
     Example:
         >>> trainer = DAIRTrainer(model=model, args=DAIRConfig("out"), train_dataset=pairs)  # doctest: +SKIP
@@ -89,7 +110,7 @@ class DAIRTrainer(PairLoading):
         eval_dataset: Any = None,
         processing_class: Any = None,
         *,
-        sample_loss: str | SampleLoss = "seq2seq",
+        sample_loss: str | SampleLoss | None = None,
         is_correct: IsCorrect | None = None,
         references: str | None = None,
         objective: BatchObjective | None = None,
@@ -99,28 +120,29 @@ class DAIRTrainer(PairLoading):
         args = DAIRConfig("tmp_trainer") if args is None else args
         if not isinstance(args, DAIRConfig):
             raise TypeError(f"args is a {type(args).__name__}; DAIRTrainer needs a DAIRConfig, which has its fields")
-        self.sample_loss = resolve_sample_loss(sample_loss)
         self.is_correct = is_correct
         self.references = references
         self.objective = objective
         self.augmenter = augmenter
-        refuse_unsupported(args, kwargs, train_dataset, self.sample_loss, objective, augmenter, model)
-        sequences = self.sample_loss in (seq2seq_nll, causal_nll)
-        if data_collator is None:
-            data_collator = (
-                DataCollatorForSeq2Seq(processing_class, model=None)
-                if sequences and processing_class is not None
-                else default_data_collator
-            )
+        refuse_unsupported_launch(args, kwargs, train_dataset)
         super().__init__(
             model=model,
             args=args,
-            data_collator=data_collator if isinstance(data_collator, PairCollator) else PairCollator(data_collator),
+            data_collator=data_collator,
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
             processing_class=processing_class,
             **kwargs,
         )
+        self.sample_loss, self.sample_loss_name = resolve_sample_loss(sample_loss, self.model)
+        if sample_loss is None:
+            name = type(base_model_of(self.model)).__name__
+            logger.info(f"sample_loss={self.sample_loss_name!r}, derived from {name}")
+        refuse_unsupported(args, self.sample_loss, objective, augmenter, self.model)
+        self.generates = self._answers_in_text()
+        if data_collator is None:
+            data_collator = self._default_collator()
+        self.data_collator = data_collator if isinstance(data_collator, PairCollator) else PairCollator(data_collator)
         on_device = isinstance(train_dataset, TensorPairs) and train_dataset.device.type != "cpu"
         if self.args.device.type == "cpu" or on_device:
             self.args.dataloader_pin_memory = False  # there is nothing to pin memory for; torch would warn or refuse
@@ -133,7 +155,11 @@ class DAIRTrainer(PairLoading):
         self._objective_start = copy.deepcopy(objective.state_dict()) if isinstance(objective, nn.Module) else None
         self._sums: Tensor | None = None
         self._said_dropout = False
+        self._uncompared_loss = self.sample_loss_name if self.sample_loss_name in MODEL_LOSSES else None
         self._evaluated_rows: list[Tensor] = []
+        self._rows_seen = 0
+        self._answers: Tensor | None = None
+        self._exists: Tensor | None = None
         self._judged: tuple[Any, dict[str, Any]] | None = None
         self.pair_reports: dict[str, PairReport] = {}
         self.add_callback(EpochCallback(self))
@@ -153,6 +179,29 @@ class DAIRTrainer(PairLoading):
             self._pair_loss_key = key
         return self._pair_loss
 
+    def _answers_in_text(self) -> bool:
+        """Whether predictions are generated: as `predict_with_generate` says, or by the kind of the model."""
+        writes, asked = can_generate(self.model), self.args.predict_with_generate
+        if asked and not writes:
+            raise DataError(
+                f"predict_with_generate=True, but {type(base_model_of(self.model)).__name__} cannot generate; leave it "
+                "unset"
+            )
+        language = {self.sample_loss_name, derived_sample_loss(self.model)}.intersection(LANGUAGE_LOSSES)
+        return writes and bool(language) if asked is None else asked
+
+    def _default_collator(self) -> Callable[..., Any]:
+        """As `Trainer`'s, and labels that are tokens are padded as well."""
+        tokenizer, kind = self.processing_class, self.sample_loss_name
+        kind = kind if kind in MODEL_LOSSES else derived_sample_loss(self.model)
+        if not isinstance(tokenizer, (PreTrainedTokenizerBase, SequenceFeatureExtractor)):
+            return default_data_collator
+        if kind in LANGUAGE_LOSSES and isinstance(tokenizer, PreTrainedTokenizerBase):
+            return DataCollatorForSeq2Seq(tokenizer, model=None)
+        if kind == "token_classification":
+            return DataCollatorForTokenClassification(tokenizer)
+        return DataCollatorWithPadding(tokenizer)
+
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As `Seq2SeqTrainer.train`; says once where dropout alone makes R positive."""
         rates = dropout_rates(self.model)
@@ -169,9 +218,8 @@ class DAIRTrainer(PairLoading):
     def _inner_training_loop(self, batch_size: int | None = None, *args: Any, **kwargs: Any) -> Any:
         """One run: nothing of the run before it is left, and settings that were assigned since are checked."""
         self.args.validate()
-        refuse_unsupported(
-            self.args, {}, self.train_dataset, self.sample_loss, self.objective, self.augmenter, self.model
-        )
+        refuse_unsupported_launch(self.args, {}, self.train_dataset)
+        refuse_unsupported(self.args, self.sample_loss, self.objective, self.augmenter, self.model)
         self._sums = None
         if self.model_init is not None and isinstance(self.objective, nn.Module) and self._objective_start is not None:
             self.objective.load_state_dict(self._objective_start)
@@ -209,6 +257,7 @@ class DAIRTrainer(PairLoading):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """As `Seq2SeqTrainer.training_step`; with `gradient_cache` part by part, each with the counts of the step."""
+        self._compare_loss_once(inputs)
         *others, last = split_pairs(inputs, self.args.gradient_cache if self.objective is None else None)
         loss: Any = 0.0
         state = self.accelerator.gradient_state
@@ -219,6 +268,15 @@ class DAIRTrainer(PairLoading):
                 loss += super().training_step(model, part, num_items_in_batch)
         state._set_sync_gradients(syncs)
         return loss + super().training_step(model, last, num_items_in_batch)
+
+    def _compare_loss_once(self, inputs: Mapping[str, Any]) -> None:
+        """Before anything is trained with it, compare a named loss with the model's own."""
+        name, self._uncompared_loss = self._uncompared_loss, None
+        if name is None or self.is_deepspeed_enabled:
+            return
+        model: Any = getattr(self.model, "_orig_mod", self.model)
+        with self.compute_loss_context_manager():
+            compare_with_own_loss(model, self._prepare_inputs(inputs), self.pair_loss, name)
 
     def compute_loss(
         self,
@@ -292,16 +350,58 @@ class DAIRTrainer(PairLoading):
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
         **gen_kwargs: Any,
-    ) -> tuple[Any, None, None]:
-        """Terms of one evaluation batch, from all ranks, without the rows repeated to even them out."""
-        inputs = self._prepare_inputs(inputs)
+    ) -> tuple[Any, Any, Any]:
+        """Terms of one evaluation batch, from all ranks; predictions and labels of its originals.
+
+        Args:
+            model: The (wrapped) model.
+            inputs: A batch of `PairCollator`.
+            prediction_loss_only: Whether to leave predictions and labels out.
+            ignore_keys: Outputs that are no predictions; None: those that the model's configuration names.
+            **gen_kwargs: Not looked at: answers are generated for all rows at once.
+
+        Returns:
+            The objective of the batch, None where it has no labels; predictions; labels.
+        """
+        batch = self._prepare_inputs(inputs)
+        exists, labels = view_mask(batch)[:, 0], batch.get(LABELS)
+        loss = None
+        if labels is not None or self.sample_loss_name is None:
+            with torch.no_grad(), self.compute_loss_context_manager():
+                terms, targets, *_ = self.pair_loss(model, batch, with_partners=True)
+                loss = self.pair_loss.objective(terms, self.pair_loss.count(batch)).detach()
+            augmented_targets = targets[:, 1] if targets.shape[1] == 2 else torch.zeros_like(targets[:, 0])
+            columns = (*terms, targets[:, 0], augmented_targets, exists)
+            rows = torch.stack([column.double() for column in columns], dim=1)
+            self._evaluated_rows.append(self.accelerator.gather_for_metrics(rows).cpu())
+        if prediction_loss_only:
+            return loss, None, None
+        self._exists = self.accelerator.gather_for_metrics(exists)
+        if self._answers is None:
+            predictions = self._original_outputs(model, batch, ignore_keys)
+        else:
+            # Ranks take turns with batches of equal size; the last ones begin again with the first rows.
+            ranks, rank, size = self.accelerator.num_processes, self.accelerator.process_index, len(exists)
+            places = torch.arange(self._rows_seen + rank * size, self._rows_seen + (rank + 1) * size)
+            predictions = self._answers[places % len(self._answers)].to(exists.device)
+            self._rows_seen += ranks * size
+        if "inputs" in self.args.include_for_metrics:
+            # `compute_metrics` is given the batch, or a column of it, as the plain trainer sees it.
+            inputs.update({name: values[:, 0] for name, values in inputs.items() if isinstance(values, Tensor)})
+        return loss, predictions, None if labels is None else labels[:, 0]
+
+    def _original_outputs(self, model: nn.Module, batch: Mapping[str, Any], ignore_keys: list[str] | None) -> Any:
+        """What `Trainer` takes for the predictions of a batch of originals: the model's outputs but for some."""
+        originals = {name: v[:, 0] for name, v in batch.items() if isinstance(v, Tensor) and name != VIEW_MASK}
         with torch.no_grad(), self.compute_loss_context_manager():
-            terms, targets, *_ = self.pair_loss(model, inputs, with_partners=True)
-        augmented_targets = targets[:, 1] if targets.shape[1] == 2 else torch.zeros_like(targets[:, 0])
-        columns = (*terms, targets[:, 0], augmented_targets, view_mask(inputs)[:, 0])
-        rows = torch.stack([column.double() for column in columns], dim=1)
-        self._evaluated_rows.append(self.accelerator.gather_for_metrics(rows).cpu())
-        return terms.original.mean().detach(), None, None
+            outputs = model(**self.pair_loss.model_inputs(originals)[0])
+        if not isinstance(outputs, dict):
+            return getattr(outputs, "logits", outputs)
+        if ignore_keys is None:
+            config = getattr(self.model, "config", None)
+            ignore_keys = getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])
+        found = tuple(value for name, value in outputs.items() if name not in [*ignore_keys, "loss"])
+        return found[0] if len(found) == 1 else found
 
     def evaluation_loop(
         self,
@@ -311,30 +411,32 @@ class DAIRTrainer(PairLoading):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Objective and terms over all rows; predictions only where something asks for them, never all logits."""
-        self._evaluated_rows = []
-        compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None = vars(self)["compute_metrics"]
-        self.compute_metrics = None
-        try:
-            output = super().evaluation_loop(dataloader, description, True, ignore_keys, metric_key_prefix)
-        finally:
-            self.compute_metrics = compute_metrics
+        """As `Trainer.evaluation_loop` over the originals; objective and terms are those of the pairs."""
+        if prediction_loss_only is None:
+            prediction_loss_only = self.args.prediction_loss_only
+        self._evaluated_rows, self._rows_seen, self._answers, self._exists = [], 0, None, None
+        if self.generates and not prediction_loss_only:
+            originals = views_of(dataloader.dataset).originals()
+            answers = self._predictor().predict(self._model_columns(originals), dict(self._gen_kwargs or {}))
+            self._answers = torch.from_numpy(padded_array(answers))
+        self.gather_function = self._gather_rows
+        output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
         metrics = dict(output.metrics or {})
         if self._evaluated_rows:
             metrics.update({f"{metric_key_prefix}_{k}": v for k, v in self._evaluation_terms().items()})
-        predictions = label_ids = None
-        if description == "Prediction" or (compute_metrics is not None and not prediction_loss_only):
-            predictions, label_ids = self._original_predictions(dataloader.dataset)
-            if compute_metrics is not None and label_ids is not None:
-                found = compute_metrics(EvalPrediction(predictions=predictions, label_ids=label_ids))
-                prefix = f"{metric_key_prefix}_"
-                metrics.update({k if k.startswith(prefix) else prefix + k: v for k, v in found.items()})
         if self._judged is not None:
             # Here and not after `evaluate`, so that callbacks (early stopping) see these metrics too.
             pairs, gen_kwargs = self._judged
             judged = self.evaluate_pairs(pairs, n_bootstrap=0, **gen_kwargs)
             metrics.update({f"{metric_key_prefix}_{key}": value for key, value in judged.items()})
-        return EvalLoopOutput(predictions, label_ids, metrics, output.num_samples)
+        return output._replace(metrics=metrics)
+
+    def _gather_rows(self, values: Any) -> Any:
+        """Values of a batch from all ranks, without rows that are repeated or filled up to even them out."""
+        exists, gathered = self._exists, self.accelerator.gather_for_metrics(values)
+        if exists is None or bool(exists.all()):
+            return gathered
+        return recursively_apply(lambda found: found[exists], gathered)
 
     def _evaluation_terms(self) -> dict[str, float]:
         rows = torch.cat(self._evaluated_rows)
@@ -346,16 +448,9 @@ class DAIRTrainer(PairLoading):
         sums = sum_terms(terms, rows[:, 4], torch.ones(len(rows), dtype=torch.bool), counts, self.args)
         return {"loss": self.pair_loss.objective(terms, counts).item(), **mean_terms(sums, self.args)}
 
-    def _original_predictions(self, dataset: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        originals = views_of(dataset).originals()
-        predictions = self._predictor().predict(self._model_columns(originals), dict(self._gen_kwargs or {}))
-        labels = originals.column(LABELS) if LABELS in originals.column_names else None
-        return padded_array(predictions), None if labels is None else padded_array(labels)
-
     def _predictor(self) -> PairPredictor:
-        generates = self.args.predict_with_generate or self.sample_loss in (seq2seq_nll, causal_nll)
         return PairPredictor(
-            self.model, self.args, self.data_collator, self.accelerator, self.processing_class, generates
+            self.model, self.args, self.data_collator, self.accelerator, self.processing_class, self.generates
         )
 
     def _model_columns(self, views: PairViews) -> PairViews:
@@ -376,10 +471,25 @@ class DAIRTrainer(PairLoading):
             dataset = self.eval_dataset[dataset]  # one of several evaluation sets, by its name
         if self.is_correct is not None and not isinstance(dataset, dict):
             self._judged = (dataset, gen_kwargs)
+        self.keeps_order = self.compute_metrics is not None and not self.args.prediction_loss_only
         try:
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
         finally:
-            self._judged = None
+            self._judged, self.keeps_order = None, False
+
+    def predict(
+        self,
+        test_dataset: Any,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "test",
+        **gen_kwargs: Any,
+    ) -> PredictionOutput:
+        """As `Seq2SeqTrainer.predict`: predictions and labels of the originals, in the order of the data."""
+        self.keeps_order = not self.args.prediction_loss_only
+        try:
+            return super().predict(test_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
+        finally:
+            self.keeps_order = False
 
     def evaluate_pairs(
         self,

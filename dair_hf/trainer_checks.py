@@ -1,41 +1,195 @@
-"""What DAIRTrainer looks at before it starts: the sample loss, the model's decoder and dropout, settings that clash."""
+"""What DAIRTrainer looks at before it starts: the model's loss, its decoder and dropout, settings that clash."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from transformers.loss.loss_utils import (
+    LOSS_MAPPING,
+    ForCausalLMLoss,
+    ForMaskedLMLoss,
+    ForSequenceClassificationLoss,
+    ForTokenClassification,
+)
+from transformers.utils.generic import find_labels
 
+from dair_hf.collator import LABELS, VIEW_MASK, flatten_views
 from dair_hf.config import DAIRConfig
+from dair_hf.errors import DataError
+from dair_hf.forwards import evaluating
 from dair_hf.packing import ATTENTION_FOR_PACKING
-from dair_hf.sample_losses import SAMPLE_LOSSES, SampleLoss, causal_nll, huber, seq2seq_nll, squared_error
+from dair_hf.pair_loss import PairLoss
+from dair_hf.sample_losses import (
+    IGNORE_INDEX,
+    SAMPLE_LOSSES,
+    SampleLoss,
+    causal_nll,
+    huber,
+    seq2seq_nll,
+    squared_error,
+)
 from dair_hf.sampling import EpochPairs
 from dair_hf.tensor_pairs import TensorPairs
 
+LANGUAGE_LOSSES = ("seq2seq", "causal")
+# Losses that models of transformers compute from `labels`; the others are a choice beside the model's own loss.
+MODEL_LOSSES = (*LANGUAGE_LOSSES, "token_classification", "classification", "multi_label", "squared")
+PROBLEM_LOSSES = {
+    "regression": "squared",
+    "single_label_classification": "classification",
+    "multi_label_classification": "multi_label",
+}
+ROWS_COMPARED = 2  # whose full logits are computed once before training
 
-def resolve_sample_loss(sample_loss: str | SampleLoss) -> SampleLoss:
-    """The callable behind a name of `SAMPLE_LOSSES`; a callable is returned as it is.
+
+def base_model_of(model: Any) -> Any:
+    """The model inside adapters and compilation."""
+    model = getattr(model, "_orig_mod", model)
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def derived_sample_loss(model: Any) -> str | None:
+    """The name in `SAMPLE_LOSSES` of the loss that a model of transformers computes from its labels.
+
+    It follows from the loss function that transformers holds for the class (`loss_type`, also of a parent class), from
+    `problem_type` and `num_labels` of a classifier, and from `is_encoder_decoder` of a model that generates.
+
+    Args:
+        model: The model, possibly with adapters.
+
+    Returns:
+        The name; None where transformers does not tell.
+
+    Example:
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> derived_sample_loss(GPT2LMHeadModel(GPT2Config(vocab_size=8, n_embd=4, n_layer=1, n_head=1)))
+        'causal'
+    """
+    base = base_model_of(model)
+    config: Any = getattr(base, "config", None)
+    kinds = [getattr(base, "loss_type", None), *(kind.__name__ for kind in type(base).__mro__)]
+    found = [LOSS_MAPPING[name] for kind in kinds for name in LOSS_MAPPING if name in (kind or "")]
+    loss = found[0] if found else None
+    if loss is ForSequenceClassificationLoss:
+        # As transformers: the type of the labels decides where the configuration does not.
+        undecided = "squared" if config.num_labels == 1 else "classification"
+        return PROBLEM_LOSSES.get(config.problem_type, undecided)
+    if loss in (ForMaskedLMLoss, ForTokenClassification):
+        return "token_classification"
+    if loss is ForCausalLMLoss or (loss is None and can_generate(base)):
+        return "seq2seq" if getattr(config, "is_encoder_decoder", False) else "causal"
+    return None
+
+
+def can_generate(model: Any) -> bool:
+    """Whether a model writes answers token by token."""
+    base = base_model_of(model)
+    asked = getattr(base, "can_generate", None)
+    return bool(asked()) if callable(asked) else hasattr(base, "generate")
+
+
+def resolve_sample_loss(sample_loss: str | SampleLoss | None, model: Any) -> tuple[SampleLoss, str | None]:
+    """The loss of a row and its name.
+
+    Args:
+        sample_loss: A name of `SAMPLE_LOSSES`, a callable, or None: the model's own (`derived_sample_loss`).
+        model: The model.
+
+    Returns:
+        The callable, and its name; None for a callable of the user's.
 
     Raises:
-        ValueError: There is no such name.
+        DataError: There is no such name, or the model does not tell its loss.
     """
     if callable(sample_loss):
-        return sample_loss
-    if sample_loss not in SAMPLE_LOSSES:
-        raise ValueError(
-            f"sample_loss={sample_loss!r} is unknown; use one of {', '.join(SAMPLE_LOSSES)}, "
-            "or pass a callable (outputs, labels) -> [rows]"
-        )
-    return SAMPLE_LOSSES[sample_loss]
+        return sample_loss, None
+    name = derived_sample_loss(model) if sample_loss is None else sample_loss
+    remedy = f"use one of {', '.join(SAMPLE_LOSSES)}, or pass a callable (outputs, labels) -> [rows]"
+    if name is None:
+        raise DataError(f"sample_loss: the loss of {type(base_model_of(model)).__name__} cannot be derived; {remedy}")
+    if name not in SAMPLE_LOSSES:
+        raise DataError(f"sample_loss={name!r} is unknown; {remedy}")
+    return SAMPLE_LOSSES[name], name
+
+
+def compare_with_own_loss(model: nn.Module, batch: Mapping[str, Any], pair_loss: PairLoss, name: str) -> None:
+    """Refuse a sample loss whose mean over a few rows is not the loss that the model itself computes for them.
+
+    The originals with the most targets are run twice without dropout: as in training, and by the model with its labels
+    (mean over targets). Random numbers that a model draws are drawn again by what follows.
+
+    Args:
+        model: The model.
+        batch: A batch of `PairCollator`, on the model's device.
+        pair_loss: Runs and judges the rows.
+        name: Name of the sample loss.
+
+    Raises:
+        DataError: The two differ.
+    """
+    kind = type(base_model_of(model))
+    if LABELS not in find_labels(kind) or LABELS not in batch:
+        return
+    rows = pair_loss.target_counts(batch)[:, 0].argsort(descending=True, stable=True)[:ROWS_COMPARED]
+    part = {column: values[rows, :1] for column, values in batch.items() if isinstance(values, Tensor)}
+    part[VIEW_MASK] = torch.ones_like(part[VIEW_MASK])
+    labels = part[LABELS][:, 0]
+    described = f"labels {list(labels.shape)} {str(labels.dtype).removeprefix('torch.')}"
+    with torch.no_grad(), evaluating(model, labels.device):
+        outputs, error = _attempted(lambda: model(**flatten_views(part, part[VIEW_MASK])))
+        if error:
+            raise DataError(
+                f"{kind.__name__} cannot compute its own loss from {described}: {error}; give the labels that the "
+                "model takes, or pass sample_loss as a callable (outputs, labels) -> [rows]"
+            )
+        found, error = _attempted(lambda: pair_loss(model, part, with_partners=False))
+    own = getattr(outputs, "loss", None)
+    if not isinstance(own, Tensor) or own.numel() != 1 or not torch.isfinite(own):
+        return
+    if found is None:
+        says = f"cannot be computed from {described} ({error})"
+    elif not found.targets.any() or _is_close(mean := found.terms.original.sum() / found.targets.sum(), own):
+        return
+    else:
+        says = f"is {mean:.6g} on average over the targets of {len(labels)} rows"
+    fits = [other for other in MODEL_LOSSES if other != name and _fits(other, outputs, labels, own)]
+    remedy = f"sample_loss={fits[0]!r} gives it" if fits else "it may hold further terms"
+    raise DataError(
+        f"sample_loss={name!r} {says}, but {kind.__name__} itself computes a loss of {own:.6g}; {remedy}. To train "
+        f"this loss all the same pass the function: from dair_hf.sample_losses import {SAMPLE_LOSSES[name].__name__}"
+    )
+
+
+def _attempted(run: Callable[[], Any]) -> tuple[Any, str | None]:
+    """What `run` returns, or None and its error in one line."""
+    try:
+        return run(), None
+    except (RuntimeError, ValueError, IndexError) as error:
+        return None, " ".join(str(error).split())[:200]
+
+
+def _is_close(mean: Tensor, own: Tensor) -> bool:
+    # Models may compute their loss in the precision that they run in.
+    rtol = 1e-4 if own.dtype in (torch.float32, torch.float64) else 2e-2
+    return torch.allclose(mean.double().cpu(), own.double().cpu(), rtol=rtol, atol=1e-6)
+
+
+def _fits(name: str, outputs: Any, labels: Tensor, own: Tensor) -> bool:
+    sample_loss = SAMPLE_LOSSES[name]
+    judged = labels[:, 1:] if getattr(sample_loss, "shifts_labels", False) and labels.ndim > 1 else labels
+    targets = len(labels) if labels.is_floating_point() else (judged != IGNORE_INDEX).sum()
+    losses, _ = _attempted(lambda: sample_loss(outputs, labels))  # labels may be of another shape
+    return losses is not None and losses.shape == labels.shape[:1] and _is_close(losses.sum() / targets, own)
 
 
 def decoder_inputs_of(model: Any) -> Callable[..., Tensor] | None:
     """How an encoder-decoder shifts its labels to decoder inputs; None for every other model."""
     if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return None
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return getattr(base, "prepare_decoder_input_ids_from_labels", None)
+    return getattr(base_model_of(model), "prepare_decoder_input_ids_from_labels", None)
 
 
 def dropout_rates(model: Any) -> dict[str, float]:
@@ -51,15 +205,9 @@ def dropout_rates(model: Any) -> dict[str, float]:
 
 
 def refuse_unsupported(
-    args: DAIRConfig,
-    kwargs: Mapping[str, Any],
-    train_dataset: Any,
-    sample_loss: SampleLoss,
-    objective: Any = None,
-    augmenter: Any = None,
-    model: Any = None,
+    args: DAIRConfig, sample_loss: SampleLoss, objective: Any = None, augmenter: Any = None, model: Any = None
 ) -> None:
-    """Refuse settings that cannot hold together with pairs; the message names both and the remedy.
+    """Refuse settings of the model and the objective that cannot be combined; the message names both and the remedy.
 
     Raises:
         ValueError: For the first such combination.
@@ -92,6 +240,14 @@ def refuse_unsupported(
                 f"augmenter and {name}={value!r} cannot hold together: partners are made with the whole model on each "
                 "rank; use DDP, or make the partners beforehand"
             )
+
+
+def refuse_unsupported_launch(args: DAIRConfig, kwargs: Mapping[str, Any], train_dataset: Any) -> None:
+    """Refuse, before processes and loaders are set up, settings that would part pairs or repeat rows.
+
+    Raises:
+        ValueError: For the first such setting.
+    """
     if args.n_gpu > 1:
         raise ValueError(
             f"{args.n_gpu} GPUs are visible to one process, which would enter torch.nn.DataParallel and split pairs "

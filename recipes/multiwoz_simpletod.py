@@ -100,10 +100,8 @@ def check_pairs(data: DialogConfig, dialogs: DialogData, tokenizer: PreTrainedTo
 def trainer_for(
     network: PreTrainedModel, args: DAIRConfig, rows: Dataset | EpochPairs, tokenizer: PreTrainedTokenizerBase
 ) -> DAIRTrainer:
-    """The trainer with the sample loss of the model's kind."""
-    loss = "seq2seq" if network.config.is_encoder_decoder else "causal"
-    collator = DataCollatorForSeq2Seq(tokenizer)
-    return DAIRTrainer(network, args, collator, rows, processing_class=tokenizer, sample_loss=loss)
+    """The trainer, whose sample loss follows from the model."""
+    return DAIRTrainer(network, args, DataCollatorForSeq2Seq(tokenizer), rows, processing_class=tokenizer)
 
 
 def initial_weights(

@@ -15,6 +15,7 @@ from dair_hf.sample_losses import (
     cross_entropy,
     full_precision,
     huber,
+    multi_label,
     seq2seq_nll,
     soft_score,
     squared_error,
@@ -128,6 +129,18 @@ def test_soft_scores_match_numpy_value_and_gradient() -> None:
     assert abs(value[0].item() - hard[0].item()) > 1e-3
 
 
+def test_losses_of_several_outputs_are_means_over_them() -> None:
+    logits, labels = np.random.default_rng(4).normal(size=(3, 4)), np.eye(3, 4)
+    given = outputs(logits)
+    value = multi_label(given, torch.tensor(labels))
+    each = labels * np.logaddexp(0, -logits) + (1 - labels) * np.logaddexp(0, logits)
+    np.testing.assert_allclose(value.detach().numpy(), each.mean(1), rtol=1e-12)
+    value.sum().backward()
+    np.testing.assert_allclose(given.logits.grad.numpy(), (1 / (1 + np.exp(-logits)) - labels) / 4, atol=1e-12)
+    squares = squared_error(outputs(logits), torch.tensor(labels)).detach().numpy()
+    np.testing.assert_allclose(squares, ((logits - labels) ** 2).mean(1), rtol=1e-12)
+
+
 def test_regression_losses_match_numpy() -> None:
     predictions, labels = np.array([0.0, 0.5, 4.0, -3.0]), np.array([0.0, 0.0, 1.0, 1.0])
     error = predictions - labels
@@ -142,9 +155,10 @@ def test_regression_losses_match_numpy() -> None:
 
 def test_every_named_loss_gives_one_value_a_row() -> None:
     tokens = torch.tensor(LABELS)
-    labels = {"seq2seq": tokens, "causal": tokens, "classification": torch.tensor([1, 0, 2])}
-    labels["soft_score"] = torch.eye(3, 4)
+    sequences, scores = ("seq2seq", "causal", "token_classification"), ("multi_label", "soft_score")
+    labels = {**dict.fromkeys(sequences, tokens), "classification": torch.tensor([1, 0, 2])}
+    labels.update(dict.fromkeys(scores, torch.eye(3, 4)))
     for name, loss in SAMPLE_LOSSES.items():
-        sequence, classes = dict.fromkeys(("seq2seq", "causal"), (3, 4, 5)), (3, 4)
-        shape = {**sequence, "classification": classes, "soft_score": classes}.get(name, (3, 1))
+        classes = dict.fromkeys(("classification", *scores), (3, 4))
+        shape = {**dict.fromkeys(sequences, (3, 4, 5)), **classes}.get(name, (3, 1))
         assert loss(outputs(np.zeros(shape)), labels.get(name, torch.tensor([0.0, 1.0, 1.0]))).shape == (3,)

@@ -7,7 +7,9 @@ run with `python -m`.
 from __future__ import annotations
 
 import sys
+from typing import Any
 
+from dair_hf.lazy import lazy_attribute
 from dair_hf.metrics.paths import MetricPaths, metric_path
 
 joint_goal_accuracy: str = metric_path("joint_goal_accuracy")
@@ -17,3 +19,7 @@ vqa_accuracy: str = metric_path("vqa_accuracy")
 sys.modules[__name__].__class__ = MetricPaths
 
 __all__ = ["consistency", "joint_goal_accuracy", "vqa_accuracy"]
+
+
+def __getattr__(name: str) -> Any:
+    return lazy_attribute(__name__, name)

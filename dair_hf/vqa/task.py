@@ -102,7 +102,7 @@ class VQATask(NamedTuple):
         data: Rows and edits with the columns that the collator reads.
         make_model: Seed -> a model to train.
         collator: Of single views.
-        sample_loss: Name of the sample loss.
+        sample_loss: Name of the sample loss; None: it follows from the model.
         judge: Correctness, answers and accuracy of predictions.
         processing_class: Saved with the model: tokenizer or processor; that of a generator decodes its answers.
         unknown_answers: Part of the data (train, train_edits, test, test_edits) -> how many of its rows have no answer
@@ -112,7 +112,7 @@ class VQATask(NamedTuple):
     data: VQAData
     make_model: Callable[[int], Any]
     collator: Any
-    sample_loss: str
+    sample_loss: str | None
     judge: AnswerJudge
     processing_class: Any
     unknown_answers: dict[str, int] = {}
@@ -234,7 +234,7 @@ def _generator(network: NetworkConfig, model: ModelConfig, data: VQAData) -> VQA
     def make_model(seed: int) -> Any:
         return load_generator(model, processor, seed)
 
-    return VQATask(data, make_model, collator, "causal" if collator.causal else "seq2seq", AnswerJudge(), processor)
+    return VQATask(data, make_model, collator, None, AnswerJudge(), processor)
 
 
 def _images_of(network: NetworkConfig, data: VQAData, backbone: nn.Module) -> ImageInputs:

@@ -265,7 +265,7 @@ def test_a_step_on_pairs_and_their_evaluation(
     else:
         model = load_generator(where, processor)
         collator = GeneratorCollator.for_model(model, processor, prompt=vl.PROMPTS.get(name, "{question}"))
-        sample_loss, shift = ("causal", 1) if collator.causal else ("seq2seq", 0)
+        sample_loss, shift = None, int(collator.causal)
     before = tiny.weights(model)
     expected = objective(model.eval(), collator, data, 0.5, shift)
     arguments = tiny.config(

@@ -16,6 +16,7 @@ from torch import nn
 
 from dair_hf.errors import DataError
 from dair_hf.modeling import ModelConfig
+from dair_hf.trainer_checks import derived_sample_loss
 from dair_hf.vqa import task as vqa_task
 from dair_hf.vqa.backbone import grid_features, new_backbone
 from dair_hf.vqa.data import VQAConfig, VQAData, load_vqa
@@ -234,10 +235,11 @@ def test_a_generator_writes_its_answers(
     prompt = {"prompt": "how {question}", "target": "the {answer}"}
     settings = network(tmp_path, network="generator", **prompt)
     task = prepare_task(settings, stored(name, lora_rank=2), VQAConfig(), scenes)
-    assert (task.sample_loss, task.judge.vocabulary) == (sample_loss, None)
+    assert (task.sample_loss, task.judge.vocabulary) == (None, None)
     assert (task.collator.prompt, task.collator.target) == ("how {question}", "the {answer}")
     assert task.data is scenes
     models = [task.make_model(seed) for seed in (3, 3, 4)]
+    assert derived_sample_loss(models[0]) == sample_loss
     assert equal(models[0], models[1])
     assert not equal(models[0], models[2])
     trained = [name for name, value in models[0].named_parameters() if value.requires_grad]

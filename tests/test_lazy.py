@@ -1,0 +1,40 @@
+"""`import dair_hf` is cheap, and everything public is reached from it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import dair_hf
+from tests.fixtures import tiny
+
+LOOK = """
+import json, sys
+import dair_hf
+heavy = sorted({"torch", "transformers", "datasets", "numpy"}.intersection(sys.modules))
+path = dair_hf.metrics.joint_goal_accuracy
+names = dair_hf.dialog.demo.make_names("train")
+print(json.dumps([heavy, path, sorted(names), dair_hf.DAIRConfig.__name__, dair_hf.augment.images.__name__]))
+"""
+
+
+def test_public_names_and_submodules_are_imported_on_first_use() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK], env=tiny.child_environment(), capture_output=True, text=True, check=True
+    )
+    heavy, path, slots, config, module = json.loads(done.stdout)
+    assert heavy == []
+    assert path.endswith("dair_hf/metrics/joint_goal_accuracy")
+    assert slots == ["attraction-name", "hotel-name", "restaurant-name"]
+    assert (config, module) == ("DAIRConfig", "dair_hf.augment.images")
+
+
+@pytest.mark.parametrize("package", [dair_hf, dair_hf.vision, dair_hf.metrics], ids=lambda package: package.__name__)
+def test_other_names_are_no_attributes(package: object) -> None:
+    name = package.__name__  # type: ignore[attr-defined]
+    for missing in ("no_such_name", "_private", "__wrapped__"):
+        with pytest.raises(AttributeError, match=f"module '{name}' has no attribute '{missing}'"):
+            getattr(package, missing)
