@@ -124,7 +124,7 @@ class DAIRTrainer(PairLoading):
         self.references = references
         self.objective = objective
         self.augmenter = augmenter
-        refuse_unsupported_launch(args, kwargs, train_dataset)
+        refuse_unsupported_launch(args, kwargs, train_dataset, augmenter)
         super().__init__(
             model=model,
             args=args,
@@ -218,7 +218,7 @@ class DAIRTrainer(PairLoading):
     def _inner_training_loop(self, batch_size: int | None = None, *args: Any, **kwargs: Any) -> Any:
         """One run: nothing of the run before it is left, and settings that were assigned since are checked."""
         self.args.validate()
-        refuse_unsupported_launch(self.args, {}, self.train_dataset)
+        refuse_unsupported_launch(self.args, {}, self.train_dataset, self.augmenter)
         refuse_unsupported(self.args, self.sample_loss, self.objective, self.augmenter, self.model)
         self._sums = None
         if self.model_init is not None and isinstance(self.objective, nn.Module) and self._objective_start is not None:
@@ -387,7 +387,9 @@ class DAIRTrainer(PairLoading):
             self._rows_seen += ranks * size
         if "inputs" in self.args.include_for_metrics:
             # `compute_metrics` is given the batch, or a column of it, as the plain trainer sees it.
-            inputs.update({name: values[:, 0] for name, values in inputs.items() if isinstance(values, Tensor)})
+            inputs.pop(ROW_ID, None)
+            inputs.pop(VIEW_MASK)
+            inputs.update({name: values[:, 0] for name, values in inputs.items()})
         return loss, predictions, None if labels is None else labels[:, 0]
 
     def _original_outputs(self, model: nn.Module, batch: Mapping[str, Any], ignore_keys: list[str] | None) -> Any:

@@ -77,10 +77,11 @@ def derived_sample_loss(model: Any) -> str | None:
         # As transformers: the type of the labels decides where the configuration does not.
         undecided = "squared" if config.num_labels == 1 else "classification"
         return PROBLEM_LOSSES.get(config.problem_type, undecided)
-    if loss in (ForMaskedLMLoss, ForTokenClassification):
+    if loss is ForTokenClassification:
         return "token_classification"
-    if loss is ForCausalLMLoss or (loss is None and can_generate(base)):
-        return "seq2seq" if getattr(config, "is_encoder_decoder", False) else "causal"
+    if loss in (ForCausalLMLoss, ForMaskedLMLoss) or (loss is None and can_generate(base)):
+        unshifted = "token_classification" if loss is ForMaskedLMLoss else "causal"
+        return "seq2seq" if getattr(config, "is_encoder_decoder", False) else unshifted
     return None
 
 
@@ -234,20 +235,22 @@ def refuse_unsupported(
     _refuse_unsupported_cache(args, model)
     _refuse_unsupported_packing(args, sample_loss, model)
     _refuse_unsupported_sharding(args, augmenter, model)
+
+
+def refuse_unsupported_launch(
+    args: DAIRConfig, kwargs: Mapping[str, Any], train_dataset: Any, augmenter: Any = None
+) -> None:
+    """Refuse, before processes and loaders are set up, settings that would part pairs or repeat rows.
+
+    Raises:
+        ValueError: For the first such setting.
+    """
     for name in ("fsdp", "deepspeed"):
         if augmenter is not None and (value := getattr(args, name, None)):
             raise ValueError(
                 f"augmenter and {name}={value!r} cannot hold together: partners are made with the whole model on each "
                 "rank; use DDP, or make the partners beforehand"
             )
-
-
-def refuse_unsupported_launch(args: DAIRConfig, kwargs: Mapping[str, Any], train_dataset: Any) -> None:
-    """Refuse, before processes and loaders are set up, settings that would part pairs or repeat rows.
-
-    Raises:
-        ValueError: For the first such setting.
-    """
     if args.n_gpu > 1:
         raise ValueError(
             f"{args.n_gpu} GPUs are visible to one process, which would enter torch.nn.DataParallel and split pairs "

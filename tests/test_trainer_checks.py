@@ -72,6 +72,7 @@ MODELS: dict[str, tuple[Any, str | None]] = {
     "BART": (lambda: tiny.model("bart"), "seq2seq"),
     "Marian": (lambda: on_meta(MarianMTModel, MarianConfig(vocab_size=9, pad_token_id=0, d_model=16)), "seq2seq"),
     "Florence-2": (lambda: vision_language.florence2()[0], "seq2seq"),
+    "T5Gemma 2": (lambda: vision_language.t5gemma2()[0], "seq2seq"),
     "two BERTs": (
         lambda: EncoderDecoderModel(
             encoder=bert(BertForMaskedLM).bert, decoder=bert(BertLMHeadModel, is_decoder=True, add_cross_attention=True)
