@@ -79,7 +79,7 @@ class EntityAugmenter:
     mentioned_only: bool = True
     covariant_only: bool = False
     # Part of the fingerprint of a cached map: raise it when the same settings come to give other names.
-    revision: int = field(default=1, init=False)
+    revision: int = field(default=2, init=False)
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:

@@ -163,7 +163,8 @@ def rename(
 
     Every draw depends on (method, seed, epoch, dialogue, entity) and on nothing else; only where it would collide with
     a spelling of an entity of the dialogue, with another new name or with a reserved word it is drawn again. The
-    entities are served in the order of their names, so the order in which a reader lists them does not matter.
+    entities are served in the order of their names, so the order in which a reader lists them does not matter. A
+    shuffled name keeps no word of the old one, unless every order drawn does.
 
     Args:
         names: The row's `names`: dicts with `slot`, `name` and `forms`; entries of equal name are one entity.
@@ -208,14 +209,25 @@ def _draw(method: str, name: str, candidates: Sequence[str], taken: set[str], ge
         first = _below(len(candidates), generator)
         ring = (candidates[(first + step) % len(candidates)] for step in range(len(candidates)))
         return next((candidate for candidate in ring if normalise(candidate) not in taken), None)
+    second_best = None
     for _ in range(_DRAWS):
         if method == "gibberish":
             new = gibberish(generator)
         else:
             new = scramble(name, generator) if method == "scramble" else anagram(name, generator)
-        if normalise(new) not in taken:
+        if normalise(new) in taken:
+            continue
+        # "rice oshue" would still tell that it was the rice house.
+        if not _changeable(name).intersection(normalise(new).split()):
             return new
-    return None
+        second_best = second_best or new
+    return second_best
+
+
+@lru_cache(maxsize=20_000)
+def _changeable(name: str) -> frozenset[str]:
+    """The words of a name that have another order of letters."""
+    return frozenset(word for word in normalise(name).split() if len({*filter(str.isalpha, word)}) > 1)
 
 
 def _generator(method: str, seed: int, epoch: int, dialogue_id: str, key: str) -> random.Random:

@@ -149,10 +149,9 @@ def _read_spans(
             report.skip("span without its five fields", where)
             continue
         slot = _SPAN_SLOTS.get((str(act).partition("-")[0], name))
-        if slot is None:
-            continue
         if not (isinstance(first, int) and isinstance(last, int) and 0 <= first <= last < len(places)):
-            report.skip("span outside the text", f"{where}: {first}:{last}")
+            if slot is not None:
+                report.skip("span outside the text", f"{where}: {first}:{last}")
             continue
         value = detokenise(str(value).split())[0].lower()
         if not _DONTCARE.fullmatch(value):

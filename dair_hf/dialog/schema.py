@@ -101,13 +101,14 @@ def _read_spans(
 ) -> Iterator[Span]:
     for entry in frame.get("slots", ()):
         slot = full_slot(service, str(entry.get("slot", "")))
-        if slot not in name_like or "start" not in entry:
+        if "start" not in entry:
             continue  # MultiWOZ 2.2 marks a value carried over from another slot by "copy_from", without a place
         start, end = entry["start"], entry.get("exclusive_end")
         if not (isinstance(start, int) and isinstance(end, int) and 0 <= start < end <= len(text)):
-            report.skip("span outside the text", f"{where}: {start}:{end}")
+            if slot in name_like:
+                report.skip("span outside the text", f"{where}: {start}:{end}")
             continue
-        yield Span(slot, str(entry.get("value", text[start:end])), index, start, end)
+        yield Span(slot if slot in name_like else None, str(entry.get("value", text[start:end])), index, start, end)
 
 
 def add_dialogue(
@@ -180,3 +181,6 @@ def add_names(linker: NameLinker, states: Mapping[int, Mapping[str, list[str]]],
                         # "not(x)" is how some 2.1 states say that x is not wanted.
                         if value != DONTCARE and not value.startswith("not("):
                             linker.add(slot, value)
+    pairs = ((slot, value) for state in states.values() for slot, values in state.items() for value in values)
+    for other in dict.fromkeys(value for slot, value in pairs if slot not in name_like):
+        linker.add_other(other)

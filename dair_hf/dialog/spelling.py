@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from dair_hf.dialog.common_words import ORDINARY_WORDS, TOWN_WORDS
 from dair_hf.dialog.text import similarity, word_keys, words
 
 Keys = tuple[str, ...]
@@ -24,8 +25,25 @@ COMMON_WORDS = _keys(
     "lodge luck museum night nightclub north not of on one park place pool price restaurant school south east west "
     "station street swimming swimmingpool taxi the theatre to town train airport two university visit with yes no"
 )
-STREET_WORDS = _keys("street road place lane avenue way close square hill parade rd terrace drive")
+# A name made of such words alone says what is looked for ("preferably a college"), not which one.
+TYPE_WORDS = _keys(
+    "a an any boat church cinema club college colleges concert concerthall entertainment gallery guest guesthouse hall "
+    "hotel hotspot house museum night nightclub park pool restaurant sports swimming swimmingpool the theatre"
+)
+SUBJECT_WORDS = _keys("archaeology archeology architecture art arts history music science technology")
+STREET_WORDS = _keys(
+    "street road place lane avenue way close square hill parade rd terrace drive ring common court causeway"
+)
 MORE_WORDS = _keys("and or on for in with to is called")
+# What one may call another's house by ("the cafe jello museum" is the cafe jello gallery), but not hall for college.
+KIND_WORDS = _keys(
+    "and b bar bed bistro breakfast cafe cinema club gallery guest hotel house inn lodge museum nightclub restaurant "
+    "the theatre"
+)
+# A part of a name that ends so is still a name after "the": "the fun house" of "funky fun house".
+NAME_HEADS = _keys("church college gallery garden hall house inn lodge museum park pool school theatre")
+_UNSPECIFIC_WORDS = ORDINARY_WORDS | STREET_WORDS | SUBJECT_WORDS
+FUNCTION_WORDS = _keys("a an and at by for from in is of on or the to with")
 _TAILS: dict[str, tuple[Keys, ...]] = {
     HOTEL: (("bed", "and", "breakfast"), ("b", "and", "b"), ("guest", "house"), ("hotel",), ("house",)),
     RESTAURANT: (("restaurant",),),
@@ -77,6 +95,46 @@ def core(keys: Keys, kind: str) -> Keys:
 def is_common(keys: Keys, kind: str) -> bool:
     """Whether a name consists of common words alone, so that it cannot be told from ordinary text."""
     return all(key in COMMON_WORDS and not (kind == PLACE and key == "cambridge") for key in keys)
+
+
+def identifies(key: str) -> bool:
+    """Whether one word of a name is rare enough to stand for it.
+
+    Example:
+        >>> identifies("lovell"), identifies("lodge")
+        (True, False)
+    """
+    return len(key) > 2 and not key.isdigit() and key not in _UNSPECIFIC_WORDS
+
+
+def is_type(keys: Keys) -> bool:
+    """Whether a name slot names no entity but what kind of entity is meant, or the town.
+
+    Example:
+        >>> is_type(("college",)), is_type(("cambridge", "college")), is_type(("cambridge", "arts", "theatre"))
+        (True, True, False)
+    """
+    return all(key in TYPE_WORDS or key in TOWN_WORDS for key in keys) or (len(keys) == 1 and keys[0] in SUBJECT_WORDS)
+
+
+def is_part(keys: Keys, longer: Keys, kind: str) -> bool:
+    """Whether a name is another way to say a longer one, provided that no third name contains it as well.
+
+    All words that identify it are words of the longer one, and what else it says is in there too or only says what
+    kind of house it is.
+
+    Example:
+        >>> is_part(("cafe", "jello", "museum"), ("cafe", "jello", "gallery"), ATTRACTION)
+        True
+        >>> is_part(("clare", "hall"), ("clare", "college"), ATTRACTION)
+        False
+    """
+    rare = [key for key in keys if identifies(key)]
+    if rare:
+        return all(key in longer or (key in KIND_WORDS and not identifies(key)) for key in keys)
+    if kind == PLACE or is_type(keys):
+        return False
+    return any(longer[head : head + len(keys)] == keys for head in range(len(longer) - len(keys) + 1))
 
 
 @lru_cache(maxsize=200_000)

@@ -317,6 +317,15 @@ def test_a_new_name_that_stands_in_the_row_already_takes_the_partner():
     assert swap.augment_row(row) == (None, None)
 
 
+@pytest.mark.parametrize("method", ["scramble", "anagram"])
+@pytest.mark.parametrize("name", ["rice house", "the man on the moon", "yu garden"])
+def test_a_shuffled_name_keeps_no_word(method, name):
+    row = make_row([f"is {name} free"], {}, [("hotel-name", name, [name])], [(0, name, name)])
+    for seed in range(40):
+        (new,) = EntityAugmenter(method, seed=seed).renaming(row).values()
+        assert not {*new.split()} & {*name.split()}
+
+
 def test_a_scramble_never_lands_on_a_category():
     for seed in range(300):  # "seat" is an anagram of "east"; a draw hits it once in 24
         assert views(EntityAugmenter(seed=seed), one_name("seat"))[1]["hotel-name"][0] not in ("east", "seat")

@@ -111,6 +111,96 @@ def test_a_span_over_two_names_gives_each() -> None:
     assert surfaces(texts, *names, spans=spans) == [("Curry Prince", "curry prince"), ("Rajmahal", "rajmahal")]
 
 
+GALLERY = ("attraction-name", "orla fenwick gallery")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "part"),
+    [
+        (GALLERY, "Orla Fenwick sounds great", "Orla Fenwick"),
+        (GALLERY, "what area is the fenwick in?", "fenwick"),
+        (GALLERY, "the address of Fenwik please", "Fenwik"),
+        (GALLERY, "near orlla fenwick", "orlla fenwick"),
+        (("restaurant-name", "vespa pizza kitchen and bar"), "book vespa pizza kitchen please", "vespa pizza kitchen"),
+        (("hotel-name", "express by green inn cambridge"), "at the Express by Green Inn", "Express by Green Inn"),
+        (("attraction-name", "cambridge and county folk museum"), "a taxi to County Folk Museum", "County Folk Museum"),
+        (("attraction-name", "jolly fun house"), "from the fun house to the station", "fun house"),
+        (("restaurant-name", "ask"), "Is it called Ask restaurant?", "Ask restaurant"),
+    ],
+)  # fmt: skip
+def test_a_part_of_a_name_is_found_beside_the_whole(name: tuple[str, str], text: str, part: str) -> None:
+    assert surfaces([f"{name[1]} is free", text], name)[-1] == (part, name[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (("attraction-name", "funky fun house"), "it's a really fun house, so funky and fun"),
+        (("restaurant-name", "pizza hut cherry hinton"), "I like pizza, and I am in Cherry Hinton"),
+        (("restaurant-name", "pizza hut cherry hinton"), "at 3 colville road, Cherry Hinton"),
+        (("attraction-name", "ruskin gallery"), "it is in Ruskin Road"),
+        (("attraction-name", "museum of classical archaeology"), "interested in archaeology or art?"),
+        (("restaurant-name", "the golden wok"), "a golden opportunity"),
+        (("attraction-name", "trinity college"), "a college, any college"),
+    ],
+)
+def test_a_part_that_does_not_identify_the_name_is_none(name: tuple[str, str], text: str) -> None:
+    assert surfaces([name[1], text], name) == [(name[1], name[1])]
+
+
+def test_a_part_of_two_names_is_none_of_them() -> None:
+    names = [("hotel-name", "ambler marriott hotel"), ("hotel-name", "quay marriott hotel")]
+    assert surfaces(["the marriott"], *names) == []
+
+
+def test_a_part_of_a_name_is_not_looked_for_where_the_annotation_says_that_it_is_something_else() -> None:
+    texts = ["orla fenwick gallery", "the address is fenwick yard"]
+    assert len(surfaces(texts, GALLERY)) == 2
+    assert len(surfaces(texts, GALLERY, spans=[Span(None, "fenwick yard", 1, 15, 27)])) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "text", "annotated"),
+    [
+        (("restaurant-name", "kumari tandoori"), "four are called Tandoori", "Tandoori"),
+        (("attraction-name", "cafe dalloway gallery"), "the cafe dalloway museum", "cafe dalloway museum"),
+        (("attraction-name", "schools"), "the Old Schools are open", "Old Schools"),
+        (("hotel-name", "lang hong house restaurant"), "is lang hong house open", "lang hong house"),
+    ],
+)
+def test_one_entity_has_one_name(state: tuple[str, str], text: str, annotated: str) -> None:
+    slot = "restaurant-name" if "restaurant" in state[1] else state[0]
+    linker = NameLinker()
+    linker.add(*state)
+    start = text.index(annotated)
+    mentions, names = linker.link([text], [Span(slot, annotated.lower(), 0, start, start + len(annotated))])
+    assert len(names) == 1 and {state[1], annotated} <= set(names[0].forms)
+    assert [text[mention.start : mention.end] for mention in mentions] == [annotated]
+
+
+def test_a_destination_that_is_a_part_of_a_name_refers_to_it() -> None:
+    linker = NameLinker()
+    linker.add("restaurant-name", "zefiro city centre")
+    linker.add("taxi-destination", "zefiro")
+    linker.add("train-destination", "cambridge")
+    linker.add("hotel-name", "cambridge belfry")
+    _, names = linker.link(["zefiro city centre"], [])
+    assert [(entry.slot, set(entry.forms) >= {"zefiro"}) for entry in names] == [
+        ("restaurant-name", True), ("train-destination", False), ("hotel-name", False),
+    ]  # fmt: skip
+
+
+def test_words_that_say_what_is_looked_for_name_nothing() -> None:
+    linker = NameLinker()
+    for name in ("college", "cambridge", "university arms hotel"):
+        linker.add("attraction-name" if name != "university arms hotel" else "hotel-name", name)
+    texts = ["The University Arms, and preferably a college.", "I'm looking for cambridge."]
+    spans = [Span("attraction-name", "college", 0, 38, 45), Span("attraction-name", "cambridge", 1, 16, 25)]
+    mentions, names = linker.link(texts, spans)
+    assert [entry.name for entry in names] == ["university arms hotel"]
+    assert [mention.name for mention in mentions] == ["university arms hotel"]
+
+
 def test_entries_hold_every_form_and_the_name_slot() -> None:
     linker = NameLinker()
     linker.add("hotel-name", "warkworth house")
