@@ -12,6 +12,15 @@ from dair_hf.errors import DataError
 MULTIWOZ_DOMAINS = ("attraction", "hospital", "hotel", "police", "restaurant", "taxi", "train")
 NAME_SLOTS = ("attraction-name", "hotel-name", "restaurant-name")
 
+# The slots whose values a tracker of MultiWOZ is asked for, as MultiWOZ 2.2 spells them.
+MULTIWOZ_SLOTS = (
+    "attraction-area attraction-name attraction-type hospital-department hotel-area hotel-bookday hotel-bookpeople "
+    "hotel-bookstay hotel-internet hotel-name hotel-parking hotel-pricerange hotel-stars hotel-type restaurant-area "
+    "restaurant-bookday restaurant-bookpeople restaurant-booktime restaurant-food restaurant-name "
+    "restaurant-pricerange taxi-arriveby taxi-departure taxi-destination taxi-leaveat train-arriveby "
+    "train-bookpeople train-day train-departure train-destination train-leaveat"
+).split()
+
 # The slots that the schema of MultiWOZ 2.2 calls categorical.
 MULTIWOZ_CATEGORICAL_SLOTS = (
     "attraction-area attraction-type bus-day hotel-area hotel-bookday hotel-bookpeople hotel-bookstay hotel-internet "
@@ -42,7 +51,8 @@ class Convention:
     dontcare: str = _switch(
         "keep",
         ("keep", "drop_both", "drop_gold"),
-        "keep: dontcare is a value; drop_both: left out on both sides; drop_gold: a slot with it leaves the gold only",
+        "keep: dontcare is a value; drop_both: left out on both sides; drop_gold: a slot with it leaves the gold only; "
+        "other spellings of it are values",
     )
     none: str = _switch(
         "omit",
@@ -58,14 +68,16 @@ class Convention:
     )
     normalizer: str = _switch(
         "none",
-        ("none", "lower", "first_piece", "trade", "mwzeval", "checkdst", "strip_space"),
-        "what is done to values before: nothing; lower case and single spaces; that and cut at the first comma and "
-        "space; TRADE's typo table; mwzeval's canonical names, food, times; CheckDST's spellings; no space, lower case",
+        ("none", "lower", "parlai", "first_piece", "trade", "mwzeval", "checkdst", "strip_space"),
+        "what is done to values before: nothing; lower case and single spaces; single spaces, the gold lower-cased; "
+        "that and cut at the first comma and space; TRADE's typo table on the gold; mwzeval's slot names and canonical "
+        "names, food, times; CheckDST's spellings, cut at the first comma; no space, lower case, parted at '|'",
     )
     extra: str = _switch(
         "penalise",
-        ("penalise", "ignore"),
-        "penalise: a predicted slot outside the gold is an error; ignore: only slots of the gold count",
+        ("penalise", "penalise_known", "ignore"),
+        "penalise: a predicted slot outside the gold is an error; penalise_known: it is one unless the schema has no "
+        "such slot (see schema_slots), which is ignored; ignore: only slots of the gold count",
     )
     empty_answer: str = _switch(
         "score",
@@ -74,6 +86,9 @@ class Convention:
     )
     domains: tuple[str, ...] | None = _switch(None, None, "only slots of these domains count; None: all")
     slots: tuple[str, ...] | None = _switch(None, None, "only these slots count; None: all")
+    schema_slots: tuple[str, ...] | None = _switch(
+        None, None, "all slots of the schema, for penalise_known; None: those of MultiWOZ, for its domains"
+    )
     categorical_slots: tuple[str, ...] = _switch(
         tuple(MULTIWOZ_CATEGORICAL_SLOTS), None, "slots that token_sort compares exactly"
     )
@@ -86,7 +101,7 @@ _PARLAI = Convention(
     alternatives="all",
     dontcare="drop_both",
     none="literal",
-    normalizer="lower",
+    normalizer="parlai",
     empty_answer="skip",
     domains=MULTIWOZ_DOMAINS,
 )
@@ -103,8 +118,10 @@ PRESETS: Mapping[str, Convention] = MappingProxyType(
         "mwzeval": Convention(
             alternatives="first", dontcare="drop_gold", none="literal", match="partial95", normalizer="mwzeval"
         ),
-        "sgd_fuzzy": Convention(none="literal", match="token_sort"),
-        "convlab3": Convention(alternatives="overlap", none="literal", normalizer="strip_space", extra="ignore"),
+        "sgd_fuzzy": Convention(none="literal", match="token_sort", extra="penalise_known"),
+        "convlab3": Convention(
+            alternatives="overlap", none="literal", normalizer="strip_space", extra="penalise_known"
+        ),
         "checkdst": Convention(none="literal", normalizer="checkdst", domains=MULTIWOZ_DOMAINS),
     }
 )

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm.auto import tqdm
 
 from dair_hf.errors import DataError
 from dair_hf.evaluation import ratios_with_intervals
 from dair_hf.metrics.conventions import NAME_SLOTS, Convention, resolve_convention
 from dair_hf.metrics.items import Turn, pair_turns, read_items, read_state
-from dair_hf.metrics.matching import Comparison, compare_states
+from dair_hf.metrics.matching import Comparison, compare_states, compare_turns
 from dair_hf.metrics.normalizers import DONTCARE
+from dair_hf.metrics.slot_names import reference_names
 
 
 def joint_goal_correct(
@@ -34,7 +35,7 @@ def joint_goal_correct(
         (`empty_answer="skip"`) is compared like any other: a mask has no third value.
 
     Raises:
-        DataError: Unknown preset or switch, different lengths, or an item that is not a state.
+        DataError: Unknown preset, switch, domain or slot, different lengths, or an item that is not a state.
 
     Example:
         >>> joint_goal_correct([{"hotel-area": ["east"]}, {}], [{"hotel-area": ["east"]}, {"hotel-area": ["west"]}])
@@ -58,14 +59,15 @@ def joint_goal_scores(
         [N] float64.
 
     Raises:
-        DataError: Different lengths, or an item that is not a state.
+        DataError: Different lengths, an item that is not a state, or an unknown domain or slot in the convention.
     """
     found, gold = list(predictions), list(references)
     turns = pair_turns(
         [Turn(None, "original", None, read_state(state, f"predictions[{i}]"), "") for i, state in enumerate(found)],
         [Turn(None, "original", None, read_state(state, f"references[{i}]"), "") for i, state in enumerate(gold)],
     )
-    scores = [compare_states(prediction.state, reference.state, convention).score for prediction, reference in turns]
+    names = reference_names((reference.state for _, reference in turns), convention)
+    scores = [compare_states(p.state, r.state, convention, names).score for p, r in turns]
     return np.array(scores, dtype=np.float64)
 
 
@@ -140,22 +142,21 @@ def summarize_turns(
         whose gold names an attraction, hotel or restaurant, these slots only) with the same; `slot_precision`,
         `slot_recall`, `slot_f1`; `by_domain`: domain -> the same three for turns whose gold holds that domain, its
         slots only; the counts `turns`, `turns_skipped`, `empty_predictions`, `empty_references`,
-        `references_with_dontcare`; `preset` and `switches`. An undefined ratio is NaN.
+        `references_with_dontcare`; `unknown_slots`: predicted slot that no reference holds -> turns, also said in a
+        warning; `preset` and `switches`. An undefined ratio is NaN.
 
     Raises:
-        DataError: There is no turn.
+        DataError: There is no turn; `domains` or `slots` hold an unknown name, or leave nothing to compare.
     """
     if not turns:
         raise DataError("no turns to score: predictions and references are empty; check the inputs")
-    kept: list[tuple[Turn, Comparison]] = []
-    skipped = empty = 0
-    for prediction, reference in tqdm(turns, desc="turns", delay=2.0, leave=False, disable=not progress):
-        comparison = compare_states(prediction.state, reference.state, convention)
-        empty += not comparison.answered
-        if convention.empty_answer == "skip" and not comparison.answered:
-            skipped += 1
-            continue
-        kept.append((reference, comparison))
+    compared = compare_turns(turns, convention, progress=progress)
+    keeps_all = convention.empty_answer != "skip"
+    kept = [
+        (reference, comparison)
+        for (_, reference), comparison in zip(turns, compared, strict=True)
+        if keeps_all or comparison.answered
+    ]
     comparisons = [comparison for _, comparison in kept]
     clusters = _clusters([reference for reference, _ in kept])
     ones = np.ones(len(kept))
@@ -175,13 +176,14 @@ def summarize_turns(
         | {
             "by_domain": _by_domain(comparisons),
             "turns": len(turns),
-            "turns_skipped": skipped,
-            "empty_predictions": empty,
+            "turns_skipped": len(turns) - len(kept),
+            "empty_predictions": sum(not comparison.answered for comparison in compared),
             "empty_references": sum(not any(reference.state.values()) for _, reference in turns),
             "references_with_dontcare": sum(
-                any(value in DONTCARE for values in reference.state.values() for value in values)
+                any(value == DONTCARE for values in reference.state.values() for value in values)
                 for _, reference in turns
             ),
+            "unknown_slots": dict(Counter(slot for c in compared for slot in c.unknown).most_common()),
             "preset": name,
             "switches": dataclasses.asdict(convention),
         }

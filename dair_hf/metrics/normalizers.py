@@ -1,6 +1,6 @@
-"""What the conventions do to a value before they compare it: spellings folded, tables of known variants applied.
+"""Normalization of slot names and values before they are compared: spellings folded, tables of known variants applied.
 
-The tables hold facts: which spelling each published implementation maps to which. They are used for both sides.
+The tables hold facts: which spelling each published implementation maps to which, and on which side it does so.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-DONTCARE = frozenset(
-    {"dontcare", "dont care", "don't care", "do n't care", "do not care", "does not care", "doesn't care"}
-)
+DONTCARE = "dontcare"  # other spellings of it are values like any other, in every published implementation
 
-# TRADE's table of annotation slips in MultiWOZ, whatever the slot; its "do not care" is our "dontcare".
+_TRADE_DOMAINS = ("attraction", "hotel", "restaurant", "taxi", "train")  # those that TRADE tracks and repairs
+
+# TRADE's table of annotation slips in MultiWOZ, whatever the slot.
 _TRADE_ANY_SLOT = {
     variant: value
     for value, variants in {
@@ -37,11 +37,12 @@ _TRADE_ANY_SLOT = {
         "moderate": ("mode", "moderate -ly", "mo"),
         "friday": ("next friday",),
         "monday": ("monda",),
-        "yes": ("free parking", "free internet", "y"),
+        "free": ("free parking",),
+        "yes": ("free internet", "y"),
         "no": ("n", "does not"),
         "4": ("4 star", "4 stars"),
         "3": ("3 .",),
-        "dontcare": ("any", *sorted(DONTCARE - {"dontcare"})),
+        "dontcare": ("any", "does not care"),
         "none": ("cb30aq", "0 star rarting", "not men", "not", "not mentioned", "not mendtioned", "fun", "art"),
     }.items()
     for variant in variants
@@ -55,7 +56,6 @@ _TRADE_BY_SLOT = {
             "a cheap -er hotel",
         ),
         ("hotel-type", "hotel"): ("hotel with free parking and free wifi", "4", "3 star hotel"),
-        ("hotel-stars", "3"): ("3 star hotel",),
         ("hotel-internet", "none"): ("4",),
         ("hotel-pricerange", "none"): ("2",),
         ("attraction-type", "none"): ("gastropub", "la raza", "galleria", "gallery", "science", "m"),
@@ -151,11 +151,17 @@ _MWZEVAL_TIMES = {
     "eight thirty": "08:30",
 }
 
+_MWZEVAL_SLOTS = {"arriveby": "arrive", "leaveat": "leave"}
+
 _CHECKDST = {"centre": "center"} | {f"{stars}-star": str(stars) for stars in range(6)}
 
 
 def _unchanged(slot: str, value: str) -> str:
     return value
+
+
+def _single_spaces(slot: str, value: str) -> str:
+    return " ".join(value.split())
 
 
 def _lower(slot: str, value: str) -> str:
@@ -164,7 +170,11 @@ def _lower(slot: str, value: str) -> str:
 
 def _first_piece(slot: str, value: str) -> str:
     # The released code joins and splits beliefs at ", ": of a value that holds it, only the first piece is left.
-    return _lower(slot, value.split(", ")[0])
+    return _single_spaces(slot, value.split(", ")[0])
+
+
+def _first_piece_of_gold(slot: str, value: str) -> str:
+    return _first_piece(slot, value.lower())
 
 
 def _strip_space(slot: str, value: str) -> str:
@@ -172,11 +182,13 @@ def _strip_space(slot: str, value: str) -> str:
 
 
 def _checkdst(slot: str, value: str) -> str:
-    value = _lower(slot, value)
+    value = _single_spaces(slot, value.split(",")[0])  # beliefs are joined and split at ","
     return _CHECKDST.get(value, value)
 
 
 def _trade(slot: str, value: str) -> str:
+    if slot.partition("-")[0] not in _TRADE_DOMAINS:
+        return value
     value = _TRADE_ANY_SLOT.get(value, value)
     if (slot, value) in _TRADE_BY_SLOT:
         return _TRADE_BY_SLOT[slot, value]
@@ -187,7 +199,7 @@ def _trade(slot: str, value: str) -> str:
 
 
 def _mwzeval(slot: str, value: str) -> str:
-    kind = slot.rpartition("-")[2].lower().replace(" ", "")
+    kind = slot.partition("-")[2]
     if kind in ("name", "destination", "departure"):
         name = value.strip().lower().replace(" & ", " and ").replace("&", " and ").replace(" '", "'")
         return _MWZEVAL_NAMES.get(name, name)
@@ -209,16 +221,21 @@ def _mwzeval_time(time: str) -> str:
     for start, canonical in (("one o'clock p.m", "13:00"), ("ten o'clock a.m", "10:00")):
         if time.startswith(start):
             return canonical
-    for prefix in ("by", "after", "afer"):
-        time = time.removeprefix(prefix).strip()
+    if time.startswith("by"):
+        time = time[3:]
+    for prefix in ("after", "afer"):
+        if time.startswith(prefix):
+            time = time.removeprefix(prefix).strip()
     for suffix in ("am", "a.m."):
-        time = time.removesuffix(suffix).strip()
-    for suffix in ("pm", "p.m."):
         if time.endswith(suffix):
             time = time.removesuffix(suffix).strip()
-            hour, colon, minutes = time.partition(":")
-            if hour.isdecimal():  # 12 pm becomes 24:00 there too; both sides alike
-                return f"{int(hour) + 12}:{minutes if colon else '00'}"
+    if time.endswith(("pm", "p.m.")):
+        for suffix in ("pm", "p.m."):
+            if time.endswith(suffix):
+                time = time.removesuffix(suffix).strip()
+        hour, *minutes = time.split(":")
+        if hour.strip().isdecimal() and len(minutes) < 2:  # 12 pm becomes 24:00 there too; both sides alike
+            return f"{int(hour) + 12}:{minutes[0] if minutes else '00'}"
     if not time:
         return "00:00"
     if time[-1] in ".,?":
@@ -230,33 +247,59 @@ def _mwzeval_time(time: str) -> str:
     return f"0{time}" if len(time) == 4 and time[1] == ":" else time
 
 
-_NORMALIZERS: Mapping[str, Callable[[str, str], str]] = MappingProxyType(
+# (of a predicted value, of a gold value)
+_NORMALIZERS: Mapping[str, tuple[Callable[[str, str], str], Callable[[str, str], str]]] = MappingProxyType(
     {
-        "none": _unchanged,
-        "lower": _lower,
-        "first_piece": _first_piece,
-        "trade": _trade,
-        "mwzeval": _mwzeval,
-        "checkdst": _checkdst,
-        "strip_space": _strip_space,
+        "none": (_unchanged, _unchanged),
+        "lower": (_lower, _lower),
+        "parlai": (_single_spaces, _lower),
+        "first_piece": (_first_piece, _first_piece_of_gold),
+        "trade": (_unchanged, _trade),
+        "mwzeval": (_mwzeval, _mwzeval),
+        "checkdst": (_checkdst, _checkdst),
+        "strip_space": (_strip_space, _strip_space),
     }
 )
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def normalize(normalizer: str, slot: str, value: str) -> str:
+def normalize(normalizer: str, slot: str, value: str, is_gold: bool = True) -> str:
     """Normalize one value of one slot.
 
     Args:
         normalizer: A value of the switch `normalizer`.
         slot: Such as "hotel-name"; tables depend on it.
         value: The value as it stands in the state.
+        is_gold: Whether the state is a gold state; some implementations treat the two sides differently.
 
     Returns:
         The value to compare.
 
     Example:
-        >>> normalize("trade", "hotel-area", "center"), normalize("mwzeval", "train-leaveat", "9:15 pm")
-        ('centre', '21:15')
+        >>> normalize("trade", "hotel-area", "center"), normalize("trade", "hotel-area", "center", False)
+        ('centre', 'center')
     """
-    return _NORMALIZERS[normalizer](slot, value)
+    of_predicted, of_gold = _NORMALIZERS[normalizer]
+    return of_gold(slot, value) if is_gold else of_predicted(slot, value)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def normalize_slot(normalizer: str, slot: str) -> str:
+    """Normalize a slot name; all but mwzeval compare names as they are.
+
+    Args:
+        normalizer: A value of the switch `normalizer`.
+        slot: Such as "hotel-price range"; the domain before the first hyphen stays as it is.
+
+    Returns:
+        The name to compare.
+
+    Example:
+        >>> normalize_slot("mwzeval", "taxi-arriveBy"), normalize_slot("mwzeval", "hotel-price range")
+        ('taxi-arrive', 'hotel-pricerange')
+    """
+    if normalizer != "mwzeval":
+        return slot
+    domain, hyphen, name = slot.partition("-")
+    name = name.lower().replace(" ", "")
+    return domain + hyphen + _MWZEVAL_SLOTS.get(name, name)

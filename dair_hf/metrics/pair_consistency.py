@@ -10,7 +10,7 @@ from dair_hf.errors import DataError
 from dair_hf.evaluation import as_correct, correctness_metrics, mcnemar
 from dair_hf.metrics.conventions import consistency_convention, resolve_convention
 from dair_hf.metrics.items import Turn, read_id
-from dair_hf.metrics.matching import compare_states
+from dair_hf.metrics.matching import compare_turns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,19 +35,19 @@ def judge_pairs(turns: Sequence[tuple[Turn, Turn]], preset: str = "any_of", **sw
         One entry for each original, in the order of the references.
 
     Raises:
-        DataError: Items without ids, an augmented row without its original, or no row at all.
+        DataError: Items without ids, an augmented row without its original, or no row at all; `domains` or `slots` hold
+            an unknown name, or leave nothing to compare.
     """
     convention = consistency_convention(resolve_convention(preset, **switches)[1])
     judged: dict[str, dict[str, bool]] = {"original": {}, "augmented": {}}
     dialogues: dict[str, str | None] = {}
-    for prediction, reference in turns:
+    for (_, reference), comparison in zip(turns, compare_turns(turns, convention), strict=True):
         if reference.row_id is None:
             raise DataError(
                 f"{reference.where or 'references'}: consistency pairs the two views of a row by its id; "
                 "give every item a row_id and a variant"
             )
-        score = compare_states(prediction.state, reference.state, convention).score
-        judged[reference.variant][reference.row_id] = score >= 1.0
+        judged[reference.variant][reference.row_id] = comparison.score >= 1.0
         dialogues.setdefault(reference.row_id, reference.dialogue)
     orphans = [row_id for row_id in judged["augmented"] if row_id not in judged["original"]]
     if orphans:
