@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,11 +17,12 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.pytorch_utils import Conv1D
-from transformers.utils import logging
+from transformers.utils import is_torchvision_available, logging
 
 from dair_hf.errors import DataError
 from dair_hf.metrics.vqa_answers import normalize_answer
 from dair_hf.modeling import ModelConfig
+from dair_hf.vqa.images_only import images_only_processor, takes_videos
 from dair_hf.vqa.patches import take_padded_patches
 
 logger = logging.get_logger(__name__)
@@ -33,6 +34,9 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "eps
 def load_processor(config: ModelConfig) -> Any:
     """The processor of a model: its image processor and its tokenizer, with a padding token.
 
+    A model that also takes videos (Qwen2-VL, Qwen2.5-VL, InternVL, LLaVA-OneVision, SmolVLM) has a part for them, which
+    needs torchvision. Where that is not installed the part is left out: `images_only.images_only_processor`.
+
     Args:
         config: Names the model.
 
@@ -40,9 +44,10 @@ def load_processor(config: ModelConfig) -> Any:
         The processor; where its tokenizer has no padding token, the end token pads.
 
     Raises:
-        DataError: No model is named, nothing is found by that name, or what is found handles only text or only images.
+        DataError: No model is named, nothing is found by that name, what is found handles only text or only images, or
+            a package that it needs is not installed.
     """
-    processor = _stored(AutoProcessor, config)
+    processor = _stored(_load_processor, config)
     if not (hasattr(processor, "tokenizer") and hasattr(processor, "image_processor")):
         raise DataError(
             f"model_name_or_path={config.model_name_or_path!r} has a {type(processor).__name__}, which does not take "
@@ -51,6 +56,15 @@ def load_processor(config: ModelConfig) -> Any:
     if processor.tokenizer.pad_token is None:
         processor.tokenizer.pad_token = processor.tokenizer.eos_token
     return processor
+
+
+def _load_processor(name: str, trust_remote_code: bool) -> Any:
+    try:
+        return AutoProcessor.from_pretrained(name, trust_remote_code=trust_remote_code)
+    except ImportError:
+        if is_torchvision_available() or not takes_videos(name, trust_remote_code):
+            raise
+    return images_only_processor(name, trust_remote_code)
 
 
 def load_classifier(config: ModelConfig, answers: Sequence[str], seed: int = 0) -> Any:
@@ -75,7 +89,7 @@ def load_classifier(config: ModelConfig, answers: Sequence[str], seed: int = 0) 
         twice = next(answer for place, answer in enumerate(answers) if answer in answers[:place])
         raise DataError(f"answer {twice!r} is listed twice; each answer has one id")
     torch.manual_seed(seed)
-    model = _stored(AutoModelForVisualQuestionAnswering, config, use_safetensors=True)
+    model = _stored(AutoModelForVisualQuestionAnswering.from_pretrained, config, use_safetensors=True)
     if model.can_generate():
         raise DataError(
             f"model_name_or_path={config.model_name_or_path!r}: {type(model).__name__} writes its answers and has no "
@@ -87,7 +101,7 @@ def load_classifier(config: ModelConfig, answers: Sequence[str], seed: int = 0) 
 
 
 def load_generator(config: ModelConfig, processor: Any, seed: int = 0) -> Any:
-    """A vision-language model that writes its answer: LLaVA, Idefics3, PaliGemma, Gemma 3, Qwen-VL, Florence-2, ...
+    """A vision-language model that writes its answer: LLaVA, Idefics3, PaliGemma, Gemma 3, Qwen-VL, InternVL, ...
 
     It writes the most probable token at each step, whatever sampling the checkpoint prefers: two views must not differ
     by chance. It stops at the tokenizer's end token, with which targets end, besides its own.
@@ -104,7 +118,7 @@ def load_generator(config: ModelConfig, processor: Any, seed: int = 0) -> Any:
         DataError: No model is named, none is found, or it is of another kind.
     """
     torch.manual_seed(seed)
-    model = _stored(AutoModelForImageTextToText, config, use_safetensors=True)
+    model = _stored(AutoModelForImageTextToText.from_pretrained, config, use_safetensors=True)
     if getattr(type(model), "generate", None) is not GenerationMixin.generate:
         raise DataError(
             f"model_name_or_path={config.model_name_or_path!r}: {type(model).__name__} does not write with the "
@@ -131,12 +145,12 @@ def _write_plainly(model: PreTrainedModel, tokenizer: Any) -> None:
     generation.pad_token_id = tokenizer.pad_token_id
 
 
-def _stored(auto_class: Any, config: ModelConfig, **options: Any) -> Any:
+def _stored(load: Callable[..., Any], config: ModelConfig, **options: Any) -> Any:
     name = config.model_name_or_path
     if name is None:
         raise DataError("model_name_or_path is not set; a model with a processor comes from the Hub or from a folder")
     try:
-        return auto_class.from_pretrained(name, trust_remote_code=config.trust_remote_code, **options)
+        return load(name, trust_remote_code=config.trust_remote_code, **options)
     except (OSError, ValueError, ImportError, StrictDataclassError) as error:
         raise DataError(f"model_name_or_path={name!r}: {' '.join(str(error).split())[:400]}") from error
 

@@ -114,8 +114,8 @@ class GeneratorCollator:
     no target; rows without the column `answers` give a batch without labels.
 
     Prompt and target are encoded apart and joined, so that at generation (`prompts`) the model reads exactly the tokens
-    it was trained with. A model of the Qwen-VL kind takes these batches after `patches.take_padded_patches`, as those
-    of `pretrained.load_generator` do.
+    it was trained with. Models of the Qwen-VL and InternVL kinds take these batches after
+    `patches.take_padded_patches`, as those of `pretrained.load_generator` do.
 
     Args:
         processor: The model's own: an image processor and a tokenizer.
@@ -240,7 +240,7 @@ class GeneratorCollator:
             **({"add_special_tokens": False} if written else {}),
         )
         batch.pop(LABELS, None)  # PaliGemma's processor has labels to offer, without any target
-        return one_row_an_image(batch)
+        return one_row_an_image(batch, getattr(self.processor, "image_token_id", None))
 
     def _targets(self, answers: list[Sequence[str]]) -> list[list[int]]:
         """Ids of the target of every row, the end token included; none where there is no answer."""

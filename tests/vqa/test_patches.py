@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from dair_hf.errors import DataError
 from dair_hf.vqa.patches import one_row_an_image, take_padded_patches
 from tests.fixtures import vision_language
 
@@ -57,7 +60,32 @@ def test_a_model_that_passes_pixels_by_name() -> None:
     assert found.tolist() == [[1.0], [2.0], [3.0]]
 
 
-def test_a_model_of_another_kind_is_left_alone() -> None:
-    model, _ = vision_language.made(vision_language.llava)
-    take_padded_patches(model)
-    assert not any(module._forward_pre_hooks for module in model.modules())
+def test_tiles_of_images_stand_in_rows() -> None:
+    model, processor = vision_language.made(vision_language.internvl)
+    tiles = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    tiles[2] = 0.0  # a tile of one colour is no padding
+    image = processor.image_token_id
+    ids = torch.tensor([[image] * 3 + [10], [image, 11, 12, 13]])
+    padded = one_row_an_image({"input_ids": ids, "pixel_values": tiles}, image)
+    assert padded["pixel_values"].shape == (2, 3, 3, 32, 32)
+    with torch.no_grad():
+        expected = model(input_ids=ids, pixel_values=tiles).logits
+        take_padded_patches(model)
+        assert torch.equal(model(**padded).logits, expected)
+        assert torch.equal(model(input_ids=ids, pixel_values=tiles).logits, expected)
+        assert not torch.equal(model(input_ids=ids, pixel_values=tiles.flip(0)).logits, expected)
+    with pytest.raises(DataError, match=r"5 tiles of 2 images with \[3, 3\] image tokens: not as many tokens a tile"):
+        one_row_an_image({"input_ids": torch.full((2, 3), image), "pixel_values": torch.rand(5, 3, 32, 32)}, image)
+
+
+@pytest.mark.parametrize("name", ["llava", "llava_onevision"])
+def test_a_model_of_another_kind_sees_no_difference(name: str) -> None:
+    model, processor = vision_language.made(vision_language.DECODERS[name])
+    pictures = [[Image.fromarray(np.full((40 + 8 * row, 60, 3), 90, dtype=np.uint8))] for row in range(2)]
+    texts = [f"user : {processor.image_token} how many ?"] * 2
+    batch = dict(processor(images=pictures, text=texts, padding=True, return_tensors="pt"))
+    assert one_row_an_image(batch, processor.image_token_id) is batch
+    with torch.no_grad():
+        expected = model(**batch).logits
+        take_padded_patches(model)
+        assert torch.equal(model(**batch).logits, expected)

@@ -11,11 +11,21 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
-from transformers import BlipConfig, BlipForConditionalGeneration, BlipForQuestionAnswering, GPT2Config
+from PIL import Image
+from transformers import (
+    AutoTokenizer,
+    BlipConfig,
+    BlipForConditionalGeneration,
+    BlipForQuestionAnswering,
+    GPT2Config,
+)
+from transformers.models.smolvlm import processing_smolvlm
+from transformers.utils import is_torchvision_available
 
 from dair_hf import DAIRTrainer
 from dair_hf.errors import DataError
 from dair_hf.modeling import ModelConfig
+from dair_hf.vqa import images_only
 from dair_hf.vqa.pretrained import load_classifier, load_generator, load_processor
 from dair_hf.vqa.processors import ClassifierCollator, GeneratorCollator
 from tests.fixtures import tiny
@@ -208,6 +218,56 @@ def test_the_end_token_pads_where_nothing_else_does(tmp_path: Path) -> None:
     assert load_processor(config(str(tmp_path))).tokenizer.pad_token == "</s>"
 
 
+# --- models that also take videos, as they are published --------------------------------------------------------------
+
+
+@pytest.mark.skipif(is_torchvision_available(), reason="their parts for videos load")
+@pytest.mark.parametrize("name", sorted(vl.PUBLISHED))
+def test_published_folders_load_without_torchvision(
+    folders: Callable[[str], str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processing_smolvlm, "num2words", str)
+    files = vl.PUBLISHED[name]
+    processor = load_processor(config(folders(name)))
+    settings = files["preprocessor_config.json"]
+    assert type(processor).__name__ == settings["processor_class"]
+    stored = files["chat_template.jinja"] if name == "internvl" else files["chat_template.json"]["chat_template"]
+    assert processor.chat_template == stored
+    assert list(processor.image_processor.image_mean) == settings["image_mean"]
+    assert processor.image_processor.resample == settings.get("resample", 3)
+    images, texts = [[picture] for picture in opened(tmp_path)], ["how many circles ?", "red ?"]
+    prompts = processor.apply_chat_template(
+        [[{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}] for text in texts]
+    )
+    inputs = {"images": images, "text": prompts, "padding": True, "return_tensors": "pt"}
+    expected = processor(**inputs)
+    # Stored with a model, and read again: the same, and what was published for videos is still there.
+    processor.save_pretrained(tmp_path / "stored")
+    again = load_processor(config(str(tmp_path / "stored")))
+    assert all(torch.equal(again(**inputs)[key], values) for key, values in expected.items())
+    assert again.video_processor.to_dict() == files.get("video_preprocessor_config.json", settings)
+    with pytest.raises(ImportError, match="videos need torchvision"):
+        processor.video_processor([np.zeros((2, 32, 32, 3))])
+
+
+def opened(folder: Path) -> list[Image.Image]:
+    return [Image.open(path).convert("RGB") for path in vl.pictures(folder, 2)]
+
+
+@pytest.mark.skipif(is_torchvision_available(), reason="nothing is missing")
+def test_a_missing_package_is_named(
+    folders: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = config(folders("smolvlm"))
+    monkeypatch.setattr(processing_smolvlm, "num2words", None)
+    with pytest.raises(DataError, match="Package `num2words` is required .* Install it with `pip install num2words`"):
+        load_processor(where)
+    # A part that neither is an image processor or a tokenizer nor for videos: what is missing is said as it is.
+    monkeypatch.setattr(images_only, "LOADERS", {"tokenizer": AutoTokenizer})
+    with pytest.raises(DataError, match="requires the Torchvision library but it was not found"):
+        load_processor(config(folders("qwen2_vl")))
+
+
 # --- a step on pairs ------------------------------------------------------------------------------------------------
 
 
@@ -247,16 +307,17 @@ def objective(model: Any, collator: Any, data: Any, dair_lambda: float, shift: i
     return total / len(rows)
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-@pytest.mark.parametrize("name", ["vilt", "llava", "idefics3", "qwen2_vl", "florence2", "t5gemma2"])
+KINDS = ["vilt", "llava", "idefics3", "qwen2_vl", "florence2", "t5gemma2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"), [*((name, rank) for name in KINDS for rank in (0, 2)), ("internvl", 2), ("llava_onevision", 0)]
+)
 def test_a_step_on_pairs_and_their_evaluation(
     name: str, rank: int, folders: Callable[[str], str], tmp_path: Path
 ) -> None:
     where = config(folders(name), lora_rank=rank)
-    if name == "qwen2_vl":  # its processor cannot be stored without its part for videos
-        _, processor = vl.made(vl.qwen2_vl)
-    else:
-        processor = load_processor(where)
+    processor = load_processor(where)
     data = vl.pairs(tmp_path)
     if name == "vilt":
         model = load_classifier(where, ["one", "two", "red", "blue"])
