@@ -75,8 +75,8 @@ class Entity:
     def absorb(self, other: Entity) -> None:
         """Take over the spellings of another entity that turned out to be this one."""
         self.keys |= other.keys
-        self.state_spellings += other.state_spellings
-        self.text_spellings += other.text_spellings
+        self.state_spellings.update(other.state_spellings)
+        self.text_spellings.update(other.text_spellings)
 
     @property
     def name(self) -> str:
@@ -397,7 +397,9 @@ class NameLinker:
             start = next(other for other in tokens[turn].starts if other >= start)
         if text[start:end].lower().endswith(("'s", "’s")) and not name.endswith("s"):
             end -= 2
-        entity.text_spellings[text[start:end]] += 1
+        surface = text[start:end]
+        # A part of the name ("lovell") is one of its forms, but does not make a name of it, however often it is said.
+        entity.text_spellings[surface] += name_keys(surface) in entity.keys
         return Mention(entity.slot, name, turn, start, end)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 CLITICS = frozenset({"'s", "'m", "'d", "'re", "'ll", "'ve", "n't", "'t"})
 _CLOSING = re.compile(r"[.,!?;:)]+")
-_WORD = re.compile(r"[^\W_]+(?:['’`][^\W_]+)*|&")
+_LETTERS = r"[^\W_](?:[^\W_]|[\u0300-\u036f])*"
+_WORD = re.compile(rf"{_LETTERS}(?:['’`]{_LETTERS})*|&")
 _APOSTROPHES = str.maketrans("", "", "'’`")
 _SAME_WORD = {"&": ("and",), "st": ("saint",), "center": ("centre",), "guesthouse": ("guest", "house")}
 _SAME_WORD |= {"guesthouses": ("guest", "house"), "bnb": ("b", "and", "b"), "theater": ("theatre",)}
@@ -79,12 +81,14 @@ def _joins(previous: str, token: str) -> bool:
 
 @lru_cache(maxsize=100_000)
 def word_keys(word: str) -> tuple[str, ...]:
-    """What a word is compared by: lower-case, no apostrophes, no final "s", spelling variants made one.
+    """What a word is compared by: lower-case, no apostrophes, no accents, no final "s", spelling variants made one.
 
     Example:
-        >>> word_keys("John's"), word_keys("guesthouse")
-        (('john',), ('guest', 'house'))
+        >>> word_keys("John's"), word_keys("guesthouse"), word_keys("Café")
+        (('john',), ('guest', 'house'), ('cafe',))
     """
+    if not word.isascii():
+        word = "".join(part for part in unicodedata.normalize("NFKD", word) if not unicodedata.combining(part))
     plain = word.lower().translate(_APOSTROPHES)
     keys = _SAME_WORD.get(plain, (plain,))
     return tuple(key[:-1] if len(key) > 3 and key.endswith("s") else key for key in keys)

@@ -178,6 +178,18 @@ def test_one_entity_has_one_name(state: tuple[str, str], text: str, annotated: s
     assert [text[mention.start : mention.end] for mention in mentions] == [annotated]
 
 
+@pytest.mark.parametrize("said", ["musee du quai", "MUSÉE DU QUAI", "Muse\u0301e du Quai", "the Musée"])
+def test_accents_do_not_matter(said: str) -> None:
+    assert surfaces([said], ("attraction-name", "Musée du Quai")) == [(said.removeprefix("the "), "musée du quai")]
+
+
+def test_a_part_does_not_make_the_name() -> None:
+    linker = NameLinker()
+    texts = ["there is Orla Fenwick Gallery", *["the Fenwick"] * 3]
+    _, names = linker.link(texts, [Span("attraction-name", "orla fenwick gallery", 0, 9, 29)])
+    assert names[0].name == "orla fenwick gallery" and "Fenwick" in names[0].forms
+
+
 def test_a_destination_that_is_a_part_of_a_name_refers_to_it() -> None:
     linker = NameLinker()
     linker.add("restaurant-name", "zefiro city centre")

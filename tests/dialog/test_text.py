@@ -35,7 +35,7 @@ def test_detokenise_keeps_every_token_at_its_place(tokens: list[str]) -> None:
 
 
 def test_words_compare_spellings() -> None:
-    assert words("St. John's Guesthouse & Café!").keys == ["saint", "john", "guest", "house", "and", "café"]
+    assert words("St. John's Guesthouse & Café!").keys == ["saint", "john", "guest", "house", "and", "cafe"]
     text = "the St John's college"
     found = words(text)
     assert [text[a:b] for a, b in zip(found.starts, found.ends, strict=True)] == ["the", "St", "John's", "college"]
