@@ -4,7 +4,8 @@ Run (downloads MNIST, or takes --mnist FOLDER with its parquet or IDX files; thr
 
     accelerate launch recipes/colored_mnist.py --config recipes/configs/colored_mnist_adv.yaml
 
-Other configurations, each with its expected outcome and hours in its header: `colored_mnist_rnd.yaml`. Partial
+Other configurations, each with its expected outcome and hours in its header: `colored_mnist_rnd.yaml`, and
+`colored_mnist_irm.yaml` for invariant risk minimisation, which needs larger batches than the others. Partial
 augmentation and the released code's way of drawing the colours are options of the same recipe:
 `--partner_fraction 0.3`, `--color_draws dependent --fresh_colors false`. `--search_lambdas 10 100 1000` chooses lambda
 on validation digits first and tests the chosen one.
