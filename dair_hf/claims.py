@@ -242,8 +242,8 @@ def _claim(group: Mapping[str, Any], own: Any, path: Path) -> Claim:
         figure = claim.figure
     except DataError as error:
         raise DataError(f"{place}: paper: {error}") from error
-    if figure is not None and figure.std is not None and claim.paper_runs is None:
-        raise DataError(f"{place}: a standard deviation without `paper_runs`; say how many runs it is of")
+    if figure is not None and figure.std is not None and (claim.paper_runs or 0) < 2:
+        raise DataError(f"{place}: a standard deviation needs `paper_runs`, the number of runs it is of, at least 2")
     return claim
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from dair_hf.claims import Claim, Figure, Record, Section, Source, metric_of, read_claims, read_records, select
 from dair_hf.errors import DataError
+from dair_hf.evaluation import welch_half_width
 from dair_hf.files import write_text
 from dair_hf.ledger_plots import draw_plots
 
@@ -21,16 +22,18 @@ RULES = """\
 Generated from `claims.yaml` and the JSON of each run by `make results`; do not edit.
 
 How a figure is judged, with d = ours - paper, s and n our standard deviation and number of seeds, s' and n' those of
-the paper: *inside two standard errors* where |d| <= 2 sqrt(s^2 / n + s'^2 / n'). A figure printed without s' counts as
-exact, and any figure as known to half a unit of its last digit. With one seed, s' stands in for s; where that is not
-printed either, there is no interval: the row compares with the printed digits alone. One seed is always said. A row
-with a tolerance of its own says so. Outside, a row says *better* or *worse*, or *differs* where neither side is better.
-In brackets: d and the bound it is held against.
+the paper: *inside the interval* where |d| <= t sqrt(s^2 / n + s'^2 / n'), the 95 % interval of Welch's t-test. A figure
+printed without s' counts as exact, and any figure as known to half a unit of its last digit. With one seed s' stands in
+for s: |d| <= t s' sqrt(1 + 1 / n'), the 95 % interval of one more run of the paper's; where s' is not printed either,
+the row is *undecided* unless it gives the printed digits. One seed is always said. A row with a tolerance of its own
+says so. Outside, a row says *better* or *worse*, or *differs* where neither side is better. In brackets: d and its
+bound.
 
-A sentence instead of a figure is a relation between two of our own values, d their difference: it *holds* where d has
-the right sign and is beyond two standard errors, is *undecided* inside them, and else *does not hold*. "About" holds
-inside two standard errors or the row's tolerance, "not above" unless d is beyond two standard errors. Standard
-deviations are over seeds, with n - 1."""
+A sentence instead of a figure is a relation between two of our own values. Their difference d has the 95 % t interval
+d - b to d + b, with b as above; "above" is any d > 0, "below" any d < 0, "about" any |d| up to the row's tolerance,
+"not above" any d up to it. The relation *holds* where the whole interval says so, *does not hold* where none of it
+does, and is *undecided* in between, as it is with one seed on either side: one run has no interval. Standard deviations
+are over seeds, with n - 1."""
 
 # What the summary counts, in its order.
 KINDS = ("inside", "better", "worse", "differs", "holds", "undecided", "does not hold", "undefined", "not run")
@@ -44,7 +47,7 @@ class Sample(NamedTuple):
 
     Attributes:
         mean: Their mean.
-        std: Their standard deviation with n - 1; 0 for one value.
+        std: Their standard deviation with n - 1; 0 for one value, which has none.
         seeds: How many.
     """
 
@@ -92,21 +95,27 @@ def judge_figure(ours: Sample, paper: Figure, paper_runs: int | None, better: st
 
     Example:
         >>> judge_figure(Sample(72.9, 0.2, 5), Figure(72.58, 0.11, 2), 10, "higher", 0.0)
-        ('better', 'better (+0.320, bound 0.192)')
+        ('better', 'better (+0.320, bound 0.243)')
     """
     difference = ours.mean - paper.value
     one = ours.seeds == 1
-    printed = 0.0 if paper.std is None else paper.std
-    ours_error = printed if one else ours.std / math.sqrt(ours.seeds)
-    bound = 2 * math.hypot(ours_error, printed / math.sqrt(paper_runs or 1))
+    theirs = [] if paper.std is None else [(paper.std, paper_runs or 0)]
+    if not one:
+        bound = welch_half_width((ours.std, ours.seeds), *theirs)
+    elif theirs:
+        bound = welch_half_width(*theirs) * math.sqrt(1 + theirs[0][1])  # of one more run: t s' sqrt(1 + 1 / n')
+    else:
+        bound = 0.0
     interval = not one or paper.std is not None
     least = 0.5 * 10.0**-paper.decimals
-    inside = "inside two standard errors" if interval else "as printed"
+    inside = "inside the interval" if interval else "as printed"
     if tolerance > max(bound, least):
         bound, inside = tolerance, "inside the tolerance"
     bound = max(bound, least)
     if abs(difference) <= bound + SLACK:
         kind, words = "inside", inside
+    elif not interval:
+        kind = words = "undecided"
     elif better == "neither":
         kind = words = "differs"
     else:
@@ -122,25 +131,30 @@ def judge_relation(ours: Sample, other: Sample, relation: str, tolerance: float,
         ours: The one.
         other: The other.
         relation: "above", "below", "near" or "not_above".
-        tolerance: For "near": a difference up to this one counts as none.
+        tolerance: For "near" and "not_above": a difference up to this one counts as none.
         digits: Digits after the point.
 
     Returns:
         The kind of the verdict, and the verdict in words.
+
+    Example:
+        >>> judge_relation(Sample(0.9, 0.02, 3), Sample(0.8, 0.03, 3), "above", 0.0, 2)
+        ('holds', 'holds (+0.10, bound 0.06)')
     """
     difference = ours.mean - other.mean
-    bound = 2 * math.hypot(ours.std / math.sqrt(ours.seeds), other.std / math.sqrt(other.seeds))
-    one = min(ours.seeds, other.seeds) == 1
-    if relation == "not_above":
-        kind = "holds" if difference <= bound + SLACK else "does not hold"
-    elif relation == "near":
-        bound = max(bound, tolerance)
-        kind = "holds" if abs(difference) <= bound + SLACK else "does not hold"
-    else:
-        gain = difference if relation == "above" else -difference
-        certain = abs(gain) > bound + SLACK
-        kind = ("holds" if gain > 0 else "does not hold") if certain else "undecided" if bound > 0 else "does not hold"
-    return kind, f"{'one seed: ' if one else ''}{kind} ({difference:+.{digits}f}, bound {bound:.{digits}f})"
+    if min(ours.seeds, other.seeds) == 1:
+        return "undecided", f"one seed: undecided ({difference:+.{digits}f})"
+    bound = welch_half_width((ours.std, ours.seeds), (other.std, other.seeds))
+    low, high = difference - bound, difference + bound
+    margin = tolerance + SLACK
+    holds, refuted = {
+        "above": (low > SLACK, high <= SLACK),
+        "below": (high < -SLACK, low >= -SLACK),
+        "near": (-margin <= low and high <= margin, low > margin or high < -margin),
+        "not_above": (high <= margin, low > margin),
+    }[relation]
+    kind = "holds" if holds else "does not hold" if refuted else "undecided"
+    return kind, f"{kind} ({difference:+.{digits}f}, bound {bound:.{digits}f})"
 
 
 def verdict(claim: Claim, results: Path, records: Callable[[Path], list[Record]] = read_records) -> Verdict:

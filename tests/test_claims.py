@@ -134,7 +134,8 @@ def test_faulty_claims_are_named(tmp_path: Path, changes: dict[str, Any], said: 
     ("changes", "said"),
     [
         ({"experiment": None}, "give either `experiment`"),
-        ({"paper_runs": None}, "claim adv.erm: a standard deviation without `paper_runs`"),
+        ({"paper_runs": None}, "claim adv.erm: a standard deviation needs `paper_runs`"),
+        ({"paper_runs": 1}, "a standard deviation needs `paper_runs`, the number of runs it is of, at least 2"),
         ({"relation": "above"}, "group adv: unknown key 'relation'"),
         ({"claims": {}}, "group adv: found dict, a list is needed"),
         ({"claims": ["a"]}, "group adv: claim: found str, a mapping is needed"),
