@@ -116,13 +116,15 @@ def write_comparison(
         title: Heading of the table and the plot.
         records: Records of runs.
         columns: What to show.
-        notes: Lines below the table, such as deviations.
+        notes: Lines below the table, such as deviations; the first says what "±" is, where a method has several runs.
 
     Returns:
         The Markdown table.
     """
     table = comparison_table(records, columns)
-    write_text(folder / "comparison.md", "\n".join([f"# {title}", "", table, "", *notes]).rstrip() + "\n")
+    several = len({record["method"] for record in records}) < len(records)
+    spread = ["Mean ± standard deviation over the runs."] if several else []
+    write_text(folder / "comparison.md", "\n".join([f"# {title}", "", table, "", *spread, *notes]).rstrip() + "\n")
     write_json(folder / "comparison.json", {"title": title, "notes": list(notes), "runs": list(records)})
     plot_comparison(folder / "comparison.png", title, records, columns)
     return table

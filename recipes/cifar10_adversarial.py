@@ -45,6 +45,7 @@ def columns_of(attacks: AttackConfig) -> list[Column]:
         Column("accuracy_fgsm", "FGSM"),
         Column("accuracy_pgd", f"PGD-{attacks.test_steps}"),
         Column("cm_pgd", f"CM, PGD-{attacks.test_steps}", ("cm_numerator_pgd", "cm_denominator")),
+        Column("both_correct_pgd", f"both right, PGD-{attacks.test_steps}"),
     ]
     return found + [Column("accuracy_autoattack", "AutoAttack")] * (attacks.autoattack_rows > 0)
 

@@ -41,6 +41,7 @@ COLUMNS = [
     Column("accuracy_c3", "accuracy, C3"),
     Column("cm_c1_c3", "CM, C1 and C3"),
     Column("cm_c1_augmentation", "CM, C1 and augmentation"),
+    Column("both_correct_c1_c3", "both right, C1 and C3"),
 ]
 
 
@@ -58,6 +59,7 @@ def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: ColoredCon
         **{f"cm_c1_{name}": metrics["cm"] for name, metrics in found.items()},
         **{f"cm_numerator_c1_{name}": metrics["cm_numerator"] for name, metrics in found.items()},
         "cm_denominator": found["c3"]["cm_denominator"],
+        **{f"both_correct_c1_{name}": metrics["both_correct"] for name, metrics in found.items()},
     }
 
 

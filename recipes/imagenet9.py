@@ -32,7 +32,11 @@ from dair_hf.vision.networks import NetworkConfig, make_network
 from dair_hf.vision.variants import CLASSES, VARIANTS, evaluate_variants
 
 CHANNELS = 3
-PAIRED = [Column("background_gap", "gap"), Column("cm", "CM", ("cm_numerator", "cm_denominator"))]
+PAIRED = [
+    Column("background_gap", "gap"),
+    Column("cm", "CM", ("cm_numerator", "cm_denominator")),
+    Column("both_correct", "both right"),
+]
 
 
 def train_and_evaluate(run: Run, data: Challenge, network: NetworkConfig) -> Result:
@@ -63,7 +67,10 @@ def main() -> None:
         [Column(f"accuracy_{name}", shown.heading) for name, shown in VARIANTS.items() if name in data.tests] + PAIRED,
         {"source": source, "data": data.config, "network": network, "split": public.evaluate_on},
         data.content,
-        [f"Accuracy on each variant, {public.evaluate_on}; gap: M-Same minus M-Rand; CM: M-Rand given Original."],
+        [
+            f"Accuracy on each variant, {public.evaluate_on}; gap: M-Same minus M-Rand; CM: M-Rand given Original, "
+            "both right: M-Rand and Original."
+        ],
     )
 
 

@@ -54,7 +54,13 @@ COLUMNS = [
     Column("original_joint_goal_accuracy", "JGA known"),
     Column("augmented_joint_goal_accuracy", "JGA unseen"),
     Column("cm", "CM", ("cm_numerator", "cm_denominator")),
+    Column("both_correct", "both right"),
+    Column("cm_all_rows", "CM, all turns", ("cm_all_rows_numerator", "cm_all_rows_denominator")),
 ]
+NOTE = (
+    "CM and both right are over the turns in which a name changes. JGA unseen and CM, all turns, are over all turns, "
+    "as in the paper: one in which none changes counts as two identical views."
+)
 
 
 def is_correct(predictions: list[str], references: list[list[dict]], preset: str) -> list[bool]:
@@ -166,7 +172,7 @@ def main() -> None:
         COLUMNS,
         {"data": data, "model": model},
         {"train": dialogs.train._fingerprint, "test": dialogs.test._fingerprint},
-        [f"Joint goal accuracy preset `{data.preset}`; {lambda_note(comparison, args)}."],
+        [f"Joint goal accuracy preset `{data.preset}`; {lambda_note(comparison, args)}.", NOTE],
     )
 
 

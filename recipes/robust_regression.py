@@ -35,7 +35,12 @@ from dair_hf.report import Column
 from dair_hf.search import LambdaSearch, SearchConfig, search_and_test
 from dair_hf.tensor_pairs import tensor_fingerprint
 
-COLUMNS = [Column("rmse", "test RMSE"), Column("rmse_as_trained", "RMSE, feature as in training"), Column("cm", "CM")]
+COLUMNS = [
+    Column("rmse", "test RMSE"),
+    Column("rmse_as_trained", "RMSE, feature as in training"),
+    Column("cm", "CM"),
+    Column("both_correct", "both right"),
+]
 
 
 def evaluate(

@@ -39,6 +39,7 @@ from dair_hf.vision.rotated import RotatedConfig, evaluation_pairs, train_pairs
 COLUMNS = [
     Column("original_accuracy", "accuracy"),
     Column("cm", "CM, 0 and 180 degrees", ("cm_numerator", "cm_denominator")),
+    Column("both_correct", "both right, 0 and 180 degrees"),
 ]
 
 

@@ -56,6 +56,7 @@ COLUMNS = [
     Column("vqa_accuracy", "accuracy"),
     Column("familiar_vqa_accuracy", "accuracy, as in training"),
     Column("cm", "CM", ("cm_numerator", "cm_denominator")),
+    Column("both_correct", "both right"),
     Column("flipped", "flipped"),
     Column("pos_to_neg", "pos->neg"),
     Column("neg_to_pos", "neg->pos"),

@@ -203,8 +203,8 @@ def test_ledger_line_by_line(results: Path) -> None:
     text = write_ledger(results)
     assert (results / "RESULTS.md").read_text() == text
     lines = text.split("## The runs behind it")[0].splitlines()
-    # ERM: 33 with std sqrt(2) over 2 seeds, standard error 1; the paper's 0.4 / sqrt(4) = 0.2; together sqrt(1.04), with
-    # 1.04^2 / (1 + 0.04^2 / 3) = 1.081 degrees of freedom, where t is 10.66.
+    # ERM: 33 with std sqrt(2) over 2 seeds, standard error 1; the paper's 0.4 / sqrt(4) = 0.2; together sqrt(1.04),
+    # with 1.04^2 / (1 + 0.04^2 / 3) = 1.081 degrees of freedom, where t is 10.66.
     assert lines[lines.index("## 4. Colored MNIST") :] == [
         "## 4. Colored MNIST",
         "",

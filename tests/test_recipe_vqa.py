@@ -43,8 +43,8 @@ FOLDER = ROOT / "recipes" / "configs"
 CONFIGS = [path for path in sorted(FOLDER.glob("*.yaml")) if f"recipes/{RECIPE.name} " in path.read_text()]
 SETTINGS = (VQAConfig, SceneConfig, NetworkConfig, ModelConfig, ComparisonConfig, DAIRConfig)
 METRICS = {
-    "vqa_accuracy", "familiar_vqa_accuracy", "cm", "cm_numerator", "cm_denominator", "flipped", "pos_to_neg",
-    "neg_to_pos", "neg_to_neg_flipped", "original_vqa_accuracy", "augmented_vqa_accuracy",
+    "vqa_accuracy", "familiar_vqa_accuracy", "cm", "cm_numerator", "cm_denominator", "both_correct", "flipped",
+    "pos_to_neg", "neg_to_pos", "neg_to_neg_flipped", "original_vqa_accuracy", "augmented_vqa_accuracy",
 }  # fmt: skip
 SIZES = json.dumps({"embedding_size": 8, "question_size": 8, "attention_size": 8, "hidden_size": 8, "dropout": 0.1})
 
@@ -148,7 +148,8 @@ def test_every_method_is_trained_and_listed(compared: dict[str, Path], kind: str
     assert methods_of(folder) == ["erm", "da", "kl", "dair"]
     lines = [line for line in (folder / "comparison.md").read_text().splitlines() if line.startswith("|")]
     assert [title.strip() for title in lines[0].split("|")[1:-1]] == [
-        "method", "runs", "accuracy", "accuracy, as in training", "CM", "flipped", "pos->neg", "neg->pos", "neg->neg",
+        "method", "runs", "accuracy", "accuracy, as in training", "CM", "both right", "flipped", "pos->neg", "neg->pos",
+        "neg->neg",
     ]  # fmt: skip
     assert len(lines) == 6
     text = (folder / "comparison.md").read_text()
@@ -198,6 +199,7 @@ def test_figures_follow_from_the_predictions(compared: dict[str, Path], kind: st
         "pairs": count,
         "cm_denominator": sum(before for (_, before), _ in pairs),
         "cm_numerator": sum(before and after for (_, before), (_, after) in pairs),
+        "both_correct": sum(before and after for (_, before), (_, after) in pairs) / count,
         "flipped": sum(one != other for (one, _), (other, _) in pairs) / count,
         "pos_to_neg": sum(before and not after for (_, before), (_, after) in pairs) / count,
         "neg_to_pos": sum(after and not before for (_, before), (_, after) in pairs) / count,

@@ -83,6 +83,7 @@ def test_colored_mnist_runs_every_method(mnist: Path, tmp_path: Path, capsys: py
         assert set(metrics) == {
             "accuracy_c1", "accuracy_c3", "accuracy_augmentation", "cm_c1_c3", "cm_c1_augmentation",
             "cm_numerator_c1_c3", "cm_numerator_c1_augmentation", "cm_denominator",
+            "both_correct_c1_c3", "both_correct_c1_augmentation",
         }  # fmt: skip
         assert all(0 <= metrics[name] <= 1 for name in ("accuracy_c1", "accuracy_c3"))
     assert "| dro | 1 |" in capsys.readouterr().out

@@ -49,7 +49,12 @@ def test_comparison_files(tmp_path: Path) -> None:
     table = write_comparison(tmp_path / "new" / "out", "The title", records, COLUMNS, ["First note.", "Second."])
     folder = tmp_path / "new" / "out"
     assert table == comparison_table(records, COLUMNS)
-    assert (folder / "comparison.md").read_text() == f"# The title\n\n{table}\n\nFirst note.\nSecond.\n"
+    assert (
+        folder / "comparison.md"
+    ).read_text() == f"# The title\n\n{table}\n\nMean ± standard deviation over the runs.\nFirst note.\nSecond.\n"
+    write_comparison(folder, "The title", records[1:], COLUMNS)
+    assert (folder / "comparison.md").read_text().endswith("|\n")  # one run a method: nothing varies
+    write_comparison(folder, "The title", records, COLUMNS, ["First note.", "Second."])
     stored = json.loads((folder / "comparison.json").read_text())
     assert stored == {"title": "The title", "notes": ["First note.", "Second."], "runs": records}
     assert sorted(path.name for path in folder.iterdir()) == ["comparison.json", "comparison.md", "comparison.png"]
