@@ -137,7 +137,7 @@ def plot_comparison(path: Path, title: str, records: Sequence[Mapping[str, Any]]
         path: Where the PNG goes.
         title: Heading.
         records: Records of runs.
-        columns: Shares between 0 and 1.
+        columns: Shares, or errors from 0 on.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -161,7 +161,8 @@ def plot_comparison(path: Path, title: str, records: Sequence[Mapping[str, Any]]
             if len(found) > 1:
                 axes.plot([place] * len(found), found, ".", color="black", markersize=3)
     axes.set_xticks(range(len(columns)), [column.title for column in columns])
-    axes.set_ylim(0, 1.12)
+    shown = [run["metrics"].get(column.key) for run in records for column in columns]
+    axes.set_ylim(0, 1.12 * max([1.0, *(value for value in shown if value is not None)]))
     axes.set_title(title, fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(ncols=entries, fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.1))

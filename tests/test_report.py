@@ -83,6 +83,22 @@ def test_plot_shows_what_is_in_the_records(tmp_path: Path, monkeypatch: pytest.M
     assert image.std() > 0.05
 
 
+def test_an_error_above_one_is_not_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    tops: list[float] = []
+    real = FigureCanvasAgg.print_png
+
+    def spy(self: FigureCanvasAgg, path: Any) -> None:
+        tops.append(self.figure.axes[0].get_ylim()[1])
+        real(self, path)
+
+    monkeypatch.setattr(FigureCanvasAgg, "print_png", spy)
+    for highest in (0.5, 4.0):
+        plot_comparison(tmp_path / "plot.png", "Title", [run("erm", jga=highest, cm=None)], COLUMNS)
+    assert tops == pytest.approx([1.12, 4.48])
+
+
 @dataclass
 class Settings:
     place: str = "here"
