@@ -208,7 +208,7 @@ def test_a_failing_experiment_does_not_stop_the_others(tmp_path: Path) -> None:
     assert {path.name for path in (folder / "results").iterdir() if path.is_dir()} == {"nested"}
     text = (folder / "results" / "RESULTS.md").read_text()
     assert "| first: erm, accuracy | 33.33 | - | not run yet: first (method = erm) |" in text
-    assert "| nested: erm, accuracy | 33.33 | 14.29, n = 1 | one seed: worse" in text
+    assert "| nested: erm, accuracy | 33.33 | 14.29, n = 1 | one seed: undecided" in text
 
 
 def test_options_that_cannot_be_used(tmp_path: Path) -> None:
