@@ -14,6 +14,7 @@ from dair_hf.sample_losses import IGNORE_INDEX
 AUGMENTED_PREFIX = "augmented_"
 ROW_ID = "row_id"
 LABELS = "labels"
+LABEL_COLUMNS = (LABELS, "label_ids", "label")  # collators of transformers make `labels` of each
 FILLER = "is_filler"  # marks a row that only keeps ranks even and counts nothing
 VIEW_MASK = "view_mask"
 

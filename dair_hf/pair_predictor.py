@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from accelerate import Accelerator
+from torch import Tensor
 
-from dair_hf.collator import LABELS, PairCollator
+from dair_hf.collator import PairCollator
 from dair_hf.config import DAIRConfig
 from dair_hf.pair_views import PairViews
 from dair_hf.prediction import predict_in_buckets, predict_in_stages
@@ -26,7 +28,9 @@ class PairPredictor:
         collator: The trainer's collator.
         accelerator: Knows device and ranks.
         processing_class: The tokenizer; None: ids stay ids.
-        generates: Whether predictions are generated; else they are logits.
+        generates: Whether predictions are generated; else they come from one forward.
+        reduce: What is made of a batch of outputs, as in `ViewPredictor`.
+        model_inputs: The model's inputs of a batch, as in `ViewPredictor`.
     """
 
     def __init__(
@@ -37,6 +41,8 @@ class PairPredictor:
         accelerator: Accelerator,
         processing_class: Any,
         generates: bool,
+        reduce: Callable[[Any, Tensor | None], Any] | None = None,
+        model_inputs: Callable[[Mapping[str, Tensor]], tuple[dict[str, Tensor], Tensor | None]] | None = None,
     ) -> None:
         self.model = model
         self.args = args
@@ -44,17 +50,20 @@ class PairPredictor:
         self.accelerator = accelerator
         self.processing_class = processing_class
         self.generates = generates
+        self.reduce = reduce
+        self.model_inputs = model_inputs
 
     def predict(self, views: PairViews, gen_kwargs: dict[str, Any]) -> list[Any]:
-        """The model's prediction for every view, in their order.
+        """The model's prediction for every view, in their order; originals that are equal are run once.
 
         Args:
             views: Views with the model's columns only.
             gen_kwargs: Arguments of `generate`.
 
         Returns:
-            Lists of ids, or arrays of logits.
+            Lists of ids, or what is kept of the logits.
         """
+        items, place = views.distinct()
         predictor = ViewPredictor(
             self.model,
             self.collator.base_collator,
@@ -63,27 +72,35 @@ class PairPredictor:
             self._pad_token_id(),
             self._generation(views, gen_kwargs) if self.generates else None,
             encoder_rows=self.args.eval_batch_size,
+            reduce=self.reduce,
+            model_inputs=self.model_inputs,
         )
+
+        def features(chosen: list[int]) -> Any:
+            return views.features(items[chosen].tolist())
+
         was_training = self.model.training
         self.model.eval()
         try:
             # Generation takes as many steps as the longest answer of its batch: rows that end together go together.
             kinds = [views.target_lengths(), views.lengths()] if self.generates else [views.lengths()]
             shared: dict[str, Any] = {
-                "lengths": np.stack(kinds, axis=1),
+                "lengths": np.stack(kinds, axis=1)[items],
                 "accelerator": self.accelerator,
                 "batch_size": self._rows_at_once(predictor, views),
                 "description": "Generating" if self.generates else "Predicting",
                 "show_progress": not self.args.disable_tqdm,
             }
             if predictor.takes_stages:
-                return predict_in_stages(
-                    advance=lambda items, begun, until: predictor.advance(views.features(items), begun, until),
+                found: list[Any] = predict_in_stages(
+                    advance=lambda chosen, begun, until: predictor.advance(features(chosen), begun, until),
                     limit=predictor.generation["max_new_tokens"],
                     resumed_tokens=self._resumed_tokens(predictor, views),
                     **shared,
                 )
-            return predict_in_buckets(run=lambda items: predictor(views.features(items)), **shared)
+            else:
+                found = predict_in_buckets(run=lambda chosen: predictor(features(chosen)), **shared)
+            return [found[number] for number in place]
         finally:
             self.model.train(was_training)
 
@@ -95,9 +112,9 @@ class PairPredictor:
         return self.processing_class.batch_decode(predictions, skip_special_tokens=True)
 
     def references(self, views: PairViews, column: str | None) -> list[Any]:
-        """The references of every view: of `column`, or the labels, decoded where they are sequences."""
-        found = views.column(column or LABELS)
-        if column is None and isinstance(found[0], list):
+        """The references of every view: of `column`, or the labels, decoded where answers are generated."""
+        found = views.column(column or views.label_column)
+        if column is None and self.generates and isinstance(found[0], list):
             found = self.decode([[token for token in labels if token != IGNORE_INDEX] for labels in found])
         return found
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
+import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from dair_hf.collator import AUGMENTED_PREFIX, LABELS, ROW_ID, split_views
+from dair_hf.collator import AUGMENTED_PREFIX, LABEL_COLUMNS, LABELS, ROW_ID, split_views
 from dair_hf.errors import DataError
 from dair_hf.evaluation import as_correct, correctness_metrics, ratios_with_intervals
 from dair_hf.files import atomic_path
@@ -98,6 +100,31 @@ class PairViews:
         selected.dataset = self.dataset.select_columns(columns)
         selected.has_partner, selected.rows, selected.variants = self.has_partner, self.rows, self.variants
         return selected
+
+    @property
+    def label_column(self) -> str:
+        """The column of the labels: one that collators of transformers take for them."""
+        return next((name for name in LABEL_COLUMNS if name in self.column_names), LABELS)
+
+    def distinct(self) -> tuple[np.ndarray, np.ndarray]:
+        """Views to run: of several originals that are equal in all columns but `row_id` only the first.
+
+        Returns:
+            `[K]`, numbers of views, and `[M]`, the place of each view's equal among them.
+
+        Example:
+            >>> data = datasets.Dataset.from_dict({"x": [1, 1], "augmented_x": [5, 6]})
+            >>> [numbers.tolist() for numbers in PairViews(data).distinct()]
+            [[0, 2, 3], [0, 0, 1, 2]]
+        """
+        first = np.arange(len(self))
+        if self.dataset.format["type"] != "custom":  # what a transform gives is not what is stored
+            names = [n for n in self.dataset.column_names if n != ROW_ID and not n.startswith(AUGMENTED_PREFIX)]
+            known: dict[bytes, int] = {}
+            for row, content in enumerate(_contents(self.dataset.select_columns(names))):
+                first[row] = known.setdefault(content, row)
+        items, place = np.unique(first, return_inverse=True)
+        return items, place
 
     def lengths(self) -> np.ndarray:
         """`[M]`, number of input tokens of each view; all 0 where the inputs are no token lists."""
@@ -241,6 +268,18 @@ def _partner_mask(dataset: datasets.Dataset) -> np.ndarray:
         return np.zeros(len(dataset), dtype=bool)
     table = dataset.select_columns([names[0]]).with_format("arrow")[:]
     return table[names[0]].is_valid().to_numpy()
+
+
+def _contents(dataset: datasets.Dataset) -> Iterator[bytes]:
+    """A hash of every row, as it is stored."""
+    if not dataset.column_names:
+        yield from (str(row).encode() for row in range(len(dataset)))
+        return
+    for table in dataset.with_format("arrow").iter(batch_size=1000):
+        for batch in table.combine_chunks().to_batches():
+            for row in range(batch.num_rows):
+                # Taken and not sliced: a slice keeps bits of its neighbours.
+                yield hashlib.blake2b(batch.take(pa.array([row])).serialize()).digest()
 
 
 def _plain(value: Any) -> Any:

@@ -41,6 +41,7 @@ from dair_hf.tensor_pairs import TensorPairs
 from dair_hf.tensor_views import TensorViews, views_of
 from dair_hf.term_sums import mean_terms, sum_terms
 from dair_hf.trainer_checks import (
+    CLASS_LOSSES,
     LANGUAGE_LOSSES,
     MODEL_LOSSES,
     base_model_of,
@@ -53,6 +54,7 @@ from dair_hf.trainer_checks import (
     refuse_unsupported_launch,
     resolve_sample_loss,
 )
+from dair_hf.view_predictor import chosen_class, output_of
 
 logger = logging.get_logger(__name__)
 
@@ -192,8 +194,7 @@ class DAIRTrainer(PairLoading):
 
     def _default_collator(self) -> Callable[..., Any]:
         """As `Trainer`'s, and labels that are tokens are padded as well."""
-        tokenizer, kind = self.processing_class, self.sample_loss_name
-        kind = kind if kind in MODEL_LOSSES else derived_sample_loss(self.model)
+        tokenizer, kind = self.processing_class, self._loss_kind()
         if not isinstance(tokenizer, (PreTrainedTokenizerBase, SequenceFeatureExtractor)):
             return default_data_collator
         if kind in LANGUAGE_LOSSES and isinstance(tokenizer, PreTrainedTokenizerBase):
@@ -393,17 +394,11 @@ class DAIRTrainer(PairLoading):
         return loss, predictions, None if labels is None else labels[:, 0]
 
     def _original_outputs(self, model: nn.Module, batch: Mapping[str, Any], ignore_keys: list[str] | None) -> Any:
-        """What `Trainer` takes for the predictions of a batch of originals: the model's outputs but for some."""
+        """Predictions of a batch of originals, as `Trainer` gathers them."""
         originals = {name: v[:, 0] for name, v in batch.items() if isinstance(v, Tensor) and name != VIEW_MASK}
         with torch.no_grad(), self.compute_loss_context_manager():
             outputs = model(**self.pair_loss.model_inputs(originals)[0])
-        if not isinstance(outputs, dict):
-            return getattr(outputs, "logits", outputs)
-        if ignore_keys is None:
-            config = getattr(self.model, "config", None)
-            ignore_keys = getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])
-        found = tuple(value for name, value in outputs.items() if name not in [*ignore_keys, "loss"])
-        return found[0] if len(found) == 1 else found
+        return output_of(outputs, getattr(self.model, "config", None), ignore_keys)
 
     def evaluation_loop(
         self,
@@ -451,9 +446,23 @@ class DAIRTrainer(PairLoading):
         return {"loss": self.pair_loss.objective(terms, counts).item(), **mean_terms(sums, self.args)}
 
     def _predictor(self) -> PairPredictor:
+        reduce = self.preprocess_logits_for_metrics
+        if reduce is None and self._loss_kind() in CLASS_LOSSES:
+            reduce = chosen_class
         return PairPredictor(
-            self.model, self.args, self.data_collator, self.accelerator, self.processing_class, self.generates
+            self.model,
+            self.args,
+            self.data_collator,
+            self.accelerator,
+            self.processing_class,
+            self.generates,
+            reduce,
+            self.pair_loss.model_inputs,
         )
+
+    def _loss_kind(self) -> str | None:
+        """Name of the sample loss; of a callable, that of the model's own loss."""
+        return self.sample_loss_name or derived_sample_loss(self.model)
 
     def _model_columns(self, views: PairViews) -> PairViews:
         if isinstance(views, TensorViews):
@@ -555,6 +564,11 @@ class DAIRTrainer(PairLoading):
             )
         views = views_of(self.eval_dataset if dataset is None else dataset)
         predictor = self._predictor()
+        if not self.generates and predictor.reduce is None and self._loss_kind() in LANGUAGE_LOSSES:
+            raise DataError(
+                "evaluate_pairs judges answers, but with predict_with_generate=False a language model gives none; "
+                "leave it unset, or pass preprocess_logits_for_metrics=(logits, labels) -> predictions to DAIRTrainer"
+            )
         expected = predictor.references(views, references or self.references)
         predictions = predictor.decode(predictor.predict(self._model_columns(views), gen_kwargs))
         correct = views.correctness(is_correct(predictions, expected))

@@ -37,6 +37,7 @@ from dair_hf.tensor_pairs import TensorPairs
 LANGUAGE_LOSSES = ("seq2seq", "causal")
 # Losses that models of transformers compute from `labels`; the others are a choice beside the model's own loss.
 MODEL_LOSSES = (*LANGUAGE_LOSSES, "token_classification", "classification", "multi_label", "squared")
+CLASS_LOSSES = ("classification", "token_classification", "soft_score")  # the largest logit is the answer
 PROBLEM_LOSSES = {
     "regression": "squared",
     "single_label_classification": "classification",

@@ -1,11 +1,10 @@
-"""What a model predicts for single views: answers written token by token, or the logits of one forward."""
+"""Predictions of a model for single views: answers written token by token, or what becomes of the logits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor
@@ -15,7 +14,7 @@ from transformers.distributed.fsdp import is_fsdp_managed_module
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.utils import ModelOutput
 
-from dair_hf.errors import DataError
+from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.sample_losses import IGNORE_INDEX
 
 Feature = dict[str, Any]
@@ -116,8 +115,64 @@ def strip_generated(
     return rows
 
 
+def output_of(outputs: Any, config: Any, ignore_keys: Sequence[str] | None = None) -> Any:
+    """What `Trainer` takes for the predictions in a model's outputs, and gives to `preprocess_logits_for_metrics`.
+
+    Args:
+        outputs: The model's outputs for a batch without labels.
+        config: The model's configuration; None: it has none.
+        ignore_keys: Outputs that are left out; None: those that the configuration names.
+
+    Returns:
+        The one output that is left, mostly the logits, or a tuple of several.
+
+    Example:
+        >>> output_of({"logits": 1, "past_key_values": 2}, None)
+        1
+    """
+    if not isinstance(outputs, dict):
+        return getattr(outputs, "logits", outputs)
+    if ignore_keys is None:
+        ignore_keys = getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])
+    found = tuple(value for name, value in outputs.items() if name not in [*ignore_keys, "loss"])
+    return found[0] if len(found) == 1 else found
+
+
+def chosen_class(outputs: Any, labels: Tensor | None = None) -> Tensor:
+    """The class with the largest logit, `[N, ..., C] -> [N, ...]`: all of a classifier's logits that is kept.
+
+    Args:
+        outputs: Logits, or a tuple of outputs that begins with them.
+        labels: Not looked at; `preprocess_logits_for_metrics` is given them.
+
+    Raises:
+        NonFiniteLossError: A logit is NaN.
+
+    Example:
+        >>> chosen_class(torch.tensor([[0.1, 0.7, 0.2]]))
+        tensor([1])
+    """
+    logits = outputs[0] if isinstance(outputs, tuple) else outputs
+    if logits.isnan().any():
+        raise NonFiniteLossError(
+            "a logit is NaN, so no class is the largest: the model diverged; train it with a lower learning rate or a "
+            "clipped gradient"
+        )
+    return logits.argmax(-1)
+
+
+def _by_view(values: Any) -> list[Any]:
+    """Predictions of a batch one by one: numbers, arrays, or tuples of them."""
+    if isinstance(values, (tuple, list)):
+        return list(zip(*(_by_view(part) for part in values), strict=True))
+    values = values.detach().cpu()
+    if values.is_floating_point():
+        values = values.float()
+    return values.tolist() if values.ndim == 1 else list(values.numpy())
+
+
 class ViewPredictor:
-    """What a model predicts for single views: generated ids for language models, logits otherwise.
+    """Predicts single views: generated ids for language models, logits or what they are reduced to otherwise.
 
     Args:
         model: The model, prepared for evaluation.
@@ -125,10 +180,13 @@ class ViewPredictor:
             its first target (`prompt_of`), padded on the left; a collator whose model is given more (images) says what,
             in a method `prompts(views)` that returns the inputs of `generate`, tokens likewise padded on the left.
         accelerator: Knows device and ranks.
-        generates: Whether to call `generate`; else the forward pass's logits are the prediction.
+        generates: Whether to call `generate`; else the outputs of a forward are the prediction.
         pad_token_id: Padding of prompts and outputs; needed to generate.
         generation: Arguments of `generate`.
         encoder_rows: Views that an encoder-decoder's encoder is given at once where it `encodes_apart`; None: all.
+        reduce: `(outputs, labels) -> predictions` of a batch, so that less than its logits is kept; None: the logits.
+        model_inputs: Batch -> the model's inputs and the labels (`PairLoss.model_inputs`), so that an encoder-decoder
+            which does not generate has decoder inputs; None: labels are left out.
 
     Example:
         >>> predictor = ViewPredictor(model, collator, accelerator, generates=True, pad_token_id=0)  # doctest: +SKIP
@@ -145,6 +203,8 @@ class ViewPredictor:
         pad_token_id: int | None = None,
         generation: Mapping[str, Any] | None = None,
         encoder_rows: int | None = None,
+        reduce: Callable[[Any, Tensor | None], Any] | None = None,
+        model_inputs: Callable[[Mapping[str, Tensor]], tuple[dict[str, Tensor], Tensor | None]] | None = None,
     ) -> None:
         if generates and pad_token_id is None:
             raise DataError(
@@ -158,11 +218,13 @@ class ViewPredictor:
         self.pad_token_id = pad_token_id
         self.generation = dict(generation or {})
         self.encoder_rows = encoder_rows
+        self.reduce = reduce
+        self.model_inputs = model_inputs or _without_labels
         # A classifier may be any module, without a configuration.
         self.is_encoder_decoder = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
     def __call__(self, features: list[Feature] | Mapping[str, Tensor]) -> list[Any]:
-        """One prediction a view: a list of ids, or an array of logits.
+        """One prediction a view: a list of ids, an array of logits, or what `reduce` made of them.
 
         Args:
             features: Views under the model's column names, one by one or as a batch already.
@@ -171,7 +233,7 @@ class ViewPredictor:
             As many predictions as views.
         """
         if not self.generates:
-            return self._logits(features)
+            return self._forward(features)
         inputs = self._generation_inputs(features)
         with torch.inference_mode():
             written = self.model.generate(**inputs, **self.generation)
@@ -337,15 +399,18 @@ class ViewPredictor:
             inputs = pad_left([prompt_of(feature) for feature in features], self.pad_token_id)
         return {name: values.to(self.accelerator.device) for name, values in inputs.items()}
 
-    def _logits(self, features: list[Feature] | Mapping[str, Tensor]) -> list[np.ndarray]:
-        batch = {
-            name: values.to(self.accelerator.device)
-            for name, values in self._collate(features).items()
-            if name != "labels"
-        }
+    def _forward(self, features: list[Feature] | Mapping[str, Tensor]) -> list[Any]:
+        batch = {name: values.to(self.accelerator.device) for name, values in self._collate(features).items()}
+        inputs, labels = self.model_inputs(batch)
         with torch.inference_mode():
-            logits = self.model(**batch).logits
-        return list(logits.float().cpu().numpy())
+            outputs = self.model(**inputs)
+            if self.reduce is None:
+                return _by_view(outputs.logits)
+            return _by_view(self.reduce(output_of(outputs, getattr(self.model, "config", None)), labels))
+
+
+def _without_labels(batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
+    return {name: values for name, values in batch.items() if name != "labels"}, batch.get("labels")
 
 
 class _After(StoppingCriteria):

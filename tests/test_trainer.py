@@ -181,10 +181,10 @@ def test_answers_of_a_classifier_are_written_in_the_place_of_its_logits(tmp_path
     data = tiny.classified_pairs(4, partner=lambda row: row != 1)
     args, model = tiny.config(tmp_path), tiny.NormedClassifier(tiny.NormedConfig())
     made = DAIRTrainer(model, args, eval_dataset=data, sample_loss="classification")
-    widths: set[int] = set()
+    kept: list[Any] = []
 
     def sides(predictions: list[Any]) -> list[str]:
-        widths.update(len(logits) for logits in predictions)
+        kept.extend(predictions)
         return ["left", "left", "right", "left", "left", "left", "right"]
 
     def judge(predictions: list[Any], references: list[Any]) -> list[bool]:
@@ -199,9 +199,45 @@ def test_answers_of_a_classifier_are_written_in_the_place_of_its_logits(tmp_path
     assert (found["original_half"], found["augmented_half"]) == (1.0 / 4, 0.5 / 4)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["prediction"] for line in lines] == sides([])
-    assert widths == {2}
     made.evaluate_pairs(is_correct=judge, n_bootstrap=0, predictions_file=path)
-    assert [len(json.loads(line)["prediction"]) for line in path.read_text().splitlines()] == [2] * 7
+    assert [json.loads(line)["prediction"] for line in path.read_text().splitlines()] == kept
+    with torch.no_grad():
+        views = [row["features"] for row in data] + [row["augmented_features"] for row in data if row["row_id"] != "C1"]
+        logits = model.eval()(torch.tensor(views)).logits
+    assert kept == logits.argmax(1).tolist()  # the class, not the logits
+    made.preprocess_logits_for_metrics = lambda logits, labels: (logits.max(1).values, labels)
+    found = made.evaluate_pairs(is_correct=lambda p, r: kept.extend(p) or [True] * 7, n_bootstrap=0)  # type: ignore[func-returns-value]
+    np.testing.assert_allclose([p[0] for p in kept[7:]], logits.max(1).values, rtol=1e-6)
+    assert [p[1] for p in kept[7:]] == [0, 1, 0, 1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("kind", ["classifier", "t5"])
+def test_an_original_with_several_edits_is_run_once(tmp_path: Path, kind: str) -> None:
+    single = tiny.classified_pairs(3) if kind == "classifier" else tiny.pairs(kind, 3, partner=lambda row: True)
+    edits = [0, 1, 0, 2, 0, 1]
+    data = datasets.Dataset.from_list([{**single[row], "row_id": f"{row}/{edit}"} for edit, row in enumerate(edits)])
+    model = tiny.NormedClassifier(tiny.NormedConfig()) if kind == "classifier" else tiny.model(kind)
+    settings = {"sample_loss": "classification", "data_collator": default_data_collator} if kind == "classifier" else {}
+    made = tiny.trainer(tmp_path, "t5", None, built=model, eval_dataset=data, **settings)
+    runs: list[int] = []
+    watched = model if kind == "classifier" else model.get_encoder()
+    watched.register_forward_pre_hook(
+        lambda module, args, kwargs: runs.append(len(next(iter(kwargs.values())))), with_kwargs=True
+    )
+    seen: dict[str, list[Any]] = {}
+
+    def judge(predictions: list[Any], references: list[Any]) -> list[bool]:
+        seen.update(predictions=predictions, references=references)
+        return [True] * len(predictions)
+
+    asked = {} if kind == "classifier" else {"max_new_tokens": 3}
+    found = made.evaluate_pairs(is_correct=judge, n_bootstrap=0, **asked)
+    assert sum(runs) == 3 + 6  # the three originals, and the partner of every row
+    assert (found["rows"], found["pairs"]) == (6, 6)
+    together = seen["predictions"]
+    made.evaluate_pairs(single, is_correct=judge, n_bootstrap=0, **asked)
+    alone = seen["predictions"]
+    assert together == [alone[row] for row in edits] + [alone[3 + row] for row in edits]
 
 
 def test_predict_generates_and_compute_metrics_sees_every_row(tmp_path: Path) -> None:
@@ -447,7 +483,7 @@ def test_separate_forwards_train_a_batch_norm_model_with_other_statistics(tmp_pa
         )
         made.train()
         runs[mode] = built.norm.running_var.clone()
-        found = made.evaluate_pairs(is_correct=lambda p, r: np.argmax(p, 1) == np.array(r), n_bootstrap=0)
+        found = made.evaluate_pairs(is_correct=same, n_bootstrap=0)
         assert found["pairs"] == 8
     # The views lie ten apart: run together the variance holds their distance, run apart it does not.
     assert (runs["joint"] > 3 * runs["separate"]).all()

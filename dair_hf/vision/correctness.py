@@ -16,7 +16,8 @@ def is_correct(predictions: Sequence[ArrayLike], references: Sequence[int]) -> N
     """`H(z) = [argmax_c f_c(x) = y]`; of a single logit `H(z) = [(f(x) > 0) = y]`.
 
     Args:
-        predictions: Logits of each row, `[C]` floats; C = 1 for a binary classifier.
+        predictions: Class of each row, as `evaluate_pairs` gives it, or its logits, `[C]` floats; C = 1 for a binary
+            classifier.
         references: Class of each row.
 
     Returns:
@@ -26,6 +27,8 @@ def is_correct(predictions: Sequence[ArrayLike], references: Sequence[int]) -> N
         DataError: Numbers of rows differ, rows have different numbers of logits, or a logit is NaN.
 
     Example:
+        >>> is_correct([1, 0], [1, 1])
+        array([ True, False])
         >>> is_correct([[0.1, 0.9], [0.8, 0.2]], [1, 1])
         array([ True, False])
         >>> is_correct([[2.0], [-3.0]], [1, 0])
@@ -37,10 +40,15 @@ def is_correct(predictions: Sequence[ArrayLike], references: Sequence[int]) -> N
         )
     if not len(predictions):
         return np.zeros(0, dtype=np.bool_)
-    rows = [np.asarray(row, dtype=np.float64) for row in predictions]
-    if len(shapes := sorted({row.shape for row in rows})) > 1 or len(shapes[0]) != 1 or not shapes[0][0]:
-        raise DataError(f"is_correct: predictions have shapes {shapes[:3]}; each must be the logits [C] of one row")
-    logits = np.stack(rows)
+    rows = [np.asarray(row) for row in predictions]
+    shapes = sorted({row.shape for row in rows})
+    if shapes == [()] and all(row.dtype.kind in "iu" for row in rows):
+        return np.asarray(np.stack(rows) == np.asarray(references))
+    if len(shapes) > 1 or len(shapes[0]) != 1 or not shapes[0][0]:
+        raise DataError(
+            f"is_correct: predictions have shapes {shapes[:3]}; each must be a class or the logits [C] of one row"
+        )
+    logits = np.stack(rows).astype(np.float64)
     if np.isnan(logits).any():
         raise DataError(f"is_correct: row {np.isnan(logits).any(axis=1).argmax()} has a logit that is NaN")
     chosen = logits[:, 0] > 0 if logits.shape[1] == 1 else logits.argmax(axis=1)

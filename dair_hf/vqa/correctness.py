@@ -42,16 +42,18 @@ class AnswerJudge:
     normalize: Normalize = "disputed"
 
     def texts(self, predictions: Sequence[Any]) -> list[str]:
-        """What was answered, as text: the spelling of the class with the largest logit, or the text that was written.
+        """What was answered, as text: the spelling of the class that was chosen, or the text that was written.
 
         Args:
-            predictions: Logits of each row, `[A]` floats; texts where there is no vocabulary.
+            predictions: Class of each row, as `evaluate_pairs` gives it, or its logits, `[A]` floats; texts where there
+                is no vocabulary.
 
         Returns:
             N answers.
 
         Raises:
-            DataError: A row has another number of logits than there are classes, or one that is NaN; or is no text.
+            DataError: A row has no such class, another number of logits than there are classes, or one that is NaN; or
+                is no text.
         """
         if self.vocabulary is not None:
             classes = [self._class(row, logits) for row, logits in enumerate(predictions)]
@@ -77,13 +79,16 @@ class AnswerJudge:
         """The official accuracy of every answer, `[N]` in [0, 1]; see `dair_hf.metrics.vqa_scores.vqa_scores`."""
         return vqa_scores(self.texts(predictions), references, normalize=self.normalize)
 
-    def _class(self, row: int, logits: ArrayLike) -> int:
+    def _class(self, row: int, prediction: ArrayLike) -> int:
         assert self.vocabulary is not None
-        values = np.asarray(logits)
+        values = np.asarray(prediction)
+        if values.shape == () and values.dtype.kind in "iu" and 0 <= values < len(self.vocabulary):
+            return int(values)
         if values.shape != (len(self.vocabulary),):
+            found = f"class {values.tolist()!r}" if values.shape == () else f"logits of shape {list(values.shape)}"
             raise DataError(
-                f"row {row}: logits of shape {list(values.shape)} for a vocabulary of {len(self.vocabulary)} answers; "
-                "use the vocabulary that the model was trained with"
+                f"row {row}: {found} for a vocabulary of {len(self.vocabulary)} answers; use the vocabulary that the "
+                "model was trained with"
             )
         number = int(values.argmax())  # of NaN, if there is one: it wins every comparison
         if np.isnan(values[number]):

@@ -31,6 +31,7 @@ def test_the_random_case_against_a_loop() -> None:
     logits, references = generator.normal(size=(200, 10)), generator.integers(0, 10, 200).tolist()
     expected = [max(range(10), key=lambda c, row=row: row[c]) == y for row, y in zip(logits, references, strict=True)]
     assert is_correct(list(logits), references).tolist() == expected
+    assert is_correct(logits.argmax(1).tolist(), references).tolist() == expected  # classes, as evaluate_pairs keeps
     assert 0 < sum(expected) < 200
 
 
@@ -49,7 +50,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(DataError, match="2 predictions, 1 references; give"):
         is_correct([[0.0], [1.0]], [1])
     for rows in ([[0.0], [1.0, 2.0]], [0.5, 0.5], [[[1.0]], [[1.0]]], [[], []]):
-        with pytest.raises(DataError, match=r"each must be the logits \[C\] of one row"):
+        with pytest.raises(DataError, match=r"each must be a class or the logits \[C\] of one row"):
             is_correct(rows, [0, 0])
     with pytest.raises(DataError, match="row 1 has a logit that is NaN"):
         is_correct([[0.0, 1.0], [0.0, float("nan")]], [1, 1])

@@ -28,6 +28,9 @@ def test_right_and_how_right() -> None:
     assert correct.tolist() == [True, True, True]
     assert accuracy == pytest.approx([1.0, 0.6, 1.0])
     assert JUDGE.is_correct(LOGITS[::-1], REFERENCES).tolist() == [False, True, False]
+    classes = [int(np.argmax(logits)) for logits in LOGITS]  # what evaluate_pairs keeps of them
+    assert JUDGE.texts(classes) == JUDGE.texts(LOGITS)
+    assert JUDGE.is_correct(classes, REFERENCES).tolist() == [True, True, True]
     assert JUDGE.accuracy(LOGITS[::-1], REFERENCES) == pytest.approx([0.0, 0.6, 0.0])
 
 
@@ -44,8 +47,9 @@ def test_texts_of_a_model_without_vocabulary() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(DataError, match=r"row 1: logits of shape \[2\] for a vocabulary of 3 answers"):
         JUDGE.answers([[0.0, 1.0, 2.0], [0.0, 1.0]])
-    with pytest.raises(DataError, match=r"row 0: logits of shape \[\]"):
-        JUDGE.is_correct(["2"], REFERENCES[:1])
+    for prediction in ("2", 3, -1, 1.0):
+        with pytest.raises(DataError, match=f"row 0: class {prediction!r} for a vocabulary of 3 answers"):
+            JUDGE.is_correct([prediction], REFERENCES[:1])
     for broken in ([0.0, float("nan"), 9.0], [float("nan")] * 3):
         with pytest.raises(DataError, match="row 1: a logit is NaN"):
             JUDGE.answers([[0.0, 1.0, 2.0], broken])
