@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import reprlib
 import statistics
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -49,7 +50,8 @@ def as_correct(
     for row, item in enumerate(items):
         value = item.item() if getattr(item, "shape", None) == () else item
         if not isinstance(value, (bool, int, float)) or value not in (0, 1):
-            raise DataError(f"{name}: {row_name(row)} holds {item!r}; correctness is True or False, or exactly 0 or 1")
+            shown = reprlib.repr(item)  # a row of logits would fill the screen
+            raise DataError(f"{name}: {row_name(row)} holds {shown}; correctness is True or False, or exactly 0 or 1")
         found[row] = value == 1
     return found
 
@@ -144,7 +146,7 @@ def correctness_metrics(
     if not partner.any():
         warnings.warn(
             f"none of {len(original)} rows has an augmented view, so cm, both_correct and the flips are NaN; if "
-            "they have partners, check the names of the partners' columns",
+            "there are augmented views, check the names of their columns",
             UndefinedMetricWarning,
             stacklevel=2,
         )

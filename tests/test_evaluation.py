@@ -190,6 +190,7 @@ def test_right_and_wrong_are_read_in_every_form(values: Any) -> None:
         ([1, 1 + 0j], "is_correct: row 1 holds (1+0j)"),
         (torch.tensor([1.0, 0.5]), "is_correct: row 1 holds 0.5"),
         ([[True], [False]], "is_correct: row 0 holds [True]"),
+        ([list(range(9))], "is_correct: row 0 holds [0, 1, 2, 3, 4, 5, ...]"),
         ([torch.tensor([1])], "is_correct: row 0 holds tensor([1])"),
         (np.array([[True], [False]]), "is_correct: found an array of shape (2, 1)"),
         (torch.ones(2, 2), "is_correct: found an array of shape (2, 2)"),

@@ -1,13 +1,17 @@
-"""The shipped claims and experiments: every printed figure once, and a recipe behind each that is run."""
+"""The shipped claims, experiments and records: every printed figure once; a recipe behind each; a README to match."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import statistics
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from scipy import stats
 
 from dair_hf.claims import Claim, Section, read_claims
 from dair_hf.experiments import read_experiments
@@ -120,3 +124,98 @@ def test_plots_say_how_they_are_drawn(tmp_path: Path) -> None:
 def test_the_shipped_ledger_is_that_of_the_shipped_records() -> None:
     """Whoever changes claims or records runs `make results`."""
     assert (RESULTS / "RESULTS.md").read_text(encoding="utf-8") == ledger(SECTIONS, RESULTS)
+
+
+def records_below(folder: str) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((RESULTS / folder).rglob("*_seed*.json"))]
+
+
+def test_stored_records_tell_pairs_from_all_rows() -> None:
+    """CM and flips are over the rows with a partner, `cm_all_rows` over all: the difference are rows that are right."""
+    checked = 0
+    for record in records_below("."):
+        metrics = record["metrics"]
+        assert "compared" not in metrics, record["name"]
+        if {"cm_numerator", "both_correct", "pairs"} <= metrics.keys() and metrics["pairs"]:
+            both, right, pairs = metrics["cm_numerator"], metrics["cm_denominator"], metrics["pairs"]
+            assert metrics["both_correct"] == pytest.approx(both / pairs)
+            assert metrics["cm"] == (pytest.approx(both / right) if right else None)
+            checked += 1
+        if "cm_all_rows" in metrics:
+            unpaired = metrics["cm_all_rows_numerator"] - metrics["cm_numerator"]
+            assert unpaired == metrics["cm_all_rows_denominator"] - metrics["cm_denominator"]
+            assert 0 <= unpaired <= metrics["rows"] - metrics["pairs"]
+            flips = [metrics[key] for key in ("both_correct", "pos_to_neg", "neg_to_pos", "neg_to_neg")]
+            assert flips == [None] * 4 if metrics["pairs"] == 0 else sum(flips) == pytest.approx(1)
+    assert checked > 200
+
+
+def readme_rows(heading: str) -> list[list[str]]:
+    """The cells of the table with this heading in the README."""
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    start = lines.index(heading) + 2
+    stop = next(index for index in range(start, len(lines)) if not lines[index].startswith("|"))
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[start:stop]]
+
+
+@pytest.mark.parametrize(
+    ("folder", "heading"),
+    [
+        ("demo", "| method | seeds | JGA known | JGA unseen | CM | both right | CM, all turns |"),
+        ("multiwoz21_small", "| method | JGA | JGA, SGD names | CM | both right | CM, all turns |"),
+    ],
+)
+def test_the_readme_shows_the_dialog_tables(folder: str, heading: str) -> None:
+    lines = (RESULTS / folder / "comparison.md").read_text(encoding="utf-8").splitlines()
+    stored = {row[0]: row[1:] for row in ([c.strip() for c in line.split("|")[1:-1]] for line in lines) if len(row) > 3}
+    methods = {"ERM": "erm", "DA-ERM": "da", "KL": "kl", "DAIR": "dair"}
+    for method, *cells in readme_rows(heading):
+        expected = stored[methods[method]][-len(cells) :]
+        assert [cell.split(" (")[0] for cell in cells] == [cell.split(" (")[0] for cell in expected], method
+
+
+# Row of the README -> experiment, metrics, scale.
+EXPERIMENT_ROWS: dict[str, tuple[str, list[str], float]] = {
+    "Colored MNIST, Adv.": ("colored_mnist_adv/methods", ["accuracy_c3"], 100),
+    "Colored MNIST, Rnd.": ("colored_mnist_rnd/methods", ["accuracy_c3"], 100),
+    "Rotated MNIST, weak": ("rotated_mnist_weak", ["original_accuracy"], 100),
+    "6 and 9": ("rotated_6_9", ["accuracy_theta_45"], 100),
+    "QSAR, L2, 20 %": ("robust_regression_l2/written_20", ["rmse"], 1),
+    "QSAR, Huber, 20 %": ("robust_regression_huber/written_20", ["rmse"], 1),
+    "QSAR, Huber, 40 %": ("robust_regression_huber/written_40", ["rmse"], 1),
+    "counting scenes, relevant": ("counting_scenes/cv", ["vqa_accuracy", "cm", "both_correct"], 1),
+    "counting scenes, irrelevant": ("counting_scenes/iv", ["vqa_accuracy", "cm", "both_correct"], 1),
+    "drawn backgrounds": ("backgrounds", ["accuracy_mixed_rand", "cm", "both_correct"], 1),
+    "MNIST under attack": ("mnist_adversarial", ["accuracy", "accuracy_pgd"], 100),
+}
+
+
+def test_the_readme_is_bold_where_the_runs_decide() -> None:
+    """Means are those of the records, and DAIR is bold where a t-test tells it from ERM and from DA-ERM, only there."""
+    rows = readme_rows("| experiment | seeds | ERM | DA-ERM | DAIR | DAIR, paper |")
+    assert len(rows) == len(EXPERIMENT_ROWS)
+    for label, _, *cells, _ in rows:
+        (found,) = (row for start, row in EXPERIMENT_ROWS.items() if label.startswith(start))
+        experiment, keys, scale = found
+        printed = {method: cell.split(" / ") for method, cell in zip(("erm", "da", "dair"), cells, strict=True)}
+        for index, key in enumerate(keys):
+            values = {}
+            for method in ("erm", "da", "dair"):
+                folder = "rotated_6_9_search/final" if (experiment, method) == ("rotated_6_9", "dair") else experiment
+                named = "dair_lambda1" if (experiment, method) == ("mnist_adversarial", "dair") else method
+                runs = [record for record in records_below(folder) if record["method"] == named]
+                if runs:
+                    values[method] = [scale * run["metrics"][key] for run in runs]
+                    shown = printed[method][index].strip("*")
+                    digits = len(shown.partition(".")[2])
+                    assert float(shown) == pytest.approx(statistics.fmean(values[method]), abs=0.501 * 10**-digits)
+            dair = values.pop("dair")
+            sign = -1 if key == "rmse" else 1
+            better = [
+                len(dair) > 1
+                and sign * (statistics.fmean(dair) - statistics.fmean(other)) > 0
+                and stats.ttest_ind(dair, other, equal_var=False).pvalue < 0.05
+                for other in values.values()
+            ]
+            assert ("**" in printed["dair"][index]) == all(better), (label, key)
+            assert "**" not in printed["erm"][index]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -196,6 +197,17 @@ def test_given_correctness_says_the_same_as_the_states(write: Write, tmp_path: P
     assert given.pop("preset") == "given correctness"
     assert judged.pop("preset") == "any_of"
     assert given == judged
+
+
+def test_rows_without_augmented_view_are_no_pairs(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    assert consistency_main(["--correct", write("c", correctness("1- 0- 1-"))]) == 0
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == [
+        "warning: none of 3 rows has an augmented view, so cm, both_correct and the flips are NaN; if there are "
+        "augmented views, check the names of their columns"
+    ]
+    assert re.search(r"^pairs +0$", printed.out, re.MULTILINE)
+    assert re.search(r"^cm_all_rows +100\.00 ?% .*2/2", printed.out, re.MULTILINE)
 
 
 def test_two_models_are_compared(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
