@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import Seq2SeqTrainer, TrainerCallback
 
-from dair_hf.collator import AUGMENTED_PREFIX, FILLER, ROW_ID, VIEW_MASK, collate_unless_ready
+from dair_hf.collator import AUGMENTED_PREFIX, FILLER, LABELS, ROW_ID, VIEW_MASK, collate_unless_ready
 from dair_hf.config import DAIRConfig
 from dair_hf.draws import generator_for
 from dair_hf.errors import DataError
@@ -21,6 +21,7 @@ from dair_hf.objective import Counts
 from dair_hf.pair_loss import PairLoss, view_mask
 from dair_hf.sample_losses import IGNORE_INDEX
 from dair_hf.sampling import EpochPairs, FilledStream, PairLengthSampler, TokenBatchSampler, view_counts, view_lengths
+from dair_hf.target_tokens import check_targets
 from dair_hf.tensor_pairs import TensorPairs
 
 # (model, batch [B, V, ...] on its device, generator) -> the batch with partners, V = 2 (`collator.add_partners`).
@@ -57,6 +58,7 @@ class PairLoading(Seq2SeqTrainer):
     augmenter: Augmenter | None = None
     keeps_order: bool = False
     pair_sampler: PairLengthSampler | TokenBatchSampler | None = None
+    _checked_targets = False
 
     @property
     def pair_loss(self) -> PairLoss:
@@ -134,6 +136,10 @@ class PairLoading(Seq2SeqTrainer):
         if not batches:
             return batches, None
         self._mask_repeated_rows(batches[-1])
+        if not self._checked_targets:
+            self._checked_targets = True
+            originals = {name: batches[0][name][:, 0] for name in ("input_ids", LABELS) if name in batches[0]}
+            check_targets(self.model, originals, refuse=True)
         if self.augmenter is not None and self.args.uses_partners:
             batches = [self._with_online_partners(batch, number) for number, batch in enumerate(batches)]
         local = torch.stack([torch.stack(self.pair_loss.count(batch)) for batch in batches]).sum(0)

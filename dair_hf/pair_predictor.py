@@ -14,6 +14,7 @@ from dair_hf.config import DAIRConfig
 from dair_hf.pair_views import PairViews
 from dair_hf.prediction import predict_in_buckets, predict_in_stages
 from dair_hf.sample_losses import IGNORE_INDEX
+from dair_hf.target_tokens import ROWS_CHECKED, check_targets
 from dair_hf.view_predictor import ViewPredictor
 
 WIDER, WIDEST = 8, 128  # rows that write at once for each that is encoded at once, and at most
@@ -76,9 +77,11 @@ class PairPredictor:
             model_inputs=self.model_inputs,
         )
 
-        def features(chosen: list[int]) -> Any:
+        def features(chosen: Any) -> Any:
             return views.features(items[chosen].tolist())
 
+        if self.generates:
+            check_targets(self.model, features(slice(ROWS_CHECKED)), predictor.generation)
         was_training = self.model.training
         self.model.eval()
         try:

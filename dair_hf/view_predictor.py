@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from transformers.utils import ModelOutput
 
 from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.sample_losses import IGNORE_INDEX
+from dair_hf.target_tokens import decoder_start, end_tokens, rows_of
 
 Feature = dict[str, Any]
 # Settings of `generate` under which the next token depends on the input and the tokens before it and on nothing else,
@@ -90,7 +91,7 @@ def pad_left(prompts: Sequence[Mapping[str, Any]], pad_token_id: int) -> dict[st
 
 
 def strip_generated(
-    tokens: Tensor, prompt_length: int, end_token_ids: Sequence[int], pad_token_id: int
+    tokens: Tensor, prompt_length: int, end_token_ids: Collection[int], pad_token_id: int
 ) -> list[list[int]]:
     """The generated ids of every row: after the prompt, up to and without the first end token, without padding.
 
@@ -345,7 +346,7 @@ class ViewPredictor:
         if begun[0]:
             tokens = torch.tensor(begun, device=self.accelerator.device)
             if self.is_encoder_decoder:
-                start = tokens.new_full((len(tokens), 1), self._decoder_start())
+                start = tokens.new_full((len(tokens), 1), decoder_start(self.model))
                 inputs["decoder_input_ids"] = torch.cat([start, tokens], dim=1)
             else:
                 inputs["input_ids"] = torch.cat([inputs["input_ids"], tokens], dim=1)
@@ -369,15 +370,8 @@ class ViewPredictor:
 
     def _answers(self, written: Any, prompt_length: int) -> list[list[int]]:
         """The answers in what `generate` returned."""
-        end = self.model.generation_config.eos_token_id
-        ends = end if isinstance(end, list) else [end] if end is not None else []
         pad = self.pad_token_id if self.pad_token_id is not None else -1
-        return strip_generated(getattr(written, "sequences", written), prompt_length, ends, pad)
-
-    def _decoder_start(self) -> int:
-        configured = self.model.generation_config
-        start = configured.decoder_start_token_id
-        return int(configured.bos_token_id if start is None else start)
+        return strip_generated(getattr(written, "sequences", written), prompt_length, end_tokens(self.model), pad)
 
     def _collate(self, features: list[Feature] | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return features if isinstance(features, Mapping) else self.collator(features)
@@ -393,10 +387,7 @@ class ViewPredictor:
             inputs = self.collator.prompts(features)
         else:
             assert self.pad_token_id is not None
-            if isinstance(features, Mapping):
-                names, rows = list(features), zip(*features.values(), strict=True)
-                features = [dict(zip(names, row, strict=True)) for row in rows]
-            inputs = pad_left([prompt_of(feature) for feature in features], self.pad_token_id)
+            inputs = pad_left([prompt_of(feature) for feature in rows_of(features)], self.pad_token_id)
         return {name: values.to(self.accelerator.device) for name, values in inputs.items()}
 
     def _forward(self, features: list[Feature] | Mapping[str, Tensor]) -> list[Any]:

@@ -28,7 +28,7 @@ FLOORS = (
     {"modeling"},
     {"objective", "archives", "packing"},
     {"sample_losses", "theory"},
-    {"projection", "forwards"},
+    {"projection", "forwards", "target_tokens"},
     {"collator", "evaluation", "features", "chunked_loss", "prediction", "view_predictor", "logistic_toy"},
     {"sampling", "tensor_pairs"},
     {"config"},

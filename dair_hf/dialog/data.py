@@ -69,7 +69,11 @@ class DialogConfig:
     strict_audit: bool = field(
         default=False, metadata={"help": "Refuse to train on pairs that the audit finds unsound."}
     )
-    max_source_tokens: int = field(default=448, metadata={"help": "Longest history, tokens; the newest are kept."})
+    lower_case: bool = field(
+        default=False,
+        metadata={"help": "Lower-case histories and targets, so that a name has one spelling in both; the paper does."},
+    )
+    max_source_tokens: int = field(default=512, metadata={"help": "Longest history, tokens; the newest are kept."})
     max_target_tokens: int = field(default=256, metadata={"help": "Longest belief state, tokens."})
     vocabulary: int = field(default=2000, metadata={"help": "Whole-word tokens of a tokenizer built from the texts."})
     pretrain: dict[str, Any] | None = field(
@@ -198,7 +202,7 @@ def tokenizer_for(rows: Iterable[Dataset], config: DialogConfig) -> PreTrainedTo
         # The last turn of a dialogue holds all its utterances.
         last = {name: index for index, name in enumerate(dataset["dialogue_id"][:])}
         for row in dataset.select(list(last.values())):
-            texts += [history_to_text(row["history"]), target_text(state_from_row(row["state"]))]
+            texts += [history_to_text(row["history"]), target_text(state_from_row(row["state"]), config.preset)]
             outside += _without_mentions(row)
             names.update(form for entry in row["names"] for form in entry["forms"])
     in_all, in_sentences = count_words(texts), count_words(outside)

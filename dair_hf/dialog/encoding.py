@@ -12,7 +12,9 @@ from dair_hf.dialog.data import DialogConfig
 from dair_hf.dialog.state import state_from_row, target_text
 from dair_hf.dialog.text import history_to_text
 from dair_hf.errors import DataError
+from dair_hf.metrics.conventions import resolve_convention
 from dair_hf.sample_losses import IGNORE_INDEX
+from dair_hf.target_tokens import added_tokens, target_affixes
 
 VIEWS = ("", "augmented_")
 CAUSAL_PROMPT = " <belief>"
@@ -22,44 +24,62 @@ CAUSAL_PROMPT = " <belief>"
 class DialogEncoder:
     """Tokenise paired dialog rows with `Dataset.map(encoder, batched=True)`.
 
-    The source is the history, the target the cumulative belief state (its preferred alternatives). A source that is too
+    The source is the history, the target the cumulative belief state as `target_text` writes it. A source that is too
     long loses its oldest tokens, never the newest turn; a target that is too long loses its end. Encoder-decoder models
     get source and target apart; decoder-only models (`causal`) get one sequence, the prompt masked in the labels.
 
     Args:
         tokenizer: Any tokenizer.
         max_source_tokens: Longest source, special tokens included.
-        max_target_tokens: Longest target, end token included.
+        max_target_tokens: Longest target, special tokens included.
         causal: Whether the model is decoder-only.
+        target_start: Tokens before every target, those that generation begins with (`target_tokens.target_affixes`).
+        target_end: Tokens behind every target; None: the tokenizer's end token.
+        preset: Preset of the joint goal accuracy, which the targets are written for.
+        lower_case: Whether histories and states are lower-cased.
 
     Raises:
-        DataError: A limit leaves no room for a token, or the tokenizer has no end token.
+        DataError: A limit leaves no room for a token, the tokenizer has no end token, or the preset is unknown.
 
     Example:
         >>> rows.map(DialogEncoder(tokenizer), batched=True)  # doctest: +SKIP
     """
 
     tokenizer: PreTrainedTokenizerBase
-    max_source_tokens: int = 448
+    max_source_tokens: int = 512
     max_target_tokens: int = 256
     causal: bool = False
+    target_start: tuple[int, ...] = ()
+    target_end: tuple[int, ...] | None = None
+    preset: str = "any_of"
+    lower_case: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_source_tokens", "max_target_tokens"):
             if getattr(self, name) < 8:
                 raise DataError(f"{name}={getattr(self, name)} leaves no room for a dialogue; use at least 8")
-        if self.tokenizer.eos_token_id is None:
-            raise DataError(
-                f"{type(self.tokenizer).__name__} has no end token, which a target ends with; set eos_token"
-            )
+        if self.target_end is None:
+            if self.tokenizer.eos_token_id is None:
+                raise DataError(
+                    f"{type(self.tokenizer).__name__} has no end token, which a target ends with; set eos_token"
+                )
+            object.__setattr__(self, "target_end", (self.tokenizer.eos_token_id,))
+        resolve_convention(self.preset)
 
     @classmethod
     def for_model(
-        cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, limits: DialogConfig
+        cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DialogConfig
     ) -> DialogEncoder:
-        """The encoder of a model's kind, with the limits of an experiment."""
-        causal = not model.config.is_encoder_decoder
-        return cls(tokenizer, limits.max_source_tokens, limits.max_target_tokens, causal)
+        """The encoder of a model's kind, whose targets generation can write, with the settings of an experiment."""
+        return cls(
+            tokenizer,
+            config.max_source_tokens,
+            config.max_target_tokens,
+            not model.config.is_encoder_decoder,
+            *target_affixes(model, tokenizer),
+            config.preset,
+            config.lower_case,
+        )
 
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[list[int] | None]]:
         """Model columns of a batch of rows; None in all augmented columns where there is no partner."""
@@ -72,45 +92,48 @@ class DialogEncoder:
 
     def _encode(self, histories: Sequence[Any], states: Sequence[Any]) -> dict[str, list[list[int] | None]]:
         present = [index for index, history in enumerate(histories) if history is not None]
-        sources = self._tokens([history_to_text(histories[i]) for i in present], [states[i] for i in present])
+        encoded = self._tokens(
+            [self.source(histories[i]) for i in present], [self.target(state_from_row(states[i])) for i in present]
+        )
         columns: dict[str, list[list[int] | None]] = {
             name: [None] * len(histories) for name in ("input_ids", "attention_mask", "labels")
         }
-        for index, (input_ids, labels) in zip(present, sources, strict=True):
+        for index, (input_ids, labels) in zip(present, encoded, strict=True):
             columns["input_ids"][index] = input_ids
             columns["attention_mask"][index] = [1] * len(input_ids)
             columns["labels"][index] = labels
         return columns
 
-    def _tokens(self, sources: list[str], states: list[Any]) -> list[tuple[list[int], list[int]]]:
+    def source(self, history: Sequence[Mapping[str, str]]) -> str:
+        """A history as the text that the model reads, before any of it is cut."""
+        text = history_to_text(history)
+        return text.lower() if self.lower_case else text
+
+    def target(self, state: Mapping[str, Sequence[str]]) -> str:
+        """A state as the text that the model learns to write, before any of it is cut."""
+        return target_text(state, self.preset, lower_case=self.lower_case)
+
+    def _tokens(self, sources: list[str], targets: list[str]) -> list[tuple[list[int], list[int]]]:
         if not sources:
             return []
-        targets = [target_text(state_from_row(state)) for state in states]
-        end = self.tokenizer.eos_token_id
+        end = self.target_end or ()
+        room = self.max_target_tokens - len(self.target_start) - len(end)
         target_ids = [
-            [*ids[: self.max_target_tokens - 1], end]
+            [*self.target_start, *ids[:room], *end]
             for ids in self._ids([" " + t if self.causal else t for t in targets])
         ]
+        left, right = added_tokens(self.tokenizer)
         if self.causal:
-            prompts = self._ids([source + CAUSAL_PROMPT for source in sources])
-            kept = [ids[-self.max_source_tokens :] for ids in prompts]
-            return [
-                (prompt + target, [IGNORE_INDEX] * len(prompt) + target)
-                for prompt, target in zip(kept, target_ids, strict=True)
-            ]
-        left, right = self._special_tokens()
+            right = ()
+            sources = [source + CAUSAL_PROMPT for source in sources]
         room = self.max_source_tokens - len(left) - len(right)
+        source_ids = [[*left, *ids[-room:], *right] for ids in self._ids(sources)]
+        if not self.causal:
+            return list(zip(source_ids, target_ids, strict=True))
         return [
-            (left + source[-room:] + right, target)
-            for source, target in zip(self._ids(sources), target_ids, strict=True)
+            (prompt + target, [IGNORE_INDEX] * len(prompt) + target)
+            for prompt, target in zip(source_ids, target_ids, strict=True)
         ]
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
         return self.tokenizer(texts, add_special_tokens=False, verbose=False).input_ids
-
-    def _special_tokens(self) -> tuple[list[int], list[int]]:
-        """What the tokenizer puts before and after a source, such as BART's `<s>` and `</s>`."""
-        probe = self.tokenizer("a", add_special_tokens=False).input_ids
-        whole = self.tokenizer("a").input_ids
-        start = next(i for i in range(len(whole)) if whole[i : i + len(probe)] == probe)
-        return whole[:start], whole[start + len(probe) :]

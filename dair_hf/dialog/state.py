@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from dair_hf.errors import DataError
+from dair_hf.metrics.conventions import resolve_convention
+from dair_hf.metrics.matching import compare_states
 
 State = dict[str, list[str]]
 
@@ -48,14 +51,42 @@ def state_to_text(state: Mapping[str, Sequence[str]]) -> str:
     return " ; ".join(fields)
 
 
-def target_text(state: Mapping[str, Sequence[str]]) -> str:
-    """Write the training target: the first alternative of every slot that has one.
+def target_text(state: Mapping[str, Sequence[str]], preset: str = "any_of", *, lower_case: bool = False) -> str:
+    """Write the training target: of every slot the values that are right by a preset of the joint goal accuracy.
+
+    These are the first alternative that the preset takes for right by itself, or all alternatives where it demands all;
+    a slot that the preset leaves out of the gold state alone is not written.
+
+    Args:
+        state: slot -> alternatives.
+        preset: A name in `dair_hf.metrics.conventions.PRESETS`.
+        lower_case: Whether the values are written in lower case.
+
+    Returns:
+        One line of text; the empty string for the empty state.
+
+    Raises:
+        DataError: Unknown preset.
 
     Example:
         >>> target_text({"hotel-area": ["centre", "center"], "hotel-name": []})
         'hotel-area = centre'
+        >>> target_text({"hotel-area": ["centre", "center"]}, "parlai_v22")
+        'hotel-area = centre | center'
     """
-    return state_to_text({slot: values[:1] for slot, values in state.items() if values})
+    written = {slot: _written(slot, tuple(values), preset, lower_case) for slot, values in state.items()}
+    return state_to_text({slot: values for slot, values in written.items() if values})
+
+
+@lru_cache(maxsize=1 << 16)
+def _written(slot: str, alternatives: tuple[str, ...], preset: str, lower_case: bool) -> tuple[str, ...]:
+    """The first answer that the preset takes for right, the shortest tried first; the first alternative if none is."""
+    _, convention = resolve_convention(preset)
+    values = tuple(value.lower() for value in alternatives) if lower_case else alternatives
+    for answer in (*((value,) for value in values), values, ()):
+        if compare_states({slot: answer}, {slot: alternatives}, convention).score >= 1.0:
+            return answer
+    return values[:1]
 
 
 def text_to_state(text: str) -> State:

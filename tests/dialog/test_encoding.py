@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from dair_hf.errors import DataError
 from tests.fixtures import tiny
 
 WORDS = (
-    "<pad> <s> </s> <unk> <user> <system> <belief> = ; "
+    "<pad> <s> </s> <unk> <user> <system> <belief> = ; | "
     "hotel-name hotel-area a inn oak house free ? yes east Zoë's über 1"
 ).split()
 ID = {word: index for index, word in enumerate(WORDS)}
@@ -100,7 +101,8 @@ def test_long_targets_lose_their_end_and_keep_the_end_token() -> None:
 
 def test_causal_rows_learn_the_target_alone() -> None:
     found = DialogEncoder(tokenizer(specials=True), causal=True)(batch([TALK], [STATE]))
-    prompt, target = ids(SOURCE + " <belief>"), ids(TARGET + " </s>")
+    # As the tokenizer begins every text, but not as it ends one: the target follows.
+    prompt, target = ids("<s> " + SOURCE + " <belief>"), ids(TARGET + " </s>")
     assert found == {
         "input_ids": [prompt + target],
         "attention_mask": [[1] * len(prompt + target)],
@@ -121,9 +123,26 @@ def test_an_empty_state_is_learned_as_the_end(causal: bool) -> None:
     assert [label for label in found if label != -100] == [ID["</s>"]]
 
 
-def test_preferred_alternative_is_the_target() -> None:
-    (found,) = DialogEncoder(tokenizer())(batch([TALK], [state(name=["a inn", "oak house"])]))["labels"]
-    assert found == ids("hotel-name = a inn </s>")
+@pytest.mark.parametrize(
+    ("preset", "target"), [("any_of", "a inn"), ("mwzeval", "a inn"), ("parlai_v22", "a inn | oak house")]
+)
+def test_alternatives_are_written_as_the_preset_demands(preset: str, target: str) -> None:
+    states = [state(name=["a inn", "oak house"])]
+    (found,) = DialogEncoder(tokenizer(), preset=preset)(batch([TALK], states))["labels"]
+    assert found == ids(f"hotel-name = {target} </s>")
+    with pytest.raises(DataError, match="preset: unknown name 'best'"):
+        DialogEncoder(tokenizer(), preset="best")
+
+
+def test_lower_case_holds_for_both_sides_of_both_views() -> None:
+    shouted, states = history("OAK house Free ?"), [state(name=["A Inn"])]
+    data = batch([TALK, shouted], states * 2, ([shouted, None], [states[0], None]))
+    found = DialogEncoder(tokenizer(), lower_case=True)(data)
+    assert found["input_ids"][1] == found["augmented_input_ids"][0] == ids("<user> oak house free ?")
+    assert found["labels"][0] == found["augmented_labels"][0] == ids("hotel-name = a inn </s>")
+    as_written = DialogEncoder(tokenizer())(data)
+    assert as_written["input_ids"][1] == ids("<user> <unk> house <unk> ?")
+    assert as_written["labels"][0] == ids("hotel-name = <unk> <unk> </s>")
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -172,6 +191,15 @@ def test_encoder_of_a_model(kind: str, causal: bool) -> None:
     limits = DialogConfig(max_source_tokens=33, max_target_tokens=22)
     known = tokenizer()
     assert DialogEncoder.for_model(tiny.model(kind), known, limits) == DialogEncoder(known, 33, 22, causal)
+    bart = tiny.model("bart")
+    bart.generation_config.forced_bos_token_id = ID["<s>"]
+    limits = DialogConfig(preset="parlai_v22", lower_case=True)
+    encoder = DialogEncoder.for_model(bart, known, limits)
+    assert encoder == DialogEncoder(known, 512, 256, False, (ID["<s>"],), preset="parlai_v22", lower_case=True)
+    (found,) = encoder(batch([TALK], [STATE]))["labels"]
+    assert found == ids(f"<s> {TARGET} </s>")
+    (cut,) = replace(encoder, max_target_tokens=9)(batch([TALK], [STATE]))["labels"]
+    assert cut == ids("<s> hotel-area = east ; hotel-name = oak </s>")
 
 
 def test_map_over_paired_rows_and_by_one_row_agree() -> None:

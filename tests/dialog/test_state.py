@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dair_hf.dialog.multiwoz import read_multiwoz
 from dair_hf.dialog.state import parse, state_from_row, state_to_row, state_to_text, target_text, text_to_state
 from dair_hf.errors import DataError
+from dair_hf.metrics.conventions import PRESETS
+from dair_hf.metrics.joint_goal import joint_goal_correct
 
 AWKWARD = st.text(alphabet=st.sampled_from(list("\\;=|_ensrt \n\r\t a\u00a0\u2028é")), max_size=8)
 STRINGS = st.one_of(st.text(max_size=12), AWKWARD)
@@ -99,3 +104,46 @@ def test_the_strict_reader_names_the_fault(text: str, message: str) -> None:
     with pytest.raises(DataError) as caught:
         text_to_state(text)
     assert message in str(caught.value)
+
+
+# Alternatives, values that mean none, delimiters, cases: what the states of the data sets hold.
+HARD_STATES = [
+    {},
+    {"hotel-name": ["warkworth house", "warkworth"], "hotel-area": ["centre", "center"]},
+    {"hotel-area": ["dontcare"], "hotel-stars": ["4"]},
+    {"hotel-area": ["dontcare", "centre"], "train-leaveat": ["17:15", "5:15 pm"]},
+    {"restaurant-name": ["a; b = c | d", "e\\f"], "restaurant-food": ["fish, and chips", "fish"]},
+    {"hotel-name": ["hotel du vin", "Hotel du Vin"], "bus-day": ["monday", "Monday"]},
+    {"hotel-name": ["", "acorn house"], "hotel-type": [], "taxi-departure": [" the junction "]},
+]
+
+
+@pytest.mark.parametrize("lower_case", [False, True])
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_what_is_learnt_scores_right_by_every_preset(preset: str, lower_case: bool) -> None:
+    written = [target_text(state, preset, lower_case=lower_case) for state in HARD_STATES]
+    assert joint_goal_correct(map(parse, written), HARD_STATES, preset=preset).all()
+    if lower_case:
+        assert written == [text.lower() for text in written]
+
+
+def test_the_preset_says_what_is_learnt() -> None:
+    state = {"hotel-area": ["dontcare", "centre", "center"], "hotel-name": ["A", "b"], "hotel-stars": ["dontcare"]}
+    expected = {
+        "any_of": "hotel-area = dontcare ; hotel-name = A ; hotel-stars = dontcare",
+        "parlai_v22": "hotel-area = dontcare | centre | center ; hotel-name = A | b ; hotel-stars = dontcare",
+        "mwzeval": "hotel-name = A",  # it takes a slot with dontcare out of the gold state and counts it as too much
+    }
+    assert {preset: target_text(state, preset) for preset in expected} == expected
+    assert target_text({"hotel-name": ["A", "b"]}, lower_case=True) == "hotel-name = b"  # the one that is gold
+    with pytest.raises(DataError, match="preset: unknown name 'best'"):
+        target_text(state, "best")
+
+
+@pytest.mark.realdata
+def test_targets_of_multiwoz_21_score_right_by_every_preset(real_data: Path) -> None:
+    rows, _ = read_multiwoz(real_data / "multiwoz21", "test")
+    states = [state_from_row(column) for column in rows["state"][::5]]
+    for preset in PRESETS:
+        written = [parse(target_text(state, preset)) for state in states]
+        assert joint_goal_correct(written, states, preset=preset).all(), preset
