@@ -20,6 +20,7 @@ from typing import Any
 from dair_hf.errors import DataError
 from dair_hf.metrics.conventions import resolve_convention
 from dair_hf.metrics.matching import compare_states
+from dair_hf.metrics.normalizers import normalize
 
 State = dict[str, list[str]]
 
@@ -54,8 +55,8 @@ def state_to_text(state: Mapping[str, Sequence[str]]) -> str:
 def target_text(state: Mapping[str, Sequence[str]], preset: str = "any_of", *, lower_case: bool = False) -> str:
     """Write the training target: of every slot the values that are right by a preset of the joint goal accuracy.
 
-    These are the first alternative that the preset takes for right by itself, or all alternatives where it demands all;
-    a slot that the preset leaves out of the gold state alone is not written.
+    These are the first alternative that the preset takes for right by itself, or all alternatives where it demands all,
+    spelled as it spells gold values where it demands that; a slot that it leaves out of gold states is not written.
 
     Args:
         state: slot -> alternatives.
@@ -82,11 +83,16 @@ def target_text(state: Mapping[str, Sequence[str]], preset: str = "any_of", *, l
 def _written(slot: str, alternatives: tuple[str, ...], preset: str, lower_case: bool) -> tuple[str, ...]:
     """The first answer that the preset takes for right, the shortest tried first; the first alternative if none is."""
     _, convention = resolve_convention(preset)
-    values = tuple(value.lower() for value in alternatives) if lower_case else alternatives
-    for answer in (*((value,) for value in values), values, ()):
+    # Some evaluators change the gold values alone, so that only what they make of them can be right.
+    normalized = tuple(normalize(convention.normalizer, slot, value) for value in alternatives)
+    spelled = [
+        tuple(value.lower() for value in values) if lower_case else values for values in (alternatives, normalized)
+    ]
+    answers = [answer for values in spelled for answer in (*((value,) for value in values), values)]
+    for answer in (*answers, ()):
         if compare_states({slot: answer}, {slot: alternatives}, convention).score >= 1.0:
             return answer
-    return values[:1]
+    return spelled[0][:1]
 
 
 def text_to_state(text: str) -> State:

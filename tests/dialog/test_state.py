@@ -131,10 +131,13 @@ def test_the_preset_says_what_is_learnt() -> None:
     state = {"hotel-area": ["dontcare", "centre", "center"], "hotel-name": ["A", "b"], "hotel-stars": ["dontcare"]}
     expected = {
         "any_of": "hotel-area = dontcare ; hotel-name = A ; hotel-stars = dontcare",
-        "parlai_v22": "hotel-area = dontcare | centre | center ; hotel-name = A | b ; hotel-stars = dontcare",
+        "parlai_v22": "hotel-area = dontcare | centre | center ; hotel-name = a | b ; hotel-stars = dontcare",
         "mwzeval": "hotel-name = A",  # it takes a slot with dontcare out of the gold state and counts it as too much
     }
+    # "parlai_v22" demands all alternatives, of which it leaves dontcare out on both sides, in lower case.
     assert {preset: target_text(state, preset) for preset in expected} == expected
+    # TRADE's table of slips is applied to the gold alone.
+    assert target_text({"hotel-type": ["guesthouse"]}, "trade") == "hotel-type = guest house"
     assert target_text({"hotel-name": ["A", "b"]}, lower_case=True) == "hotel-name = b"  # the one that is gold
     with pytest.raises(DataError, match="preset: unknown name 'best'"):
         target_text(state, "best")
