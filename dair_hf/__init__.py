@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from dair_hf.config import DAIRConfig as DAIRConfig
     from dair_hf.errors import DataError as DataError
     from dair_hf.errors import NonFiniteLossError as NonFiniteLossError
+    from dair_hf.errors import SlotNameWarning as SlotNameWarning
     from dair_hf.errors import UndefinedMetricWarning as UndefinedMetricWarning
     from dair_hf.sampling import EpochPairs as EpochPairs
     from dair_hf.tensor_pairs import TensorPairs as TensorPairs
@@ -24,6 +25,7 @@ _HOMES = {
     "EpochPairs": "dair_hf.sampling",
     "NonFiniteLossError": "dair_hf.errors",
     "PairCollator": "dair_hf.collator",
+    "SlotNameWarning": "dair_hf.errors",
     "TensorPairs": "dair_hf.tensor_pairs",
     "UndefinedMetricWarning": "dair_hf.errors",
 }
@@ -34,6 +36,7 @@ __all__ = [
     "EpochPairs",
     "NonFiniteLossError",
     "PairCollator",
+    "SlotNameWarning",
     "TensorPairs",
     "UndefinedMetricWarning",
     "__version__",

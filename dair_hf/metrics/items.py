@@ -13,6 +13,7 @@ and, where both views are in one list, `"variant": "original"` (the default) or 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -86,6 +87,10 @@ def with_id(item: Any, row_id: Any) -> Any:
     item = _from_json(item, "item")
     body = dict(item) if _is_wrapped(item) else {"state": item}
     if isinstance(row_id, list | tuple):
+        if len(row_id) not in (2, 3):
+            raise DataError(
+                f"ids: must be a string, or (dialogue, turn) or (dialogue, turn, variant), found {row_id!r}"
+            )
         dialogue, turn, *variant = row_id
         body |= {"dialogue_id": dialogue, "turn_id": turn} | ({"variant": variant[0]} if variant else {})
         return body
@@ -102,7 +107,7 @@ def read_item(item: Any, where: str) -> Turn:
     row_id, dialogue = read_id(item, where)
     variant = item.get("variant", item.get("view", "original"))
     if variant not in VARIANTS:
-        raise DataError(f"{where}: variant is {variant!r}; use 'original' or 'augmented'")
+        raise DataError(f"{where}: variant is {_short(variant)}; use 'original' or 'augmented'")
     return Turn(row_id, variant, dialogue, read_state(item["state"], where), where)
 
 
@@ -113,25 +118,42 @@ def read_state(state: Any, where: str) -> State:
         DataError: Not a state; the message holds `where`, the slot and what was found.
     """
     state = _from_json(state, where)
-    if isinstance(state, list):
-        entries: dict[str, Any] = {}
-        for entry in state:
-            if not isinstance(entry, Mapping) or "slot" not in entry or "values" not in entry:
-                raise DataError(f"{where}: a state list must hold {{'slot': ..., 'values': [...]}}, found {entry!r}")
-            entries[entry["slot"]] = entry["values"]
-        state = entries
-    if not isinstance(state, Mapping):
+    entries: Iterable[tuple[Any, Any]]
+    if isinstance(state, Mapping):
+        entries = state.items()
+    elif isinstance(state, list):
+        entries = [_read_entry(entry, where) for entry in state]
+    else:
         raise DataError(f"{where}: a state must be an object of slot -> values, found {_short(state)}")
     read: State = {}
-    for slot, values in state.items():
+    for slot, values in entries:
+        if type(slot) is not str or not slot:
+            raise DataError(f"{where}: a slot must be a name such as 'hotel-area', found {_short(slot)}")
+        if isinstance(values, Mapping):
+            for inner, inner_values in values.items():
+                name = f"{slot}-{inner}"
+                _refuse_twice(name, read, where)
+                read[name] = _read_values(inner_values, name, where)
+            continue
+        _refuse_twice(slot, read, where)
         if type(values) is list and len(values) == 1 and type(values[0]) is str:  # nearly every slot there is
             read[slot] = (values[0],)
-        elif isinstance(values, Mapping):
-            for inner, inner_values in values.items():
-                read[f"{slot}-{inner}"] = _read_values(inner_values, f"{slot}-{inner}", where)
         else:
             read[slot] = _read_values(values, slot, where)
     return read
+
+
+def _read_entry(entry: Any, where: str) -> tuple[Any, Any]:
+    if not isinstance(entry, Mapping) or "slot" not in entry or "values" not in entry:
+        if isinstance(entry, Mapping) and "state" in entry:
+            raise DataError(f"{where}: holds a list of items, found {_short(entry)}; give one item a line")
+        raise DataError(f"{where}: a state list must hold {{'slot': ..., 'values': [...]}}, found {_short(entry)}")
+    return entry["slot"], entry["values"]
+
+
+def _refuse_twice(slot: str, read: State, where: str) -> None:
+    if slot in read:
+        raise DataError(f"{where}: the slot {slot!r} is given twice; put its values in one list")
 
 
 def pair_turns(predictions: Sequence[Turn], references: Sequence[Turn]) -> list[tuple[Turn, Turn]]:
@@ -157,51 +179,100 @@ def pair_turns(predictions: Sequence[Turn], references: Sequence[Turn]) -> list[
         return list(zip(predictions, references, strict=True))
     by_id = {(turn.row_id, turn.variant): turn for turn in predictions}
     wanted = {(turn.row_id, turn.variant) for turn in references}
-    missing = [f"{row_id} ({variant})" for row_id, variant in wanted - by_id.keys()]
-    surplus = [f"{row_id} ({variant})" for row_id, variant in by_id.keys() - wanted]
+    missing = [turn for turn in references if (turn.row_id, turn.variant) not in by_id]
+    surplus = [turn for turn in predictions if (turn.row_id, turn.variant) not in wanted]
     if missing or surplus:
         raise DataError(
             f"ids of predictions and references differ: {_count(missing)} without prediction, "
-            f"{_count(surplus)} without reference; predict every reference row exactly once"
+            f"{_count(surplus)} without reference; predict every reference row exactly once "
+            f"(see {' and '.join(turns[0].where for turns in (missing, surplus) if turns)})"
         )
     return [(by_id[turn.row_id, turn.variant], turn) for turn in references]
 
 
-def _count(names: Sequence[str]) -> str:
-    return f"{len(names)} (e.g. {', '.join(sorted(names)[:3])})" if names else "0"
+def _count(turns: Sequence[Turn]) -> str:
+    shown = [f"{turn.row_id} ({turn.variant})" for turn in turns[:3]]
+    return f"{len(turns)} (e.g. {', '.join(shown)})" if turns else "0"
 
 
 def read_id(item: Mapping[str, Any], where: str) -> tuple[str | None, str | None]:
     """Read (row_id, dialogue) from `row_id` or `id`, or `dialogue_id` and `turn_id`; (None, None) without any."""
     row_id = item.get("row_id", item.get("id"))
     dialogue = item.get("dialogue_id")
-    if row_id is None and dialogue is not None:
-        if item.get("turn_id") is None:
-            raise DataError(f"{where}: has a dialogue_id but no turn_id; an id needs both")
-        row_id = f"{dialogue}/{item['turn_id']}"
+    if dialogue is not None:
+        dialogue = _read_name(dialogue, "dialogue_id", where)
+        if row_id is None:
+            if item.get("turn_id") is None:
+                raise DataError(f"{where}: has a dialogue_id but no turn_id; an id needs both")
+            row_id = f"{dialogue}/{_read_name(item['turn_id'], 'turn_id', where)}"
     if row_id is None:
+        if item.get("turn_id") is not None:
+            raise DataError(f"{where}: has a turn_id but no dialogue_id; an id needs both")
         return None, None
-    if isinstance(row_id, bool) or not isinstance(row_id, str | int):
-        raise DataError(f"{where}: the id must be a string, found {row_id!r}")
-    row_id = str(row_id)
-    return row_id, str(dialogue) if dialogue is not None else row_id.rpartition("/")[0] or row_id
+    row_id = _read_name(row_id, "id", where)
+    return row_id, dialogue if dialogue is not None else row_id.rpartition("/")[0] or row_id
+
+
+def _read_name(value: Any, key: str, where: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise DataError(f"{where}: the {key} must be a string, found {_short(value)}")
+    return str(value)
 
 
 def _is_wrapped(item: Any) -> bool:
     """Tell an item with its id from a bare state, which may by chance have a slot that is called `state`."""
     if not isinstance(item, Mapping) or "state" not in item:
         return False
+    if any(key in item for key in ("row_id", "dialogue_id", "turn_id")):
+        return True
     state = item["state"]
     if isinstance(state, list):
         return all(isinstance(entry, Mapping) for entry in state)
     return isinstance(state, Mapping) or (isinstance(state, str) and state.lstrip()[:1] in ("{", "["))
 
 
+def decode_item(text: str) -> Any:
+    """Decode JSON, strictly: a key given twice, NaN and half of a surrogate pair are refused.
+
+    Raises:
+        json.JSONDecodeError: Not JSON, or one of these.
+
+    Example:
+        >>> decode_item('{"hotel-area": "east", "hotel-area": "west"}')
+        Traceback (most recent call last):
+        json.decoder.JSONDecodeError: 'hotel-area' is given twice: line 1 column 1 (char 0)
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:
+        raise json.JSONDecodeError(str(error), "", 0) from None
+    if "\\ud" in text.lower():
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise json.JSONDecodeError("half of a surrogate pair", "", 0) from None
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    read = dict(pairs)
+    if len(read) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is given twice")
+    return read
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
 def _from_json(item: Any, where: str) -> Any:
     if not isinstance(item, str):
         return item
     try:
-        return json.loads(item)
+        return decode_item(item)
     except json.JSONDecodeError as error:
         raise DataError(
             f"{where}: not JSON at column {error.colno} ({error.msg}): {_short(item)}; give a state as an object"
@@ -219,9 +290,11 @@ def _read_values(values: Any, slot: Any, where: str) -> tuple[str, ...]:
 def _read_value(value: Any, slot: Any, where: str) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # a table read by pandas has 4.0 for 4
+    if (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and math.isfinite(value)):
         return str(value)
-    raise DataError(f"{where}: slot {slot!r} holds {value!r}; a value must be a string or a list of strings")
+    raise DataError(f"{where}: slot {slot!r} holds {_short(value)}; a value must be a string or a list of strings")
 
 
 def _short(value: Any) -> str:

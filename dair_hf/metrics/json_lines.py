@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dair_hf.errors import DataError
+from dair_hf.errors import DataError, SlotNameWarning, UndefinedMetricWarning
 from dair_hf.files import write_text
 from dair_hf.metrics.conventions import PRESETS, Convention
-from dair_hf.metrics.items import Turn, check_ids, read_item
+from dair_hf.metrics.items import Turn, check_ids, decode_item, read_item
 
 FORMATS = """each line holds one JSON value, in any of these shapes:
   {"hotel-area": ["east"], "hotel-stars": "4"}            a state; lines match by position
@@ -22,6 +24,9 @@ FORMATS = """each line holds one JSON value, in any of these shapes:
   {"dialogue_id": "MUL0003", "turn_id": 4, "state": {...}}
 a state may also be nested, {"hotel": {"area": "east"}}, or a list, [{"slot": "hotel-area", "values": ["east"]}].
 "variant": "augmented" beside the id marks the augmented view of a row."""
+
+
+_GZIP = b"\x1f\x8b"
 
 
 def read_lines(path: str) -> list[tuple[str, Any]]:
@@ -37,13 +42,16 @@ def read_lines(path: str) -> list[tuple[str, Any]]:
 
 
 def read_text(path: str) -> str:
-    """Read a text file.
+    """Read a text file; a byte order mark is passed over.
 
     Raises:
-        DataError: The file is absent or not UTF-8.
+        DataError: The file is absent, compressed or not UTF-8.
     """
     try:
-        return Path(path).read_text(encoding="utf-8")
+        content = Path(path).read_bytes()
+        if content.startswith(_GZIP):
+            raise DataError(f"{path}: is compressed; unpack it with gunzip")
+        return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     except UnicodeDecodeError as error:
@@ -63,7 +71,7 @@ def parse_lines(text: str, path: str) -> list[tuple[str, Any]]:
         if not line.strip():
             continue
         try:
-            values.append((f"{path}:{number}", json.loads(line)))
+            values.append((f"{path}:{number}", decode_item(line)))
         except json.JSONDecodeError as error:
             raise DataError(
                 f"{path}:{number}: not JSON at column {error.colno} ({error.msg}); one JSON value belongs on each line"
@@ -125,7 +133,8 @@ def run_command(
         The process's exit code.
     """
     try:
-        figures = command()
+        with _warnings_in_one_line():
+            figures = command()
         print(tabulate(figures))
         if out:
             write_text(out, json.dumps(without_nan(figures), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
@@ -133,6 +142,16 @@ def run_command(
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+@contextlib.contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    with warnings.catch_warnings(record=True) as said:
+        for category in (SlotNameWarning, UndefinedMetricWarning):
+            warnings.simplefilter("always", category)
+        yield
+    for warning in said:
+        print(f"warning: {warning.message}", file=sys.stderr)
 
 
 def without_nan(value: Any) -> Any:

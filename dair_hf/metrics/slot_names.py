@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 
-from dair_hf.errors import DataError
+from dair_hf.errors import DataError, SlotNameWarning
 from dair_hf.metrics.conventions import MULTIWOZ_DOMAINS, MULTIWOZ_SLOTS, Convention
 from dair_hf.metrics.normalizers import normalize_slot
 
@@ -167,6 +167,7 @@ def warn_about_names(unknown: Mapping[str, int], names: SlotNames, convention: C
         warnings.warn(
             f"predictions hold slots that no reference holds: {', '.join(parts)}. The references hold "
             f"{', '.join(_alike(names.held, shown)) or 'no slot'}",
+            SlotNameWarning,
             stacklevel=5,
         )
     if convention.match == "token_sort" and names.held:
@@ -174,6 +175,7 @@ def warn_about_names(unknown: Mapping[str, int], names: SlotNames, convention: C
             warnings.warn(
                 "none of the references' slots is in categorical_slots, so all are matched fuzzily; give those that "
                 "their schema calls categorical",
+                SlotNameWarning,
                 stacklevel=5,
             )
 

@@ -89,6 +89,7 @@ def test_rows_are_matched_by_id_and_never_by_order() -> None:
     [
         {"hotel-area": ["east"], "hotel-stars": ["4"]},
         {"hotel-area": "east", "hotel-stars": 4},
+        {"hotel-area": "east", "hotel-stars": 4.0},
         {"hotel": {"area": "east", "stars": ["4"]}},
         [{"slot": "hotel-area", "values": ["east"]}, {"slot": "hotel-stars", "values": ["4"]}],
         '{"hotel-area": "east", "hotel-stars": "4"}',
@@ -124,9 +125,51 @@ def test_a_slot_that_is_called_state_is_a_slot() -> None:
         ([{"a-x": [["y"]]}], [{}], None, "predictions[0]: slot 'a-x' holds ['y']"),
         ([3], [{}], None, "predictions[0]: a state must be an object"),
         ([[{"slot": "a"}]], [{}], None, "a state list must hold"),
+        (
+            [["hotel-area"]],
+            [{}],
+            None,
+            "predictions[0]: a state list must hold {'slot': ..., 'values': [...]}, found 'h",
+        ),
+        ([[{"slot": ["a"], "values": []}]], [{}], None, "a slot must be a name such as 'hotel-area', found ['a']"),
+        ([{3: "x"}], [{}], None, "predictions[0]: a slot must be a name such as 'hotel-area', found 3"),
+        ([{"": "x"}], [{}], None, "a slot must be a name such as 'hotel-area', found ''"),
+        ([[{"slot": "a-x", "values": "1"}] * 2], [{}], None, "predictions[0]: the slot 'a-x' is given twice; put its"),
+        ([{"a": {"x": "1"}, "a-x": "2"}], [{}], None, "predictions[0]: the slot 'a-x' is given twice"),
+        ([{"a-x": "2", "a": {"x": "1"}}], [{}], None, "predictions[0]: the slot 'a-x' is given twice"),
+        (['{"a-x": "1", "a-x": "2"}'], [{}], None, "predictions[0]: not JSON at column 1 ('a-x' is given twice)"),
+        (['{"a-x": NaN}'], [{}], None, "predictions[0]: not JSON at column 1 (NaN is no JSON)"),
+        (['{"\\ud800-x": "1"}'], [{}], None, "predictions[0]: not JSON at column 1 (half of a surrogate pair)"),
+        ([{"a-x": float("nan")}], [{}], None, "predictions[0]: slot 'a-x' holds nan"),
+        ([{"a-x": [["y" * 999]]}], [{}], None, "...; a value must be a string or a list of strings"),
         ([{"row_id": "A/0", "text": "x"}], [{}], None, "predictions[0]: the key 'state' is missing"),
+        (
+            [{"row_id": "A/0", "state": None}],
+            [{}],
+            None,
+            "predictions[0]: a state must be an object of slot -> values, f",
+        ),
+        ([{"row_id": "A/0", "state": "a-x = 1"}], [{}], None, "predictions[0]: not JSON at column 1 (Expecting value)"),
+        ([{"row_id": "A/0", "state": ["a-x"]}], [{}], None, "predictions[0]: a state list must hold"),
+        (
+            [[{"row_id": "A/0", "state": {}}]],
+            [{}],
+            None,
+            "predictions[0]: holds a list of items, found {'row_id': 'A/0'",
+        ),
+        ([{"row_id": "", "state": {}}], [{}], None, "the id must be a string, found ''"),
+        ([{"row_id": ["A", 0], "state": {}}], [{}], None, "the id must be a string, found ['A', 0]"),
+        ([{"dialogue_id": "A", "turn_id": True, "state": {}}], [{}], None, "the turn_id must be a string, found True"),
+        (
+            [{"dialogue_id": ["A"], "turn_id": 0, "state": {}}],
+            [{}],
+            None,
+            "the dialogue_id must be a string, found ['A",
+        ),
+        ([{}], [{}], [["A"]], "ids: must be a string, or (dialogue, turn) or (dialogue, turn, variant), found ['A']"),
         ([{"row_id": True, "state": {}}], [{}], None, "the id must be a string, found True"),
         ([{"dialogue_id": "A", "state": {}}], [{}], None, "has a dialogue_id but no turn_id"),
+        ([{"turn_id": 0, "state": {}}], [{}], None, "predictions[0]: has a turn_id but no dialogue_id"),
         ([{"row_id": "A", "variant": "swapped", "state": {}}], [{}], None, "variant is 'swapped'"),
     ],
 )
@@ -134,6 +177,7 @@ def test_bad_input_is_named(predictions: Any, references: Any, ids: Any, message
     with pytest.raises(DataError) as caught:
         joint_goal_accuracy(predictions, references, prediction_ids=ids)
     assert message in str(caught.value)
+    assert len(str(caught.value)) < 250
 
 
 def test_fifteen_thousand_turns_take_about_a_second() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from dair_hf.metrics.consistency.__main__ import main as consistency_main
 from dair_hf.metrics.joint_goal_accuracy.__main__ import main as joint_goal_main
+from dair_hf.metrics.json_lines import read_turns
 
 ROOT = Path(__file__).resolve().parents[2]
 Write = Callable[[str, list[Any]], str]
@@ -81,11 +83,48 @@ def test_json_has_null_for_undefined(write: Write, tmp_path: Path) -> None:
         ([*PREDICTIONS[:2], '{"row_id": '], [], "error: {p}:3: not JSON at column 12"),
         ([{"row_id": "A/0", "belief": {}}], [], "error: {p}:1: the key 'state' is missing; found 'row_id', 'belief'"),
         ([{"row_id": "A/0", "state": {"a-x": None}}], [], "error: {p}:1: slot 'a-x' holds None"),
+        (
+            [PREDICTIONS[0], {"row_id": "A/1", "state": None}],
+            [],
+            "error: {p}:2: a state must be an object of slot -> v",
+        ),
+        (
+            [PREDICTIONS[0], "", {"row_id": "A/1", "state": "hotel-area = east"}],
+            [],
+            "error: {p}:3: not JSON at column 1",
+        ),
+        (
+            ['{"row_id": "A/0", "state": {"a-x": "1", "a-x": "2"}}'],
+            [],
+            "{p}:1: not JSON at column 1 ('a-x' is given twic",
+        ),
+        (
+            ["[" + ", ".join(map(json.dumps, REFERENCES)) + "]"],
+            [],
+            "error: {p}:1: holds a list of items, found {'row_id",
+        ),
         (PREDICTIONS[:3], [], "ids of predictions and references differ: 1 (e.g. A/0 (original)) without prediction"),
+        (PREDICTIONS[:3], [], "predict every reference row exactly once (see {r}:1)"),
+        ([*PREDICTIONS, {"row_id": "A/2", "state": {}}], [], "predict every reference row exactly once (see {p}:5)"),
         ([*PREDICTIONS, PREDICTIONS[0]], [], "error: {p}:5: the id 'B/0' (original) is already at {p}:1"),
         ([*PREDICTIONS, {}], [], "{p}: 1 of 4 items have no id, the first at {p}:5"),
         ([], [], "error: {p}: holds no lines"),
         (PREDICTIONS, ["--preset", "best"], "error: preset: unknown name 'best'; use one of any_of,"),
+        (
+            PREDICTIONS,
+            ["--domains", "hotle"],
+            "error: domains: no reference holds 'hotle'; did you mean 'hotel'? They h",
+        ),
+        (
+            PREDICTIONS,
+            ["--slots", "hotel-aera"],
+            "error: slots: no reference holds 'hotel-aera'; did you mean 'hotel-are",
+        ),
+        (
+            PREDICTIONS,
+            ["--domains", "train"],
+            "error: nothing is left to compare: no reference holds a slot of domains t",
+        ),
         (PREDICTIONS, ["--dontcare", "maybe"], "error: dontcare: unknown value 'maybe'; use one of keep,"),
         (PREDICTIONS, ["--confidence", "95"], "error: confidence: must lie between 0 and 1, found 95.0"),
         (PREDICTIONS, ["--json", "/proc/no/out.json"], "error: /proc/no/out.json: cannot write there"),
@@ -94,12 +133,40 @@ def test_json_has_null_for_undefined(write: Write, tmp_path: Path) -> None:
 def test_faults_are_one_line_with_file_and_line(
     predictions: list[Any], extra: list[str], message: str, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write("p", predictions)
-    code = joint_goal_main(["--predictions", path, "--references", write("r", REFERENCES), *extra])
+    path, references = write("p", predictions), write("r", REFERENCES)
+    code = joint_goal_main(["--predictions", path, "--references", references, *extra])
     printed = capsys.readouterr().err
     assert code == 2
     assert printed.count("\n") == 1
-    assert message.replace("{p}", path) in printed
+    assert message.replace("{p}", path).replace("{r}", references) in printed
+
+
+def test_unknown_slots_are_one_line_on_stderr(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"hotel-price range": "cheap"}]
+    code = joint_goal_main(["--predictions", write("p", rows), "--references", write("r", [{"hotel-pricerange": "x"}])])
+    printed = capsys.readouterr()
+    assert code == 0
+    assert printed.out.splitlines()[1].endswith("0/1")
+    assert printed.err.count("\n") == 1
+    assert printed.err.startswith(
+        "warning: predictions hold slots that no reference holds: 'hotel-price range' (1 turn"
+    )
+
+
+@pytest.mark.parametrize("encode", [lambda data: b"\xef\xbb\xbf" + data, lambda data: data.replace(b"\n", b"\r\n")])
+def test_byte_order_marks_and_line_ends_of_windows(encode: Callable[[bytes], bytes], write: Write) -> None:
+    references, predictions = write("r", REFERENCES), write("p", PREDICTIONS)
+    for path in map(Path, (references, predictions)):
+        path.write_bytes(encode(path.read_bytes()))
+    assert [turn.row_id for turn in read_turns(references)] == ["A/0", "A/1", "B/0"]
+    assert joint_goal_main(["--predictions", predictions, "--references", references]) == 0
+
+
+def test_compressed_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "p.jsonl.gz"
+    path.write_bytes(gzip.compress(b"{}\n"))
+    assert joint_goal_main(["--predictions", str(path), "--references", str(path)]) == 2
+    assert capsys.readouterr().err == f"error: {path}: is compressed; unpack it with gunzip\n"
 
 
 def test_absent_and_binary_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

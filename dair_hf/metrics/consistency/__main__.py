@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dair_hf.errors import DataError, UndefinedMetricWarning
+from dair_hf.errors import DataError
 from dair_hf.metrics.conventions import resolve_convention
 from dair_hf.metrics.items import pair_turns
 from dair_hf.metrics.json_lines import (
@@ -75,11 +74,7 @@ def _figures(arguments: argparse.Namespace) -> dict[str, Any]:
         return judge_pairs(turns, arguments.preset, **switches)
 
     pairs = read(arguments.correct or arguments.predictions)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always", UndefinedMetricWarning)
-        figures = consistency_metrics(pairs, **bootstrap_settings(arguments))
-    for warning in said:
-        print(f"warning: {warning.message}", file=sys.stderr)
+    figures = consistency_metrics(pairs, **bootstrap_settings(arguments))
     if arguments.compare is not None:
         figures["mcnemar"] = compare_models(pairs, read(arguments.compare))
     return figures | {"preset": name}
