@@ -27,6 +27,8 @@ from dair_hf.vqa.patches import take_padded_patches
 
 logger = logging.get_logger(__name__)
 
+# What the library raises for files that are absent, of another kind or damaged.
+UNUSABLE = (OSError, ValueError, ImportError, AttributeError, TypeError, KeyError, StrictDataclassError)
 # What shapes the sampling of `generate`; beside `do_sample=False` the library refuses to save a configuration with it.
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
 
@@ -61,7 +63,7 @@ def load_processor(config: ModelConfig) -> Any:
 def _load_processor(name: str, trust_remote_code: bool) -> Any:
     try:
         return AutoProcessor.from_pretrained(name, trust_remote_code=trust_remote_code)
-    except ImportError:
+    except (ImportError, ValueError):  # without torchvision, as the files of the part for videos lead the library
         if is_torchvision_available() or not takes_videos(name, trust_remote_code):
             raise
     return images_only_processor(name, trust_remote_code)
@@ -151,7 +153,7 @@ def _stored(load: Callable[..., Any], config: ModelConfig, **options: Any) -> An
         raise DataError("model_name_or_path is not set; a model with a processor comes from the Hub or from a folder")
     try:
         return load(name, trust_remote_code=config.trust_remote_code, **options)
-    except (OSError, ValueError, ImportError, StrictDataclassError) as error:
+    except UNUSABLE as error:
         raise DataError(f"model_name_or_path={name!r}: {' '.join(str(error).split())[:400]}") from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,19 @@ def test_published_folders_load_without_torchvision(
     assert again.video_processor.to_dict() == files.get("video_preprocessor_config.json", settings)
     with pytest.raises(ImportError, match="videos need torchvision"):
         processor.video_processor([np.zeros((2, 32, 32, 3))])
+
+
+@pytest.mark.parametrize(("content", "said"), [("[1]", "has no attribute 'get'"), ("{", "is not a valid JSON file")])
+def test_damaged_files_are_refused_in_one_line(
+    folders: Callable[[str], str], tmp_path: Path, content: str, said: str
+) -> None:
+    folder = Path(shutil.copytree(folders("internvl"), tmp_path / "copy"))
+    (folder / "video_preprocessor_config.json").write_text(content)
+    with pytest.raises(DataError, match=f"model_name_or_path='{folder}': .*{said}") as refused:
+        load_processor(config(str(folder)))
+    assert "\n" not in str(refused.value)
+    (folder / "video_preprocessor_config.json").unlink()  # not every model has one
+    assert type(load_processor(config(str(folder)))).__name__ == "InternVLProcessor"
 
 
 def opened(folder: Path) -> list[Image.Image]:
