@@ -87,7 +87,9 @@ class Convention:
     domains: tuple[str, ...] | None = _switch(None, None, "only slots of these domains count; None: all")
     slots: tuple[str, ...] | None = _switch(None, None, "only these slots count; None: all")
     schema_slots: tuple[str, ...] | None = _switch(
-        None, None, "all slots of the schema, for penalise_known; None: those of MultiWOZ, for its domains"
+        None,
+        None,
+        "all slots of the schema, for penalise_known; None: those of MultiWOZ, if the data is of its domains",
     )
     categorical_slots: tuple[str, ...] = _switch(
         tuple(MULTIWOZ_CATEGORICAL_SLOTS), None, "slots that token_sort compares exactly"

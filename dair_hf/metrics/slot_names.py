@@ -18,18 +18,18 @@ _SHOWN = 5  # unknown names that one message lists
 
 @functools.lru_cache(maxsize=1 << 12)
 def fold(slot: str) -> str:
-    """Reduce a slot name to what all spellings of it share.
+    """Reduce a slot name to what all spellings of it share; the domain stays as it is.
 
     Example:
         >>> fold("hotel-book day"), fold("hotel-bookday"), fold("train-arriveBy"), fold("train-arrive")
         ('hotel-day', 'hotel-day', 'train-arriveby', 'train-arriveby')
     """
-    domain, hyphen, name = slot.lower().partition("-")
-    name = re.sub(r"[\W_]", "", name).removeprefix("book")
+    domain, hyphen, name = slot.partition("-")
+    name = re.sub(r"[\W_]", "", name.lower()).removeprefix("book")
     return domain + hyphen + _SHORT_NAMES.get(name, name)
 
 
-_MULTIWOZ_ALL = (*MULTIWOZ_DOMAINS, "bus")
+_MULTIWOZ_ALL = {*MULTIWOZ_DOMAINS, "bus"}
 
 
 class SlotNames:
@@ -37,7 +37,7 @@ class SlotNames:
 
     Args:
         held: The names that the references hold.
-        schema: All names of their schema; None: the slots of MultiWOZ, for its domains.
+        schema: All names of their schema; None: the slots of MultiWOZ, if the references hold its domains only.
         also: Further names that are known, in any spelling.
 
     Example:
@@ -57,8 +57,8 @@ class SlotNames:
         return slot in self.held or (fold(slot) in self._known and fold(slot) not in self._spelt)
 
     def schema_lacks(self, slot: str) -> bool:
-        """Tell whether the schema is known for the slot's domain and has no such slot."""
-        return slot not in self and (self._has_schema or slot.partition("-")[0] in _MULTIWOZ_ALL)
+        """Tell whether the schema is known, as given or as MultiWOZ's, and has no such slot."""
+        return slot not in self and (self._has_schema or (_domains(self.held) or _domains([slot])) <= _MULTIWOZ_ALL)
 
     def nearest(self, slot: str) -> str | None:
         """Return the known name that is written most like `slot`; None where none is."""

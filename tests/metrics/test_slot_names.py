@@ -153,4 +153,6 @@ def test_spellings_of_the_references_win() -> None:
     assert "hotel-people" in names
     assert names.nearest("train-bookpeople") == "train-people"
     assert names.nearest("hotel-zzz") is None
-    assert [names.schema_lacks(slot) for slot in ("hotel-zzz", "hotel-stars", "Hotels_1-zzz")] == [True, False, False]
+    assert [names.schema_lacks(slot) for slot in ("hotel-zzz", "hotel-stars", "Hotel-area")] == [True, False, True]
+    assert [SlotNames(SGD).schema_lacks(slot) for slot in ("Hotels_1-zzz", "Hotel-area")] == [False, False]
+    assert [SlotNames([]).schema_lacks(slot) for slot in ("hotel-zzz", "Hotel-area")] == [True, False]
