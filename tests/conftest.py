@@ -29,7 +29,19 @@ os.environ.update(
 for _name in ("HF_TOKEN", "HF_ENDPOINT", "HF_DATASETS_CACHE", "HF_HUB_CACHE", "HF_MODULES_CACHE"):
     os.environ.pop(_name, None)
 
+# The public data sets are seen by the tests marked `realdata` and by nobody else: a test that forgets the marker fails
+# also where the variable is set. The second name is for the worker processes of xdist.
+_DATA, _ASIDE = "DAIR_DATA", "DAIR_DATA_OF_MARKED_TESTS"
+if _DATA in os.environ:
+    os.environ[_ASIDE] = os.environ.pop(_DATA)
+
 pytest_plugins = ["tests.fixtures.hub_server"]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip the tests that need the public data sets where these are not at hand."""
+    if item.get_closest_marker("realdata") and not os.environ.get(_ASIDE):
+        pytest.skip(f"{_DATA} is not set: no public data sets at hand")
 
 
 @pytest.fixture(autouse=True)
@@ -45,9 +57,9 @@ def own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def real_data() -> Path:
-    """The folder of the public data sets; tests that use it carry the marker `realdata`."""
-    folder = os.environ.get("DAIR_DATA")
-    if not folder:
-        pytest.skip("DAIR_DATA is not set: no public data sets at hand")
-    return Path(folder)
+def real_data(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the public data sets, in the environment as well; for tests marked `realdata`."""
+    if request.node.get_closest_marker("realdata") is None:
+        pytest.fail("a test that reads the public data sets needs the marker `realdata`")
+    monkeypatch.setenv(_DATA, os.environ[_ASIDE])
+    return Path(os.environ[_ASIDE])

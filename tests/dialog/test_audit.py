@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from copy import deepcopy
 from pathlib import Path
 
@@ -270,10 +269,10 @@ def test_what_the_augmenter_makes_is_sound_and_what_it_would_make_unmentioned_is
 
 @pytest.mark.realdata
 @pytest.mark.slow
-def test_all_turns_of_multiwoz_21_make_sound_pairs():
+def test_all_turns_of_multiwoz_21_make_sound_pairs(real_data: Path) -> None:
     from dair_hf.dialog.multiwoz import read_multiwoz
 
-    rows, _ = read_multiwoz(Path(os.environ["DAIR_DATA"]) / "multiwoz21")
+    rows, _ = read_multiwoz(real_data / "multiwoz21")
     pairs = redraw(rows, EntityAugmenter())
     report = audit(pairs, train=["a name of no dialogue"])
     assert report.rows == 14737 and 0.5 < report.pairs / report.rows < 0.7
