@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP) ## Train and compare the methods on generated dialogues; writes outputs/demo
-	$(OFFLINE) $(BIN)/accelerate launch recipes/multiwoz_simpletod.py --config $(CONFIG)
+	$(OFFLINE) $(BIN)/accelerate launch --quiet recipes/multiwoz_simpletod.py --config $(CONFIG)
 
 results: $(STAMP) ## Run what results/experiments.yaml holds and is not done (DATA=folder); write results/RESULTS.md
 	$(OFFLINE) $(BIN)/python recipes/results.py --data "$(DATA)"

@@ -11,6 +11,7 @@ results/benchmarks/augmenter_cost.json.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Mapping
 from typing import Any
@@ -23,6 +24,7 @@ from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.collator import add_partners
+from dair_hf.commands import exit_status
 from dair_hf.tensor_pairs import TensorPairs, tensor_fingerprint
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 
@@ -86,4 +88,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

@@ -29,7 +29,8 @@ from timing import interleaved, ratio
 from torch.utils.data import RandomSampler
 from transformers import DataCollatorForSeq2Seq
 
-from dair_hf import DAIRConfig, DAIRTrainer, DataError
+from dair_hf import DAIRConfig, DAIRTrainer
+from dair_hf.commands import exit_status
 from dair_hf.sampling import PairLengthSampler, TokenBatchSampler, view_counts, view_lengths
 
 BATCH = 16
@@ -116,7 +117,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except DataError as error:
-        sys.exit(f"error: {error}")
+    sys.exit(exit_status(main))

@@ -15,6 +15,7 @@ About ten minutes on two cores, 4 GB. Writes results/benchmarks/chunked_loss.jso
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.chunked_loss import ChunkedLoss
+from dair_hf.commands import exit_status
 from dair_hf.sample_losses import seq2seq_nll
 
 VOCABULARY, WIDTH = 50_265, 768
@@ -123,4 +125,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

@@ -41,7 +41,8 @@ from transformers import (
     Seq2SeqTrainingArguments,
 )
 
-from dair_hf import DAIRConfig, DAIRTrainer, DataError
+from dair_hf import DAIRConfig, DAIRTrainer
+from dair_hf.commands import exit_status
 
 IGNORED = -100
 
@@ -159,7 +160,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except DataError as error:
-        sys.exit(f"error: {error}")
+    sys.exit(exit_status(main))

@@ -16,6 +16,7 @@ About five minutes on two cores. Writes results/benchmarks/gradient_cache.json.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Callable
 
@@ -27,6 +28,7 @@ from transformers.utils import logging
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.batch_objectives import VREx
+from dair_hf.commands import exit_status
 
 VOCABULARY, SOURCE, TARGET = 2000, 96, 32
 
@@ -86,4 +88,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

@@ -29,7 +29,8 @@ from timing import interleaved, ratio
 from torch.utils.data import DataLoader
 from transformers import set_seed
 
-from dair_hf import DAIRConfig, DAIRTrainer, DataError
+from dair_hf import DAIRConfig, DAIRTrainer
+from dair_hf.commands import exit_status
 from dair_hf.tensor_pairs import TensorPairs, tensor_fingerprint
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 from dair_hf.vision.mnist import Digits, load_mnist
@@ -176,7 +177,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except DataError as error:
-        sys.exit(f"error: {error}")
+    sys.exit(exit_status(main))

@@ -13,7 +13,6 @@ About forty minutes on two cores, one for each run. Writes results/benchmarks/lo
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import re
@@ -38,8 +37,11 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs
 from dair_hf.augment.entities import EntityAugmenter, redraw
+from dair_hf.commands import exit_status
 from dair_hf.dialog.data import DialogConfig, load_dialogs, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
+from dair_hf.files import read_json, write_json
+from dair_hf.folders import claim_folder
 
 EVERY, WARMUP = 100, 0.1
 MODEL = {
@@ -141,16 +143,15 @@ def main() -> None:
     if options.worker:
         work(options.worker, options.steps, options.kill_at)
         return
-    folder = options.folder or Path(tempfile.mkdtemp(prefix="long_run_"))
+    folder = claim_folder(options.folder or Path(tempfile.mkdtemp(prefix="long_run_")))
     kills = sorted(random.Random(0).sample(range(options.steps // 20 + 1, options.steps), options.kills))
     planned: dict[str, list[int]] = {"uninterrupted": [], "interrupted": kills}
 
     def run_once(name: str) -> list[float]:
         done = folder / name / "seconds.json"
         if not done.exists():
-            done.parent.mkdir(parents=True, exist_ok=True)
-            done.write_text(json.dumps(run(folder / name, options.steps, planned[name])))
-        return [json.loads(done.read_text())]
+            write_json(done, run(folder / name, options.steps, planned[name]))
+        return [read_json(done)]
 
     with ThreadPoolExecutor() as pool:  # each waits for processes of its own, in a folder of its own
         seconds = dict(zip(planned, pool.map(run_once, planned), strict=True))
@@ -171,4 +172,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

@@ -10,7 +10,8 @@ from typing import Any
 import rich
 from rich.table import Table
 
-from dair_hf.files import write_json
+from dair_hf.errors import DataError
+from dair_hf.files import read_json, write_json
 from dair_hf.report import run_record
 
 FOLDER = Path("results/benchmarks")
@@ -90,6 +91,10 @@ def conclude(
     }
     total = {variant: sum(values) for variant, values in seconds.items()}
     record = run_record(name, "benchmark", 0, settings, metrics, total, data or {}, "")
-    path = write_json(output or FOLDER / f"{name}.json", record)
+    path = output or FOLDER / f"{name}.json"
+    before = read_json(path) if path.exists() else record
+    if not isinstance(before, dict) or (before.get("name"), before.get("method")) != (name, "benchmark"):
+        raise DataError(f"{path}: was not written by this benchmark; name another file to write")
+    write_json(path, record)
     rich.print(f"Written to {path}")
     return path

@@ -33,7 +33,8 @@ from outcome import conclude, measured
 from timing import interleaved, ratio
 from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
-from dair_hf import DAIRConfig, DAIRTrainer, DataError
+from dair_hf import DAIRConfig, DAIRTrainer
+from dair_hf.commands import exit_status
 
 BUCKETED = {"pair_group_by_length": True}
 AS_IT_COMES = {"train_sampling_strategy": "sequential"}
@@ -128,7 +129,4 @@ def _own_partner(batch: dict) -> dict:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except DataError as error:
-        sys.exit(f"error: {error}")
+    sys.exit(exit_status(main))

@@ -28,6 +28,7 @@ from tqdm.auto import tqdm
 from transformers import TrainerCallback
 
 from dair_hf import DAIRConfig, DAIRTrainer
+from dair_hf.commands import exit_status
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "recipes" / "accelerate_configs" / "cpu_processes.yaml"
@@ -117,4 +118,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main))

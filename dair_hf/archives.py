@@ -20,7 +20,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from dair_hf.errors import DataError
-from dair_hf.files import atomic_path, parse_json, read_json, write_json
+from dair_hf.files import atomic_path, parse_json, read_json, require_file, write_json
 
 CHECKSUMS = "checksums.json"
 CHUNK = 1 << 20
@@ -227,10 +227,13 @@ def download(files: Sequence[RemoteFile], folder: str | os.PathLike[str], progre
     folder = Path(folder)
     ledger = folder / CHECKSUMS
     recorded: dict[str, str] = read_json(ledger) if ledger.exists() else {}
+    if not isinstance(recorded, dict) or not all(isinstance(value, str) for value in recorded.values()):
+        raise DataError(f"{ledger}: no object of file name -> SHA-256; download into another folder")
     trusted: dict[str, str] = {}
     for remote in files:
         target = folder / remote.name
         known = remote.sha256 or recorded.get(remote.name)
+        require_file(target)
         if target.exists():
             found = sha256_of(target)
             _verify(str(target), found, known, "delete it and try again")

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from dair_hf.errors import DataError
-from dair_hf.files import read_json
+from dair_hf.files import read_json, read_yaml
 
 SECTION_KEYS = {"section", "notes", "plots", "groups"}
 PLOT_KEYS = {"file", "caption", "draw"}
@@ -173,13 +171,7 @@ def read_claims(path: Path) -> list[Section]:
         DataError: The file is absent or no YAML; an unknown or missing key, a value of the wrong kind, an id twice, or
             a claim with neither or both of `experiment` and `not_run`. The message holds the file and the claim's id.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file; check the path") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not valid YAML ({str(error).splitlines()[0]})") from error
-    content = _keys(content, {"sections"}, {"sections"}, str(path))
+    content = _keys(read_yaml(path), {"sections"}, {"sections"}, str(path))
     sections = []
     for entry in _list(content["sections"], f"{path}: sections"):
         entry = _keys(entry, SECTION_KEYS, {"section", "groups"}, f"{path}: section")

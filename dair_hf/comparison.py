@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import hashlib
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +17,12 @@ from typing import Any, NamedTuple
 from accelerate import PartialState
 
 from dair_hf.config import DAIRConfig
+from dair_hf.draws import require_seeds
 from dair_hf.errors import DataError
-from dair_hf.files import atomic_path, read_json, write_json, write_text
+from dair_hf.files import full_disk_named, read_json, write_json, write_text
+from dair_hf.folders import atomic_folder, claim_folder
 from dair_hf.objective import REGULARIZED
-from dair_hf.report import Column, git_revision, run_record, write_comparison
+from dair_hf.report import Column, git_revision, plain_config, run_record, write_comparison
 from dair_hf.trainer import DAIRTrainer
 
 # What each name of a comparison means: (method, regularizer).
@@ -85,6 +88,7 @@ class ComparisonConfig:
         for name, values in (("methods", self.methods), ("seeds", self.seeds), ("lambda_sweep", sweep)):
             if len(set(values)) < len(values):
                 raise DataError(f"{name}={values} holds an entry twice; each run is made once, so list it once")
+        require_seeds("seeds", self.seeds)
 
 
 def lambda_note(config: ComparisonConfig, args: DAIRConfig) -> str:
@@ -136,7 +140,15 @@ def runs_of(config: ComparisonConfig, args: DAIRConfig) -> Iterator[Run]:
 
     Yields:
         One `Run` each.
+
+    Raises:
+        DataError: `args` name a checkpoint to resume.
     """
+    if args.resume_from_checkpoint is not None:
+        raise DataError(
+            f"resume_from_checkpoint={args.resume_from_checkpoint} is for a single run; leave it out: each run of a "
+            "comparison goes on from its own last checkpoint"
+        )
     for seed in config.seeds:
         for name in config.methods:
             method, regularizer = COMPARED[name]
@@ -161,6 +173,23 @@ class Result(NamedTuple):
     seconds: Mapping[str, float]
 
 
+def output_folder(args: Any) -> Path:
+    """Claim the output folder of a recipe, before anything is written to it.
+
+    Args:
+        args: Settings with an `output_dir`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        DataError: It holds what no recipe wrote, another process works in it, or it cannot be written.
+    """
+    if PartialState().is_main_process:
+        claim_folder(args.output_dir)
+    return Path(args.output_dir)
+
+
 def compare(
     runs: Sequence[Run],
     execute: Callable[[Run], Result],
@@ -179,20 +208,28 @@ def compare(
         folder: Where `NAME.json` of each run and `comparison.md`, `.json` and `.png` go.
         title: Heading of the table.
         columns: What it shows.
-        config: Settings that the runs share; a change of them makes a finished run stale.
-        data: Fingerprint of each data set, likewise.
+        config: Settings that the runs share.
+        data: Fingerprint of each data set.
         notes: Lines below the table.
 
     Returns:
         The table, in Markdown; on other processes than the main one "".
+
+    Raises:
+        DataError: The folder holds a finished run of the same name and other settings; or it cannot be claimed.
     """
     git_revision()  # kept from here on: the checkout may move while the runs take their hours
+    if PartialState().is_main_process:
+        claim_folder(folder)
+    for run in runs:
+        # Before the first run takes its hours.
+        finished_record(folder, run, config, data)
     records = []
     for run in runs:
-        settings = fingerprint(config, run.args, data)
-        record = finished_record(folder / f"{run.name}.json", settings)
+        record = finished_record(folder, run, config, data)
         if record is None:
-            _claim_folder(Path(run.args.output_dir), settings)
+            settings = fingerprint(config, run.args, data)
+            _take_run_folder(Path(run.args.output_dir), settings)
             # On a copy: a trainer settles parts of its arguments, which must not change what the run is known by.
             result = execute(run._replace(args=derive(run.args)))
             whole = {**config, "training": run.args}
@@ -207,18 +244,19 @@ def compare(
     return table
 
 
-def _claim_folder(folder: Path, settings: str) -> None:
-    """Note in a run's folder which settings it belongs to; a run of other settings that stands there is moved aside.
+def _take_run_folder(folder: Path, settings: str) -> None:
+    """Note in a run's folder which settings it belongs to; an unfinished run of other settings is moved aside.
 
     Else its checkpoints would be taken for those of a killed run and resumed, and nothing of the new settings trained.
     """
     state = PartialState()
     if state.is_main_process:
+        claim_folder(folder)
         note = folder / "settings_fingerprint.txt"
         found = note.read_text(encoding="utf-8").strip() if note.exists() else settings
         if found != settings:
-            with atomic_path(folder.with_name(f"{folder.name}_of_{found}")) as aside:
-                folder.rename(aside)
+            names = (f"{folder.name}_of_{found}{end}" for end in ("", *(f"_{number}" for number in range(2, 1000))))
+            folder.rename(next(aside for name in names if not (aside := folder.with_name(name)).exists()))
         write_text(note, settings + "\n")
     state.wait_for_everyone()
 
@@ -238,15 +276,49 @@ def train_and_measure(trainer: DAIRTrainer, evaluate: Callable[[DAIRTrainer], Ma
     trained = time.perf_counter()
     metrics = evaluate(trainer)
     seconds = {"training": trained - start, "evaluation": time.perf_counter() - trained}
-    trainer.save_model()
-    trainer.save_state()
-    trainer.create_model_card()
+    save_all(trainer)
     return Result(metrics, seconds)
 
 
+def save_all(trainer: DAIRTrainer, **card: Any) -> None:
+    """Save the model, the trainer's state and the model card; where that fails, no new file of them is left.
+
+    Args:
+        trainer: Saves to its `args.output_dir`.
+        **card: Arguments of `DAIRTrainer.create_model_card`.
+
+    Raises:
+        DataError: The disk is full.
+    """
+    with _removed_on_failure(trainer, Path.is_file):
+        trainer.save_model()
+        trainer.save_state()
+        trainer.create_model_card(**card)
+
+
 def train_on(trainer: DAIRTrainer) -> None:
-    """Train from the last whole checkpoint of the trainer's folder, if a killed run left one, else from the start."""
-    trainer.train(resume_from_checkpoint=last_checkpoint(Path(trainer.args.output_dir)))
+    """Train from the last whole checkpoint of the trainer's folder, if a killed run left one, else from the start.
+
+    Raises:
+        DataError: The disk is full. The checkpoint that was being written is removed.
+    """
+    with _removed_on_failure(trainer, lambda path: path.name.startswith("checkpoint-") and _step_of(path) is None):
+        trainer.train(resume_from_checkpoint=last_checkpoint(Path(trainer.args.output_dir)))
+
+
+@contextlib.contextmanager
+def _removed_on_failure(trainer: DAIRTrainer, unwanted: Callable[[Path], bool]) -> Iterator[None]:
+    """Remove what the body leaves in the trainer's folder, as far as it is unwanted, where the body fails."""
+    folder = Path(trainer.args.output_dir)
+    before = set(folder.glob("*"))
+    try:
+        with full_disk_named(folder):
+            yield
+    except BaseException:
+        for path in set(folder.glob("*")) - before if trainer.is_world_process_zero() else ():
+            if unwanted(path):
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        raise
 
 
 def last_checkpoint(folder: Path) -> str | None:
@@ -258,12 +330,17 @@ def last_checkpoint(folder: Path) -> str | None:
     Returns:
         Its path, or None.
     """
-    steps = {}
-    for state in folder.glob("checkpoint-*/trainer_state.json"):
+    steps = {step: path for path in folder.glob("checkpoint-*") if (step := _step_of(path)) is not None}
+    return str(steps[max(steps)]) if steps else None
+
+
+def _step_of(checkpoint: Path) -> int | None:
+    """The step of a checkpoint; None where it is not whole."""
+    try:
         # The Trainer writes this file last.
-        with contextlib.suppress(DataError):
-            steps[read_json(state)["global_step"]] = str(state.parent)
-    return steps[max(steps)] if steps else None
+        return int(read_json(checkpoint / "trainer_state.json")["global_step"])
+    except (DataError, KeyError, TypeError, ValueError):
+        return None
 
 
 def common_base(folder: Path, make_trainer: Callable[[], DAIRTrainer]) -> Path:
@@ -275,12 +352,17 @@ def common_base(folder: Path, make_trainer: Callable[[], DAIRTrainer]) -> Path:
 
     Returns:
         `folder`.
+
+    Raises:
+        DataError: Another process trains the same weights.
     """
     if not folder.exists():
         trainer = make_trainer()
+        if trainer.is_world_process_zero():
+            claim_folder(trainer.args.output_dir)
         train_on(trainer)
         if trainer.is_world_process_zero():
-            with atomic_path(folder) as scratch:
+            with atomic_folder(folder) as scratch:
                 trainer.save_model(str(scratch))
         trainer.accelerator.wait_for_everyone()
     return folder
@@ -330,14 +412,47 @@ def _plain(value: Any) -> Any:
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
-def finished_record(path: Path, settings: str) -> dict[str, Any] | None:
-    """The record of a run that is already there with the same settings; None where it must be run.
+def finished_record(
+    folder: Path, run: Run, config: Mapping[str, Any], data: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """The record of a run that is finished; None where it is not.
 
     Args:
-        path: The run's JSON.
-        settings: `fingerprint` of what the run depends on.
+        folder: Where `NAME.json` of each run is.
+        run: The run.
+        config: See `compare`.
+        data: See `compare`.
+
+    Raises:
+        DataError: A run of this name and other settings is finished. It is never overwritten.
     """
+    path = folder / f"{run.name}.json"
     if not path.exists():
         return None
     record = read_json(path)
-    return record if record.get("settings_fingerprint") == settings else None
+    if not isinstance(record, dict) or "settings_fingerprint" not in record:
+        raise DataError(f"{path}: is no record of a run; name another output_dir, or move the file away")
+    if record["settings_fingerprint"] != fingerprint(config, run.args, data):
+        before = _leaves({**record.get("config", {}), "data": record.get("data", {})})
+        now = _leaves({**plain_config({**config, "training": run.args}), "data": dict(data)})
+        changed = [
+            f"{name} was {before.get(name, 'absent')}, is {now.get(name, 'absent')}"
+            for name in sorted(before.keys() | now.keys())
+            if before.get(name) != now.get(name)
+        ]
+        raise DataError(
+            f"{path}: a finished run of other settings ({'; '.join(changed[:3]) or 'of another version'}"
+            f"{f'; and {len(changed) - 3} more' if len(changed) > 3 else ''}); name another output_dir, or move this "
+            "one away"
+        )
+    return record
+
+
+def _leaves(value: Any, name: str = "") -> dict[str, str]:
+    """Dotted name -> text of every value in nested mappings."""
+    if not isinstance(value, Mapping):
+        return {name: json.dumps(value, default=str)}
+    found: dict[str, str] = {}
+    for key, inner in value.items():
+        found |= _leaves(inner, f"{name}.{key}" if name else str(key))
+    return found

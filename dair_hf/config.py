@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from transformers import Seq2SeqTrainingArguments
 
+from dair_hf.draws import require_seeds
+from dair_hf.errors import DataError
 from dair_hf.objective import (
     FEATURE_REGULARIZERS,
     LOSS_EPSILON,
@@ -26,7 +28,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
     """Training arguments of `DAIRTrainer`: those of `Seq2SeqTrainingArguments` and the fields of the objective.
 
     Raises:
-        ValueError: A value out of range, or two settings that cannot hold together; the message names both.
+        DataError: A value out of range, or two settings that cannot hold together; the message names both.
 
     Example:
         >>> DAIRConfig(output_dir="out", method="dair", dair_lambda=0.5, normalization="token").regularizer
@@ -169,7 +171,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         The trainer repeats this before each run: a hyperparameter search assigns attributes, and so may you.
 
         Raises:
-            ValueError: For the first of them; the message says what to do.
+            DataError: For the first of them; the message says what to do.
         """
         for name, choices in (
             ("method", METHODS),
@@ -180,25 +182,29 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         ):
             value = getattr(self, name)
             if value not in choices:
-                raise ValueError(f"{name}={value!r} is unknown; use one of {', '.join(choices)}")
-        for name, lowest in (("dair_lambda", 0.0), ("loss_epsilon", math.ulp(0.0))):
+                raise DataError(f"{name}={value!r} is unknown; use one of {', '.join(choices)}")
+        for name, lowest in (("dair_lambda", 0.0), ("loss_epsilon", math.ulp(0.0)), ("learning_rate", 0.0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not lowest <= value < math.inf:
                 bound = ">= 0" if lowest == 0 else "> 0"
-                raise ValueError(f"{name}={value!r} is out of range; it must be a finite number {bound}")
+                raise DataError(f"{name}={value!r} is out of range; it must be a finite number {bound}")
         for name in ("gradient_cache", "max_tokens_per_batch", "generation_batch_size", "lr_half_life_steps"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ValueError(f"{name}={value!r} is out of range; it must be an integer >= 1, or None")
+                raise DataError(f"{name}={value!r} is out of range; it must be an integer >= 1, or None")
+        for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
+            if getattr(self, name) < 1:
+                raise DataError(f"{name}={getattr(self, name)} is out of range; it must be an integer >= 1")
+        require_seeds("seed", [self.seed])
         if self.logging_nan_inf_filter:
-            raise ValueError(
+            raise DataError(
                 "logging_nan_inf_filter=True would hide a non-finite loss, which must stop training here; "
                 "leave it at its default, False"
             )
         self._prepare_separate_forwards()
         self._check_own_schedules()
         if self.label_smoothing_factor:
-            raise ValueError(
+            raise DataError(
                 f"label_smoothing_factor={self.label_smoothing_factor} has no effect beside a per-row sample loss; "
                 "set it to 0 and pass your own smoothed `sample_loss` to DAIRTrainer"
             )
@@ -213,16 +219,16 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             if is_set
         ]
         if len(orders) > 1:
-            raise ValueError(f"{orders[0]} and {orders[1]} would both order the rows; leave one at its default")
+            raise DataError(f"{orders[0]} and {orders[1]} would both order the rows; leave one at its default")
 
     def _check_method(self) -> None:
         if self.method == "mart" and self.regularizer != "kl":
-            raise ValueError(
+            raise DataError(
                 f"method='mart' and regularizer={self.regularizer!r} cannot hold together: MART's is a weighted KL; "
                 "set regularizer='kl'"
             )
         if self.normalization == "token" and self.method not in TOKEN_METHODS:
-            raise ValueError(
+            raise DataError(
                 f"method={self.method!r} and normalization='token' cannot hold together: that convention knows "
                 f"{', '.join(TOKEN_METHODS)} only; use normalization='pair'"
             )
@@ -232,7 +238,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         if drops is None and self.lr_half_life_steps is None:
             return
         if drops is not None and not (drops and all(0 < epoch < math.inf for epoch in drops)):
-            raise ValueError(f"lr_drop_epochs={drops} must list finite numbers > 0, or be left out")
+            raise DataError(f"lr_drop_epochs={drops} must list finite numbers > 0, or be left out")
         for name, is_set in (
             (half_life, drops is not None and self.lr_half_life_steps is not None),
             (f"lr_scheduler_type={self.lr_scheduler_type!s}", self.lr_scheduler_type != "constant"),
@@ -241,7 +247,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         ):
             if is_set:
                 length = "" if drops is None else ", num_train_epochs"
-                raise ValueError(
+                raise DataError(
                     f"{half_life if drops is None else f'lr_drop_epochs={drops}'} and {name} cannot be combined: the "
                     f"first is the whole schedule; use lr_scheduler_type='constant'{length} and no warmup beside it"
                 )
@@ -256,18 +262,18 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         if not asked:
             return
         if len(asked) == 2:
-            raise ValueError(
+            raise DataError(
                 "forward_mode='separate' and pair_dropout='shared' cannot hold together: shared masks run the views "
                 "apart already, and rows without partner apart from both; leave forward_mode at 'joint'"
             )
         for name in ("fsdp", "deepspeed"):
             if value := getattr(self, name, None):
-                raise ValueError(
+                raise DataError(
                     f"{asked[0]} and {name}={value!r} cannot hold together: sharded models need as many forwards on "
                     "every rank; use forward_mode='joint' and pair_dropout='independent'"
                 )
         if getattr(self, "ddp_broadcast_buffers", None):
-            raise ValueError(
+            raise DataError(
                 f"{asked[0]} and ddp_broadcast_buffers=True cannot hold together: ranks without partners run fewer "
                 "forwards and would never answer; leave ddp_broadcast_buffers unset"
             )

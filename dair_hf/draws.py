@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -144,3 +145,17 @@ def _shifted(bits: Tensor, by: int) -> Tensor:
 
 def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
+
+
+def require_seeds(name: str, seeds: Sequence[int]) -> None:
+    """Refuse what no generator takes as a seed.
+
+    Args:
+        name: Name of the setting, for the message.
+        seeds: Its values.
+
+    Raises:
+        DataError: A seed outside 0 to 2^32 - 1.
+    """
+    if wrong := [seed for seed in seeds if not 0 <= seed < 2**32]:
+        raise DataError(f"{name}: {wrong[0]} is no seed; give integers from 0 to {2**32 - 1}")

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dair_hf.draws import require_seeds
 from dair_hf.errors import DataError, UndefinedMetricWarning
 
 
@@ -232,6 +233,7 @@ def clustered_bootstrap(
     """
     if n_bootstrap < 1:
         raise DataError(f"n_bootstrap: must be at least 1, found {n_bootstrap}; 0 is for leaving intervals out")
+    require_seeds("seed", [seed])
     if not 0.0 < confidence < 1.0:
         raise DataError(f"confidence: must lie between 0 and 1, found {confidence}; 0.95 is usual")
     top, bottom = np.asarray(numerators, dtype=np.float64), np.asarray(denominators, dtype=np.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import fnmatch
 import hashlib
 import json
 import os
@@ -13,10 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from dair_hf.errors import DataError
-from dair_hf.files import atomic_path, read_json, write_json
+from dair_hf.files import SCRATCH, atomic_path, read_json, read_yaml, write_json
+from dair_hf.folders import mark_folder
 
 MARKER = "experiment.json"
 
@@ -59,12 +59,7 @@ def read_experiments(path: Path) -> list[Experiment]:
         DataError: The file is absent or no YAML, a key is unknown or missing, a value is of the wrong kind, or a name
             is given twice or lies inside another.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file; check the path") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not valid YAML ({str(error).splitlines()[0]})") from error
+    content = read_yaml(path)
     entries = content.get("experiments") if isinstance(content, dict) else None
     if not isinstance(entries, list) or set(content) != {"experiments"}:
         raise DataError(f"{path}: needs one key at the top, `experiments`, with a list below it")
@@ -99,11 +94,7 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def _digest(config: Path) -> str:
-    try:
-        settings = yaml.safe_load(config.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DataError(f"{config}: not valid YAML ({str(error).splitlines()[0]})") from error
-    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(read_yaml(config), sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def is_done(experiment: Experiment, results: Path) -> bool:
@@ -114,11 +105,16 @@ def is_done(experiment: Experiment, results: Path) -> bool:
 
 def finished_runs(output: Path) -> int:
     """How many runs below a recipe's output folder have their JSON."""
-    return sum("runs" not in path.relative_to(output).parts[:-1] for path in output.rglob("*_seed*.json"))
+    count = 0
+    # Not by rglob: the recipe at work makes and removes folders meanwhile.
+    for _, folders, names in os.walk(output):
+        folders[:] = [name for name in folders if name != "runs" and not name.startswith(".")]
+        count += len(fnmatch.filter(names, "*_seed*.json"))
+    return count
 
 
 def collect(experiment: Experiment, output: Path, results: Path) -> int:
-    """Copy what a finished experiment found into the results: records, tables and plots, as a whole or not at all.
+    """Copy what a finished experiment found into the results: records, tables and plots, and last the note of it.
 
     Records are those that the recipe's `comparison.json` names: a run of an earlier comparison that still stands in the
     output is left behind. A recipe that writes several comparisons, in folders below its output, keeps those folders.
@@ -126,28 +122,38 @@ def collect(experiment: Experiment, output: Path, results: Path) -> int:
     Args:
         experiment: The experiment.
         output: The recipe's output folder.
-        results: The results; the experiment's folder in it is replaced.
+        results: The results; what the experiment's folder in it lacks is added, and tables and plots are brought up to
+            date.
 
     Returns:
         The number of records.
 
     Raises:
-        DataError: The recipe left no comparison.
+        DataError: The recipe left no comparison; or the results hold a record that it did not name, or another one of
+            the same name.
     """
     tables = sorted(path for path in output.rglob("comparison.json") if _visible(path, output))
     if not tables:
         raise DataError(f"{output}: no comparison.json; the recipe of {experiment.name} ended without a table")
-    count = 0
-    with atomic_path(results / experiment.name) as scratch:
-        for table in tables:
-            target = scratch / table.parent.relative_to(output)
-            for record in read_json(table)["runs"]:
-                write_json(target / f"{record['name']}.json", record)
-                count += 1
-            for file in sorted([*table.parent.glob("*.md"), *table.parent.glob("*.png")]):
-                shutil.copyfile(file, target / file.name)
-        write_json(scratch / MARKER, settings_of(experiment))
-    return count
+    kept, done = results / experiment.name, settings_of(experiment)
+    found = {
+        (table.parent / f"{record['name']}.json").relative_to(output): record
+        for table in tables
+        for record in read_json(table)["runs"]
+    }
+    for path in sorted(kept.rglob("*_seed*.json")):
+        if read_json(path) != found.get(path.relative_to(kept)):
+            raise DataError(
+                f"{path}: a finished run that is not among those of {output}; move {kept} away to replace it"
+            )
+    for name, record in found.items():
+        write_json(kept / name, record)
+    for table in tables:
+        for file in sorted([*table.parent.glob("*.md"), *table.parent.glob("*.png")]):
+            with atomic_path(kept / file.relative_to(output)) as path:
+                shutil.copyfile(file, path)
+    write_json(kept / MARKER, done)
+    return len(found)
 
 
 def restore(experiment: Experiment, output: Path, results: Path) -> None:
@@ -160,14 +166,14 @@ def restore(experiment: Experiment, output: Path, results: Path) -> None:
     for path in sorted(kept.rglob("*_seed*.json")):
         place = output / path.relative_to(kept)
         if _visible(path, kept) and not place.exists():
+            mark_folder(output)
             write_json(place, read_json(path))
 
 
-def remove_leftovers(experiments: list[Experiment], results: Path) -> None:
-    """Remove what a writer that was killed left beside the results; only for who holds `sole_worker`."""
-    for target in [results / "RESULTS.md", *(results / experiment.name for experiment in experiments)]:
-        for scratch in target.parent.glob(f".{target.name}.*"):
-            shutil.rmtree(scratch)
+def remove_leftovers(results: Path) -> None:
+    """Remove what a writer that was killed left in the results; only for who holds `sole_worker`."""
+    for scratch in list(results.rglob(f".*{SCRATCH}")):
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 @contextlib.contextmanager

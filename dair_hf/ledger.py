@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dair_hf.claims import Claim, Figure, Record, Section, Source, metric_of, read_claims, read_records, select
-from dair_hf.errors import DataError
+from dair_hf.commands import exit_status
 from dair_hf.evaluation import welch_half_width
-from dair_hf.files import write_text
+from dair_hf.files import write_generated
 from dair_hf.ledger_plots import draw_plots
 
 RULES = """\
@@ -319,7 +319,7 @@ def write_ledger(results: Path) -> str:
     sections = read_claims(results / "claims.yaml")
     draw_plots(sections, results)
     text = ledger(sections, results)
-    write_text(results / "RESULTS.md", text)
+    write_generated(results / "RESULTS.md", text, RULES.partition("`")[0])
     return text
 
 
@@ -333,7 +333,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except DataError as error:
-        sys.exit(f"error: {error}")
+    sys.exit(exit_status(main))

@@ -95,7 +95,7 @@ class PairLoading(Seq2SeqTrainer):
             return super()._get_train_sampler(train_dataset)
         if not isinstance(dataset, (datasets.Dataset, EpochPairs)):
             name = "pair_group_by_length" if args.pair_group_by_length else "max_tokens_per_batch"
-            raise ValueError(
+            raise DataError(
                 f"{name} needs the length of every row, but train_dataset is a {type(dataset).__name__}; "
                 "pass a datasets.Dataset or EpochPairs, or leave it at its default"
             )

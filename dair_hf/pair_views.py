@@ -247,7 +247,7 @@ class PairViews:
     def write(self, path: str | Path, predictions: Sequence[Any], references: Sequence[Any], correct: Any) -> None:
         """One JSON line a view: `row_id`, `variant`, `prediction`, `reference`, `correct`; written atomically."""
         ids = self._row_ids()
-        with atomic_path(path) as scratch, scratch.open("w", encoding="utf-8") as lines:
+        with atomic_path(path) as scratch, scratch.open("w", encoding="utf-8", errors="backslashreplace") as lines:
             for row, variant, prediction, reference, right in zip(
                 self.rows, self.variants, predictions, references, self.correctness(correct), strict=True
             ):

@@ -68,7 +68,7 @@ def run_record(
         "seed": seed,
         "metrics": {key: _finite(value) for key, value in metrics.items()},
         "seconds": {key: round(value, 2) for key, value in seconds.items()},
-        "config": {key: _plain(value) for key, value in config.items()},
+        "config": plain_config(config),
         "data": dict(data),
         "settings_fingerprint": settings_fingerprint,
         "versions": {"python": platform.python_version(), **_versions()},
@@ -76,6 +76,11 @@ def run_record(
         "hardware": _hardware(),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a record holds them: dataclasses field by field, without tokens."""
+    return {key: _plain(value) for key, value in config.items()}
 
 
 def comparison_table(records: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> str:

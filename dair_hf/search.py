@@ -11,8 +11,19 @@ from typing import TYPE_CHECKING, Any
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
-from dair_hf.comparison import ComparisonConfig, Result, Run, compare, derive, fingerprint, finished_record, runs_of
+from dair_hf.comparison import (
+    ComparisonConfig,
+    Result,
+    Run,
+    compare,
+    derive,
+    fingerprint,
+    finished_record,
+    output_folder,
+    runs_of,
+)
 from dair_hf.config import DAIRConfig
+from dair_hf.draws import require_seeds
 from dair_hf.errors import DataError
 from dair_hf.files import read_json, write_json
 from dair_hf.plots import plot_curves, plot_front
@@ -112,6 +123,7 @@ class SearchConfig:
         ):
             if len(set(values)) < len(values):
                 raise DataError(f"{name}={values} holds an entry twice; list each once")
+        require_seeds("search_seeds", self.search_seeds)
         if any(not value >= 0 for value in self.lambdas):
             raise DataError(f"search_lambdas={self.search_lambdas}: each must be 0 or more")
 
@@ -138,7 +150,7 @@ class LambdaSearch:
         args: What all runs share; `output_dir` holds everything.
         accuracy: Key of the metric that chooses.
         consistency: Key of CM in the metrics, if there is one.
-        settings: Settings that the runs share; a change of them makes finished trials stale.
+        settings: Settings that the runs share; trials of others, finished in the same folder, are refused.
         validation: Fingerprint of each data set that the trials use.
         title: Heading of tables and plots.
         lower_is_better: Whether `accuracy` is an error.
@@ -199,6 +211,7 @@ class LambdaSearch:
             The chosen point.
         """
         optuna = _import_optuna()
+        output_folder(self.args)
         lambdas, seeds = list(self.config.lambdas), list(self.config.search_seeds)
         trials = [self.trial(value, seed) for seed in seeds for value in lambdas]
         missing = sum(self._record(run) is None for run in trials)
@@ -289,9 +302,11 @@ class LambdaSearch:
         runs = self._runs(chosen.dair_lambda, seeds, folder)
         expected = {f"{run.name}.json": fingerprint(self.settings, run.args, data) for run in runs}
         for path in sorted(folder.glob(f"{self.method}_seed*.json")):
-            before = read_json(path)["config"]["training"]["dair_lambda"]
-            stale = path.name in expected and finished_record(path, expected[path.name]) is None
-            if stale or before != chosen.dair_lambda:
+            record = read_json(path)
+            before = record["config"]["training"]["dair_lambda"]
+            if before != chosen.dair_lambda or record["settings_fingerprint"] != expected.get(
+                path.name, record["settings_fingerprint"]
+            ):
                 raise DataError(
                     f"{path}: the test set was already evaluated, with lambda {before:g}; now lambda "
                     f"{chosen.dair_lambda:g} is chosen, or other settings are given. A choice that follows a look at "
@@ -306,7 +321,7 @@ class LambdaSearch:
         return list(runs_of(config, derive(self.args, output_dir=str(folder))))
 
     def _record(self, run: Run) -> dict[str, Any] | None:
-        return finished_record(self.folder / f"{run.name}.json", fingerprint(self.settings, run.args, self.validation))
+        return finished_record(self.folder, run, self.settings, self.validation)
 
     def _write(self, chosen: Point) -> None:
         """`choice.json`, `sweep.png` and, where there is a CM, `front.png`."""

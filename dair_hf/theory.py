@@ -36,6 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dair_hf.draws import require_seeds
 from dair_hf.errors import DataError
 from dair_hf.objective import (
     PairTerms,
@@ -120,9 +121,11 @@ class TheoryConfig:
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
                 raise DataError(f"{name}={values} must hold at least one value, and none of them twice")
-        if not min(self.dair_lambda, *self.lambdas) > 0:
+        require_seeds("seeds", self.seeds)
+        if not 0 < min(self.dair_lambda, *self.lambdas) <= max(self.dair_lambda, *self.lambdas) < math.inf:
             raise DataError(
-                f"dair_lambda={self.dair_lambda}, lambdas={self.lambdas}; each must be above 0, since 0 is DA-ERM"
+                f"dair_lambda={self.dair_lambda}, lambdas={self.lambdas}; each must be above 0, since 0 is DA-ERM, and "
+                "finite"
             )
 
 

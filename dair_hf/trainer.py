@@ -28,6 +28,7 @@ from dair_hf.chunked_loss import ChunkedLoss
 from dair_hf.collator import LABELS, ROW_ID, VIEW_MASK, PairCollator, filled_positions
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError, NonFiniteLossError
+from dair_hf.files import require_file
 from dair_hf.forwards import split_pairs
 from dair_hf.model_card import PairReport, write_model_card
 from dair_hf.objective import Counts, PairTerms
@@ -551,8 +552,8 @@ class DAIRTrainer(PairLoading):
             `cm_all_rows_numerator`, `cm_all_rows_denominator`; `rows`, `pairs`; and `_low` / `_high` of each ratio.
 
         Raises:
-            DataError: No data, a missing column, or an `is_correct` that answers for another number of rows or with
-                anything but right and wrong.
+            DataError: No data, a missing column, a `predictions_file` that is no regular file, or an `is_correct` that
+                answers for another number of rows or with anything but right and wrong.
 
         Warns:
             UndefinedMetricWarning: No row has a partner, so CM is NaN.
@@ -562,6 +563,8 @@ class DAIRTrainer(PairLoading):
             raise DataError(
                 "evaluate_pairs needs is_correct=(predictions, references) -> bool [N]; pass it here or at once"
             )
+        if predictions_file is not None:
+            require_file(predictions_file)  # now and not after hours of generation
         views = views_of(self.eval_dataset if dataset is None else dataset)
         predictor = self._predictor()
         if not self.generates and predictor.reduce is None and self._loss_kind() in LANGUAGE_LOSSES:

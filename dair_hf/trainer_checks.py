@@ -212,10 +212,10 @@ def refuse_unsupported(
     """Refuse settings of the model and the objective that cannot be combined; the message names both and the remedy.
 
     Raises:
-        ValueError: For the first such combination.
+        DataError: For the first such combination.
     """
     if args.uses_features and sample_loss in (squared_error, huber):
-        raise ValueError(
+        raise DataError(
             f"regularizer={args.regularizer!r} and sample_loss={sample_loss.__name__} cannot hold together: a "
             "regression has no output distribution to compare; use a regularizer of the losses, sq or l1"
         )
@@ -227,7 +227,7 @@ def refuse_unsupported(
             (f"regularizer={args.regularizer!r} with method='dair'", args.uses_features),
         ):
             if is_set:
-                raise ValueError(
+                raise DataError(
                     f"objective={type(objective).__name__} and {name} cannot hold together: it is a function of one "
                     "whole batch; use one process, a larger per_device_train_batch_size, normalization='pair' and a "
                     "regularizer of the losses"
@@ -244,38 +244,38 @@ def refuse_unsupported_launch(
     """Refuse, before processes and loaders are set up, settings that would part pairs or repeat rows.
 
     Raises:
-        ValueError: For the first such setting.
+        DataError: For the first such setting.
     """
     for name in ("fsdp", "deepspeed"):
         if augmenter is not None and (value := getattr(args, name, None)):
-            raise ValueError(
+            raise DataError(
                 f"augmenter and {name}={value!r} cannot hold together: partners are made with the whole model on each "
                 "rank; use DDP, or make the partners beforehand"
             )
     if args.n_gpu > 1:
-        raise ValueError(
+        raise DataError(
             f"{args.n_gpu} GPUs are visible to one process, which would enter torch.nn.DataParallel and split pairs "
             "apart; start with `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one GPU"
         )
     if args.dataloader_persistent_workers and isinstance(train_dataset, (EpochPairs, TensorPairs)):
-        raise ValueError(
+        raise DataError(
             "dataloader_persistent_workers=True would keep showing the first epoch's partners of "
             f"{type(train_dataset).__name__}; leave it at its default, False"
         )
     launcher = args.accelerator_config
     if launcher.dispatch_batches:
-        raise ValueError(
+        raise DataError(
             "accelerator_config dispatch_batches=True joins batches, which differ in length and number of views here; "
             "leave it unset: every process then reads its own batches"
         )
     launcher.dispatch_batches = False  # None would mean True for a stream
     if args.world_size > 1 and not launcher.even_batches:
-        raise ValueError(
+        raise DataError(
             f"accelerator_config even_batches=False on {args.world_size} processes leaves some without a batch in the "
             "last step, which then waits for ever; leave it unset: rows repeated to fill up count nothing"
         )
     if kwargs.get("compute_loss_func") is not None:
-        raise ValueError("compute_loss_func reduces over the batch, which DAIR does itself; pass `sample_loss` instead")
+        raise DataError("compute_loss_func reduces over the batch, which DAIR does itself; pass `sample_loss` instead")
 
 
 def _refuse_unsupported_chunks(args: DAIRConfig, sample_loss: SampleLoss, objective: Any) -> None:
@@ -290,7 +290,7 @@ def _refuse_unsupported_chunks(args: DAIRConfig, sample_loss: SampleLoss, object
         (f"deepspeed={args.deepspeed!r}, which takes the projection apart between its uses,", bool(args.deepspeed)),
     ):
         if is_set:
-            raise ValueError(f"chunked_loss=True and {other} cannot hold together; set chunked_loss=False")
+            raise DataError(f"chunked_loss=True and {other} cannot hold together; set chunked_loss=False")
 
 
 def _refuse_unsupported_cache(args: DAIRConfig, model: Any) -> None:
@@ -298,10 +298,10 @@ def _refuse_unsupported_cache(args: DAIRConfig, model: Any) -> None:
         return
     remedy = "the same update comes from a smaller per_device_train_batch_size and gradient_accumulation_steps"
     if value := args.deepspeed:
-        raise ValueError(f"gradient_cache={args.gradient_cache} and deepspeed={value!r} cannot hold together; {remedy}")
+        raise DataError(f"gradient_cache={args.gradient_cache} and deepspeed={value!r} cannot hold together; {remedy}")
     for path, module in model.named_modules() if isinstance(model, nn.Module) else ():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            raise ValueError(
+            raise DataError(
                 f"gradient_cache={args.gradient_cache} and the batch norm {path!r} cannot hold together: its "
                 "statistics would be those of a part of the batch; set gradient_cache=None"
             )
@@ -318,7 +318,7 @@ def _refuse_unsupported_packing(args: DAIRConfig, sample_loss: SampleLoss, model
         ("the CPU, where these kernels have no backward pass,", args.device.type == "cpu"),
     ):
         if is_set:
-            raise ValueError(
+            raise DataError(
                 f"pair_packing=True and {other} cannot hold together: packing needs a decoder-only model on a GPU with "
                 f"attn_implementation one of {', '.join(ATTENTION_FOR_PACKING)}; elsewhere pair_group_by_length or "
                 "max_tokens_per_batch saves most of the padding"
@@ -336,7 +336,7 @@ def _refuse_unsupported_sharding(args: DAIRConfig, augmenter: Any, model: Any) -
         ("augmenter", augmenter is not None),
     ):
         if is_set:
-            raise ValueError(
+            raise DataError(
                 f"{name} and a model loaded with distributed_config cannot hold together: its weights are spread over "
                 f"the ranks; leave {name.split('=')[0]} at its default, or load the model whole and use DDP"
             )

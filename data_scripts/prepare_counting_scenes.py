@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from transformers import HfArgumentParser
-
-from dair_hf.errors import DataError
+from dair_hf.arguments import SettingsParser
+from dair_hf.commands import exit_status
+from dair_hf.folders import require_output_folder
 from dair_hf.vqa.reading import read_edits, read_vqa
 from dair_hf.vqa.scene_files import SPLITS, SceneConfig, scene_files, write_scenes
 
@@ -29,16 +29,17 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
     """Shows defaults, and the lines of the description as they are."""
 
 
-def parse(argv: list[str] | None) -> tuple[SceneConfig, str]:
-    """The command line: what to draw, and where to.
+def parse(argv: list[str] | None) -> tuple[SceneConfig, str, bool]:
+    """The command line: what to draw, where to, and whether scenes that are there may be replaced.
 
     Raises:
         DataError: A value out of range.
     """
-    parser = HfArgumentParser(SceneConfig, description=__doc__, formatter_class=_HelpFormatter, allow_abbrev=False)
-    parser.add_argument("--output", required=True, default=argparse.SUPPRESS, help="folder to write; must not exist")
+    parser = SettingsParser([SceneConfig], description=__doc__, formatter_class=_HelpFormatter)
+    parser.add_argument("--output", required=True, default=argparse.SUPPRESS, help="folder to write, new or empty")
+    parser.add_argument("--overwrite", action="store_true", help="replace what this command wrote there before")
     config, other = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
-    return config, other.output
+    return config, other.output, other.overwrite
 
 
 def count(folder: Path, split: str) -> dict[str, Counter[str]]:
@@ -77,23 +78,17 @@ def table(counts: Mapping[str, Mapping[str, Counter[str]]]) -> str:
     )
 
 
-def prepare(config: SceneConfig, output: str) -> None:
+def prepare(config: SceneConfig, output: str, overwrite: bool) -> None:
     """Draw, write, read again, count."""
-    if Path(output).exists():
-        raise DataError(f"{output}: is there already; remove it, or name another folder")
-    folder = write_scenes(config, output)
+    require_output_folder(output, overwrite=overwrite)
+    folder = write_scenes(config, output, overwrite=True)
     print(table({split: count(folder, split) for split in SPLITS}))
     print(f"written: {folder}")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run; return the exit code."""
-    try:
-        prepare(*parse(argv))
-    except (DataError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    """Run; return the exit status."""
+    return exit_status(lambda: prepare(*parse(argv)))
 
 
 if __name__ == "__main__":

@@ -19,12 +19,13 @@ from pathlib import Path
 from datasets import DatasetDict
 
 from dair_hf.archives import Source, download, with_checksums
+from dair_hf.commands import exit_status
 from dair_hf.dialog.multiwoz import read_multiwoz, splits_in
 from dair_hf.dialog.reading import summary_table
 from dair_hf.dialog.rows import validate_rows
 from dair_hf.dialog.sources import HOST, multiwoz_files
-from dair_hf.errors import DataError
-from dair_hf.files import atomic_path, read_json, write_json
+from dair_hf.files import read_json, write_json
+from dair_hf.folders import atomic_folder
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -34,12 +35,16 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--source", required=True, help="folder, archive or file; with --download where to keep the files"
     )
     parser.add_argument("--output", required=True, help="folder to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace what this command wrote there before")
     parser.add_argument("--split", nargs="+", default=[], help="train, dev (or val), test; default: all there are")
     parser.add_argument("--version", choices=("2.1", "2.2"), help="default: told by the files; with --download 2.2")
     parser.add_argument("--download", action="store_true", help="fetch the files first")
     parser.add_argument("--checksums", help="with --download: JSON of file name -> SHA-256; nothing else is accepted")
     parser.add_argument("--host", default=HOST, help="with --download: a mirror with the same paths")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.checksums and not args.download:
+        parser.error("--checksums goes with --download")
+    return args
 
 
 def fetch(args: argparse.Namespace) -> None:
@@ -54,15 +59,14 @@ def fetch(args: argparse.Namespace) -> None:
 
 def prepare(args: argparse.Namespace) -> None:
     """Read, validate, write."""
-    if args.download:
-        fetch(args)
-    splits = args.split or splits_in(Source(args.source)) or ["all"]
     data, reports = DatasetDict(), {}
-    for split in splits:
-        rows, reports[split] = read_multiwoz(args.source, None if split == "all" else split, args.version)
-        validate_rows(rows, f"{args.source}, split {split}")
-        data[split] = rows
-    with atomic_path(args.output) as folder:
+    with atomic_folder(args.output, [args.source], args.overwrite) as folder:
+        if args.download:
+            fetch(args)
+        for split in args.split or splits_in(Source(args.source)) or ["all"]:
+            rows, reports[split] = read_multiwoz(args.source, None if split == "all" else split, args.version)
+            validate_rows(rows, f"{args.source}, split {split}")
+            data[split] = rows
         data.save_to_disk(str(folder))
         write_json(folder / "report.json", {split: dataclasses.asdict(report) for split, report in reports.items()})
     print(summary_table(reports))
@@ -70,14 +74,8 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run; return the exit code."""
-    args = parse(argv)
-    try:
-        prepare(args)
-    except (DataError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    """Run; return the exit status."""
+    return exit_status(lambda: prepare(parse(argv)))
 
 
 if __name__ == "__main__":

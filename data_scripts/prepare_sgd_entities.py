@@ -15,10 +15,11 @@ import sys
 from pathlib import Path
 
 from dair_hf.archives import download, with_checksums
+from dair_hf.commands import exit_status
 from dair_hf.dialog.sgd import KINDS, SPLITS, build_bank, read_entity_names
 from dair_hf.dialog.sources import HOST, sgd_files
 from dair_hf.errors import DataError
-from dair_hf.files import read_json, write_json
+from dair_hf.files import read_json, require_output_file, write_json
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -26,15 +27,20 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", required=True, help="folder or archive; with --download where to keep the files")
     parser.add_argument("--output", required=True, help="JSON file to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file, where it is there already")
     parser.add_argument("--split", nargs="+", default=list(SPLITS), choices=SPLITS, help="default: all three")
     parser.add_argument("--download", action="store_true", help="fetch the files first")
     parser.add_argument("--checksums", help="with --download: JSON of file name -> SHA-256; nothing else is accepted")
     parser.add_argument("--host", default=HOST, help="with --download: a mirror with the same paths")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.checksums and not args.download:
+        parser.error("--checksums goes with --download")
+    return args
 
 
 def prepare(args: argparse.Namespace) -> None:
     """Read, make the splits disjoint, write."""
+    require_output_file(args.output, [args.source, *filter(None, [args.checksums])], args.overwrite)
     if args.download:
         files = [file for split in args.split for file in sgd_files(split, args.host)]
         known = read_json(args.checksums) if args.checksums else None
@@ -53,14 +59,8 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run; return the exit code."""
-    args = parse(argv)
-    try:
-        prepare(args)
-    except (DataError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    """Run; return the exit status."""
+    return exit_status(lambda: prepare(parse(argv)))
 
 
 if __name__ == "__main__":

@@ -23,8 +23,9 @@ from pathlib import Path
 from datasets import DatasetDict
 
 from dair_hf.archives import download, with_checksums
-from dair_hf.errors import DataError
-from dair_hf.files import atomic_path, read_json, write_json
+from dair_hf.commands import exit_status
+from dair_hf.files import read_json, write_json
+from dair_hf.folders import atomic_folder
 from dair_hf.vqa.images import ImageFolder
 from dair_hf.vqa.reading import read_edits, read_vqa
 from dair_hf.vqa.reading_report import VQAReport, summary_table
@@ -38,6 +39,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--source", required=True, help="folder or archive; with --download where to keep the files")
     parser.add_argument("--images", nargs="+", required=True, help="folders of the images")
     parser.add_argument("--output", required=True, help="folder to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace what this command wrote there before")
     parser.add_argument(
         "--split", nargs="+", default=[], help="train, val, test, test-dev; default: all there are; download: train val"
     )
@@ -53,6 +55,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if bool(args.edits) != bool(args.edited_images):
         parser.error("--edits and --edited_images go together")
+    if args.checksums and not args.download:
+        parser.error("--checksums goes with --download")
     return args
 
 
@@ -67,8 +71,19 @@ def fetch(args: argparse.Namespace) -> None:
 
 def prepare(args: argparse.Namespace) -> None:
     """Read, verify, write."""
-    if args.download:
-        fetch(args)
+    sources = [args.source, *args.images, *([args.edits, *args.edited_images] if args.edits else [])]
+    with atomic_folder(args.output, sources, args.overwrite) as folder:
+        if args.download:
+            fetch(args)
+        reports = read_and_save(args, folder)
+    for name, by_split in reports.items():
+        if by_split:
+            print(f"{name}\n{summary_table(by_split)}\n")
+    print(f"written: {Path(args.output)}")
+
+
+def read_and_save(args: argparse.Namespace, folder: Path) -> dict[str, dict[str, VQAReport]]:
+    """Save rows, edits and the report below `folder`; the reports of rows and edits, by split."""
     images = ImageFolder(*args.images)
     edited_images = ImageFolder(*args.edited_images) if args.edits else None
     data = {"rows": DatasetDict(), "edits": DatasetDict()}
@@ -82,27 +97,17 @@ def prepare(args: argparse.Namespace) -> None:
         if edited_images is not None and answered:
             edits, report = read_edits(rows, args.edits, args.edits, edited_images, **source)
             data["edits"][split], reports["edits"][split] = edits, report
-    with atomic_path(args.output) as folder:
-        for name, splits in data.items():
-            if splits:
-                splits.save_to_disk(str(folder / name))
-        found = {name: {split: report.to_dict() for split, report in by.items()} for name, by in reports.items()}
-        write_json(folder / "report.json", found)
-    for name, by_split in reports.items():
-        if by_split:
-            print(f"{name}\n{summary_table(by_split)}\n")
-    print(f"written: {Path(args.output)}")
+    for name, splits in data.items():
+        if splits:
+            splits.save_to_disk(str(folder / name))
+    found = {name: {split: report.to_dict() for split, report in by.items()} for name, by in reports.items()}
+    write_json(folder / "report.json", found)
+    return reports
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run; return the exit code."""
-    args = parse(argv)
-    try:
-        prepare(args)
-    except (DataError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    """Run; return the exit status."""
+    return exit_status(lambda: prepare(parse(argv)))
 
 
 if __name__ == "__main__":

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.arguments import parse_arguments, run_recipe
-from dair_hf.comparison import ComparisonConfig, Result, Run, compare, runs_of, train_and_measure
+from dair_hf.arguments import parse_arguments
+from dair_hf.commands import run_recipe
+from dair_hf.comparison import ComparisonConfig, Result, Run, compare, output_folder, runs_of, train_and_measure
 from dair_hf.report import Column
 from dair_hf.sweeps import plot_sweep
 from dair_hf.tensor_pairs import tensor_fingerprint
@@ -85,8 +85,8 @@ def main() -> None:
     """Train all runs that are not finished, print the table and draw the trade-off."""
     types = [AdversarialDataConfig, NetworkConfig, AttackConfig, ComparisonConfig, DAIRConfig]
     data, network, attacks, comparison, args = parse_arguments(types)
+    folder, runs = output_folder(args), list(runs_of(comparison, args))
     files = load_pictures(data)
-    folder, runs = Path(args.output_dir), list(runs_of(comparison, args))
     table = compare(
         runs,
         partial(train_and_evaluate, files=files, data=data, network=network, attacks=attacks),

@@ -20,15 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.arguments import parse_arguments, run_recipe
+from dair_hf.arguments import parse_arguments
 from dair_hf.batch_objectives import EnvironmentConfig
-from dair_hf.comparison import ComparisonConfig, Result, Run, compare, runs_of, train_and_measure
+from dair_hf.commands import run_recipe
+from dair_hf.comparison import ComparisonConfig, Result, Run, compare, output_folder, runs_of, train_and_measure
 from dair_hf.report import Column
 from dair_hf.search import LambdaSearch, SearchConfig, search_and_test
 from dair_hf.tensor_pairs import tensor_fingerprint
@@ -83,6 +83,7 @@ def main() -> None:
     data, environments, comparison, search, args = parse_arguments(
         [ColoredConfig, EnvironmentConfig, ComparisonConfig, SearchConfig, DAIRConfig]
     )
+    folder = output_folder(args)
     mnist = {split: load_mnist(data.mnist, split) for split in ("train", "test")}
     title, settings = f"Colored MNIST, {data.setup}", {"data": data, "environments": environments}
     files = {split: tensor_fingerprint(*digits) for split, digits in mnist.items()}
@@ -93,7 +94,7 @@ def main() -> None:
         trials = LambdaSearch(search, "dair", args, *keys, settings=settings, validation=files, title=title)
         search_and_test(trials, lambda run, split: execute(run, split=split), files, comparison.seeds)
     else:
-        compare(list(runs_of(comparison, args)), execute, Path(args.output_dir), title, COLUMNS, settings, files, notes)
+        compare(list(runs_of(comparison, args)), execute, folder, title, COLUMNS, settings, files, notes)
 
 
 if __name__ == "__main__":

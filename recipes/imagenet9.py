@@ -16,13 +16,13 @@ which nothing of the foreground is left. Finished runs are kept as JSON and not 
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.arguments import parse_arguments, run_recipe
-from dair_hf.comparison import ComparisonConfig, Result, Run, compare, runs_of, train_and_measure
+from dair_hf.arguments import parse_arguments
+from dair_hf.commands import run_recipe
+from dair_hf.comparison import ComparisonConfig, Result, Run, compare, output_folder, runs_of, train_and_measure
 from dair_hf.files import write_json
 from dair_hf.report import Column
 from dair_hf.vision.backgrounds import BackgroundsConfig
@@ -56,7 +56,8 @@ def main() -> None:
     """Train all runs that are not finished and print the table."""
     types = [ChallengeConfig, BackgroundsConfig, ImageNet9Config, NetworkConfig, ComparisonConfig, DAIRConfig]
     source, drawn, public, network, comparison, args = parse_arguments(types)
-    data, folder = load_challenge(source, drawn, public), Path(args.output_dir)
+    folder = output_folder(args)
+    data = load_challenge(source, drawn, public)
     if data.missing:
         write_json(folder / "missing.json", data.missing)
     compare(

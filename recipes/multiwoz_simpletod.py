@@ -26,8 +26,9 @@ from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs
-from dair_hf.arguments import parse_arguments, run_recipe
+from dair_hf.arguments import parse_arguments
 from dair_hf.augment.entities import EntityAugmenter, redraw
+from dair_hf.commands import run_recipe
 from dair_hf.comparison import (
     ComparisonConfig,
     Result,
@@ -37,7 +38,9 @@ from dair_hf.comparison import (
     derive,
     fingerprint,
     lambda_note,
+    output_folder,
     runs_of,
+    save_all,
     train_on,
 )
 from dair_hf.dialog.audit import audit, names_of, newest_tokens
@@ -151,23 +154,23 @@ def train_and_evaluate(
         predictions_file=Path(run.args.output_dir) / "predictions.jsonl",
     )
     seconds = {"training": trained - start, "evaluation": time.perf_counter() - trained}
-    trainer.save_model()
-    trainer.create_model_card(dataset=dialogs.name)
+    save_all(trainer, dataset=dialogs.name)
     return Result(metrics, seconds)
 
 
 def main() -> None:
     """Train all runs that are not finished and print the table."""
     data, model, comparison, args = parse_arguments([DialogConfig, ModelConfig, ComparisonConfig, DAIRConfig])
+    folder = output_folder(args)
     is_correct([], [], data.preset)  # an unknown preset is refused now and not after hours of training
     dialogs = load_dialogs(data)
     base_rows = [dialogs.train] if dialogs.pretrain is None else [dialogs.train, dialogs.pretrain]
     tokenizer = load_tokenizer(model) if model.model_name_or_path else tokenizer_for(base_rows, data)
-    check_pairs(data, dialogs, tokenizer, Path(args.output_dir))
+    check_pairs(data, dialogs, tokenizer, folder)
     compare(
         list(runs_of(comparison, args)),
         lambda run: train_and_evaluate(run, model, tokenizer, dialogs, data),
-        Path(args.output_dir),
+        folder,
         f"Known and unseen names, {dialogs.name}",
         COLUMNS,
         {"data": data, "model": model},

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
+from dair_hf.commands import run_recipe
 from dair_hf.errors import DataError
 from dair_hf.experiments import (
     Experiment,
@@ -34,6 +35,7 @@ from dair_hf.experiments import (
     restore,
     sole_worker,
 )
+from dair_hf.folders import mark_folder
 from dair_hf.ledger import write_ledger
 
 POLL_SECONDS = 0.5
@@ -71,7 +73,7 @@ def show(experiments: list[Experiment], given: argparse.Namespace) -> None:
 def follow(experiment: Experiment, given: argparse.Namespace, bar: tqdm, left: float, lock: int) -> None:
     """Run a recipe to its end, the bar following the runs that it finishes."""
     output = given.outputs / experiment.name
-    output.mkdir(parents=True, exist_ok=True)
+    mark_folder(output)
     log, before = output / "output.log", bar.n
     argv = [sys.executable, *experiment.argv(given.data, output)]
     with log.open("wb") as file, subprocess.Popen(argv, stdout=file, stderr=file, pass_fds=[lock]) as process:
@@ -126,7 +128,7 @@ def main() -> None:
     if given.list:
         return show(asked, given)
     with sole_worker(given.outputs / "results.lock") as lock:
-        remove_leftovers(experiments, given.results)
+        remove_leftovers(given.results)
         write_ledger(given.results)  # a faulty claim is told now and not after hours
         complaints = work(asked, given, lock)
         write_ledger(given.results)
@@ -136,8 +138,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # As `dair_hf.arguments.run_recipe` does; importing that takes seconds, which a call with nothing to do need not.
-    try:
-        main()
-    except DataError as error:
-        sys.exit(f"error: {error}")
+    run_recipe(main)

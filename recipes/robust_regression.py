@@ -17,15 +17,25 @@ repeated.
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.arguments import parse_arguments, run_recipe
+from dair_hf.arguments import parse_arguments
 from dair_hf.batch_objectives import AggregatedDAIR
-from dair_hf.comparison import ComparisonConfig, Result, Run, compare, derive, lambda_note, runs_of, train_and_measure
+from dair_hf.commands import run_recipe
+from dair_hf.comparison import (
+    ComparisonConfig,
+    Result,
+    Run,
+    compare,
+    derive,
+    lambda_note,
+    output_folder,
+    runs_of,
+    train_and_measure,
+)
 from dair_hf.regression.correctness import is_correct, rmse
 from dair_hf.regression.data import RegressionConfig, evaluation_pairs, load_regression, train_pairs
 from dair_hf.regression.linear import LinearRegression, LinearRegressionConfig
@@ -86,6 +96,7 @@ def main() -> None:
     data, loss, comparison, search, args = parse_arguments(
         [RegressionConfig, RobustLossConfig, ComparisonConfig, SearchConfig, DAIRConfig]
     )
+    folder = output_folder(args)
     table = load_regression(data)
     title, settings = f"Robust regression, {loss.loss}, {data.noise_share:.0%} noise", {"data": data, "loss": loss}
     files = {"table": tensor_fingerprint(*table)}
@@ -97,7 +108,7 @@ def main() -> None:
         trials = LambdaSearch(search, "dair", args, "rmse", **shared)
         search_and_test(trials, lambda run, split: execute(run, split=split), files, comparison.seeds)
     else:
-        compare(list(runs_of(comparison, args)), execute, Path(args.output_dir), title, COLUMNS, settings, files, notes)
+        compare(list(runs_of(comparison, args)), execute, folder, title, COLUMNS, settings, files, notes)
 
 
 if __name__ == "__main__":

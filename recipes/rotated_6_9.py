@@ -23,8 +23,9 @@ from typing import Any
 from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.arguments import parse_arguments, run_recipe
-from dair_hf.comparison import ComparisonConfig, Result, Run, compare, runs_of, train_and_measure
+from dair_hf.arguments import parse_arguments
+from dair_hf.commands import run_recipe
+from dair_hf.comparison import ComparisonConfig, Result, Run, compare, output_folder, runs_of, train_and_measure
 from dair_hf.files import read_json
 from dair_hf.plots import plot_curves
 from dair_hf.report import Column
@@ -82,6 +83,7 @@ def plot_thetas(folder: Path, runs: Sequence[Run]) -> None:
 def main() -> None:
     """Train all runs that are not finished and draw the curves; or search for lambda, where a grid is given."""
     data, comparison, search, args = parse_arguments([SixNineConfig, ComparisonConfig, SearchConfig, DAIRConfig])
+    folder = output_folder(args)
     mnist = {split: load_mnist(data.mnist, split) for split in ("train", "test")}
     title, settings = "Rotated 6 and 9: accuracy by angle of the test digits", {"data": data}
     files = {split: tensor_fingerprint(*digits) for split, digits in mnist.items()}
@@ -92,8 +94,8 @@ def main() -> None:
         search_and_test(trials, lambda run, split: execute(run, split=split), files, comparison.seeds)
     else:
         runs = list(runs_of(comparison, args))
-        if compare(runs, execute, Path(args.output_dir), title, COLUMNS, settings, files):
-            plot_thetas(Path(args.output_dir), runs)
+        if compare(runs, execute, folder, title, COLUMNS, settings, files):
+            plot_thetas(folder, runs)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from tqdm.auto import tqdm
 
-from dair_hf.arguments import parse_arguments, run_recipe
-from dair_hf.comparison import Result, Run, compare
+from dair_hf.arguments import parse_arguments
+from dair_hf.commands import run_recipe
+from dair_hf.comparison import Result, Run, compare, output_folder
 from dair_hf.files import atomic_path, read_json, write_text
 from dair_hf.logistic_toy import PAPER_ITERATIONS, logistic_accuracy, sample_logistic, train_logistic
 from dair_hf.plots import plot_curves
@@ -137,7 +138,7 @@ def lambda_table(
 def main() -> None:
     """Solve the toys for each seed that is not finished; write tables and plots."""
     (config,) = parse_arguments([TheoryConfig])
-    folder, lambdas = Path(config.output_dir), sorted(config.lambdas)
+    folder, lambdas = output_folder(config), sorted(config.lambdas)
     runs = [
         Run(method, seed, replace(config, seeds=[seed], output_dir=str(folder / "runs" / f"{method}_seed{seed}")))
         for seed in config.seeds

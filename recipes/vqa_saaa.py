@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer, TensorPairs, UndefinedMetricWarning
-from dair_hf.arguments import parse_arguments, run_recipe
+from dair_hf.arguments import parse_arguments
+from dair_hf.commands import run_recipe
 from dair_hf.comparison import (
     ComparisonConfig,
     Result,
@@ -37,6 +38,7 @@ from dair_hf.comparison import (
     derive,
     fingerprint,
     lambda_note,
+    output_folder,
     runs_of,
     train_and_measure,
 )
@@ -142,7 +144,7 @@ def main() -> None:
     types = [VQAConfig, SceneConfig, NetworkConfig, ModelConfig, ComparisonConfig, DAIRConfig]
     config, scenes, network, model, comparison, args = parse_arguments(types)
     require_model(network, model)
-    folder = Path(args.output_dir)
+    folder = output_folder(args)
     kept = folder.parent / f"counting_scenes_{fingerprint(scenes)}", folder.parent / "verified_images.json"
     data = load_vqa(config, scenes, *kept)
     reports = {name: report.to_dict() for name, report in data.reports.items()}

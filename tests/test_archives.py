@@ -167,6 +167,13 @@ def test_download_without_server_and_to_an_unwritable_place(tmp_path: Path, serv
     with pytest.raises(DataError, match="download failed"):
         download([RemoteFile("x", "http://127.0.0.1:1/x")], tmp_path, progress=False)
     (tmp_path / "file").write_text("")
+    (tmp_path / "x").mkdir()
+    with pytest.raises(DataError, match="x: is a folder; name a file"):
+        download([RemoteFile("x", f"{server}/a")], tmp_path, progress=False)
+    (tmp_path / "checksums.json").write_text("[1]")
+    with pytest.raises(DataError, match="checksums.json: no object of file name -> SHA-256; download into another"):
+        download([RemoteFile("y", f"{server}/a")], tmp_path, progress=False)
+    assert (tmp_path / "checksums.json").read_text() == "[1]"
     with pytest.raises(DataError, match="cannot write there"):
         download([RemoteFile("x", f"{server}/a")], tmp_path / "file", progress=False)
 

@@ -19,7 +19,7 @@ class First:
     steps: int = field(default=1, metadata={"help": "Steps."})
     rate: float = field(default=0.5, metadata={"help": "Rate."})
     names: list[str] = field(default_factory=lambda: ["a"], metadata={"help": "Names."})
-    weights: dict[str, float] | None = field(default=None, metadata={"help": "Weights."})
+    weights: dict[str, float] | None = field(default=None, metadata={"help": "Weights, 5 % of them."})
 
     def __post_init__(self) -> None:
         if self.weights and "bad" in self.weights:
@@ -88,7 +88,47 @@ def test_help_ends_without_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parse_arguments([*TYPES, DAIRConfig], ["--help"])
     assert ended.value.code == 0
-    assert "--weights" in capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Weights, 5 % of them. (default: None)" in shown
+    # One that transformers has escaped.
+    assert "slows down by ~10% " in shown or "at a cost of ~10% slower" in shown
+
+
+@pytest.mark.parametrize(
+    ("argv", "names", "weights"),
+    [
+        # As the help shows it, quoted or not, with the names of the option in either form.
+        (["--weights", "{kl: 1, js: 2e-3}"], ["a"], {"kl": 1, "js": 0.002}),
+        (["--weights", "{kl:", "1,", "js:", "2e-3}", "--names", "b"], ["b"], {"kl": 1, "js": 0.002}),
+        (["--weights={kl: 1}", "--names=[b, c]"], ["b", "c"], {"kl": 1}),
+        (["--names", "[b, c]", "--weights", '{"kl": 1}'], ["b", "c"], {"kl": 1}),
+        (["--names", "[b,", "c]", "--steps", "3"], ["b", "c"], None),
+        (["--names", "[b]", "--names", "c", "d"], ["c", "d"], None),
+    ],
+)
+def test_lists_and_mappings_in_brackets(argv: list[str], names: list[str], weights: Any) -> None:
+    first, _ = parse_arguments(TYPES, argv)
+    assert (first.names, first.weights) == (names, weights)
+
+
+MAPPINGS_AND_LISTS = {
+    "lr_scheduler_kwargs": ("{min_lr: 1e-3}", {"min_lr": 0.001}),
+    "accelerator_config": ("{split_batches: true}", None),
+    "lr_drop_epochs": ("[20, 30]", [20.0, 30.0]),
+    "include_for_metrics": ("[inputs]", ["inputs"]),
+    "label_names": ("[labels, other]", ["labels", "other"]),
+}
+
+
+def test_every_list_and_mapping_of_the_trainer_takes_brackets() -> None:
+    argv = ["--output_dir", "out", "--lr_scheduler_type", "constant", "--use_cpu", "true"]
+    for name, (text, _) in MAPPINGS_AND_LISTS.items():
+        argv += [f"--{name}", text]
+    (args,) = parse_arguments([DAIRConfig], argv)
+    for name, (_, value) in MAPPINGS_AND_LISTS.items():
+        if value is not None:
+            assert getattr(args, name) == value, name
+    assert args.accelerator_config.split_batches
 
 
 def test_each_call_has_values_of_its_own() -> None:
@@ -100,6 +140,9 @@ BAD_FILES: list[tuple[str, str]] = [
     ("step: 3\n", r"settings\.yaml: unknown field 'step'; did you mean 'steps'\?"),
     ("zzz: 3\n", r"settings\.yaml: unknown field 'zzz'; see --help for the fields"),
     ("1: 3\n", r"unknown field 1;"),
+    ("steps: 1\nsteps: 2\n", r"settings\.yaml: line 2, column 1: not valid YAML \('steps' is given twice\)"),
+    ("weights: " + "{a: " * 500, r"settings\.yaml: nested too deeply"),
+    ("place: 2020-02-31\n", r"settings\.yaml: not valid YAML \(day is out of range"),
     ("steps: [1\n", r"settings\.yaml: line 2, column 1: not valid YAML"),
     ("steps: 'a\n", r"settings\.yaml: line \d+, column \d+: not valid YAML"),
     ("steps: 1\n\tplace: x\n", r"settings\.yaml: line 2, column 1: not valid YAML"),
@@ -139,7 +182,12 @@ def test_refused_files(tmp_path: Path, text: str, said: str, capsys: pytest.Capt
         (["--step", "3"], r"unknown option --step; did you mean 'steps'\?"),
         (["stray"], r"unknown option stray"),
         (["--steps"], r"--steps: expected one argument"),
-        (["--weights", "{kl: 1}"], r"--weights: not valid JSON \(.*\): '\{kl: 1\}'"),
+        (["--weights", "{kl: 1"], r"--weights: '\{kl: 1': line 1, column 7: not valid YAML"),
+        (["--weights", "{kl:1}"], r"--weights: a space is missing after the colon of 'kl:1'"),
+        (["--weights", "{kl: 1, kl: 2}"], r"--weights: .*'kl' is given twice"),
+        (["--weights", "{d: " + "[" * 500], r"--weights: .*nested too deeply"),
+        (["--names", "[a, b"], r"--names: line 1, column 6: not valid YAML"),
+        (["--steps", "[1, 2]"], r"--steps: invalid int value: '\[1, 2\]'"),
     ],
 )
 def test_refused_command_lines(argv: list[str], said: str) -> None:
@@ -151,8 +199,14 @@ def test_refusals_of_the_trainer_are_errors_of_the_input() -> None:
     refused: list[tuple[list[str], str]] = [
         (["--dair_lambda", "-1"], r"dair_lambda=-1\.0 is out of range"),
         (["--dair_lambda", "nan"], r"dair_lambda=nan is out of range"),
+        (["--learning_rate", "-1"], r"learning_rate=-1\.0 is out of range; it must be a finite number >= 0"),
+        (["--gradient_accumulation_steps", "0"], r"gradient_accumulation_steps=0 is out of range"),
+        (["--per_device_train_batch_size", "0"], r"per_device_train_batch_size=0 is out of range"),
+        (["--seed", "-1"], r"seed: -1 is no seed"),
+        (["--deepspeed", "no.json"], r"deepspeed"),
         (["--method", "ermm"], r"--method: invalid choice: 'ermm'"),
         (["--save_strategy", "sometimes"], r"sometimes"),
+        (["--lr_scheduler_kwargs", "{a: [1}"], r"--lr-scheduler-kwargs: .*not valid YAML"),
     ]
     for argv, said in refused:
         with pytest.raises(DataError, match=said):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from dair_hf.comparison import (
     ComparisonConfig,
@@ -20,11 +25,12 @@ from dair_hf.comparison import (
     lambda_note,
     last_checkpoint,
     runs_of,
+    save_all,
     train_on,
 )
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
-from dair_hf.report import Column
+from dair_hf.report import SECRETS, Column
 from tests.fixtures import tiny
 
 COLUMNS = [Column("cm", "CM")]
@@ -62,6 +68,7 @@ def test_runs_by_hand(tmp_path: Path) -> None:
         ({"seeds": []}, "must each hold at least one entry"),
         ({"methods": ["da", "da"]}, r"methods=\['da', 'da'\] holds an entry twice"),
         ({"seeds": [1, 1]}, r"seeds=\[1, 1\] holds an entry twice"),
+        ({"seeds": [0, -1]}, r"seeds: -1 is no seed; give integers from 0 to 4294967295"),
     ],
 )
 def test_refused_comparisons(settings: dict[str, Any], said: str) -> None:
@@ -97,14 +104,25 @@ def test_fingerprint_tells_settings_apart(tmp_path: Path) -> None:
 
 
 def test_finished_record(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    assert finished_record(path, "ab") is None
-    path.write_text(json.dumps({"settings_fingerprint": "ab", "x": 1}))
-    assert finished_record(path, "ab") == {"settings_fingerprint": "ab", "x": 1}
-    assert finished_record(path, "cd") is None
-    path.write_text('{"settings_fing')
-    with pytest.raises(DataError, match=r"run\.json: line 1, column 2: not valid JSON"):
-        finished_record(path, "ab")
+    run = Run("erm", 0, tiny.config(tmp_path / "runs"))
+    path, mark = tmp_path / "erm_seed0.json", fingerprint({"a": 1}, run.args, {})
+
+    def found() -> Any:
+        return finished_record(tmp_path, run, {"a": 1}, {})
+
+    assert found() is None
+    path.write_text(json.dumps({"settings_fingerprint": mark, "x": 1}))
+    assert found() == {"settings_fingerprint": mark, "x": 1}
+    shared = {key: value for key, value in run.args.to_dict().items() if key not in SECRETS}
+    before = {"a": 2, "b": 3, "training": json.loads(json.dumps(shared, default=str))}
+    path.write_text(json.dumps({"settings_fingerprint": "cd", "config": before}))
+    said = r"of other settings \(a was 2, is 1; b was 3, is absent\); name another output_dir, or move this one away"
+    with pytest.raises(DataError, match=said):
+        found()
+    for content, said in (('{"settings_fing', "line 1, column 2: not valid JSON"), ("[1]", "is no record of a run")):
+        path.write_text(content)
+        with pytest.raises(DataError, match=rf"erm_seed0\.json: {said}"):
+            found()
 
 
 class Bench:
@@ -127,7 +145,7 @@ class Bench:
         )
 
 
-def test_only_what_is_missing_or_stale_is_executed(tmp_path: Path) -> None:
+def test_only_what_is_missing_is_executed(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "out")
     table = bench.compare(["erm", "dair"])
     assert bench.executed == ["erm_seed0", "dair_seed0"]
@@ -140,20 +158,77 @@ def test_only_what_is_missing_or_stale_is_executed(tmp_path: Path) -> None:
     assert (record["method"], record["seed"], record["metrics"], record["seconds"]) == (
         "da", 0, {"cm": 0.5}, {"training": 1.23},
     )  # fmt: skip
-    for change in ({"data": "e"}, {"shared": "t"}, {"learning_rate": 0.5}):
-        bench.compare(["erm"], **change)
-        assert bench.executed == ["erm_seed0"], change
 
 
-def test_a_run_of_other_settings_is_moved_aside(tmp_path: Path) -> None:
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"data": "e"}, 'data.train was "d", is "e"'),
+        ({"shared": "t"}, 'shared was "s", is "t"'),
+        ({"learning_rate": 0.5}, "training.learning_rate was "),
+    ],
+)
+def test_finished_runs_of_other_settings_stay(tmp_path: Path, change: dict[str, Any], named: str) -> None:
     bench = Bench(tmp_path)
-    bench.compare(["erm"], learning_rate=0.1)
-    bench.compare(["erm"], learning_rate=0.2)
-    runs = tmp_path / "runs"
-    old = [path for path in runs.iterdir() if path.name != "erm_seed0"]
-    assert [path.name[:13] for path in old] == ["erm_seed0_of_"]
-    assert (old[0] / "weights").read_text() == "0.1"
-    assert (runs / "erm_seed0" / "weights").read_text() == "0.2"
+    bench.compare(["erm", "dair"])
+    before = contents(tmp_path)
+    # Before the first run, even where the one that is in the way is the last.
+    with pytest.raises(DataError, match="dair_seed0.json: a finished run of other settings") as refused:
+        bench.compare(["da", "dair"], **change)
+    assert named in str(refused.value)
+    assert bench.executed == []
+    assert contents(tmp_path) == before
+
+
+def test_an_unfinished_run_of_other_settings_is_moved_aside(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    execute = bench.execute
+
+    def dies(run: Run) -> Result:
+        execute(run)
+        raise KeyboardInterrupt
+
+    # The third has the settings of the first: its remains do not take the place of those.
+    for rate in (0.1, 0.2, 0.1, 0.2):
+        bench.execute = dies if rate == 0.1 else execute  # type: ignore[method-assign]
+        with contextlib.suppress(KeyboardInterrupt):
+            bench.compare(["erm"], learning_rate=rate)
+        if rate == 0.2:
+            (tmp_path / "erm_seed0.json").unlink()
+    found = {path.name[:13]: [] for path in (tmp_path / "runs").iterdir()}
+    for path in (tmp_path / "runs").iterdir():
+        found[path.name[:13]].append((path / "weights").read_text())
+    assert {name: sorted(rates) for name, rates in found.items()} == {
+        "erm_seed0": ["0.2"],
+        "erm_seed0_of_": ["0.1", "0.1", "0.2"],
+    }
+
+
+OTHER = """
+import sys
+from dair_hf.folders import claim_folder
+claim_folder(sys.argv[1])
+print("claimed", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_two_processes_do_not_work_in_one_folder(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", OTHER, str(tmp_path)]
+    with subprocess.Popen(command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout and other.stdout.readline() == "claimed\n"
+        bench = Bench(tmp_path)
+        with pytest.raises(DataError, match=f"process {other.pid} works there; wait until it has ended"):
+            bench.compare(["erm"])
+        assert bench.executed == []
+        other.communicate()
+    bench.compare(["erm"])
+    assert bench.executed == ["erm_seed0"]
 
 
 def test_a_killed_run_of_the_same_settings_keeps_its_folder(tmp_path: Path) -> None:
@@ -231,6 +306,38 @@ def test_train_on_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:
     assert tiny.distance(tiny.weights(resumed.model), tiny.weights(whole.model)) == 0
 
 
+def test_a_full_disk_leaves_whole_checkpoints_and_no_part_of_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, settings = tiny.pairs("t5", 8), {"save_strategy": "steps", "save_steps": 1, "max_steps": 3, "method": "erm"}
+    full, save = RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0"), torch.save
+
+    def fails_at_the_second(value: Any, path: str, **others: Any) -> None:
+        if "checkpoint-2" in str(path):
+            raise full
+        save(value, path, **others)
+
+    monkeypatch.setattr(torch, "save", fails_at_the_second)
+    with pytest.raises(DataError, match=f"{tmp_path}: cannot be written: the disk mounted at .* is full"):
+        train_on(tiny.trainer(tmp_path, "t5", data, **settings))
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-1"]
+    monkeypatch.undo()
+    trainer = tiny.trainer(tmp_path, "t5", data, **settings)
+    train_on(trainer)
+    before = set(tmp_path.iterdir())
+
+    def fails(**card: Any) -> None:
+        assert (tmp_path / "model.safetensors").exists()
+        raise OSError(28, "No space left on device")
+
+    trainer.create_model_card = fails
+    with pytest.raises(
+        DataError, match=r"is full, or .* \(No space left on device; [\d,]+ bytes are free\); free some"
+    ):
+        save_all(trainer)
+    assert set(tmp_path.iterdir()) == before
+
+
 def test_default_arguments_can_be_derived() -> None:
     assert derive(DAIRConfig("out", use_cpu=True)).method == "dair"
 
@@ -259,6 +366,12 @@ def test_a_sweep_runs_each_lambda_of_what_has_a_regularizer(tmp_path: Path) -> N
 def test_a_sweep_that_contradicts_itself_is_refused(settings: dict, message: str) -> None:
     with pytest.raises(DataError, match=message):
         ComparisonConfig(methods=["dair", "kl"], **settings)
+
+
+def test_a_checkpoint_to_resume_is_refused(tmp_path: Path) -> None:
+    args = tiny.config(tmp_path, resume_from_checkpoint="there")
+    with pytest.raises(DataError, match="resume_from_checkpoint=there is for a single run; leave it out"):
+        list(runs_of(ComparisonConfig(["erm"]), args))
 
 
 def test_environment_baselines_train_on_both_views(tmp_path: Path) -> None:

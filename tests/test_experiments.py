@@ -25,6 +25,7 @@ from dair_hf.experiments import (
     settings_of,
     sole_worker,
 )
+from dair_hf.folders import mark_folder
 
 ENTRY: dict[str, Any] = {"name": "adv", "command": "recipes/a.py --mnist '{data}/m n'", "runs": 3, "minutes": 2.5}
 
@@ -123,7 +124,7 @@ EXPERIMENT = Experiment("adv", ("recipes/a.py", "--config", "a.yaml"), 3, 1.0)
 
 def test_collect_takes_what_the_comparisons_name(tmp_path: Path, output: Path) -> None:
     results = tmp_path / "results"
-    put(results / "adv" / "gone_seed0.json", {})
+    put(results / "adv" / "erm_seed0.json", record("erm_seed0"))
     assert collect(EXPERIMENT, output, results) == 3
     assert files(results) == [
         "adv/comparison.md", "adv/dair_seed1.json", "adv/erm_seed0.json", "adv/experiment.json",
@@ -133,13 +134,23 @@ def test_collect_takes_what_the_comparisons_name(tmp_path: Path, output: Path) -
     assert is_done(EXPERIMENT, results)
 
 
-def test_collect_is_whole_or_absent(tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["gone_seed0", "erm_seed0", "noise/erm_seed0"])
+def test_collect_replaces_no_finished_run(tmp_path: Path, output: Path, name: str) -> None:
     results = tmp_path / "results"
-    put(results / "adv" / "old_seed0.json", {})
-    monkeypatch.setattr(module, "settings_of", lambda experiment: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+    put(results / "adv" / f"{name}.json", record(Path(name).name, settings="others"))
+    with pytest.raises(DataError, match=f"adv/{name}.json: a finished run that is not among those of .*adv; move"):
         collect(EXPERIMENT, output, results)
-    assert files(results) == ["adv/old_seed0.json"]
+    assert files(results) == [f"adv/{name}.json"]
+
+
+def test_collect_notes_last_that_it_is_done(tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.shutil, "copyfile", lambda *paths: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        collect(EXPERIMENT, output, tmp_path)
+    assert not is_done(EXPERIMENT, tmp_path)
+    monkeypatch.undo()
+    assert collect(EXPERIMENT, output, tmp_path) == 3
+    assert is_done(EXPERIMENT, tmp_path)
 
 
 def test_a_recipe_without_table_is_named(tmp_path: Path) -> None:
@@ -170,7 +181,7 @@ def test_done_is_as_long_as_command_and_configuration_stay(
 def test_a_broken_configuration_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.yaml").write_text("seeds: [0")
-    with pytest.raises(DataError, match="a.yaml: not valid YAML"):
+    with pytest.raises(DataError, match="a.yaml: line 1, column 10: not valid YAML"):
         settings_of(EXPERIMENT)
 
 
@@ -183,9 +194,10 @@ def test_restore_fills_an_emptied_output(tmp_path: Path, output: Path) -> None:
     results = tmp_path / "results"
     collect(EXPERIMENT, output, results)
     empty = tmp_path / "new" / "adv"
+    mark_folder(empty)
     put(empty / "dair_seed1.json", {"newer": True})
     restore(EXPERIMENT, empty, results)
-    assert files(empty) == ["dair_seed1.json", "erm_seed0.json", "noise/erm_seed0.json"]
+    assert files(empty) == ["dair_hf.lock", "dair_seed1.json", "erm_seed0.json", "noise/erm_seed0.json"]
     assert json.loads((empty / "dair_seed1.json").read_text()) == {"newer": True}
     assert json.loads((empty / "erm_seed0.json").read_text()) == record("erm_seed0")
     restore(EXPERIMENT._replace(name="other"), tmp_path / "none", results)
@@ -194,11 +206,12 @@ def test_restore_fills_an_emptied_output(tmp_path: Path, output: Path) -> None:
 
 def test_leftovers_of_a_killed_writer_go(tmp_path: Path) -> None:
     results = tmp_path / "results"
-    for name in (".adv.a1", ".RESULTS.md.b2", "noise/.share_0.2.c3", "adv", ".git", ".other.d4"):
+    for name in (".adv.a1.dair_hf", "noise/.erm_seed0.json.c3.dair_hf", "adv", ".git", ".RESULTS.md.d4"):
         (results / name).mkdir(parents=True)
-    remove_leftovers([EXPERIMENT, EXPERIMENT._replace(name="noise/share_0.2")], results)
+    (results / ".RESULTS.md.swp").write_text("an editor's")
+    remove_leftovers(results)
     left = {str(path.relative_to(results)) for path in results.rglob("*")}
-    assert left == {"adv", ".git", ".other.d4", "noise"}
+    assert left == {"adv", ".git", ".RESULTS.md.d4", ".RESULTS.md.swp", "noise"}
 
 
 HOLDER = """

@@ -24,7 +24,9 @@ TASKS = sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and path
 # The floors of the core, bottom to top: a module imports only from lower ones. A new module gets its place here.
 FLOORS = (
     {"errors", "lazy"},
-    {"files", "arrow", "arguments", "neighbour_attention", "draws", "schedules", "processes"},
+    {"files", "arrow", "neighbour_attention", "draws", "schedules", "processes"},
+    {"folders", "arguments"},
+    {"commands"},
     {"modeling"},
     {"objective", "archives", "packing"},
     {"sample_losses", "theory"},

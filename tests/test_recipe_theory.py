@@ -101,6 +101,8 @@ def test_the_shipped_configuration_is_valid() -> None:
     ("options", "said"),
     [
         (["--lambdas", "0"], "each must be above 0, since 0 is DA-ERM"),
+        (["--seeds", "0", "-1"], "seeds: -1 is no seed; give integers from 0 to 4294967295"),
+        (["--lambdas", "1", "inf"], "lambdas=[1.0, inf]; each must be above 0, since 0 is DA-ERM, and finite"),
         (["--rows", "3"], "rows=3 must be at least 100"),
         (["--row", "3"], "unknown option --row; did you mean 'rows'?"),
     ],
@@ -108,7 +110,7 @@ def test_the_shipped_configuration_is_valid() -> None:
 def test_bad_settings_are_one_line(options: list[str], said: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         run(tmp_path / "out", *options)
-    message = str(ended.value.code)
+    message = str(ended.value)
     assert message.startswith("error: ")
     assert said in message
     assert not (tmp_path / "out").exists()

@@ -168,18 +168,24 @@ def test_finished_runs_are_skipped_and_others_added(demo: Any, capsys: pytest.Ca
     assert "| da | 1 |" in capsys.readouterr().out
 
 
-def test_other_settings_train_anew(demo: Any, tmp_path: Path) -> None:
-    # The checkpoints of the old settings stand in the run's folder, at the last step: they must not be resumed.
+def test_other_settings_do_not_overwrite_and_do_not_resume(demo: Any, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(demo[0], folder)
-    run(output_dir=folder, methods=["dair"], learning_rate=0.03)
-    old, new = read(demo[0] / "dair_seed0.json"), read(folder / "dair_seed0.json")
-    assert new["config"]["training"]["learning_rate"] == 0.03
-    assert new["settings_fingerprint"] != old["settings_fingerprint"]
+    settings = {"output_dir": folder, "methods": ["dair"], "learning_rate": 0.03}
+    before = {path: path.read_bytes() for path in [*folder.glob("*_seed0.json"), *folder.glob("comparison.*")]}
+    with pytest.raises(SystemExit) as ended:
+        run(**settings)
+    assert ended.value.code == 2
+    assert f"error: {folder}/dair_seed0.json: a finished run of other settings (" in str(ended.value)
+    assert "(training.learning_rate was 0.003, is 0.03; " in str(ended.value)
+    assert {path: path.read_bytes() for path in before} == before
+    # The checkpoints of the old settings stand in the run's folder, at the last step: they must not be resumed.
+    (folder / "dair_seed0.json").rename(tmp_path / "dair_seed0.json")
+    run(**settings)
+    assert read(folder / "dair_seed0.json")["config"]["training"]["learning_rate"] == 0.03
     assert not equal(demo[0] / "runs/dair_seed0", folder / "runs/dair_seed0")
-    aside = [path for path in (folder / "runs").iterdir() if path.name.startswith("dair_seed0_of_")]
-    assert len(aside) == 1
-    assert equal(aside[0], demo[0] / "runs/dair_seed0")
+    (aside,) = [path for path in (folder / "runs").iterdir() if path.name.startswith("dair_seed0_of_")]
+    assert equal(aside, demo[0] / "runs/dair_seed0")
 
 
 def test_killed_run_goes_on_to_the_same_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -312,8 +318,8 @@ def test_two_processes_write_one_set_of_files(multiwoz: dict[str, Any], tmp_path
     assert len(lines) == record["metrics"]["rows"] + record["metrics"]["pairs"]
     names = {path.name for path in tmp_path.iterdir() if not path.name.startswith("base_")}
     assert names == {
-        "audit_test.json", "audit_train.json", "comparison.json", "comparison.md", "comparison.png", "dair_seed0.json",
-        "runs",
+        "audit_test.json", "audit_train.json", "comparison.json", "comparison.md", "comparison.png", "dair_hf.lock",
+        "dair_seed0.json", "runs",
     }  # fmt: skip
     assert len(list(tmp_path.glob("base_*/model.safetensors"))) == 1
     # Whoever goes on with one process finds the run finished.
@@ -336,8 +342,8 @@ BAD = {
     "method twice": ({"methods": ["erm", "erm"]}, ["methods=['erm', 'erm'] holds an entry twice"]),
     "no method": ({"yaml": "methods: []\n"}, ["--methods: expected at least one argument"]),
     "unknown lambda": ({"lambdas": '{"k": 1}'}, ["methods: unknown k"]),
-    "broken JSON": ({"lambdas": "{kl: 1}"}, ["--lambdas: not valid JSON", "'{kl: 1}'"]),
-    "JSON, no mapping": ({"lambdas": "[1]"}, ["--lambdas: found list, a mapping is needed"]),
+    "broken mapping": ({"lambdas": "{kl: 1"}, ["--lambdas: '{kl: 1': line 1, column 7: not valid YAML"]),
+    "no mapping": ({"lambdas": "[1]"}, ["--lambdas: found list, a mapping is needed"]),
     "negative lambda": ({"dair_lambda": -1}, ["dair_lambda=-1.0 is out of range"]),
     "negative lambda of one method": ({"lambdas": '{"kl": -1}', "methods": ["kl"]}, ["dair_lambda=-1 is out of"]),
     "a word for a number": ({"yaml": "max_steps: many\n"}, ["--max_steps", "invalid int value: 'many'"]),
@@ -374,7 +380,7 @@ def test_bad_settings_are_one_line(name: str, tmp_path: Path, capsys: pytest.Cap
         Path(overrides["config"]).write_text(text)
     with pytest.raises(SystemExit) as ended:
         run(**overrides)
-    message = str(ended.value.code)
+    message = str(ended.value)
     assert message.startswith("error: ")
     assert "\n" not in message
     assert all(words in message for words in said), message
@@ -384,7 +390,7 @@ def test_bad_settings_are_one_line(name: str, tmp_path: Path, capsys: pytest.Cap
 def test_bad_settings_end_the_program_without_traceback(tmp_path: Path) -> None:
     command = [sys.executable, str(RECIPE), "--config", "nowhere.yaml", "--output_dir", str(tmp_path)]
     done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr == "error: nowhere.yaml: no such file; the shipped ones are in recipes/configs/\n"
     assert done.stdout == ""
 

@@ -89,6 +89,9 @@ def test_evaluate_pairs_by_hand_with_predictions_on_file(tmp_path: Path) -> None
         asked.update(predictions=predictions, references=references)
         return [index in (0, 1, 7) for index in range(len(references))]
 
+    with pytest.raises(DataError, match="is a folder; name a file"):
+        made.evaluate_pairs(is_correct=first_and_last, predictions_file=tmp_path)
+    assert asked == {}
     path = tmp_path / "predictions.jsonl"
     found = made.evaluate_pairs(is_correct=first_and_last, n_bootstrap=0, predictions_file=path, max_new_tokens=3)
     # Rows 0, 2, 3, 5, 6 have partners: views 7 to 11. Right: originals 0 and 1, and the partner of row 0.

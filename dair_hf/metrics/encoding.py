@@ -44,5 +44,5 @@ def encode_item(item: Any, where: str) -> str:
         return item
     try:
         return json.dumps(item)
-    except TypeError as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise DataError(f"{where}: cannot be written as JSON ({error}); give strings and lists of strings") from None

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dair_hf.errors import DataError
+from dair_hf.files import decode_json
 
 State = dict[str, tuple[str, ...]]
 
@@ -242,12 +243,7 @@ def decode_item(text: str) -> Any:
         Traceback (most recent call last):
         json.decoder.JSONDecodeError: 'hotel-area' is given twice: line 1 column 1 (char 0)
     """
-    try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-    except json.JSONDecodeError:
-        raise
-    except ValueError as error:
-        raise json.JSONDecodeError(str(error), "", 0) from None
+    value = decode_json(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     if "\\ud" in text.lower():
         try:
             json.dumps(value, ensure_ascii=False).encode()

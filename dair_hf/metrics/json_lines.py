@@ -1,4 +1,4 @@
-"""What the metrics' command lines share: JSON lines in, a table and JSON out, one-line errors with exit code 2."""
+"""What the metrics' command lines share: JSON lines in, a table and JSON out."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dair_hf.commands import exit_status
 from dair_hf.errors import DataError, SlotNameWarning, UndefinedMetricWarning
-from dair_hf.files import write_text
+from dair_hf.files import read_json, require_output_file, write_text
 from dair_hf.metrics.conventions import PRESETS, Convention
 from dair_hf.metrics.items import Turn, check_ids, decode_item, read_item
 
+INPUTS = ("predictions", "references", "correct", "compare")  # options that name files to read
 FORMATS = """each line holds one JSON value, in any of these shapes:
   {"hotel-area": ["east"], "hotel-stars": "4"}            a state; lines match by position
   {"row_id": "MUL0003/4", "state": {...}}                 lines match by id ("id" works too)
@@ -106,6 +108,7 @@ def add_result_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the resampling")
     parser.add_argument("--confidence", type=float, default=0.95, help="coverage of the intervals")
     parser.add_argument("--json", metavar="OUT", help="also write all figures to this file")
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT where this command wrote it before")
 
 
 def chosen_switches(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -120,28 +123,43 @@ def bootstrap_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_command(
-    command: Callable[[], Mapping[str, Any]], tabulate: Callable[[Mapping[str, Any]], str], out: Any
+    command: Callable[[], Mapping[str, Any]],
+    tabulate: Callable[[Mapping[str, Any]], str],
+    arguments: argparse.Namespace,
 ) -> int:
-    """Run a metric's command: print its table, write its JSON, turn a DataError into one line and exit code 2.
+    """Run a metric's command: write its JSON and print its table.
 
     Args:
         command: Computes the figures.
         tabulate: Figures -> text.
-        out: Path for JSON, or None.
+        arguments: The command line; `json` and `overwrite` say where the figures go.
 
     Returns:
-        The process's exit code.
+        The exit status; see `dair_hf.commands.exit_status`.
     """
-    try:
+
+    def main() -> None:
+        if arguments.json is not None:
+            read = [path for name in INPUTS if (path := getattr(arguments, name, None)) is not None]
+            require_output_file(arguments.json, read, arguments.overwrite)
         with _warnings_in_one_line():
             figures = command()
+        if arguments.json is not None:
+            _write_figures(arguments.json, without_nan(figures))
         print(tabulate(figures))
-        if out:
-            write_text(out, json.dumps(without_nan(figures), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-    except DataError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+    return exit_status(main)
+
+
+def _write_figures(path: str, figures: Mapping[str, Any]) -> None:
+    if Path(path).exists() and Path(path).stat().st_size:
+        try:
+            before = read_json(path)
+        except DataError:
+            before = None
+        if not isinstance(before, dict) or 2 * len(before.keys() & figures.keys()) < len(before):
+            raise DataError(f"{path}: was not written by this command; name another file, or remove it")
+    write_text(path, json.dumps(figures, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 @contextlib.contextmanager

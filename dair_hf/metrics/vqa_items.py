@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from dair_hf.errors import DataError
-from dair_hf.files import parse_json
+from dair_hf.files import decode_json, parse_json
 from dair_hf.metrics.json_lines import parse_lines, read_text
 
 
@@ -187,12 +187,12 @@ def _items_of(path: str, is_one: Callable[[Any], bool]) -> list[tuple[str, Any]]
     """
     text = read_text(path)
     try:
-        document = json.loads(text)
+        document = decode_json(text)
     except json.JSONDecodeError:
         first = text.lstrip().partition("\n")[0]
         if first:
             try:
-                json.loads(first)
+                decode_json(first)
             except json.JSONDecodeError:  # not JSON lines either: the message is about the document
                 parse_json(text.encode(), path)
         return parse_lines(text, path)
@@ -280,7 +280,7 @@ def _text(value: Any, name: str, where: str) -> str:
 
 def _from_json(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
+        return decode_json(text)
     except json.JSONDecodeError as error:
         raise DataError(
             f"{where}: not JSON at column {error.colno} ({error.msg}): {text!r:.60}; give the list of the annotators' "

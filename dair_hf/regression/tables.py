@@ -155,6 +155,9 @@ def _read(path: Path) -> pa.Table:
     try:
         # One file, not a data set: folder names such as `split=train` must not become columns.
         table = pyarrow.csv.read_csv(path) if path.suffix == ".csv" else pyarrow.parquet.ParquetFile(path).read()
+        table.column_names  # noqa: B018 - decoded here
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: the header is not UTF-8 text; re-save the file as UTF-8") from error
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a readable {path.suffix[1:]} file ({error}); fetch or save it again") from error
     if len(table) == 0:

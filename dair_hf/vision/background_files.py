@@ -13,7 +13,7 @@ from PIL import Image
 from tqdm.auto import tqdm
 
 from dair_hf.errors import DataError
-from dair_hf.files import atomic_path
+from dair_hf.folders import atomic_folder
 from dair_hf.vision.backgrounds import BackgroundsConfig, pictures_of
 from dair_hf.vision.composites import Composites
 from dair_hf.vision.foregrounds import Foregrounds
@@ -37,14 +37,14 @@ def write_backgrounds(
     Args:
         things: What `backgrounds.load_foregrounds` found.
         config: The experiment; with fresh backgrounds the partners are those of epoch 0 and `backgrounds_seed`.
-        folder: Where to; a new folder.
+        folder: Where to; a new or empty folder.
         suffix: ".JPEG" as in the public data, or ".png", which loses nothing.
 
     Returns:
         The folder: `<variant>/train/<class>/<name><suffix>` and `<variant>/val/...`.
 
     Raises:
-        DataError: The folder is there already, cannot be written, the suffix is unknown, or there are too few things.
+        DataError: The folder holds anything, cannot be written, the suffix is unknown, or there are too few things.
 
     Example:
         >>> write_backgrounds(load_foregrounds(config), config, "backgrounds")  # doctest: +SKIP
@@ -53,11 +53,9 @@ def write_backgrounds(
     if suffix not in FORMATS:
         raise DataError(f"suffix {suffix!r} is unknown; use one of {', '.join(FORMATS)}")
     target = Path(folder)
-    if target.exists():
-        raise DataError(f"{target}: is there already; give a new folder, or remove it")
     pictures = {split: pictures_of(things, config, split) for split in WRITTEN}
     count = sum(len(pictures[split]) * len(variants) for split, (_, variants) in WRITTEN.items())
-    with atomic_path(target) as path, tqdm(total=count, desc="drawing pictures", disable=None) as bar:
+    with atomic_folder(target) as path, tqdm(total=count, desc="drawing pictures", disable=None) as bar:
         for split, (public, variants) in WRITTEN.items():
             # No test picture bears the name of a training picture.
             first = 0 if split == "train" else config.train_each

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import string
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 from dair_hf.archives import Source
 from dair_hf.errors import DataError
+from dair_hf.files import decode_json
 from dair_hf.vqa.images import image_name
 
 QUESTIONS, ANNOTATIONS = "questions", "annotations"
@@ -202,7 +202,7 @@ def _members(source: Source, kind: str) -> Iterator[tuple[Source, str]]:
 def _parsed(source: Source, name: str, kind: str) -> RecordFile:
     label = source.label(name)
     try:
-        content = json.loads(source.read(name), object_hook=_without_wrapping())
+        content = decode_json(source.read(name), object_hook=_without_wrapping())
     except ValueError:
         content = source.json(name)  # fails likewise, and says where
     if not isinstance(content, dict) or not isinstance(content.get(kind), list):

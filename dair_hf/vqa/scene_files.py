@@ -12,7 +12,8 @@ from PIL import Image
 from tqdm.auto import tqdm
 
 from dair_hf.errors import DataError
-from dair_hf.files import atomic_path, write_json
+from dair_hf.files import write_json
+from dair_hf.folders import atomic_folder
 from dair_hf.vqa.scene_questions import EDITS, Correlations, SceneQuestion, draw_scene, edits_of
 from dair_hf.vqa.scenes import Scene, Stage, render, require_stage
 from dair_hf.vqa.sprites import Sprites, load_sprites
@@ -134,8 +135,10 @@ def scene_files(folder: str | os.PathLike[str], split: str) -> SceneFiles:
     return SceneFiles(root / "questions.json", root / "annotations.json", root / "images", root / "edits")
 
 
-def write_scenes(config: SceneConfig, folder: str | os.PathLike[str], progress: bool = True) -> Path:
-    """Draw all splits and write them, whole or not at all; a folder that is there already is left as it is.
+def write_scenes(
+    config: SceneConfig, folder: str | os.PathLike[str], progress: bool = True, overwrite: bool = False
+) -> Path:
+    """Draw all splits and write them, whole or not at all; without `overwrite` a folder that is there is left as it is.
 
     A split is a folder with `questions.json`, `annotations.json` and `images/` in the format of VQA v2, and `edits/`
     with the same three in the format of IV-VQA and CV-VQA: ten equal answers each, an edit under the id of its scene
@@ -145,19 +148,20 @@ def write_scenes(config: SceneConfig, folder: str | os.PathLike[str], progress: 
         config: What to draw.
         folder: Where to write.
         progress: Whether to show a progress bar, on a terminal.
+        overwrite: Whether to replace scenes that an earlier call wrote there.
 
     Returns:
         `folder`.
 
     Raises:
-        DataError: As `load_sprites`; or so few scenes that none of a split has an edit.
+        DataError: As `load_sprites` and `atomic_folder`; or so few scenes that none of a split has an edit.
     """
     target = Path(folder)
-    if target.exists():
+    if target.exists() and not overwrite:
         return target
     counts = {split: config.train_scenes if split == "train" else config.test_scenes for split in SPLITS}
     with (
-        atomic_path(target) as scratch,
+        atomic_folder(target, [config.sprite_folder] if config.sprite_folder else [], overwrite) as scratch,
         tqdm(
             total=sum(counts.values()), desc="Drawing scenes", unit="scene", disable=None if progress else True
         ) as bar,

@@ -105,10 +105,12 @@ def test_the_order_of_large_numbers(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_there_is_refused(tmp_path: Path) -> None:
     (tmp_path / "scenes").mkdir()
-    done = run(*SMALL, "--output", tmp_path / "scenes")
+    (tmp_path / "scenes" / "notes.txt").write_text("mine")
+    done = run(*SMALL, "--output", tmp_path / "scenes", "--overwrite")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"error: {tmp_path}/scenes: is there already; remove it, or name another folder\n"
-    assert list((tmp_path / "scenes").iterdir()) == []
+    said = f"{tmp_path}/scenes: holds notes.txt, which this command did not write; name a new folder"
+    assert done.stderr == f"error: {said}\n"
+    assert [path.name for path in (tmp_path / "scenes").iterdir()] == ["notes.txt"]
 
 
 def test_one_line_errors(tmp_path: Path) -> None:

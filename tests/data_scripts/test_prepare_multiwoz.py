@@ -6,8 +6,6 @@ import functools
 import http.server
 import json
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,11 +40,50 @@ def test_writes_rows_and_a_summary(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_the_command_line_works() -> None:
-    command = [sys.executable, str(ROOT / "data_scripts" / "prepare_multiwoz.py"), "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert "trusted" in done.stdout or "recorded in `checksums.json`" in done.stdout
+def digests(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_nothing_of_the_users_is_removed(tmp_path: Path) -> None:
+    """The source, also by another name, a folder with notes in it, and one of an earlier call are left alone."""
+    raw, mine, link = tmp_path / "raw", tmp_path / "mine", tmp_path / "link"
+    shutil.copytree(FIXTURES, raw)
+    (mine / "other").mkdir(parents=True)
+    (mine / "other" / "notes.txt").write_text("mine")
+    link.symlink_to(raw)
+    (tmp_path / "file").write_text("mine")
+    before = digests(tmp_path)
+    for source, output, said in (
+        (raw, raw, "raw: would take the place of"),
+        (raw, link, "link: would take the place of"),
+        (link, raw, "raw: would take the place of"),
+        (raw, tmp_path, "would take the place of"),
+        (raw / "dev", raw, "would take the place of"),
+        (raw, mine, "mine: holds other/notes.txt, which this command did not write; name a new folder"),
+        (raw, tmp_path / "file", "file: is a file; name a folder"),
+    ):
+        for more in ([], ["--overwrite"]):
+            done = run("--source", source, "--output", output, *more)
+            assert (done.returncode, done.stdout) == (2, "")
+            assert done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
+            assert digests(tmp_path) == before
+
+
+def test_what_it_wrote_is_replaced_when_asked(tmp_path: Path) -> None:
+    arguments = ("--source", FIXTURES, "--output", tmp_path / "out")
+    assert run(*arguments).returncode == 0
+    before = digests(tmp_path)
+    again = run(*arguments)
+    assert "out: is there already; name a new folder, or give --overwrite to replace it" in again.stderr
+    assert digests(tmp_path) == before
+    (tmp_path / "out" / "report.json").write_text("{}")
+    assert run(*arguments, "--overwrite").returncode == 0
+    assert digests(tmp_path).keys() == before.keys()
+    assert json.loads((tmp_path / "out" / "report.json").read_text()) != {}
+    (tmp_path / "out" / "dev" / "notes.txt").write_text("mine")
+    refused = run(*arguments, "--overwrite")
+    assert "out: holds dev/notes.txt, which this command did not write; name a new folder" in refused.stderr
+    assert (tmp_path / "out" / "dev" / "notes.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize(

@@ -73,14 +73,17 @@ def test_download_trusts_once_and_then_verifies(tmp_path: Path) -> None:
         host = f"http://127.0.0.1:{httpd.server_port}"
         common = ("--download", "--split", "dev", "--host", host, "--output", tmp_path / "bank.json")
         first = run(*common, "--source", tmp_path / "down")
-        again = run(*common, "--source", tmp_path / "down", "--checksums", tmp_path / "down" / "checksums.json")
+        known = ("--checksums", tmp_path / "down" / "checksums.json")
+        refused = run(*common, "--source", tmp_path / "down", *known)
+        again = run(*common, "--source", tmp_path / "down", *known, "--overwrite")
         (tmp_path / "wrong.json").write_text(json.dumps({file.name: "0" * 64 for file in sgd_files("dev")}))
-        wrong = run(*common, "--source", tmp_path / "other", "--checksums", tmp_path / "wrong.json")
+        wrong = run(*common, "--source", tmp_path / "other", "--checksums", tmp_path / "wrong.json", "--overwrite")
         httpd.shutdown()
         thread.join()
     digest = hashlib.sha256(dialogues("Ash").encode()).hexdigest()
     assert first.returncode == 0, first.stderr
     assert f"trusted on first use: {digest}  dev/dialogues_001.json" in first.stdout
+    assert "bank.json: is there already; name another file, or give --overwrite to replace it" in refused.stderr
     assert again.returncode == 0, again.stderr
     assert "trusted on first use" not in again.stdout
     assert wrong.returncode == 2

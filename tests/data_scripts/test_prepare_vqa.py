@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import http.server
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,7 @@ from datasets import load_from_disk
 from dair_hf.vqa.images import load_image
 from dair_hf.vqa.pairs import expand_edits
 from dair_hf.vqa.reading import EDIT_FEATURES, ROW_FEATURES
-from tests.data_scripts.scripts import ROOT, Done, run_script
+from tests.data_scripts.scripts import Done, run_script
 from tests.fixtures.vqa_files import (
     CV_EDITS,
     write_cv,
@@ -105,15 +103,8 @@ def test_the_test_splits_have_no_answers_and_no_edits(data: Path) -> None:
     assert not (data / "out" / "edits").exists()
 
 
-def test_the_command_line_works(data: Path) -> None:
-    command = [sys.executable, str(ROOT / "data_scripts" / "prepare_vqa.py")]
-    done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert "report.json" in done.stdout
-
-
 def test_edits_and_their_images_go_together(data: Path) -> None:
-    for lonely in (("--edits", data / "cv"), ("--edited_images", data / "edited")):
+    for lonely in (("--edits", data / "cv"), ("--edited_images", data / "edited"), ("--checksums", data / "cv")):
         with pytest.raises(SystemExit, match="2"):
             run("--source", data / "vqa", "--images", data / "images", "--output", data / "out", *lonely)
 

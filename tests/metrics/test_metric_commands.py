@@ -128,6 +128,16 @@ def test_json_has_null_for_undefined(write: Write, tmp_path: Path) -> None:
         (PREDICTIONS, ["--dontcare", "maybe"], "error: dontcare: unknown value 'maybe'; use one of keep,"),
         (PREDICTIONS, ["--confidence", "95"], "error: confidence: must lie between 0 and 1, found 95.0"),
         (PREDICTIONS, ["--json", "/proc/no/out.json"], "error: /proc/no/out.json: cannot write there"),
+        (["[" * 100_000], [], "error: {p}:1: not JSON at column 1 (nested too deeply)"),
+        (
+            ['{"row_id": "A/0", "state": ' + "1" * 5000 + "}"],
+            [],
+            "error: {p}:1: not JSON at column 1 (Exceeds the limit",
+        ),
+        (PREDICTIONS, ["--seed", "-1"], "error: seed: -1 is no seed"),
+        (PREDICTIONS, ["--n_bootstrap", "-1"], "error: n_bootstrap: must be at least 1, found -1"),
+        (PREDICTIONS, ["--confidence", "nan"], "error: confidence: must lie between 0 and 1, found nan"),
+        (PREDICTIONS, ["--json", "/dev/null"], "error: /dev/null: is no regular file; name one"),
     ],
 )
 def test_faults_are_one_line_with_file_and_line(
@@ -167,6 +177,34 @@ def test_compressed_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixtur
     path.write_bytes(gzip.compress(b"{}\n"))
     assert joint_goal_main(["--predictions", str(path), "--references", str(path)]) == 2
     assert capsys.readouterr().err == f"error: {path}: is compressed; unpack it with gunzip\n"
+
+
+@pytest.mark.parametrize("main", [joint_goal_main, consistency_main])
+def test_json_takes_the_place_of_nothing_else(
+    main: Callable[[list[str]], int], write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = write("p", views("A/0", {}, {}))
+    folder, linked = tmp_path / "precious", tmp_path / "link"
+    folder.mkdir()
+    (folder / "letter.txt").write_text("mine")
+    linked.symlink_to(row)
+    settings = write("settings.json", ['{"name": "a", "preset": 1, "c": 2}'])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    arguments = ["--predictions", row, "--references", row, "--json"]
+    for target, extra, said in (
+        (folder, [], "precious: is a folder; name a file"),
+        (row, ["--overwrite"], f"p: is read as well ({row}); name another file to write"),
+        (linked, ["--overwrite"], f"link: is read as well ({row}); name another file to write"),
+        (settings, [], "settings.json: is there already; name another file, or give --overwrite to replace it"),
+        (settings, ["--overwrite"], "settings.json: was not written by this command; name another file, or remove it"),
+    ):
+        assert main([*arguments, str(target), *extra]) == 2
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err.count("\n")) == ("", 1)
+        assert said in printed.err
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert main([*arguments, str(tmp_path / "new.json")]) == 0
+    assert main([*arguments, str(tmp_path / "new.json"), "--overwrite"]) == 0
 
 
 def test_absent_and_binary_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -259,7 +297,7 @@ def test_given_correctness_says_the_same_as_the_states(write: Write, tmp_path: P
         row["row_id"] = name
     assert consistency_main(["--correct", write("c", rows), "--json", str(out)]) == 0
     given = json.loads(out.read_text())
-    assert consistency_main([*consistency_files(write), "--json", str(out)]) == 0
+    assert consistency_main([*consistency_files(write), "--json", str(out), "--overwrite"]) == 0
     judged = json.loads(out.read_text())
     assert given.pop("preset") == "given correctness"
     assert judged.pop("preset") == "any_of"

@@ -91,6 +91,12 @@ def test_bad_contents_are_refused(name: str, tmp_path: Path) -> None:
     assert said in str(raised.value)
 
 
+def test_a_header_that_is_not_utf8(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("größe,target\n1,2\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"a\.csv: the header is not UTF-8 text; re-save the file as UTF-8"):
+        read_table(tmp_path / "a.csv", tmp_path / "a.csv")
+
+
 def test_absent_files_and_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"absent.mat: no such file; give the .mat file"):
         read_qsar(tmp_path / "absent.mat")

@@ -39,7 +39,7 @@ correctness: {{"row_id": "MUL0003/4", "original_correct": true, "augmented_corre
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0, or 2 after one line that says what is wrong."""
+    """Run the command line and return its exit status; see `dair_hf.commands.exit_status`."""
     parser = argparse.ArgumentParser(
         prog="python -m dair_hf.metrics.consistency",
         description="The consistency metric: right on the augmented view, given right on the original.",
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--compare", metavar="B", help="a second model: its --correct or --predictions file")
     add_convention_arguments(parser)
     arguments = parser.parse_args(argv)
-    return run_command(lambda: _figures(arguments), _tabulate, arguments.json)
+    return run_command(lambda: _figures(arguments), _tabulate, arguments)
 
 
 def _figures(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from dair_hf.metrics.json_lines import (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0, or 2 after one line that says what is wrong."""
+    """Run the command line and return its exit status; see `dair_hf.commands.exit_status`."""
     parser = argparse.ArgumentParser(
         prog="python -m dair_hf.metrics.joint_goal_accuracy",
         description="Joint goal accuracy of predicted dialog states under a named convention.",
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         turns = pair_turns(read_turns(arguments.predictions), read_turns(arguments.references))
         return summarize_turns(turns, name, convention, progress=True, **bootstrap_settings(arguments))
 
-    return run_command(figures, _tabulate, arguments.json)
+    return run_command(figures, _tabulate, arguments)
 
 
 def _tabulate(figures: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ references: a public annotation file, or a line for each question:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0, or 2 after one line that says what is wrong."""
+    """Run the command line and return its exit status; see `dair_hf.commands.exit_status`."""
     parser = argparse.ArgumentParser(
         prog="python -m dair_hf.metrics.vqa_accuracy",
         description="Accuracy of visual question answering by the official rule, overall and by type.",
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         pairs = pair_answers(read_prediction_file(arguments.predictions), read_reference_file(arguments.references))
         return summarize_answers(pairs, arguments.normalize, **bootstrap_settings(arguments))
 
-    return run_command(figures, _tabulate, arguments.json)
+    return run_command(figures, _tabulate, arguments)
 
 
 def _tabulate(figures: Mapping[str, Any]) -> str:
