@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,7 @@ class PairViews:
         *,
         answers: Sequence[Any] | None = None,
         scores: Mapping[str, ArrayLike] | None = None,
+        subsets: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """`evaluation.correctness_metrics` of the correctness of every view.
 
@@ -181,31 +183,48 @@ class PairViews:
             answers: `[M]`, what was answered to every view, comparable with `==`: adds the flips of the answers.
             scores: Name -> `[M]` floats, graded correctness: adds `original_<name>` and `augmented_<name>`, their means
                 over the rows (a row without partner counts as its original in both).
+            subsets: Name -> `[N]` bool, rows over which everything is computed once more, under `<name>_<key>`.
 
         Returns:
             As `correctness_metrics`.
 
         Raises:
-            DataError: Another number of values than views, or a value that is neither right nor wrong.
+            DataError: Another number of values than views or rows, or a value that is neither right nor wrong.
         """
         original, augmented = self._by_row("is_correct", self.correctness(correct))
         if clusters is None and "dialogue_id" in self.column_names:
             clusters = "dialogue_id"
         groups = self.values(clusters) if clusters else None
-        found: dict[str, Any] = correctness_metrics(
-            original,
-            augmented,
-            self.has_partner,
-            groups,
-            answer_changed=None if answers is None else self._answer_changed(answers),
-            n_bootstrap=n_bootstrap,
-        )
-        found = {key.replace("_accuracy", f"_{accuracy_name}"): value for key, value in found.items()}
-        ratios = {}
-        for name, values in (scores or {}).items():
-            for variant, graded in zip(VARIANTS, self._by_row(name, values), strict=True):
-                ratios[f"{variant}_{name}"] = (graded, np.ones(len(graded)))
-        return found | (ratios_with_intervals(ratios, groups, n_bootstrap=n_bootstrap) if ratios else {})
+        changed = None if answers is None else self._answer_changed(answers)
+        graded = {
+            f"{variant}_{name}": values
+            for name, both in (scores or {}).items()
+            for variant, values in zip(VARIANTS, self._by_row(name, both), strict=True)
+        }
+
+        def over(rows: NDArray[np.bool_]) -> dict[str, Any]:
+            own_groups = None if groups is None else list(compress(groups, rows))
+            found: dict[str, Any] = correctness_metrics(
+                original[rows],
+                augmented[rows],
+                self.has_partner[rows],
+                own_groups,
+                answer_changed=None if changed is None else changed[rows],
+                n_bootstrap=n_bootstrap,
+            )
+            found = {key.replace("_accuracy", f"_{accuracy_name}"): value for key, value in found.items()}
+            ratios = {name: (values[rows], np.ones(rows.sum())) for name, values in graded.items()}
+            return found | (ratios_with_intervals(ratios, own_groups, n_bootstrap=n_bootstrap) if ratios else {})
+
+        found = over(np.ones_like(original))
+        for name, mask in (subsets or {}).items():
+            rows = as_correct(mask, f"subsets[{name!r}]")
+            if rows.shape != original.shape:
+                raise DataError(
+                    f"subsets[{name!r}]: {len(rows)} values for {len(original)} rows; give one for every row"
+                )
+            found |= {f"{name}_{key}": value for key, value in over(rows).items()}
+        return found
 
     def correctness(self, correct: Any) -> NDArray[np.bool_]:
         """`[M]` bool of what `is_correct` answered; see `evaluation.as_correct`.

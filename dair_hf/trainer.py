@@ -517,6 +517,7 @@ class DAIRTrainer(PairLoading):
         predictions_file: str | Path | None = None,
         answers: Callable[[list[Any]], Sequence[Any]] | None = None,
         scores: Mapping[str, Callable[[list[Any], list[Any]], ArrayLike]] | None = None,
+        subsets: Mapping[str, Any] | None = None,
         **gen_kwargs: Any,
     ) -> dict[str, Any]:
         """Predict every view once and compare: accuracy of both views, CM, flips, with clustered bootstrap intervals.
@@ -541,6 +542,8 @@ class DAIRTrainer(PairLoading):
                 written to `predictions_file` in the place of the predictions: thousands of logits a view would fill it.
             scores: Name -> graded correctness `(predictions, references) -> float [N]`; adds `original_<name>` and
                 `augmented_<name>`, such as the soft accuracy of visual question answering beside the strict one.
+            subsets: Name -> one bool for every row of the data: the same figures over these rows alone, their keys with
+                `<name>_` in front, such as `attainable_cm`.
             **gen_kwargs: Arguments of `generate`. Without any length among them `max_new_tokens` is the longest target
                 of the data plus 8.
 
@@ -583,6 +586,7 @@ class DAIRTrainer(PairLoading):
             n_bootstrap,
             answers=answered,
             scores={name: score(predictions, expected) for name, score in (scores or {}).items()},
+            subsets=subsets,
         )
         if predictions_file is not None and self.is_world_process_zero():
             views.write(predictions_file, predictions if answered is None else answered, expected, correct)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from dair_hf import DataError, EpochPairs, TensorPairs
+from dair_hf.errors import UndefinedMetricWarning
 from dair_hf.pair_views import PairViews
 from dair_hf.tensor_views import TensorViews
 
@@ -111,6 +113,30 @@ def test_intervals_resample_dialogues_where_the_data_names_them() -> None:
     assert (found["original_accuracy_low"], found["original_accuracy_high"]) == (0.0, 1.0)
     named = views().judge([True, True, False, True, False], clusters="dialogue_id", n_bootstrap=200)
     assert named == pytest.approx(found, nan_ok=True)
+
+
+def test_subsets_are_judged_as_the_whole_is() -> None:
+    correct, answers = [True, True, False, True, False], ["a", "b", "c", "d", "c"]
+    settings: dict[str, Any] = {"answers": answers, "scores": {"soft": [1.0, 0.5, 0.0, 0.5, 0.0]}, "n_bootstrap": 50}
+    masks = {"all": [1, 1, 1], "first": [True, False, True], "none": np.zeros(3, dtype=bool)}
+    with pytest.warns(UndefinedMetricWarning, match="none of 0 rows"):
+        found = views().judge(correct, subsets=masks, **settings)
+    whole = views().judge(correct, **settings)
+    assert {key: found[key] for key in whole} == pytest.approx(whole, nan_ok=True)
+    assert {key: found[f"all_{key}"] for key in whole} == pytest.approx(whole, nan_ok=True)
+    first = [0, 2, 3, 4]  # the views of its rows
+    kept = PairViews(views().dataset.select([0, 2])).judge(
+        [correct[view] for view in first],
+        answers=[answers[view] for view in first],
+        scores={"soft": [settings["scores"]["soft"][view] for view in first]},
+        n_bootstrap=50,
+    )
+    assert {key: found[f"first_{key}"] for key in kept} == pytest.approx(kept, nan_ok=True)
+    assert (found["none_rows"], found["none_pairs"]) == (0, 0)
+    assert math.isnan(found["none_cm"])
+    for mask, message in (([1, 0], "2 values for 3 rows; give one for every row"), ([1, 0, 2], "row 2 holds 2")):
+        with pytest.raises(DataError, match=rf"subsets\['odd'\]: {message}"):
+            views().judge(correct, subsets={"odd": mask})
 
 
 def test_predictions_are_written_one_line_a_view(tmp_path: Path) -> None:

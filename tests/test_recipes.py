@@ -143,6 +143,8 @@ def test_demo_writes_records_table_and_plot(demo: Any) -> None:
         assert set(record["seconds"]) == {"training", "evaluation"}
         assert {"versions", "git_revision", "hardware", "seed", "finished"} <= set(record)
         assert record["metrics"]["rows"] >= record["metrics"]["pairs"] > 0
+        assert record["metrics"]["rows"] >= record["metrics"]["attainable_rows"] > 0
+        assert "attainable_cm" in record["metrics"]
         lines = (folder / "runs" / name / "predictions.jsonl").read_text().splitlines()
         assert len(lines) == record["metrics"]["rows"] + record["metrics"]["pairs"]
         assert json.loads(lines[0]).keys() == {"row_id", "variant", "prediction", "reference", "correct"}
@@ -355,6 +357,7 @@ BAD = {
     "no dialogue": ({"train_dialogs": 0}, ["train_dialogs=0; it must be at least 1"]),
     "base without its data": ({"pretrain": '{"max_steps": 1}'}, ["pretrain needs the SGD dialogues"]),
     "short sources": ({"max_source_tokens": 4}, ["max_source_tokens=4 leaves no room"]),
+    "cut targets": ({"max_target_tokens": 12}, ["ceiling: only", "raise max_target_tokens", "allow_low_ceiling=true"]),
     "no model": ({"config": None, "model_settings": None, "report_to": "none"}, ["the model is unknown"]),
     "unknown model": ({"model_settings": '{"model_type": "t55"}', "neighbour_attention": 0}, ["model_type='t55'"]),
     "unknown model setting": (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,8 @@ from datasets import Dataset
 
 from dair_hf.arrow import paused_collection, to_python
 from dair_hf.dialog.audit_pair import Pair, read_pair, spelling
+from dair_hf.dialog.ceiling import Ceiling, find_ceiling
+from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.errors import DataError
 
 if TYPE_CHECKING:
@@ -40,11 +42,6 @@ FINDINGS: dict[str, tuple[str, str, str]] = {
         "pairs",
         "add the state's spelling to the entity's forms",
     ),
-    "truncated_away": (
-        "a name of the state is cut off by the token limit in one view",
-        "rows",
-        "raise max_source_tokens, or keep the newest turns when truncating",
-    ),
     "leaked_names": (
         "a new name of this data is a name of the training data",
         "pairs",
@@ -56,13 +53,9 @@ FINDINGS: dict[str, tuple[str, str, str]] = {
         "draw new names once per dialogue, not per turn",
     ),
 }
-# Shares above which strict mode refuses. What the annotators did (a name never said) and what a token limit costs is
-# for the user to judge, so these two are only reported unless a limit is given.
-LIMITS: dict[str, float] = {
-    finding: 0.0 for finding in FINDINGS if finding not in ("original_name_missing_in_text", "truncated_away")
-}
-
-Histories = Sequence[Sequence[Mapping[str, str]]]
+# Shares above which strict mode refuses. What the annotators did (a name never said) is for the user to judge, so it is
+# only reported unless a limit is given.
+LIMITS: dict[str, float] = {finding: 0.0 for finding in FINDINGS if finding != "original_name_missing_in_text"}
 
 
 @dataclass
@@ -90,6 +83,7 @@ class AuditReport:
         dialogues: Different dialogue ids.
         findings: Key of `FINDINGS` -> count and examples; checks that were not asked for are absent.
         length_ratio: "median", "p95" and "max" of augmented / original characters of the history, over the pairs.
+        ceiling: What a model without fault would reach, where an encoder was given.
     """
 
     rows: int
@@ -98,6 +92,7 @@ class AuditReport:
     dialogues: int
     findings: dict[str, Finding]
     length_ratio: dict[str, float]
+    ceiling: Ceiling | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values for JSON."""
@@ -112,6 +107,7 @@ class AuditReport:
             "dialogues": self.dialogues,
             "length_ratio": dict(self.length_ratio),
             "findings": findings,
+            "ceiling": None if self.ceiling is None else self.ceiling.to_dict(),
         }
 
     def to_table(self, title: str = "Audit of the pairs") -> Table:
@@ -128,6 +124,8 @@ class AuditReport:
             table.add_row(FINDINGS[name][0], str(found.count), f"{found.of} {FINDINGS[name][1]}", _shown(found))
         for name, value in self.length_ratio.items():
             table.add_row(f"length ratio, {name}", f"{value:.2f}", "", "")
+        for what, count, of, examples in [] if self.ceiling is None else self.ceiling.lines():
+            table.add_row(what, str(count), f"{of} rows", examples)
         return table
 
     def raise_if_unsound(self, limits: Mapping[str, float] | None = None) -> None:
@@ -135,7 +133,7 @@ class AuditReport:
 
         Args:
             limits: Finding -> largest share allowed, in [0, 1]; replaces single entries of `LIMITS` (all 0; no limit
-                on `original_name_missing_in_text` and `truncated_away`).
+                on `original_name_missing_in_text`).
 
         Raises:
             DataError: A finding exceeds its limit (the message lists all that do, with count, examples and remedy),
@@ -166,7 +164,7 @@ def audit(
     dataset: Dataset,
     *,
     train: Dataset | Iterable[str] | None = None,
-    kept: Callable[[Histories], Sequence[str]] | str | None = None,
+    encoder: DialogEncoder | None = None,
     max_examples: int = 5,
 ) -> AuditReport:
     """Look for what is wrong with a paired data set of dialog rows.
@@ -174,8 +172,7 @@ def audit(
     Args:
         dataset: Rows of the dialog contract with `augmented_history` and `augmented_state`.
         train: To look for leaked names: the training pairs, or the names they hold (say `names_of(train)` and a bank).
-        kept: To look for truncated names: a function from histories to the text of each that the model is given (see
-            `newest_tokens`), or the name of a text column that holds it; the other view's is `augmented_<name>`.
+        encoder: To find the ceiling: what encodes the rows for the model.
         max_examples: Examples kept for each finding.
 
     Returns:
@@ -192,12 +189,11 @@ def audit(
     known = None
     if train is not None:
         known = names_of(train) if isinstance(train, Dataset) else {spelling(name) for name in train}
-    run = _Audit(known=known, kept=kept, max_examples=max_examples)
+    run = _Audit(known=known, max_examples=max_examples)
     with paused_collection():
-        for pairs, texts in _batches(dataset, kept):
-            for index, pair in enumerate(pairs):
-                run.add(pair, None if texts is None else (texts[0][index], texts[1][index]))
-    return run.report()
+        for pair in _pairs(dataset):
+            run.add(pair)
+        return run.report(None if encoder is None else find_ceiling(dataset, encoder, max_examples))
 
 
 def names_of(dataset: Dataset) -> set[str]:
@@ -207,80 +203,29 @@ def names_of(dataset: Dataset) -> set[str]:
         Names, case folded and with single spaces.
     """
     found: set[str] = set()
-    for pairs, _ in _batches(dataset, None):
-        for pair in pairs:
-            found.update(pair.owners)
-            found.update(pair.new_names)
+    for pair in _pairs(dataset):
+        found.update(pair.owners)
+        found.update(pair.new_names)
     return found
 
 
-def newest_tokens(
-    tokenizer: Any, max_source_tokens: int, to_text: Callable[[Sequence[Mapping[str, str]]], str]
-) -> Callable[[Histories], list[str]]:
-    """Make the `kept` function of a model that is given the last `max_source_tokens` tokens of the history.
-
-    Args:
-        tokenizer: A fast tokenizer (one that knows character offsets).
-        max_source_tokens: Tokens kept, special tokens not counted.
-        to_text: History -> text, such as `dair_hf.dialog.text.history_to_text`.
-
-    Returns:
-        Histories -> the end of each one's text that survives.
-
-    Raises:
-        DataError: The tokenizer knows no offsets, or the limit is below 1.
-    """
-    if not getattr(tokenizer, "is_fast", False):
-        raise DataError(f"tokenizer {type(tokenizer).__name__}: no character offsets; use a fast tokenizer")
-    if max_source_tokens < 1:
-        raise DataError(f"max_source_tokens: {max_source_tokens}; must be at least 1")
-
-    def keep(histories: Histories) -> list[str]:
-        texts = [to_text(history) for history in histories]
-        encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        offsets = encoded["offset_mapping"]
-        cuts = [spans[-max_source_tokens][0] if len(spans) > max_source_tokens else 0 for spans in offsets]
-        return [text[cut:] for text, cut in zip(texts, cuts, strict=True)]
-
-    return keep
-
-
-def _batches(
-    dataset: Dataset, kept: Callable[[Histories], Sequence[str]] | str | None, size: int = 1000
-) -> Iterator[tuple[list[Pair], tuple[Sequence[str], Sequence[str]] | None]]:
-    wanted = [*COLUMNS, *((kept, f"augmented_{kept}") if isinstance(kept, str) else ())]
-    missing = [column for column in wanted if column not in dataset.column_names]
+def _pairs(dataset: Dataset, batch_size: int = 1000) -> Iterator[Pair]:
+    missing = [column for column in COLUMNS if column not in dataset.column_names]
     if missing:
         raise DataError(f"audit: columns {missing} are missing (found {dataset.column_names}); augment the rows first")
     if not len(dataset):
         raise DataError("audit: the dataset has no rows; check the split")
-    for table in dataset.select_columns(wanted).with_format("arrow").iter(size):
-        columns = {column: to_python(table[column]) for column in wanted}
-        pairs = [
-            read_pair(dict(zip(COLUMNS, values, strict=True)))
-            for values in zip(*(columns[column] for column in COLUMNS), strict=True)
-        ]
-        if kept is None:
-            yield pairs, None
-        elif isinstance(kept, str):
-            yield pairs, (columns[kept], [text or "" for text in columns[f"augmented_{kept}"]])
-        else:
-            augmented = iter(kept([h for h in columns["augmented_history"] if h is not None]))
-            yield (
-                pairs,
-                (
-                    kept(columns["history"]),
-                    ["" if h is None else next(augmented) for h in columns["augmented_history"]],
-                ),
-            )
+    for table in dataset.select_columns(list(COLUMNS)).with_format("arrow").iter(batch_size):
+        columns = [to_python(table[column]) for column in COLUMNS]
+        for values in zip(*columns, strict=True):
+            yield read_pair(dict(zip(COLUMNS, values, strict=True)))
 
 
 class _Audit:
     """Takes the pairs one by one and keeps the sums."""
 
-    def __init__(self, known: set[str] | None, kept: object, max_examples: int) -> None:
-        asked = {"leaked_names": known is not None, "truncated_away": kept is not None}
-        self.findings = {name: Finding() for name in FINDINGS if asked.get(name, True)}
+    def __init__(self, known: set[str] | None, max_examples: int) -> None:
+        self.findings = {name: Finding() for name in FINDINGS if name != "leaked_names" or known is not None}
         self.known = known
         self.max_examples = max_examples
         self.rows = self.pairs = 0
@@ -288,12 +233,10 @@ class _Audit:
         self.dialogues: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
         self.inconsistent: set[str] = set()
 
-    def add(self, pair: Pair, texts: tuple[str, str] | None) -> None:
+    def add(self, pair: Pair) -> None:
         self.rows += 1
         self.dialogues.setdefault(pair.dialogue_id, ({}, {}))
         self._note("original_name_missing_in_text", pair, pair.unsaid())
-        if texts is not None:
-            self._note("truncated_away", pair, pair.cut_off(*texts))
         if not pair.has_partner:
             return
         self.pairs += 1
@@ -305,7 +248,7 @@ class _Audit:
             self._note("leaked_names", pair, sorted(pair.new_names & self.known))
         self._follow(pair)
 
-    def report(self) -> AuditReport:
+    def report(self, ceiling: Ceiling | None) -> AuditReport:
         totals = {"rows": self.rows, "pairs": self.pairs, "dialogues": len(self.dialogues)}
         for name, found in self.findings.items():
             found.of = totals[FINDINGS[name][1]]
@@ -313,7 +256,8 @@ class _Audit:
         if self.ratios:
             median, high, most = np.percentile(self.ratios, [50, 95, 100]).tolist()
             ratios = {"median": median, "p95": high, "max": most}
-        return AuditReport(self.rows, self.pairs, self.rows - self.pairs, len(self.dialogues), self.findings, ratios)
+        counts = (self.rows, self.pairs, self.rows - self.pairs, len(self.dialogues))
+        return AuditReport(*counts, self.findings, ratios, ceiling)
 
     def _note(self, name: str, pair: Pair, names: Sequence[str]) -> None:
         if names:

@@ -131,23 +131,6 @@ class Pair:
                     found.append(value)
         return found
 
-    def cut_off(self, text: str, augmented_text: str) -> list[str]:
-        """Names of a state that stand in its history, but not in what the model is given of it."""
-        found = []
-        kept = spelling(text)
-        for values in self._named(self.state):
-            if self._said(values, self._text, mentions=False) and not self._said(values, kept, mentions=False):
-                found.append(values[0])
-        if self.augmented_state is not None:
-            kept = spelling(augmented_text)
-            for values in self._named(self.augmented_state):
-                names = [spelling(value) for value in values]
-                if any(stands_in(name, self._augmented_text) for name in names) and not any(
-                    stands_in(name, kept) for name in names
-                ):
-                    found.append(values[0])
-        return found
-
     @property
     def _histories(self) -> tuple[History, History | None]:
         return self.history, self.augmented_history
@@ -165,8 +148,8 @@ class Pair:
             if slot in self.name_slots and values and spelling(values[0]) not in NO_NAME:
                 yield values
 
-    def _said(self, values: Iterable[str], text: str, mentions: bool = True) -> bool:
-        mentioned = {name for *_, name in self.mentions} if mentions else set()
+    def _said(self, values: Iterable[str], text: str) -> bool:
+        mentioned = {name for *_, name in self.mentions}
         for value in values:
             known = self.owners.get(spelling(value), set())
             if known & mentioned:

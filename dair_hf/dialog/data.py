@@ -16,6 +16,7 @@ from dair_hf.dialog.state import state_from_row, target_text
 from dair_hf.dialog.text import history_to_text
 from dair_hf.dialog.tokenizer import build_tokenizer, count_words
 from dair_hf.errors import DataError
+from dair_hf.metrics.conventions import resolve_convention
 
 SOURCES = ("demo", "multiwoz")
 EVALUATED = ("test", "validation")
@@ -26,7 +27,7 @@ class DialogConfig:
     """Data, augmentation and measure of a dialog state tracking experiment.
 
     Raises:
-        DataError: An unknown source, or a folder that the source needs is not given.
+        DataError: An unknown source or preset, or a folder that the source needs is not given.
 
     Example:
         >>> DialogConfig().source
@@ -69,6 +70,13 @@ class DialogConfig:
     strict_audit: bool = field(
         default=False, metadata={"help": "Refuse to train on pairs that the audit finds unsound."}
     )
+    allow_low_ceiling: bool = field(
+        default=False,
+        metadata={
+            "help": "Train even where gold targets, scored as predictions will be, score wrong: cut, or written with "
+            "signs that the tokenizer or the preset loses."
+        },
+    )
     lower_case: bool = field(
         default=False,
         metadata={"help": "Lower-case histories and targets, so that a name has one spelling in both; the paper does."},
@@ -88,6 +96,7 @@ class DialogConfig:
         for name, choices in (("source", SOURCES), ("evaluate_on", EVALUATED)):
             if getattr(self, name) not in choices:
                 raise DataError(f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(choices)}")
+        resolve_convention(self.preset)
         needed = {"data_dir": self.data_dir, "sgd_dir": self.sgd_dir} if self.source == "multiwoz" else {}
         if missing := [name for name, value in needed.items() if value is None]:
             raise DataError(

@@ -9,7 +9,7 @@ import pytest
 from datasets import Dataset
 
 from dair_hf.augment.entities import EntityAugmenter, augmented_features, redraw
-from dair_hf.dialog.audit import FINDINGS, LIMITS, audit, names_of, newest_tokens
+from dair_hf.dialog.audit import FINDINGS, LIMITS, audit, names_of
 from dair_hf.dialog.rows import FEATURES
 from dair_hf.errors import DataError
 
@@ -156,43 +156,6 @@ def test_leaked_names():
     assert counts(audit(dataset(good()), train=["acorn", "orna"])) == {}
 
 
-def test_truncated_names_by_function_and_by_column():
-    def last_word(histories):
-        return [history[-1]["text"].split(" ", 3)[-1] for history in histories]
-
-    fine = make_row("D2", 0, ["x y z acorn"], {"hotel-name": ["acorn"]}, HOTEL, [(0, "acorn", "acorn")])
-    unsaid = make_row("D3", 0, ["x y z w"], {"hotel-name": ["acorn"]}, HOTEL, [])
-    cut = make_row("D4", 0, ["x y z acorn"], {"hotel-name": ["acorn"]}, HOTEL, [(0, "acorn", "acorn")],
-                   ["x orn ac z"], {"hotel-name": ["orn"]})  # fmt: skip
-    rows = dataset(good(), fine, unsaid, cut)
-    report = audit(rows, kept=last_word)
-    assert report.findings["truncated_away"].examples == ["D1/0 'acorn'", "D4/0 'orn'"]
-    kept = rows.add_column("source", ["free ?", "acorn", "w", "acorn"])
-    kept = kept.add_column("augmented_source", ["free ?", None, None, "z"])
-    assert audit(kept, kept="source").findings == report.findings
-    report.raise_if_unsound()
-    with pytest.raises(DataError, match="truncated_away: 2 of 4 rows .*max_source_tokens"):
-        report.raise_if_unsound({"truncated_away": 0.4})
-    report.raise_if_unsound({"truncated_away": 0.5})
-
-
-def test_newest_tokens_keeps_the_end():
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import Whitespace
-    from transformers import PreTrainedTokenizerFast
-
-    words = Tokenizer(WordLevel({"?": 0}, unk_token="?"))
-    words.pre_tokenizer = Whitespace()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
-    keep = newest_tokens(tokenizer, 2, lambda history: " ".join(turn["text"] for turn in history))
-    assert keep([[{"text": "a b"}, {"text": "c"}], [{"text": "a"}], []]) == ["b c", "a", ""]
-    with pytest.raises(DataError, match="max_source_tokens: 0"):
-        newest_tokens(tokenizer, 0, str)
-    with pytest.raises(DataError, match="use a fast tokenizer"):
-        newest_tokens(object(), 2, str)
-
-
 def test_length_ratio():
     rows = [
         make_row("D", turn, ["x" * 10], {}, {}, [], ["x" * length], {"a": ["b"]})
@@ -234,8 +197,6 @@ def test_the_refusal_lists_every_failing_check():
 def test_bad_input():
     with pytest.raises(DataError, match=r"columns \['augmented_history', 'augmented_state'\] are missing .*augment"):
         audit(dataset(good()).remove_columns(["augmented_history", "augmented_state"]))
-    with pytest.raises(DataError, match=r"columns \['source', 'augmented_source'\] are missing"):
-        audit(dataset(good()), kept="source")
     with pytest.raises(DataError, match="no rows"):
         audit(dataset(good()).select([]))
     with pytest.raises(DataError, match="row 'D1/0': only one of augmented_history and augmented_state is None"):
