@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import subprocess
 import sys
@@ -137,7 +138,6 @@ def test_json_has_null_for_undefined(write: Write, tmp_path: Path) -> None:
         (PREDICTIONS, ["--seed", "-1"], "error: seed: -1 is no seed"),
         (PREDICTIONS, ["--n_bootstrap", "-1"], "error: n_bootstrap: must be at least 1, found -1"),
         (PREDICTIONS, ["--confidence", "nan"], "error: confidence: must lie between 0 and 1, found nan"),
-        (PREDICTIONS, ["--json", "/dev/null"], "error: /dev/null: is no regular file; name one"),
     ],
 )
 def test_faults_are_one_line_with_file_and_line(
@@ -184,7 +184,8 @@ def test_json_takes_the_place_of_nothing_else(
     main: Callable[[list[str]], int], write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = write("p", views("A/0", {}, {}))
-    folder, linked = tmp_path / "precious", tmp_path / "link"
+    folder, linked, pipe = tmp_path / "precious", tmp_path / "link", tmp_path / "pipe"
+    os.mkfifo(pipe)
     folder.mkdir()
     (folder / "letter.txt").write_text("mine")
     linked.symlink_to(row)
@@ -193,6 +194,7 @@ def test_json_takes_the_place_of_nothing_else(
     arguments = ["--predictions", row, "--references", row, "--json"]
     for target, extra, said in (
         (folder, [], "precious: is a folder; name a file"),
+        (pipe, ["--overwrite"], "pipe: is no regular file; name one"),
         (row, ["--overwrite"], f"p: is read as well ({row}); name another file to write"),
         (linked, ["--overwrite"], f"link: is read as well ({row}); name another file to write"),
         (settings, [], "settings.json: is there already; name another file, or give --overwrite to replace it"),
