@@ -118,9 +118,8 @@ class ChunkedLoss:
             hidden = hidden * scale
         if self.shifts_labels:
             hidden, labels = hidden[:, :-1], labels[:, 1:]
-        valid = labels != IGNORE_INDEX
-        rows = valid.nonzero()[:, 0]
-        states, targets = hidden[valid], labels[valid]
+        rows, places = (labels != IGNORE_INDEX).nonzero(as_tuple=True)
+        states, targets = hidden[rows, places], labels[rows, places]
         # A sum over nothing that still leads back to the model, for rows, and batches, without target.
         losses = full_precision(hidden[..., :0]).sum((1, 2))
         found = self._token_losses(states, targets)

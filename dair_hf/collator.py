@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,12 @@ LABELS = "labels"
 LABEL_COLUMNS = (LABELS, "label_ids", "label")  # collators of transformers make `labels` of each
 FILLER = "is_filler"  # marks a row that only keeps ranks even and counts nothing
 VIEW_MASK = "view_mask"
+LAYOUT = "layout"  # what the host knows of a batch (`batch_layout.BatchLayout`)
+
+
+def on_device(values: np.ndarray, device: torch.device) -> Tensor:
+    """A host array on a device; the host does not wait for the copy."""
+    return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=True)
 
 
 def split_views(feature: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
@@ -173,7 +180,7 @@ def add_partners(
     """
     if unknown := sorted(set(augmented) - set(batch)):
         raise DataError(f"partners have the columns {unknown}, which the batch lacks; it has {sorted(batch)}")
-    paired = dict(batch)
+    paired = {name: values for name, values in batch.items() if name != LAYOUT}  # that was of the partners before
     for name, values in batch.items():
         if not isinstance(values, Tensor) or name == VIEW_MASK:
             continue
@@ -203,28 +210,26 @@ def filled_positions(batch: Mapping[str, Any], view_mask: Tensor) -> Tensor | No
     mask = batch.get("attention_mask")
     if not isinstance(mask, Tensor) or mask.ndim != 3:
         return None
-    run = mask[:, : view_mask.shape[1]][view_mask]
-    return torch.stack([run.sum(), torch.as_tensor(run.numel(), device=run.device)])
+    tokens = (mask[:, : view_mask.shape[1]] * view_mask[..., None]).sum()
+    return torch.stack([tokens, (view_mask.sum() * mask.shape[2]).to(tokens.dtype)])
 
 
-def flatten_views(batch: Mapping[str, Any], view_mask: Tensor) -> dict[str, Tensor]:
-    """The views that exist, one row each: `{column: [N, ...]}` with `N = view_mask.sum()`, rows in `[B, V]` order.
+def flatten_views(batch: Mapping[str, Any], views: np.ndarray) -> dict[str, Tensor]:
+    """Some views, one row each: `{column: [N, ...]}` with `N = views.sum()`, rows in `[B, V]` order.
 
     Args:
         batch: `{column: [B, V, ...]}`; entries that are no tensors and `view_mask` itself are left out.
-        view_mask: `[B, V]` bool.
+        views: Which, `[B, V]` bool, on the host.
 
     Returns:
         The model's inputs.
 
     Example:
-        >>> flatten_views({"x": torch.tensor([[1, 2], [3, 0]])}, torch.tensor([[True, True], [True, False]]))
+        >>> flatten_views({"x": torch.tensor([[1, 2], [3, 0]])}, np.array([[True, True], [True, False]]))
         {'x': tensor([1, 2, 3])}
     """
-    # A mask without holes needs no gather: the views are one reshape away.
-    whole = bool(view_mask.all())
-    return {
-        name: values.flatten(0, 1) if whole else values[view_mask]
-        for name, values in batch.items()
-        if isinstance(values, Tensor) and name != VIEW_MASK
-    }
+    columns = {name: v for name, v in batch.items() if isinstance(v, Tensor) and name != VIEW_MASK}
+    if views.all() or not columns:
+        return {name: values.flatten(0, 1) for name, values in columns.items()}
+    chosen = on_device(np.flatnonzero(views), next(iter(columns.values())).device)
+    return {name: values.flatten(0, 1).index_select(0, chosen) for name, values in columns.items()}

@@ -1,4 +1,7 @@
-"""Which views of a batch run together, and what is held of them: one forward, one a view, or a few pairs at a time."""
+"""Plans of forwards: all views of a batch in one, one a view, or a few pairs at a time.
+
+Masks of views are numpy arrays: how many forwards there are, and of how many rows, is decided on the host.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -19,45 +23,44 @@ class Forward(NamedTuple):
         lends_masks: Whether the forward after it draws the same random numbers (dropout masks) once more.
     """
 
-    views: Tensor
+    views: np.ndarray
     lends_masks: bool = False
 
 
-def joint_forward(mask: Tensor) -> list[Forward]:
+def joint_forward(mask: np.ndarray) -> list[Forward]:
     """All views in one forward.
 
     Example:
-        >>> [forward.views.tolist() for forward in joint_forward(torch.tensor([[True, True], [True, False]]))]
+        >>> [forward.views.tolist() for forward in joint_forward(np.array([[True, True], [True, False]]))]
         [[[True, True], [True, False]]]
     """
     return [Forward(mask)]
 
 
-def forward_a_view(mask: Tensor) -> list[Forward]:
+def forward_a_view(mask: np.ndarray) -> list[Forward]:
     """All originals, then all augmented views.
 
     Example:
-        >>> [forward.views.tolist() for forward in forward_a_view(torch.tensor([[True, True], [True, False]]))]
+        >>> [forward.views.tolist() for forward in forward_a_view(np.array([[True, True], [True, False]]))]
         [[[True, False], [True, False]], [[False, True], [False, False]]]
     """
     if mask.shape[1] == 1:
         return [Forward(mask)]
-    columns = torch.eye(2, dtype=torch.bool, device=mask.device)
-    return [Forward(part) for part in (mask & columns[0], mask & columns[1]) if part.any()]
+    return [Forward(part) for part in (mask & [True, False], mask & [False, True]) if part.any()]
 
 
-def forwards_with_the_same_masks(mask: Tensor) -> list[Forward]:
+def forwards_with_the_same_masks(mask: np.ndarray) -> list[Forward]:
     """Originals of the pairs, then their partners with the same dropout masks, then the rows without partner.
 
     Masks are the same where shapes are: a pair's views stand in the same place of equally large forwards.
 
     Example:
-        >>> found = forwards_with_the_same_masks(torch.tensor([[True, True], [True, False]]))
+        >>> found = forwards_with_the_same_masks(np.array([[True, True], [True, False]]))
         >>> [(forward.views.tolist(), forward.lends_masks) for forward in found]  # doctest: +NORMALIZE_WHITESPACE
         [([[True, False], [False, False]], True), ([[False, True], [False, False]], False),
          ([[False, False], [True, False]], False)]
     """
-    paired = mask.all(1, keepdim=True) & (mask.shape[1] == 2)
+    paired = mask.all(1, keepdims=True) & (mask.shape[1] == 2)
     if not paired.any():
         return [Forward(mask)]
     original, augmented = forward_a_view(mask & paired)
@@ -81,7 +84,7 @@ def split_pairs(batch: Mapping[str, Any], pairs: int | None) -> list[dict[str, A
     """A batch as several of at most `pairs` rows each, partners with their originals.
 
     Args:
-        batch: A batch of `PairCollator`: entries `[B, V, ...]`, or lists of B values.
+        batch: A batch of `PairCollator`: entries `[B, V, ...]`, or anything else with one value a row.
         pairs: Rows of a part, at least 1; None: all.
 
     Returns:
@@ -94,22 +97,29 @@ def split_pairs(batch: Mapping[str, Any], pairs: int | None) -> list[dict[str, A
     rows = len(next(value for value in batch.values() if isinstance(value, Tensor)))
     size = rows if pairs is None else pairs
     return [
-        {name: v[start : start + size] if isinstance(v, (Tensor, list)) else v for name, v in batch.items()}
+        {name: v[start : start + size] if _has_rows(v, rows) else v for name, v in batch.items()}
         for start in range(0, rows, max(size, 1))
     ] or [dict(batch)]
 
 
-def split_mask(mask: Tensor, pairs: int | None) -> list[Tensor]:
+def _has_rows(values: Any, rows: int) -> bool:
+    """Whether there is one value a row, in a tensor, a list, an array or a layout."""
+    if isinstance(values, (str, Mapping)) or getattr(values, "ndim", 1) == 0:
+        return False
+    return hasattr(values, "__len__") and hasattr(values, "__getitem__") and len(values) == rows
+
+
+def split_mask(mask: np.ndarray, pairs: int | None) -> list[np.ndarray]:
     """A mask `[B, V]` as several, each with the views of at most `pairs` rows; None: all in one.
 
     Example:
-        >>> mask = torch.tensor([[True, True], [False, False], [True, False], [True, True]])
+        >>> mask = np.array([[True, True], [False, False], [True, False], [True, True]])
         >>> [part.any(1).tolist() for part in split_mask(mask, 2)]
         [[True, False, True, False], [False, False, False, True]]
     """
     if pairs is None:
         return [mask]
-    number = mask.any(1).cumsum(0)  # 1 for the first row that takes part, ...
+    number = mask.any(1).cumsum()  # 1 for the first row that takes part, ...
     starts = range(0, int(number[-1]), pairs)
     return [mask & ((number > start) & (number <= start + pairs))[:, None] for start in starts]
 

@@ -35,8 +35,9 @@ def pack(inputs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
             f"pair_packing=True packs input_ids and attention_mask, and found {sorted(inputs)}; set pair_packing=False"
         )
     mask = inputs["attention_mask"].bool()
-    positions = (mask.cumsum(1) - 1)[mask]
-    return {"input_ids": inputs["input_ids"][mask][None], "position_ids": positions[None]}, mask
+    places = mask.flatten().nonzero()[:, 0]
+    columns = {"input_ids": inputs["input_ids"], "position_ids": mask.cumsum(1) - 1}
+    return {name: values.flatten().index_select(0, places)[None] for name, values in columns.items()}, mask
 
 
 def unpack(values: Tensor, mask: Tensor) -> Tensor:

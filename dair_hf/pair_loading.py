@@ -13,12 +13,22 @@ import torch
 from torch import nn
 from transformers import Seq2SeqTrainer, TrainerCallback
 
-from dair_hf.collator import AUGMENTED_PREFIX, FILLER, LABELS, ROW_ID, VIEW_MASK, collate_unless_ready
+from dair_hf.batch_layout import LayoutCollator, view_mask
+from dair_hf.collator import (
+    AUGMENTED_PREFIX,
+    FILLER,
+    LABELS,
+    LAYOUT,
+    ROW_ID,
+    VIEW_MASK,
+    collate_unless_ready,
+    on_device,
+)
 from dair_hf.config import DAIRConfig
 from dair_hf.draws import generator_for
 from dair_hf.errors import DataError
 from dair_hf.objective import Counts
-from dair_hf.pair_loss import PairLoss, view_mask
+from dair_hf.pair_loss import PairLoss
 from dair_hf.sample_losses import IGNORE_INDEX
 from dair_hf.sampling import EpochPairs, FilledStream, PairLengthSampler, TokenBatchSampler, view_counts, view_lengths
 from dair_hf.target_tokens import check_targets
@@ -87,7 +97,11 @@ class PairLoading(Seq2SeqTrainer):
             dataset = dataset.originals()
         if self.accelerator.num_processes > 1 and isinstance(dataset, torch.utils.data.IterableDataset):
             dataset = FilledStream(dataset, batch_size * self.accelerator.num_processes)
-        return super()._get_dataloader(dataset, description, batch_size, *args, **kwargs)
+        loader = super()._get_dataloader(dataset, description, batch_size, *args, **kwargs)
+        # Here and not in the collator: a `TensorPairs` makes its batches without one.
+        inner = getattr(loader, "base_dataloader", loader)
+        inner.collate_fn = LayoutCollator(inner.collate_fn, self.pair_loss.target_rule)
+        return loader
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         args, dataset = self.args, train_dataset if train_dataset is not None else self.train_dataset
@@ -142,9 +156,11 @@ class PairLoading(Seq2SeqTrainer):
             check_targets(self.model, originals, refuse=True)
         if self.augmenter is not None and self.args.uses_partners:
             batches = [self._with_online_partners(batch, number) for number, batch in enumerate(batches)]
-        local = torch.stack([torch.stack(self.pair_loss.count(batch)) for batch in batches]).sum(0)
-        counts = Counts(*self.accelerator.reduce(local.to(device), "sum"))
-        if counts.tokens == 0:
+        counted = [self.pair_loss.layout(batch).counts(self.args.uses_partners) for batch in batches]
+        local = np.sum(counted, axis=0)
+        counts = Counts(*self.accelerator.reduce(on_device(local, device), "sum"))
+        # The sum over ranks stays on the device; where this rank has a target it need not be looked at.
+        if local[2] == 0 and counts.tokens == 0:
             raise DataError(
                 f"no row of step {self.state.global_step + 1} has a target: all labels are {IGNORE_INDEX} (rows such "
                 f"as {batches[0].get(ROW_ID, ['(no row_id)'])[:8]}); were the targets truncated away? Cut the inputs, "
@@ -166,9 +182,9 @@ class PairLoading(Seq2SeqTrainer):
                 f"augmenter: returned {type(made).__name__} without {VIEW_MASK!r}; return the batch with its partners, "
                 "as `collator.add_partners` makes it"
             )
-        return dict(made)
+        return {name: values for name, values in made.items() if name != LAYOUT}
 
-    def _mask_repeated_rows(self, batch: Mapping[str, Any]) -> None:
+    def _mask_repeated_rows(self, batch: dict[str, Any]) -> None:
         """Drop the rows with which `accelerate` fills up the last batches of an epoch so that ranks stay even.
 
         They are rows of the first batch once more; counted, they would make the update depend on the number of ranks.
@@ -178,4 +194,6 @@ class PairLoading(Seq2SeqTrainer):
             return
         mask = view_mask(batch)
         before_me = self.accelerator.process_index * len(mask)
-        mask[max(0, state.remainder - before_me) :] = False
+        own = max(0, state.remainder - before_me)
+        mask[own:] = False
+        batch[LAYOUT] = self.pair_loss.layout(batch).first(own)

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dair_hf.batch_layout import BatchLayout, TargetRule, view_mask
 from dair_hf.chunked_loss import ChunkedLoss
-from dair_hf.collator import LABELS, VIEW_MASK, flatten_views
+from dair_hf.collator import LABELS, LAYOUT, flatten_views, on_device
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
 from dair_hf.features import feature_consistency
@@ -33,7 +35,7 @@ from dair_hf.objective import (
     squared_root_consistency,
 )
 from dair_hf.packing import pack, unpack
-from dair_hf.sample_losses import IGNORE_INDEX, SampleLoss, full_precision
+from dair_hf.sample_losses import SampleLoss, full_precision
 
 
 class PairOutputs(NamedTuple):
@@ -58,13 +60,16 @@ class PairOutputs(NamedTuple):
 class _Rows(NamedTuple):
     losses: Tensor  # [N], in running order
     logits: Tensor | None  # [N, ...], kept only where R compares features
-    place: Tensor  # [B, V], index into N; -1 where the view was not run
+    order: np.ndarray  # [N], place of each in the flattened [B, V]
     outputs: Any
     losses_at: Callable[[Tensor], Tensor]  # scale of the logits -> losses, [N]
 
 
 class PairLoss:
     """Losses and counts of batches in the `[B, V, ...]` layout of `PairCollator`.
+
+    A batch of the trainer's loaders carries its layout (`batch_layout`), and then nothing here makes the host wait for
+    the device. The layout of any other batch is read off its tensors.
 
     Args:
         args: Method, regularizer, lambda, normalization and forward mode.
@@ -92,35 +97,25 @@ class PairLoss:
         self.shifts_labels = bool(getattr(sample_loss, "shifts_labels", False))
         self.targets_are_scores = bool(getattr(sample_loss, "targets_are_scores", False))
 
+    @property
+    def target_rule(self) -> TargetRule:
+        """What counts as a target, for those who lay out batches."""
+        return TargetRule(self.shifts_labels, self.targets_are_scores, aligns=self.args.uses_features)
+
     def target_counts(self, batch: Mapping[str, Any]) -> Tensor:
-        """Number of targets of every view: tokens of a sequence, 1 for a class, a real target or scores of classes.
+        """Number of targets of every view, `[B, V]` int64 (`TargetRule.counts`)."""
+        return self.target_rule.counts(batch)
 
-        Args:
-            batch: A batch of `PairCollator`.
-
-        Returns:
-            `[B, V]` int64; 0 where the view does not exist or has no target.
-        """
-        mask, labels = view_mask(batch), batch.get(LABELS)
-        if labels is not None and self.targets_are_scores:
-            return (labels != 0).any(-1).long() * mask
-        if labels is None or labels.is_floating_point():
-            return mask.long()
-        if labels.ndim == 3 and self.shifts_labels:
-            labels = labels[..., 1:]
-        valid = labels != IGNORE_INDEX
-        return (valid.flatten(2).sum(-1) if labels.ndim > 2 else valid.long()) * mask
+    def layout(self, batch: Mapping[str, Any]) -> BatchLayout:
+        """The layout that a batch carries, or that of its tensors."""
+        found = batch.get(LAYOUT)
+        if found is not None and found.exists.shape == tuple(view_mask(batch).shape):
+            return found
+        return self.target_rule.layout(batch)
 
     def count(self, batch: Mapping[str, Any]) -> Counts:
-        """Rows, pairs and target tokens of one micro-batch, as the objective counts them.
-
-        A view without valid target makes no pair: its row is trained on as if it had no partner.
-        """
-        targets, rows = self.target_counts(batch), view_mask(batch)[:, 0].sum()
-        if not self.args.uses_partners or targets.shape[1] == 1:
-            return Counts(rows, torch.zeros_like(rows), targets[:, 0].sum())
-        paired = (targets > 0).all(1)
-        return Counts(rows, paired.sum(), targets[:, 0].sum() + (targets[:, 1] * paired).sum())
+        """Rows, pairs and target tokens of one micro-batch, on its device (`BatchLayout.counts`)."""
+        return Counts(*on_device(self.layout(batch).counts(self.args.uses_partners), view_mask(batch).device))
 
     def objective(self, terms: PairTerms, counts: Counts) -> Tensor:
         """The scalar share of these terms in the step's objective."""
@@ -141,59 +136,70 @@ class PairLoss:
         Raises:
             ValueError: The sample loss does not return one loss a row.
         """
-        mask, targets = view_mask(batch), self.target_counts(batch)
+        mask, targets, layout = view_mask(batch), self.target_counts(batch), self.layout(batch)
         if not with_partners or mask.shape[1] == 1:
             batch = {name: v[:, :1] if isinstance(v, Tensor) else v for name, v in batch.items()}
-            mask, targets = mask[:, :1], targets[:, :1]
+            mask, targets, layout = mask[:, :1], targets[:, :1], layout.originals()
         has_partner = (targets > 0).all(1) if mask.shape[1] == 2 else torch.zeros_like(mask[:, 0])
-        run = mask
-        if self.args.method == "augmented" and model.training:
+        was_run, run = mask, layout.exists
+        if self.args.method == "augmented" and model.training and mask.shape[1] == 2:
             # PGD training never shows the model the original: batch norm would notice.
-            run = torch.stack([mask[:, 0] & ~has_partner, mask[:, 1]], dim=1) if mask.shape[1] == 2 else mask
+            was_run = torch.stack([mask[:, 0] & ~has_partner, mask[:, 1]], dim=1)
+            run = np.stack([layout.exists[:, 0] & ~layout.paired, layout.exists[:, 1]], axis=1)
         rows = self._run(model, batch, run)
+        unused = (targets == 0) | ~was_run
 
         def laid_out(losses: Tensor) -> Tensor:
-            return losses[rows.place.clamp(min=0)].masked_fill((targets == 0) | ~run, 0.0)
+            return _scattered(losses, rows.order, mask.numel()).view(mask.shape).masked_fill(unused, 0.0)
 
         def losses_at(scale: Tensor) -> Tensor:
             return laid_out(rows.losses_at(scale))
 
-        losses = laid_out(rows.losses)
-        original = losses[:, 0]
-        if mask.shape[1] == 1:
-            absent = torch.zeros_like(original)
-            terms = PairTerms(original, absent, absent, has_partner)
-            return PairOutputs(terms, targets, run, rows.outputs, losses_at)
-        augmented = losses[:, 1].masked_fill(~has_partner, 0.0)
-        if self.args.method == "mart":
-            augmented, consistency = self._mart(augmented, has_partner, rows, batch[LABELS])
-        elif self.args.uses_features:
-            consistency = self._feature_consistency(original, has_partner, rows, batch[LABELS])
-        else:
-            consistency = self._loss_consistency(original, augmented, has_partner)
-        terms = PairTerms(original, augmented, consistency, has_partner)
-        return PairOutputs(terms, targets, run, rows.outputs, losses_at)
+        terms = self.terms_of_losses(laid_out(rows.losses), has_partner)
+        if mask.shape[1] == 2 and self.args.method == "mart":
+            terms = self._mart(terms, layout, rows, batch[LABELS])
+        elif mask.shape[1] == 2 and self.args.uses_features:
+            terms = self._with_feature_consistency(terms, layout, rows, batch)
+        return PairOutputs(terms, targets, was_run, rows.outputs, losses_at)
 
-    def _run(self, model: nn.Module, batch: Mapping[str, Any], mask: Tensor) -> _Rows:
+    def terms_of_losses(self, losses: Tensor, has_partner: Tensor) -> PairTerms:
+        """Terms of pairs as functions of their losses.
+
+        Args:
+            losses: `[B, V]`; 0 where a view has no target.
+            has_partner: `[B]` bool.
+
+        Returns:
+            Each `[B]`; the consistency is 0 where the regularizer compares output distributions.
+        """
+        original = losses[:, 0]
+        if losses.shape[1] == 1:
+            return PairTerms(original, torch.zeros_like(original), torch.zeros_like(original), has_partner)
+        augmented = losses[:, 1].masked_fill(~has_partner, 0.0)
+        # Without partner both are 0, so that no loss there is ever compared: not even one whose root is undefined.
+        consistency = self._loss_consistency(original.masked_fill(~has_partner, 0.0), augmented)
+        return PairTerms(original, augmented, consistency, has_partner)
+
+    def _run(self, model: nn.Module, batch: Mapping[str, Any], mask: np.ndarray) -> _Rows:
         if not mask.any():
             # A rank without a row of its own still takes part in the step, with rows that then count nothing: all the
             # originals it holds, since batch norm cannot train on a single row.
-            mask = mask.clone()
+            mask = mask.copy()
             mask[:, 0] = True
-        place = torch.full(mask.shape, -1, device=mask.device)
+        device = view_mask(batch).device
+        order: list[np.ndarray] = []
         losses: list[Tensor] = []
         logits: list[Tensor] = []
         forwards: list[tuple[Any, Any]] = []
-        outputs, start = None, 0
+        outputs = None
         for forward in self._forwards(mask, model.training):
             inputs, labels = self.model_inputs(flatten_views(batch, forward.views))
             count = len(next(iter(inputs.values())))
-            with lent_masks(mask.device, forward.lends_masks):
+            with lent_masks(device, forward.lends_masks):
                 outputs, found = self._judge(model, inputs, labels)
             forwards.append((outputs, labels))
             losses.append(_checked(found, count))
-            place[forward.views] = torch.arange(start, start + count, device=mask.device)
-            start += count
+            order.append(np.flatnonzero(forward.views))
             if self.args.uses_features:
                 logits.append(outputs.logits)
         joined = losses[0] if len(losses) == 1 else torch.cat(losses)
@@ -202,7 +208,7 @@ class PairLoss:
             scaled = [(SimpleNamespace(logits=outputs.logits * scale), labels) for outputs, labels in forwards]
             return torch.cat([self.sample_loss(outputs, labels) for outputs, labels in scaled])
 
-        return _Rows(joined, torch.cat(logits) if logits else None, place, outputs, losses_at)
+        return _Rows(joined, torch.cat(logits) if logits else None, np.concatenate(order), outputs, losses_at)
 
     def model_inputs(self, views: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
         """What the model is given of views, and their labels.
@@ -244,61 +250,74 @@ class PairLoss:
         logits, losses = without_activations(logits_and_losses)
         return SimpleNamespace(logits=logits), losses
 
-    def _forwards(self, mask: Tensor, training: bool) -> list[Forward]:
+    def _forwards(self, mask: np.ndarray, training: bool) -> list[Forward]:
         plan = forward_a_view if self.args.forward_mode == "separate" else joint_forward
         if training and self.args.pair_dropout == "shared":
             plan = forwards_with_the_same_masks
         parts = split_mask(mask, self.pairs_at_once if training else None)
         return [forward for part in parts for forward in plan(part)]
 
-    def _loss_consistency(self, original: Tensor, augmented: Tensor, has_partner: Tensor) -> Tensor:
+    def _loss_consistency(self, original: Tensor, augmented: Tensor) -> Tensor:
         args = self.args
         if args.regularizer not in LOSS_REGULARIZERS:
             return torch.zeros_like(original)  # a divergence that this method neither trains nor measures
         # Under ERM and DA-ERM R is only measured.
         with torch.set_grad_enabled(args.uses_regularizer and torch.is_grad_enabled()):
             if args.regularizer == "sq":
-                consistency = squared_root_consistency(original, augmented, args.loss_epsilon)
-            else:
-                consistency = absolute_consistency(original, augmented)
-            return consistency.masked_fill(~has_partner, 0.0)
+                return squared_root_consistency(original, augmented, args.loss_epsilon)
+            return absolute_consistency(original, augmented)
 
-    def _mart(self, augmented: Tensor, has_partner: Tensor, rows: _Rows, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def _mart(self, terms: PairTerms, layout: BatchLayout, rows: _Rows, labels: Tensor) -> PairTerms:
         if labels.ndim != 2 or labels.is_floating_point():
             raise ValueError(f"method='mart' needs one class a view, labels [B, V] int64; found {list(labels.shape)}")
-        place, classes = rows.place[has_partner], labels[has_partner]
         assert rows.logits is not None
-        log_probabilities = full_precision(rows.logits).log_softmax(-1)
-        boosted, consistency = mart_terms(log_probabilities[place[:, 0]], log_probabilities[place[:, 1]], classes[:, 1])
-        empty = torch.zeros_like(augmented)
-        return empty.masked_scatter(has_partner, boosted), empty.masked_scatter(has_partner, consistency)
+        pairs, size = np.flatnonzero(layout.paired), len(labels)
+        first, second = on_device(_numbers_of_views(rows.order, layout)[pairs].T, labels.device)
+        log_p = full_precision(rows.logits).log_softmax(-1)
+        classes = labels[:, 1].index_select(0, on_device(pairs, labels.device))
+        boosted, consistency = mart_terms(log_p.index_select(0, first), log_p.index_select(0, second), classes)
+        return terms._replace(
+            augmented=_scattered(boosted, pairs, size), consistency=_scattered(consistency, pairs, size)
+        )
 
-    def _feature_consistency(self, original: Tensor, has_partner: Tensor, rows: _Rows, labels: Tensor) -> Tensor:
-        if not has_partner.any():
-            return torch.zeros_like(original)
+    def _with_feature_consistency(
+        self, terms: PairTerms, layout: BatchLayout, rows: _Rows, batch: Mapping[str, Any]
+    ) -> PairTerms:
         assert rows.logits is not None
-        logits, pairs = rows.logits, labels[has_partner]
-        if self.shifts_labels:
-            logits, pairs = logits[:, :-1], pairs[..., 1:]
-        place = rows.place[has_partner]
-        divergence = feature_consistency(
-            logits[place[:, 0]], logits[place[:, 1]], pairs[:, 0], pairs[:, 1], self.args.regularizer
-        )
-        return torch.zeros_like(original).masked_scatter(has_partner, divergence.to(original.dtype))
+        pairs, logits, original = np.flatnonzero(layout.paired), rows.logits, terms.original
+        numbers, regularizer = _numbers_of_views(rows.order, layout), self.args.regularizer
+        if logits.ndim < 3:
+            first, second = on_device(numbers[pairs].T, logits.device)
+            found = feature_consistency(logits.index_select(0, first), logits.index_select(0, second), regularizer)
+            return terms._replace(consistency=_scattered(found.to(original.dtype), pairs, len(original)))
+        if layout.aligned is None:  # laid out for a regularizer that did not need it
+            layout = self.target_rule.layout(batch)
+        if layout.aligned is None:
+            raise DataError(
+                f"regularizer={regularizer!r} compares logits {list(logits.shape)} at the targets of sequences, labels "
+                f"[B, V, T] int64; found {list(batch[LABELS].shape)}; use a regularizer of the losses, sq or l1"
+            )
+        # Of every compared position: its row, and number of the view and position of the logits that predict it.
+        row = np.repeat(np.arange(len(layout)), [places.shape[1] for places in layout.aligned])
+        at, other_at = np.concatenate(layout.aligned, axis=1)
+        places = np.stack([row, numbers[row, 0], at, numbers[row, 1], other_at])
+        of_row, *indices = on_device(places, logits.device)
+        found = feature_consistency(logits[indices[0], indices[1]], logits[indices[2], indices[3]], regularizer)
+        return terms._replace(consistency=torch.zeros_like(original).index_add(0, of_row, found.to(original.dtype)))
 
 
-def view_mask(batch: Mapping[str, Any]) -> Tensor:
-    """The `view_mask` `[B, V]` of a batch.
+def _scattered(values: Tensor, places: np.ndarray, size: int) -> Tensor:
+    """`[size]` with `values` `[N]` at distinct places, else 0."""
+    if len(places) == size and (places == np.arange(size)).all():
+        return values  # nothing to move
+    return values.new_zeros(size).index_copy(0, on_device(places, values.device), values)
 
-    Raises:
-        DataError: The batch was not made by a `PairCollator`.
-    """
-    mask = batch.get(VIEW_MASK)
-    if mask is None:
-        raise DataError(
-            f"the batch has no {VIEW_MASK!r}, only {sorted(batch)}; wrap the collator: PairCollator(your_collator)"
-        )
-    return mask
+
+def _numbers_of_views(order: np.ndarray, layout: BatchLayout) -> np.ndarray:
+    """Number of every view in running order, `[B, V]` int64; -1 where it was not run."""
+    numbers = np.full(layout.exists.size, -1)
+    numbers[order] = np.arange(len(order))
+    return numbers.reshape(layout.exists.shape)
 
 
 def _checked(losses: Any, rows: int) -> Tensor:

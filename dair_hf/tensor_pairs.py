@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dair_hf.collator import AUGMENTED_PREFIX, ROW_ID, VIEW_MASK, absent_value
+from dair_hf.collator import AUGMENTED_PREFIX, ROW_ID, VIEW_MASK, absent_value, on_device
 from dair_hf.errors import DataError
 
 Columns = Mapping[str, Tensor]
@@ -87,6 +87,8 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         if augmented is None or (has_partner is not None and not has_partner.any()):
             self.augmented = has_partner = None
         self.has_partner = None if has_partner is None or bool(has_partner.all()) else has_partner
+        # On the host, where batches are cut.
+        self._partners = None if self.has_partner is None else self.has_partner.cpu().numpy()
         if isinstance(original, Mapping) and isinstance(self.augmented, Mapping):
             _require_same_columns(original, self.augmented)
 
@@ -106,8 +108,8 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
     @property
     def partner_mask(self) -> np.ndarray:
         """Which rows have a partner, `[N]` bool."""
-        if self.has_partner is not None:
-            return self.has_partner.cpu().numpy()
+        if self._partners is not None:
+            return self._partners
         return np.full(self.n_rows, self.augmented is not None)
 
     def set_epoch(self, epoch: int) -> None:
@@ -136,8 +138,6 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         source = self.augmented if augmented else self.original
         assert source is not None
         if isinstance(source, Mapping):
-            if len(rows) == self.n_rows and torch.equal(rows, torch.arange(self.n_rows, device=rows.device)):
-                return source  # a full batch, in order: nothing to copy
             return {name: values.index_select(0, rows) for name, values in source.items()}  # faster than values[rows]
         made = source(rows, self.epoch)
         for name, values in made.items():
@@ -165,22 +165,32 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
 
     def __getitems__(self, indices: Sequence[int]) -> dict[str, Any]:
         """The rows `indices` as a batch: `{column: [B, V, ...]}`, `view_mask` and `row_id`, as `PairCollator`'s."""
-        rows = torch.as_tensor(indices, device=self.device)
-        original = self.view(rows, augmented=False)
-        paired = None if self.has_partner is None else self.has_partner[rows]
+        chosen = np.asarray(indices, dtype=np.int64)
+        rows = on_device(chosen, self.device)
+        whole = len(chosen) == self.n_rows and bool((chosen == np.arange(self.n_rows)).all())
+        original = self._view(rows, False, whole)
+        paired = None if self._partners is None else self._partners[chosen]
         if self.augmented is None or (paired is not None and not paired.any()):
             batch: dict[str, Any] = {name: values[:, None] for name, values in original.items()}
             mask = torch.ones(len(rows), 1, dtype=torch.bool, device=rows.device)
         else:
-            augmented = self.view(rows if paired is None else rows[paired], augmented=True)
+            places = None if paired is None else on_device(np.flatnonzero(paired), rows.device)
+            some = rows if places is None else rows.index_select(0, places)
+            augmented = self._view(some, True, whole and places is None)
             _require_same_columns(original, augmented)
-            batch = {name: _side_by_side(name, values, augmented[name], paired) for name, values in original.items()}
+            batch = {name: _side_by_side(name, values, augmented[name], places) for name, values in original.items()}
             mask = torch.ones(len(rows), 2, dtype=torch.bool, device=rows.device)
             if paired is not None:
-                mask[:, 1] = paired
+                mask[:, 1] = on_device(paired, rows.device)
         batch[VIEW_MASK] = mask
-        batch[ROW_ID] = self.row_ids[np.asarray(indices)]
+        batch[ROW_ID] = self.row_ids[chosen].tolist()
         return batch
+
+    def _view(self, rows: Tensor, augmented: bool, whole: bool) -> Columns:
+        source = self.augmented if augmented else self.original
+        if whole and isinstance(source, Mapping):
+            return source  # a full batch, in order: nothing to copy
+        return self.view(rows, augmented)
 
 
 def tensor_fingerprint(*tensors: Tensor) -> str:
@@ -217,11 +227,11 @@ def _require_same_columns(original: Columns, augmented: Columns) -> None:
         )
 
 
-def _side_by_side(name: str, original: Tensor, augmented: Tensor, paired: Tensor | None) -> Tensor:
-    """`[B, 2, ...]`; what the places of absent partners hold is the collator's choice."""
-    if paired is None:
+def _side_by_side(name: str, original: Tensor, augmented: Tensor, places: Tensor | None) -> Tensor:
+    """`[B, 2, ...]`, partners at these rows; what the places of absent ones hold is the collator's choice."""
+    if places is None:
         return torch.stack([original, augmented], dim=1)
     laid_out = original.new_full((len(original), 2, *original.shape[1:]), absent_value(name, original))
     laid_out[:, 0] = original
-    laid_out[paired, 1] = augmented
+    laid_out[:, 1] = laid_out[:, 1].index_copy(0, places, augmented)
     return laid_out

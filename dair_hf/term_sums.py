@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -102,7 +103,8 @@ def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
         of_losses = args.regularizer in LOSS_REGULARIZERS
         # PGD training runs no original that has a partner: there is nothing to compare with.
         both_run = total["originals_run"] == total["rows"]
-        if both_run and (args.uses_features or of_losses):
+        # R_sq of a negative loss is undefined; where it is trained that has stopped the run.
+        if both_run and (args.uses_features or of_losses) and not math.isnan(total["consistency"]):
             means["consistency"] = total["consistency"] / total["pairs"]
         if args.method == "dair" and of_losses:
             means["unlearned_share"] = total["unlearned"] / total["pairs"]

@@ -23,17 +23,19 @@ from transformers import (
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 from transformers.utils import logging
 
+from dair_hf.batch_layout import view_mask
 from dair_hf.batch_objectives import BatchObjective, FreshOptimizer, PenalizedRisk
 from dair_hf.chunked_loss import ChunkedLoss
-from dair_hf.collator import LABELS, ROW_ID, VIEW_MASK, PairCollator, filled_positions
+from dair_hf.collator import LABELS, LAYOUT, ROW_ID, VIEW_MASK, PairCollator, filled_positions
 from dair_hf.config import DAIRConfig
-from dair_hf.errors import DataError, NonFiniteLossError
+from dair_hf.errors import DataError
 from dair_hf.files import require_file
+from dair_hf.finiteness import FinitenessCheck, negative_losses, undefined_roots
 from dair_hf.forwards import split_pairs
 from dair_hf.model_card import PairReport, write_model_card
 from dair_hf.objective import Counts, PairTerms
 from dair_hf.pair_loading import Augmenter, EpochCallback, PairLoading
-from dair_hf.pair_loss import PairLoss, PairOutputs, view_mask
+from dair_hf.pair_loss import PairLoss, PairOutputs
 from dair_hf.pair_predictor import PairPredictor, padded_array
 from dair_hf.pair_views import PairViews
 from dair_hf.sample_losses import SampleLoss, causal_nll
@@ -69,6 +71,11 @@ class DAIRTrainer(PairLoading):
     The objective (equations 1 to 4 of the paper, `objective.normalized_objective`) is normalised by the counts of the
     whole optimizer step: all micro-batches of the accumulation window and all ranks, a ragged last one included, so
     the same data gives the same update however it is cut.
+
+    Without partners, with `normalization="token"`, one micro-batch a step and one process, an update is that of
+    `Seq2SeqTrainer` bit for bit. With several micro-batches it still is for models that take `num_items_in_batch`, as
+    decoder-only ones do; for the others (T5, BART) `Seq2SeqTrainer` averages the means of the micro-batches, in which a
+    token of a short micro-batch weighs more. The default, `normalization="pair"`, divides by rows and not by tokens.
 
     Args:
         model: Any model whose forward returns what the sample loss needs (`logits` for the named ones).
@@ -166,6 +173,8 @@ class DAIRTrainer(PairLoading):
         self._judged: tuple[Any, dict[str, Any]] | None = None
         self.pair_reports: dict[str, PairReport] = {}
         self.add_callback(EpochCallback(self))
+        self._finiteness = FinitenessCheck(args, objective)
+        self.add_callback(self._finiteness)
         if isinstance(objective, PenalizedRisk):
             self.add_callback(FreshOptimizer(objective.anneal_steps))
 
@@ -223,6 +232,7 @@ class DAIRTrainer(PairLoading):
         refuse_unsupported_launch(self.args, {}, self.train_dataset, self.augmenter)
         refuse_unsupported(self.args, self.sample_loss, self.objective, self.augmenter, self.model)
         self._sums = None
+        self._finiteness.clear()
         if self.model_init is not None and isinstance(self.objective, nn.Module) and self._objective_start is not None:
             self.objective.load_state_dict(self._objective_start)
         return super()._inner_training_loop(batch_size, *args, **kwargs)
@@ -241,6 +251,11 @@ class DAIRTrainer(PairLoading):
         return super().create_scheduler(num_training_steps, optimizer)
 
     # ---- checkpoints ----
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """As `Seq2SeqTrainer.save_model`, after the losses of all steps were found finite."""
+        self._finiteness.check()
+        super().save_model(*args, **kwargs)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
@@ -300,7 +315,8 @@ class DAIRTrainer(PairLoading):
             A scalar; with `return_outputs` also the outputs.
 
         Raises:
-            NonFiniteLossError: A loss is NaN or infinite; the message names the rows.
+            NonFiniteLossError: A loss is NaN or infinite; the message names the rows. While training it is raised once
+                that is known, without waiting for the device (`finiteness`).
         """
         found = self.pair_loss(model, inputs, with_partners=self.args.uses_partners)
         counts = self.pair_loss.count(inputs) if num_items_in_batch is None else num_items_in_batch
@@ -308,24 +324,15 @@ class DAIRTrainer(PairLoading):
             loss = self.objective(found, self.state.global_step)
         else:
             loss = self.pair_loss.objective(found.terms, counts)
-        if not torch.isfinite(loss):
-            self._raise_non_finite(found.terms, inputs)
+        self._finiteness.add(loss, found.terms, inputs.get(ROW_ID), self.state.global_step)
+        if not (self.is_in_train and model.training):
+            self._finiteness.check()
         if model.training:
             self._add_to_log(found, inputs, counts)
         if num_items_in_batch is not None:
             # Data-parallel engines average the gradients of the ranks; the objective is their sum.
             loss = loss * self.accelerator.num_processes
         return (loss, found.outputs) if return_outputs else loss
-
-    def _raise_non_finite(self, terms: PairTerms, batch: Mapping[str, Any]) -> None:
-        broken = ~(torch.isfinite(terms.original) & torch.isfinite(terms.augmented) & torch.isfinite(terms.consistency))
-        places = broken.nonzero().flatten().tolist()
-        ids = batch.get(ROW_ID, [f"row {place} of the batch" for place in range(len(broken))])
-        raise NonFiniteLossError(
-            f"the loss of {len(places)} of {len(broken)} rows is not finite at step {self.state.global_step}: "
-            f"{[ids[place] for place in places[:8]]}; look at these rows, lower the learning rate "
-            f"(now {self.args.learning_rate}) or clip the gradient (max_grad_norm, now {self.args.max_grad_norm})"
-        )
 
     # ---- logging ----
 
@@ -338,6 +345,7 @@ class DAIRTrainer(PairLoading):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log; a training log also carries the terms since the last one, summed over ranks and then divided."""
+        self._finiteness.check()
         if "loss" in logs and self._sums is not None:
             logs = {**logs, **mean_terms(self.accelerator.reduce(self._sums, "sum"), self.args)}
             self._sums = None
@@ -371,6 +379,8 @@ class DAIRTrainer(PairLoading):
         if labels is not None or self.sample_loss_name is None:
             with torch.no_grad(), self.compute_loss_context_manager():
                 terms, targets, *_ = self.pair_loss(model, batch, with_partners=True)
+                if (negative := undefined_roots(terms, self.args)).any():
+                    raise negative_losses(terms, negative, batch.get(ROW_ID), "of the evaluation")
                 loss = self.pair_loss.objective(terms, self.pair_loss.count(batch)).detach()
             augmented_targets = targets[:, 1] if targets.shape[1] == 2 else torch.zeros_like(targets[:, 0])
             columns = (*terms, targets[:, 0], augmented_targets, exists)
@@ -389,8 +399,8 @@ class DAIRTrainer(PairLoading):
             self._rows_seen += ranks * size
         if "inputs" in self.args.include_for_metrics:
             # `compute_metrics` is given the batch, or a column of it, as the plain trainer sees it.
-            inputs.pop(ROW_ID, None)
-            inputs.pop(VIEW_MASK)
+            for name in (ROW_ID, VIEW_MASK, LAYOUT):
+                inputs.pop(name, None)
             inputs.update({name: values[:, 0] for name, values in inputs.items()})
         return loss, predictions, None if labels is None else labels[:, 0]
 
@@ -478,6 +488,7 @@ class DAIRTrainer(PairLoading):
         **gen_kwargs: Any,
     ) -> dict[str, float]:
         """As `Seq2SeqTrainer.evaluate`; with `is_correct` also what `evaluate_pairs` finds, under the same prefix."""
+        self._finiteness.check()
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(dataset, str):
             dataset = self.eval_dataset[dataset]  # one of several evaluation sets, by its name

@@ -141,7 +141,7 @@ def compare_with_own_loss(model: nn.Module, batch: Mapping[str, Any], pair_loss:
     labels = part[LABELS][:, 0]
     described = f"labels {list(labels.shape)} {str(labels.dtype).removeprefix('torch.')}"
     with torch.no_grad(), evaluating(model, labels.device):
-        outputs, error = _attempted(lambda: model(**flatten_views(part, part[VIEW_MASK])))
+        outputs, error = _attempted(lambda: model(**flatten_views(part, part[VIEW_MASK].cpu().numpy())))
         if error:
             raise DataError(
                 f"{kind.__name__} cannot compute its own loss from {described}: {error}; give the labels that the "

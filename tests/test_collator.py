@@ -101,11 +101,11 @@ def test_real_labels_of_absent_views_are_zero_and_class_labels_minus_100() -> No
 
 def test_flatten_runs_the_views_that_exist_in_order() -> None:
     batch = collator()([{**ROW, **PARTNER}, {**ROW, **ABSENT, "input_ids": [4], "attention_mask": [1]}])
-    flat = flatten_views(batch, batch["view_mask"])
+    flat = flatten_views(batch, batch["view_mask"].numpy())
     assert flat["input_ids"].tolist() == [[5, 6], [8, 0], [4, 0]]
     assert set(flat) == {"input_ids", "attention_mask", "labels"}
     whole = collator()([{**ROW, **PARTNER}])
-    assert flatten_views(whole, whole["view_mask"])["input_ids"].tolist() == [[5, 6], [8, 0]]
+    assert flatten_views(whole, whole["view_mask"].numpy())["input_ids"].tolist() == [[5, 6], [8, 0]]
 
 
 def test_a_partner_with_a_column_the_original_has_not_is_refused() -> None:

@@ -30,7 +30,7 @@ def test_remove_unused_columns_at_its_default_keeps_the_partners_and_drops_the_r
     made = tiny.trainer(tmp_path, "bart", data)
     assert made.args.remove_unused_columns
     (batch,) = batches_of(made)
-    assert set(batch) == {"input_ids", "attention_mask", "labels", "view_mask", "row_id"}
+    assert set(batch) == {"input_ids", "attention_mask", "labels", "view_mask", "row_id", "layout"}
     assert batch["labels"].shape[:2] == (4, 2)
     assert int(batch["view_mask"].sum()) == 7
 

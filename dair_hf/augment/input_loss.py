@@ -182,7 +182,7 @@ class InputLoss:
     def _losses(self, logits: Tensor) -> Tensor:
         labels: Any = self.labels  # the callables below say what they need
         if self.loss == KL:
-            losses = feature_consistency(self.clean, logits, labels, labels, "kl")
+            losses = feature_consistency(self.clean, logits, "kl")
         elif callable(self.loss):
             losses = self.loss(logits, labels)
         else:
