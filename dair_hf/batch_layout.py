@@ -71,7 +71,10 @@ class BatchLayout:
     def first(self, rows: int) -> BatchLayout:
         """The layout in which only the first rows exist."""
         kept = (np.arange(len(self)) < rows)[:, None]
-        return replace(self, exists=self.exists & kept, targets=self.targets * kept)
+        aligned = None
+        if self.aligned is not None:
+            aligned = [places if row < rows else places[:, :0] for row, places in enumerate(self.aligned)]
+        return BatchLayout(self.exists & kept, self.targets * kept, aligned)
 
     def counts(self, with_partners: bool) -> np.ndarray:
         """Rows, pairs and target tokens as the objective counts them, `[3]` int64 (`objective.Counts`).

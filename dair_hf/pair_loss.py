@@ -156,10 +156,16 @@ class PairLoss:
             return laid_out(rows.losses_at(scale))
 
         terms = self.terms_of_losses(laid_out(rows.losses), has_partner)
-        if mask.shape[1] == 2 and self.args.method == "mart":
-            terms = self._mart(terms, layout, rows, batch[LABELS])
-        elif mask.shape[1] == 2 and self.args.uses_features:
-            terms = self._with_feature_consistency(terms, layout, rows, batch)
+        if mask.shape[1] == 2 and self.args.uses_features:
+            if self.args.method == "mart":
+                terms = self._mart(terms, layout, rows, batch[LABELS])
+            else:
+                terms = self._with_feature_consistency(terms, layout, rows, batch)
+            # Of rows that somebody has masked since they were laid out nothing is compared.
+            terms = terms._replace(
+                augmented=terms.augmented.masked_fill(~has_partner, 0.0),
+                consistency=terms.consistency.masked_fill(~has_partner, 0.0),
+            )
         return PairOutputs(terms, targets, was_run, rows.outputs, losses_at)
 
     def terms_of_losses(self, losses: Tensor, has_partner: Tensor) -> PairTerms:

@@ -46,6 +46,7 @@ def test_a_layout_by_hand() -> None:
     assert found.counts(with_partners=False).tolist() == [4, 0, 9]
     assert found.originals().counts(with_partners=True).tolist() == [4, 0, 9]
     assert found.first(1).counts(with_partners=True).tolist() == [1, 1, 7]
+    assert [at.shape[1] for at in found.first(1).aligned] == [3, 0, 0, 0]
     part = found[2:]
     assert (len(part), part.counts(True).tolist()) == (2, [2, 1, 2 + 2 + 2])
     assert [at.tolist() for at in part.aligned] == [[[], []], [[0, 1], [1, 2]]]
@@ -91,6 +92,22 @@ def test_a_layout_that_is_not_of_this_batch_is_not_used(tmp_path: Path) -> None:
     assert "layout" not in paired
     assert [int(count) for count in pair_loss.count(paired)] == [2, 2, 6]
     assert [int(count) for count in pair_loss.count({**paired, "layout": made["layout"]})] == [2, 2, 6]
+
+
+@pytest.mark.parametrize("regularizer", ["sq", "kl"])
+def test_rows_that_are_masked_after_they_were_laid_out_count_nothing(tmp_path: Path, regularizer: str) -> None:
+    class Given(nn.Module):
+        def forward(self, given: Tensor) -> SimpleNamespace:
+            return SimpleNamespace(logits=given)
+
+    pair_loss = PairLoss(tiny.config(tmp_path, regularizer=regularizer), seq2seq_nll)
+    logits = torch.randn(4, 2, 6, 7, generator=torch.Generator().manual_seed(0))
+    laid_out = {**batch(given=logits), "layout": pair_loss.target_rule.layout(batch())}
+    whole = pair_loss(Given(), laid_out, with_partners=True).terms
+    masked = pair_loss(Given(), {**laid_out, "view_mask": MASK & torch.arange(4)[:, None].ne(3)}, True).terms
+    assert (whole.consistency > 0).tolist() == [True, False, False, True]
+    for values, expected in zip(masked, whole, strict=True):
+        assert torch.equal(values, expected * torch.tensor([1, 1, 1, 0]).to(expected.dtype))
 
 
 def test_logits_of_sequences_need_labels_of_sequences(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_a_step_waits_for_hardly_more_than_one_of_seq2seq_trainer(
     expected = of_a_run(plain(tmp_path, kind, data, **same), monkeypatch)
     found = of_a_run(tiny.trainer(tmp_path, kind, data, **settings), monkeypatch)
     assert expected.total() > 0  # the Trainer, the optimizer and the attention mask wait, too
-    assert found.total() <= expected.total() + STEPS
+    assert found.total() <= expected.total() + (2 * STEPS if "logging_steps" in settings else STEPS)
 
 
 # ---- on tensors without values whatever asks for one fails ----
