@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dair_hf.augment.renaming import Renaming, match_case, normalise
 from dair_hf.errors import DataError
+
+# How some states of MultiWOZ 2.1 say that a name is not wanted.
+_NEGATED = re.compile(r"not\((.+)\)")
 
 
 class Utterance(NamedTuple):
@@ -122,8 +126,10 @@ def rewrite_state(
         values: list[str] = []
         met: set[str] = set()
         for value in entry["values"]:
+            negated = _NEGATED.fullmatch(value)
+            name = negated[1] if negated else value
             # A value such as "indian" may be a name here and a food there: only slots that hold names are looked at.
-            key = renaming.owner(value, slot)
+            key = renaming.owner(name, slot)
             if key is not None and slot not in linked and not any(slot in slots for slots in renaming.slots.values()):
                 key = None
             if key is None or key not in renaming.new_names:
@@ -131,10 +137,10 @@ def rewrite_state(
                 others.add(normalise(value))
             elif key not in met:
                 met.add(key)
-                lead = len(value) - len(value.lstrip())
-                trail = len(value) - len(value.rstrip())
-                new = match_case(value, renaming.new_names[key])
-                values.append(value[:lead] + new + value[len(value) - trail :])
+                lead = len(name) - len(name.lstrip())
+                trail = len(name) - len(name.rstrip())
+                new = name[:lead] + match_case(name, renaming.new_names[key]) + name[len(name) - trail :]
+                values.append(f"not({new})" if negated else new)
         renamed |= met
         rewritten.append({"slot": slot, "values": values})
     return rewritten, renamed, others

@@ -30,6 +30,16 @@ def spelling(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
+def bare(value: str) -> str:
+    """The name in a value of a state: "not(x)" is how MultiWOZ 2.1 says that x is not wanted.
+
+    Example:
+        >>> bare("not(hamilton lodge)"), bare("acorn")
+        ('hamilton lodge', 'acorn')
+    """
+    return value[4:-1] if value.startswith("not(") and value.endswith(")") else value
+
+
 def stands_in(name: str, text: str) -> bool:
     """Whether `name` occurs in `text` as whole words; both as `spelling` gives them.
 
@@ -115,7 +125,7 @@ class Pair:
         for slot, values in self.augmented_state.items():
             before = {spelling(value) for value in self.state.get(slot, ())}
             new = [value for value in values if spelling(value) not in before and spelling(value) not in NO_NAME]
-            found += [value for value in new if not stands_in(spelling(value), self._augmented_text)]
+            found += [value for value in new if not stands_in(spelling(bare(value)), self._augmented_text)]
         return found
 
     def renamed_in_text_only(self) -> list[str]:

@@ -10,7 +10,7 @@ def _keys(words: str) -> frozenset[str]:
 
 
 # Frequent in what users and systems say about travel, food and sights.
-_GENERAL = _keys(
+GENERAL_WORDS = _keys(
     "able about above absolutely accept acceptable accommodate accommodation according account activities activity "
     "actually add added additional address admission affordable afraid after afternoon again ago ahead airline "
     "album alcohol all allow allowed almost alone along alot already alright also alternative always am amazing "
@@ -82,7 +82,7 @@ _DESCRIPTIVE = _keys(
     "burger cafe cake caribbean castle cathedral central chicken child children chinese chips chop church cinema "
     "classical club coffee college common company concerthall contemporary cookhouse corner corporation country "
     "county court courtyard cuban culture curry dance dessert diner drive east eastern eatery english estate "
-    "ethiopian european event exchange exhibition express extended farm field filipino fire fish folk forest fort "
+    "ethiopian european event exchange exhibition extended farm field filipino fire fish folk forest fort "
     "fountain french fresh fried funky fusion galleria gallerie gallery garden gastropub gate german girl golden "
     "gourmet grand greek green grey grill grille ground halal hall harbor harbour hedge hill historic historical "
     "history holiday holy home hostel ice indian inn international irish island italian jamaican japanese "
@@ -102,4 +102,4 @@ _DESCRIPTIVE = _keys(
 
 # Towns and quarters that names contain and sentences mention ("pizza hut cherry hinton", "the train to cambridge").
 TOWN_WORDS = _keys("cambridge cherry hinton fen ditton huntingdon hedges milton london")
-ORDINARY_WORDS = _GENERAL | _DESCRIPTIVE | TOWN_WORDS
+ORDINARY_WORDS = GENERAL_WORDS | _DESCRIPTIVE | TOWN_WORDS

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import NamedTuple
 
-from dair_hf.dialog.common_words import ORDINARY_WORDS, TOWN_WORDS
+from dair_hf.dialog.common_words import GENERAL_WORDS, ORDINARY_WORDS, TOWN_WORDS
 from dair_hf.dialog.reading import ReadReport
 from dair_hf.dialog.rows import Mention, NameEntry
 from dair_hf.dialog.spelling import (
@@ -308,7 +308,7 @@ class NameLinker:
         for entity in self._entities:
             sequences[id(entity)] = {pair for keys in entity.keys for pair in combinations(keys, 2)}
             for key in dict.fromkeys(key for keys in entity.keys for key in keys):
-                if identifies(key) and key not in self._other_words:
+                if (identifies(key) or (entity.is_town and key in TOWN_WORDS)) and key not in self._other_words:
                     owners.setdefault(key, []).append(entity)
         phrases = self._phrases()
         targets = set(owners)
@@ -346,13 +346,17 @@ class NameLinker:
         found: dict[Keys, dict[int, Entity]] = {}
         for entity in self._entities:
             for full in entity.keys:
+                # "county folk" is the head of "cambridge and county folk museum".
+                heads = {0, next((i for i, key in enumerate(full) if key not in TOWN_WORDS | FUNCTION_WORDS), 0)}
                 for first, last in combinations(range(len(full) + 1), 2):
                     part = full[first:last]
-                    if len(part) < 2 or is_common(part, HOTEL) or any(map(identifies, part)):
+                    if len(part) < 2 or any(map(identifies, part)):
+                        continue
+                    if is_common(part, HOTEL) and part != core(full, entity.kind):
                         continue
                     if {part[0], part[-1]} & FUNCTION_WORDS or self._other_words.intersection(part) - NAME_HEADS:
                         continue
-                    if first == 0 or part[-1] in NAME_HEADS or (last == len(full) and len(part) > 2):
+                    if first in heads or part[-1] in NAME_HEADS or (last == len(full) and len(part) > 2):
                         found.setdefault(part, {})[id(entity)] = entity
         index: dict[str, list[tuple[Keys, Entity]]] = {}
         for part, named in found.items():
@@ -473,7 +477,7 @@ def _like(key: str, other: str) -> bool:
 def _phrases_in(
     text: str, keys: Sequence[str], starts: Sequence[int], phrases: Mapping[str, Sequence[tuple[Keys, Entity]]]
 ) -> Iterator[tuple[int, int, Entity]]:
-    """Parts of names in the text; those of two words only after "the" or with capitals, and not after "in"."""
+    """Parts of names in the text; those of two words only where something else says that they are a name."""
     for place, key in enumerate(keys):
         for part, entity in phrases.get(key, ()):
             last = place + len(part)
@@ -481,8 +485,15 @@ def _phrases_in(
                 continue
             before = keys[place - 1] if place else ""
             has_capitals = all(text[start].isupper() for start in starts[place:last])
-            if len(part) > 2 or before == "the" or (has_capitals and before not in ("in", "at", "on")):
+            is_address = before in ("in", "at", "on") and keys[max(0, place - 2)] != "interested"
+            says_much = len(part) > 2 or before == "the" or GENERAL_WORDS.isdisjoint(part)
+            if (has_capitals and not is_address) or (says_much and before not in ("a", "an") and not _is_plain(part)):
                 yield place, last, entity
+
+
+def _is_plain(part: Keys) -> bool:
+    """Whether a part of a name is made of words that are in many names, or of a town's name."""
+    return is_common(part, HOTEL) or TOWN_WORDS.issuperset(part)
 
 
 def _names_part_of(entity: Entity, other: Entity) -> bool:

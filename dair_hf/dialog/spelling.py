@@ -41,7 +41,7 @@ KIND_WORDS = _keys(
     "the theatre"
 )
 # A part of a name that ends so is still a name after "the": "the fun house" of "funky fun house".
-NAME_HEADS = _keys("church college gallery garden hall house inn lodge museum park pool school theatre")
+NAME_HEADS = _keys("church college gallery garden hall house inn kitchen lodge museum park pool school theatre")
 _UNSPECIFIC_WORDS = ORDINARY_WORDS | STREET_WORDS | SUBJECT_WORDS
 FUNCTION_WORDS = _keys("a an and at by for from in is of on or the to with")
 _TAILS: dict[str, tuple[Keys, ...]] = {

@@ -71,7 +71,8 @@ def test_sound_pairs_pass():
     assert counts(report) == {}
     assert {name: found.of for name, found in report.findings.items()} == {
         "unchanged_pairs": 2, "original_name_missing_in_text": 3, "name_missing_in_text": 2,
-        "name_missing_in_state": 2, "inconsistent_dialogues": 2,
+        "name_missing_in_state": 2, "inconsistent_dialogues": 2, "leftover_names": 2, "names_kept_in_state": 2,
+        "two_new_names": 2, "renamed_without_a_name": 2,
     }  # fmt: skip
     report.raise_if_unsound()
 
@@ -105,7 +106,7 @@ def test_new_name_missing_in_the_augmented_text():
 
 def test_name_missing_in_the_state():
     report = audit(dataset(changed(augmented_state=good()["state"])))
-    assert counts(report) == {"name_missing_in_state": 1, "inconsistent_dialogues": 1}
+    assert counts(report) == {"name_missing_in_state": 1, "inconsistent_dialogues": 1, "names_kept_in_state": 1}
     other = [{"slot": "hotel-area", "values": ["east"]}, {"slot": "hotel-name", "values": ["carno"]}]
     assert audit(dataset(changed(augmented_state=other))).findings["name_missing_in_state"].count == 1
 
@@ -120,7 +121,7 @@ def test_a_slot_of_equal_text_that_holds_no_name_is_not_missed():
 def test_inconsistent_dialogues():
     later = make_row("D1", 1, ["acorn"], {}, HOTEL, [(0, "acorn", "acorn")], ["carno"], {})
     report = audit(dataset(good(), later, good(dialogue="D2")))
-    assert counts(report) == {"inconsistent_dialogues": 1}
+    assert counts(report) == {"inconsistent_dialogues": 1, "two_new_names": 1}
     assert report.findings["inconsistent_dialogues"].examples == ["D1/1 'acorn -> carno'"]
     stayed = make_row("D1", 1, ["acorn or x"], {}, HOTEL, [(0, "acorn", "acorn")], ["acorn or y"], {})
     assert "inconsistent_dialogues" not in counts(audit(dataset(good(), stayed)))  # text beside the mention differs
