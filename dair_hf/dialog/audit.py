@@ -80,9 +80,7 @@ SEARCHED = ("leftover_names", "names_kept_in_state", "two_new_names", "renamed_w
 # Shares above which strict mode refuses. What the annotators did (a name never said) is for the user to judge, so it is
 # only reported unless a limit is given.
 LIMITS: dict[str, float] = {
-    finding: 0.003 if finding in SEARCHED else 0.0
-    for finding in FINDINGS
-    if finding != "original_name_missing_in_text"
+    finding: 0.003 if finding in SEARCHED else 0.0 for finding in FINDINGS if finding != "original_name_missing_in_text"
 }
 
 
