@@ -10,7 +10,7 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import Seq2SeqTrainer, TrainerCallback
 
 from dair_hf.batch_layout import LayoutCollator, view_mask
@@ -152,7 +152,8 @@ class PairLoading(Seq2SeqTrainer):
         self._mask_repeated_rows(batches[-1])
         if not self._checked_targets:
             self._checked_targets = True
-            originals = {name: batches[0][name][:, 0] for name in ("input_ids", LABELS) if name in batches[0]}
+            columns = {name: batches[0].get(name) for name in ("input_ids", LABELS)}
+            originals = {name: values[:, 0] for name, values in columns.items() if isinstance(values, Tensor)}
             check_targets(self.model, originals, refuse=True)
         if self.augmenter is not None and self.args.uses_partners:
             batches = [self._with_online_partners(batch, number) for number, batch in enumerate(batches)]
