@@ -27,7 +27,7 @@ from dair_hf.neighbour_attention import start_at_neighbours
 # beams and no three tokens twice, and belief states are full of repetitions.
 DECODING = (
     "num_beams", "early_stopping", "length_penalty", "no_repeat_ngram_size", "repetition_penalty", "min_length",
-    "max_length", "do_sample", "temperature", "top_p", "top_k",
+    "min_new_tokens", "max_length", "max_new_tokens", "do_sample", "temperature", "top_p", "top_k",
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from accelerate import Accelerator
 from torch import Tensor
+from transformers.utils import logging
 
 from dair_hf.collator import PairCollator
 from dair_hf.config import DAIRConfig
@@ -16,6 +17,8 @@ from dair_hf.prediction import predict_in_buckets, predict_in_stages
 from dair_hf.sample_losses import IGNORE_INDEX
 from dair_hf.target_tokens import ROWS_CHECKED, check_targets
 from dair_hf.view_predictor import ViewPredictor
+
+logger = logging.get_logger(__name__)
 
 WIDER, WIDEST = 8, 128  # rows that write at once for each that is encoded at once, and at most
 
@@ -130,6 +133,12 @@ class PairPredictor:
         if "max_length" not in given and "max_new_tokens" not in given:
             configured = self.model.generation_config.max_new_tokens
             given["max_new_tokens"] = views.longest_target() + 8 if configured is None else configured
+        limit, longest = given.get("max_new_tokens"), int(views.target_lengths().max())
+        if limit is not None and limit < longest:
+            logger.warning(
+                f"answers end after max_new_tokens={limit}, but targets have up to {longest} tokens; give "
+                "evaluate_pairs a higher max_new_tokens, or set model.generation_config.max_new_tokens to None"
+            )
         return given
 
     def _rows_at_once(self, predictor: ViewPredictor, views: PairViews) -> int:

@@ -320,8 +320,8 @@ def _generate(
     length: int,
 ) -> Any:
     """Run `generate` of a model that is certain of its targets, under the settings of another one."""
-    settings = copy.deepcopy(model.generation_config)
     given = {name: value for name, value in generation.items() if value is not None}
+    settings = copy.deepcopy(given.get("generation_config", model.generation_config))
     settings.update(**{name: value for name, value in given.items() if hasattr(settings, name)})
     plain = GenerationConfig()
     for name in SEARCH:

@@ -59,7 +59,7 @@ def test_scratch_weights_follow_the_seed_alone() -> None:
 
 def test_a_checkpoint_for_summaries_writes_greedily(tmp_path: Path) -> None:
     made = scratch(BART)
-    asked = {"num_beams": 4, "no_repeat_ngram_size": 3, "early_stopping": True, "min_length": 5, "max_length": 9}
+    asked = {"num_beams": 4, "no_repeat_ngram_size": 3, "early_stopping": True, "min_length": 5, "max_new_tokens": 9}
     for name, value in asked.items():
         setattr(made.generation_config, name, value)
     made.generation_config.forced_bos_token_id = tiny.BOS

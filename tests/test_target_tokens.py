@@ -134,6 +134,8 @@ def test_what_generation_cannot_write(settings: dict[str, Any], target: list[int
     assert found == ([] if expected is None else [Mismatch(0, *expected)])
     if "num_beams" not in settings and "eos_token_id" not in settings:  # what a call says counts as well
         assert find_mismatches(build("t5"), [[]], [target], {**settings, "num_beams": 2, "max_length": 3}) == found
+        whole = {"generation_config": model.generation_config}
+        assert find_mismatches(build("t5"), [[]], [target], whole) == found
 
 
 def test_prompts_of_decoder_only_models_count() -> None:
@@ -180,7 +182,7 @@ def test_labels_that_generation_can_write_in_part_are_warned_of(
     model.generation_config.suppress_tokens = [10]
 
     def said() -> list[str]:
-        found = [record.getMessage() for record in caplog.records if "cannot write" in record.getMessage()]
+        found = [record.getMessage() for record in caplog.records if "dair_hf" in record.name]
         caplog.clear()
         return found
 
@@ -195,6 +197,14 @@ def test_labels_that_generation_can_write_in_part_are_warned_of(
     assert said() == []
     trainer.evaluate_pairs(data, is_correct, n_bootstrap=0, forced_bos_token_id=7)
     assert len(said()) == 1
+    model.generation_config.max_new_tokens = 2
+    trainer.evaluate_pairs(data, is_correct, n_bootstrap=0)
+    (message,) = said()
+    assert message.startswith(
+        "answers end after max_new_tokens=2, but targets have up to 3 tokens; give evaluate_pairs"
+    )
+    trainer.evaluate_pairs(data, is_correct, n_bootstrap=0, max_new_tokens=3)
+    assert said() == []
 
 
 def test_what_does_not_generate_or_has_no_token_labels_is_passed_over() -> None:

@@ -70,12 +70,25 @@ class DialogEncoder:
     def for_model(
         cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DialogConfig
     ) -> DialogEncoder:
-        """The encoder of a model's kind, whose targets generation can write, with the settings of an experiment."""
+        """The encoder of a model's kind, whose targets generation can write, with the settings of an experiment.
+
+        Raises:
+            DataError: The model has too few positions, or as `target_affixes`.
+        """
+        causal = not model.config.is_encoder_decoder
+        source, target = config.max_source_tokens, config.max_target_tokens
+        longest = source + target if causal else max(source, target)
+        positions = getattr(model.config, "max_position_embeddings", None)
+        if positions is not None and longest > positions:
+            raise DataError(
+                f"max_source_tokens={source} and max_target_tokens={target}: {type(model).__name__} has {positions} "
+                f"positions{' for both together' if causal else ''}; lower them"
+            )
         return cls(
             tokenizer,
-            config.max_source_tokens,
-            config.max_target_tokens,
-            not model.config.is_encoder_decoder,
+            source,
+            target,
+            causal,
             *target_affixes(model, tokenizer),
             config.preset,
             config.lower_case,

@@ -188,18 +188,24 @@ def test_a_tokenizer_without_end_is_refused() -> None:
 
 @pytest.mark.parametrize(("kind", "causal"), [("t5", False), ("gpt2", True)])
 def test_encoder_of_a_model(kind: str, causal: bool) -> None:
-    limits = DialogConfig(max_source_tokens=33, max_target_tokens=22)
-    known = tokenizer()
-    assert DialogEncoder.for_model(tiny.model(kind), known, limits) == DialogEncoder(known, 33, 22, causal)
-    bart = tiny.model("bart")
+    limits, known = DialogConfig(max_source_tokens=19, max_target_tokens=13), tokenizer()
+    assert DialogEncoder.for_model(tiny.model(kind), known, limits) == DialogEncoder(known, 19, 13, causal)
+
+
+def test_encoder_of_a_model_with_forced_tokens_and_few_positions() -> None:
+    bart, known = tiny.model("bart"), tokenizer()
     bart.generation_config.forced_bos_token_id = ID["<s>"]
-    limits = DialogConfig(preset="parlai_v22", lower_case=True)
-    encoder = DialogEncoder.for_model(bart, known, limits)
-    assert encoder == DialogEncoder(known, 512, 256, False, (ID["<s>"],), preset="parlai_v22", lower_case=True)
+    settings = DialogConfig(max_source_tokens=32, max_target_tokens=32, preset="parlai_v22", lower_case=True)
+    encoder = DialogEncoder.for_model(bart, known, settings)
+    assert encoder == DialogEncoder(known, 32, 32, False, (ID["<s>"],), preset="parlai_v22", lower_case=True)
     (found,) = encoder(batch([TALK], [STATE]))["labels"]
     assert found == ids(f"<s> {TARGET} </s>")
     (cut,) = replace(encoder, max_target_tokens=9)(batch([TALK], [STATE]))["labels"]
     assert cut == ids("<s> hotel-area = east ; hotel-name = oak </s>")
+    with pytest.raises(DataError, match="max_target_tokens=33: Bart.* has 32 positions; lower them"):
+        DialogEncoder.for_model(bart, known, replace(settings, max_target_tokens=33))
+    with pytest.raises(DataError, match="GPT2LMHeadModel has 32 positions for both together; lower them"):
+        DialogEncoder.for_model(tiny.model("gpt2"), known, replace(settings, max_target_tokens=8))
 
 
 def test_map_over_paired_rows_and_by_one_row_agree() -> None:
