@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from dair_hf.dialog.names import NameLinker, Span
-from dair_hf.dialog.reading import ReadReport
+from dair_hf.dialog.reading import ReadReport, check_text, member, objects, optional_list, strings
 from dair_hf.dialog.rows import (
     DONTCARE,
     NAME_SLOTS,
@@ -94,11 +94,7 @@ def _slot(domain: str, part: str, name: str) -> str:
 
 
 def _field(value: Any, key: str, kind: type, where: str) -> Any:
-    if not isinstance(value, dict) or key not in value:
-        raise DataError(f"{where}: {key!r} is missing; is this a MultiWOZ 2.1 file?")
-    if not isinstance(value[key], kind):
-        raise DataError(f"{where}: {key!r} is {type(value[key]).__name__}, expected {kind.__name__}")
-    return value[key]
+    return member(value, key, kind, where, "MultiWOZ 2.1")
 
 
 def _set_values(metadata: Mapping[str, Any], where: str) -> Iterator[tuple[str, str]]:
@@ -107,15 +103,16 @@ def _set_values(metadata: Mapping[str, Any], where: str) -> Iterator[tuple[str, 
             for name, value in _field(parts, part, dict, f"{where}, metadata.{domain}").items():
                 if value == "" or name == "booked":
                     continue
-                slot = _slot(domain, part, name)
+                slot, position = _slot(domain, part, name), f"{where}, metadata.{domain}.{part}.{name}"
                 if isinstance(value, list):
-                    value = "|".join(map(str, value))
+                    value = "|".join(strings(value, position))
                 if not isinstance(value, str):
-                    raise DataError(f"{where}, metadata.{domain}.{part}.{name}: expected a string, found {value!r}")
+                    raise DataError(f"{position}: expected a string, found {value!r:.60}")
+                check_text(value, position)
                 if slot not in TRACKED_SLOTS and value not in NOT_SET:
                     known = sorted(slot for slot in TRACKED_SLOTS if slot.startswith(f"{domain}-"))
                     raise DataError(
-                        f"{where}, metadata.{domain}.{part}.{name}: unknown slot {slot!r} (value {value!r}); "
+                        f"{position}: unknown slot {slot!r} (value {value!r}); "
                         f"MultiWOZ tracks {', '.join(known) or 'no such domain'}"
                     )
                 yield slot, value
@@ -132,28 +129,32 @@ def _read_state(metadata: Mapping[str, Any], where: str, oddities: Counter[str])
     return state
 
 
-def _booked(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _booked(metadata: Mapping[str, Any], where: str) -> Iterator[tuple[str, str]]:
     for domain in ("hotel", "restaurant"):
-        for booking in metadata.get(domain, {}).get("book", {}).get("booked", []):
-            if isinstance(booking, dict) and isinstance(booking.get("name"), str):
-                yield f"{domain}-name", detokenise(booking["name"].split())[0].lower()
+        if domain not in metadata:
+            continue
+        place = f"{where}, metadata.{domain}.book"
+        for booking, position in objects(metadata[domain]["book"], "booked", place, "MultiWOZ 2.1"):
+            if "name" in booking:
+                name = _field(booking, "name", str, position)
+                yield f"{domain}-name", detokenise(name.split())[0].lower()
 
 
 def _read_spans(
     turn: Mapping[str, Any], index: int, places: list[tuple[int, int]], report: ReadReport, where: str
 ) -> Iterator[Span]:
-    for entry in turn.get("span_info") or ():
-        try:
-            act, name, value, first, last = entry
-        except (TypeError, ValueError):
+    for entry in optional_list(turn, "span_info", where, "MultiWOZ 2.1"):
+        if not isinstance(entry, list) or tuple(map(type, entry)) != (str, str, str, int, int):
             report.skip("span without its five fields", where)
             continue
-        slot = _SPAN_SLOTS.get((str(act).partition("-")[0], name))
-        if not (isinstance(first, int) and isinstance(last, int) and 0 <= first <= last < len(places)):
+        act, name, value, first, last = entry
+        check_text(value, f"{where}: 'span_info'")
+        slot = _SPAN_SLOTS.get((act.partition("-")[0], name))
+        if not 0 <= first <= last < len(places):
             if slot is not None:
                 report.skip("span outside the text", f"{where}: {first}:{last}")
             continue
-        value = detokenise(str(value).split())[0].lower()
+        value = detokenise(value.split())[0].lower()
         if not _DONTCARE.fullmatch(value):
             yield Span(slot, value, index, places[first][0], places[last][1])
 
@@ -176,6 +177,7 @@ def add_dialogue(builder: RowBuilder, report: ReadReport, name: str, dialogue: A
     """
     dialogue_id = name.removesuffix(".json")
     where = f"{label}: dialogue {dialogue_id!r}"
+    check_text(dialogue_id, where)
     log = _field(dialogue, "log", list, where)
     utterances: list[Utterance] = []
     states: dict[int, State] = {}
@@ -190,10 +192,10 @@ def add_dialogue(builder: RowBuilder, report: ReadReport, name: str, dialogue: A
         if not text:
             report.normalise("utterance without text", f"{dialogue_id}, log[{index}]")
         utterances.append(Utterance(SYSTEM if index % 2 else USER, text))
-        spans.extend(_read_spans(turn, index, places, report, f"{dialogue_id}, log[{index}]"))
+        spans.extend(_read_spans(turn, index, places, report, position))
         if index % 2:
             states[index - 1] = _read_state(metadata, position, oddities)
-            booked.extend(_booked(metadata))
+            booked.extend(_booked(metadata, position))
     if len(log) % 2:
         report.skip("last user turn without an answer, so without a state", dialogue_id)
     if not states:

@@ -6,6 +6,9 @@ import contextlib
 import gc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from dair_hf.errors import DataError
 
 EXAMPLES_KEPT = 5
 
@@ -108,6 +111,81 @@ def summary_table(reports: Mapping[str, ReadReport]) -> str:
         for label, counts, example in lines
     ]
     return "\n".join([header, *body])
+
+
+def member(value: Any, key: str, kind: type[Any], where: str, source: str) -> Any:
+    """Return a member of a parsed JSON object that must be there.
+
+    Args:
+        value: The object.
+        key: Its key.
+        kind: `str`, `int`, `list` or `dict`.
+        where: File and position, for the message.
+        source: The data set, for the message.
+
+    Raises:
+        DataError: `value` is no object, has no such key, or something of another kind stands there.
+
+    Example:
+        >>> member({"log": None}, "log", list, "data.json: dialogue 'A'", "MultiWOZ 2.1")
+        Traceback (most recent call last):
+        ...
+        dair_hf.errors.DataError: data.json: dialogue 'A': 'log' is NoneType, expected list (found None)
+    """
+    if not isinstance(value, dict) or key not in value:
+        raise DataError(f"{where}: {key!r} is missing (found {value!r:.60}); is this a file of {source}?")
+    found = value[key]
+    if not isinstance(found, kind) or isinstance(found, bool):
+        raise DataError(f"{where}: {key!r} is {type(found).__name__}, expected {kind.__name__} (found {found!r:.60})")
+    if kind is str:
+        check_text(str(found), f"{where}: {key!r}")
+    return found
+
+
+def optional_list(value: Mapping[str, Any], key: str, where: str, source: str) -> list[Any]:
+    """Return a member as `member` does, an empty list where the key is absent."""
+    return member(value, key, list, where, source) if key in value else []
+
+
+def objects(value: Mapping[str, Any], key: str, where: str, source: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield each object of a list that may be absent, and its position.
+
+    Raises:
+        DataError: It is no list, or something in it no object.
+    """
+    for index, item in enumerate(optional_list(value, key, where, source)):
+        position = f"{where}, {key}[{index}]"
+        if not isinstance(item, dict):
+            raise DataError(f"{position}: expected an object, found {item!r:.60}")
+        yield item, position
+
+
+def strings(value: Any, where: str) -> list[str]:
+    """Return a parsed JSON value that must be a list of strings.
+
+    Raises:
+        DataError: It is something else.
+    """
+    for item in value if isinstance(value, list) else (None,):
+        if not isinstance(item, str):
+            raise DataError(f"{where}: expected a list of strings, found {value!r:.60}")
+        check_text(item, where)
+    return value
+
+
+def check_text(text: str, where: str) -> None:
+    """Refuse half of a surrogate pair, which JSON can spell and UTF-8 cannot hold.
+
+    Raises:
+        DataError: The text holds one.
+    """
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"{where}: character {error.start} of {text!r:.60} is half of a surrogate pair; repair the file"
+            ) from error
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dair_hf.dialog.names import NameLinker, Span
-from dair_hf.dialog.reading import ReadReport
+from dair_hf.dialog.reading import ReadReport, member, objects, strings
 from dair_hf.dialog.rows import DONTCARE, SYSTEM, USER, RowBuilder, Utterance
 from dair_hf.dialog.spelling import kind_of
 from dair_hf.errors import DataError
@@ -35,11 +35,7 @@ def full_slot(service: str, slot: str) -> str:
 
 
 def _field(value: Any, key: str, kind: type, where: str) -> Any:
-    if not isinstance(value, dict) or key not in value:
-        raise DataError(f"{where}: {key!r} is missing; is this a schema-guided dialogue file?")
-    if not isinstance(value[key], kind):
-        raise DataError(f"{where}: {key!r} is {type(value[key]).__name__}, expected {kind.__name__}")
-    return value[key]
+    return member(value, key, kind, where, "schema-guided dialogues")
 
 
 def read_schema(services: Any, label: str) -> Schema:
@@ -63,9 +59,11 @@ def read_schema(services: Any, label: str) -> Schema:
     for index, service in enumerate(services):
         where = f"{label}: service [{index}]"
         name = _field(service, "service_name", str, where)
-        for slot in _field(service, "slots", list, where):
+        for number, slot in enumerate(_field(service, "slots", list, where)):
+            place = f"{where}, slots[{number}]"
+            full = full_slot(name, _field(slot, "name", str, place))
             values = slot.get("possible_values", []) if slot.get("is_categorical") else []
-            slots[full_slot(name, _field(slot, "name", str, where))] = frozenset(values)
+            slots[full] = frozenset(strings(values, f"{place}.possible_values"))
     return Schema(slots)
 
 
@@ -73,7 +71,7 @@ def _read_state(
     frame: Mapping[str, Any], service: str, schema: Schema, report: ReadReport, where: str
 ) -> dict[str, list[str]]:
     state = {}
-    for slot, values in _field(frame["state"], "slot_values", dict, f"{where}, state").items():
+    for slot, values in _field(_field(frame, "state", dict, where), "slot_values", dict, f"{where}, state").items():
         name = full_slot(service, slot)
         if name not in schema.slots:
             known = [slot for slot in schema.slots if slot.startswith(f"{service.lower()}-")]
@@ -81,9 +79,7 @@ def _read_state(
                 f"{where}, state.slot_values: unknown slot {name!r}; "
                 f"the schema has {', '.join(known) or 'no such service'}"
             )
-        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            raise DataError(f"{where}, state.slot_values.{slot}: expected a list of strings, found {values!r}")
-        if values:
+        if strings(values, f"{where}, state.slot_values.{slot}"):
             state[name] = list(dict.fromkeys(values))
         if schema.slots[name] and not schema.slots[name].issuperset(set(values) - {DONTCARE}):
             report.normalise("value that the schema does not list, kept", f"{where}: {name} = {values}")
@@ -99,16 +95,17 @@ def _read_spans(
     report: ReadReport,
     where: str,
 ) -> Iterator[Span]:
-    for entry in frame.get("slots", ()):
-        slot = full_slot(service, str(entry.get("slot", "")))
+    for entry, position in objects(frame, "slots", where, "schema-guided dialogues"):
+        slot = full_slot(service, _field(entry, "slot", str, position))
         if "start" not in entry:
             continue  # MultiWOZ 2.2 marks a value carried over from another slot by "copy_from", without a place
-        start, end = entry["start"], entry.get("exclusive_end")
-        if not (isinstance(start, int) and isinstance(end, int) and 0 <= start < end <= len(text)):
+        start, end = _field(entry, "start", int, position), _field(entry, "exclusive_end", int, position)
+        if not 0 <= start < end <= len(text):
             if slot in name_like:
                 report.skip("span outside the text", f"{where}: {start}:{end}")
             continue
-        yield Span(slot if slot in name_like else None, str(entry.get("value", text[start:end])), index, start, end)
+        value = _field(entry, "value", str, position) if "value" in entry else text[start:end]
+        yield Span(slot if slot in name_like else None, value, index, start, end)
 
 
 def add_dialogue(

@@ -11,7 +11,7 @@ from typing import Any
 from datasets import Dataset
 
 from dair_hf.archives import Source
-from dair_hf.dialog.reading import ReadReport, collector_paused
+from dair_hf.dialog.reading import ReadReport, collector_paused, member, objects, strings
 from dair_hf.dialog.rows import RowBuilder
 from dair_hf.dialog.schema import Schema, add_dialogue, full_slot, read_schema
 from dair_hf.errors import DataError
@@ -136,30 +136,44 @@ def _check_split(split: str | None) -> None:
         raise DataError(f"split {split!r} is unknown; use one of {', '.join(SPLITS)}")
 
 
-def _names_in(dialogue: Mapping[str, Any], where: str) -> Iterator[tuple[str, str]]:
+def _names_in(dialogue: Any, where: str) -> Iterator[tuple[str, str]]:
     """Kind and name, wherever a frame states one: state, actions, spans, results of the service calls."""
-    for index, turn in enumerate(dialogue.get("turns", ())):
-        for frame in turn.get("frames", ()):
-            if "service" not in frame:
-                raise DataError(f"{where}, turns[{index}], frames: 'service' is missing; is this an SGD file?")
-            service, text = frame["service"], turn.get("utterance", "")
-            stated = [*frame.get("state", {}).get("slot_values", {}).items()]
-            stated += [(act["slot"], act.get("values", ())) for act in frame.get("actions", ()) if act.get("slot")]
-            stated += [
-                (act["slot"], act["canonical_values"])
-                for act in frame.get("actions", ())
-                if act.get("canonical_values")
-            ]
-            stated += [
-                (span["slot"], [text[span["start"] : span["exclusive_end"]]])
-                for span in frame.get("slots", ())
-                if 0 <= span.get("start", -1) < span["exclusive_end"] <= len(text)
-            ]
-            stated += [(slot, [value]) for result in frame.get("service_results", ()) for slot, value in result.items()]
-            for slot, values in stated:
+    for index, turn in enumerate(_field(dialogue, "turns", list, where)):
+        position = f"{where}, turns[{index}]"
+        text = _field(turn, "utterance", str, position)
+        for number, frame in enumerate(_field(turn, "frames", list, position)):
+            place = f"{position}, frames[{number}]"
+            service = _field(frame, "service", str, place)
+            for slot, values, field in _stated(frame, text, place):
                 kind = name_kind(full_slot(service, slot))
                 if kind is not None:
-                    yield from ((kind, value.strip()) for value in values if value.strip() and value != "dontcare")
+                    names = (value.strip() for value in strings(values, field))
+                    yield from ((kind, name) for name in names if name and name != "dontcare")
+
+
+def _stated(frame: dict[str, Any], text: str, where: str) -> Iterator[tuple[str, Any, str]]:
+    """Slot, its values and where they stand, of everything that a frame says."""
+    if "state" in frame:
+        state = _field(frame, "state", dict, where)
+        for slot, values in _field(state, "slot_values", dict, f"{where}, state").items():
+            yield slot, values, f"{where}, state.slot_values.{slot}"
+    for act, place in objects(frame, "actions", where, "SGD"):
+        slot = _field(act, "slot", str, place) if "slot" in act else ""
+        for key in ("values", "canonical_values"):
+            if slot and key in act:
+                yield slot, act[key], f"{place}.{key}"
+    for span, place in objects(frame, "slots", where, "SGD"):
+        slot = _field(span, "slot", str, place)
+        start, end = (_field(span, key, int, place) for key in ("start", "exclusive_end"))
+        if 0 <= start < end <= len(text):
+            yield slot, [text[start:end]], place
+    for result, place in objects(frame, "service_results", where, "SGD"):
+        for slot, value in result.items():
+            yield slot, [value], f"{place}.{slot}"
+
+
+def _field(value: Any, key: str, kind: type, where: str) -> Any:
+    return member(value, key, kind, where, "SGD")
 
 
 @collector_paused()

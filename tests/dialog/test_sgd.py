@@ -205,7 +205,7 @@ def test_bad_files(tmp_path: Path) -> None:
         read_sgd(write(tmp_path / "e", "dev", [dialogue(), dialogue()]), "dev")
     found = dialogue()
     del found["turns"][1]["frames"][0]["service"]
-    with pytest.raises(DataError, match=r"dialogue \[0\], turns\[1\], frames: 'service' is missing"):
+    with pytest.raises(DataError, match=r"dialogue \[0\], turns\[1\], frames\[0\]: 'service' is missing"):
         read_entity_names(write(tmp_path / "f", "dev", [found]), "dev")
     with pytest.raises(DataError, match="of split 'test'"):
         read_sgd(tmp_path / "e" / "dev", "test")
