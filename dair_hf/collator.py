@@ -19,11 +19,12 @@ LABEL_COLUMNS = (LABELS, "label_ids", "label")  # collators of transformers make
 FILLER = "is_filler"  # marks a row that only keeps ranks even and counts nothing
 VIEW_MASK = "view_mask"
 LAYOUT = "layout"  # what the host knows of a batch (`batch_layout.BatchLayout`)
+ASYNCHRONOUS = ("cuda", "xpu")  # devices that copy from and to the host's memory while the host goes on
 
 
 def on_device(values: np.ndarray, device: torch.device) -> Tensor:
-    """A host array on a device; the host does not wait for the copy."""
-    return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=True)
+    """A host array on a device; the host does not wait for the copy where the device can do without."""
+    return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=device.type in ASYNCHRONOUS)
 
 
 def split_views(feature: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:

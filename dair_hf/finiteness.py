@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
+from dair_hf.collator import ASYNCHRONOUS
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import NonFiniteLossError
 from dair_hf.objective import PairTerms, pair_objective
 
 SHOWN = 8  # rows that an error names
-COPIES_BEHIND = ("cuda", "xpu")  # devices that copy to the host while it goes on
 
 
 @dataclass
@@ -65,7 +65,7 @@ class FinitenessCheck(TrainerCallback):
         ids = [f"row {row} of the batch" for row in range(len(terms.original))] if row_ids is None else row_ids
         loss = loss.detach()
         flag, device = torch.isfinite(loss), loss.device
-        behind = device.type in COPIES_BEHIND
+        behind = device.type in ASYNCHRONOUS
         on_host = flag.to("cpu", non_blocking=behind)
         copied = torch.accelerator.current_stream(device).record_event() if behind else None
         self.batches.append(_Batch(step, ids, kept, loss, on_host, copied))
