@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,10 @@ FILLER = "is_filler"  # marks a row that only keeps ranks even and counts nothin
 VIEW_MASK = "view_mask"
 LAYOUT = "layout"  # what the host knows of a batch (`batch_layout.BatchLayout`)
 ASYNCHRONOUS = ("cuda", "xpu")  # devices that copy from and to the host's memory while the host goes on
+NO_TEXT = {
+    "input_ids": "tokenize it: tokenizer(text).input_ids",
+    **dict.fromkeys(LABEL_COLUMNS, "give the number of its class, or the ids of its tokens"),
+}
 
 
 def on_device(values: np.ndarray, device: torch.device) -> Tensor:
@@ -27,21 +32,45 @@ def on_device(values: np.ndarray, device: torch.device) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=device.type in ASYNCHRONOUS)
 
 
-def split_views(feature: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+@dataclass(frozen=True)
+class RowRules:
+    """What a model asks of the rows that it is trained on and evaluated with.
+
+    Attributes:
+        labels_per_token: Whether labels stand beside the tokens of `input_ids`, as those of a decoder-only model or a
+            token classifier do: other inputs then need labels of their own.
+        id_limits: Column -> number below which its ids lie: the size of a vocabulary, or the number of classes.
+    """
+
+    labels_per_token: bool = False
+    id_limits: Mapping[str, int] = field(default_factory=dict)
+
+
+NO_RULES = RowRules()
+
+
+def split_views(feature: Mapping[str, Any], rules: RowRules = NO_RULES) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """The original view of a row and its augmented view, both under the model's own column names.
+
+    A partner need not repeat its label: where the row has no `augmented_labels` (`augmented_label`,
+    `augmented_label_ids`) at all, the label is that of the original. Likewise a mask (`attention_mask` and what else
+    ends in `_mask`), if what the partner has is as long as in the original. A column that is there but holds None,
+    where others do not, is refused: whether that label was to change with the input cannot be known.
 
     Args:
         feature: One row: the model's columns, the same with the prefix `augmented_`, optionally `row_id`.
+        rules: What the model asks of it.
 
     Returns:
         `(original, augmented)`; augmented is None where all its columns are None or absent.
 
     Raises:
-        DataError: The augmented view has other columns than the original, or is there only in part.
+        DataError: The augmented view has other columns than the original, or is there only in part; inputs that are
+            text, a mask of another length than its inputs, an id that is none.
 
     Example:
-        >>> split_views({"row_id": "a/0", "input_ids": [5], "augmented_input_ids": [6]})
-        ({'input_ids': [5]}, {'input_ids': [6]})
+        >>> split_views({"row_id": "a/0", "input_ids": [5], "labels": 3, "augmented_input_ids": [6]})
+        ({'input_ids': [5], 'labels': 3}, {'input_ids': [6], 'labels': 3})
     """
     original: dict[str, Any] = {}
     augmented: dict[str, Any] = {}
@@ -50,21 +79,89 @@ def split_views(feature: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
             augmented[name.removeprefix(AUGMENTED_PREFIX)] = value
         elif name not in (ROW_ID, FILLER):
             original[name] = value
-    present = [name for name, value in augmented.items() if value is not None]
+    where = f"row {feature.get(ROW_ID, '(no row_id)')!r}"
+    _check_view(where, "", original, rules)
+    present = {name: value for name, value in augmented.items() if value is not None}
     if not present:
         return original, None
-    where = f"row {feature.get(ROW_ID, '(no row_id)')!r}"
     if unknown := sorted(set(augmented) - set(original)):
         raise DataError(
             f"{where}: the augmented view has columns the original has not: {unknown}; "
             f"a partner carries the original's columns {sorted(original)} with the prefix '{AUGMENTED_PREFIX}'"
         )
-    if missing := sorted(set(original) - set(present)):
+    missing = sorted(set(original) - set(present))
+    if nulls := [name for name in missing if name in augmented]:
+        raise DataError(
+            f"{where}: the augmented view has None in {nulls}, but not in {sorted(present)}; give all of them, or None "
+            "in all of them where there is no partner"
+        )
+    inherited = {name: original[name] for name in missing if _is_inherited(name, original, present, rules)}
+    if missing := [name for name in missing if name not in inherited]:
         raise DataError(
             f"{where}: the augmented view lacks {missing}; give all of {sorted(original)} with the prefix "
             f"'{AUGMENTED_PREFIX}', or None in all of them where there is no partner"
+            + _reason_not_inherited(missing[0], rules)
         )
-    return original, augmented
+    partner = {name: present.get(name, inherited.get(name)) for name in original}
+    _check_view(where, AUGMENTED_PREFIX, partner, rules)
+    return original, partner
+
+
+def _is_inherited(name: str, original: Mapping[str, Any], present: Mapping[str, Any], rules: RowRules) -> bool:
+    if name in LABEL_COLUMNS:
+        return not rules.labels_per_token
+    changed = [other for other in present if other not in LABEL_COLUMNS]
+    return name.endswith("_mask") and all(_extent(present[other]) == _extent(original[other]) for other in changed)
+
+
+def _reason_not_inherited(name: str, rules: RowRules) -> str:
+    if name in LABEL_COLUMNS and rules.labels_per_token:
+        return "; labels of this model stand beside its tokens, so those of the original do not fit other inputs"
+    return "; the original's mask does not fit inputs of another length" if name.endswith("_mask") else ""
+
+
+def _extent(value: Any) -> tuple[int, ...]:
+    """Shape of an array, or the lengths of nested lists along their first entries."""
+    if hasattr(value, "shape"):
+        return tuple(value.shape)
+    found = []
+    while isinstance(value, (list, tuple)):
+        found.append(len(value))
+        value = value[0] if value else None
+    return tuple(found)
+
+
+def _check_view(where: str, prefix: str, view: Mapping[str, Any], rules: RowRules) -> None:
+    """Refuse what a collator or a model would stumble over without naming the row."""
+    for name, remedy in NO_TEXT.items():
+        if isinstance(view.get(name), str):
+            raise DataError(f"{where}: {prefix}{name} is the text {view[name][:40]!r}; {remedy}")
+    ids, mask = view.get("input_ids"), view.get("attention_mask")
+    if isinstance(ids, Sized) and isinstance(mask, Sized) and len(ids) != len(mask):
+        raise DataError(
+            f"{where}: {prefix}attention_mask has {len(mask)} entries for {len(ids)} tokens of {prefix}input_ids; give "
+            "one for each"
+        )
+    for name, limit in rules.id_limits.items():
+        is_label = name in LABEL_COLUMNS
+        for value in _outside(view.get(name, 0), limit, IGNORE_INDEX if is_label else 0):
+            remedy = "check the labels, and num_labels of the model" if is_label else "use the model's own tokenizer"
+            raise DataError(
+                f"{where}: {prefix}{name} holds {value}, but the model knows 0 to {limit - 1}"
+                f"{f', and {IGNORE_INDEX} for no target' if is_label else ''}; {remedy}"
+            )
+
+
+def _outside(values: Any, limit: int, allowed: int) -> list[Any]:
+    """The first of some ids that is None, or neither in [0, limit) nor `allowed`; nothing where values are no ids."""
+    if hasattr(values, "tolist"):
+        values = values.reshape(-1).tolist()
+    ids = values if isinstance(values, (list, tuple)) else [values]
+    if None in ids:
+        return [None]
+    if not ids or type(ids[0]) is not int or (min(ids) >= 0 and max(ids) < limit):
+        return []
+    return [one for one in ids if not 0 <= one < limit and one != allowed][:1]
 
 
 class PairCollator:
@@ -77,10 +174,11 @@ class PairCollator:
     Args:
         base_collator: What collates single views: a list of `{column: value}` to `{column: tensor [N, ...]}`. Columns
             that it reads and the model does not know are kept if it lists them in an attribute `columns`.
+        rules: What the model asks of a row; the trainer sets it.
 
     Raises:
-        DataError: A partner with other columns than its original, or a base collator that returns something else than
-            tensors with one entry a view.
+        DataError: A row that `split_views` refuses, partners with different columns, or a base collator that returns
+            something else than tensors with one entry a view.
 
     Example:
         >>> from transformers import default_data_collator
@@ -104,19 +202,32 @@ class PairCollator:
         ['a/0', 'a/1']
     """
 
-    def __init__(self, base_collator: Callable[[list[dict[str, Any]]], Mapping[str, Any]]) -> None:
+    def __init__(
+        self, base_collator: Callable[[list[dict[str, Any]]], Mapping[str, Any]], rules: RowRules = NO_RULES
+    ) -> None:
         self.base_collator = base_collator
+        self.rules = rules
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Collate rows; see the class."""
         views: list[dict[str, Any]] = []
         exists: list[list[bool]] = []
+        partners: list[tuple[str, frozenset[str]]] = []
         for feature in features:
-            original, augmented = split_views(feature)
+            original, augmented = split_views(feature, self.rules)
+            if augmented is not None:
+                columns = frozenset(name for name in feature if name.startswith(AUGMENTED_PREFIX))
+                partners.append((str(feature.get(ROW_ID, "(no row_id)")), columns))
             views.append(original)
             if augmented is not None:
                 views.append(augmented)
             exists.append([True, augmented is not None])
+        for name, columns in partners:
+            if gap := columns ^ partners[0][1]:
+                raise DataError(
+                    f"rows {partners[0][0]!r} and {name!r} have partners with different columns: only one of them has "
+                    f"{sorted(gap)}; give every partner the same columns"
+                )
         view_mask = torch.tensor(exists)
         if not view_mask[:, 1].any():
             view_mask = view_mask[:, :1]

@@ -25,6 +25,7 @@ from dair_hf.collator import (
     on_device,
 )
 from dair_hf.config import DAIRConfig
+from dair_hf.data_checks import columns_of, no_pairs
 from dair_hf.draws import generator_for
 from dair_hf.errors import DataError
 from dair_hf.objective import Counts
@@ -36,6 +37,8 @@ from dair_hf.tensor_pairs import TensorPairs
 
 # (model, batch [B, V, ...] on its device, generator) -> the batch with partners, V = 2 (`collator.add_partners`).
 Augmenter = Callable[[nn.Module, Mapping[str, Any], torch.Generator], Mapping[str, Any]]
+
+STEPS_WATCHED = 100  # of a stream, until which a pair must have come
 
 
 class EpochCallback(TrainerCallback):
@@ -69,6 +72,9 @@ class PairLoading(Seq2SeqTrainer):
     keeps_order: bool = False
     pair_sampler: PairLengthSampler | TokenBatchSampler | None = None
     _checked_targets = False
+    _saw_pair: bool = True
+    _saw_here: bool = False
+    _steps_watched: int = 0
 
     @property
     def pair_loss(self) -> PairLoss:
@@ -155,6 +161,7 @@ class PairLoading(Seq2SeqTrainer):
             columns = {name: batches[0].get(name) for name in ("input_ids", LABELS)}
             originals = {name: values[:, 0] for name, values in columns.items() if isinstance(values, Tensor)}
             check_targets(self.model, originals, refuse=True)
+        self._watch_for_pairs(batches)
         if self.augmenter is not None and self.args.uses_partners:
             batches = [self._with_online_partners(batch, number) for number, batch in enumerate(batches)]
         counted = [self.pair_loss.layout(batch).counts(self.args.uses_partners) for batch in batches]
@@ -168,6 +175,21 @@ class PairLoading(Seq2SeqTrainer):
                 "not the targets"
             )
         return batches, counts
+
+    def _watch_for_pairs(self, batches: list[Any]) -> None:
+        """Refuse data whose first steps hold no pair, where that could not be told before."""
+        if self._saw_pair or self._steps_watched >= STEPS_WATCHED:
+            return
+        self._steps_watched += 1
+        # Each rank sees its own batches; they decide together, after as many steps.
+        self._saw_here |= any(view_mask(batch).shape[1] > 1 for batch in batches)
+        if self._steps_watched < STEPS_WATCHED and self.state.global_step + 1 < self.state.max_steps:
+            return
+        seen = torch.tensor(float(self._saw_here), device=self.args.device)
+        self._saw_pair = bool(self.accelerator.reduce(seen, "sum"))
+        if not self._saw_pair:
+            name = f"the first {self._steps_watched} steps of train_dataset"
+            raise DataError(no_pairs(name, columns_of(self.train_dataset), self.args.method))
 
     def _with_online_partners(self, batch: dict[str, Any], number: int) -> dict[str, Any]:
         """The batch with the partners that the augmenter makes for it; the same ones after a resume."""

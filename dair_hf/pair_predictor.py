@@ -81,7 +81,7 @@ class PairPredictor:
         )
 
         def features(chosen: Any) -> Any:
-            return views.features(items[chosen].tolist())
+            return views.features(items[chosen].tolist(), self.collator.rules)
 
         if self.generates:
             check_targets(self.model, features(slice(ROWS_CHECKED)), predictor.generation)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from dair_hf.collator import AUGMENTED_PREFIX, LABEL_COLUMNS, LABELS, ROW_ID, split_views
+from dair_hf.collator import AUGMENTED_PREFIX, LABEL_COLUMNS, LABELS, NO_RULES, ROW_ID, RowRules, split_views
 from dair_hf.errors import DataError
 from dair_hf.evaluation import as_correct, correctness_metrics, ratios_with_intervals
 from dair_hf.files import atomic_path
@@ -76,11 +76,19 @@ class PairViews:
         """The values of one column for every row."""
         return self.dataset[name][:]
 
-    def features(self, items: Sequence[int]) -> list[dict[str, Any]] | Mapping[str, Tensor]:
-        """The views with these numbers, under the model's own column names: one by one, or as a batch already."""
+    def features(self, items: Sequence[int], rules: RowRules = NO_RULES) -> list[dict[str, Any]] | Mapping[str, Tensor]:
+        """The views with these numbers, under the model's own column names: one by one, or as a batch already.
+
+        Args:
+            items: Numbers of views.
+            rules: What the model asks of their rows.
+
+        Raises:
+            DataError: A row that `split_views` refuses, or whose partner has no columns of the model.
+        """
         found = []
         for row, item in zip(self.dataset.__getitems__([int(self.rows[i]) for i in items]), items, strict=True):
-            view = split_views(row)[self.variants[item]]
+            view = split_views(row, rules)[self.variants[item]]
             if view is None:
                 name = self.dataset[ROW_ID][int(self.rows[item])] if ROW_ID in self.dataset.column_names else item
                 raise DataError(
@@ -140,8 +148,8 @@ class PairViews:
         if column not in self.column_names:
             return np.zeros(len(self), dtype=np.int64)
         both = [measure(self.dataset.select_columns([column]), column)]
-        if self.has_partner.any():
-            name = AUGMENTED_PREFIX + column
+        name = AUGMENTED_PREFIX + column
+        if self.has_partner.any() and name in self.column_names:  # else it is inherited
             both.append(measure(self.dataset.select_columns([name]), name))
         return np.where(self.variants == 0, both[0][self.rows], both[-1][self.rows])
 
@@ -152,10 +160,14 @@ class PairViews:
     def column(self, name: str) -> list[Any]:
         """The values of column `name` for every view: of `augmented_<name>` for an augmented one.
 
+        Labels without a column for the augmented views are inherited (`split_views`).
+
         Raises:
             DataError: The data has no such column.
         """
         wanted = [name, AUGMENTED_PREFIX + name] if self.has_partner.any() else [name]
+        if name in LABEL_COLUMNS and AUGMENTED_PREFIX + name not in self.column_names:
+            wanted = [name] * len(wanted)
         if missing := [column for column in wanted if column not in self.column_names]:
             raise DataError(f"column {missing[0]!r} is missing; the data has {self.column_names}")
         values = [self.values(column) for column in wanted]
@@ -234,6 +246,19 @@ class PairViews:
         """
         return as_correct(correct, "is_correct", self._name)
 
+    def require_unique_rows(self) -> None:
+        """Refuse rows of one name, which nobody could tell apart in what is written of them.
+
+        Raises:
+            DataError: A `row_id` occurs more than once.
+        """
+        places: dict[Any, int] = {}
+        for row, name in enumerate(self._row_ids()):
+            if (first := places.setdefault(name, row)) != row:
+                raise DataError(
+                    f"row_id {name!r} names row {first} and row {row} of the data; give each row an id of its own"
+                )
+
     def _name(self, item: int) -> str:
         if item >= len(self):
             return f"value {item}"
@@ -281,12 +306,13 @@ class PairViews:
 
 
 def _partner_mask(dataset: datasets.Dataset) -> np.ndarray:
-    """Which rows have a partner, `[N]` bool: those whose augmented columns are not null."""
-    names = [name for name in dataset.column_names if name.startswith(AUGMENTED_PREFIX)]
-    if not names:
-        return np.zeros(len(dataset), dtype=bool)
-    table = dataset.select_columns([names[0]]).with_format("arrow")[:]
-    return table[names[0]].is_valid().to_numpy()
+    """Which rows have a partner, `[N]` bool: those with an augmented column that is not null."""
+    found = np.zeros(len(dataset), dtype=bool)
+    for name in dataset.column_names:
+        if name.startswith(AUGMENTED_PREFIX):
+            table = dataset.select_columns([name]).with_format("arrow")[:]
+            found |= table[name].is_valid().to_numpy()
+    return found
 
 
 def _contents(dataset: datasets.Dataset) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dair_hf.collator import AUGMENTED_PREFIX, LABELS, ROW_ID
+from dair_hf.collator import AUGMENTED_PREFIX, LABELS, NO_RULES, ROW_ID, RowRules
 from dair_hf.errors import DataError
 from dair_hf.pair_views import PairViews
 from dair_hf.tensor_pairs import TensorPairs
@@ -68,8 +68,8 @@ class TensorViews(PairViews):
             found += self.pairs.view(some, augmented)[name].tolist()
         return found
 
-    def features(self, items: Sequence[int]) -> Mapping[str, Tensor]:
-        """The views with these numbers as one batch, `{column: [B, ...]}`."""
+    def features(self, items: Sequence[int], rules: RowRules = NO_RULES) -> Mapping[str, Tensor]:
+        """The views with these numbers as one batch, `{column: [B, ...]}`; rules of single rows are not looked at."""
         rows, variants = self.rows[np.asarray(items)], self.variants[np.asarray(items)]
         parts = []
         for variant in np.unique(variants):

@@ -28,6 +28,7 @@ from dair_hf.batch_objectives import BatchObjective, FreshOptimizer, PenalizedRi
 from dair_hf.chunked_loss import ChunkedLoss
 from dair_hf.collator import LABELS, LAYOUT, ROW_ID, VIEW_MASK, PairCollator, filled_positions
 from dair_hf.config import DAIRConfig
+from dair_hf.data_checks import columns_of, require_named_partners, require_pairs, require_rows
 from dair_hf.errors import DataError
 from dair_hf.files import require_file
 from dair_hf.finiteness import FinitenessCheck, negative_losses, undefined_roots
@@ -56,6 +57,7 @@ from dair_hf.trainer_checks import (
     refuse_unsupported,
     refuse_unsupported_launch,
     resolve_sample_loss,
+    row_rules,
 )
 from dair_hf.view_predictor import chosen_class, output_of
 
@@ -134,6 +136,9 @@ class DAIRTrainer(PairLoading):
         self.references = references
         self.objective = objective
         self.augmenter = augmenter
+        require_rows(train_dataset, "train_dataset")
+        for data in eval_dataset.values() if isinstance(eval_dataset, dict) else [eval_dataset]:
+            require_rows(data, "eval_dataset")
         refuse_unsupported_launch(args, kwargs, train_dataset, augmenter)
         super().__init__(
             model=model,
@@ -152,7 +157,11 @@ class DAIRTrainer(PairLoading):
         self.generates = self._answers_in_text()
         if data_collator is None:
             data_collator = self._default_collator()
-        self.data_collator = data_collator if isinstance(data_collator, PairCollator) else PairCollator(data_collator)
+        # A copy: the rules are those of this model.
+        self.data_collator: PairCollator = (
+            copy.copy(data_collator) if isinstance(data_collator, PairCollator) else PairCollator(data_collator)
+        )
+        self._set_row_rules()
         on_device = isinstance(train_dataset, TensorPairs) and train_dataset.device.type != "cpu"
         if self.args.device.type == "cpu" or on_device:
             self.args.dataloader_pin_memory = False  # there is nothing to pin memory for; torch would warn or refuse
@@ -202,6 +211,18 @@ class DAIRTrainer(PairLoading):
         language = {self.sample_loss_name, derived_sample_loss(self.model)}.intersection(LANGUAGE_LOSSES)
         return writes and bool(language) if asked is None else asked
 
+    def _set_row_rules(self) -> None:
+        name = self.sample_loss_name
+        is_own = name in MODEL_LOSSES and name == derived_sample_loss(self.model)
+        self.data_collator.rules = row_rules(self.model, self._loss_kind(), is_own)
+
+    def _known_columns(self, data: Any) -> list[str]:
+        """Columns of the data that are read: all, or those of the model and the collator for both views."""
+        if not self.args.remove_unused_columns:
+            return columns_of(data) or []
+        self._set_signature_columns_if_needed()
+        return list(self._signature_columns or ())
+
     def _default_collator(self) -> Callable[..., Any]:
         """As `Trainer`'s, and labels that are tokens are padded as well."""
         tokenizer, kind = self.processing_class, self._loss_kind()
@@ -233,6 +254,12 @@ class DAIRTrainer(PairLoading):
         refuse_unsupported(self.args, self.sample_loss, self.objective, self.augmenter, self.model)
         self._sums = None
         self._finiteness.clear()
+        self._set_row_rules()  # embeddings may have been resized
+        self._steps_watched, self._saw_here = 0, False
+        self._saw_pair = not self.args.uses_partners or self.augmenter is not None
+        if not self._saw_pair:
+            data = self.train_dataset
+            self._saw_pair = require_pairs(data, self._known_columns(data), self.args.method, "train_dataset")
         if self.model_init is not None and isinstance(self.objective, nn.Module) and self._objective_start is not None:
             self.objective.load_state_dict(self._objective_start)
         return super()._inner_training_loop(batch_size, *args, **kwargs)
@@ -491,9 +518,13 @@ class DAIRTrainer(PairLoading):
         self._finiteness.check()
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(dataset, str):
+            if not isinstance(self.eval_dataset, dict) or dataset not in self.eval_dataset:
+                raise DataError(f"eval_dataset={dataset!r} names no evaluation set; pass a data set")
             dataset = self.eval_dataset[dataset]  # one of several evaluation sets, by its name
         if self.is_correct is not None and not isinstance(dataset, dict):
             self._judged = (dataset, gen_kwargs)
+        if not isinstance(dataset, dict):
+            require_rows(dataset, "eval_dataset")
         self.keeps_order = self.compute_metrics is not None and not self.args.prediction_loss_only
         try:
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
@@ -508,6 +539,7 @@ class DAIRTrainer(PairLoading):
         **gen_kwargs: Any,
     ) -> PredictionOutput:
         """As `Seq2SeqTrainer.predict`: predictions and labels of the originals, in the order of the data."""
+        require_rows(test_dataset, "test_dataset")
         self.keeps_order = not self.args.prediction_loss_only
         try:
             return super().predict(test_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
@@ -579,7 +611,12 @@ class DAIRTrainer(PairLoading):
             )
         if predictions_file is not None:
             require_file(predictions_file)  # now and not after hours of generation
-        views = views_of(self.eval_dataset if dataset is None else dataset)
+        data = self.eval_dataset if dataset is None else dataset
+        require_rows(data, "dataset")
+        views = views_of(data)
+        views.require_unique_rows()
+        if not isinstance(views, TensorViews):
+            require_named_partners(views.column_names, self._known_columns(views.dataset), "dataset")
         predictor = self._predictor()
         if not self.generates and predictor.reduce is None and self._loss_kind() in LANGUAGE_LOSSES:
             raise DataError(

@@ -16,7 +16,7 @@ from transformers.loss.loss_utils import (
 )
 from transformers.utils.generic import find_labels
 
-from dair_hf.collator import LABELS, VIEW_MASK, flatten_views
+from dair_hf.collator import LABEL_COLUMNS, LABELS, VIEW_MASK, RowRules, flatten_views
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
 from dair_hf.forwards import evaluating
@@ -185,6 +185,32 @@ def _fits(name: str, outputs: Any, labels: Tensor, own: Tensor) -> bool:
     targets = len(labels) if labels.is_floating_point() else (judged != IGNORE_INDEX).sum()
     losses, _ = _attempted(lambda: sample_loss(outputs, labels))  # labels may be of another shape
     return losses is not None and losses.shape == labels.shape[:1] and _is_close(losses.sum() / targets, own)
+
+
+def row_rules(model: Any, kind: str | None, checks_labels: bool) -> RowRules:
+    """What a model asks of its rows: labels of each view beside its tokens, ids within its vocabulary and classes.
+
+    Args:
+        model: The model.
+        kind: Name of the loss of a row.
+        checks_labels: Whether labels are what the model's own loss takes.
+
+    Returns:
+        The rules; limits only where the model tells them.
+    """
+    base: Any = base_model_of(model)
+    config: Any = getattr(base, "config", None)
+    limits: dict[str, int] = {}
+    # Models of more than text may have ids beyond their vocabulary, which stand for images.
+    if hasattr(config, "get_text_config") and config.get_text_config() is config:
+        embeddings, _ = _attempted(base.get_input_embeddings)
+        if isinstance(embeddings, nn.Embedding):
+            limits["input_ids"] = embeddings.num_embeddings
+        if checks_labels and kind in (*LANGUAGE_LOSSES, "token_classification", "classification"):
+            head, _ = _attempted(base.get_output_embeddings)
+            classes = head.out_features if isinstance(head, nn.Linear) else config.num_labels
+            limits.update(dict.fromkeys(LABEL_COLUMNS, classes))
+    return RowRules(kind in ("causal", "token_classification"), limits)
 
 
 def decoder_inputs_of(model: Any) -> Callable[..., Tensor] | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import DataCollatorForSeq2Seq, default_data_collator
 
 from dair_hf import DataError, PairCollator
-from dair_hf.collator import flatten_views, split_views
+from dair_hf.collator import RowRules, flatten_views, split_views
 from tests.fixtures.tiny import tokenizer
 
 ROW = {"row_id": "MUL0003/4", "input_ids": [5, 6], "attention_mask": [1, 1], "labels": [7, 1]}
@@ -114,17 +115,104 @@ def test_a_partner_with_a_column_the_original_has_not_is_refused() -> None:
         collator()([{**ROW, **PARTNER, "augmented_images": [1]}])
 
 
-@pytest.mark.parametrize("gap", [{"augmented_labels": None}, {}], ids=["None", "absent"])
-def test_a_partner_that_is_there_in_part_is_refused(gap: dict[str, Any]) -> None:
-    partner = {name: value for name, value in PARTNER.items() if name != "augmented_labels"}
-    message = r"row 'MUL0003/4': the augmented view lacks \['labels'\]; give all of .* or None in all"
+@pytest.mark.parametrize("name", ["labels", "label", "label_ids", "attention_mask", "global_attention_mask", "x"])
+def test_a_partner_with_none_in_one_of_its_columns_is_refused(name: str) -> None:
+    row = {
+        "row_id": "Ü/4",
+        "input_ids": [5, 6],
+        name: [7, 1],
+        "augmented_input_ids": [8, 6],
+        f"augmented_{name}": None,
+    }
+    with pytest.raises(DataError, match=rf"row 'Ü/4': the augmented view has None in \['{name}'\], but not in \['inp"):
+        split_views(row)
+
+
+@pytest.mark.parametrize("name", ["labels", "label", "label_ids", "attention_mask", "global_attention_mask"])
+def test_a_partner_inherits_labels_and_masks_that_the_row_has_only_once(name: str) -> None:
+    row = {"input_ids": [5, 6], name: [1, 1], "augmented_input_ids": [8, 6]}
+    assert split_views(row)[1] == {"input_ids": [8, 6], name: [1, 1]}
+    assert split_views({**row, f"augmented_{name}": [0, 1]})[1] == {"input_ids": [8, 6], name: [0, 1]}
+    assert split_views({**row, "augmented_input_ids": None})[1] is None
+
+
+def test_inherited_columns_are_collated_beside_each_other() -> None:
+    rows = [{**ROW, "augmented_input_ids": [8, 6]}, {**ROW, "row_id": "b", "augmented_input_ids": None}]
+    batch = literal(collator()(rows))
+    assert batch["labels"] == [[[7, 1], [7, 1]], [[7, 1], [-100, -100]]]
+    assert batch["attention_mask"] == [[[1, 1], [1, 1]], [[1, 1], [0, 0]]]
+
+
+@pytest.mark.parametrize(
+    ("row", "rules", "message"),
+    [
+        (
+            {"augmented_input_ids": [1, 2]},
+            {},
+            r"lacks \['attention_mask'\]; .*the original's mask does not fit inputs",
+        ),
+        (
+            {"augmented_attention_mask": [0]},
+            {},
+            r"lacks \['input_ids'\]; give all of \['attention_mask', 'input_ids'",
+        ),
+        (
+            {"augmented_input_ids": [3], "augmented_attention_mask": [1]},
+            {"labels_per_token": True},
+            r"lacks \['labels'\].* labels of this model stand beside its tokens, so those of the original do not fit",
+        ),
+        ({"input_ids": "what?"}, {}, r"input_ids is the text 'what\?'; tokenize it: "),
+        ({"labels": "good"}, {}, "labels is the text 'good'; give the number of its class, or the ids of its tokens"),
+        ({"attention_mask": [1, 1]}, {}, "attention_mask has 2 entries for 1 tokens of input_ids; give one for each"),
+        (
+            {"augmented_input_ids": [3, 4], "augmented_attention_mask": [1]},
+            {},
+            "augmented_attention_mask has 1 entries for 2 tokens of augmented_input_ids",
+        ),
+        ({"input_ids": [24]}, {}, "input_ids holds 24, but the model knows 0 to 23; use the model's own tokenizer"),
+        ({"input_ids": torch.tensor([24])}, {}, "input_ids holds 24, but the model knows 0 to 23"),
+        ({"input_ids": [-100]}, {}, "input_ids holds -100, but the model knows 0 to 23"),
+        ({"input_ids": [None]}, {}, "input_ids holds None, but the model knows 0 to 23"),
+        (
+            {"labels": [1, -1]},
+            {},
+            "labels holds -1, but the model knows 0 to 8, and -100 for no target; check ",
+        ),
+        ({"labels": 9}, {}, "labels holds 9, but the model knows 0 to 8"),
+        ({"labels": np.int64(9)}, {}, "labels holds 9, but the model knows 0 to 8"),
+        (
+            {"augmented_input_ids": [3], "augmented_labels": [-100, 12]},
+            {},
+            "augmented_labels holds 12, but the model knows 0 to 8",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_meant_are_refused_by_their_id(
+    row: dict[str, Any], rules: dict[str, Any], message: str
+) -> None:
+    whole = {"row_id": "行/4", "input_ids": [5], "attention_mask": [1], "labels": [1], **row}
+    limits = {"input_ids": 24, "labels": 9}
+    with pytest.raises(DataError, match=f"row '行/4': (the augmented view )?{message}"):
+        PairCollator(default_data_collator, RowRules(**rules, id_limits=limits))([whole])
+
+
+def test_rows_at_their_limits_pass() -> None:
+    rules = RowRules(id_limits={"input_ids": 24, "labels": 9, "label": 9})
+    for labels in ([0, 8, -100], [], [[0, 99]], 8, 0.5, [0.5, 99.0], torch.tensor([[8], [-100]]), torch.tensor(8)):
+        row = {"input_ids": [0, 23], "attention_mask": [1, 0], "labels": labels}
+        assert split_views(row, rules) == (row, None)
+
+
+def test_partners_with_different_columns_in_one_batch_are_refused() -> None:
+    rows = [{**ROW, **PARTNER}, {**ROW, "row_id": "b", "augmented_input_ids": [8, 6]}]
+    message = r"rows 'MUL0003/4' and 'b' have partners with different columns: only one of them has \['augmented_at"
     with pytest.raises(DataError, match=message):
-        split_views({**ROW, **partner, **gap})
+        collator()(rows)
 
 
 def test_a_bad_row_without_id_is_still_described() -> None:
-    with pytest.raises(DataError, match=r"row '\(no row_id\)': the augmented view lacks \['labels'\]"):
-        split_views({"input_ids": [1], "labels": [2], "augmented_input_ids": [1]})
+    with pytest.raises(DataError, match=r"row '\(no row_id\)': the augmented view lacks \['x'\]"):
+        split_views({"input_ids": [1], "x": [2], "augmented_input_ids": [1]})
 
 
 @pytest.mark.parametrize(

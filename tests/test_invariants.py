@@ -194,7 +194,8 @@ PLAIN_RUNS = [("t5", torch.float64), ("bart", torch.float64), *((k, torch.float3
 def test_without_partners_and_per_token_it_is_the_plain_trainer_bit_for_bit(
     tmp_path: Path, kind: str, dtype: torch.dtype, cut: dict[str, Any], same: bool
 ) -> None:
-    data, settings = tiny.pairs(kind, ROWS, partner=lambda row: False), {"normalization": "token", **cut}
+    data = tiny.pairs(kind, ROWS, partner=lambda row: False)
+    settings: dict[str, Any] = {"method": "erm", "normalization": "token", **cut}
     ours = tiny.trained(tmp_path, kind, data, built=tiny.model(kind, dtype=dtype, dropout=0.1), **settings)
     model, known = tiny.model(kind, dtype=dtype, dropout=0.1), tiny.tokenizer()
     ours_only = set(DAIRConfig.__dataclass_fields__) - set(Seq2SeqTrainingArguments.__dataclass_fields__)

@@ -34,7 +34,7 @@ FLOORS = (
     {"collator", "evaluation", "features", "chunked_loss", "prediction", "view_predictor", "logistic_toy"},
     {"sampling", "tensor_pairs", "batch_layout"},
     {"config"},
-    {"pair_loss", "term_sums", "pair_views", "model_card", "finiteness"},
+    {"pair_loss", "term_sums", "pair_views", "model_card", "finiteness", "data_checks"},
     {"pair_predictor", "pair_loading", "batch_objectives", "tensor_views", "trainer_checks"},
     {"trainer"},
     {"report", "plots", "selection", "claims", "experiments"},

@@ -336,6 +336,7 @@ def test_a_batch_size_that_was_found_is_that_of_the_sampler_and_of_the_log(tmp_p
         "gpt2",
         tiny.pairs("gpt2", 16, partner=lambda row: False),
         sample_loss=too_large_at_the_second_batch,
+        method="erm",
         per_device_train_batch_size=8,
         pair_group_by_length=True,
         auto_find_batch_size=True,

@@ -57,7 +57,8 @@ def truncated(data: datasets.Dataset, lost: set[int]) -> datasets.Dataset:
 
 def test_rows_whose_labels_were_truncated_away_are_counted_and_the_rest_is_learnt(tmp_path: Path) -> None:
     data = truncated(tiny.pairs("gpt2", 8, partner=lambda row: False), {1, 6})
-    made = tiny.trainer(tmp_path, "gpt2", data, num_train_epochs=1, logging_strategy="steps", logging_steps=2)
+    settings = {"method": "erm", "logging_strategy": "steps", "logging_steps": 2}
+    made = tiny.trainer(tmp_path, "gpt2", data, num_train_epochs=1, **settings)
     made.train()
     (log,) = [log for log in made.state.log_history if "loss" in log]
     assert (log["rows"], log["rows_without_target"]) == (8, 2)
@@ -67,7 +68,8 @@ def test_rows_whose_labels_were_truncated_away_are_counted_and_the_rest_is_learn
 
 def test_a_step_without_any_target_stops_instead_of_a_silent_zero(tmp_path: Path) -> None:
     data = truncated(tiny.pairs("gpt2", 4, partner=lambda row: False), {0, 1, 2, 3})
-    made = tiny.trainer(tmp_path, "gpt2", data, train_sampling_strategy="sequential", per_device_train_batch_size=2)
+    settings = {"method": "erm", "train_sampling_strategy": "sequential", "per_device_train_batch_size": 2}
+    made = tiny.trainer(tmp_path, "gpt2", data, **settings)
     message = (
         r"no row of step 1 has a target: all labels are -100 \(rows such as \['T000/0', 'T000/1'\]\); were the targets"
     )
