@@ -114,6 +114,19 @@ _TAXI = (
     "i need a taxi to the {destination} at {taxi-leaveat} .",
 )
 
+# One request each, for `example_pairs`; "[name]" is the restaurant, the rest as above.
+_REQUESTS = (
+    "a table at [name] , please",
+    "book [name] for {people} people",
+    "i want to eat at [name] on {day}",
+    "is there a table for {people} at [name] ?",
+    "[name] on {day} for {people} , please",
+    "something {price} , please",
+    "a {price} place for {people} people",
+)
+_REQUEST_VALUES = {"people": _PEOPLE, "day": _DAYS, "price": _PRICES}
+_KNOWN_NAMES, _OTHER_NAMES = 8, 16
+
 
 class _Place(NamedTuple):
     slot: str
@@ -190,6 +203,50 @@ def test_names(seed: int = 0, names_per_slot: int = NAMES_PER_SLOT) -> dict[str,
 
 
 test_names.__test__ = False  # type: ignore[attr-defined]  # the name makes pytest take it for a test
+
+
+def example_pairs(n_rows: int = 400, *, seed: int = 0) -> Dataset:
+    """Requests for a restaurant and what they ask for, as pairs of texts: data to try the library with.
+
+    The originals name one of 8 restaurants. A partner is the same request for one of 16 others, and its target names
+    that one; a request that names none has no partner. A model trained on the originals alone learns the 8 names; with
+    their partners a model of a few thousand parameters learns all 24 in seconds.
+
+    Args:
+        n_rows: Rows.
+        seed: Of the draws; the names are the same for every seed.
+
+    Returns:
+        Rows with `row_id`, `source`, `target`, `augmented_source` and `augmented_target`.
+
+    Raises:
+        DataError: `n_rows` is not positive.
+
+    Example:
+        >>> row = example_pairs(2)[0]
+        >>> row["source"], row["target"]
+        ('a table at sedus nuflop , please', 'name = sedus nuflop')
+        >>> row["augmented_source"], row["augmented_target"]
+        ('a table at bitho , please', 'name = bitho')
+    """
+    if n_rows < 1:
+        raise DataError(f"n_rows: expected at least 1, found {n_rows}; ask for some rows")
+    rng = random.Random(f"requests/{seed}")
+    banks = (train_names(names_per_slot=_KNOWN_NAMES), test_names(names_per_slot=_OTHER_NAMES))
+    rows = []
+    for number in range(n_rows):
+        request = rng.choice(_REQUESTS)
+        values = {slot: rng.choice(known) for slot, known in _REQUEST_VALUES.items() if f"{{{slot}}}" in request}
+        row: dict[str, str | None] = {"row_id": f"{seed}/{number}"}
+        for prefix, bank in zip(("", "augmented_"), banks, strict=True):
+            name = rng.choice(bank["restaurant-name"])
+            asked = {"name": name, **values} if "[name]" in request else values
+            exists = not prefix or "[name]" in request
+            source = request.replace("[name]", name).format(**values)
+            row[f"{prefix}source"] = source if exists else None
+            row[f"{prefix}target"] = " ; ".join(f"{slot} = {v}" for slot, v in asked.items()) if exists else None
+        rows.append(row)
+    return Dataset.from_list(rows)
 
 
 class _Dialogue:

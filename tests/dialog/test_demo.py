@@ -8,7 +8,14 @@ import re
 import pytest
 
 from dair_hf.dialog import demo
-from dair_hf.dialog.demo import generate_dialogs, make_names, train_names, validation_names
+from dair_hf.dialog.demo import (
+    example_pairs,
+    generate_dialogs,
+    make_names,
+    test_names,
+    train_names,
+    validation_names,
+)
 from dair_hf.dialog.rows import FEATURES, NAME_SLOTS, validate_rows
 from dair_hf.errors import DataError
 
@@ -160,3 +167,35 @@ def test_bad_numbers_and_splits_are_refused(names):
         generate_dialogs(0, names=names)
     with pytest.raises(DataError, match="unknown name split 'dev'; choose one of train, validation, test"):
         make_names("dev")
+
+
+# --- pairs to try the library with -----------------------------------------------------------------------------------
+
+
+def test_example_pairs_name_another_restaurant_and_keep_the_rest():
+    rows = example_pairs(300, seed=2)
+    assert rows.column_names == ["row_id", "source", "target", "augmented_source", "augmented_target"]
+    assert len(set(rows["row_id"])) == 300
+    known, others = (set(bank(names_per_slot=n)["restaurant-name"]) for bank, n in ((train_names, 8), (test_names, 16)))
+    met: set[str] = set()
+    for row in rows:
+        asked = dict(part.split(" = ") for part in row["target"].split(" ; "))
+        assert all(value in row["source"] for value in asked.values())
+        if row["augmented_source"] is None:
+            assert row["augmented_target"] is None and "name" not in asked
+            continue
+        partner = dict(part.split(" = ") for part in row["augmented_target"].split(" ; "))
+        assert asked["name"] in known and partner["name"] in others
+        assert row["augmented_source"] == row["source"].replace(asked["name"], partner["name"])
+        assert {**asked, "name": partner["name"]} == partner
+        met |= {asked["name"], partner["name"]}
+    assert met == known | others
+    assert 0.6 < sum(row["augmented_source"] is not None for row in rows) / 300 < 0.85
+
+
+def test_example_pairs_are_drawn_by_their_seed():
+    assert example_pairs(20)[:] == example_pairs(20)[:]
+    assert example_pairs(20)["source"][:] != example_pairs(20, seed=1)["source"][:]
+    assert not set(example_pairs(20)["row_id"]) & set(example_pairs(20, seed=1)["row_id"])
+    with pytest.raises(DataError, match="n_rows: expected at least 1, found 0"):
+        example_pairs(0)
