@@ -96,17 +96,22 @@ def require_pairs(data: Any, known: Collection[str], method: str, name: str) -> 
         require_named_partners(columns, known, name)
     found = _has_pair(data, known)
     if found is False:
-        raise DataError(no_pairs(name, columns, method))
+        raise DataError(no_pairs(name, columns, known, method))
     return bool(found)
 
 
-def no_pairs(name: str, columns: Sequence[str] | None, method: str) -> str:
+def no_pairs(name: str, columns: Sequence[str] | None, known: Collection[str], method: str) -> str:
     """The message of data without pairs."""
     partners = [column for column in columns or () if column.startswith(AUGMENTED_PREFIX)]
     if columns is None:
         found = ""
+    elif read := [column for column in partners if column in known]:
+        found = f": {', '.join(read)} are None"
     elif partners:
-        found = f": {', '.join(partners)} are None"
+        found = (
+            f": neither the model nor the collator reads {', '.join(partners)} (name what a collator reads in its "
+            "attribute `columns`)"
+        )
     else:
         found = f": no column begins with {AUGMENTED_PREFIX!r}, it has {', '.join(sorted(columns))}"
     return (

@@ -89,6 +89,13 @@ class PairLoading(Seq2SeqTrainer):
             known += getattr(self.data_collator.base_collator, "columns", ())
             known += [AUGMENTED_PREFIX + name for name in known] + [ROW_ID, FILLER]
 
+    def _known_columns(self, data: Any) -> list[str]:
+        """Columns of the data that are read: all, or those of the model and the collator for both views."""
+        if not self.args.remove_unused_columns:
+            return columns_of(data) or []
+        self._set_signature_columns_if_needed()
+        return list(self._signature_columns or ())
+
     def _remove_unused_columns(self, dataset: datasets.Dataset, description: str | None = None) -> datasets.Dataset:
         if not self.args.uses_partners and description is not None and description.lower() == "training":
             # ERM never looks at the partners: they are neither read nor collated.
@@ -189,7 +196,8 @@ class PairLoading(Seq2SeqTrainer):
         self._saw_pair = bool(self.accelerator.reduce(seen, "sum"))
         if not self._saw_pair:
             name = f"the first {self._steps_watched} steps of train_dataset"
-            raise DataError(no_pairs(name, columns_of(self.train_dataset), self.args.method))
+            data = self.train_dataset
+            raise DataError(no_pairs(name, columns_of(data), self._known_columns(data), self.args.method))
 
     def _with_online_partners(self, batch: dict[str, Any], number: int) -> dict[str, Any]:
         """The batch with the partners that the augmenter makes for it; the same ones after a resume."""

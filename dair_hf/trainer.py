@@ -28,7 +28,7 @@ from dair_hf.batch_objectives import BatchObjective, FreshOptimizer, PenalizedRi
 from dair_hf.chunked_loss import ChunkedLoss
 from dair_hf.collator import LABELS, LAYOUT, ROW_ID, VIEW_MASK, PairCollator, filled_positions
 from dair_hf.config import DAIRConfig
-from dair_hf.data_checks import columns_of, require_named_partners, require_pairs, require_rows
+from dair_hf.data_checks import require_named_partners, require_pairs, require_rows
 from dair_hf.errors import DataError
 from dair_hf.files import require_file
 from dair_hf.finiteness import FinitenessCheck, negative_losses, undefined_roots
@@ -215,13 +215,6 @@ class DAIRTrainer(PairLoading):
         name = self.sample_loss_name
         is_own = name in MODEL_LOSSES and name == derived_sample_loss(self.model)
         self.data_collator.rules = row_rules(self.model, self._loss_kind(), is_own)
-
-    def _known_columns(self, data: Any) -> list[str]:
-        """Columns of the data that are read: all, or those of the model and the collator for both views."""
-        if not self.args.remove_unused_columns:
-            return columns_of(data) or []
-        self._set_signature_columns_if_needed()
-        return list(self._signature_columns or ())
 
     def _default_collator(self) -> Callable[..., Any]:
         """As `Trainer`'s, and labels that are tokens are padded as well."""

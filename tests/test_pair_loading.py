@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dair_hf import DAIRConfig, DAIRTrainer
+from dair_hf import DAIRConfig, DAIRTrainer, DataError
 from dair_hf.sampling import EpochPairs
 from dair_hf.tensor_pairs import TensorPairs
 from tests.fixtures import points
@@ -186,7 +186,9 @@ def test_evaluation_gives_the_collator_the_same_columns(tmp_path: Path) -> None:
 
 
 def test_columns_that_a_collator_does_not_name_are_removed(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="No columns in the dataset match the model's forward method signature"):
-        reading(tmp_path, told().remove_columns("row_id"), ReadsAll()).train()
-    with pytest.raises(KeyError, match="image"):
+    with pytest.raises(DataError, match="neither the model nor the collator reads augmented_image, .*`columns`"):
         reading(tmp_path, told(), ReadsAll()).train()
+    with pytest.raises(ValueError, match="No columns in the dataset match the model's forward method signature"):
+        reading(tmp_path, told().remove_columns("row_id"), ReadsAll(), method="erm").train()
+    with pytest.raises(KeyError, match="image"):
+        reading(tmp_path, told(), ReadsAll(), method="erm").train()
