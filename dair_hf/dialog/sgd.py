@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -136,6 +137,11 @@ def _check_split(split: str | None) -> None:
         raise DataError(f"split {split!r} is unknown; use one of {', '.join(SPLITS)}")
 
 
+@lru_cache(maxsize=10_000)
+def _kind(service: str, slot: str) -> str | None:
+    return name_kind(full_slot(service, slot))
+
+
 def _names_in(dialogue: Any, where: str) -> Iterator[tuple[str, str]]:
     """Kind and name, wherever a frame states one: state, actions, spans, results of the service calls."""
     for index, turn in enumerate(_field(dialogue, "turns", list, where)):
@@ -143,33 +149,32 @@ def _names_in(dialogue: Any, where: str) -> Iterator[tuple[str, str]]:
         text = _field(turn, "utterance", str, position)
         for number, frame in enumerate(_field(turn, "frames", list, position)):
             place = f"{position}, frames[{number}]"
-            service = _field(frame, "service", str, place)
-            for slot, values, field in _stated(frame, text, place):
-                kind = name_kind(full_slot(service, slot))
-                if kind is not None:
-                    names = (value.strip() for value in strings(values, field))
-                    yield from ((kind, name) for name in names if name and name != "dontcare")
+            for kind, values, field in _stated(frame, _field(frame, "service", str, place), text, place):
+                names = (value.strip() for value in strings(values, field))
+                yield from ((kind, name) for name in names if name and name != "dontcare")
 
 
-def _stated(frame: dict[str, Any], text: str, where: str) -> Iterator[tuple[str, Any, str]]:
-    """Slot, its values and where they stand, of everything that a frame says."""
+def _stated(frame: dict[str, Any], service: str, text: str, where: str) -> Iterator[tuple[str, Any, str]]:
+    """Kind, values and where they stand, of every slot for names that a frame fills."""
     if "state" in frame:
         state = _field(frame, "state", dict, where)
         for slot, values in _field(state, "slot_values", dict, f"{where}, state").items():
-            yield slot, values, f"{where}, state.slot_values.{slot}"
+            if kind := _kind(service, slot):
+                yield kind, values, f"{where}, state.slot_values.{slot}"
     for act, place in objects(frame, "actions", where, "SGD"):
-        slot = _field(act, "slot", str, place) if "slot" in act else ""
-        for key in ("values", "canonical_values"):
-            if slot and key in act:
-                yield slot, act[key], f"{place}.{key}"
+        if "slot" in act and (kind := _kind(service, _field(act, "slot", str, place))):
+            for key in ("values", "canonical_values"):
+                if key in act:
+                    yield kind, act[key], f"{place}.{key}"
     for span, place in objects(frame, "slots", where, "SGD"):
         slot = _field(span, "slot", str, place)
         start, end = (_field(span, key, int, place) for key in ("start", "exclusive_end"))
-        if 0 <= start < end <= len(text):
-            yield slot, [text[start:end]], place
+        if 0 <= start < end <= len(text) and (kind := _kind(service, slot)):
+            yield kind, [text[start:end]], place
     for result, place in objects(frame, "service_results", where, "SGD"):
         for slot, value in result.items():
-            yield slot, [value], f"{place}.{slot}"
+            if kind := _kind(service, slot):
+                yield kind, [value], f"{place}.{slot}"
 
 
 def _field(value: Any, key: str, kind: type, where: str) -> Any:
