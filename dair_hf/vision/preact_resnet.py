@@ -126,13 +126,18 @@ class PreActBlock(nn.Module):
         self.norm2 = nn.BatchNorm2d(channels)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         changes = stride != 1 or channels_in != channels
-        self.shortcut = nn.Conv2d(channels_in, channels, 1, stride, bias=False) if changes else None
+        self.shortcut = nn.Conv2d(channels_in, channels, 1, bias=False) if changes else None
+        self.stride = stride
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, channels_in, H, W]` -> `[N, channels, H / stride, W / stride]`, rounded up."""
         active = functional.relu(self.norm1(x))
         change = self.conv2(functional.relu(self.norm2(self.conv1(active))))
-        return change + (x if self.shortcut is None else self.shortcut(active))
+        if self.shortcut is None:
+            return change + x
+        # The stride is taken beforehand: on a CPU, strided convolutions of 1 x 1 of a few channels write past their
+        # memory (oneDNN issue 6035).
+        return change + self.shortcut(active[:, :, :: self.stride, :: self.stride])
 
 
 class PreActResNet(PreTrainedModel):

@@ -126,7 +126,7 @@ def grid_features(backbone: nn.Module, pixel_values: Tensor) -> Tensor:
         >>> grid_features(backbone, torch.zeros(1, 3, 32, 32)).shape
         torch.Size([1, 8, 2, 2])
     """
-    if pixel_values.device.type == "cpu":
+    if pixel_values.device.type == "cpu" and not any(map(_writes_past_its_memory, backbone.modules())):
         # Convolutions are a quarter faster there with the channels of a pixel side by side, batch norm included.
         pixel_values = pixel_values.contiguous(memory_format=torch.channels_last)
     features = backbone(pixel_values).last_hidden_state
@@ -135,6 +135,19 @@ def grid_features(backbone: nn.Module, pixel_values: Tensor) -> Tensor:
     height, width = _grid(backbone.config, features.shape[1], pixel_values.shape[-2:])
     patches = features[:, features.shape[1] - height * width :]
     return patches.transpose(1, 2).unflatten(2, (height, width))
+
+
+def _writes_past_its_memory(module: nn.Module) -> bool:
+    """A convolution whose gradient oneDNN computes wrongly, or crashes on, with channels side by side (its issue 6035).
+
+    Those of 1 x 1 with a stride, of fewer channels than a register holds: 8 with AVX2, 16 with AVX-512.
+    """
+    return (
+        isinstance(module, nn.Conv2d)
+        and set(module.kernel_size) == {1}
+        and set(module.stride) != {1}
+        and module.in_channels < 16
+    )
 
 
 def _grid(config: Any, tokens: int, picture: torch.Size) -> tuple[int, int]:

@@ -176,3 +176,18 @@ def test_a_model_of_text_is_no_backbone(tmp_path: Path) -> None:
     BertModel(config).save_pretrained(tmp_path)
     with pytest.raises(DataError, match="BertModel takes input_ids, not pictures"):
         load_backbone(tmp_path)
+
+
+def test_gradients_of_strided_convolutions_of_few_channels_are_those_in_double_precision() -> None:
+    """With the channels of a pixel side by side, oneDNN writes past its memory there."""
+    torch.manual_seed(0)
+    backbone = new_backbone(ResNetConfig(embedding_size=4, hidden_sizes=[4, 6], depths=[1, 1], layer_type="basic"))
+    pictures = torch.rand(3, 3, 32, 32)
+    gradients = []
+    for precision in (torch.float64, torch.float32):
+        backbone.to(precision).zero_grad()
+        grid_features(backbone, pictures.to(precision)).square().sum().backward()
+        gradients.append([parameter.grad.double() for parameter in backbone.parameters() if parameter.grad is not None])
+    assert len(gradients[0]) == len(gradients[1]) > 5
+    for exact, found in zip(*gradients, strict=True):
+        torch.testing.assert_close(found, exact, rtol=1e-3, atol=1e-4 * float(exact.abs().max()))
