@@ -132,11 +132,11 @@ def member(value: Any, key: str, kind: type[Any], where: str, source: str) -> An
         ...
         dair_hf.errors.DataError: data.json: dialogue 'A': 'log' is NoneType, expected list (found None)
     """
-    if isinstance(value, dict) and type(found := value.get(key)) is kind and (kind is not str or found.isascii()):
-        return found  # almost every call ends here
     if not isinstance(value, dict) or key not in value:
         raise DataError(f"{where}: {key!r} is missing (found {value!r:.60}); is this a file of {source}?")
     found = value[key]
+    if type(found) is kind and (kind is not str or found.isascii()):
+        return found  # almost every call ends here
     if not isinstance(found, kind) or isinstance(found, bool):
         raise DataError(f"{where}: {key!r} is {type(found).__name__}, expected {kind.__name__} (found {found!r:.60})")
     if kind is str:

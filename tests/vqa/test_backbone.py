@@ -15,6 +15,7 @@ from transformers import (
     DeiTConfig,
     Dinov2WithRegistersConfig,
     PreTrainedConfig,
+    ResNetConfig,
     ResNetForImageClassification,
     ResNetModel,
     SwinConfig,
@@ -187,7 +188,9 @@ def test_gradients_of_strided_convolutions_of_few_channels_are_those_in_double_p
     for precision in (torch.float64, torch.float32):
         backbone.to(precision).zero_grad()
         grid_features(backbone, pictures.to(precision)).square().sum().backward()
-        gradients.append([parameter.grad.double() for parameter in backbone.parameters() if parameter.grad is not None])
+        gradients.append(
+            [parameter.grad.double().clone() for parameter in backbone.parameters() if parameter.grad is not None]
+        )
     assert len(gradients[0]) == len(gradients[1]) > 5
     for exact, found in zip(*gradients, strict=True):
         torch.testing.assert_close(found, exact, rtol=1e-3, atol=1e-4 * float(exact.abs().max()))
