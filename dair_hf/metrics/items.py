@@ -130,16 +130,16 @@ def read_state(state: Any, where: str) -> State:
     for slot, values in entries:
         if type(slot) is not str or not slot:
             raise DataError(f"{where}: a slot must be a name such as 'hotel-area', found {_short(slot)}")
-        if isinstance(values, Mapping):
+        if type(values) is list and len(values) == 1 and type(values[0]) is str:  # nearly every slot there is
+            _refuse_twice(slot, read, where)
+            read[slot] = (values[0],)
+        elif isinstance(values, Mapping):
             for inner, inner_values in values.items():
                 name = f"{slot}-{inner}"
                 _refuse_twice(name, read, where)
                 read[name] = _read_values(inner_values, name, where)
-            continue
-        _refuse_twice(slot, read, where)
-        if type(values) is list and len(values) == 1 and type(values[0]) is str:  # nearly every slot there is
-            read[slot] = (values[0],)
         else:
+            _refuse_twice(slot, read, where)
             read[slot] = _read_values(values, slot, where)
     return read
 

@@ -176,7 +176,7 @@ def _slot_scorer(convention: Convention) -> SlotScore:
     if convention.alternatives == "all" and convention.match == "exact":
         return lambda slot, found, gold: float(set(found) == set(gold))
     if convention.match == "exact":
-        return lambda slot, found, gold: float(any(value in gold for value in found))
+        return lambda slot, found, gold: float(not set(found).isdisjoint(gold))
     ratio = _ratio(convention.match)
     categorical = (
         frozenset(map(fold, convention.categorical_slots)) if convention.match == "token_sort" else frozenset()

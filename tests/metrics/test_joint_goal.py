@@ -187,4 +187,4 @@ def test_fifteen_thousand_turns_take_about_a_second() -> None:
     for preset in ("any_of", "mwzeval"):
         with cpu_time() as spent:
             joint_goal_correct(states, states, preset)
-        assert spent.seconds < 1.5  # about 0.45 and 0.3
+        assert spent.seconds < 2.5  # about 0.7 and 0.9
