@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import random
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -26,9 +28,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # each recipe imports
 FAKE = """
 import argparse, sys, time
 from pathlib import Path
-from dair_hf.comparison import ComparisonConfig, Result, compare, runs_of
-from dair_hf.config import DAIRConfig
-from dair_hf.report import Column
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--output_dir", type=Path)
@@ -37,6 +36,10 @@ parser.add_argument("--source")
 given = parser.parse_args()
 if not given.source:
     sys.exit("error: no data")
+
+from dair_hf.comparison import ComparisonConfig, Result, compare, runs_of
+from dair_hf.config import DAIRConfig
+from dair_hf.report import Column
 
 
 def execute(run):
@@ -101,6 +104,23 @@ def run(folder: Path, *options: str, **settings: Any) -> tuple[int, str]:
     with start(folder, *options, **settings) as process:
         printed, _ = process.communicate()
     return process.returncode, printed
+
+
+def run_here(folder: Path, *options: str) -> tuple[int, str]:
+    """As `run`, in this process: for what starts no recipe."""
+    printed = io.StringIO()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(printed))
+        stack.enter_context(contextlib.redirect_stderr(printed))
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", [str(RECIPE), *options])
+        patch.setenv("DAIR_DATA", "data")
+        try:
+            runpy.run_path(str(RECIPE), run_name="__main__")
+        except SystemExit as ended:
+            return int(ended.code or 0), printed.getvalue()
+    return 0, printed.getvalue()
 
 
 def executed(folder: Path) -> list[str]:
@@ -186,12 +206,12 @@ def test_what_is_done_is_not_repeated(whole: Path) -> None:
 
 
 def test_list_shows_what_is_left(whole: Path, tmp_path: Path) -> None:
-    assert re.findall(r"(\S+) +(\d+)/(\d+) +(.*)", run(whole, "--list")[1]) == [
+    assert re.findall(r"(\S+) +(\d+)/(\d+) +(.*)", run_here(whole, "--list")[1]) == [
         ("first", "4", "4", "done"),
         ("nested/second", "4", "4", "done"),
     ]
     folder = workplace(tmp_path / "new", {**FIRST, "minutes": 3})
-    assert re.findall(r"(\S+) +(\d+)/(\d+) +(.*)", run(folder, "--list")[1]) == [
+    assert re.findall(r"(\S+) +(\d+)/(\d+) +(.*)", run_here(folder, "--list")[1]) == [
         ("first", "0", "4", "about 12 min left")
     ]
     assert not (folder / "outputs").exists()
@@ -216,12 +236,12 @@ def test_a_failing_experiment_does_not_stop_the_others(tmp_path: Path) -> None:
 
 def test_options_that_cannot_be_used(tmp_path: Path) -> None:
     folder = workplace(tmp_path / "new")
-    status, printed = run(folder, "--only", "third")
+    status, printed = run_here(folder, "--only", "third")
     assert (status, "--only third: no such experiment; there are first, nested/second" in printed) == (2, True)
     claims = yaml.safe_load((folder / "results" / "claims.yaml").read_text())
     claims["sections"][0]["groups"][0]["claims"][0]["metrik"] = "x"
     (folder / "results" / "claims.yaml").write_text(yaml.safe_dump(claims))
-    status, printed = run(folder)
+    status, printed = run_here(folder)
     assert (status, "unknown key 'metrik'; did you mean 'metric'?" in printed) == (2, True)
     with contextlib.suppress(FileNotFoundError):
         assert [path.name for path in (folder / "outputs").iterdir()] == ["results.lock"]

@@ -1,9 +1,8 @@
-"""The metric as an `evaluate` module, offline in a fresh process, and as a command."""
+"""The metric as a command; as an `evaluate` module it is tested in test_evaluate_exchange.py."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -40,71 +39,6 @@ ANNOTATIONS: dict[str, Any] = {
     ],
 }
 RESULTS = [{"question_id": 524291000, "answer": "2"}, {"question_id": 458752000, "answer": "Net."}]
-
-EXCHANGE = """
-import json, sys, dair_hf.metrics, evaluate
-import dair_hf.metrics.vqa_accuracy.__main__
-from dair_hf.errors import DataError
-
-assert isinstance(dair_hf.metrics.vqa_accuracy, str)
-metric = evaluate.load(dair_hf.metrics.vqa_accuracy)
-assert metric.name == "vqa_accuracy"
-results, annotations = json.loads(sys.argv[1]), json.loads(sys.argv[2])
-
-# the public files as they are, whole or as lists; by position; settings pass through
-found = metric.compute(predictions=results, references=annotations)
-assert abs(found["vqa_accuracy"] - 0.95) < 1e-12 and found["vqa_accuracy_simple"] == 1.0, found
-assert found["by_answer_type"]["number"] == {"vqa_accuracy": 1.0, "questions": 1}
-assert metric.compute(predictions=results, references=annotations["annotations"]) == found
-texts, lists = ["2", "Net."], [["2"] * 10, ["a net"] * 3 + ["racket"] * 7]
-found = metric.compute(predictions=texts, references=lists, normalize="never", n_bootstrap=0)
-assert found["vqa_accuracy"] == 0.5 and found["normalize"] == "never" and "vqa_accuracy_low" not in found
-# as the page of a Space hands them over: text, and lists as JSON
-found = metric.compute(predictions=texts, references=[json.dumps(answers) for answers in lists])
-assert abs(found["vqa_accuracy"] - 0.95) < 1e-12
-
-# in pieces; what looks like JSON stays the answer that it is
-for said, given in zip(texts, lists):
-    metric.add_batch(predictions=[said], references=[given])
-metric.add(prediction='{"answer": "2"}', reference=["2"] * 10)
-found = metric.compute(n_bootstrap=0)
-assert found["questions"] == 3 and abs(found["vqa_accuracy"] - 1.9 / 3) < 1e-12
-both = evaluate.combine([metric, evaluate.load(dair_hf.metrics.vqa_accuracy)])
-assert both.compute(predictions=texts, references=lists)["vqa_accuracy_0_vqa_correct"] == 1.0
-both.add(texts[0], lists[0])
-assert both.compute()["vqa_accuracy_1_questions"] == 1
-
-for call, message in [
-    (lambda: metric.compute(predictions=[3], references=lists[:1]), "predictions[0]: must be an answer"),
-    (lambda: metric.compute(predictions=["a"], references=[["a"]]), "references[0]: holds 1 answers"),
-    (lambda: metric.compute(predictions=results, references=lists), "predictions have ids and references have none"),
-    (lambda: metric.compute(predictions=results[:1], references=annotations), "1 (e.g. 458752000) without prediction"),
-]:
-    try:
-        call()
-    except DataError as error:
-        assert message in str(error), error
-    else:
-        raise AssertionError(message)
-    metric = evaluate.load(dair_hf.metrics.vqa_accuracy)
-print("exchange done")
-"""
-
-
-@pytest.mark.slow
-def test_load_compute_and_combine_offline(tmp_path: Path) -> None:
-    environment = os.environ | {"HF_HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", EXCHANGE, json.dumps(RESULTS), json.dumps(ANNOTATIONS)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "exchange done" in done.stdout
-    assert list(tmp_path.rglob("vqa_accuracy.py"))  # the cache in use was the one in tmp_path
 
 
 @pytest.fixture
