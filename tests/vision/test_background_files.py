@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from dair_hf.errors import DataError
+from dair_hf.folders import MANIFEST
 from dair_hf.vision import background_files
 from dair_hf.vision.background_files import write_backgrounds
 from dair_hf.vision.backgrounds import BackgroundsConfig, evaluation_sets, load_foregrounds, train_pairs
@@ -37,7 +38,7 @@ def number_of(row_id: str, first: int = 3) -> int:
 
 def test_the_public_readers_read_what_is_drawn(tmp_path: Path) -> None:
     folder = write_backgrounds(THINGS, CONFIG, tmp_path / "new" / "pictures", suffix=".png")
-    assert sorted(path.name for path in folder.iterdir()) == sorted(VARIANTS)
+    assert sorted(path.name for path in folder.iterdir()) == sorted([MANIFEST, *VARIANTS])
     tests = read_variants(folder).rows
     for variant, pairs in evaluation_sets(THINGS, CONFIG).items():
         rows = tests[variant]
@@ -77,7 +78,7 @@ def test_a_mixed_name_tells_whose_background_it_is(tmp_path: Path) -> None:
 
 def test_public_names_and_little_loss(tmp_path: Path) -> None:
     folder = write_backgrounds(THINGS, CONFIG, tmp_path / "pictures")
-    files = [path for path in folder.rglob("*") if path.is_file()]
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST]
     assert len(files) == 9 * (2 * 3 + 8 * 2) and {path.suffix for path in files} == {".JPEG"}
     for path in files[:3]:
         with Image.open(path) as image:
@@ -109,7 +110,7 @@ def test_a_folder_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyP
             write_backgrounds(THINGS, CONFIG, tmp_path / "pictures")
     assert list(tmp_path.iterdir()) == []
     write_backgrounds(THINGS, CONFIG, tmp_path / "pictures")
-    with pytest.raises(DataError, match="pictures: is there already; give a new folder, or remove it"):
+    with pytest.raises(DataError, match="pictures: is there already; name a new folder"):
         write_backgrounds(THINGS, CONFIG, tmp_path / "pictures")
 
 
@@ -117,7 +118,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"suffix '.bmp' is unknown; use one of .JPEG, .png"):
         write_backgrounds(THINGS, CONFIG, tmp_path / "pictures", suffix=".bmp")
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="is there already"):
+    with pytest.raises(DataError, match="file: is a file; name a folder"):
         write_backgrounds(THINGS, CONFIG, tmp_path / "file")
     with pytest.raises(DataError, match="cannot write there"):
         write_backgrounds(THINGS, CONFIG, tmp_path / "file" / "pictures")
