@@ -60,8 +60,9 @@ COLUMNS = [
 ]
 NOTE = (
     "CM and both right are over the turns in which a name changes. JGA unseen and CM, all turns, are over all turns, "
-    "as in the paper: one in which none changes counts as two identical views. Attainable are the turns whose input "
-    "holds every name of the state, in both views."
+    "as in the paper: one in which none changes counts as two identical views. Attainable are the turns whose "
+    "target scores right and whose input, as it was cut, holds the names of the state and all else of it that the "
+    "dialogue says, in both views."
 )
 
 

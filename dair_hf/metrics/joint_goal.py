@@ -14,9 +14,8 @@ from dair_hf.errors import DataError
 from dair_hf.evaluation import ratios_with_intervals
 from dair_hf.metrics.conventions import NAME_SLOTS, Convention, resolve_convention
 from dair_hf.metrics.items import Turn, pair_turns, read_items, read_state
-from dair_hf.metrics.matching import Comparison, compare_states, compare_turns
+from dair_hf.metrics.matching import Comparison, compare_turns
 from dair_hf.metrics.normalizers import DONTCARE
-from dair_hf.metrics.slot_names import reference_names
 
 
 def joint_goal_correct(
@@ -35,7 +34,8 @@ def joint_goal_correct(
         (`empty_answer="skip"`) is compared like any other: a mask has no third value.
 
     Raises:
-        DataError: Unknown preset, switch, domain or slot, different lengths, or an item that is not a state.
+        DataError: Unknown preset, switch, domain or slot, different lengths, an item that is not a state, or nothing
+            left to compare.
 
     Example:
         >>> joint_goal_correct([{"hotel-area": ["east"]}, {}], [{"hotel-area": ["east"]}, {"hotel-area": ["west"]}])
@@ -59,16 +59,15 @@ def joint_goal_scores(
         [N] float64.
 
     Raises:
-        DataError: Different lengths, an item that is not a state, or an unknown domain or slot in the convention.
+        DataError: Different lengths, an item that is not a state, an unknown domain or slot in the convention, or
+            nothing left to compare.
     """
     found, gold = list(predictions), list(references)
     turns = pair_turns(
         [Turn(None, "original", None, read_state(state, f"predictions[{i}]"), "") for i, state in enumerate(found)],
         [Turn(None, "original", None, read_state(state, f"references[{i}]"), "") for i, state in enumerate(gold)],
     )
-    names = reference_names((reference.state for _, reference in turns), convention)
-    scores = [compare_states(p.state, r.state, convention, names).score for p, r in turns]
-    return np.array(scores, dtype=np.float64)
+    return np.array([comparison.score for comparison in compare_turns(turns, convention)], dtype=np.float64)
 
 
 def joint_goal_accuracy(
