@@ -39,6 +39,7 @@ def gather_results(work: Callable[[], Result]) -> list[Result]:
 
     Raises:
         DataError: As `work` raised it on one of the processes; then on all of them, so that none waits in vain.
+        RuntimeError: `work` raised any other exception on another process; that process raises the exception itself.
 
     Example:
         >>> gather_results(lambda: 3)
@@ -47,16 +48,23 @@ def gather_results(work: Callable[[], Result]) -> list[Result]:
     size = rank_and_size()[1]
     if size == 1:
         return [work()]
-    outcome: tuple[Result | None, DataError | None]
+    result: Result | None = None
+    own: Exception | None = None
+    failure: tuple[bool, str] | None = None
     try:
-        outcome = work(), None
-    except DataError as error:
-        outcome = None, error
+        result = work()
+    except Exception as error:
+        # As text: not every exception can be pickled.
+        is_data, own = isinstance(error, DataError), error
+        failure = is_data, str(error) if is_data else f"{type(error).__name__}: {error}"
     outcomes: list[Any] = [None] * size
-    distributed.all_gather_object(outcomes, outcome)
-    for _, failure in outcomes:
-        if failure is not None:
-            raise failure
+    distributed.all_gather_object(outcomes, (result, failure))
+    if own is not None:
+        raise own
+    for rank, (_, failed) in enumerate(outcomes):
+        if failed is not None:
+            is_data, text = failed
+            raise DataError(text) if is_data else RuntimeError(f"process {rank} of {size} failed: {text}")
     return [result for result, _ in outcomes]
 
 
@@ -72,6 +80,7 @@ def share_out(items: Sequence[Item], work: Callable[[Sequence[Item]], Sequence[R
 
     Raises:
         DataError: As `work` raised it on one of the processes.
+        RuntimeError: As `gather_results`.
 
     Example:
         >>> share_out([1, 2, 3], lambda share: [10 * item for item in share])

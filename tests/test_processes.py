@@ -38,3 +38,23 @@ def test_an_error_of_one_process_is_raised_on_all(monkeypatch: pytest.MonkeyPatc
 
     found = on_ranks(monkeypatch, 3, lambda rank: gather_results(lambda: fail(rank)))
     assert [(type(error), str(error)) for error in found] == [(DataError, "b.jpg: not a readable image")] * 3
+
+
+class Unpicklable(Exception):
+    """As an error of a library that holds an open file."""
+
+    def __reduce__(self) -> str:
+        raise TypeError("cannot be pickled")
+
+
+@pytest.mark.parametrize("failure", [ValueError("b.jpg has no size"), Unpicklable("b.jpg has no size")])
+def test_no_process_waits_for_one_that_fails_in_any_way(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
+    def fail(rank: int) -> int:
+        if rank == 1:
+            raise failure
+        return rank
+
+    first, own, last = on_ranks(monkeypatch, 3, lambda rank: gather_results(lambda: fail(rank)))
+    assert own is failure
+    said = f"process 1 of 3 failed: {type(failure).__name__}: b.jpg has no size"
+    assert [(type(error), str(error)) for error in (first, last)] == [(RuntimeError, said)] * 2
