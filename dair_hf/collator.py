@@ -17,6 +17,7 @@ AUGMENTED_PREFIX = "augmented_"
 ROW_ID = "row_id"
 LABELS = "labels"
 LABEL_COLUMNS = (LABELS, "label_ids", "label")  # collators of transformers make `labels` of each
+TARGET_PREFIXES = ("label", "decoder_")  # columns of the output, and the masks that belong to them
 FILLER = "is_filler"  # marks a row that only keeps ranks even and counts nothing
 VIEW_MASK = "view_mask"
 LAYOUT = "layout"  # what the host knows of a batch (`batch_layout.BatchLayout`)
@@ -54,8 +55,9 @@ def split_views(feature: Mapping[str, Any], rules: RowRules = NO_RULES) -> tuple
 
     A partner need not repeat its label: where the row has no `augmented_labels` (`augmented_label`,
     `augmented_label_ids`) at all, the label is that of the original. Likewise a mask (`attention_mask` and what else
-    ends in `_mask`), if what the partner has is as long as in the original. A column that is there but holds None,
-    where others do not, is refused: whether that label was to change with the input cannot be known.
+    ends in `_mask`), if the partner's inputs equal the original's, or have their shape and the mask is all ones. What a
+    mask of the decoder covers are the labels. A column that is there but holds None, where others do not, is refused:
+    whether that label was to change with the input cannot be known.
 
     Args:
         feature: One row: the model's columns, the same with the prefix `augmented_`, optionally `row_id`.
@@ -110,25 +112,27 @@ def split_views(feature: Mapping[str, Any], rules: RowRules = NO_RULES) -> tuple
 def _is_inherited(name: str, original: Mapping[str, Any], present: Mapping[str, Any], rules: RowRules) -> bool:
     if name in LABEL_COLUMNS:
         return not rules.labels_per_token
-    changed = [other for other in present if other not in LABEL_COLUMNS]
-    return name.endswith("_mask") and all(_extent(present[other]) == _extent(original[other]) for other in changed)
+    if not name.endswith("_mask"):
+        return False
+    covered = [other for other in present if other.startswith(TARGET_PREFIXES) == name.startswith(TARGET_PREFIXES)]
+    try:
+        ones = bool((np.asarray(original[name]) == 1).all())
+        pairs = [(np.asarray(original[other]), np.asarray(present[other])) for other in covered]
+    except (TypeError, ValueError):  # lists of different lengths in one column, types that numpy does not have
+        return False
+    # Zeros tell where the original is padded; the partner may be padded elsewhere.
+    return all(left.shape == right.shape and (ones or np.array_equal(left, right)) for left, right in pairs)
 
 
 def _reason_not_inherited(name: str, rules: RowRules) -> str:
     if name in LABEL_COLUMNS and rules.labels_per_token:
         return "; labels of this model stand beside its tokens, so those of the original do not fit other inputs"
-    return "; the original's mask does not fit inputs of another length" if name.endswith("_mask") else ""
-
-
-def _extent(value: Any) -> tuple[int, ...]:
-    """Shape of an array, or the lengths of nested lists along their first entries."""
-    if hasattr(value, "shape"):
-        return tuple(value.shape)
-    found = []
-    while isinstance(value, (list, tuple)):
-        found.append(len(value))
-        value = value[0] if value else None
-    return tuple(found)
+    if not name.endswith("_mask"):
+        return ""
+    return (
+        "; the original's mask does not fit inputs of another shape nor, with zeros in it, other inputs of its shape: "
+        f"give {AUGMENTED_PREFIX}{name}"
+    )
 
 
 def _check_view(where: str, prefix: str, view: Mapping[str, Any], rules: RowRules) -> None:
@@ -157,6 +161,8 @@ def _outside(values: Any, limit: int, allowed: int) -> list[Any]:
     if hasattr(values, "tolist"):
         values = values.reshape(-1).tolist()
     ids = values if isinstance(values, (list, tuple)) else [values]
+    if ids and hasattr(ids[0], "tolist"):  # numbers of numpy, or a row of ids each
+        return next((found for one in ids if (found := _outside(one, limit, allowed))), [])
     if None in ids:
         return [None]
     if not ids or type(ids[0]) is not int or (min(ids) >= 0 and max(ids) < limit):

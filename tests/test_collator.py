@@ -144,6 +144,43 @@ def test_inherited_columns_are_collated_beside_each_other() -> None:
 
 
 @pytest.mark.parametrize(
+    ("partner", "lacks"),
+    [
+        ({"augmented_input_ids": [5, 7, 8, 0]}, "attention_mask"),
+        ({"augmented_input_ids": np.array([5, 7, 8, 0])}, "attention_mask"),
+        (
+            {"augmented_input_ids": [5, 6, 0, 0], "augmented_labels": [3, 4, 1], "augmented_decoder_input_ids": [0, 3]},
+            "decoder_attention_mask",
+        ),
+    ],
+)
+def test_a_mask_that_may_not_fit_is_not_inherited(partner: dict[str, Any], lacks: str) -> None:
+    row = {
+        "row_id": "Ü/4",
+        "input_ids": [5, 6, 0, 0],
+        "attention_mask": [1, 1, 0, 0],
+        "labels": [3, 1],
+        "decoder_input_ids": [0, 3],
+        "decoder_attention_mask": [1, 1],
+    }
+    partner = {"augmented_decoder_input_ids": [0, 3], **partner}
+    with pytest.raises(DataError, match=rf"row 'Ü/4': the augmented view lacks \['{lacks}'\].*augmented_{lacks}$"):
+        split_views({**row, **partner})
+    same = {**row, "augmented_input_ids": [5, 6, 0, 0], "augmented_decoder_input_ids": [0, 3]}
+    whole, other = split_views({**same, "augmented_labels": [4, 1]})
+    assert other == {**whole, "labels": [4, 1]}
+
+
+def test_a_mask_of_images_is_inherited_only_where_it_hides_nothing() -> None:
+    row = {"pixel_values": np.zeros((1, 2, 2)), "pixel_mask": np.array([[1, 1], [1, 0]]), "labels": 3}
+    partner = {"augmented_pixel_values": np.ones((1, 2, 2))}
+    with pytest.raises(DataError, match=r"lacks \['pixel_mask'\]"):
+        split_views({**row, **partner})
+    found = split_views({**row, **partner, "pixel_mask": np.ones((2, 2))})[1]
+    assert found is not None and found["pixel_mask"].all()
+
+
+@pytest.mark.parametrize(
     ("row", "rules", "message"),
     [
         (
@@ -173,6 +210,8 @@ def test_inherited_columns_are_collated_beside_each_other() -> None:
         ({"input_ids": torch.tensor([24])}, {}, "input_ids holds 24, but the model knows 0 to 23"),
         ({"input_ids": [-100]}, {}, "input_ids holds -100, but the model knows 0 to 23"),
         ({"input_ids": [None]}, {}, "input_ids holds None, but the model knows 0 to 23"),
+        ({"labels": [np.array([1, 2]), np.array([9])]}, {}, "labels holds 9, but the model knows 0 to 8"),
+        ({"labels": [np.array([1, 2]), None]}, {}, "labels holds None, but the model knows 0 to 8"),
         (
             {"labels": [1, -1]},
             {},
@@ -201,6 +240,8 @@ def test_rows_at_their_limits_pass() -> None:
     for labels in ([0, 8, -100], [], [[0, 99]], 8, 0.5, [0.5, 99.0], torch.tensor([[8], [-100]]), torch.tensor(8)):
         row = {"input_ids": [0, 23], "attention_mask": [1, 0], "labels": labels}
         assert split_views(row, rules) == (row, None)
+    ragged = {"input_ids": [0], "labels": [np.array([8, -100]), np.array([0])]}
+    assert split_views(ragged, rules)[0]["labels"] is ragged["labels"]
 
 
 def test_partners_with_different_columns_in_one_batch_are_refused() -> None:
