@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import Seq2SeqTrainer, TrainerCallback
+from transformers.utils import logging
 
 from dair_hf.batch_layout import LayoutCollator, view_mask
 from dair_hf.collator import (
@@ -34,6 +35,8 @@ from dair_hf.sample_losses import IGNORE_INDEX
 from dair_hf.sampling import EpochPairs, FilledStream, PairLengthSampler, TokenBatchSampler, view_counts, view_lengths
 from dair_hf.target_tokens import check_targets
 from dair_hf.tensor_pairs import TensorPairs
+
+logger = logging.get_logger(__name__)
 
 # (model, batch [B, V, ...] on its device, generator) -> the batch with partners, V = 2 (`collator.add_partners`).
 Augmenter = Callable[[nn.Module, Mapping[str, Any], torch.Generator], Mapping[str, Any]]
@@ -74,6 +77,7 @@ class PairLoading(Seq2SeqTrainer):
     _checked_targets = False
     _saw_pair: bool = True
     _saw_here: bool = False
+    _read_to_end: bool = False
     _steps_watched: int = 0
 
     @property
@@ -85,8 +89,8 @@ class PairLoading(Seq2SeqTrainer):
         if self._signature_columns is None:
             super()._set_signature_columns_if_needed()
             known: list[str] = vars(self)["_signature_columns"]
-            # What the model does not know its collator may need: paths of images, texts.
-            known += getattr(self.data_collator.base_collator, "columns", ())
+            # What the model does not know its collator may need, paths of images or texts; and the sample loss, labels.
+            known += [LABELS, *getattr(self.data_collator.base_collator, "columns", ())]
             known += [AUGMENTED_PREFIX + name for name in known] + [ROW_ID, FILLER]
 
     def _known_columns(self, data: Any) -> list[str]:
@@ -184,20 +188,30 @@ class PairLoading(Seq2SeqTrainer):
         return batches, counts
 
     def _watch_for_pairs(self, batches: list[Any]) -> None:
-        """Refuse data whose first steps hold no pair, where that could not be told before."""
-        if self._saw_pair or self._steps_watched >= STEPS_WATCHED:
+        """Refuse data whose first steps hold no pair, where that could not be told before.
+
+        A run that ends sooner, before its data does, is warned. A resumed run is not watched: its pairs may have come
+        before.
+        """
+        watched = self._steps_watched
+        if self._saw_pair or watched >= STEPS_WATCHED or self.state.global_step != watched:
             return
-        self._steps_watched += 1
+        self._steps_watched = watched = watched + 1
         # Each rank sees its own batches; they decide together, after as many steps.
         self._saw_here |= any(view_mask(batch).shape[1] > 1 for batch in batches)
-        if self._steps_watched < STEPS_WATCHED and self.state.global_step + 1 < self.state.max_steps:
+        self._read_to_end |= self.accelerator.gradient_state.end_of_dataloader
+        if watched < STEPS_WATCHED and watched < self.state.max_steps:
             return
         seen = torch.tensor(float(self._saw_here), device=self.args.device)
         self._saw_pair = bool(self.accelerator.reduce(seen, "sum"))
-        if not self._saw_pair:
-            name = f"the first {self._steps_watched} steps of train_dataset"
-            data = self.train_dataset
-            raise DataError(no_pairs(name, columns_of(data), self._known_columns(data), self.args.method))
+        if self._saw_pair:
+            return
+        data = self.train_dataset
+        name = f"the first {watched} steps of train_dataset"
+        message = no_pairs(name, columns_of(data), self._known_columns(data), self.args.method)
+        if watched == STEPS_WATCHED or self._read_to_end:
+            raise DataError(message)
+        logger.warning(message)
 
     def _with_online_partners(self, batch: dict[str, Any], number: int) -> dict[str, Any]:
         """The batch with the partners that the augmenter makes for it; the same ones after a resume."""

@@ -106,7 +106,7 @@ class DAIRTrainer(PairLoading):
 
     Raises:
         TypeError: `args` is no `DAIRConfig`.
-        ValueError: An unknown sample loss, one that cannot be derived, or an unsupported combination of settings.
+        DataError: An unknown sample loss, one that cannot be derived, or an unsupported combination of settings.
 
     Example:
         >>> trainer = DAIRTrainer(model=model, args=DAIRConfig("out"), train_dataset=pairs)  # doctest: +SKIP
@@ -248,7 +248,7 @@ class DAIRTrainer(PairLoading):
         self._sums = None
         self._finiteness.clear()
         self._set_row_rules()  # embeddings may have been resized
-        self._steps_watched, self._saw_here = 0, False
+        self._steps_watched, self._saw_here, self._read_to_end = 0, False, False
         self._saw_pair = not self.args.uses_partners or self.augmenter is not None
         if not self._saw_pair:
             data = self.train_dataset

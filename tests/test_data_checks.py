@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,24 @@ def test_pairs_that_come_late_or_rarely_are_found(tmp_path: Path, monkeypatch: p
     with pytest.raises(DataError, match="no row of the first 5 steps of train_dataset has a partner"):
         made.train()
     assert made.state.global_step == 4
+
+
+def test_a_resumed_stream_is_not_refused_for_the_pairs_it_has_read_before(tmp_path: Path) -> None:
+    data = tiny.pairs("gpt2", 60, partner=lambda row: row == 3).to_iterable_dataset()
+    settings = {"max_steps": 8, "save_strategy": "steps", "save_steps": 6}
+    whole, resumed = (tiny.trainer(tmp_path, "gpt2", data, **settings) for _ in range(2))
+    whole.train()
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+    assert tiny.distance(tiny.weights(whole.model), tiny.weights(resumed.model)) == 0.0
+
+
+def test_a_short_run_that_met_no_pair_is_warned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    data = tiny.pairs("gpt2", 60, partner=lambda row: row == 30).to_iterable_dataset()
+    tiny.trainer(tmp_path, "gpt2", data, max_steps=2).train()
+    assert "no row of the first 2 steps of train_dataset has a partner" in caplog.text
 
 
 def test_partners_made_while_training_need_none_in_the_data(tmp_path: Path) -> None:
