@@ -35,7 +35,7 @@ from dair_hf.objective import (
     squared_root_consistency,
 )
 from dair_hf.packing import pack, unpack
-from dair_hf.sample_losses import SampleLoss, full_precision
+from dair_hf.sample_losses import SAMPLE_LOSSES, SampleLoss, full_precision
 
 
 class PairOutputs(NamedTuple):
@@ -234,6 +234,11 @@ class PairLoss:
 
     def _judge(self, model: nn.Module, inputs: dict[str, Tensor], labels: Tensor | None) -> tuple[Any, Any]:
         """Outputs and losses of the rows of one forward."""
+        if labels is None and self.sample_loss in SAMPLE_LOSSES.values():
+            raise DataError(
+                f"sample_loss {self.sample_loss.__name__} needs labels, but the batch has only {sorted(inputs)}; name "
+                f"the column of the targets {LABELS!r}, or pass a callable (outputs, None) -> [rows]"
+            )
         if self.chunked is not None and labels is not None:
             return self.chunked(model, inputs, labels, self.args.pair_packing)
         mask = None

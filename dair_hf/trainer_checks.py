@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.loss.loss_utils import (
     LOSS_MAPPING,
     ForCausalLMLoss,
@@ -16,7 +18,7 @@ from transformers.loss.loss_utils import (
 )
 from transformers.utils.generic import find_labels
 
-from dair_hf.collator import LABEL_COLUMNS, LABELS, VIEW_MASK, RowRules, flatten_views
+from dair_hf.collator import LABEL_COLUMNS, LABELS, TARGET_PREFIXES, VIEW_MASK, RowRules, flatten_views
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
 from dair_hf.forwards import evaluating
@@ -44,6 +46,7 @@ PROBLEM_LOSSES = {
     "multi_label_classification": "multi_label",
 }
 ROWS_COMPARED = 2  # whose full logits are computed once before training
+TOKENS_COMPARED = 64  # of each of these rows with `chunked_loss`, which is set where full logits need too much memory
 
 
 def base_model_of(model: Any) -> Any:
@@ -62,7 +65,7 @@ def derived_sample_loss(model: Any) -> str | None:
         model: The model, possibly with adapters.
 
     Returns:
-        The name; None where transformers does not tell.
+        The name; None where transformers does not tell, and for a module that is no `PreTrainedModel`.
 
     Example:
         >>> from transformers import GPT2Config, GPT2LMHeadModel
@@ -70,7 +73,9 @@ def derived_sample_loss(model: Any) -> str | None:
         'causal'
     """
     base = base_model_of(model)
-    config: Any = getattr(base, "config", None)
+    if not isinstance(base, PreTrainedModel):
+        return None
+    config = base.config
     kinds = [getattr(base, "loss_type", None), *(kind.__name__ for kind in type(base).__mro__)]
     found = [LOSS_MAPPING[name] for kind in kinds for name in LOSS_MAPPING if name in (kind or "")]
     loss = found[0] if found else None
@@ -121,7 +126,9 @@ def compare_with_own_loss(model: nn.Module, batch: Mapping[str, Any], pair_loss:
     """Refuse a sample loss whose mean over a few rows is not the loss that the model itself computes for them.
 
     The originals with the most targets are run twice without dropout: as in training, and by the model with its labels
-    (mean over targets). Random numbers that a model draws are drawn again by what follows.
+    (mean over targets). With `chunked_loss` only `TOKENS_COMPARED` tokens of each row are run, from the first target
+    on, where all inputs are tokens. The two must agree to 1e-4, or to 2e-2 where the model runs in half precision:
+    logits are often widened after it. Random numbers that a model draws are drawn again by what follows.
 
     Args:
         model: The model.
@@ -130,7 +137,7 @@ def compare_with_own_loss(model: nn.Module, batch: Mapping[str, Any], pair_loss:
         name: Name of the sample loss.
 
     Raises:
-        DataError: The two differ.
+        DataError: The two differ, or the model cannot compute its own loss from these labels.
     """
     kind = type(base_model_of(model))
     if LABELS not in find_labels(kind) or LABELS not in batch:
@@ -138,6 +145,9 @@ def compare_with_own_loss(model: nn.Module, batch: Mapping[str, Any], pair_loss:
     rows = pair_loss.target_counts(batch)[:, 0].argsort(descending=True, stable=True)[:ROWS_COMPARED]
     part = {column: values[rows, :1] for column, values in batch.items() if isinstance(values, Tensor)}
     part[VIEW_MASK] = torch.ones_like(part[VIEW_MASK])
+    if pair_loss.chunked is not None:
+        part = _few_tokens(part, model, pair_loss.shifts_labels)
+    rtol = _tolerance(model, pair_loss.args)
     labels = part[LABELS][:, 0]
     described = f"labels {list(labels.shape)} {str(labels.dtype).removeprefix('torch.')}"
     with torch.no_grad(), evaluating(model, labels.device):
@@ -153,11 +163,11 @@ def compare_with_own_loss(model: nn.Module, batch: Mapping[str, Any], pair_loss:
         return
     if found is None:
         says = f"cannot be computed from {described} ({error})"
-    elif not found.targets.any() or _is_close(mean := found.terms.original.sum() / found.targets.sum(), own):
+    elif not found.targets.any() or _is_close(mean := found.terms.original.sum() / found.targets.sum(), own, rtol):
         return
     else:
         says = f"is {mean:.6g} on average over the targets of {len(labels)} rows"
-    fits = [other for other in MODEL_LOSSES if other != name and _fits(other, outputs, labels, own)]
+    fits = [other for other in MODEL_LOSSES if other != name and _fits(other, outputs, labels, own, rtol)]
     remedy = f"sample_loss={fits[0]!r} gives it" if fits else "it may hold further terms"
     raise DataError(
         f"sample_loss={name!r} {says}, but {kind.__name__} itself computes a loss of {own:.6g}; {remedy}. To train "
@@ -170,21 +180,41 @@ def _attempted(run: Callable[[], Any]) -> tuple[Any, str | None]:
     try:
         return run(), None
     except (RuntimeError, ValueError, IndexError) as error:
+        if isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error):
+            raise  # it says nothing about the labels, and `auto_find_batch_size` waits for it
         return None, " ".join(str(error).split())[:200]
 
 
-def _is_close(mean: Tensor, own: Tensor) -> bool:
-    # Models may compute their loss in the precision that they run in.
-    rtol = 1e-4 if own.dtype in (torch.float32, torch.float64) else 2e-2
+def _few_tokens(part: dict[str, Tensor], model: nn.Module, shifts_labels: bool) -> dict[str, Tensor]:
+    """A few tokens of rows `[N, 1, ...]`: those of the targets, and of the inputs where these stand beside them."""
+    labels = part[LABELS]
+    of_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    beside = [name for name in part if name != VIEW_MASK and (not of_decoder or name.startswith(TARGET_PREFIXES))]
+    if any(part[name].shape != labels.shape for name in beside):
+        return part  # images, or a mask of pairs of tokens, which cannot be cut with them
+    # Where labels are shifted position t predicts label t + 1.
+    has_target = (labels[..., int(shifts_labels) :] != IGNORE_INDEX).flatten(0, 1).any(0)
+    begin = int(has_target.int().argmax()) if len(has_target) else 0
+    return {**part, **{name: part[name][..., begin : begin + TOKENS_COMPARED].contiguous() for name in beside}}
+
+
+def _tolerance(model: nn.Module, args: DAIRConfig) -> float:
+    """Relative difference of two losses that rounding explains, by what the model computes in."""
+    halves = (torch.float16, torch.bfloat16)
+    is_half = args.mixed_precision != "no" or any(value.dtype in halves for value in model.parameters())
+    return 2e-2 if is_half else 1e-4
+
+
+def _is_close(mean: Tensor, own: Tensor, rtol: float) -> bool:
     return torch.allclose(mean.double().cpu(), own.double().cpu(), rtol=rtol, atol=1e-6)
 
 
-def _fits(name: str, outputs: Any, labels: Tensor, own: Tensor) -> bool:
+def _fits(name: str, outputs: Any, labels: Tensor, own: Tensor, rtol: float) -> bool:
     sample_loss = SAMPLE_LOSSES[name]
     judged = labels[:, 1:] if getattr(sample_loss, "shifts_labels", False) and labels.ndim > 1 else labels
     targets = len(labels) if labels.is_floating_point() else (judged != IGNORE_INDEX).sum()
     losses, _ = _attempted(lambda: sample_loss(outputs, labels))  # labels may be of another shape
-    return losses is not None and losses.shape == labels.shape[:1] and _is_close(losses.sum() / targets, own)
+    return losses is not None and losses.shape == labels.shape[:1] and _is_close(losses.sum() / targets, own, rtol)
 
 
 def row_rules(model: Any, kind: str | None, checks_labels: bool) -> RowRules:
@@ -203,7 +233,7 @@ def row_rules(model: Any, kind: str | None, checks_labels: bool) -> RowRules:
     limits: dict[str, int] = {}
     # Models of more than text may have ids beyond their vocabulary, which stand for images.
     if hasattr(config, "get_text_config") and config.get_text_config() is config:
-        embeddings, _ = _attempted(base.get_input_embeddings)
+        embeddings, _ = _attempted(getattr(base, "get_input_embeddings", lambda: None))
         if isinstance(embeddings, nn.Embedding):
             limits["input_ids"] = embeddings.num_embeddings
         if checks_labels and kind in (*LANGUAGE_LOSSES, "token_classification", "classification"):

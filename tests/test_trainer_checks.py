@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, TaskType, get_peft_model
+from torch import nn
 from transformers import (
     BartConfig,
     BartForSequenceClassification,
@@ -30,6 +31,7 @@ from transformers import (
     XLNetConfig,
     XLNetLMHeadModel,
 )
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 from dair_hf import DAIRTrainer, DataError
 from dair_hf.sample_losses import seq2seq_nll
@@ -202,3 +204,78 @@ def test_a_model_that_tells_nothing_needs_a_sample_loss(tmp_path: Path) -> None:
     model = tiny.NormedClassifier(tiny.NormedConfig())  # takes labels, but computes no loss
     data = tiny.classified_pairs(4)
     DAIRTrainer(model, tiny.config(tmp_path), train_dataset=data, sample_loss="classification").train()
+
+
+class PlainForImageClassification(nn.Module):
+    """A module of torch, named like a model of transformers, whose forward takes no labels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, features: torch.Tensor) -> SequenceClassifierOutput:
+        return SequenceClassifierOutput(logits=self.linear(features))
+
+
+def test_a_plain_module_trains_and_is_evaluated_with_a_named_loss(tmp_path: Path) -> None:
+    data = tiny.classified_pairs(6)
+    settings: dict[str, Any] = {"train_dataset": data, "eval_dataset": data, "sample_loss": "classification"}
+    made = DAIRTrainer(PlainForImageClassification(), tiny.config(tmp_path), **settings)
+    before = tiny.weights(made.model)
+    made.train()
+    assert tiny.distance(before, tiny.weights(made.model)) > 1e-3
+    assert made.evaluate()["eval_pairs"] == 6
+    with pytest.raises(DataError, match="the loss of PlainForImageClassification cannot be derived; use one of"):
+        DAIRTrainer(PlainForImageClassification(), tiny.config(tmp_path))
+    unlabelled = data.remove_columns(["labels", "augmented_labels"])
+    made = DAIRTrainer(
+        PlainForImageClassification(), tiny.config(tmp_path), **{**settings, "train_dataset": unlabelled}
+    )
+    with pytest.raises(DataError, match=r"cross_entropy needs labels, but the batch has only \['features'\]; name the"):
+        made.train()
+
+
+def test_a_model_that_runs_out_of_memory_is_not_told_to_change_its_labels(tmp_path: Path) -> None:
+    made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 4))
+
+    def full(*args: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")
+
+    made.model.register_forward_pre_hook(full)
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate"):
+        made.train()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bart"])
+def test_with_chunked_loss_few_tokens_are_compared(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dair_hf.trainer_checks.TOKENS_COMPARED", 4)
+    data = tiny.pairs(kind, 4, target_lengths=(9, 14))
+    made = tiny.trainer(tmp_path, kind, data, chunked_loss=True, max_steps=1)
+    seen: list[int] = []
+
+    def look(head: nn.Module, args: Any, logits: torch.Tensor) -> None:
+        if not head.training:  # then it is given one chunk at a time
+            seen.append(logits[..., 0].numel())
+
+    made.model.lm_head.register_forward_hook(look)
+    made.train()
+    assert seen and max(seen) == 2 * 4
+    other = {"gpt2": "seq2seq", "bart": "causal"}[kind]
+    wrong = tiny.trainer(tmp_path, kind, data, chunked_loss=True, max_steps=1, sample_loss=other)
+    with pytest.raises(DataError, match=f"sample_loss='{tiny.SAMPLE_LOSS[kind]}' gives it"):
+        wrong.train()
+
+
+@pytest.mark.parametrize(("dtype", "refused"), [(torch.bfloat16, False), (torch.float32, True)])
+def test_losses_agree_to_the_precision_that_the_model_computes_in(
+    tmp_path: Path, dtype: torch.dtype, refused: bool
+) -> None:
+    """Logits are widened before the loss, so that its type does not tell."""
+    made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 4), built=tiny.model("gpt2", dtype=dtype), max_steps=1)
+    own = made.model.loss_function
+    made.model.loss_function = lambda *args, **kwargs: 1.005 * own(*args, **kwargs).float()
+    if refused:
+        with pytest.raises(DataError, match="sample_loss='causal' is .* itself computes a loss of"):
+            made.train()
+    else:
+        made.train()
