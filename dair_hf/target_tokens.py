@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig, GenerationMixin, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.modeling_outputs import CausalLMOutput
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessorList,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging
 
 from dair_hf.errors import DataError
@@ -24,9 +30,12 @@ SEARCH = (
     "guidance_scale", "watermarking_config", "use_mtp", "prompt_lookup_num_tokens", "assistant_early_exit",
     "is_assistant", "max_length", "max_time", "stop_strings", "cache_implementation", "cache_config",
     "encoder_repetition_penalty", "encoder_no_repeat_ngram_size", "output_attentions", "output_hidden_states",
+    "output_scores", "output_logits", "return_dict_in_generate",
 )  # fmt: skip
 ROWS_CHECKED = 4  # enough of them to tell a rule from a row
 MOST_FORCED = 8
+MOST_STEPS = 128  # positions of a target that are tried; each takes scores of the whole vocabulary
+CERTAIN = 1e4  # score of the token that the stand-in wants to write; all others have 0
 
 
 class TargetAffixes(NamedTuple):
@@ -140,14 +149,14 @@ def forced_tokens(model: Any) -> tuple[int, ...]:
         (0,)
     """
     prompt = [decoder_start(model)] if model.config.is_encoder_decoder else [0, 0]
-    scores = _generate(model, [prompt], [[]], {}, MOST_FORCED).scores
-    forced: list[int] = []
-    for step in scores:
-        allowed = torch.isfinite(step[0]).nonzero().flatten().tolist()
-        if len(allowed) != 1:
+    ids, rules = _rules(model, [prompt], _settings(model, {}), {})
+    while rules and ids.shape[1] < len(prompt) + MOST_FORCED:
+        scores = rules(ids, torch.zeros(1, _vocabulary(model) or 0))
+        allowed = torch.isfinite(scores[0]).nonzero().T
+        if allowed.numel() != 1:
             break
-        forced += allowed
-    return tuple(forced)
+        ids = torch.cat([ids, allowed], dim=1)
+    return tuple(ids[0, len(prompt) :].tolist())
 
 
 def decoder_start(model: Any) -> int:
@@ -180,7 +189,11 @@ def find_mismatches(
 ) -> list[Mismatch]:
     """Find targets that generation will not write, whatever the model learns.
 
-    `generate` runs on a stand-in that is certain of every token of the targets. The model itself is not run.
+    The rules by which `generate` forces and forbids tokens are applied to scores that are certain of every token of
+    the targets. The model itself is not run. Tried are the positions at which a setting can act: the first, the last,
+    those of tokens that a setting names and of repeated n-grams, `MOST_STEPS` at most. A `logits_processor` or
+    `prefix_allowed_tokens_fn` is tried, as a copy, on the first `MOST_STEPS` positions; one that cannot be copied is
+    not.
 
     Args:
         model: A language model with its generation config.
@@ -202,15 +215,17 @@ def find_mismatches(
         return []
     if model.config.is_encoder_decoder:
         prompts = [[decoder_start(model)]] * len(targets)
-    wrong = _wrong_starts(model, targets)
     wanted = [_up_to_end(target, end_tokens(model)) for target in targets]
-    written = _generate(model, prompts, wanted, generation or {}, max(map(len, wanted)) + 4).sequences
-    answers = written[:, max(map(len, prompts)) :].tolist()
-    for row, (target, answer) in enumerate(zip(wanted, answers, strict=True)):
-        places = (place for place, token in enumerate(target) if answer[place] != token)
-        place = next(places, None)
-        if place is not None and row not in {mismatch.row for mismatch in wrong}:
-            wrong.append(Mismatch(row, place, target[place], answer[place]))
+    settings, functions = _settings(model, generation or {}), _functions(generation or {})
+    steps: Iterable[int] = _steps_at_risk(prompts, wanted, settings)
+    found = _refused_tokens(model, prompts, wanted, settings, {}, steps)
+    if functions:
+        # One after the other: a function may remember what came before.
+        found += _refused_tokens(model, prompts, wanted, settings, functions, range(MOST_STEPS))
+    wrong = _wrong_starts(model, targets)
+    for mismatch in sorted(found, key=lambda mismatch: (mismatch.row, mismatch.place)):
+        if mismatch.row not in {other.row for other in wrong}:
+            wrong.append(mismatch)
     return wrong
 
 
@@ -312,59 +327,132 @@ def _up_to_end(target: Sequence[int], ends: set[int]) -> list[int]:
     return list(target[: place + 1])
 
 
-def _generate(
-    model: Any,
-    prompts: Sequence[Sequence[int]],
-    targets: Sequence[Sequence[int]],
-    generation: Mapping[str, Any],
-    length: int,
-) -> Any:
-    """Run `generate` of a model that is certain of its targets, under the settings of another one."""
+def _settings(model: Any, generation: Mapping[str, Any]) -> GenerationConfig:
+    """Settings of a call of `generate` without those of its search."""
     given = {name: value for name, value in generation.items() if value is not None}
-    settings = copy.deepcopy(given.get("generation_config", model.generation_config))
+    settings: GenerationConfig = copy.deepcopy(given.get("generation_config", model.generation_config))
     settings.update(**{name: value for name, value in given.items() if hasattr(settings, name)})
     plain = GenerationConfig()
     for name in SEARCH:
         setattr(settings, name, getattr(plain, name, None))
-    settings.max_new_tokens, settings.use_cache = length, False
-    settings.output_scores = settings.return_dict_in_generate = True
-    pad = settings.pad_token_id or 0
-    longest = max(map(len, prompts))
-    inputs = torch.tensor([[pad] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
-    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    certain = _Certain(_vocabulary(model) or 0, targets, longest, settings)
-    functions = {name: given[name] for name in ("logits_processor", "prefix_allowed_tokens_fn") if name in given}
-    return certain.generate(inputs, attention_mask=mask, **functions)
+    settings.use_cache = False
+    return settings
 
 
-class _CertainConfig(PreTrainedConfig):
-    model_type = "dair_hf_certain"
+def _functions(generation: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of the caller's own rules: what they remember must not be spoilt before the real generation."""
+    names = ("logits_processor", "prefix_allowed_tokens_fn")
+    try:
+        return copy.deepcopy({name: generation[name] for name in names if generation.get(name) is not None})
+    except Exception:  # whatever an object raises that cannot be copied, such as a compiled grammar
+        return {}
 
 
-class _Certain(PreTrainedModel, GenerationMixin):
-    """A decoder-only model whose logits hold the next token of each row's target, behind it its end, and nothing else.
+def _rules(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    settings: GenerationConfig,
+    functions: Mapping[str, Any],
+) -> tuple[Tensor, LogitsProcessorList]:
+    """The prompts `[N, T]`, padded on the left, and the processors that `generate` would apply to answers to them."""
+    # A caller's function may hold tensors where the model is.
+    device = getattr(model, "device", "cpu") if functions else "cpu"
+    pad, longest = settings.pad_token_id or 0, max(map(len, prompts))
+    ids = torch.tensor([[pad] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=device)
+    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
+    stand_in = _StandIn(_StandInConfig(vocab_size=_vocabulary(model) or 0)).to(device)
+    stand_in.generation_config = copy.deepcopy(settings)
+    stand_in.generation_config.max_new_tokens = 10**9  # no end is forced within an answer
+    rules = stand_in.generate(ids, attention_mask=mask, custom_generate=_processors, **functions)
+    return ids, rules
+
+
+def _processors(model: Any, input_ids: Tensor, logits_processor: LogitsProcessorList, **kwargs: Any) -> Any:
+    """In the place of the search of `generate`: the processors that it was given."""
+    return logits_processor
+
+
+def _refused_tokens(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    settings: GenerationConfig,
+    functions: Mapping[str, Any],
+    steps: Iterable[int],
+) -> list[Mismatch]:
+    """First token of each target, at the given positions, that the rules of `generate` replace by another one."""
+    longest = max(map(len, targets))
+    prompt_ids, rules = _rules(model, prompts, settings, functions)
+    if not rules:
+        return []
+    padded = [[*target, *[target[-1]] * (longest - len(target))] for target in targets]
+    tokens = torch.tensor(padded, device=prompt_ids.device)
+    ids = torch.cat([prompt_ids, tokens], dim=1)
+    found: dict[int, Mismatch] = {}
+    for step in steps:
+        rows = [row for row, target in enumerate(targets) if step < len(target) and row not in found]
+        if not rows:
+            continue
+        scores = torch.zeros(len(targets), _vocabulary(model) or 0, device=ids.device)
+        scores.scatter_(1, tokens[:, step : step + 1], CERTAIN)
+        written = rules(ids[:, : prompt_ids.shape[1] + step], scores).argmax(-1).tolist()
+        found |= {
+            row: Mismatch(row, step, targets[row][step], written[row])
+            for row in rows
+            if written[row] != targets[row][step]
+        }
+    return list(found.values())
+
+
+def _steps_at_risk(
+    prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], settings: GenerationConfig
+) -> list[int]:
+    """Positions at which a setting can act: elsewhere all rules leave a score that is certain as it is."""
+    named = set(_numbers(vars(settings)))
+    size = settings.no_repeat_ngram_size or 0
+    sure, others = {0}, set()
+    for prompt, target in zip(prompts, targets, strict=True):
+        sure.add(len(target) - 1)
+        others |= {step for step, token in enumerate(target) if not named.isdisjoint((token, *target[step - 1 : step]))}
+        ids, seen = [*prompt, *target], set()
+        for end in range(size, len(ids) + 1) if size > 0 else ():
+            ngram = tuple(ids[end - size : end])
+            if ngram in seen and end > len(prompt):
+                sure.add(end - 1 - len(prompt))
+                break
+            seen.add(ngram)
+    return sorted(sure | set(sorted(others)[:MOST_STEPS]))
+
+
+def _numbers(value: Any) -> Iterator[int]:
+    """All whole numbers in nested settings, the ids of tokens among them."""
+    if isinstance(value, Mapping):
+        yield from _numbers([*value, *value.values()])
+    elif isinstance(value, (list, tuple, set)):
+        for part in value:
+            yield from _numbers(part)
+    elif isinstance(value, int):
+        yield value
+
+
+class _StandInConfig(PreTrainedConfig):
+    model_type = "dair_hf_stand_in"
+
+
+class _StandIn(PreTrainedModel, GenerationMixin):
+    """A decoder-only model that is asked for its rules of generation and never run.
 
     The decoder of an encoder-decoder is such a model as well; its prompt is the one token that it is started with.
     """
 
-    config_class = _CertainConfig
+    config_class = _StandInConfig
 
-    def __init__(
-        self, vocabulary: int, targets: Sequence[Sequence[int]], prompt_length: int, settings: GenerationConfig
-    ) -> None:
-        super().__init__(_CertainConfig(vocab_size=vocabulary))
+    def __init__(self, config: _StandInConfig) -> None:
+        super().__init__(config)
         self.anchor = nn.Parameter(torch.zeros(()))  # tells `generate` device and precision
-        self.targets = targets
-        self.prompt_length = prompt_length
-        self.generation_config = settings
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Tensor]:
         return {"input_ids": input_ids}
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> CausalLMOutput:
-        step = input_ids.shape[1] - self.prompt_length
-        logits = torch.zeros(len(input_ids), 1, self.config.vocab_size)
-        for row, target in enumerate(self.targets):
-            if target:
-                logits[row, 0, target[min(step, len(target) - 1)]] = 1e4
-        return CausalLMOutput(logits=logits)
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+        raise NotImplementedError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +12,21 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from transformers import BatchEncoding, PreTrainedTokenizerFast
+from torch import Tensor, nn
+from transformers import (
+    BatchEncoding,
+    GenerationMixin,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+from transformers.modeling_outputs import CausalLMOutput
 
 from dair_hf import DataError
 from dair_hf.target_tokens import (
+    MOST_STEPS,
     Mismatch,
     TargetAffixes,
     added_tokens,
@@ -146,6 +158,108 @@ def test_prompts_of_decoder_only_models_count() -> None:
     # Tokens are forced at the first place of a sequence, which a prompt has taken.
     assert find_mismatches(model, prompts[:1], targets[:1], {"forced_bos_token_id": 7}) == []
     assert find_mismatches(model, [], []) == []
+
+
+class Certain(PreTrainedModel, GenerationMixin):
+    """Writes the given target with certainty, step by step, as far as `generate` lets it."""
+
+    config_class = PreTrainedConfig
+
+    def __init__(self, prompt: list[int], target: list[int]) -> None:
+        super().__init__(PreTrainedConfig(vocab_size=16))
+        self.anchor = nn.Parameter(torch.zeros(()))
+        self.ids = torch.tensor([*prompt, *target, *target[-1:] * 16])
+
+    def prepare_inputs_for_generation(self, input_ids: Tensor, **settings: Any) -> dict[str, Tensor]:
+        return {"input_ids": input_ids}
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **settings: Any) -> CausalLMOutput:
+        return CausalLMOutput(logits=1e4 * nn.functional.one_hot(self.ids[input_ids.shape[1]], 16)[None, None].float())
+
+
+def test_positions_that_are_tried_are_those_that_matter() -> None:
+    draws = np.random.default_rng(0)
+    refused = 0
+    for _ in range(120):
+        prompt = draws.integers(3, 16, size=draws.integers(1, 4)).tolist()
+        target = [*draws.integers(3, 16, size=draws.integers(0, 12)).tolist(), END]
+        two = (draws.permutation(13)[:4] + 3).reshape(2, 2).tolist()
+        every: dict[str, Any] = {
+            "suppress_tokens": two[0],
+            "begin_suppress_tokens": two[1],
+            "bad_words_ids": [two[0], two[1][:1]],
+            "sequence_bias": [[two[1], -float("inf")], [two[0], 1e9]],
+            "no_repeat_ngram_size": int(draws.integers(1, 4)),
+            "min_length": int(draws.integers(1, 12)),
+            "min_new_tokens": int(draws.integers(1, 12)),
+            "forced_bos_token_id": two[1][0],
+            "repetition_penalty": 3.0,
+        }
+        settings = {name: every[name] for name in draws.choice([*every], size=2, replace=False).tolist()}
+        model, certain = build("gpt2"), Certain(prompt, target)
+        model.config.vocab_size = 16
+        certain.generation_config.update(eos_token_id=END, pad_token_id=0, max_new_tokens=len(target) + 16, **settings)
+        model.generation_config.eos_token_id = END
+        (written,) = certain.generate(torch.tensor([prompt]), use_cache=False).tolist()
+        answer = written[len(prompt) :]
+        place = next((place for place, token in enumerate(target) if answer[place] != token), None)
+        expected = [] if place is None else [Mismatch(0, place, target[place], answer[place])]
+        assert find_mismatches(model, [prompt], [target], settings) == expected, settings
+        refused += place is not None
+    assert 20 < refused < 100
+
+
+def test_long_targets_of_a_large_vocabulary_are_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    apply = LogitsProcessorList.__call__
+
+    def counted(self: Any, input_ids: Tensor, scores: Tensor, **settings: Any) -> Any:
+        calls.append(input_ids.shape[1])
+        return apply(self, input_ids, scores, **settings)
+
+    monkeypatch.setattr(LogitsProcessorList, "__call__", counted)
+    model = build("llama")
+    model.config.vocab_size = 152_000
+    target = [*range(1000, 3000), END]
+    assert find_mismatches(model, [[5]] * 4, [target] * 4) == []
+    assert calls == []  # no setting of an ordinary language model forbids anything
+    rules = {"no_repeat_ngram_size": 3, "min_new_tokens": 2001, "suppress_tokens": [7], "repetition_penalty": 1.1}
+    assert find_mismatches(model, [[5]] * 4, [target] * 4, rules) == [Mismatch(row, 2000, END, 0) for row in range(4)]
+    assert calls[0] == 1
+    assert calls[-1] == 2001
+    assert len(calls) < 5
+    calls.clear()
+    many = {"bad_words_ids": [[token, 9] for token in range(1000, 3000)]}
+    assert find_mismatches(model, [[5]], [target], many) == []
+    assert len(calls) <= MOST_STEPS + 2
+
+
+class OneByOne(LogitsProcessor):
+    """Forbids token 10 once it has been asked twice, and remembers how often it was."""
+
+    def __init__(self, held: Any = None) -> None:
+        self.asked = 0
+        self.held = held
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.asked += 1
+        if self.asked > 2:
+            scores[:, 10] = -float("inf")
+        return scores
+
+
+def test_rules_of_the_caller_are_tried_as_copies() -> None:
+    model = build("llama")
+    rule, target = OneByOne(), [10, 10, 10, END]
+    given = {"logits_processor": LogitsProcessorList([rule])}
+    for _ in range(2):
+        assert find_mismatches(model, [[5]], [target], given) == [Mismatch(0, 2, 10, 0)]
+    assert rule.asked == 0
+    locked = OneByOne(threading.Lock())  # cannot be copied: it is not tried
+    assert find_mismatches(model, [[5]], [target], {"logits_processor": LogitsProcessorList([locked])}) == []
+    assert locked.asked == 0
+    allowed = {"prefix_allowed_tokens_fn": lambda batch_id, ids: [10] if len(ids) < 3 else [9, END]}
+    assert find_mismatches(model, [[5]], [target], allowed) == [Mismatch(0, 2, 10, min(9, END))]
 
 
 def rows(*targets: list[int]) -> datasets.Dataset:
