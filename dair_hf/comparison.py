@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import hashlib
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +20,8 @@ from dair_hf.errors import DataError
 from dair_hf.files import full_disk_named, read_json, write_json, write_text
 from dair_hf.folders import atomic_folder, claim_folder
 from dair_hf.objective import REGULARIZED
-from dair_hf.report import Column, git_revision, plain_config, run_record, write_comparison
+from dair_hf.report import Column, git_revision, run_record, write_comparison
+from dair_hf.run_records import Run, earlier_records, fingerprint, finished_records, redo_changed
 from dair_hf.trainer import DAIRTrainer
 
 # What each name of a comparison means: (method, regularizer).
@@ -112,25 +111,6 @@ def lambda_note(config: ComparisonConfig, args: DAIRConfig) -> str:
     return f"lambda {weights} ({args.lambda_unit})"
 
 
-class Run(NamedTuple):
-    """One method with one seed.
-
-    Attributes:
-        method: Its name in the comparison, such as "kl", or "kl_lambda10" in a sweep.
-        seed: Its seed.
-        args: The trainer's arguments.
-    """
-
-    method: str
-    seed: int
-    args: DAIRConfig
-
-    @property
-    def name(self) -> str:
-        """Name of the run's files."""
-        return f"{self.method}_seed{self.seed}"
-
-
 def runs_of(config: ComparisonConfig, args: DAIRConfig) -> Iterator[Run]:
     """The runs of a comparison, all methods of one seed after the other.
 
@@ -200,7 +180,11 @@ def compare(
     data: Mapping[str, str],
     notes: Sequence[str] = (),
 ) -> str:
-    """Execute the runs that are not finished, keep one JSON each, write and print the table of all of them.
+    """Execute the runs that are not finished, keep one JSON each, write and print the table.
+
+    The table also holds the finished runs of earlier calls in this folder whose settings differ in method, lambda and
+    seed alone. Where the environment variable `DAIR_REDO_CHANGED` is set, a finished run of other settings is moved to
+    `superseded/` and made anew, and the table holds the given runs alone.
 
     Args:
         runs: What to run, in the order of the table.
@@ -221,12 +205,10 @@ def compare(
     git_revision()  # kept from here on: the checkout may move while the runs take their hours
     if PartialState().is_main_process:
         claim_folder(folder)
-    for run in runs:
-        # Before the first run takes its hours.
-        finished_record(folder, run, config, data)
+    finished = finished_records(folder, runs, config, data)  # before the first run takes its hours
     records = []
     for run in runs:
-        record = finished_record(folder, run, config, data)
+        record = finished[run.name]
         if record is None:
             settings = fingerprint(config, run.args, data)
             _take_run_folder(Path(run.args.output_dir), settings)
@@ -239,7 +221,10 @@ def compare(
         records.append(record)
     if not PartialState().is_main_process:
         return ""
-    table = write_comparison(folder, title, records, columns, notes)
+    if earlier := [] if redo_changed() else earlier_records(folder, runs, config, data):
+        names = (f"{r['name']} (lambda {r['config']['training'].get('dair_lambda', '-')})" for r in earlier)
+        notes = [*notes, f"From earlier calls: {', '.join(names)}."]
+    table = write_comparison(folder, title, [*records, *earlier], columns, notes)
     print(f"\n{table}\n\nWritten to {folder}: comparison.md, .json, .png and one JSON a run.")
     return table
 
@@ -393,66 +378,3 @@ def derive(args: DAIRConfig, **changes: Any) -> DAIRConfig:
         return type(args)(**{**fields, **changes})
     except ValueError as error:
         raise DataError(str(error)) from error
-
-
-def fingerprint(*settings: Any) -> str:
-    """Eight hex digits over anything that JSON can hold: equal settings, equal fingerprint.
-
-    Example:
-        >>> fingerprint({"a": 1}) == fingerprint({"a": 1}) != fingerprint({"a": 2})
-        True
-    """
-    text = json.dumps(settings, sort_keys=True, default=_plain)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "to_dict"):
-        return value.to_dict()
-    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else str(value)
-
-
-def finished_record(
-    folder: Path, run: Run, config: Mapping[str, Any], data: Mapping[str, str]
-) -> dict[str, Any] | None:
-    """The record of a run that is finished; None where it is not.
-
-    Args:
-        folder: Where `NAME.json` of each run is.
-        run: The run.
-        config: See `compare`.
-        data: See `compare`.
-
-    Raises:
-        DataError: A run of this name and other settings is finished. It is never overwritten.
-    """
-    path = folder / f"{run.name}.json"
-    if not path.exists():
-        return None
-    record = read_json(path)
-    if not isinstance(record, dict) or "settings_fingerprint" not in record:
-        raise DataError(f"{path}: is no record of a run; name another output_dir, or move the file away")
-    if record["settings_fingerprint"] != fingerprint(config, run.args, data):
-        before = _leaves({**record.get("config", {}), "data": record.get("data", {})})
-        now = _leaves({**plain_config({**config, "training": run.args}), "data": dict(data)})
-        changed = [
-            f"{name} was {before.get(name, 'absent')}, is {now.get(name, 'absent')}"
-            for name in sorted(before.keys() | now.keys())
-            if before.get(name) != now.get(name)
-        ]
-        raise DataError(
-            f"{path}: a finished run of other settings ({'; '.join(changed[:3]) or 'of another version'}"
-            f"{f'; and {len(changed) - 3} more' if len(changed) > 3 else ''}); name another output_dir, or move this "
-            "one away"
-        )
-    return record
-
-
-def _leaves(value: Any, name: str = "") -> dict[str, str]:
-    """Dotted name -> text of every value in nested mappings."""
-    if not isinstance(value, Mapping):
-        return {name: json.dumps(value, default=str)}
-    found: dict[str, str] = {}
-    for key, inner in value.items():
-        found |= _leaves(inner, f"{name}.{key}" if name else str(key))
-    return found

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from dair_hf.errors import DataError
 from dair_hf.files import SCRATCH, atomic_path, read_json, read_yaml, write_json
-from dair_hf.folders import mark_folder
+from dair_hf.folders import SUPERSEDED, mark_folder, set_aside, superseded_name
 
 MARKER = "experiment.json"
 
@@ -108,7 +108,7 @@ def finished_runs(output: Path) -> int:
     count = 0
     # Not by rglob: the recipe at work makes and removes folders meanwhile.
     for _, folders, names in os.walk(output):
-        folders[:] = [name for name in folders if name != "runs" and not name.startswith(".")]
+        folders[:] = [name for name in folders if name not in ("runs", SUPERSEDED) and not name.startswith(".")]
         count += len(fnmatch.filter(names, "*_seed*.json"))
     return count
 
@@ -118,19 +118,18 @@ def collect(experiment: Experiment, output: Path, results: Path) -> int:
 
     Records are those that the recipe's `comparison.json` names: a run of an earlier comparison that still stands in the
     output is left behind. A recipe that writes several comparisons, in folders below its output, keeps those folders.
+    A record of the results that is not, or no longer, among them is moved to `superseded/` of the output.
 
     Args:
         experiment: The experiment.
         output: The recipe's output folder.
-        results: The results; what the experiment's folder in it lacks is added, and tables and plots are brought up to
-            date.
+        results: The results; the experiment's folder in it is brought up to date.
 
     Returns:
         The number of records.
 
     Raises:
-        DataError: The recipe left no comparison; or the results hold a record that it did not name, or another one of
-            the same name.
+        DataError: The recipe left no comparison.
     """
     tables = sorted(path for path in output.rglob("comparison.json") if _visible(path, output))
     if not tables:
@@ -143,9 +142,7 @@ def collect(experiment: Experiment, output: Path, results: Path) -> int:
     }
     for path in sorted(kept.rglob("*_seed*.json")):
         if read_json(path) != found.get(path.relative_to(kept)):
-            raise DataError(
-                f"{path}: a finished run that is not among those of {output}; move {kept} away to replace it"
-            )
+            set_aside(path, output / path.parent.relative_to(kept))
     for name, record in found.items():
         write_json(kept / name, record)
     for table in tables:
@@ -159,15 +156,21 @@ def collect(experiment: Experiment, output: Path, results: Path) -> int:
 def restore(experiment: Experiment, output: Path, results: Path) -> None:
     """Put records of the results back where the recipe looks for finished runs, as far as they are absent there.
 
-    So a fresh clone, or an emptied output folder, repeats no run whose settings are still the same; the recipe compares
-    them itself.
+    So a fresh clone, or an emptied output folder, repeats no run whose settings are still the same. The recipe compares
+    them itself, and moves those of other settings to `superseded/` of its output, from where none comes back.
     """
     kept = results / experiment.name
     for path in sorted(kept.rglob("*_seed*.json")):
-        place = output / path.relative_to(kept)
-        if _visible(path, kept) and not place.exists():
+        place, record = output / path.relative_to(kept), read_json(path)
+        is_superseded = (place.parent / SUPERSEDED / superseded_name(record, place.stem)).exists()
+        if _visible(path, kept) and not place.exists() and not is_superseded:
             mark_folder(output)
-            write_json(place, read_json(path))
+            write_json(place, record)
+
+
+def superseded_runs(output: Path) -> set[Path]:
+    """The records below a recipe's output folder that were set aside."""
+    return set(output.rglob(f"{SUPERSEDED}/*.json"))
 
 
 def remove_leftovers(results: Path) -> None:
@@ -207,6 +210,6 @@ def sole_worker(lock: Path) -> Iterator[int]:
 
 
 def _visible(path: Path, folder: Path) -> bool:
-    """Not in a trainer's folder (`runs/`), nor in the leftovers of a killed writer."""
+    """Not in a trainer's folder (`runs/`), nor set aside, nor in the leftovers of a killed writer."""
     parts = path.relative_to(folder).parts
-    return "runs" not in parts[:-1] and not any(part.startswith(".") for part in parts)
+    return not {"runs", SUPERSEDED} & {*parts[:-1]} and not any(part.startswith(".") for part in parts)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
+import json
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from dair_hf.errors import DataError
 from dair_hf.files import FilePath, read_json, scratch_beside, write_json, writing
 
 MANIFEST = "dair_hf_manifest.json"  # names of the files that `atomic_folder` wrote
+SUPERSEDED = "superseded"  # finished runs whose settings have changed since
 LOCK = "dair_hf.lock"  # held by the process that works in a folder; it stays, as a mark of who wrote the folder
 
 _claims: dict[str, tuple[int, bool]] = {}  # folder -> descriptor of its locked file, and whether the folder is new
@@ -153,6 +157,29 @@ def claim_folder(folder: FilePath) -> Path:
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         _claims[str(place)] = descriptor, is_new
     return Path(folder)
+
+
+def superseded_name(record: Mapping[str, Any], stem: str) -> str:
+    """Name of a record in `superseded/`: "erm_seed0_of_94bc7c93.json", with its settings and when it was finished."""
+    content = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:8]
+    return f"{stem}_of_{record.get('settings_fingerprint', 'unknown')}_{content}.json"
+
+
+def set_aside(record: Path, folder: Path) -> Path:
+    """Move the record of a finished run into `superseded/` of a folder, where it takes the place of no other.
+
+    Args:
+        record: The JSON file.
+        folder: The folder; it may lie on another disk.
+
+    Returns:
+        Where it is now.
+    """
+    content = read_json(record)
+    place = folder / SUPERSEDED / superseded_name(content, record.stem)
+    write_json(place, content)  # the name tells the content: what may stand there is the same
+    record.unlink()
+    return place
 
 
 def leave_unused_folders() -> None:

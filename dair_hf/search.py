@@ -14,11 +14,8 @@ from tqdm.auto import tqdm
 from dair_hf.comparison import (
     ComparisonConfig,
     Result,
-    Run,
     compare,
     derive,
-    fingerprint,
-    finished_record,
     output_folder,
     runs_of,
 )
@@ -28,6 +25,7 @@ from dair_hf.errors import DataError
 from dair_hf.files import read_json, write_json
 from dair_hf.plots import plot_curves, plot_front
 from dair_hf.report import Column
+from dair_hf.run_records import Run, changed_settings, finished_record, redo_changed
 from dair_hf.selection import Point, best_accuracy, best_consistency_within, front, points_of
 
 if TYPE_CHECKING:
@@ -300,13 +298,15 @@ class LambdaSearch:
         chosen = self.choice()
         folder = Path(self.args.output_dir) / "final"
         runs = self._runs(chosen.dair_lambda, seeds, folder)
-        expected = {f"{run.name}.json": fingerprint(self.settings, run.args, data) for run in runs}
+        asked = {f"{run.name}.json": run for run in runs}
         for path in sorted(folder.glob(f"{self.method}_seed*.json")):
             record = read_json(path)
             before = record["config"]["training"]["dair_lambda"]
-            if before != chosen.dair_lambda or record["settings_fingerprint"] != expected.get(
-                path.name, record["settings_fingerprint"]
-            ):
+            changed = changed_settings(record, asked.get(path.name, runs[0]), self.settings, data)
+            changes = changed.keys() - {"training.dair_lambda", "training.seed"}
+            if changes and redo_changed():
+                continue  # another experiment: `compare` sets it aside
+            if before != chosen.dair_lambda or (changes and path.name in asked):
                 raise DataError(
                     f"{path}: the test set was already evaluated, with lambda {before:g}; now lambda "
                     f"{chosen.dair_lambda:g} is chosen, or other settings are given. A choice that follows a look at "

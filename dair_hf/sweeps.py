@@ -6,10 +6,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dair_hf.comparison import COMPARED, Run
+from dair_hf.comparison import COMPARED
 from dair_hf.files import read_json
 from dair_hf.objective import REGULARIZED
 from dair_hf.plots import Series, plot_curves, plot_front
+from dair_hf.run_records import Run
 from dair_hf.selection import Point, front
 
 

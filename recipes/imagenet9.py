@@ -25,6 +25,7 @@ from dair_hf.commands import run_recipe
 from dair_hf.comparison import ComparisonConfig, Result, Run, compare, output_folder, runs_of, train_and_measure
 from dair_hf.files import write_json
 from dair_hf.report import Column
+from dair_hf.run_records import finished_records
 from dair_hf.vision.backgrounds import BackgroundsConfig
 from dair_hf.vision.challenge import Challenge, ChallengeConfig, load_challenge
 from dair_hf.vision.imagenet9 import ImageNet9Config
@@ -58,15 +59,18 @@ def main() -> None:
     source, drawn, public, network, comparison, args = parse_arguments(types)
     folder = output_folder(args)
     data = load_challenge(source, drawn, public)
+    runs = list(runs_of(comparison, args))
+    settings = {"source": source, "data": data.config, "network": network, "split": public.evaluate_on}
+    finished_records(folder, runs, settings, data.content)  # other settings are refused before anything is written
     if data.missing:
         write_json(folder / "missing.json", data.missing)
     compare(
-        list(runs_of(comparison, args)),
+        runs,
         partial(train_and_evaluate, data=data, network=network),
         folder,
         f"Background challenge, {data.name}",
         [Column(f"accuracy_{name}", shown.heading) for name, shown in VARIANTS.items() if name in data.tests] + PAIRED,
-        {"source": source, "data": data.config, "network": network, "split": public.evaluate_on},
+        settings,
         data.content,
         [
             f"Accuracy on each variant, {public.evaluate_on}; gap: M-Same minus M-Rand; CM: M-Rand given Original, "

@@ -47,6 +47,7 @@ from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.task import check_pairs, evaluation_pairs, is_correct, training_pairs
 from dair_hf.modeling import ModelConfig, load_model, load_tokenizer
 from dair_hf.report import Column
+from dair_hf.run_records import finished_records
 
 COLUMNS = [
     Column("original_joint_goal_accuracy", "JGA known"),
@@ -127,15 +128,18 @@ def main() -> None:
     base_rows = [dialogs.train] if dialogs.pretrain is None else [dialogs.train, dialogs.pretrain]
     tokenizer = load_tokenizer(model) if model.model_name_or_path else tokenizer_for(base_rows, data)
     encoder = DialogEncoder.for_model(load_model(model, tokenizer), tokenizer, data)
-    ceiling = check_pairs(dialogs, data, encoder, folder)
+    runs, settings = list(runs_of(comparison, args)), {"data": data, "model": model}
+    files = {"train": dialogs.train._fingerprint, "test": dialogs.test._fingerprint}
+    is_finished = None not in finished_records(folder, runs, settings, files).values()
+    ceiling = None if is_finished else check_pairs(dialogs, data, encoder, folder)
     compare(
-        list(runs_of(comparison, args)),
+        runs,
         lambda run: train_and_evaluate(run, model, encoder, dialogs, data, ceiling),
         folder,
         f"Known and unseen names, {dialogs.name}",
         COLUMNS,
-        {"data": data, "model": model},
-        {"train": dialogs.train._fingerprint, "test": dialogs.test._fingerprint},
+        settings,
+        files,
         [f"Joint goal accuracy preset `{data.preset}`; {lambda_note(comparison, args)}.", NOTE],
     )
 

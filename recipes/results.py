@@ -8,6 +8,9 @@ Run (`make results` does; about eight hours on two cores from nothing, seconds w
 after the other is run in a process of its own; a recipe skips its finished runs and resumes a killed one. What it found
 is copied to `results/NAME/` and RESULTS.md is written anew after each. Kill it whenever you like and start it again.
 
+An experiment whose command or configuration has changed is made anew by the same command: runs whose settings are still
+the same are kept, the others are moved to `outputs/NAME/superseded/`, and their names are printed.
+
 `--list` shows what is done, `--only NAME` runs one experiment (or those below a folder). The output of a recipe goes to
 `outputs/NAME/output.log`.
 """
@@ -34,6 +37,7 @@ from dair_hf.experiments import (
     remove_leftovers,
     restore,
     sole_worker,
+    superseded_runs,
 )
 from dair_hf.folders import mark_folder
 from dair_hf.ledger import write_ledger
@@ -65,8 +69,8 @@ def show(experiments: list[Experiment], given: argparse.Namespace) -> None:
     """Print what is done and what is not."""
     for experiment in experiments:
         done = is_done(experiment, given.results)
-        runs = experiment.runs if done else finished_runs(given.outputs / experiment.name)
-        state = "done" if done else f"about {max(experiment.runs - runs, 0) * experiment.minutes:.0f} min left"
+        runs = experiment.runs if done else min(finished_runs(given.outputs / experiment.name), experiment.runs)
+        state = "done" if done else f"about {(experiment.runs - runs) * experiment.minutes:.0f} min left"
         print(f"{experiment.name:40} {runs:4}/{experiment.runs:<4} {state}")
 
 
@@ -76,7 +80,8 @@ def follow(experiment: Experiment, given: argparse.Namespace, bar: tqdm, left: f
     mark_folder(output)
     log, before = output / "output.log", bar.n
     argv = [sys.executable, *experiment.argv(given.data, output)]
-    with log.open("wb") as file, subprocess.Popen(argv, stdout=file, stderr=file, pass_fds=[lock]) as process:
+    settings: dict = {"env": {**os.environ, "DAIR_REDO_CHANGED": "1"}, "pass_fds": [lock]}
+    with log.open("wb") as file, subprocess.Popen(argv, stdout=file, stderr=file, **settings) as process:
         try:
             while process.poll() is None:
                 finished = min(finished_runs(output), experiment.runs)
@@ -106,6 +111,7 @@ def work(experiments: list[Experiment], given: argparse.Namespace, lock: int) ->
         for index, experiment in enumerate(missing):
             left = sum(e.runs * e.minutes for e in missing[index:])
             output = given.outputs / experiment.name
+            before = superseded_runs(output)
             try:
                 if experiment.needs_data and not given.data:
                     raise DataError(f"{experiment.name}: needs the public data sets; set DAIR_DATA or give --data")
@@ -117,6 +123,9 @@ def work(experiments: list[Experiment], given: argparse.Namespace, lock: int) ->
                 # The others may still be run: hours of them should not wait for one.
                 complaints.append(str(error))
                 bar.write(f"error: {error}")
+            finally:
+                for path in sorted(superseded_runs(output) - before):
+                    bar.write(f"{experiment.name}: a finished run of other settings is kept as {path}")
     return complaints
 
 

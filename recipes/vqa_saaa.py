@@ -45,6 +45,7 @@ from dair_hf.comparison import (
 from dair_hf.files import write_json
 from dair_hf.modeling import ModelConfig
 from dair_hf.report import Column
+from dair_hf.run_records import finished_records
 from dair_hf.sweeps import plot_sweep
 from dair_hf.vqa.data import VQAConfig, load_vqa
 from dair_hf.vqa.pairs import edit_pairs, expand_edits
@@ -147,6 +148,10 @@ def main() -> None:
     folder = output_folder(args)
     kept = folder.parent / f"counting_scenes_{fingerprint(scenes)}", folder.parent / "verified_images.json"
     data = load_vqa(config, scenes, *kept)
+    runs = list(runs_of(comparison, args))
+    settings = {"data": config, "scenes": scenes, "network": network, "model": model}
+    files = {name: getattr(data, name)._fingerprint for name in ("train", "train_edits", "test", "test_edits")}
+    finished_records(folder, runs, settings, files)  # a folder of other settings is refused before it is written to
     reports = {name: report.to_dict() for name, report in data.reports.items()}
     if PartialState().is_main_process:
         print(summary_table(data.reports))
@@ -156,15 +161,14 @@ def main() -> None:
     task = prepare_task(network, model, config, data, backbone, args.device)
     if PartialState().is_main_process:
         write_json(folder / "data.json", {**reports, "without an answer in the vocabulary": task.unknown_answers})
-    runs = list(runs_of(comparison, args))
     table = compare(
         runs,
         lambda run: train_and_evaluate(run, task),
         folder,
         f"Answers under edited images, {data.name}",
         COLUMNS if data.familiar is not None else [c for c in COLUMNS if not c.key.startswith("familiar")],
-        {"data": config, "scenes": scenes, "network": network, "model": model},
-        {name: getattr(data, name)._fingerprint for name in ("train", "train_edits", "test", "test_edits")},
+        settings,
+        files,
         [f"Shares of all (question, edit) pairs; {lambda_note(comparison, args)}."],
     )
     if table:

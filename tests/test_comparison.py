@@ -20,8 +20,6 @@ from dair_hf.comparison import (
     common_base,
     compare,
     derive,
-    fingerprint,
-    finished_record,
     lambda_note,
     last_checkpoint,
     runs_of,
@@ -30,7 +28,9 @@ from dair_hf.comparison import (
 )
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
-from dair_hf.report import SECRETS, Column
+from dair_hf.files import read_json, write_json
+from dair_hf.report import Column
+from dair_hf.run_records import REDO_CHANGED, fingerprint
 from tests.fixtures import tiny
 
 COLUMNS = [Column("cm", "CM")]
@@ -94,37 +94,6 @@ def test_derived_arguments_share_nothing(tmp_path: Path) -> None:
     assert fingerprint(other) == before
 
 
-def test_fingerprint_tells_settings_apart(tmp_path: Path) -> None:
-    args = tiny.config(tmp_path)
-    assert fingerprint(args, {"b": 1, "a": Path("x")}) == fingerprint(derive(args), {"a": Path("x"), "b": 1})
-    changed = [{"dair_lambda": 0.6}, {"method": "da"}, {"learning_rate": 0.5}, {"max_steps": 3}, {"seed": 6}]
-    marks = {fingerprint(args), *(fingerprint(derive(args, **change)) for change in changed)}
-    assert len(marks) == 1 + len(changed)
-    assert fingerprint(ComparisonConfig(seeds=[1])) != fingerprint(ComparisonConfig(seeds=[2]))
-
-
-def test_finished_record(tmp_path: Path) -> None:
-    run = Run("erm", 0, tiny.config(tmp_path / "runs"))
-    path, mark = tmp_path / "erm_seed0.json", fingerprint({"a": 1}, run.args, {})
-
-    def found() -> Any:
-        return finished_record(tmp_path, run, {"a": 1}, {})
-
-    assert found() is None
-    path.write_text(json.dumps({"settings_fingerprint": mark, "x": 1}))
-    assert found() == {"settings_fingerprint": mark, "x": 1}
-    shared = {key: value for key, value in run.args.to_dict().items() if key not in SECRETS}
-    before = {"a": 2, "b": 3, "training": json.loads(json.dumps(shared, default=str))}
-    path.write_text(json.dumps({"settings_fingerprint": "cd", "config": before}))
-    said = r"of other settings \(a was 2, is 1; b was 3, is absent\); name another output_dir, or move this one away"
-    with pytest.raises(DataError, match=said):
-        found()
-    for content, said in (('{"settings_fing', "line 1, column 2: not valid JSON"), ("[1]", "is no record of a run")):
-        path.write_text(content)
-        with pytest.raises(DataError, match=rf"erm_seed0\.json: {said}"):
-            found()
-
-
 class Bench:
     """Stands in for training: notes which runs were executed."""
 
@@ -158,6 +127,37 @@ def test_only_what_is_missing_is_executed(tmp_path: Path) -> None:
     assert (record["method"], record["seed"], record["metrics"], record["seconds"]) == (
         "da", 0, {"cm": 0.5}, {"training": 1.23},
     )  # fmt: skip
+
+
+def test_a_later_call_keeps_the_rows_of_earlier_ones(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.compare(["erm", "dair"])
+    bench.compare(["dair_l1"], learning_rate=0.5)
+    write_json(tmp_path / "notes_seed1.json", [])
+    table = bench.compare(["da"], dair_lambda=2.0)
+    assert [line.split(" | ")[0] for line in table.splitlines()[2:]] == ["| da", "| dair", "| erm"]
+    named = [run["name"] for run in read_json(tmp_path / "comparison.json")["runs"]]
+    assert named == ["da_seed0", "dair_seed0", "erm_seed0"]
+    said = "From earlier calls: dair_seed0 (lambda 0.5), erm_seed0 (lambda 0.5)."
+    assert said in (tmp_path / "comparison.md").read_text()
+
+
+def test_changed_runs_are_set_aside_where_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = Bench(tmp_path)
+    bench.compare(["erm", "dair"])
+    before = read_json(tmp_path / "dair_seed0.json")
+    monkeypatch.setenv(REDO_CHANGED, "1")
+    for _ in range(2):
+        table = bench.compare(["dair", "da"], learning_rate=0.5)
+        assert [line.split(" | ")[0] for line in table.splitlines()[2:]] == ["| dair", "| da"]
+    assert bench.executed == []
+    (kept,) = (tmp_path / "superseded").iterdir()
+    assert kept.name.startswith(f"dair_seed0_of_{before['settings_fingerprint']}_")
+    assert read_json(kept) == before
+    assert "dair_seed0.json: a finished run of other settings (training.learning_rate was " in capsys.readouterr().out
+    assert read_json(tmp_path / "dair_seed0.json")["config"]["training"]["learning_rate"] == 0.5
 
 
 def contents(folder: Path) -> dict[str, bytes]:

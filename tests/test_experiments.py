@@ -24,8 +24,9 @@ from dair_hf.experiments import (
     restore,
     settings_of,
     sole_worker,
+    superseded_runs,
 )
-from dair_hf.folders import mark_folder
+from dair_hf.folders import mark_folder, set_aside
 
 ENTRY: dict[str, Any] = {"name": "adv", "command": "recipes/a.py --mnist '{data}/m n'", "runs": 3, "minutes": 2.5}
 
@@ -135,12 +136,31 @@ def test_collect_takes_what_the_comparisons_name(tmp_path: Path, output: Path) -
 
 
 @pytest.mark.parametrize("name", ["gone_seed0", "erm_seed0", "noise/erm_seed0"])
-def test_collect_replaces_no_finished_run(tmp_path: Path, output: Path, name: str) -> None:
+def test_collect_loses_no_finished_run(tmp_path: Path, output: Path, name: str) -> None:
     results = tmp_path / "results"
-    put(results / "adv" / f"{name}.json", record(Path(name).name, settings="others"))
-    with pytest.raises(DataError, match=f"adv/{name}.json: a finished run that is not among those of .*adv; move"):
-        collect(EXPERIMENT, output, results)
-    assert files(results) == [f"adv/{name}.json"]
+    before = record(Path(name).name, settings="others", settings_fingerprint="0a1b")
+    put(results / "adv" / f"{name}.json", before)
+    assert collect(EXPERIMENT, output, results) == 3
+    (kept,) = superseded_runs(output)
+    assert kept.parent == (output / name).parent / "superseded"
+    assert kept.name.startswith(f"{Path(name).name}_of_0a1b_")
+    assert json.loads(kept.read_text()) == before
+    assert is_done(EXPERIMENT, results)
+    assert {path for path in files(results) if "seed" in path} == {
+        "adv/dair_seed1.json", "adv/erm_seed0.json", "adv/noise/erm_seed0.json",
+    }  # fmt: skip
+    assert finished_runs(output) == 4
+
+
+def test_what_was_set_aside_is_not_restored(tmp_path: Path, output: Path) -> None:
+    results = tmp_path / "results"
+    collect(EXPERIMENT, output, results)
+    empty = tmp_path / "new" / "adv"
+    restore(EXPERIMENT, empty, results)
+    set_aside(empty / "erm_seed0.json", empty)
+    restore(EXPERIMENT, empty, results)
+    assert not (empty / "erm_seed0.json").exists()
+    assert finished_runs(empty) == 2
 
 
 def test_collect_notes_last_that_it_is_done(tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,12 @@ def test_finished_runs_are_skipped_and_others_added(demo: Any, capsys: pytest.Ca
     assert {path: (path.stat().st_mtime_ns, path.read_text()) for path in kept} == before
     methods = [record["method"] for record in read(folder / "comparison.json")["runs"]]
     assert methods == ["erm", "dair", "kl", "da"]
-    assert "| da | 1 |" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "| da | 1 |" in shown and "Audit of the train pairs" in shown
+    # Where all is finished nothing is audited, and the table is that of the folder.
+    run(output_dir=folder, methods=["da"])
+    shown = capsys.readouterr().out
+    assert "Audit" not in shown and "| kl | 1 |" in shown
 
 
 def test_other_settings_do_not_overwrite_and_do_not_resume(demo: Any, tmp_path: Path) -> None:
@@ -179,7 +184,12 @@ def test_other_settings_do_not_overwrite_and_do_not_resume(demo: Any, tmp_path: 
         run(**settings)
     assert ended.value.code == 2
     assert f"error: {folder}/dair_seed0.json: a finished run of other settings (" in str(ended.value)
-    assert "(training.learning_rate was 0.003, is 0.03; " in str(ended.value)
+    assert "(training.learning_rate was 0.003, is 0.03)" in str(ended.value)
+    for name in ("train", "test"):
+        (folder / f"audit_{name}.json").write_text("kept")
+    with pytest.raises(SystemExit, match="data.max_source_tokens was "):
+        run(output_dir=folder, methods=["dair"], max_source_tokens=300)
+    assert {(folder / f"audit_{name}.json").read_text() for name in ("train", "test")} == {"kept"}
     assert {path: path.read_bytes() for path in before} == before
     # The checkpoints of the old settings stand in the run's folder, at the last step: they must not be resumed.
     (folder / "dair_seed0.json").rename(tmp_path / "dair_seed0.json")

@@ -9,6 +9,7 @@ import os
 import random
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -203,6 +204,34 @@ def test_what_is_done_is_not_repeated(whole: Path) -> None:
     assert not (whole / "results" / ".first.abc.dair_hf").exists()
     assert "8/8" in printed
     assert time.perf_counter() - began < 60
+
+
+def test_a_changed_experiment_is_made_anew(tmp_path: Path) -> None:
+    """As two that are listed: a method fewer, and records that are older than some settings."""
+    folder = workplace(tmp_path / "new", SECOND)
+    assert run(folder)[0] == 0
+    kept = folder / "results" / "nested" / "second"
+    stale = json.loads((kept / "dair_seed0.json").read_text())
+    stale["config"]["training"]["predict_with_generate"] = False
+    del stale["config"]["training"]["chunked_loss"]
+    stale["settings_fingerprint"] = "older"
+    (kept / "dair_seed0.json").write_text(json.dumps(stale))
+    shutil.rmtree(folder / "outputs")
+    changed = {**SECOND, "command": "fake.py --seeds 0 --source none", "runs": 2}
+    (folder / "results" / "experiments.yaml").write_text(yaml.safe_dump({"experiments": [changed]}))
+    assert "0/2" in run_here(folder, "--list")[1]
+    status, printed = run(folder)
+    assert status == 0, printed
+    assert executed(folder) == ["second/dair_seed0"]
+    assert sorted(path.name for path in kept.glob("*_seed*.json")) == ["dair_seed0.json", "erm_seed0.json"]
+    aside = sorted((folder / "outputs" / "nested" / "second" / "superseded").iterdir())
+    assert [path.name.split("_of_")[0] for path in aside] == ["dair_seed0", "dair_seed1", "erm_seed1"]
+    assert json.loads(aside[0].read_text()) == stale
+    for path in aside:
+        assert f"nested/second: a finished run of other settings is kept as {path.relative_to(folder)}" in printed
+    assert "2/2" in run_here(folder, "--list")[1]
+    assert run(folder)[0] == 0
+    assert executed(folder) == ["second/dair_seed0"]
 
 
 def test_list_shows_what_is_left(whole: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from accelerate import PartialState
 from datasets import Dataset
 from numpy.typing import NDArray
 
@@ -19,6 +18,7 @@ from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.state import parse, state_from_row
 from dair_hf.files import write_json
 from dair_hf.metrics.joint_goal import joint_goal_correct
+from dair_hf.processes import gather_results, rank_and_size
 from dair_hf.sampling import EpochPairs
 
 
@@ -78,6 +78,8 @@ def evaluation_pairs(dialogs: DialogData, config: DialogConfig) -> Dataset:
 def check_pairs(dialogs: DialogData, config: DialogConfig, encoder: DialogEncoder, folder: Path) -> Ceiling:
     """Audit training and test pairs before anything is trained, print and write what was found.
 
+    On several processes the first does it and tells the others: each must call it.
+
     Args:
         dialogs: Rows and names.
         config: The experiment; `strict_audit` and `allow_low_ceiling` say what is refused.
@@ -90,14 +92,20 @@ def check_pairs(dialogs: DialogData, config: DialogConfig, encoder: DialogEncode
     Raises:
         DataError: Gold targets score wrong, or with `strict_audit` the pairs are unsound.
     """
+    is_first = rank_and_size()[0] == 0
+    found = gather_results(lambda: _checked(dialogs, config, encoder, folder) if is_first else None)[0]
+    assert found is not None
+    return found
+
+
+def _checked(dialogs: DialogData, config: DialogConfig, encoder: DialogEncoder, folder: Path) -> Ceiling:
     import rich
 
     train, test = redraw(dialogs.train, training_augmenter(config, 0)), evaluation_pairs(dialogs, config)
     reports = {"train": audit(train, encoder=encoder), "test": audit(test, train=names_of(train), encoder=encoder)}
-    if PartialState().is_main_process:
-        for name, report in reports.items():
-            rich.print(report.to_table(f"Audit of the {name} pairs"))
-            write_json(folder / f"audit_{name}.json", report.to_dict())
+    for name, report in reports.items():
+        rich.print(report.to_table(f"Audit of the {name} pairs"))
+        write_json(folder / f"audit_{name}.json", report.to_dict())
     for report in reports.values():
         if config.strict_audit:
             report.raise_if_unsound()

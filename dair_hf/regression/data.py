@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -35,6 +35,8 @@ class RegressionConfig:
         >>> RegressionConfig(noise_share=0.2).augmented_feature
         'bernoulli'
     """
+
+    PLACES: ClassVar = ("data_file", "test_file")  # the table has a fingerprint, so where it lies is no setting
 
     data_file: str | None = field(
         default=None,

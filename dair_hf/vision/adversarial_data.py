@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from dair_hf.vision.cifar10 import load_cifar10
 from dair_hf.vision.cifar10_pairs import Cifar10Config
@@ -22,6 +23,8 @@ class AdversarialDataConfig(Cifar10Config):
         >>> AdversarialDataConfig(mnist="ylecun/mnist", crop_padding=0, flip=False).name
         'MNIST'
     """
+
+    PLACES: ClassVar = ("mnist", "cifar10")  # the pictures have a fingerprint, so where they lie is no setting
 
     mnist: str | None = field(
         default=None, metadata={"help": "Digits in place of CIFAR-10: a folder of MNIST, or its name on the Hub."}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from dair_hf.errors import DataError
 
@@ -21,6 +22,8 @@ class DigitPairsConfig:
         >>> DigitPairsConfig(partner_fraction=0.2).train_rows
         20000
     """
+
+    PLACES: ClassVar = ("mnist",)  # its digits have a fingerprint, so where they lie is no setting
 
     mnist: str = field(
         default="ylecun/mnist",
