@@ -31,6 +31,7 @@ from dair_hf.draws import generator_for
 from dair_hf.errors import DataError
 from dair_hf.objective import Counts
 from dair_hf.pair_loss import PairLoss
+from dair_hf.processes import gather_results
 from dair_hf.sample_losses import IGNORE_INDEX
 from dair_hf.sampling import EpochPairs, FilledStream, PairLengthSampler, TokenBatchSampler, view_counts, view_lengths
 from dair_hf.target_tokens import check_targets
@@ -67,12 +68,14 @@ class PairLoading(Seq2SeqTrainer):
         args: The run's configuration.
         augmenter: Makes the partners of a batch while training; None: they are those of the data.
         keeps_order: Whether evaluation data is read in its order, as predictions come; else by length.
+        generates: Whether predictions are generated, so that labels must be what generation can write.
         pair_sampler: The sampler of `pair_group_by_length` or `max_tokens_per_batch`, once there is one.
     """
 
     args: DAIRConfig
     augmenter: Augmenter | None = None
     keeps_order: bool = False
+    generates: bool = False
     pair_sampler: PairLengthSampler | TokenBatchSampler | None = None
     _checked_targets = False
     _saw_pair: bool = True
@@ -171,7 +174,8 @@ class PairLoading(Seq2SeqTrainer):
             self._checked_targets = True
             columns = {name: batches[0].get(name) for name in ("input_ids", LABELS)}
             originals = {name: values[:, 0] for name, values in columns.items() if isinstance(values, Tensor)}
-            check_targets(self.model, originals, refuse=True)
+            # On all ranks together: their rows differ, and one that refuses its own must not leave the others waiting.
+            gather_results(lambda: check_targets(self.model, originals, refuse=self.generates))
         self._watch_for_pairs(batches)
         if self.augmenter is not None and self.args.uses_partners:
             batches = [self._with_online_partners(batch, number) for number, batch in enumerate(batches)]

@@ -57,15 +57,19 @@ class PairPredictor:
         self.reduce = reduce
         self.model_inputs = model_inputs
 
-    def predict(self, views: PairViews, gen_kwargs: dict[str, Any]) -> list[Any]:
+    def predict(self, views: PairViews, gen_kwargs: dict[str, Any], *, equal_labels: bool = False) -> list[Any]:
         """The model's prediction for every view, in their order; originals that are equal are run once.
 
         Args:
             views: Views with the model's columns only.
             gen_kwargs: Arguments of `generate`.
+            equal_labels: Whether answers are right where they equal the labels.
 
         Returns:
             Lists of ids, or what is kept of the logits.
+
+        Raises:
+            DataError: With `equal_labels`, no answer can ever begin as its label does.
         """
         items, place = views.distinct()
         predictor = ViewPredictor(
@@ -84,7 +88,7 @@ class PairPredictor:
             return views.features(items[chosen].tolist(), self.collator.rules)
 
         if self.generates:
-            check_targets(self.model, features(slice(ROWS_CHECKED)), predictor.generation)
+            check_targets(self.model, features(slice(ROWS_CHECKED)), predictor.generation, refuse=equal_labels)
         was_training = self.model.training
         self.model.eval()
         try:

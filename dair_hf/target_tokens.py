@@ -243,7 +243,7 @@ def check_targets(
         views: Single views, or a batch of them, with `labels` and for a decoder-only model `input_ids`; the first
             `ROWS_CHECKED` are looked at.
         generation: Arguments of `generate`.
-        refuse: Whether to raise where every row fails at its first token.
+        refuse: Whether to raise where every row fails at its first token; for labels that answers are to equal.
 
     Raises:
         DataError: With `refuse`, where no answer can ever begin as its label does.
@@ -266,7 +266,7 @@ def check_targets(
         return
     message = _described(model, min(found, key=lambda mismatch: mismatch.place), len(found), len(targets))
     if refuse and len(found) == len(targets) and all(mismatch.place <= 0 for mismatch in found):
-        raise DataError(message)
+        raise DataError(f"{message}; where nothing is to be generated, set predict_with_generate=False")
     logger.warning(message)
 
 

@@ -591,8 +591,9 @@ class DAIRTrainer(PairLoading):
             `cm_all_rows_numerator`, `cm_all_rows_denominator`; `rows`, `pairs`; and `_low` / `_high` of each ratio.
 
         Raises:
-            DataError: No data, a missing column, a `predictions_file` that is no regular file, or an `is_correct` that
-                answers for another number of rows or with anything but right and wrong.
+            DataError: No data, a missing column, a `predictions_file` that is no regular file, labels as references
+                that no generated answer can begin with, or an `is_correct` that answers for another number of rows or
+                with anything but right and wrong.
 
         Warns:
             UndefinedMetricWarning: No row has a partner, so CM is NaN.
@@ -616,8 +617,10 @@ class DAIRTrainer(PairLoading):
                 "evaluate_pairs judges answers, but with predict_with_generate=False a language model gives none; "
                 "leave it unset, or pass preprocess_logits_for_metrics=(logits, labels) -> predictions to DAIRTrainer"
             )
-        expected = predictor.references(views, references or self.references)
-        predictions = predictor.decode(predictor.predict(self._model_columns(views), gen_kwargs))
+        references = references or self.references
+        expected = predictor.references(views, references)
+        predicted = predictor.predict(self._model_columns(views), gen_kwargs, equal_labels=references is None)
+        predictions = predictor.decode(predicted)
         correct = views.correctness(is_correct(predictions, expected))
         answered = None if answers is None else answers(predictions)
         found = views.judge(

@@ -286,6 +286,27 @@ def test_training_on_labels_that_begin_otherwise_than_generation_is_refused(tmp_
         tiny.trainer(tmp_path, "", data, built=build("mbart"), **settings).train()
 
 
+def test_labels_of_their_own_are_for_training_without_generation(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    data = rows([9, 10, END], [10, END], [9, END])
+    settings = {"method": "erm", "sample_loss": "seq2seq", "max_steps": 1}
+    loss_only = tiny.trainer(tmp_path, "", data, built=build("bart"), predict_with_generate=False, **settings)
+    loss_only.train()
+    said = [record.getMessage() for record in caplog.records if "dair_hf.target_tokens" in record.name]
+    assert len(said) == 1
+    assert "cannot write 3 of 3 rows looked at: at position 0" in said[0]
+    answering = tiny.trainer(tmp_path, "", data, built=build("bart"), **settings)
+    is_correct = lambda predictions, gold: np.zeros(len(gold), dtype=bool)  # noqa: E731
+    with pytest.raises(DataError, match=r"where nothing is to be generated, set predict_with_generate=False"):
+        answering.evaluate_pairs(data, is_correct, n_bootstrap=0)
+    # Answers that are not held against the labels.
+    other = data.add_column("gold", ["a", "b", "c"]).add_column("augmented_gold", ["a", "b", "c"])
+    assert answering.evaluate_pairs(other, is_correct, references="gold", n_bootstrap=0)["rows"] == 3
+    assert len(answering.predict(data).predictions) == 3
+
+
 def test_labels_that_generation_can_write_in_part_are_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,8 +330,8 @@ def test_labels_that_generation_can_write_in_part_are_warned_of(
     model.generation_config.suppress_tokens = None
     trainer.evaluate_pairs(data, is_correct, n_bootstrap=0)
     assert said() == []
-    trainer.evaluate_pairs(data, is_correct, n_bootstrap=0, forced_bos_token_id=7)
-    assert len(said()) == 1
+    with pytest.raises(DataError, match="cannot write 4 of 4 rows looked at: at position 0 it writes token 7"):
+        trainer.evaluate_pairs(data, is_correct, n_bootstrap=0, forced_bos_token_id=7)
     model.generation_config.max_new_tokens = 2
     trainer.evaluate_pairs(data, is_correct, n_bootstrap=0)
     (message,) = said()
