@@ -14,7 +14,8 @@ from dair_hf.errors import DataError
 from dair_hf.sampling import EpochPairs
 from dair_hf.tensor_pairs import TensorPairs
 
-SIMILAR = 0.8  # share of characters that a misspelt name has in common with the right one
+SIMILAR = 0.8  # share of characters that a misspelt "augmented" has in common with the right one
+CLOSE = 0.7  # and a misspelt word of the original's name, which may be short
 
 
 def require_rows(data: Any, name: str) -> None:
@@ -153,12 +154,34 @@ def _is_paired(row: Iterable[tuple[str, Any]], known: Collection[str]) -> bool:
 
 
 def _misspelt(wanted: str, columns: Sequence[str], known: Collection[str]) -> str | None:
-    """A column of no known meaning that reads like `wanted`."""
+    """A column of no known meaning whose whole name reads like `wanted`."""
     original = wanted.removeprefix(AUGMENTED_PREFIX)
     for column in columns:
         is_partner = column.startswith(AUGMENTED_PREFIX) and column.removeprefix(AUGMENTED_PREFIX) in columns
         if column == original or column in known or is_partner:
             continue
-        if (original in column and "aug" in column) or SequenceMatcher(None, wanted, column).ratio() >= SIMILAR:
+        if _reads_as_partner(column.lower(), original.lower()):
             return column
     return None
+
+
+def _reads_as_partner(column: str, original: str) -> bool:
+    """Whether a name is "augmented", or short for it, before or after the original's, word by word with a typo or so.
+
+    A name of more words is that of something else, such as `is_augmented_label` or `augmented_labels_text`.
+    """
+    words, wanted = column.split("_"), original.split("_")
+    for mark, rest in ((words[0], words[1:]), (words[-1], words[:-1])):
+        is_mark = _likeness(mark, "augmented") >= SIMILAR or (len(mark) > 2 and "augmented".startswith(mark))
+        similar = len(rest) == len(wanted) and all(map(_is_close, rest, wanted))
+        if is_mark and (similar or "".join(rest) == "".join(wanted)):
+            return True
+    return "".join(words) == "augmented" + "".join(wanted)
+
+
+def _is_close(word: str, wanted: str) -> bool:
+    return _likeness(word, wanted) >= CLOSE
+
+
+def _likeness(left: str, right: str) -> float:
+    return SequenceMatcher(None, left, right).ratio()

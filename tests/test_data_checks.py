@@ -73,6 +73,9 @@ def test_data_sets_of_every_kind_pass() -> None:
         (["augmented_input_ids", "augmentd_labels"], "augmentd_labels"),
         (["augmented_input_ids", "labels_aug"], "labels_aug"),
         (["augmented_input_ids", "augmented_attentionmask"], "augmented_attentionmask"),
+        (["augmented_input_ids", "labels_augmented"], "labels_augmented"),
+        (["augmented_input_ids", "augmented_lable"], "augmented_lable"),
+        (["augmented_input_ids", "augmentedLabels"], "augmentedLabels"),
     ],
 )
 def test_misspelt_partners_are_named(tmp_path: Path, names: list[str], found: str) -> None:
@@ -90,7 +93,23 @@ def test_misspelt_partners_are_named(tmp_path: Path, names: list[str], found: st
         tiny.trainer(tmp_path, "bart", list(data)).train()
 
 
-@pytest.mark.parametrize("name", ["history", "augmented_history", "labels_text", "augmentation", "id", "label_names"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "history",
+        "augmented_history",
+        "labels_text",
+        "augmentation",
+        "augmented",
+        "id",
+        "label_names",
+        "is_augmented_label",
+        "label_of_augmenter",
+        "augmented_labels_text",
+        "labels_of_augmenter",
+        "labels_augmentation",
+    ],
+)
 def test_other_columns_are_no_misspelt_partners(name: str) -> None:
     for columns in (["input_ids", "labels", "augmented_input_ids", name], ["input_ids", "labels", "history", name]):
         require_named_partners(columns, KNOWN, "train_dataset")
