@@ -16,7 +16,7 @@ from dair_hf.pair_views import PairViews
 from dair_hf.prediction import predict_in_buckets, predict_in_stages
 from dair_hf.sample_losses import IGNORE_INDEX
 from dair_hf.target_tokens import ROWS_CHECKED, check_targets
-from dair_hf.view_predictor import ViewPredictor
+from dair_hf.view_predictor import ClassNumber, ViewPredictor, chosen_class
 
 logger = logging.get_logger(__name__)
 
@@ -66,7 +66,8 @@ class PairPredictor:
             equal_labels: Whether answers are right where they equal the labels.
 
         Returns:
-            Lists of ids, or what is kept of the logits.
+            Lists of ids; numbers of classes where `reduce` is `chosen_class` (`ClassNumber`, of tokens arrays `[T]`);
+            else what is kept of the logits.
 
         Raises:
             DataError: With `equal_labels`, no answer can ever begin as its label does.
@@ -110,6 +111,8 @@ class PairPredictor:
                 )
             else:
                 found = predict_in_buckets(run=lambda chosen: predictor(features(chosen)), **shared)
+            if self.reduce is chosen_class:
+                found = [one if isinstance(one, np.ndarray) else ClassNumber(one) for one in found]
             return [found[number] for number in place]
         finally:
             self.model.train(was_training)

@@ -92,8 +92,9 @@ class DAIRTrainer(PairLoading):
             configuration (`trainer_checks.derived_sample_loss`). A name of `sample_losses.SAMPLE_LOSSES`; one that a
             model may compute itself is compared with the model's own loss before the first step. Or a callable
             `(outputs, labels) -> [rows]`.
-        is_correct: The task's correctness `(predictions, references) -> bool [N]`. Where given, `evaluate` runs
-            `evaluate_pairs` as well, so that `metric_for_best_model="eval_cm"` works.
+        is_correct: The task's correctness `(predictions, references) -> bool [N]`, of texts, classes or logits
+            (`evaluate_pairs`). Where given, `evaluate` runs `evaluate_pairs` as well, so that
+            `metric_for_best_model="eval_cm"` works.
         references: Column that holds the references of `is_correct` (its partner column is `augmented_<name>`);
             None: the labels, decoded for language models.
         objective: What is trained in place of the DAIR objective: a callable `(found, step) -> scalar` over one batch
@@ -565,7 +566,11 @@ class DAIRTrainer(PairLoading):
         Args:
             dataset: Paired rows, tokenised; None: the trainer's `eval_dataset`.
             is_correct: `(predictions, references) -> [N]` of True or False, or exactly 1 or 0; None: the trainer's.
-                Predictions are decoded texts for language models, arrays of logits otherwise.
+                A prediction is, of a model that generates, the decoded text (without a tokenizer the list of its ids);
+                of a classifier (sample loss "classification" or "soft_score") the number of its class, a numpy integer;
+                of "token_classification" an array `[T]` of such numbers, padding included; of any other model its
+                logits, an array, or a float where there is one. With `preprocess_logits_for_metrics` it is what that
+                function makes of a view instead: a classifier's logits with `lambda logits, labels: logits`.
             references: Column of the references; None: the trainer's, or the labels.
             clusters: Column whose equal values belong together in the bootstrap; None: `dialogue_id` where the data
                 has it, else every row on its own.
@@ -597,6 +602,15 @@ class DAIRTrainer(PairLoading):
 
         Warns:
             UndefinedMetricWarning: No row has a partner, so CM is NaN.
+
+        Example:
+            >>> found = trainer.evaluate_pairs(  # doctest: +SKIP
+            ...     pairs,
+            ...     is_correct=lambda predictions, references: [p == r for p, r in zip(predictions, references)],
+            ...     subsets={"long": [len(ids) > 100 for ids in pairs["input_ids"]]},
+            ... )
+            >>> found["cm"], found["long_cm"]  # doctest: +SKIP
+            (0.91, 0.84)
         """
         is_correct = is_correct or self.is_correct
         if is_correct is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor
@@ -160,6 +161,28 @@ def chosen_class(outputs: Any, labels: Tensor | None = None) -> Tensor:
             "clipped gradient"
         )
     return logits.argmax(-1)
+
+
+class ClassNumber(np.int64):
+    """Number of the class that a classifier chose: a numpy integer without `argmax`.
+
+    `argmax` of logits is the class, but `argmax` of one number is 0 whatever the class.
+
+    Raises:
+        DataError: `argmax` is called, also as `numpy.argmax`.
+
+    Example:
+        >>> ClassNumber(3) == 3
+        np.True_
+    """
+
+    def argmax(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused."""
+        raise DataError(
+            f"argmax of the prediction {int(self)}: predictions of a classifier are already numbers of classes; "
+            "compare them with the references as they are, or pass preprocess_logits_for_metrics=lambda logits, "
+            "labels: logits to DAIRTrainer to be given logits"
+        )
 
 
 def _by_view(values: Any) -> list[Any]:

@@ -208,6 +208,15 @@ def test_answers_of_a_classifier_are_written_in_the_place_of_its_logits(tmp_path
         views = [row["features"] for row in data] + [row["augmented_features"] for row in data if row["row_id"] != "C1"]
         logits = model.eval()(torch.tensor(views)).logits
     assert kept == logits.argmax(1).tolist()  # the class, not the logits
+    assert all(isinstance(prediction, np.integer) for prediction in kept)
+    with pytest.raises(
+        DataError, match="argmax of the prediction [01]: predictions of a classifier are already numbers"
+    ):
+        made.evaluate_pairs(is_correct=lambda p, r: [np.argmax(one) == label for one, label in zip(p, r, strict=True)])
+    made.preprocess_logits_for_metrics = lambda logits, labels: logits
+    given: list[Any] = []
+    made.evaluate_pairs(is_correct=lambda p, r: given.extend(p) or [True] * 7, n_bootstrap=0)  # type: ignore[func-returns-value]
+    np.testing.assert_allclose(np.stack(given), logits, rtol=1e-6)
     made.preprocess_logits_for_metrics = lambda logits, labels: (logits.max(1).values, labels)
     found = made.evaluate_pairs(is_correct=lambda p, r: kept.extend(p) or [True] * 7, n_bootstrap=0)  # type: ignore[func-returns-value]
     np.testing.assert_allclose([p[0] for p in kept[7:]], logits.max(1).values, rtol=1e-6)
