@@ -15,7 +15,7 @@ from dair_hf.config import DAIRConfig
 from dair_hf.pair_views import PairViews
 from dair_hf.prediction import predict_in_buckets, predict_in_stages
 from dair_hf.sample_losses import IGNORE_INDEX
-from dair_hf.target_tokens import ROWS_CHECKED, check_targets
+from dair_hf.target_tokens import ROWS_CHECKED, check_targets, decoder_positions
 from dair_hf.view_predictor import ClassNumber, ViewPredictor, chosen_class
 
 logger = logging.get_logger(__name__)
@@ -145,6 +145,13 @@ class PairPredictor:
             logger.warning(
                 f"answers end after max_new_tokens={limit}, but targets have up to {longest} tokens; give "
                 "evaluate_pairs a higher max_new_tokens, or set model.generation_config.max_new_tokens to None"
+            )
+        positions = decoder_positions(self.model)
+        used = views.target_lengths() if self.model.config.is_encoder_decoder else views.lengths()
+        if positions is not None and (beyond := int((used > positions).sum())):
+            logger.warning(
+                f"{beyond} of {len(views)} views reach beyond the {positions} positions of "
+                f"{type(self.model).__name__}, where their answers end; use shorter inputs and targets"
             )
         return given
 

@@ -175,6 +175,20 @@ def decoder_start(model: Any) -> int:
     return int(start)
 
 
+def decoder_positions(model: Any) -> int | None:
+    """Return the number of tokens that a model with a table of positions can read or write; None without such a table.
+
+    Rotary positions have no table: they are computed for any length.
+    """
+    config: Any = getattr(model, "config", None)
+    config = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    if getattr(config, "rope_parameters", None):
+        return None
+    names = ("max_target_positions", "max_decoder_position_embeddings", "max_position_embeddings")
+    found = (getattr(config, name, None) for name in names)
+    return next((number for number in found if isinstance(number, int) and number > 0), None)
+
+
 def end_tokens(model: Any) -> set[int]:
     """Return the tokens that end an answer."""
     end = model.generation_config.eos_token_id

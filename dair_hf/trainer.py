@@ -586,7 +586,7 @@ class DAIRTrainer(PairLoading):
             subsets: Name -> one bool for every row of the data: the same figures over these rows alone, their keys with
                 `<name>_` in front, such as `attainable_cm`.
             **gen_kwargs: Arguments of `generate`. Without any length among them `max_new_tokens` is the longest target
-                of the data plus 8.
+                of the data plus 8. No answer goes beyond the positions of a model that has a table of them.
 
         Returns:
             As `evaluation.correctness_metrics`, with `accuracy_name` in the place of "accuracy": over the rows with a

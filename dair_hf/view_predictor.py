@@ -17,7 +17,7 @@ from transformers.utils import ModelOutput
 
 from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.sample_losses import IGNORE_INDEX
-from dair_hf.target_tokens import decoder_start, end_tokens, rows_of
+from dair_hf.target_tokens import decoder_positions, decoder_start, end_tokens, rows_of
 
 Feature = dict[str, Any]
 # Settings of `generate` under which the next token depends on the input and the tokens before it and on nothing else,
@@ -258,10 +258,13 @@ class ViewPredictor:
         """
         if not self.generates:
             return self._forward(features)
-        inputs = self._generation_inputs(features)
-        with torch.inference_mode():
-            written = self.model.generate(**inputs, **self.generation)
-        return self._answers(written, self._prompt_length(inputs))
+        answers: dict[int, list[int]] = {}
+        for rows, inputs, limit in self._by_limit(self._generation_inputs(features), _count(features)):
+            settings = self.generation if limit is None else {**self.generation, "max_new_tokens": limit}
+            with torch.inference_mode():
+                written = self.model.generate(**inputs, **settings)
+            answers |= zip(rows, self._answers(written, self._prompt_length(inputs)), strict=True)
+        return [answers[row] for row in range(len(answers))]
 
     @property
     def takes_stages(self) -> bool:
@@ -305,15 +308,45 @@ class ViewPredictor:
         Returns:
             For each view the answer so far and whether it has ended.
         """
-        limit = self.generation["max_new_tokens"]
-        end, inputs = min(until, limit), self._generation_inputs(features)
+        answers: dict[int, tuple[list[int], bool]] = {}
+        for rows, inputs, limit in self._by_limit(self._generation_inputs(features), len(begun)):
+            assert limit is not None
+            found = self._advanced(inputs, [begun[row] for row in rows], until, limit)
+            answers |= zip(rows, found, strict=True)
+        return [answers[row] for row in range(len(answers))]
+
+    def _by_limit(self, inputs: dict[str, Any], count: int) -> list[tuple[Sequence[int], dict[str, Any], int | None]]:
+        """Rows of a batch that may write equally many tokens, with their inputs and that limit.
+
+        A row may write as many as `max_new_tokens` says and the model has positions left.
+        """
+        limit, positions = self.generation.get("max_new_tokens"), decoder_positions(self.model)
+        whole = range(count)
+        if limit is None or positions is None:
+            return [(whole, inputs, limit)]
+        if self.is_encoder_decoder:
+            return [(whole, inputs, min(limit, positions))]
+        # The last token is written and not read. What begins beyond the last position is for the model to refuse.
+        left = [positions + 1 - used for used in inputs["attention_mask"].sum(1).tolist()]
+        limits = [min(limit, room) if room > 0 else limit for room in left]
+        if len(set(limits)) == 1 or self._sharded or not self._is_text(inputs):
+            return [(whole, inputs, min(limits))]
+        groups = [[row for row in whole if limits[row] == own] for own in sorted(set(limits))]
+        return [(rows, _rows(inputs, rows), limits[rows[0]]) for rows in groups]
+
+    def _advanced(
+        self, inputs: dict[str, Any], begun: list[list[int]], until: int, limit: int
+    ) -> list[tuple[list[int], bool]]:
+        """As `advance`, for rows of one limit."""
+        end = min(until, limit)
         stride, cache = end, None
         if self._keeps_memory and (self._is_text(inputs) or not self.is_encoder_decoder):
             stride, inputs = STRIDE, self._encoded(inputs) if self.is_encoder_decoder else inputs
         answers, rows, reached = list(begun), list(range(len(begun))), len(begun[0])
         while rows and reached < end:
             steps = min(stride, end - reached)
-            found, cache = self._continued(inputs, [answers[row] for row in rows], steps, cache)
+            left = limit - reached
+            found, cache = self._continued(inputs, [answers[row] for row in rows], steps, left, cache)
             reached += steps
             for row, answer in zip(rows, found, strict=True):
                 answers[row] = answer[:reached]
@@ -333,13 +366,17 @@ class ViewPredictor:
     def _keeps_memory(self) -> bool:
         """Whether what the model remembers can be cut and handed from one call of `generate` to the next.
 
-        Ranks that hold a part of the weights each must call the model equally often; models of more than text remember
-        more than their cache; and on Apple's GPUs `generate` cannot return the two caches of an encoder-decoder.
+        Models of more than text remember more than their cache, and on Apple's GPUs `generate` cannot return the two
+        caches of an encoder-decoder.
         """
-        sharded = is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self.model)
         config = self.model.config
         more_than_text = hasattr(config, "get_text_config") and config.get_text_config() is not config
-        return not sharded and not more_than_text and self.accelerator.device.type != "mps"
+        return not self._sharded and not more_than_text and self.accelerator.device.type != "mps"
+
+    @property
+    def _sharded(self) -> bool:
+        """Whether ranks hold a part of the weights each, so that all must call the model equally often."""
+        return is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self.model)
 
     def _is_text(self, inputs: Mapping[str, Any]) -> bool:
         return set(inputs) == ENCODER_INPUTS and inputs["input_ids"].numel() > 0
@@ -362,9 +399,12 @@ class ViewPredictor:
         return {"encoder_outputs": type(found)(last_hidden_state=states), "attention_mask": mask}
 
     def _continued(
-        self, inputs: Mapping[str, Any], begun: Sequence[list[int]], steps: int, cache: Any
+        self, inputs: Mapping[str, Any], begun: Sequence[list[int]], steps: int, left: int, cache: Any
     ) -> tuple[list[list[int]], Any]:
-        """Answers with so many tokens more than those begun, or to their end, and what the model remembers of them."""
+        """Answers with `steps` tokens more than those begun, or to their end, and what the model remembers of them.
+
+        They may get `left` tokens more in all.
+        """
         prompt_length, inputs = self._prompt_length(inputs), dict(inputs)
         if begun[0]:
             tokens = torch.tensor(begun, device=self.accelerator.device)
@@ -378,7 +418,6 @@ class ViewPredictor:
             inputs["past_key_values"] = cache
             if self.is_encoder_decoder:  # by this `generate` knows that the ids are all, and leaves out those it knows
                 inputs["decoder_attention_mask"] = torch.ones_like(inputs["decoder_input_ids"])
-        left = self.generation["max_new_tokens"] - len(begun[0])
         settings: dict[str, Any] = {**self.generation, "max_new_tokens": left}
         if steps < left:
             # Not a shorter limit: some models end their answers at the limit by force.
@@ -437,6 +476,11 @@ class _After(StoppingCriteria):
     def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
         self.taken += 1
         return torch.full((len(input_ids),), self.taken >= self.steps, device=input_ids.device, dtype=torch.bool)
+
+
+def _count(features: list[Feature] | Mapping[str, Tensor]) -> int:
+    """Number of views, whether they come one by one or as a batch."""
+    return len(next(iter(features.values()))) if isinstance(features, Mapping) else len(features)
 
 
 def _rows(inputs: Mapping[str, Any], rows: list[int]) -> dict[str, Any]:

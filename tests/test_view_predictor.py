@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -13,7 +17,9 @@ from peft import LoraConfig, PromptTuningConfig, TaskType, get_peft_model
 from transformers import DataCollatorForSeq2Seq
 
 from dair_hf import DataError
+from dair_hf.errors import UndefinedMetricWarning
 from dair_hf.prediction import predict_in_stages
+from dair_hf.target_tokens import decoder_positions
 from dair_hf.view_predictor import STRIDE, ViewPredictor, pad_left, prompt_of, strip_generated
 from tests.fixtures import tiny
 
@@ -71,6 +77,55 @@ def test_padded_generation_of_an_encoder_decoder_is_the_unpadded_one(kind: str) 
     collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
     predictor = ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, {"max_new_tokens": 5})
     assert predictor(data) == [predictor([row])[0] for row in data]
+
+
+@pytest.mark.parametrize("stages", [False, True])
+def test_answers_end_at_the_last_position_whatever_they_are_batched_with(stages: bool) -> None:
+    model = tiny.model("gpt2").eval()  # of 32 positions
+    model.generation_config.eos_token_id = None
+    lengths = [5, 30, 32, 30, 28]
+    features = [{"input_ids": [4 + row] * length, "labels": [-100] * length} for row, length in enumerate(lengths)]
+    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
+    predictor = ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, {"max_new_tokens": 12})
+    found = staged(predictor, features, 5) if stages else predictor(features)
+    for feature, answer in zip(features, found, strict=True):
+        ids = list(feature["input_ids"])
+        while len(ids) < min(len(feature["input_ids"]) + 12, 33):  # greedy decoding written out
+            with torch.no_grad():
+                ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+        assert tiny.PAD not in ids
+        assert answer == ids[len(feature["input_ids"]) :]
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("bart", 32), ("llama", 40), ("t5", 40)])
+def test_only_a_table_of_positions_ends_answers(kind: str, expected: int) -> None:
+    model = tiny.model(kind).eval()
+    model.generation_config.eos_token_id = None
+    assert decoder_positions(model) == (32 if kind == "bart" else None)
+    model.generation_config.suppress_tokens = [tiny.PAD]
+    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
+    predictor = ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, {"max_new_tokens": 40})
+    feature = {"input_ids": [5, 6], "labels": [-100, -100]}
+    assert len(predictor([feature])[0]) == expected
+    assert len(predictor.advance([feature], [[]], 40)[0][0]) == expected
+
+
+def test_rows_that_fill_all_positions_are_evaluated(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The logger of transformers hands nothing up.
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    rows = {"input_ids": [[5] * 32, [6] * 20], "attention_mask": [[1] * 32, [1] * 20]}
+    rows["labels"] = [[-100] * 16 + [5] * 16, [-100] * 16 + [6] * 4]
+    data = datasets.Dataset.from_dict(rows)
+    trainer = tiny.trainer(tmp_path, "", data, built=tiny.model("gpt2"), method="erm", sample_loss="causal")
+    assert len(trainer.predict(data).predictions) == 2  # the longest target plus 8 would be too long
+    assert "positions" not in caplog.text
+    longer = data.map(lambda row: {name: [*values, *values[-1:]] for name, values in row.items()})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UndefinedMetricWarning)
+        trainer.evaluate_pairs(longer, lambda predictions, gold: np.zeros(2, dtype=bool), n_bootstrap=0)
+    assert "1 of 2 views reach beyond the 32 positions of GPT2LMHeadModel, where their answers end" in caplog.text
 
 
 class Echo:
