@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -18,6 +19,7 @@ from dair_hf.files import disk_of, is_disk_full
 from dair_hf.folders import claimed_folders, leave_unused_folders
 
 FAILED, REFUSED, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 130, 141, 143
+_HTTP_CLIENTS = {"httpx", "httpx2", "requests", "urllib3"}
 # Seconds in which the first rank, if it has the same error, ends and takes the others with it.
 GRACE = 15.0
 
@@ -76,11 +78,11 @@ def _run(main: Callable[[], int | None]) -> tuple[int, str, BaseException | None
         return BROKEN_PIPE, "", error
     except (DataError, NonFiniteLossError) as error:
         return REFUSED, _say(f"error: {error}"), error
-    except (OSError, MemoryError, RecursionError) as error:
-        _silence_stdout()
-        return REFUSED, _say(f"error: {_describe(error)}"), error
     except Exception as error:
-        if is_disk_full(error) or _is_out_of_memory(error):
+        if isinstance(error, OSError):
+            _silence_stdout()
+        names_a_file = isinstance(error, OSError) and error.filename is not None
+        if names_a_file or is_disk_full(error) or _is_out_of_memory(error) or _is_network_failure(error):
             return REFUSED, _say(f"error: {_describe(error)}"), error
         return FAILED, _say(f"error: {_describe(error)} ({_keep_traceback()})"), error
 
@@ -88,8 +90,6 @@ def _run(main: Callable[[], int | None]) -> tuple[int, str, BaseException | None
 def _describe(error: BaseException) -> str:
     """An error of another library in one line."""
     text = " ".join(str(error).split())
-    if isinstance(error, RecursionError):
-        return "the input is nested too deeply; check what wrote it"
     if _is_out_of_memory(error):
         return f"out of memory ({text.partition('. ')[0]}); use smaller batches, or gradient_cache for a large one"
     if is_disk_full(error):
@@ -99,6 +99,8 @@ def _describe(error: BaseException) -> str:
         return f"{text}: the disk {full} is full; free some space and run the same command again"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}; check the path"
+    if _is_network_failure(error):
+        return f"{text}; check the name and the network, or give a local folder"
     return f"{type(error).__name__}: {text}"
 
 
@@ -108,6 +110,21 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
     )
+
+
+def _is_network_failure(error: BaseException) -> bool:
+    """Tell whether the Hub, or another host, refused or could not be reached."""
+    found: BaseException | None = error
+    for _ in range(10):
+        roots = {kind.__module__.partition(".")[0] for kind in type(found).__mro__}
+        if isinstance(found, socket.gaierror) or roots & _HTTP_CLIENTS:
+            return True
+        if not isinstance(found, OSError):
+            return False
+        if "huggingface_hub" in roots:
+            return True
+        found = found.__cause__ or found.__context__  # transformers makes a nameless OSError of it
+    return False
 
 
 def _say(line: str, wait: bool = True) -> str:
