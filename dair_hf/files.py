@@ -8,10 +8,12 @@ import json
 import os
 import re
 import shutil
+import stat
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
 
@@ -29,7 +31,8 @@ _FULL_WORDS = ("No space left on device", "Disk quota exceeded", "File too large
 def atomic_path(target: FilePath) -> Iterator[Path]:
     """Yield a temporary path for the file `target`; it is renamed to `target` on success and removed on failure.
 
-    A regular file at `target` is replaced, and a link is followed. A folder or a device is refused.
+    A regular file at `target` is replaced, and a link is followed. A pipe or a character device, such as `/dev/stdout`,
+    is written to in the end. A folder or a block device is refused.
 
     Args:
         target: Where the finished file shall stand. Missing parent folders are created.
@@ -38,13 +41,23 @@ def atomic_path(target: FilePath) -> Iterator[Path]:
         The path to write to.
 
     Raises:
-        DataError: `target` is no regular file or cannot be written, or the disk is full.
+        DataError: `target` is a folder, a block device or a socket, cannot be written, or the disk is full.
 
     Example:
         >>> with atomic_path("outputs/table.md") as path:  # doctest: +SKIP
         ...     path.write_text("| a |")
     """
     place = require_file(target)
+    if _is_stream(target):
+        with tempfile.TemporaryDirectory() as folder:
+            content = Path(folder, "content")
+            with full_disk_named(folder):
+                yield content
+            with writing(target):
+                stream = _opened_stream(target)
+            with content.open("rb") as file, stream:
+                shutil.copyfileobj(file, stream)
+        return
     with scratch_beside(place, target) as scratch:
         yield scratch / place.name
         with writing(target):
@@ -55,14 +68,39 @@ def require_file(target: FilePath) -> Path:
     """Return the place of a file to write, links followed.
 
     Raises:
-        DataError: A folder or a device stands there.
+        DataError: A folder, a block device or a socket stands there.
     """
     place = Path(os.path.realpath(target))
     if place.is_dir() or os.fspath(target).endswith(os.sep):
         raise DataError(f"{target}: is a folder; name a file")
-    if os.path.exists(target) and not os.path.isfile(target):
+    if os.path.exists(target) and not os.path.isfile(target) and not _is_stream(target):
         raise DataError(f"{target}: is no regular file; name one")
     return place
+
+
+def _is_stream(target: FilePath) -> bool:
+    """Tell whether `target` is written to and never replaced: a pipe, a character device, an open file of a process."""
+    try:
+        mode = os.stat(target).st_mode
+    except OSError:
+        return False
+    is_open = re.match(r"/dev/(stdout$|stderr$|fd/)|/proc/[^/]+/fd/", os.fspath(target)) is not None
+    return is_open or stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
+
+
+def _opened_stream(target: FilePath) -> BinaryIO:
+    """Open a stream to write to it, behind what this process has printed there."""
+    there = os.stat(target)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            number = stream.fileno()
+            is_same = os.path.samestat(os.fstat(number), there)
+        except (OSError, ValueError):
+            continue  # no file behind it
+        if is_same:
+            stream.flush()
+            return os.fdopen(os.dup(number), "wb")
+    return open(target, "ab")
 
 
 def require_output_file(target: FilePath, sources: Iterable[FilePath] = (), overwrite: bool = False) -> None:
@@ -74,14 +112,14 @@ def require_output_file(target: FilePath, sources: Iterable[FilePath] = (), over
         overwrite: Whether the user allows that a file which is already there is replaced.
 
     Raises:
-        DataError: A folder or a device stands there, the file is one of the sources, or there is a file and `overwrite`
-            is not set.
+        DataError: A folder, a block device or a socket stands there, the file is one of the sources, or there is a file
+            and `overwrite` is not set.
     """
     place = require_file(target)
     for source in sources:
         if os.path.realpath(source) == str(place) or (place.exists() and _is_same(source, place)):
             raise DataError(f"{target}: is read as well ({source}); name another file to write")
-    if not overwrite and place.exists() and place.stat().st_size:
+    if not overwrite and place.exists() and place.stat().st_size and not _is_stream(target):
         raise DataError(f"{target}: is there already; name another file, or give --overwrite to replace it")
 
 

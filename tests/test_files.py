@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import datasets
 import pytest
@@ -50,11 +55,50 @@ def test_a_file_never_takes_the_place_of_a_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="late: cannot write there"), atomic_path(tmp_path / "late") as path:
         path.write_text("x")
         (tmp_path / "late").mkdir()
-    os.mkfifo(tmp_path / "pipe")  # a device would be lost where this fails
-    with pytest.raises(DataError, match="pipe: is no regular file"):
-        write_text(tmp_path / "pipe", "x")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / "socket"))
+        with pytest.raises(DataError, match="socket: is no regular file; name one"):
+            write_text(tmp_path / "socket", "x")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["late", "link", "precious", "socket"]
+
+
+def test_pipes_and_devices_are_written_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    require_output_file(tmp_path / "pipe")
+    write_json(tmp_path / "pipe", [1])
+    assert json.loads(os.read(reader, 100)) == [1]
+    os.close(reader)
     assert (tmp_path / "pipe").is_fifo()
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["late", "link", "pipe", "precious"]
+    write_text("/dev/null", "x")
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(OSError, match="No space left on device"):
+        write_text("/dev/full", "x")
+    with pytest.raises(RuntimeError), atomic_path("/dev/full") as path:
+        path.write_text("half")
+        raise RuntimeError
+
+
+PRINTS = """
+from dair_hf.files import require_output_file, write_text
+print("before", flush=True)
+require_output_file("/dev/stdout")
+write_text("/dev/stdout", "figures\\n")
+print("after")
+"""
+
+
+@pytest.mark.parametrize("behind", ["file", "pipe"])
+def test_standard_output_as_a_file(tmp_path: Path, behind: str) -> None:
+    command = [sys.executable, "-c", PRINTS]
+    settings: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}, "check": True}
+    if behind == "pipe":
+        shown = subprocess.run(command, stdout=subprocess.PIPE, **settings).stdout
+    else:
+        with (tmp_path / "out").open("wb") as file:
+            subprocess.run(command, stdout=file, **settings)
+        shown = (tmp_path / "out").read_bytes()
+    assert shown == b"before\nfigures\nafter\n"
 
 
 def test_a_link_is_followed(tmp_path: Path) -> None:
