@@ -163,7 +163,8 @@ def output_folder(args: Any) -> Path:
         The folder.
 
     Raises:
-        DataError: It holds what no recipe wrote, another process works in it, or it cannot be written.
+        DataError: It holds what is not a recipe's and would be replaced, another process works in it, or it cannot be
+            written.
     """
     if PartialState().is_main_process:
         claim_folder(args.output_dir)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import fnmatch
 import hashlib
 import json
 import os
-import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +19,11 @@ from dair_hf.files import FilePath, read_json, scratch_beside, write_json, writi
 MANIFEST = "dair_hf_manifest.json"  # names of the files that `atomic_folder` wrote
 SUPERSEDED = "superseded"  # finished runs whose settings have changed since
 LOCK = "dair_hf.lock"  # held by the process that works in a folder; it stays, as a mark of who wrote the folder
+# Names of what recipes write, without those of the files in their runs' folders.
+WRITTEN = (
+    "comparison.*", "*_seed*.json", "audit_*.json", "data.json", "missing.json", "choice.json", "lambdas.md", "*.png",
+    "runs", "search", "final", SUPERSEDED, "output.log",
+)  # fmt: skip
 
 _claims: dict[str, tuple[int, bool]] = {}  # folder -> descriptor of its locked file, and whether the folder is new
 
@@ -55,12 +60,12 @@ def atomic_folder(target: FilePath, sources: Iterable[FilePath] = (), overwrite:
         write_json(folder / MANIFEST, {"written_by": _program(), "files": sorted({*_contents(folder), MANIFEST})})
         require_output_folder(target, sources, overwrite)  # somebody may have written there meanwhile
         with writing(target):
-            if replaced := place.is_dir() and any(place.iterdir()):
-                os.rename(place, old)
             try:
+                if place.is_dir() and any(place.iterdir()):
+                    os.rename(place, old)
                 os.rename(folder, place)
-            except OSError:
-                if replaced:
+            except BaseException:
+                if old.exists() and not place.exists():
                     os.rename(old, place)
                 raise
 
@@ -91,21 +96,24 @@ def require_output_folder(target: FilePath, sources: Iterable[FilePath] = (), ov
     if foreign := sorted(found - _manifest(place)):
         raise DataError(f"{target}: holds {_some(foreign)}, which this command did not write; name a new folder")
     if found and not overwrite:
-        raise DataError(f"{target}: is there already; name a new folder, or give --overwrite to replace it")
+        raise DataError(
+            f"{target}: is there already; name a new folder, or give --overwrite to replace it (in Python "
+            "overwrite=True)"
+        )
     return place
 
 
 def mark_folder(folder: FilePath) -> Path:
-    """Make a folder for recipes to work in, or find one in which a recipe has worked.
+    """Make a folder for recipes to work in, or take one that holds nothing of others under a name that recipes write.
 
     Args:
-        folder: Absent, empty, or marked by an earlier call.
+        folder: Absent, marked by an earlier call, with records of runs, or without files named as a recipe's are.
 
     Returns:
         Its lock file, which is the mark.
 
     Raises:
-        DataError: It is no folder, cannot be written, or holds anything and has no mark.
+        DataError: It is no folder, cannot be written, or holds a file of others that a recipe would replace.
     """
     folder = folder or os.curdir
     place = Path(os.path.realpath(folder))
@@ -114,10 +122,9 @@ def mark_folder(folder: FilePath) -> Path:
         raise DataError(f"{folder}: is a file; name a folder")
     with writing(folder):
         place.mkdir(parents=True, exist_ok=True)
-        # The process's own output may have been sent to a file there.
-        foreign = [] if lock.exists() else sorted(path.name for path in place.iterdir() if not _is_own_output(path))
+        foreign = [] if lock.exists() or _holds_runs(place) else sorted(_recipe_names(place))
         if foreign:
-            raise DataError(f"{folder}: holds {_some(foreign)}, which no recipe wrote; name a new folder")
+            raise DataError(f"{folder}: holds {_some(foreign)}, which a recipe would replace; name a new folder")
         lock.touch()
     return lock
 
@@ -224,12 +231,21 @@ def _program() -> str:
     return Path(sys.argv[0]).name
 
 
-def _is_own_output(path: Path) -> bool:
-    try:
-        found = path.stat()
-        return stat.S_ISREG(found.st_mode) and any(os.path.samestat(found, os.fstat(number)) for number in (1, 2))
-    except OSError:
-        return False
+def _recipe_names(folder: Path) -> list[str]:
+    """What stands in a folder under names that recipes write."""
+    return [path.name for path in folder.iterdir() if any(fnmatch.fnmatch(path.name, name) for name in WRITTEN)]
+
+
+def _holds_runs(folder: Path) -> bool:
+    """Tell whether a recipe has worked in a folder: it holds the record of a run, finished or begun."""
+    if any(folder.glob("runs/*/settings_fingerprint.txt")):
+        return True
+    for path in (*folder.glob("*_seed*.json"), *folder.glob("*/*_seed*.json")):
+        with contextlib.suppress(DataError):
+            record = read_json(path)
+            if isinstance(record, dict) and "settings_fingerprint" in record:
+                return True
+    return False
 
 
 def _some(names: list[str]) -> str:

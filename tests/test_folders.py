@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -103,14 +102,14 @@ def test_sources_and_other_places_are_refused(tmp_path: Path, monkeypatch: pytes
 
 def test_a_folder_to_work_in_is_new_or_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("mine")
-    with pytest.raises(DataError, match="mine: holds notes.txt, which no recipe wrote; name a new folder"):
+    (tmp_path / "mine" / "data.json").write_text("mine")
+    with pytest.raises(DataError, match="mine: holds data.json, which a recipe would replace; name a new folder"):
         claim_folder(tmp_path / "mine")
-    with pytest.raises(DataError, match="notes.txt: is a file; name a folder"):
-        claim_folder(tmp_path / "mine" / "notes.txt")
-    with pytest.raises(DataError, match=r"notes.txt/below: cannot write there .*; choose"):
-        claim_folder(tmp_path / "mine" / "notes.txt" / "below")
-    assert contents(tmp_path) == {"mine/notes.txt": "mine"}
+    with pytest.raises(DataError, match="data.json: is a file; name a folder"):
+        claim_folder(tmp_path / "mine" / "data.json")
+    with pytest.raises(DataError, match=r"data.json/below: cannot write there .*; choose"):
+        claim_folder(tmp_path / "mine" / "data.json" / "below")
+    assert contents(tmp_path) == {"mine/data.json": "mine"}
     monkeypatch.chdir(tmp_path)
     assert claim_folder("new/run") == Path("new/run")
     assert (tmp_path / "new/run" / LOCK).read_text() == f"{os.getpid()}\n"
@@ -123,19 +122,53 @@ def test_a_folder_to_work_in_is_new_or_marked(tmp_path: Path, monkeypatch: pytes
     assert "new/run" in claimed_folders()
 
 
-def test_the_output_of_the_process_is_not_foreign(tmp_path: Path) -> None:
-    """As after `recipe > out/log.txt`."""
-    log, kept = tmp_path / "log.txt", os.dup(2)
-    descriptor = os.open(log, os.O_CREAT | os.O_WRONLY)
-    try:
-        os.dup2(descriptor, 2)
-        mark_folder(tmp_path)
-    finally:
-        os.dup2(kept, 2)
-        os.close(descriptor)
-        os.close(kept)
-    shutil.copy(log, tmp_path / "other.txt")
+@pytest.mark.parametrize("name", ["train.log", ".gitkeep", "notes/a.txt", "README.md"])
+def test_unrelated_files_are_no_obstacle(tmp_path: Path, name: str) -> None:
+    """As after `recipe | tee out/train.log`."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
     mark_folder(tmp_path)
-    (tmp_path / LOCK).unlink()
-    with pytest.raises(DataError, match=r"holds log\.txt, other\.txt, which no recipe wrote"):
+    assert (tmp_path / LOCK).exists()
+    assert (tmp_path / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "name", ["erm_seed0.json", "search/dair_lambda1_seed0.json", "runs/a/settings_fingerprint.txt"]
+)
+def test_a_recipe_of_an_earlier_version_left_no_mark(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text('{"settings_fingerprint": "0a1b"}')
+    (tmp_path / "comparison.md").write_text("table")
+    mark_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["comparison.md", "erm_seed0.json", "front.png", "runs"])
+def test_files_that_a_recipe_would_replace_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("[]")
+    with pytest.raises(DataError, match=f"holds {name}, which a recipe would replace; name a new folder"):
         mark_folder(tmp_path)
+    assert not (tmp_path / LOCK).exists()
+
+
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("late", [False, True])
+def test_an_interrupt_between_the_renames_keeps_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, late: bool
+) -> None:
+    write(tmp_path / "data", "old")
+    rename, count = os.rename, 0
+
+    def interrupted(source: str, target: str) -> None:
+        nonlocal count
+        count += 1
+        if count != at or late:
+            rename(source, target)
+        if count == at:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "data", "new", overwrite=True)
+    found = "new" if at == 2 and late else "old"
+    assert contents(tmp_path / "data").keys() == {found, MANIFEST}
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]

@@ -31,20 +31,23 @@ def write_backgrounds(
     config: BackgroundsConfig,
     folder: str | os.PathLike[str],
     suffix: str = ".JPEG",
+    overwrite: bool = False,
 ) -> Path:
     """Draw the training pictures, their partners, and the test pictures in all variants; whole or not at all.
 
     Args:
         things: What `backgrounds.load_foregrounds` found.
         config: The experiment; with fresh backgrounds the partners are those of epoch 0 and `backgrounds_seed`.
-        folder: Where to; a new or empty folder.
+        folder: Where to; a new or empty folder, or one to overwrite.
         suffix: ".JPEG" as in the public data, or ".png", which loses nothing.
+        overwrite: Whether a folder that an earlier call of the same program wrote may be replaced.
 
     Returns:
         The folder: `<variant>/train/<class>/<name><suffix>` and `<variant>/val/...`.
 
     Raises:
-        DataError: The folder holds anything, cannot be written, the suffix is unknown, or there are too few things.
+        DataError: The folder holds anything that may not be replaced, or cannot be written; the suffix is unknown; or
+            there are too few things.
 
     Example:
         >>> write_backgrounds(load_foregrounds(config), config, "backgrounds")  # doctest: +SKIP
@@ -55,7 +58,10 @@ def write_backgrounds(
     target = Path(folder)
     pictures = {split: pictures_of(things, config, split) for split in WRITTEN}
     count = sum(len(pictures[split]) * len(variants) for split, (_, variants) in WRITTEN.items())
-    with atomic_folder(target) as path, tqdm(total=count, desc="drawing pictures", disable=None) as bar:
+    with (
+        atomic_folder(target, overwrite=overwrite) as path,
+        tqdm(total=count, desc="drawing pictures", disable=None) as bar,
+    ):
         for split, (public, variants) in WRITTEN.items():
             # No test picture bears the name of a training picture.
             first = 0 if split == "train" else config.train_each

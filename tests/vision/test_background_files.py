@@ -112,6 +112,8 @@ def test_a_folder_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyP
     write_backgrounds(THINGS, CONFIG, tmp_path / "pictures")
     with pytest.raises(DataError, match="pictures: is there already; name a new folder"):
         write_backgrounds(THINGS, CONFIG, tmp_path / "pictures")
+    write_backgrounds(THINGS, CONFIG, tmp_path / "pictures", suffix=".png", overwrite=True)
+    assert not list((tmp_path / "pictures").rglob("*.JPEG"))
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
