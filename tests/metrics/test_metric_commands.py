@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -184,8 +185,8 @@ def test_json_takes_the_place_of_nothing_else(
     main: Callable[[list[str]], int], write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = write("p", views("A/0", {}, {}))
-    folder, linked, pipe = tmp_path / "precious", tmp_path / "link", tmp_path / "pipe"
-    os.mkfifo(pipe)
+    folder, linked, bound = tmp_path / "precious", tmp_path / "link", tmp_path / "socket"
+    os.mknod(bound, stat.S_IFSOCK | 0o600)
     folder.mkdir()
     (folder / "letter.txt").write_text("mine")
     linked.symlink_to(row)
@@ -194,7 +195,7 @@ def test_json_takes_the_place_of_nothing_else(
     arguments = ["--predictions", row, "--references", row, "--json"]
     for target, extra, said in (
         (folder, [], "precious: is a folder; name a file"),
-        (pipe, ["--overwrite"], "pipe: is no regular file; name one"),
+        (bound, ["--overwrite"], "socket: is no regular file; name one"),
         (row, ["--overwrite"], f"p: is read as well ({row}); name another file to write"),
         (linked, ["--overwrite"], f"link: is read as well ({row}); name another file to write"),
         (settings, [], "settings.json: is there already; name another file, or give --overwrite to replace it"),
