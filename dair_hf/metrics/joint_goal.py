@@ -14,8 +14,9 @@ from dair_hf.errors import DataError
 from dair_hf.evaluation import ratios_with_intervals
 from dair_hf.metrics.conventions import NAME_SLOTS, Convention, resolve_convention
 from dair_hf.metrics.items import Turn, pair_turns, read_items, read_state
-from dair_hf.metrics.matching import Comparison, compare_turns
+from dair_hf.metrics.matching import Comparison, compare_states, compare_turns
 from dair_hf.metrics.normalizers import DONTCARE
+from dair_hf.metrics.slot_names import check_something_counts, reference_names
 
 
 def joint_goal_correct(
@@ -67,7 +68,10 @@ def joint_goal_scores(
         [Turn(None, "original", None, read_state(state, f"predictions[{i}]"), "") for i, state in enumerate(found)],
         [Turn(None, "original", None, read_state(state, f"references[{i}]"), "") for i, state in enumerate(gold)],
     )
-    return np.array([comparison.score for comparison in compare_turns(turns, convention)], dtype=np.float64)
+    names = reference_names((reference.state for _, reference in turns), convention)
+    check_something_counts(names, convention)
+    scores = [compare_states(p.state, r.state, convention, names).score for p, r in turns]
+    return np.array(scores, dtype=np.float64)
 
 
 def joint_goal_accuracy(
