@@ -16,7 +16,7 @@ from dair_hf.metrics.conventions import NAME_SLOTS, Convention, resolve_conventi
 from dair_hf.metrics.items import Turn, pair_turns, read_items, read_state
 from dair_hf.metrics.matching import Comparison, compare_states, compare_turns
 from dair_hf.metrics.normalizers import DONTCARE
-from dair_hf.metrics.slot_names import check_something_counts, reference_names
+from dair_hf.metrics.slot_names import reference_names
 
 
 def joint_goal_correct(
@@ -32,11 +32,11 @@ def joint_goal_correct(
 
     Returns:
         [N] bool. Fuzzy conventions count a row as right at the full score of 1. A row that a convention would skip
-        (`empty_answer="skip"`) is compared like any other: a mask has no third value.
+        (`empty_answer="skip"`) is compared like any other: a mask has no third value. Where `domains` or `slots` leave
+        nothing of a row to compare it is right; `joint_goal_accuracy` refuses data of which nothing is left.
 
     Raises:
-        DataError: Unknown preset, switch, domain or slot, different lengths, an item that is not a state, or nothing
-            left to compare.
+        DataError: Unknown preset, switch, domain or slot, different lengths, or an item that is not a state.
 
     Example:
         >>> joint_goal_correct([{"hotel-area": ["east"]}, {}], [{"hotel-area": ["east"]}, {"hotel-area": ["west"]}])
@@ -60,8 +60,7 @@ def joint_goal_scores(
         [N] float64.
 
     Raises:
-        DataError: Different lengths, an item that is not a state, an unknown domain or slot in the convention, or
-            nothing left to compare.
+        DataError: Different lengths, an item that is not a state, or an unknown domain or slot in the convention.
     """
     found, gold = list(predictions), list(references)
     turns = pair_turns(
@@ -69,7 +68,6 @@ def joint_goal_scores(
         [Turn(None, "original", None, read_state(state, f"references[{i}]"), "") for i, state in enumerate(gold)],
     )
     names = reference_names((reference.state for _, reference in turns), convention)
-    check_something_counts(names, convention)
     scores = [compare_states(p.state, r.state, convention, names).score for p, r in turns]
     return np.array(scores, dtype=np.float64)
 

@@ -188,9 +188,3 @@ def test_fifteen_thousand_turns_take_about_a_second() -> None:
         with cpu_time() as spent:
             joint_goal_correct(states, states, preset)
         assert spent.seconds < 2.5  # about 0.7 and 0.9
-
-
-@pytest.mark.parametrize("switches", [{"domains": "train"}, {"slots": "hotel-stars"}])
-def test_nothing_left_to_compare_is_not_all_right(switches: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match="nothing is left to compare"):
-        joint_goal_correct([{}], [{"hotel-area": ["east"]}], **switches)
