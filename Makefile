@@ -34,7 +34,7 @@ demo: $(STAMP) ## Train and compare the methods on generated dialogues; writes o
 	$(OFFLINE) $(BIN)/accelerate launch --quiet recipes/multiwoz_simpletod.py --config $(CONFIG)
 
 results: $(STAMP) ## Run what results/experiments.yaml holds and is not done (DATA=folder); write results/RESULTS.md
-	$(OFFLINE) $(BIN)/python recipes/results.py --data "$(DATA)"
+	$(OFFLINE) $(BIN)/python -m reproduction.results --data "$(DATA)"
 
 # Timed one after the other; each says in its first lines how long it takes.
 bench: $(STAMP) ## Measure all of results/PERFORMANCE.md (DATA=folder, TRACKER=trained tracker); two and a half hours

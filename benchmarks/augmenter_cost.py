@@ -23,9 +23,9 @@ from torch import nn
 from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.collator import add_partners
-from dair_hf.commands import exit_status
-from dair_hf.tensor_pairs import TensorPairs, tensor_fingerprint
+from dair_hf.data.collator import add_partners
+from dair_hf.data.tensor_pairs import TensorPairs, tensor_fingerprint
+from dair_hf.io.commands import exit_status
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 
 BATCH, ROWS = 64, 6400

@@ -30,8 +30,8 @@ from torch.utils.data import RandomSampler
 from transformers import DataCollatorForSeq2Seq
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.commands import exit_status
-from dair_hf.sampling import PairLengthSampler, TokenBatchSampler, view_counts, view_lengths
+from dair_hf.data.sampling import PairLengthSampler, TokenBatchSampler, view_counts, view_lengths
+from dair_hf.io.commands import exit_status
 
 BATCH = 16
 ORDERS = {"random": "in random order", "length": "by length", "tokens": "by tokens"}

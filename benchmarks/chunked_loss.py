@@ -28,9 +28,9 @@ from timing import interleaved, ratio
 from torch import Tensor, nn
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.chunked_loss import ChunkedLoss
-from dair_hf.commands import exit_status
-from dair_hf.sample_losses import seq2seq_nll
+from dair_hf.io.commands import exit_status
+from dair_hf.losses.chunked import ChunkedLoss
+from dair_hf.losses.per_sample import seq2seq_nll
 
 VOCABULARY, WIDTH = 50_265, 768
 

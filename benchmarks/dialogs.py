@@ -10,10 +10,10 @@ import datasets
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from dair_hf.augment.entities import EntityAugmenter, redraw
 from dair_hf.dialog.data import DialogConfig, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
-from dair_hf.dialog.multiwoz import read_multiwoz
+from dair_hf.dialog.readers.multiwoz import read_multiwoz
+from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
 
 MODEL: dict[str, Any] = {
     "model_type": "t5", "d_model": 128, "d_ff": 512, "d_kv": 32, "num_heads": 4, "num_layers": 3,

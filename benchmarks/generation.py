@@ -42,7 +42,7 @@ from transformers import (
 )
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.commands import exit_status
+from dair_hf.io.commands import exit_status
 
 IGNORED = -100
 

@@ -27,8 +27,8 @@ from timing import interleaved, ratio
 from transformers.utils import logging
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.batch_objectives import VREx
-from dair_hf.commands import exit_status
+from dair_hf.io.commands import exit_status
+from dair_hf.training.environments import VREx
 
 VOCABULARY, SOURCE, TARGET = 2000, 96, 32
 

@@ -30,11 +30,11 @@ from torch.utils.data import DataLoader
 from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.commands import exit_status
-from dair_hf.tensor_pairs import TensorPairs, tensor_fingerprint
+from dair_hf.data.tensor_pairs import TensorPairs, tensor_fingerprint
+from dair_hf.io.commands import exit_status
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
-from dair_hf.vision.mnist import Digits, load_mnist
-from dair_hf.vision.rotated import RotatedConfig, RotatedView, draw_angles, train_pairs
+from dair_hf.vision.mnist.digits import Digits, load_mnist
+from dair_hf.vision.mnist.rotated import RotatedConfig, RotatedView, draw_angles, train_pairs
 
 BATCH = 64
 LAMBDA = 10.0

@@ -36,12 +36,12 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, DataCollatorForSeq2S
 from transformers.trainer_utils import get_last_checkpoint
 
 from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs
-from dair_hf.augment.entities import EntityAugmenter, redraw
-from dair_hf.commands import exit_status
 from dair_hf.dialog.data import DialogConfig, load_dialogs, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
-from dair_hf.files import read_json, write_json
-from dair_hf.folders import claim_folder
+from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
+from dair_hf.io.commands import exit_status
+from dair_hf.io.files import read_json, write_json
+from dair_hf.io.folders import claim_folder
 
 EVERY, WARMUP = 100, 0.1
 MODEL = {

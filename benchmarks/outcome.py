@@ -11,8 +11,8 @@ import rich
 from rich.table import Table
 
 from dair_hf.errors import DataError
-from dair_hf.files import read_json, write_json
-from dair_hf.report import run_record
+from dair_hf.experiments.report import run_record
+from dair_hf.io.files import read_json, write_json
 
 FOLDER = Path("results/benchmarks")
 

@@ -34,7 +34,7 @@ from timing import interleaved, ratio
 from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.commands import exit_status
+from dair_hf.io.commands import exit_status
 
 BUCKETED = {"pair_group_by_length": True}
 AS_IT_COMES = {"train_sampling_strategy": "sequential"}

@@ -15,8 +15,8 @@ from typing import Any
 
 from outcome import HEADINGS, Measure
 
-from dair_hf.commands import exit_status
-from dair_hf.files import write_generated
+from dair_hf.io.commands import exit_status
+from dair_hf.io.files import write_generated
 
 ORDER = (
     "pair_cost",

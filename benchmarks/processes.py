@@ -28,7 +28,7 @@ from tqdm.auto import tqdm
 from transformers import TrainerCallback
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.commands import exit_status
+from dair_hf.io.commands import exit_status
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "recipes" / "accelerate_configs" / "cpu_processes.yaml"

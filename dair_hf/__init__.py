@@ -1,32 +1,32 @@
 """DAIR: training on pairs of an original and an augmented sample so that both have the same loss."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dair_hf.lazy import lazy_attribute
+from dair_hf.lazy import lazy_submodules
 
 if TYPE_CHECKING:
-    from dair_hf.collator import PairCollator as PairCollator
     from dair_hf.config import DAIRConfig as DAIRConfig
+    from dair_hf.data.collator import PairCollator as PairCollator
+    from dair_hf.data.sampling import EpochPairs as EpochPairs
+    from dair_hf.data.tensor_pairs import TensorPairs as TensorPairs
     from dair_hf.errors import DataError as DataError
     from dair_hf.errors import NonFiniteLossError as NonFiniteLossError
     from dair_hf.errors import SlotNameWarning as SlotNameWarning
     from dair_hf.errors import UndefinedMetricWarning as UndefinedMetricWarning
-    from dair_hf.sampling import EpochPairs as EpochPairs
-    from dair_hf.tensor_pairs import TensorPairs as TensorPairs
-    from dair_hf.trainer import DAIRTrainer as DAIRTrainer
+    from dair_hf.training.trainer import DAIRTrainer as DAIRTrainer
 
 __version__ = "0.1.0"
 
 # Imported on first use: a metric on the command line needs neither torch nor transformers.
 _HOMES = {
     "DAIRConfig": "dair_hf.config",
-    "DAIRTrainer": "dair_hf.trainer",
+    "DAIRTrainer": "dair_hf.training.trainer",
     "DataError": "dair_hf.errors",
-    "EpochPairs": "dair_hf.sampling",
+    "EpochPairs": "dair_hf.data.sampling",
     "NonFiniteLossError": "dair_hf.errors",
-    "PairCollator": "dair_hf.collator",
+    "PairCollator": "dair_hf.data.collator",
     "SlotNameWarning": "dair_hf.errors",
-    "TensorPairs": "dair_hf.tensor_pairs",
+    "TensorPairs": "dair_hf.data.tensor_pairs",
     "UndefinedMetricWarning": "dair_hf.errors",
 }
 __all__ = [
@@ -42,6 +42,4 @@ __all__ = [
     "__version__",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    return lazy_attribute(__name__, name, _HOMES)
+__getattr__ = lazy_submodules(__name__, _HOMES)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from transformers import Seq2SeqTrainingArguments
 
-from dair_hf.draws import require_seeds
+from dair_hf.data.counter_rng import require_seeds
 from dair_hf.errors import DataError
-from dair_hf.objective import (
+from dair_hf.losses.objective import (
     FEATURE_REGULARIZERS,
     LOSS_EPSILON,
     METHODS,

@@ -1,35 +1,35 @@
-"""Attributes of a package that are imported on first use, so that importing the package itself costs nothing."""
+"""Packages that import their submodules on first use, so that importing the package itself costs nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
 
 
-def lazy_attribute(package: str, name: str, homes: Mapping[str, str] = MappingProxyType({})) -> Any:
-    """A public name or a public submodule of a package; what its `__getattr__` returns.
+def lazy_submodules(package: str, names: Mapping[str, str] = MappingProxyType({})) -> Callable[[str], Any]:
+    """Return a `__getattr__` for a package, which imports public submodules and re-exported names on first use.
 
     Args:
         package: Name of the package.
-        name: Name of the attribute.
-        homes: Public name -> module that defines it.
+        names: Public name -> module that defines it.
 
     Returns:
-        The object or the module.
-
-    Raises:
-        AttributeError: The package has neither.
+        Function from the name of an attribute to the object or module. It raises AttributeError where the package has
+        neither.
 
     Example:
-        >>> import dair_hf
-        >>> lazy_attribute("dair_hf", "evaluation").mcnemar([1, 0], [1, 1])["only_b"]
+        >>> lazy_submodules("dair_hf.evaluation")("statistics").mcnemar([1, 0], [1, 1])["only_b"]
         1
     """
-    if name in homes:
-        return getattr(import_module(homes[name]), name)
-    if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
-        return import_module(f"{package}.{name}")
-    raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    def get_attribute(name: str) -> Any:
+        if name in names:
+            return getattr(import_module(names[name]), name)
+        if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
+            return import_module(f"{package}.{name}")
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return get_attribute

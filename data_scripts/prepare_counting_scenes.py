@@ -18,11 +18,11 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from dair_hf.arguments import SettingsParser
-from dair_hf.commands import exit_status
-from dair_hf.folders import require_output_folder
-from dair_hf.vqa.reading import read_edits, read_vqa
-from dair_hf.vqa.scene_files import SPLITS, SceneConfig, scene_files, write_scenes
+from dair_hf.experiments.arguments import SettingsParser
+from dair_hf.io.commands import exit_status
+from dair_hf.io.folders import require_output_folder
+from dair_hf.vqa.readers.reading import read_edits, read_vqa
+from dair_hf.vqa.scenes.files import SPLITS, SceneConfig, scene_files, write_scenes
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):

@@ -18,14 +18,14 @@ from pathlib import Path
 
 from datasets import DatasetDict
 
-from dair_hf.archives import Source, download, with_checksums
-from dair_hf.commands import exit_status
-from dair_hf.dialog.multiwoz import read_multiwoz, splits_in
-from dair_hf.dialog.reading import summary_table
-from dair_hf.dialog.rows import validate_rows
-from dair_hf.dialog.sources import HOST, multiwoz_files
-from dair_hf.files import read_json, write_json
-from dair_hf.folders import atomic_folder
+from dair_hf.dialog.readers.multiwoz import read_multiwoz, splits_in
+from dair_hf.dialog.readers.report import summary_table
+from dair_hf.dialog.readers.sources import HOST, multiwoz_files
+from dair_hf.dialog.text.rows import validate_rows
+from dair_hf.io.archives import Source, download, with_checksums
+from dair_hf.io.commands import exit_status
+from dair_hf.io.files import read_json, write_json
+from dair_hf.io.folders import atomic_folder
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

@@ -14,12 +14,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from dair_hf.archives import download, with_checksums
-from dair_hf.commands import exit_status
-from dair_hf.dialog.sgd import KINDS, SPLITS, build_bank, read_entity_names
-from dair_hf.dialog.sources import HOST, sgd_files
+from dair_hf.dialog.readers.sgd import KINDS, SPLITS, build_bank, read_entity_names
+from dair_hf.dialog.readers.sources import HOST, sgd_files
 from dair_hf.errors import DataError
-from dair_hf.files import read_json, require_output_file, write_json
+from dair_hf.io.archives import download, with_checksums
+from dair_hf.io.commands import exit_status
+from dair_hf.io.files import read_json, require_output_file, write_json
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

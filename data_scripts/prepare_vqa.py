@@ -22,15 +22,15 @@ from pathlib import Path
 
 from datasets import DatasetDict
 
-from dair_hf.archives import download, with_checksums
-from dair_hf.commands import exit_status
-from dair_hf.files import read_json, write_json
-from dair_hf.folders import atomic_folder
-from dair_hf.vqa.images import ImageFolder
-from dair_hf.vqa.reading import read_edits, read_vqa
-from dair_hf.vqa.reading_report import VQAReport, summary_table
-from dair_hf.vqa.records import splits_in
-from dair_hf.vqa.sources import HOST, vqa_files
+from dair_hf.io.archives import download, with_checksums
+from dair_hf.io.commands import exit_status
+from dair_hf.io.files import read_json, write_json
+from dair_hf.io.folders import atomic_folder
+from dair_hf.vqa.readers.images import ImageFolder
+from dair_hf.vqa.readers.reading import read_edits, read_vqa
+from dair_hf.vqa.readers.records import splits_in
+from dair_hf.vqa.readers.report import VQAReport, summary_table
+from dair_hf.vqa.readers.sources import HOST, vqa_files
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

@@ -23,14 +23,22 @@ from typing import Any
 from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.arguments import parse_arguments
-from dair_hf.commands import run_recipe
-from dair_hf.comparison import ComparisonConfig, Result, Run, compare, output_folder, runs_of, train_and_measure
-from dair_hf.report import Column
-from dair_hf.sweeps import plot_sweep
-from dair_hf.tensor_pairs import tensor_fingerprint
+from dair_hf.data.tensor_pairs import tensor_fingerprint
+from dair_hf.experiments.arguments import parse_arguments
+from dair_hf.experiments.comparison import (
+    ComparisonConfig,
+    Result,
+    Run,
+    compare,
+    output_folder,
+    runs_of,
+    train_and_measure,
+)
+from dair_hf.experiments.report import Column
+from dair_hf.experiments.sweeps import plot_sweep
+from dair_hf.io.commands import run_recipe
 from dair_hf.vision.adversarial_data import AdversarialDataConfig, load_pictures
-from dair_hf.vision.cifar10_pairs import evaluation_pairs, train_pairs
+from dair_hf.vision.cifar10.pairs import evaluation_pairs, train_pairs
 from dair_hf.vision.labelled_images import LabelledImages
 from dair_hf.vision.networks import NetworkConfig, make_network
 from dair_hf.vision.robustness import AttackConfig, evaluate_attacks

@@ -20,17 +20,25 @@ from functools import partial
 from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.arguments import parse_arguments
-from dair_hf.commands import run_recipe
-from dair_hf.comparison import ComparisonConfig, Result, Run, compare, output_folder, runs_of, train_and_measure
-from dair_hf.files import write_json
-from dair_hf.report import Column
-from dair_hf.run_records import finished_records
-from dair_hf.vision.backgrounds import BackgroundsConfig
-from dair_hf.vision.challenge import Challenge, ChallengeConfig, load_challenge
-from dair_hf.vision.imagenet9 import ImageNet9Config
+from dair_hf.experiments.arguments import parse_arguments
+from dair_hf.experiments.comparison import (
+    ComparisonConfig,
+    Result,
+    Run,
+    compare,
+    output_folder,
+    runs_of,
+    train_and_measure,
+)
+from dair_hf.experiments.report import Column
+from dair_hf.experiments.run_records import finished_records
+from dair_hf.io.commands import run_recipe
+from dair_hf.io.files import write_json
+from dair_hf.vision.backgrounds.challenge import Challenge, ChallengeConfig, load_challenge
+from dair_hf.vision.backgrounds.drawn import BackgroundsConfig
+from dair_hf.vision.backgrounds.imagenet9 import ImageNet9Config
+from dair_hf.vision.backgrounds.variants import CLASSES, VARIANTS, evaluate_variants
 from dair_hf.vision.networks import NetworkConfig, make_network
-from dair_hf.vision.variants import CLASSES, VARIANTS, evaluate_variants
 
 CHANNELS = 3
 PAIRED = [

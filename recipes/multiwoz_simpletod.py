@@ -25,9 +25,12 @@ from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs
-from dair_hf.arguments import parse_arguments
-from dair_hf.commands import run_recipe
-from dair_hf.comparison import (
+from dair_hf.dialog.ceiling import Ceiling
+from dair_hf.dialog.data import DialogConfig, DialogData, load_dialogs, tokenizer_for
+from dair_hf.dialog.encoding import DialogEncoder
+from dair_hf.dialog.task import check_pairs, evaluation_pairs, is_correct, training_pairs
+from dair_hf.experiments.arguments import parse_arguments
+from dair_hf.experiments.comparison import (
     ComparisonConfig,
     Result,
     Run,
@@ -41,13 +44,10 @@ from dair_hf.comparison import (
     save_all,
     train_on,
 )
-from dair_hf.dialog.ceiling import Ceiling
-from dair_hf.dialog.data import DialogConfig, DialogData, load_dialogs, tokenizer_for
-from dair_hf.dialog.encoding import DialogEncoder
-from dair_hf.dialog.task import check_pairs, evaluation_pairs, is_correct, training_pairs
+from dair_hf.experiments.report import Column
+from dair_hf.experiments.run_records import finished_records
+from dair_hf.io.commands import run_recipe
 from dair_hf.modeling import ModelConfig, load_model, load_tokenizer
-from dair_hf.report import Column
-from dair_hf.run_records import finished_records
 
 COLUMNS = [
     Column("original_joint_goal_accuracy", "JGA known"),

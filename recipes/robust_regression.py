@@ -22,10 +22,9 @@ from typing import Any
 from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.arguments import parse_arguments
-from dair_hf.batch_objectives import AggregatedDAIR
-from dair_hf.commands import run_recipe
-from dair_hf.comparison import (
+from dair_hf.data.tensor_pairs import tensor_fingerprint
+from dair_hf.experiments.arguments import parse_arguments
+from dair_hf.experiments.comparison import (
     ComparisonConfig,
     Result,
     Run,
@@ -36,14 +35,15 @@ from dair_hf.comparison import (
     runs_of,
     train_and_measure,
 )
+from dair_hf.experiments.report import Column
+from dair_hf.experiments.search import LambdaSearch, SearchConfig, search_and_test
+from dair_hf.io.commands import run_recipe
 from dair_hf.regression.correctness import is_correct, rmse
 from dair_hf.regression.data import RegressionConfig, evaluation_pairs, load_regression, train_pairs
 from dair_hf.regression.linear import LinearRegression, LinearRegressionConfig
 from dair_hf.regression.settings import RobustLossConfig
 from dair_hf.regression.tables import RegressionData
-from dair_hf.report import Column
-from dair_hf.search import LambdaSearch, SearchConfig, search_and_test
-from dair_hf.tensor_pairs import tensor_fingerprint
+from dair_hf.training.environments import AggregatedDAIR
 
 COLUMNS = [
     Column("rmse", "test RMSE"),

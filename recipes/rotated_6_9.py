@@ -23,19 +23,27 @@ from typing import Any
 from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.arguments import parse_arguments
-from dair_hf.commands import run_recipe
-from dair_hf.comparison import ComparisonConfig, Result, Run, compare, output_folder, runs_of, train_and_measure
-from dair_hf.files import read_json
-from dair_hf.plots import plot_curves
-from dair_hf.report import Column
-from dair_hf.search import LambdaSearch, SearchConfig, search_and_test
-from dair_hf.sweeps import sweep_series
-from dair_hf.tensor_pairs import tensor_fingerprint
+from dair_hf.data.tensor_pairs import tensor_fingerprint
+from dair_hf.experiments.arguments import parse_arguments
+from dair_hf.experiments.comparison import (
+    ComparisonConfig,
+    Result,
+    Run,
+    compare,
+    output_folder,
+    runs_of,
+    train_and_measure,
+)
+from dair_hf.experiments.plots import plot_curves
+from dair_hf.experiments.report import Column
+from dair_hf.experiments.search import LambdaSearch, SearchConfig, search_and_test
+from dair_hf.experiments.sweeps import sweep_series
+from dair_hf.io.commands import run_recipe
+from dair_hf.io.files import read_json
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 from dair_hf.vision.correctness import is_correct
-from dair_hf.vision.mnist import Digits, load_mnist
-from dair_hf.vision.six_nine import SixNineConfig, evaluation_pairs, train_pairs
+from dair_hf.vision.mnist.digits import Digits, load_mnist
+from dair_hf.vision.mnist.six_nine import SixNineConfig, evaluation_pairs, train_pairs
 
 THETAS = (0, 15, 30, 45, 60)
 COLUMNS = [Column(f"accuracy_theta_{theta}", f"{theta} degrees") for theta in THETAS]

@@ -27,9 +27,8 @@ from torch import Tensor, nn
 from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer, TensorPairs, UndefinedMetricWarning
-from dair_hf.arguments import parse_arguments
-from dair_hf.commands import run_recipe
-from dair_hf.comparison import (
+from dair_hf.experiments.arguments import parse_arguments
+from dair_hf.experiments.comparison import (
     ComparisonConfig,
     Result,
     Run,
@@ -42,17 +41,18 @@ from dair_hf.comparison import (
     runs_of,
     train_and_measure,
 )
-from dair_hf.files import write_json
+from dair_hf.experiments.report import Column
+from dair_hf.experiments.run_records import finished_records
+from dair_hf.experiments.sweeps import plot_sweep
+from dair_hf.io.commands import run_recipe
+from dair_hf.io.files import write_json
 from dair_hf.modeling import ModelConfig
-from dair_hf.report import Column
-from dair_hf.run_records import finished_records
-from dair_hf.sweeps import plot_sweep
 from dair_hf.vqa.data import VQAConfig, load_vqa
+from dair_hf.vqa.inputs.pixels import IMAGENET_MEAN, IMAGENET_STD
 from dair_hf.vqa.pairs import edit_pairs, expand_edits
-from dair_hf.vqa.pixels import IMAGENET_MEAN, IMAGENET_STD
-from dair_hf.vqa.reading_report import summary_table
-from dair_hf.vqa.scene_backbone import CellNamer, CellNamerConfig, named_scenes, scene_network
-from dair_hf.vqa.scene_files import SceneConfig
+from dair_hf.vqa.readers.report import summary_table
+from dair_hf.vqa.scenes.backbone import CellNamer, CellNamerConfig, named_scenes, scene_network
+from dair_hf.vqa.scenes.files import SceneConfig
 from dair_hf.vqa.task import NetworkConfig, VQATask, prepare_task, require_model
 
 COLUMNS = [

@@ -13,8 +13,9 @@ from accelerate.commands.config.config_args import ClusterConfig, load_config_fr
 from accelerate.utils import DeepSpeedPlugin, DistributedType
 
 from tests.fixtures import tiny
+from tests.fixtures.paths import ROOT
 
-FOLDER = Path(__file__).parents[1] / "recipes" / "accelerate_configs"
+FOLDER = ROOT / "recipes" / "accelerate_configs"
 CONFIGS = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
 # Name -> kind of engine, processes in all, machines.
 EXPECTED = {

@@ -5,13 +5,14 @@ from __future__ import annotations
 import runpy
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import datasets
 import pytest
 
-FOLDER = Path(__file__).parent.parent / "benchmarks"
+from tests.fixtures.paths import ROOT
+
+FOLDER = ROOT / "benchmarks"
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The house rules: floors, file tree, documentation, and nothing of one machine in what everybody gets."""
+"""Rules of the project: file tree, documentation, and nothing of one machine in what everybody gets."""
 
 from __future__ import annotations
 
@@ -17,33 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "dair_hf"
-TASKS = sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__")
-
-# The floors of the core, bottom to top: a module imports only from lower ones. A new module gets its place here.
-FLOORS = (
-    {"errors", "lazy"},
-    {"files", "arrow", "neighbour_attention", "draws", "schedules", "processes"},
-    {"folders", "arguments"},
-    {"commands"},
-    {"modeling"},
-    {"objective", "archives", "packing"},
-    {"sample_losses", "theory"},
-    {"projection", "forwards", "target_tokens"},
-    {"collator", "evaluation", "features", "chunked_loss", "prediction", "view_predictor", "logistic_toy"},
-    {"sampling", "tensor_pairs", "batch_layout"},
-    {"config"},
-    {"pair_loss", "term_sums", "pair_views", "model_card", "finiteness", "data_checks"},
-    {"pair_predictor", "pair_loading", "batch_objectives", "tensor_views", "trainer_checks"},
-    {"trainer"},
-    {"report", "plots", "selection", "claims", "experiments"},
-    {"run_records"},
-    {"comparison", "ledger_plots"},
-    {"search", "ledger", "sweeps"},
-)
-# What a task folder must not import: the package itself (it brings the trainer), the trainer, its parts, what uses it.
-TOP_FLOORS = {"dair_hf", *(f"dair_hf.{name}" for floor in FLOORS[-7:] for name in floor)}
+from tests.fixtures.paths import ROOT
 
 
 def tracked_files() -> list[str]:
@@ -66,101 +40,6 @@ def parse(name: str) -> ast.Module:
 
 def module_name(file: str) -> str:
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-def imported_modules(tree: ast.Module) -> Iterator[str]:
-    """Every module a file imports anywhere, also inside functions and for types only."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"line {node.lineno}: relative import; write `from dair_hf.x import y`"
-            assert node.module is not None
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                is_module = (ROOT / (inner.replace(".", "/") + ".py")).exists() or (
-                    ROOT / inner.replace(".", "/")
-                ).is_dir()
-                yield inner if is_module else node.module
-
-
-def floor_violations(file: str, tree: ast.Module) -> list[str]:
-    """What a file of the package imports against the rules of the floors."""
-    parts = module_name(file).split(".")
-    ranks = {name: rank for rank, floor in enumerate(FLOORS) for name in floor}
-    wrong = []
-    for target in imported_modules(tree):
-        if target.split(".")[0] in ("recipes", "data_scripts", "benchmarks", "tests"):
-            wrong.append(f"{file} imports {target}: that stands above the package")
-        if target.split(".")[0] != "dair_hf":
-            continue
-        name = target.split(".")[1] if "." in target else ""
-        if parts[1:2] and parts[1] in TASKS:
-            if target in TOP_FLOORS:
-                wrong.append(f"{file} imports {target}: a task folder must not import the trainer")
-            if name in TASKS and name not in (parts[1], "augment", "metrics"):  # these serve every task, and know none
-                wrong.append(f"{file} imports {target}: a task folder must not import another")
-        elif name in TASKS:
-            wrong.append(f"{file} imports {target}: the core must not import a task folder")
-        elif len(parts) == 2 and ranks.get(name, len(FLOORS)) >= ranks[parts[1]]:
-            wrong.append(f"{file} imports {target}: that is not on a lower floor")
-    return wrong
-
-
-# --- floors ---------------------------------------------------------------------------------------------------------
-
-
-def test_every_core_module_has_a_floor() -> None:
-    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
-    assert modules - set().union(*FLOORS) == set(), "new core module: give it a place in FLOORS"
-
-
-@pytest.mark.parametrize("file", [name for name in PYTHON if name.startswith("dair_hf/")])
-def test_file_imports_only_from_floors_below(file: str) -> None:
-    assert floor_violations(file, parse(file)) == []
-
-
-@pytest.mark.parametrize(
-    ("file", "source"),
-    [
-        ("dair_hf/collator.py", "from dair_hf.dialog.state import state_to_text"),
-        ("dair_hf/objective.py", "def f():\n    import dair_hf.collator"),
-        ("dair_hf/evaluation.py", "from dair_hf import collator"),
-        ("dair_hf/collator.py", "from dair_hf import PairCollator"),
-        ("dair_hf/dialog/state.py", "from dair_hf.trainer import DAIRTrainer"),
-        ("dair_hf/dialog/state.py", "from dair_hf import DAIRTrainer"),
-        ("dair_hf/augment/entities.py", "from dair_hf.dialog import rows"),
-        ("dair_hf/metrics/items.py", "from dair_hf.vqa import answers"),
-        ("dair_hf/config.py", "import recipes.multiwoz_simpletod"),
-    ],
-)
-def test_floor_rule_sees_violations(file: str, source: str) -> None:
-    assert len(floor_violations(file, ast.parse(source))) == 1
-
-
-def test_floor_rule_allows_what_is_below() -> None:
-    source = "import torch\nfrom dair_hf.errors import DataError\nfrom dair_hf.dialog.rows import FEATURES"
-    assert floor_violations("dair_hf/dialog/state.py", ast.parse(source)) == []
-
-
-def test_objective_imports_torch_only() -> None:
-    roots = {name.split(".")[0] for name in imported_modules(parse("dair_hf/objective.py"))}
-    assert roots - sys.stdlib_module_names == {"torch"}
-
-
-@pytest.mark.parametrize("file", [name for name in PYTHON if name.startswith("recipes/")])
-def test_recipe_defines_no_class(file: str) -> None:
-    assert [node.name for node in ast.walk(parse(file)) if isinstance(node, ast.ClassDef)] == []
-
-
-@pytest.mark.parametrize("file", [name for name in PYTHON if re.fullmatch(r"dair_hf/.*__init__\.py", name)])
-def test_init_only_reexports(file: str) -> None:
-    """Imports and constants; re-exports may be lazy, by `__getattr__` and imports for type checkers."""
-    allowed = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Expr)
-    for node in parse(file).body:
-        lazy = isinstance(node, ast.FunctionDef) and node.name == "__getattr__"
-        for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        assert isinstance(node, allowed) or lazy or for_types, ast.unparse(node)
 
 
 # --- documentation --------------------------------------------------------------------------------------------------
@@ -201,9 +80,8 @@ def test_file_tree_of_the_readme_is_true() -> None:
     assert named - folders - set(TRACKED) == set(), "the file tree names what is not there"
 
     top = {name for name in folders if name.count("/") == 1 and not name.startswith(".")}
-    inside = {name for name in folders if re.fullmatch(r"dair_hf/\w+/", name)}
-    modules = {name for name in PYTHON if re.fullmatch(r"dair_hf/\w+\.py", name)} - {"dair_hf/__init__.py"}
-    assert (top | inside | modules) - named == set(), "the file tree lacks what is there"
+    rooms = {name for name in folders if re.fullmatch(r"dair_hf/\w+/", name)}
+    assert (top | rooms) - named == set(), "the file tree lacks what is there"
 
 
 def public_definitions(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
@@ -215,7 +93,11 @@ def public_definitions(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple
                 yield from public_definitions(node.body, f"{prefix}{node.name}.")
 
 
-CODE = [name for name in PYTHON if name.startswith(("dair_hf/", "recipes/", "data_scripts/", "benchmarks/"))]
+CODE = [
+    name
+    for name in PYTHON
+    if name.startswith(("dair_hf/", "docs/", "recipes/", "reproduction/", "data_scripts/", "benchmarks/"))
+]
 
 
 @pytest.mark.parametrize("file", CODE)
@@ -357,4 +239,4 @@ def test_wheel_holds_types_and_metrics(tmp_path: Path) -> None:
     inside = zipfile.ZipFile(wheel).namelist()
     assert set(inside) >= {name for name in TRACKED if name.startswith("dair_hf/")}
     assert "dair_hf/py.typed" in inside
-    assert not [name for name in inside if name.startswith(("tests/", "recipes/"))]
+    assert not [name for name in inside if name.startswith(("tests/", "recipes/", "reproduction/"))]

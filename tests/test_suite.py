@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests import conftest
+from tests.fixtures.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 TESTS = """
 import os
 import pytest

@@ -1,9 +1,5 @@
-"""Changes of the input: the augmented view of a pair is made here."""
+"""Augmentation of images and tensors: functions that make the augmented view of a pair."""
 
-from typing import Any
+from dair_hf.lazy import lazy_submodules
 
-from dair_hf.lazy import lazy_attribute
-
-
-def __getattr__(name: str) -> Any:
-    return lazy_attribute(__name__, name)
+__getattr__ = lazy_submodules(__name__)

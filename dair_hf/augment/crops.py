@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dair_hf.augment.images import pixels_at
-from dair_hf.draws import uniform
+from dair_hf.data.counter_rng import uniform
 from dair_hf.errors import DataError
 
 

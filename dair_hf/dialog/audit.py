@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from datasets import Dataset
 
-from dair_hf.arrow import paused_collection, to_python
 from dair_hf.dialog.audit_pair import Pair, read_pair, spelling
 from dair_hf.dialog.ceiling import Ceiling, find_ceiling
 from dair_hf.dialog.encoding import DialogEncoder
-from dair_hf.dialog.leftovers import LeftoverSearch
+from dair_hf.dialog.renaming.leftovers import LeftoverSearch
 from dair_hf.errors import DataError
+from dair_hf.io.arrow import paused_collection, to_python
 
 if TYPE_CHECKING:
     from rich.table import Table

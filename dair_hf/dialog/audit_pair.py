@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from dair_hf.dialog.rows import DONTCARE, NAME_SLOTS, on_word_boundary
+from dair_hf.dialog.text.rows import DONTCARE, NAME_SLOTS, on_word_boundary
 from dair_hf.errors import DataError
 
 NO_NAME = frozenset({"", "none", "not mentioned", "don't care", "do n't care", DONTCARE})

@@ -15,14 +15,14 @@ import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
 
-from dair_hf.arrow import to_python
 from dair_hf.dialog.audit_pair import NO_NAME, spelling, stands_in
 from dair_hf.dialog.encoding import VIEWS, DialogEncoder
-from dair_hf.dialog.rows import NAME_SLOTS
-from dair_hf.dialog.state import parse, state_from_row
+from dair_hf.dialog.text.rows import NAME_SLOTS
+from dair_hf.dialog.text.state import parse, state_from_row
 from dair_hf.errors import DataError
-from dair_hf.metrics.joint_goal import joint_goal_correct
-from dair_hf.sample_losses import IGNORE_INDEX
+from dair_hf.io.arrow import to_python
+from dair_hf.losses.per_sample import IGNORE_INDEX
+from dair_hf.metrics.state.joint_goal import joint_goal_correct
 
 VARIANTS = ("original", "augmented")
 BATCH = 1000

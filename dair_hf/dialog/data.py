@@ -10,13 +10,13 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from dair_hf.dialog.demo import generate_dialogs, make_names, train_names
-from dair_hf.dialog.multiwoz import read_multiwoz
-from dair_hf.dialog.sgd import build_bank, read_entity_names, read_sgd
-from dair_hf.dialog.state import state_from_row, target_text
-from dair_hf.dialog.text import history_to_text
+from dair_hf.dialog.readers.multiwoz import read_multiwoz
+from dair_hf.dialog.readers.sgd import build_bank, read_entity_names, read_sgd
+from dair_hf.dialog.text.state import state_from_row, target_text
+from dair_hf.dialog.text.words import history_to_text
 from dair_hf.dialog.tokenizer import build_tokenizer, count_words
 from dair_hf.errors import DataError
-from dair_hf.metrics.conventions import resolve_convention
+from dair_hf.metrics.state.conventions import resolve_convention
 
 SOURCES = ("demo", "multiwoz")
 EVALUATED = ("test", "validation")

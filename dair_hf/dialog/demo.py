@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from datasets import Dataset
 
-from dair_hf.dialog.rows import NAME_SLOTS, SYSTEM, USER, Mention, NameEntry, RowBuilder, Utterance
+from dair_hf.dialog.text.rows import NAME_SLOTS, SYSTEM, USER, Mention, NameEntry, RowBuilder, Utterance
 from dair_hf.errors import DataError
 
 NameBank = Mapping[str, Sequence[str]]
@@ -349,7 +349,7 @@ def _check_bank(names: NameBank) -> None:
 
 
 def generate_dialogs(n_dialogs: int, *, names: NameBank, seed: int = 0, prefix: str = "DEMO") -> Dataset:
-    """Generate dialogues as rows (`dair_hf.dialog.rows.FEATURES`), one per user turn.
+    """Generate dialogues as rows (`dair_hf.dialog.text.rows.FEATURES`), one per user turn.
 
     The same seed with banks of the same size gives the same dialogues but for the names.
 

@@ -9,12 +9,12 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dair_hf.dialog.data import DialogConfig
-from dair_hf.dialog.state import state_from_row, target_text
-from dair_hf.dialog.text import history_to_text
+from dair_hf.dialog.text.state import state_from_row, target_text
+from dair_hf.dialog.text.words import history_to_text
 from dair_hf.errors import DataError
-from dair_hf.metrics.conventions import resolve_convention
-from dair_hf.sample_losses import IGNORE_INDEX
-from dair_hf.target_tokens import added_tokens, target_affixes
+from dair_hf.evaluation.target_tokens import added_tokens, target_affixes
+from dair_hf.losses.per_sample import IGNORE_INDEX
+from dair_hf.metrics.state.conventions import resolve_convention
 
 VIEWS = ("", "augmented_")
 CAUSAL_PROMPT = " <belief>"

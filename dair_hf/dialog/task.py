@@ -9,17 +9,17 @@ from typing import Any
 from datasets import Dataset
 from numpy.typing import NDArray
 
-from dair_hf.augment.entities import EntityAugmenter, redraw
 from dair_hf.config import DAIRConfig
+from dair_hf.data.sampling import EpochPairs
 from dair_hf.dialog.audit import audit, names_of
 from dair_hf.dialog.ceiling import Ceiling
 from dair_hf.dialog.data import DialogConfig, DialogData
 from dair_hf.dialog.encoding import DialogEncoder
-from dair_hf.dialog.state import parse, state_from_row
-from dair_hf.files import write_json
-from dair_hf.metrics.joint_goal import joint_goal_correct
-from dair_hf.processes import gather_results, rank_and_size
-from dair_hf.sampling import EpochPairs
+from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
+from dair_hf.dialog.text.state import parse, state_from_row
+from dair_hf.io.files import write_json
+from dair_hf.io.processes import gather_results, rank_and_size
+from dair_hf.metrics.state.joint_goal import joint_goal_correct
 
 
 def is_correct(predictions: Sequence[str], references: Sequence[Any], preset: str = "any_of") -> NDArray[Any]:

@@ -7,9 +7,8 @@ run with `python -m`.
 from __future__ import annotations
 
 import sys
-from typing import Any
 
-from dair_hf.lazy import lazy_attribute
+from dair_hf.lazy import lazy_submodules
 from dair_hf.metrics.paths import MetricPaths, metric_path
 
 joint_goal_accuracy: str = metric_path("joint_goal_accuracy")
@@ -20,6 +19,4 @@ sys.modules[__name__].__class__ = MetricPaths
 
 __all__ = ["consistency", "joint_goal_accuracy", "vqa_accuracy"]
 
-
-def __getattr__(name: str) -> Any:
-    return lazy_attribute(__name__, name)
+__getattr__ = lazy_submodules(__name__)

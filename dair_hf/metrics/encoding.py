@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dair_hf.errors import DataError
-from dair_hf.metrics.items import with_id
+from dair_hf.metrics.state.items import with_id
 
 
 def encode_items(items: Iterable[Any] | None, name: str, ids: Sequence[Any] | None = None) -> list[str] | None:
     """Encode items for `evaluate`; text passes through, so encoding twice does no harm.
 
     Args:
-        items: Items in any shape of `dair_hf.metrics.items`, or None.
+        items: Items in any shape of `dair_hf.metrics.state.items`, or None.
         name: What they are called in messages.
         ids: Ids given apart, one for each item.
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dair_hf.commands import exit_status
 from dair_hf.errors import DataError, SlotNameWarning, UndefinedMetricWarning
-from dair_hf.files import read_json, require_output_file, write_text
-from dair_hf.metrics.conventions import PRESETS, Convention
-from dair_hf.metrics.items import Turn, check_ids, decode_item, read_item
+from dair_hf.io.commands import exit_status
+from dair_hf.io.files import read_json, require_output_file, write_text
+from dair_hf.metrics.state.conventions import PRESETS, Convention
+from dair_hf.metrics.state.items import Turn, check_ids, decode_item, read_item
 
 INPUTS = ("predictions", "references", "correct", "compare")  # options that name files to read
 FORMATS = """each line holds one JSON value, in any of these shapes:
@@ -135,7 +135,7 @@ def run_command(
         arguments: The command line; `json` and `overwrite` say where the figures go.
 
     Returns:
-        The exit status; see `dair_hf.commands.exit_status`.
+        The exit status; see `dair_hf.io.commands.exit_status`.
     """
 
     def main() -> None:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dair_hf.errors import DataError
-from dair_hf.evaluation import as_correct, correctness_metrics, mcnemar
-from dair_hf.metrics.conventions import consistency_convention, resolve_convention
-from dair_hf.metrics.items import Turn, read_id
-from dair_hf.metrics.matching import compare_turns
+from dair_hf.evaluation.statistics import as_correct, correctness_metrics, mcnemar
+from dair_hf.metrics.state.conventions import consistency_convention, resolve_convention
+from dair_hf.metrics.state.items import Turn, read_id
+from dair_hf.metrics.state.matching import compare_turns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ def judge_pairs(turns: Sequence[tuple[Turn, Turn]], preset: str = "any_of", **sw
     """Judge the states of both views under a convention and bring the views of each row together by id.
 
     Args:
-        turns: (prediction, reference) of every row and variant, as from `dair_hf.metrics.items.pair_turns`.
+        turns: (prediction, reference) of every row and variant, as from `dair_hf.metrics.state.items.pair_turns`.
         preset: The convention's name; with `consistency_slots` (preset `dair_released`) only these are compared.
         **switches: Changed switches.
 
@@ -111,7 +111,7 @@ def consistency_metrics(
     seed: int = 0,
     confidence: float = 0.95,
 ) -> dict[str, Any]:
-    """Compute CM, flips and both accuracies with their intervals, as `dair_hf.evaluation.correctness_metrics`.
+    """Compute CM, flips and both accuracies with their intervals, as `evaluation.statistics.correctness_metrics`.
 
     Args:
         pairs: One entry for each row.
@@ -120,7 +120,7 @@ def consistency_metrics(
         confidence: Coverage of the intervals.
 
     Returns:
-        The keys of `dair_hf.evaluation.correctness_metrics`.
+        The keys of `dair_hf.evaluation.statistics.correctness_metrics`.
 
     Raises:
         DataError: There is no row, or a setting is out of range.
@@ -156,7 +156,7 @@ def compare_models(a: Sequence[PairCorrectness], b: Sequence[PairCorrectness]) -
         b: Correctness of the second; rows are matched by id.
 
     Returns:
-        "original" and "augmented" (rows with an augmented view only), each as from `dair_hf.evaluation.mcnemar`.
+        "original" and "augmented" (rows with an augmented view only), each as from `evaluation.statistics.mcnemar`.
 
     Raises:
         DataError: The two do not hold the same ids, or not the same rows have an augmented view.

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dair_hf.draws import subset, uniform
+from dair_hf.data.counter_rng import subset, uniform
+from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
 from dair_hf.regression.tables import RegressionData, read_qsar, read_table
-from dair_hf.tensor_pairs import TensorPairs
 
 SPLITS = ("test", "validation")
 AUGMENTED_FEATURES = ("bernoulli", "one")

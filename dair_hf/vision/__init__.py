@@ -1,9 +1,5 @@
-"""Image classification: the data sets of the paper as pairs, and the networks that learn them."""
+"""Image classification: data sets of the paper as pairs, and networks."""
 
-from typing import Any
+from dair_hf.lazy import lazy_submodules
 
-from dair_hf.lazy import lazy_attribute
-
-
-def __getattr__(name: str) -> Any:
-    return lazy_attribute(__name__, name)
+__getattr__ = lazy_submodules(__name__)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from dair_hf.vision.cifar10 import load_cifar10
-from dair_hf.vision.cifar10_pairs import Cifar10Config
+from dair_hf.vision.cifar10.images import load_cifar10
+from dair_hf.vision.cifar10.pairs import Cifar10Config
 from dair_hf.vision.labelled_images import LabelledImages
-from dair_hf.vision.mnist import load_mnist
+from dair_hf.vision.mnist.digits import load_mnist
 from dair_hf.vision.settings import SPLITS, require_choice
 
 

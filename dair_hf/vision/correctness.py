@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dair_hf.errors import DataError
-from dair_hf.evaluation import as_correct
+from dair_hf.evaluation.statistics import as_correct
 
 
 def is_correct(predictions: Sequence[ArrayLike], references: Sequence[int]) -> NDArray[np.bool_]:

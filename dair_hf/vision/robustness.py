@@ -12,12 +12,12 @@ from accelerate.utils import reduce
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from dair_hf.augment.adversarial import AttackAugmenter, perturb
-from dair_hf.augment.attack import KL, NORMS, Attack
-from dair_hf.augment.autoattack import auto_attack
-from dair_hf.draws import generator_for
+from dair_hf.augment.attacks.adversarial import AttackAugmenter, perturb
+from dair_hf.augment.attacks.attack import KL, NORMS, Attack
+from dair_hf.augment.attacks.autoattack import auto_attack
+from dair_hf.data.counter_rng import generator_for
+from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
-from dair_hf.tensor_pairs import TensorPairs
 from dair_hf.vision.correctness import is_correct
 from dair_hf.vision.settings import require_choice, require_rows
 

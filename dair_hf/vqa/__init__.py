@@ -1,9 +1,5 @@
-"""Visual question answering under edited images: data, answers, the SAAA network, processors of current models."""
+"""Visual question answering under edited images."""
 
-from typing import Any
+from dair_hf.lazy import lazy_submodules
 
-from dair_hf.lazy import lazy_attribute
-
-
-def __getattr__(name: str) -> Any:
-    return lazy_attribute(__name__, name)
+__getattr__ = lazy_submodules(__name__)

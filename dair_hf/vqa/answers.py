@@ -11,8 +11,8 @@ from typing import Any
 from datasets import Dataset, Features, List, Value
 
 from dair_hf.errors import DataError
-from dair_hf.files import read_json, write_json
-from dair_hf.metrics.vqa_answers import normalize_answer, strip_spaces
+from dair_hf.io.files import read_json, write_json
+from dair_hf.metrics.vqa.answers import normalize_answer, strip_spaces
 
 ANSWERS = "answers"
 ANSWER_IDS = "answer_ids"

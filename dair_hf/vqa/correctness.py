@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dair_hf.errors import DataError
-from dair_hf.metrics.vqa_answers import normalize_answer, strip_spaces
-from dair_hf.metrics.vqa_scores import Normalize, vqa_correct, vqa_scores
+from dair_hf.metrics.vqa.answers import normalize_answer, strip_spaces
+from dair_hf.metrics.vqa.scores import Normalize, vqa_correct, vqa_scores
 from dair_hf.vqa.answers import AnswerVocabulary
 
 
@@ -26,7 +26,7 @@ class AnswerJudge:
 
     Attributes:
         vocabulary: The classes; None for a model that writes text.
-        normalize: When answers are normalised; see `dair_hf.metrics.vqa_scores.count_matches`.
+        normalize: When answers are normalised; see `dair_hf.metrics.vqa.scores.count_matches`.
 
     Example:
         >>> judge = AnswerJudge(AnswerVocabulary.from_answers([["yes", "yes", "no"]]))
@@ -72,11 +72,11 @@ class AnswerJudge:
         return [same(text) for text in self.texts(predictions)]
 
     def is_correct(self, predictions: Sequence[Any], references: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
-        """`H(z) = [some annotator gave the answer]`, `[N]` bool; see `dair_hf.metrics.vqa_scores.vqa_correct`."""
+        """`H(z) = [some annotator gave the answer]`, `[N]` bool; see `dair_hf.metrics.vqa.scores.vqa_correct`."""
         return vqa_correct(self.texts(predictions), references, normalize=self.normalize)
 
     def accuracy(self, predictions: Sequence[Any], references: Sequence[Sequence[str]]) -> NDArray[np.float64]:
-        """The official accuracy of every answer, `[N]` in [0, 1]; see `dair_hf.metrics.vqa_scores.vqa_scores`."""
+        """The official accuracy of every answer, `[N]` in [0, 1]; see `dair_hf.metrics.vqa.scores.vqa_scores`."""
         return vqa_scores(self.texts(predictions), references, normalize=self.normalize)
 
     def _class(self, row: int, prediction: ArrayLike) -> int:

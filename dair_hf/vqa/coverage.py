@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dair_hf.errors import DataError
-from dair_hf.metrics.vqa_answers import strip_spaces
-from dair_hf.metrics.vqa_scores import is_disputed, official_scores
+from dair_hf.metrics.vqa.answers import strip_spaces
+from dair_hf.metrics.vqa.scores import is_disputed, official_scores
 from dair_hf.vqa.answers import AnswerVocabulary
 
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from datasets import Dataset
 
 from dair_hf.errors import DataError
-from dair_hf.processes import gather_results, rank_and_size
-from dair_hf.vqa.images import ImageFolder, verified_images
-from dair_hf.vqa.reading import read_edits, read_vqa
-from dair_hf.vqa.reading_report import VQAReport
-from dair_hf.vqa.scene_files import SceneConfig, scene_files, write_scenes
+from dair_hf.io.processes import gather_results, rank_and_size
+from dair_hf.vqa.readers.images import ImageFolder, verified_images
+from dair_hf.vqa.readers.reading import read_edits, read_vqa
+from dair_hf.vqa.readers.report import VQAReport
+from dair_hf.vqa.scenes.files import SceneConfig, scene_files, write_scenes
 
 SOURCES = ("scenes", "files")
 EVALUATED = ("test", "validation")

@@ -14,10 +14,10 @@ from datasets.info import DatasetInfo
 from datasets.table import InMemoryTable
 from numpy.typing import NDArray
 
-from dair_hf.collator import AUGMENTED_PREFIX, ROW_ID
-from dair_hf.draws import uniform
+from dair_hf.data.collator import AUGMENTED_PREFIX, ROW_ID
+from dair_hf.data.counter_rng import uniform
+from dair_hf.data.sampling import EpochPairs
 from dair_hf.errors import DataError
-from dair_hf.sampling import EpochPairs
 
 QUESTION_ID = "question_id"
 IMAGE_ID = "image_id"

@@ -13,19 +13,19 @@ from torch import nn
 from transformers.utils import logging
 
 from dair_hf.errors import DataError
+from dair_hf.io.processes import rank_and_size
 from dair_hf.modeling import ModelConfig
-from dair_hf.processes import rank_and_size
 from dair_hf.vqa.answers import AnswerVocabulary, encode_answers
-from dair_hf.vqa.backbone import load_backbone
-from dair_hf.vqa.collator import ImageInputs, VQACollator
 from dair_hf.vqa.correctness import AnswerJudge
 from dair_hf.vqa.data import VQAConfig, VQAData
-from dair_hf.vqa.features import FeatureCache
-from dair_hf.vqa.pixels import Pixels
-from dair_hf.vqa.pretrained import load_classifier, load_generator, load_processor
-from dair_hf.vqa.processors import ClassifierCollator, GeneratorCollator
-from dair_hf.vqa.questions import build_question_tokenizer, encode_questions
-from dair_hf.vqa.saaa import SAAA, SAAAConfig
+from dair_hf.vqa.inputs.collator import ImageInputs, VQACollator
+from dair_hf.vqa.inputs.features import FeatureCache
+from dair_hf.vqa.inputs.pixels import Pixels
+from dair_hf.vqa.inputs.processors import ClassifierCollator, GeneratorCollator
+from dair_hf.vqa.inputs.questions import build_question_tokenizer, encode_questions
+from dair_hf.vqa.models.backbone import load_backbone
+from dair_hf.vqa.models.pretrained import load_classifier, load_generator, load_processor
+from dair_hf.vqa.models.saaa import SAAA, SAAAConfig
 
 logger = logging.get_logger(__name__)
 

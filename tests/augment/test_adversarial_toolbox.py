@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from dair_hf.augment.adversarial import perturb
-from dair_hf.augment.attack import Attack
+from dair_hf.augment.attacks.adversarial import perturb
+from dair_hf.augment.attacks.attack import Attack
 
 pytest.importorskip("art", reason="the Adversarial Robustness Toolbox is not installed")
 

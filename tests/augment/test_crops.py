@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dair_hf.augment.crops import Crops, crop, draw_crops
-from dair_hf.draws import uniform
+from dair_hf.data.counter_rng import uniform
 from dair_hf.errors import DataError
 
 MANY = torch.arange(100_000)

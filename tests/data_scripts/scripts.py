@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import runpy
-from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.fixtures.paths import ROOT
 
 
 class Done(NamedTuple):

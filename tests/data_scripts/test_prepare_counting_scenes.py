@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dair_hf.vqa.scene_files import SceneConfig
+from dair_hf.vqa.scenes.files import SceneConfig
 from tests.data_scripts.scripts import ROOT, Done, run_script
 
 SPLITS = ("train", "familiar", "validation", "test")

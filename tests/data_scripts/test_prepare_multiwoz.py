@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from datasets import load_from_disk
 
-from dair_hf.dialog.rows import FEATURES
-from dair_hf.dialog.sources import multiwoz_files, sgd_files
+from dair_hf.dialog.readers.sources import multiwoz_files, sgd_files
+from dair_hf.dialog.text.rows import FEATURES
 from tests.data_scripts.scripts import ROOT, Done, run_script
 
 FIXTURES = ROOT / "tests" / "fixtures" / "multiwoz22"

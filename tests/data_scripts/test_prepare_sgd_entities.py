@@ -9,7 +9,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from dair_hf.dialog.sources import sgd_files
+from dair_hf.dialog.readers.sources import sgd_files
 from tests.data_scripts.scripts import Done, run_script
 
 

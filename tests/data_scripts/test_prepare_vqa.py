@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from datasets import load_from_disk
 
-from dair_hf.vqa.images import load_image
 from dair_hf.vqa.pairs import expand_edits
-from dair_hf.vqa.reading import EDIT_FEATURES, ROW_FEATURES
+from dair_hf.vqa.readers.images import load_image
+from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES
 from tests.data_scripts.scripts import Done, run_script
 from tests.fixtures.vqa_files import (
     CV_EDITS,

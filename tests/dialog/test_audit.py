@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-from dair_hf.augment.entities import EntityAugmenter, augmented_features, redraw
 from dair_hf.dialog.audit import FINDINGS, LIMITS, audit, names_of
-from dair_hf.dialog.rows import FEATURES
+from dair_hf.dialog.renaming.entities import EntityAugmenter, augmented_features, redraw
+from dair_hf.dialog.text.rows import FEATURES
 from dair_hf.errors import DataError
 
 PAIRED = augmented_features(FEATURES)
@@ -232,7 +232,7 @@ def test_what_the_augmenter_makes_is_sound_and_what_it_would_make_unmentioned_is
 @pytest.mark.realdata
 @pytest.mark.slow
 def test_all_turns_of_multiwoz_21_make_sound_pairs(real_data: Path) -> None:
-    from dair_hf.dialog.multiwoz import read_multiwoz
+    from dair_hf.dialog.readers.multiwoz import read_multiwoz
 
     rows, _ = read_multiwoz(real_data / "multiwoz21")
     pairs = redraw(rows, EntityAugmenter())

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from dair_hf.augment.entities import EntityAugmenter, redraw
 from dair_hf.dialog import demo
 from dair_hf.dialog.data import DialogConfig, first_dialogs, held_out, load_dialogs, tokenizer_for
 from dair_hf.dialog.demo import generate_dialogs, train_names
-from dair_hf.dialog.multiwoz import read_multiwoz
-from dair_hf.dialog.rows import validate_rows
-from dair_hf.dialog.sgd import build_bank, read_entity_names
+from dair_hf.dialog.readers.multiwoz import read_multiwoz
+from dair_hf.dialog.readers.sgd import build_bank, read_entity_names
+from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
+from dair_hf.dialog.text.rows import validate_rows
 from dair_hf.errors import DataError
 from tests.fixtures.cpu_time import cpu_time
 from tests.fixtures.dialogs import KNOWN, SERVICES, UNSEEN, write_multiwoz21, write_sgd
@@ -152,7 +152,7 @@ def named_rows(sentences: list[str], name: str) -> Any:
     """One dialogue a sentence, each with one mention of `name`."""
     from datasets import Dataset
 
-    from dair_hf.dialog.rows import FEATURES
+    from dair_hf.dialog.text.rows import FEATURES
 
     table: list[dict[str, Any]] = []
     for index, text in enumerate(sentences):

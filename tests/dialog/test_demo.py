@@ -16,7 +16,7 @@ from dair_hf.dialog.demo import (
     train_names,
     validation_names,
 )
-from dair_hf.dialog.rows import FEATURES, NAME_SLOTS, validate_rows
+from dair_hf.dialog.text.rows import FEATURES, NAME_SLOTS, validate_rows
 from dair_hf.errors import DataError
 
 N_DIALOGS = 300

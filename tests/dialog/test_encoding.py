@@ -10,10 +10,10 @@ from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from dair_hf.augment.entities import EntityAugmenter, redraw
 from dair_hf.dialog.data import DialogConfig
 from dair_hf.dialog.demo import generate_dialogs, train_names
 from dair_hf.dialog.encoding import DialogEncoder
+from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
 from dair_hf.dialog.tokenizer import build_tokenizer
 from dair_hf.errors import DataError
 from tests.fixtures import tiny

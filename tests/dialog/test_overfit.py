@@ -30,8 +30,8 @@ from transformers import (
 
 from dair_hf.dialog.data import DialogConfig
 from dair_hf.dialog.encoding import DialogEncoder
-from dair_hf.dialog.state import parse, state_from_row
-from dair_hf.metrics.joint_goal import joint_goal_correct
+from dair_hf.dialog.text.state import parse, state_from_row
+from dair_hf.metrics.state.joint_goal import joint_goal_correct
 from tests.fixtures import tiny
 
 NAMES = [f"inn{index}" for index in range(8)]

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.paths import ROOT
 from tests.metrics.test_vqa_accuracy import ANNOTATIONS, RESULTS
-
-ROOT = Path(__file__).resolve().parents[2]
 
 LOAD_FIRST = """
 import dair_hf.metrics

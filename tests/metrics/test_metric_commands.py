@@ -18,8 +18,8 @@ import pytest
 from dair_hf.metrics.consistency.__main__ import main as consistency_main
 from dair_hf.metrics.joint_goal_accuracy.__main__ import main as joint_goal_main
 from dair_hf.metrics.json_lines import read_turns
+from tests.fixtures.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 Write = Callable[[str, list[Any]], str]
 
 

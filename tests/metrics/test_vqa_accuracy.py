@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from dair_hf.metrics.vqa_accuracy.__main__ import main
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.fixtures.paths import ROOT
 
 ANNOTATIONS: dict[str, Any] = {
     "info": {"version": "2.0"},

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
+from dair_hf.losses.per_sample import huber, squared_error
 from dair_hf.regression.linear import LinearRegression, LinearRegressionConfig
-from dair_hf.sample_losses import huber, squared_error
 
 
 def model(features: int = 411) -> LinearRegression:

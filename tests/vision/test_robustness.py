@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import ImageClassifierOutput
 
 from dair_hf import DataError
-from dair_hf.augment.attack import Attack
-from dair_hf.evaluation import correctness_metrics
-from dair_hf.tensor_pairs import TensorPairs
+from dair_hf.augment.attacks.attack import Attack
+from dair_hf.data.tensor_pairs import TensorPairs
+from dair_hf.evaluation.statistics import correctness_metrics
 from dair_hf.vision.robustness import AttackConfig, attacked, evaluate_attacks
 
 CONFIG = AttackConfig(epsilon=0.2, step_size=0.05, train_steps=3, test_steps=5)

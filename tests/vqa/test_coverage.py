@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.metrics.vqa_scores import vqa_scores
+from dair_hf.metrics.vqa.scores import vqa_scores
 from dair_hf.vqa.answers import AnswerVocabulary
 from dair_hf.vqa.coverage import Coverage, vocabulary_coverage
 

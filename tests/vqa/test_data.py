@@ -11,10 +11,12 @@ import pytest
 from datasets import Dataset
 
 from dair_hf.errors import DataError
-from dair_hf.vqa import content, data, images
+from dair_hf.vqa import data
 from dair_hf.vqa.data import VQAConfig, VQAData, hold_out_images, load_vqa
-from dair_hf.vqa.reading import EDIT_FEATURES, ROW_FEATURES
-from dair_hf.vqa.scene_files import SceneConfig
+from dair_hf.vqa.inputs import content
+from dair_hf.vqa.readers import images
+from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES
+from dair_hf.vqa.scenes.files import SceneConfig
 from tests.fixtures.vqa_files import (
     ASKED,
     CV_EDITS,

@@ -11,11 +11,11 @@ import pytest
 import torch
 from datasets import Dataset, Value, load_from_disk
 
-from dair_hf.collator import PairCollator
+from dair_hf.data.collator import PairCollator
+from dair_hf.data.sampling import EpochPairs, view_lengths
 from dair_hf.errors import DataError
-from dair_hf.sampling import EpochPairs, view_lengths
 from dair_hf.vqa.pairs import draw_edits, edit_pairs, expand_edits
-from dair_hf.vqa.reading import EDIT_FEATURES, ROW_FEATURES
+from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES
 from tests.fixtures.cpu_time import cpu_time
 
 # Question -> its edited images. The edits stand in the data in another order.

@@ -16,13 +16,13 @@ from torch import nn
 
 from dair_hf.errors import DataError
 from dair_hf.modeling import ModelConfig
-from dair_hf.trainer_checks import derived_sample_loss
+from dair_hf.training.checks import derived_sample_loss
 from dair_hf.vqa import task as vqa_task
-from dair_hf.vqa.backbone import grid_features, new_backbone
 from dair_hf.vqa.data import VQAConfig, VQAData, load_vqa
-from dair_hf.vqa.features import FeatureCache
-from dair_hf.vqa.pixels import Pixels
-from dair_hf.vqa.scene_files import SceneConfig
+from dair_hf.vqa.inputs.features import FeatureCache
+from dair_hf.vqa.inputs.pixels import Pixels
+from dair_hf.vqa.models.backbone import grid_features, new_backbone
+from dair_hf.vqa.scenes.files import SceneConfig
 from dair_hf.vqa.task import NetworkConfig, VQATask, prepare_task
 from tests.fixtures import tiny
 from tests.fixtures import vision_language as vl

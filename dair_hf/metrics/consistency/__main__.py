@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dair_hf.errors import DataError
-from dair_hf.metrics.conventions import resolve_convention
-from dair_hf.metrics.items import pair_turns
 from dair_hf.metrics.json_lines import (
     FORMATS,
     add_convention_arguments,
@@ -32,6 +30,8 @@ from dair_hf.metrics.pair_consistency import (
     judge_pairs,
     read_correctness_rows,
 )
+from dair_hf.metrics.state.conventions import resolve_convention
+from dair_hf.metrics.state.items import pair_turns
 
 _EPILOG = f"""states: {FORMATS}
 correctness: {{"row_id": "MUL0003/4", "original_correct": true, "augmented_correct": false}}
@@ -39,7 +39,7 @@ correctness: {{"row_id": "MUL0003/4", "original_correct": true, "augmented_corre
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status; see `dair_hf.commands.exit_status`."""
+    """Run the command line and return its exit status; see `dair_hf.io.commands.exit_status`."""
     parser = argparse.ArgumentParser(
         prog="python -m dair_hf.metrics.consistency",
         description="The consistency metric: right on the augmented view, given right on the original.",

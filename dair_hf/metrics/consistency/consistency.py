@@ -10,10 +10,10 @@ import datasets
 import evaluate
 
 from dair_hf.errors import DataError
-from dair_hf.metrics.conventions import resolve_convention
 from dair_hf.metrics.encoding import encode_item, encode_items
-from dair_hf.metrics.items import pair_turns, read_items
 from dair_hf.metrics.pair_consistency import consistency_metrics, judge_pairs, read_correctness_rows
+from dair_hf.metrics.state.conventions import resolve_convention
+from dair_hf.metrics.state.items import pair_turns, read_items
 
 _DESCRIPTION = """
 The consistency metric: of the pairs whose original view is answered right, the share whose augmented view is right too,

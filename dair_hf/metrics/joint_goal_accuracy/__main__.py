@@ -10,9 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dair_hf.metrics.conventions import resolve_convention
-from dair_hf.metrics.items import pair_turns
-from dair_hf.metrics.joint_goal import summarize_turns
 from dair_hf.metrics.json_lines import (
     FORMATS,
     add_convention_arguments,
@@ -23,10 +20,13 @@ from dair_hf.metrics.json_lines import (
     run_command,
     table,
 )
+from dair_hf.metrics.state.conventions import resolve_convention
+from dair_hf.metrics.state.items import pair_turns
+from dair_hf.metrics.state.joint_goal import summarize_turns
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status; see `dair_hf.commands.exit_status`."""
+    """Run the command line and return its exit status; see `dair_hf.io.commands.exit_status`."""
     parser = argparse.ArgumentParser(
         prog="python -m dair_hf.metrics.joint_goal_accuracy",
         description="Joint goal accuracy of predicted dialog states under a named convention.",

@@ -8,8 +8,8 @@ from typing import Any
 import datasets
 import evaluate
 
-from dair_hf.metrics import joint_goal
 from dair_hf.metrics.encoding import encode_item, encode_items
+from dair_hf.metrics.state import joint_goal
 
 _DESCRIPTION = """
 Joint goal accuracy: the share of user turns whose whole predicted dialog state is right. One metric with orthogonal

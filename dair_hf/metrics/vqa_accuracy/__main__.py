@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from dair_hf.metrics.json_lines import add_result_arguments, bootstrap_settings, percentage, run_command, table
-from dair_hf.metrics.vqa_breakdown import summarize_answers
-from dair_hf.metrics.vqa_items import pair_answers, read_prediction_file, read_reference_file
-from dair_hf.metrics.vqa_scores import Normalize
+from dair_hf.metrics.vqa.breakdown import summarize_answers
+from dair_hf.metrics.vqa.items import pair_answers, read_prediction_file, read_reference_file
+from dair_hf.metrics.vqa.scores import Normalize
 
 _EPILOG = """predictions: a public result file, [{"question_id": 458752000, "answer": "net"}, ...], or a line for each:
   {"question_id": 458752000, "answer": "net"}             lines match by id ("row_id" works too)
@@ -25,7 +25,7 @@ references: a public annotation file, or a line for each question:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status; see `dair_hf.commands.exit_status`."""
+    """Run the command line and return its exit status; see `dair_hf.io.commands.exit_status`."""
     parser = argparse.ArgumentParser(
         prog="python -m dair_hf.metrics.vqa_accuracy",
         description="Accuracy of visual question answering by the official rule, overall and by type.",

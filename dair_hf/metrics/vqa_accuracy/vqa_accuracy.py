@@ -9,8 +9,8 @@ from typing import Any
 import datasets
 import evaluate
 
-from dair_hf.metrics import vqa_breakdown
-from dair_hf.metrics.vqa_items import (
+from dair_hf.metrics.vqa import breakdown as vqa_breakdown
+from dair_hf.metrics.vqa.items import (
     Prediction,
     Reference,
     pair_answers,

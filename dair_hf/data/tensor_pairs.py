@@ -1,0 +1,237 @@
+"""Pairs that live in memory as tensors: batches without a Python loop over rows, views drawn anew each epoch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dair_hf.data.collator import AUGMENTED_PREFIX, ROW_ID, VIEW_MASK, absent_value, on_device
+from dair_hf.errors import DataError
+
+Columns = Mapping[str, Tensor]
+View = Columns | Callable[[Tensor, int], Columns]
+
+
+class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
+    """Paired rows held as tensors: for images, tables and whatever else fits into memory.
+
+    A view is either a mapping of tensors `{column: [N, ...]}` under the model's own column names (`pixel_values`,
+    `labels`), or a callable `(rows, epoch) -> {column: [B, ...]}` that makes the rows it is asked for (`rows` is `[B]`
+    int64): how partners are drawn anew each epoch, on the device the tensors live on. A callable should depend on its
+    arguments only (`draws.uniform`), so that the same epoch shows the same views after a resume; with data loader
+    workers it must be picklable.
+
+    A batch comes ready in the `[B, V, ...]` layout of `PairCollator`, without a row of it ever existing on its own.
+
+    Args:
+        original: The original view.
+        augmented: The augmented view; None: no row has a partner.
+        rows: Number of rows; needed where the original view is a callable.
+        has_partner: `[N]` bool, which rows have a partner; None: all of them. The augmented view is asked for the
+            others neither.
+        row_ids: A stable name for each row; None: its number.
+        columns: Further columns `{name: N values}` that the model never sees, such as references of a correctness.
+
+    Raises:
+        DataError: Views or columns of different lengths, a view without columns, views with different columns.
+
+    Example:
+        >>> pairs = TensorPairs({"x": torch.tensor([1.0, 2.0])}, lambda rows, epoch: {"x": 10.0 * rows + epoch})
+        >>> pairs.set_epoch(3)
+        >>> pairs.__getitems__([1, 0])["x"]
+        tensor([[ 2., 13.],
+                [ 1.,  3.]])
+        >>> pairs[1]
+        {'row_id': '1', 'x': tensor(2.), 'augmented_x': tensor(13.)}
+    """
+
+    def __init__(
+        self,
+        original: View,
+        augmented: View | None = None,
+        *,
+        rows: int | None = None,
+        has_partner: Tensor | None = None,
+        row_ids: Sequence[str] | None = None,
+        columns: Mapping[str, Sequence[Any]] | None = None,
+    ) -> None:
+        self.original = original
+        self.augmented = augmented
+        self.epoch = 0
+        self.columns = dict(columns or {})
+        lengths = {
+            **_lengths("original view", original),
+            **_lengths("augmented view", augmented),
+            **{f"column {name!r}": len(values) for name, values in self.columns.items()},
+        }
+        if has_partner is not None:
+            lengths["has_partner"] = len(has_partner)
+        if row_ids is not None:
+            lengths["row_ids"] = len(row_ids)
+        if rows is not None:
+            lengths["rows"] = rows
+        if not lengths:
+            raise DataError("both views are callables, so nothing tells the number of rows; pass rows=N")
+        if len(set(lengths.values())) > 1:
+            found = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise DataError(f"the parts of a TensorPairs differ in their number of rows: {found}")
+        self.n_rows = next(iter(lengths.values()))
+        self.row_ids = np.array(row_ids if row_ids is not None else [str(row) for row in range(self.n_rows)])
+        if has_partner is not None and (not isinstance(has_partner, Tensor) or has_partner.dtype != torch.bool):
+            raise DataError("has_partner must be a bool tensor [N]; write `mask.bool()`")
+        if augmented is None or (has_partner is not None and not has_partner.any()):
+            self.augmented = has_partner = None
+        self.has_partner = None if has_partner is None or bool(has_partner.all()) else has_partner
+        # On the host, where batches are cut.
+        self._partners = None if self.has_partner is None else self.has_partner.cpu().numpy()
+        if isinstance(original, Mapping) and isinstance(self.augmented, Mapping):
+            _require_same_columns(original, self.augmented)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the views' tensors live; the CPU where both views are callables."""
+        for view in (self.original, self.augmented):
+            if isinstance(view, Mapping):
+                return next(iter(view.values())).device
+        return torch.device("cpu")
+
+    @property
+    def redraws(self) -> bool:
+        """Whether an epoch may show other views than the last."""
+        return not all(view is None or isinstance(view, Mapping) for view in (self.original, self.augmented))
+
+    @property
+    def partner_mask(self) -> np.ndarray:
+        """Which rows have a partner, `[N]` bool."""
+        if self._partners is not None:
+            return self._partners
+        return np.full(self.n_rows, self.augmented is not None)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Show the views of `epoch` from now on."""
+        self.epoch = epoch
+
+    def originals(self) -> TensorPairs:
+        """The same rows of the same epoch without partners; no augmented view is ever made."""
+        made = TensorPairs(self.original, rows=self.n_rows, row_ids=self.row_ids.tolist(), columns=self.columns)
+        made.set_epoch(self.epoch)
+        return made
+
+    def view(self, rows: Tensor, augmented: bool) -> Columns:
+        """One view of some rows.
+
+        Args:
+            rows: `[B]` int64, on the views' device.
+            augmented: Which view.
+
+        Returns:
+            `{column: [B, ...]}`.
+
+        Raises:
+            DataError: A callable gave no tensors with one entry a row.
+        """
+        source = self.augmented if augmented else self.original
+        assert source is not None
+        if isinstance(source, Mapping):
+            return {name: values.index_select(0, rows) for name, values in source.items()}  # faster than values[rows]
+        made = source(rows, self.epoch)
+        for name, values in made.items():
+            if not isinstance(values, Tensor) or values.ndim == 0 or len(values) != len(rows):
+                found = f"shape {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+                raise DataError(
+                    f"the {'augmented' if augmented else 'original'} view made {found} of column {name!r} for "
+                    f"{len(rows)} rows; it must return tensors with one entry a row"
+                )
+        return made
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """One row in the layout of the data contract; batches are made by `__getitems__`, which is faster."""
+        batch = self.__getitems__([range(self.n_rows)[index]])
+        row: dict[str, Any] = {ROW_ID: batch.pop(ROW_ID)[0]}
+        mask = batch.pop(VIEW_MASK)
+        row.update({name: values[0, 0] for name, values in batch.items()})
+        if self.augmented is not None:
+            paired = mask.shape[1] == 2
+            row.update({AUGMENTED_PREFIX + name: values[0, 1] if paired else None for name, values in batch.items()})
+        return row
+
+    def __getitems__(self, indices: Sequence[int]) -> dict[str, Any]:
+        """The rows `indices` as a batch: `{column: [B, V, ...]}`, `view_mask` and `row_id`, as `PairCollator`'s."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        rows = on_device(chosen, self.device)
+        whole = len(chosen) == self.n_rows and bool((chosen == np.arange(self.n_rows)).all())
+        original = self._view(rows, False, whole)
+        paired = None if self._partners is None else self._partners[chosen]
+        if self.augmented is None or (paired is not None and not paired.any()):
+            batch: dict[str, Any] = {name: values[:, None] for name, values in original.items()}
+            mask = torch.ones(len(rows), 1, dtype=torch.bool, device=rows.device)
+        else:
+            places = None if paired is None else on_device(np.flatnonzero(paired), rows.device)
+            some = rows if places is None else rows.index_select(0, places)
+            augmented = self._view(some, True, whole and places is None)
+            _require_same_columns(original, augmented)
+            batch = {name: _side_by_side(name, values, augmented[name], places) for name, values in original.items()}
+            mask = torch.ones(len(rows), 2, dtype=torch.bool, device=rows.device)
+            if paired is not None:
+                mask[:, 1] = on_device(paired, rows.device)
+        batch[VIEW_MASK] = mask
+        batch[ROW_ID] = self.row_ids[chosen].tolist()
+        return batch
+
+    def _view(self, rows: Tensor, augmented: bool, whole: bool) -> Columns:
+        source = self.augmented if augmented else self.original
+        if whole and isinstance(source, Mapping):
+            return source  # a full batch, in order: nothing to copy
+        return self.view(rows, augmented)
+
+
+def tensor_fingerprint(*tensors: Tensor) -> str:
+    """Sixteen hex digits over shapes, types and values: equal tensors, equal fingerprint.
+
+    Example:
+        >>> tensor_fingerprint(torch.zeros(2)) == tensor_fingerprint(torch.zeros(2))
+        True
+    """
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        values = tensor.detach().cpu().contiguous()
+        digest.update(f"{values.dtype}{list(values.shape)}".encode())
+        digest.update(values.flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _lengths(name: str, view: View | None) -> dict[str, int]:
+    if not isinstance(view, Mapping):
+        return {}
+    if not view:
+        raise DataError(f"the {name} has no columns; give it at least one tensor")
+    for column, values in view.items():
+        if not isinstance(values, Tensor) or values.ndim == 0:
+            raise DataError(f"the {name}: column {column!r} is a {type(values).__name__}; give a tensor [N, ...]")
+    return {f"{name} {column!r}": len(values) for column, values in view.items()}
+
+
+def _require_same_columns(original: Columns, augmented: Columns) -> None:
+    if set(original) != set(augmented):
+        raise DataError(
+            f"the original view has columns {sorted(original)}, the augmented view {sorted(augmented)}; both feed the "
+            "same model and need the same columns"
+        )
+
+
+def _side_by_side(name: str, original: Tensor, augmented: Tensor, places: Tensor | None) -> Tensor:
+    """`[B, 2, ...]`, partners at these rows; what the places of absent ones hold is the collator's choice."""
+    if places is None:
+        return torch.stack([original, augmented], dim=1)
+    laid_out = original.new_full((len(original), 2, *original.shape[1:]), absent_value(name, original))
+    laid_out[:, 0] = original
+    laid_out[:, 1] = laid_out[:, 1].index_copy(0, places, augmented)
+    return laid_out

@@ -1,0 +1,5 @@
+"""Readers of MultiWOZ and Schema-Guided Dialogue."""
+
+from dair_hf.lazy import lazy_submodules
+
+__getattr__ = lazy_submodules(__name__)

@@ -1,0 +1,285 @@
+"""The augmented view of a dialog row: the same turn with the entities of its dialogue under new names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+from datasets import Dataset, Features
+
+from dair_hf.dialog.renaming.names import METHODS, RESERVED, normalise, rename
+from dair_hf.dialog.renaming.rewriting import Dialogue, rewrite_history, rewrite_state
+from dair_hf.errors import DataError
+from dair_hf.io.arrow import paused_collection, to_python
+from dair_hf.io.files import read_json
+
+DEFAULT_SLOTS = ("hotel-name", "restaurant-name", "attraction-name")
+DEFAULT_PLACES = ("taxi-departure", "taxi-destination", "train-departure", "train-destination")
+COLUMNS = ("row_id", "dialogue_id", "history", "state", "entities", "names")
+AUGMENTED = {"augmented_history": "history", "augmented_state": "state"}
+
+Row = Mapping[str, Any]
+View = tuple[list[dict[str, str]], list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class EntityAugmenter:
+    """Rename the entities of dialog rows, in history and state; use it with `Dataset.map(..., batched=True)`.
+
+    The new name of an entity is the same in all rows of its dialogue, under every spelling and in every slot that
+    refers to it; each place keeps its case pattern (lower, UPPER, Title Case) and its spacing. New names are no
+    spelling of any entity of the dialogue, no other new name and no category ("east", "cheap"). They depend on
+    (method, seed, epoch, dialogue, entity) only: not on the order of rows, on `num_proc` or on the process.
+
+    A row has no partner (None in both columns) where nothing in it would change; where a new name happens to stand in
+    the row already; and, with `mentioned_only`, where an entity of the state is not mentioned in the history: the
+    model could not know its new name.
+
+    Methods: `scramble` shuffles letters within words, and the words (the paper's training data); `anagram` shuffles
+    the letters across the words; `gibberish` puts 3 to 11 made-up words (the paper's released code); `swap` takes a
+    name from `bank` (the paper's test data). Names that cannot change ("aaa", "7", no free name left) stay.
+
+    Args:
+        method: "scramble", "anagram", "gibberish" or "swap".
+        seed: Any integer.
+        epoch: Any integer: the same seed gives other names in another epoch.
+        slots: Entities of these slots are renamed; by default hotel, restaurant and attraction names.
+        places: Also rename departures and destinations of taxi and train.
+        bank: For `swap`: names by slot ("hotel-name") or by kind ("hotel"; "place" for departures and destinations).
+        mentioned_only: See above. False renames such a state all the same.
+        covariant_only: Only rows whose state changes have a partner. False also pairs rows in which only the history
+            does (a name the system offered), which have the same target in both views.
+
+    Raises:
+        DataError: Unknown method, no slots, a bank where none is used, none where one is needed, or one without
+            names for some slot.
+
+    Example:
+        >>> row = {
+        ...     "row_id": "d/0", "dialogue_id": "d",
+        ...     "history": [{"speaker": "user", "text": "Is Nandos open?"}],
+        ...     "state": [{"slot": "restaurant-name", "values": ["nandos"]}],
+        ...     "entities": [{"slot": "restaurant-name", "name": "nandos", "turn": 0, "start": 3, "end": 9}],
+        ...     "names": [{"slot": "restaurant-name", "name": "nandos", "forms": ["nandos"]}],
+        ... }
+        >>> augmenter = EntityAugmenter("swap", slots=["restaurant-name"], bank={"restaurant": ["Sea Thai"]})
+        >>> augmenter.augment_row(row)
+        ([{'speaker': 'user', 'text': 'Is Sea Thai open?'}], [{'slot': 'restaurant-name', 'values': ['sea thai']}])
+    """
+
+    method: str = "scramble"
+    seed: int = 0
+    epoch: int = 0
+    slots: Sequence[str] = DEFAULT_SLOTS
+    places: bool = False
+    bank: Mapping[str, Sequence[str]] | None = None
+    mentioned_only: bool = True
+    covariant_only: bool = False
+    # Part of the fingerprint of a cached map: raise it when the same settings come to give other names.
+    revision: int = field(default=2, init=False)
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise DataError(f"method: {self.method!r} is unknown; choose one of {', '.join(METHODS)}")
+        if isinstance(self.slots, str):
+            raise DataError(f"slots: {self.slots!r} is one string; give a list of slots")
+        slots = tuple(sorted({*self.slots, *(DEFAULT_PLACES if self.places else ())}))
+        if not slots:
+            raise DataError("slots: empty, so nothing would be renamed; name at least one slot such as 'hotel-name'")
+        if (self.method == "swap") != (self.bank is not None):
+            remedy = "give one, for instance load_bank(path, split)" if self.bank is None else "leave the bank out"
+            raise DataError(f"bank: method {self.method!r} with {'no' if self.bank is None else 'a'} bank; {remedy}")
+        # Plain sorted values: equal settings must have equal fingerprints.
+        object.__setattr__(self, "slots", slots)
+        if self.bank is not None:
+            object.__setattr__(self, "bank", {slot: _bank_names(self.bank, slot) for slot in slots})
+
+    def __call__(self, batch: Any) -> Any:
+        """Augment a batch of rows.
+
+        Args:
+            batch: A mapping column -> list, as `Dataset.map(batched=True)` passes it, or an Arrow table (a dataset
+                in format "arrow"), which is the faster way.
+
+        Returns:
+            For a mapping the two new columns `augmented_history` and `augmented_state`; for a table the table with
+            these columns.
+
+        Raises:
+            DataError: A column is missing, or a mention is not within its utterance.
+        """
+        # Reading columns past the lazy batch of `map` spares it from writing them anew.
+        source = batch if isinstance(batch, pa.Table) else getattr(batch, "pa_table", batch)
+        present = source.column_names if isinstance(source, pa.Table) else list(source)
+        missing = [column for column in COLUMNS if column not in present]
+        if missing:
+            raise DataError(f"columns {missing} are missing (found {sorted(present)}); prepare dialog rows first")
+        with paused_collection():
+            columns = [to_python(source[c]) if isinstance(source, pa.Table) else source[c] for c in COLUMNS]
+            dialogues: dict[str, Dialogue] = {}
+            rows = (dict(zip(COLUMNS, values, strict=True)) for values in zip(*columns, strict=True))
+            views = [self._augment(row, dialogues) or (None, None) for row in rows]
+        new = {name: [view[index] for view in views] for index, name in enumerate(AUGMENTED)}
+        if not isinstance(batch, pa.Table):
+            return new
+        for name, original in AUGMENTED.items():
+            column = pa.array(new[name], type=batch.schema.field(original).type)
+            if name in batch.column_names:
+                batch = batch.set_column(batch.column_names.index(name), name, column)
+            else:
+                batch = batch.append_column(name, column)
+        return batch
+
+    def augment_row(self, row: Row) -> View | tuple[None, None]:
+        """Augment one row.
+
+        Args:
+            row: The columns `COLUMNS`.
+
+        Returns:
+            The augmented history and state, or (None, None) where there is no partner.
+
+        Raises:
+            DataError: A mention is not within its utterance.
+        """
+        return self._augment(row, {}) or (None, None)
+
+    def renaming(self, row: Row) -> dict[str, str]:
+        """The new names of the row's dialogue: normalised canonical name -> new name; without those that stay."""
+        return dict(self._dialogue(row, {}).renaming.new_names)
+
+    def _dialogue(self, row: Row, dialogues: dict[str, Dialogue]) -> Dialogue:
+        found = dialogues.get(row["dialogue_id"])
+        if found is None or found.names != row["names"]:
+            renaming = rename(
+                row["names"],
+                method=self.method,
+                slots=frozenset(self.slots),
+                bank=self.bank,
+                seed=self.seed,
+                epoch=self.epoch,
+                dialogue_id=row["dialogue_id"],
+            )
+            found = dialogues[row["dialogue_id"]] = Dialogue(row["names"], renaming, {})
+        return found
+
+    def _augment(self, row: Row, dialogues: dict[str, Dialogue]) -> View | None:
+        dialogue = self._dialogue(row, dialogues)
+        if not dialogue.renaming.new_names:
+            return None
+        utterances = rewrite_history(row, dialogue)
+        linked = {*self.slots, *DEFAULT_SLOTS, *DEFAULT_PLACES}
+        state, in_state, others = rewrite_state(row["state"], dialogue.renaming, linked)
+        in_text: set[str] = set().union(*(utterance.renamed for utterance in utterances))
+        used = in_text | in_state
+        if not used or (self.mentioned_only and not in_state <= in_text):
+            return None
+        if self.covariant_only and not in_state:
+            return None
+        if any(utterance.clashes & used for utterance in utterances):
+            return None
+        if any(normalise(dialogue.renaming.new_names[key]) in others for key in used):
+            return None
+        return [utterance.turn for utterance in utterances], state
+
+
+def _bank_names(bank: Mapping[str, Sequence[str]], slot: str) -> tuple[str, ...]:
+    domain, _, name = slot.partition("-")
+    kinds = [slot, domain, name, name.removesuffix("_name")]
+    if slot in DEFAULT_PLACES:
+        kinds.append("place")
+    kind = next((kind for kind in kinds if kind in bank), None)
+    if kind is None:
+        raise DataError(f"bank: no names for slot {slot!r} (looked for {kinds}, found {sorted(bank)}); add them")
+    names = {normalise(name): name.strip() for name in reversed(bank[kind])}
+    usable = tuple(names[spelling] for spelling in sorted(names) if spelling not in RESERVED)
+    if not usable:
+        raise DataError(f"bank: kind {kind!r} has no usable name for slot {slot!r}; add some")
+    return usable
+
+
+def load_bank(path: str | os.PathLike[str], split: str) -> dict[str, list[str]]:
+    """Read the names of one split from a bank file: `{"train": {"hotel": ["...", ...], ...}, "test": {...}}`.
+
+    Args:
+        path: The JSON file, for instance what `data_scripts/prepare_sgd_entities.py` writes.
+        split: One of its top-level keys.
+
+    Returns:
+        Kind -> names.
+
+    Raises:
+        DataError: The file cannot be read, has no such split, or the split is not of that form.
+
+    Example:
+        >>> bank = load_bank("sgd_entities.json", "test")  # doctest: +SKIP
+        >>> augmenter = EntityAugmenter(method="swap", bank=bank)  # doctest: +SKIP
+    """
+    content = read_json(path)
+    if not isinstance(content, dict) or split not in content:
+        found = sorted(content) if isinstance(content, dict) else type(content).__name__
+        raise DataError(f"{path}: no split {split!r} (found {found}); name one of these or prepare the bank anew")
+    bank = content[split]
+    if not isinstance(bank, dict) or not bank:
+        raise DataError(f"{path}: {split}: expected kinds with lists of names, found {bank!r:.80}; prepare it anew")
+    for kind, names in bank.items():
+        if not isinstance(names, list) or not all(isinstance(n, str) and n.strip() for n in names):
+            raise DataError(
+                f"{path}: {split}.{kind}: expected a list of names, found {names!r:.80}; prepare the bank anew"
+            )
+    return bank
+
+
+def augmented_features(features: Features) -> Features:
+    """The features with the two augmented columns: for `map(..., features=)`, where a first batch may have no partner.
+
+    Raises:
+        DataError: `history` or `state` is missing.
+    """
+    for original in AUGMENTED.values():
+        if original not in features:
+            raise DataError(f"column {original!r} is missing (found {sorted(features)}); prepare dialog rows first")
+    return Features({**features, **{name: features[original] for name, original in AUGMENTED.items()}})
+
+
+def redraw(
+    dataset: Dataset,
+    augmenter: EntityAugmenter,
+    epoch: int | None = None,
+    *,
+    num_proc: int | None = None,
+    **map_options: Any,
+) -> Dataset:
+    """Add the augmented view to a dataset of dialog rows, or replace it by that of another epoch.
+
+    Equal to `dataset.map(augmenter, batched=True)`, cached by fingerprint as that is, but on Arrow tables.
+
+    Args:
+        dataset: Rows with `COLUMNS`.
+        augmenter: The settings.
+        epoch: Replaces the augmenter's epoch.
+        num_proc: Processes, as in `Dataset.map`.
+        map_options: Further options of `Dataset.map`, such as `desc` or `load_from_cache_file`.
+
+    Returns:
+        The dataset with `augmented_history` and `augmented_state`.
+
+    Raises:
+        DataError: A column is missing, or a mention is not within its utterance.
+
+    Example:
+        >>> for epoch in range(4):  # doctest: +SKIP
+        ...     pairs = redraw(rows, EntityAugmenter(seed=1), epoch)
+    """
+    if epoch is not None:
+        augmenter = replace(augmenter, epoch=epoch)
+    function: Callable[[pa.Table], pa.Table] = augmenter
+    shape = dataset.format
+    features = augmented_features(dataset.features)
+    options = {"desc": f"Augmenting ({augmenter.method})", **map_options}
+    plain = dataset.with_format("arrow")
+    pairs = plain.map(function, batched=True, features=features, num_proc=num_proc, **options)
+    return pairs.with_format(shape["type"], **shape["format_kwargs"])

@@ -1,0 +1,5 @@
+"""VQA accuracy: answers, scores and breakdown by type."""
+
+from dair_hf.lazy import lazy_submodules
+
+__getattr__ = lazy_submodules(__name__)

@@ -1,0 +1,146 @@
+"""The model card of a paired run: how it was trained, on what, and its metrics as `model-index` metadata."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCard
+
+from dair_hf.config import DAIRConfig
+from dair_hf.io.files import atomic_path
+
+PAPER = "https://openreview.net/forum?id=a1meaRy1bN"
+SECTION = "## Paired training (DAIR)"
+FROM_SCRATCH = "trained from scratch"
+
+
+@dataclass
+class PairReport:
+    """What `evaluate_pairs` found on one data set.
+
+    Attributes:
+        data: Name of the data set, such as "MultiWOZ 2.1 test".
+        accuracy_name: What the task calls its accuracy.
+        preset: Preset of the accuracy, such as "any_of"; None where it has none.
+        metrics: The result of `evaluate_pairs`.
+    """
+
+    data: str
+    accuracy_name: str = "accuracy"
+    preset: str | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    def headline(self) -> list[tuple[str, str]]:
+        """Key and printed name of the figures that a reader compares, those that are defined."""
+        accuracy = self.accuracy_name.replace("_", " ")
+        preset = f" ({self.preset})" if self.preset else ""
+        names = [
+            (f"original_{self.accuracy_name}", f"{accuracy}, original{preset}"),
+            (f"augmented_{self.accuracy_name}", f"{accuracy}, augmented{preset}"),
+            ("cm", f"consistency metric{preset}"),
+            ("both_correct", f"right on both views{preset}"),
+            ("pos_to_neg", "flipped right to wrong"),
+            ("neg_to_pos", "flipped wrong to right"),
+            ("neg_to_neg", "wrong on both"),
+            ("cm_all_rows", f"consistency metric, all rows{preset}"),
+        ]
+        return [(key, name) for key, name in names if math.isfinite(self.metrics.get(key, math.nan))]
+
+
+def describe_objective(args: DAIRConfig) -> list[str]:
+    """The objective in words, one line a setting.
+
+    Args:
+        args: The run's configuration.
+
+    Returns:
+        Markdown list items without the bullet.
+
+    Example:
+        >>> describe_objective(DAIRConfig("out", method="erm"))
+        ['method: `erm`', 'normalization: `pair`']
+    """
+    lines = [f"method: `{args.method}`"]
+    if args.uses_regularizer:
+        lines.append(f"regularizer: `{args.regularizer}`")
+        lines.append(f"lambda: {args.dair_lambda:g} ({args.lambda_unit})")
+    return [*lines, f"normalization: `{args.normalization}`"]
+
+
+def write_model_card(
+    path: Path,
+    args: DAIRConfig,
+    reports: Sequence[PairReport],
+    objective: str | None = None,
+    augmenter: str | None = None,
+) -> None:
+    """Add the paired training and its metrics to the model card at `path`, replacing what an earlier run added.
+
+    Args:
+        path: The `README.md` that the Trainer wrote.
+        args: The run's configuration.
+        reports: Results of `evaluate_pairs`.
+        objective: What was trained in place of the objective of `args`.
+        augmenter: What made the partners while training; None: they stood in the data.
+    """
+    card = ModelCard.load(path, ignore_metadata_errors=False)
+    # The Trainer's words for a model without a name.
+    body = card.text.split(SECTION)[0].replace("a fine-tuned version of [](https://huggingface.co/)", FROM_SCRATCH)
+    card.data.model_name = card.data.model_name or path.parent.name
+    card.data.tags = sorted({*(card.data.tags or []), "dair", "consistency-training"})
+    results = _eval_results(reports)
+    if results:
+        card.data.eval_results = results
+    card.text = "\n".join([body.rstrip(), "", SECTION, "", *_body(args, reports, objective, augmenter), ""])
+    with atomic_path(path) as scratch:
+        card.save(scratch)
+
+
+def _eval_results(reports: Sequence[PairReport]) -> list[EvalResult]:
+    return [
+        EvalResult(
+            task_type="other",
+            dataset_type=report.data.lower().replace(" ", "-"),
+            dataset_name=report.data,
+            metric_type=key,
+            metric_name=name,
+            metric_value=round(float(report.metrics[key]), 6),
+        )
+        for report in reports
+        for key, name in report.headline()
+    ]
+
+
+def _body(args: DAIRConfig, reports: Sequence[PairReport], objective: str | None, augmenter: str | None) -> list[str]:
+    lines = [
+        f"Trained with [DAIR]({PAPER}), which asks that a sample and its augmented partner have the same loss.",
+        "",
+        *(f"- {line}" for line in describe_objective(args)),
+        *([f"- objective in place of these: `{objective}`"] if objective else []),
+        *([f"- partners made while training by: `{augmenter}`"] if augmenter else []),
+    ]
+    for report in reports:
+        metrics = report.metrics
+        lines += ["", f"### {report.data}", "", "| metric | value | 95 % interval |", "|---|---|---|"]
+        lines += [f"| {name} | {metrics[key]:.4f} | {_interval(metrics, key)} |" for key, name in report.headline()]
+        if not metrics["pairs"]:
+            lines += ["", f"None of {metrics['rows']} rows has an augmented view."]
+            continue
+        lines += [
+            "",
+            f"The consistency metric is {metrics['cm_numerator']} / {metrics['cm_denominator']}: of the pairs whose "
+            "original view is right, those whose augmented view is right too. "
+            f"{metrics['pairs']} of {metrics['rows']} rows have an augmented view; it and the shares of flips are over "
+            "these pairs. Over all rows, where one without augmented view counts as two identical views, it is "
+            f"{metrics['cm_all_rows_numerator']} / {metrics['cm_all_rows_denominator']}: the reading of the paper.",
+        ]
+    return lines
+
+
+def _interval(metrics: Mapping[str, Any], key: str) -> str:
+    low, high = metrics.get(f"{key}_low", math.nan), metrics.get(f"{key}_high", math.nan)
+    return f"{low:.4f} to {high:.4f}" if math.isfinite(low) and math.isfinite(high) else "-"

@@ -1,0 +1,5 @@
+"""Images whose background gives the class away: ImageNet-9 and its drawn stand-in."""
+
+from dair_hf.lazy import lazy_submodules
+
+__getattr__ = lazy_submodules(__name__)

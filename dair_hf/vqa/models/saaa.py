@@ -1,0 +1,310 @@
+"""SAAA: the network of "Show, Ask, Attend, and Answer" (Kazemi and Elqursh, 2017), the paper's model of VQA."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
+from transformers import (
+    AutoConfig,
+    AutoModelForVisualQuestionAnswering,
+    PreTrainedConfig,
+    PreTrainedModel,
+    initialization,
+)
+from transformers.modeling_outputs import ModelOutput
+
+from dair_hf.errors import DataError
+from dair_hf.losses.per_sample import soft_score
+from dair_hf.vqa.models.backbone import feature_size, grid_features, load_backbone, new_backbone
+
+MODEL_TYPE = "dair_saaa"
+ANSWERS = 3000
+RESNET_FEATURES = 2048
+# Shorter feature vectors are not stretched to length 1. Its inverse is a number in half precision, too.
+SHORTEST = 1e-4
+
+
+class SAAAConfig(PreTrainedConfig):
+    """Sizes of an `SAAA`; the defaults are the paper's.
+
+    Args:
+        vocab_size: Words of the questions, padding and unknown word included.
+        pad_token_id: Id of the padding.
+        embedding_size: Width of the word embeddings.
+        question_size: Width of the LSTM, and so of the encoded question.
+        image_feature_size: Channels of the image features; None takes those of the backbone, and 2048 without one.
+        attention_size: Width of the layer in which question and picture meet.
+        glimpses: Attention maps, each giving one weighted sum of the image features.
+        hidden_size: Width of the layer before the answers.
+        dropout: Probability with which an input of a layer (LSTM, convolutions, linear layers) is dropped.
+        backbone_config: Configuration of any vision model of the library, or what its `to_dict` gives; None: the model
+            takes features that were computed before, as `image_features`.
+        freeze_backbone: Keep the backbone as it is: no gradients, batch-norm statistics and dropout as in evaluation.
+        num_labels: Answers to choose from, 3000 by default; or give their texts as `id2label`.
+
+    Raises:
+        DataError: A size below 1, a dropout outside 0 <= p < 1, or features of another size than the backbone's.
+
+    Example:
+        >>> from transformers import ResNetConfig
+        >>> backbone = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
+        >>> config = SAAAConfig(vocab_size=50, num_labels=10, backbone_config=backbone, freeze_backbone=False)
+        >>> config.image_feature_size, config.question_size, config.num_labels
+        (16, 1024, 10)
+    """
+
+    model_type = MODEL_TYPE
+    vocab_size: int = 15000
+    pad_token_id: int = 0
+    embedding_size: int = 300
+    question_size: int = 1024
+    image_feature_size: int | None = None
+    attention_size: int = 512
+    glimpses: int = 2
+    hidden_size: int = 1024
+    dropout: float = 0.5
+    backbone_config: dict[str, Any] | PreTrainedConfig | None = None
+    freeze_backbone: bool = True
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.id2label is None and kwargs.get("num_labels") is None:
+            kwargs["num_labels"] = ANSWERS
+        if isinstance(self.backbone_config, dict):
+            self.backbone_config = AutoConfig.for_model(**self.backbone_config)
+        expected = RESNET_FEATURES if self.backbone_config is None else feature_size(self.backbone_config)
+        if self.image_feature_size is None:
+            self.image_feature_size = expected
+        elif self.backbone_config is not None and self.image_feature_size != expected:
+            raise DataError(
+                f"image_feature_size={self.image_feature_size}, but the backbone's features have {expected} channels; "
+                "leave image_feature_size out"
+            )
+        super().__post_init__(**kwargs)
+        sizes = ("vocab_size", "embedding_size", "question_size", "image_feature_size", "attention_size", "glimpses")
+        for name in (*sizes, "hidden_size", "num_labels"):
+            if not getattr(self, name) >= 1:
+                raise DataError(f"{name}={getattr(self, name)}; must be 1 or more")
+        if not 0 <= self.dropout < 1:
+            raise DataError(f"dropout={self.dropout}; must be a probability, 0 or more and below 1")
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What is saved: the fields that differ from the defaults, and always the answers."""
+        # The library leaves out two labels, its own default; they would be read back as 3000.
+        return {**super().to_diff_dict(), "id2label": self.id2label, "label2id": self.label2id}
+
+
+@dataclass
+class SAAAOutput(ModelOutput):
+    """What an `SAAA` gives.
+
+    Attributes:
+        loss: Mean soft-score loss in nats, with labels only.
+        logits: `[N, A]` floating.
+        attentions: `[N, glimpses, h, w]` floating, where asked for: the weights of the positions, each map sums to 1.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    attentions: Tensor | None = None
+
+
+class SAAA(PreTrainedModel):
+    """Answers questions about pictures with a question encoder, stacked attention and a classifier.
+
+    The words, embedded and through tanh, run through an LSTM whose last cell state is the question `q`. The features
+    `v_l` of the positions `l`, each of length 1, are weighted in `glimpses` ways,
+    `alpha = softmax_l(W_2 relu(W_v v_l + W_q q + b_q) + b_2)`; the sums `sum_l alpha_l v_l` and `q` go through a layer
+    with ReLU to the answers. Dropout stands before every layer. Weights start from Glorot's uniform law, biases at 0.
+    With dropout two identical views have different losses, so that R > 0.
+
+    Args:
+        config: Sizes, and the backbone if there is one.
+
+    Example:
+        >>> model = SAAA(SAAAConfig(vocab_size=50, num_labels=10, image_feature_size=16)).eval()
+        >>> words, mask = torch.tensor([[3, 4, 0], [5, 6, 7]]), torch.tensor([[1, 1, 0], [1, 1, 1]])
+        >>> outputs = model(words, mask, image_features=torch.rand(2, 16, 4, 4), output_attentions=True)
+        >>> outputs.logits.shape, outputs.attentions.shape
+        (torch.Size([2, 10]), torch.Size([2, 2, 4, 4]))
+    """
+
+    config_class = SAAAConfig
+    main_input_name = "input_ids"
+
+    def __init__(self, config: SAAAConfig) -> None:
+        super().__init__(config)
+        channels, question = config.image_feature_size, config.question_size
+        assert channels is not None  # the configuration filled it in
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.embedding_size, padding_idx=config.pad_token_id)
+        self.lstm = nn.LSTM(config.embedding_size, question, batch_first=True)
+        # The positions of a grid stand in one dimension here, so that a 1 x 1 convolution is a linear layer.
+        self.image_projection = nn.Linear(channels, config.attention_size, bias=False)
+        self.question_projection = nn.Linear(question, config.attention_size)
+        self.glimpses = nn.Linear(config.attention_size, config.glimpses)
+        self.hidden = nn.Linear(config.glimpses * channels + question, config.hidden_size)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.dropout = nn.Dropout(config.dropout)
+        self.backbone = None if config.backbone_config is None else new_backbone(config.backbone_config)
+        self.post_init()
+        self.train()
+
+    @classmethod
+    def from_backbone(cls, name_or_path: str | os.PathLike[str], **settings: Any) -> SAAA:
+        """A model whose backbone is pretrained and whose other weights are drawn anew.
+
+        Args:
+            name_or_path: Folder or name on the Hub of a vision model with weights as safetensors.
+            **settings: Fields of `SAAAConfig`, but for the backbone's.
+
+        Returns:
+            The model.
+
+        Raises:
+            DataError: The backbone cannot be loaded.
+
+        Example:
+            >>> SAAA.from_backbone("microsoft/resnet-152", vocab_size=15000)  # doctest: +SKIP
+        """
+        backbone = load_backbone(name_or_path)
+        model = cls(SAAAConfig(backbone_config=backbone.config, **settings))
+        assert model.backbone is not None
+        model.backbone.load_state_dict(backbone.state_dict())
+        return model
+
+    def _init_weights(self, module: nn.Module) -> None:
+        # The library calls this only for what no checkpoint has given; a backbone draws its own.
+        if isinstance(module, nn.Linear):
+            initialization.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                initialization.zeros_(module.bias)
+        elif isinstance(module, nn.LSTM):
+            for name, values in module.named_parameters():
+                if "bias" in name:
+                    initialization.zeros_(values)
+                elif not getattr(values, "_is_hf_initialized", False):
+                    for gate in values.chunk(4):  # four matrices that only lie in one
+                        initialization.xavier_uniform_(gate)
+        elif isinstance(module, nn.Embedding):
+            initialization.xavier_uniform_(module.weight)
+            if not getattr(module.weight, "_is_hf_initialized", False):
+                initialization.zeros_(module.weight[module.padding_idx])
+
+    def train(self, mode: bool = True) -> SAAA:
+        """Switch to training, or with False to evaluation; a frozen backbone stays in evaluation."""
+        super().train(mode)
+        if self.backbone is not None and self.config.freeze_backbone:
+            # Gradients are switched off here as well: loading a checkpoint switches them on, and then calls this.
+            self.backbone.eval().requires_grad_(False)
+        return self
+
+    def encode_images(self, pixel_values: Tensor) -> Tensor:
+        """The features of pictures, as `forward` takes them.
+
+        Args:
+            pixel_values: `[N, 3, H, W]` floating, normalised as the backbone wants them.
+
+        Returns:
+            `[N, image_feature_size, h, w]` floating.
+
+        Raises:
+            DataError: The model has no backbone.
+        """
+        if self.backbone is None:
+            raise DataError(
+                "pixel_values: this model has no backbone; give image_features, or a backbone_config to SAAAConfig"
+            )
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_backbone):
+            return grid_features(self.backbone, pixel_values)
+
+    def encode_questions(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """The questions as vectors: the cell state of the LSTM after the last word, whatever the padding.
+
+        Args:
+            input_ids: `[N, T]` int64, padded on the right. A question without words is read as one padding.
+            attention_mask: `[N, T]`, 1 on the words; None: wherever `input_ids` is not the padding.
+
+        Returns:
+            `[N, question_size]` floating.
+
+        Raises:
+            DataError: The padding is not on the right.
+        """
+        mask = input_ids != self.config.pad_token_id if attention_mask is None else attention_mask != 0
+        mask = mask.cpu()  # lengths are needed there anyway
+        if (mask[:, 1:] & ~mask[:, :-1]).any():
+            raise DataError("attention_mask: words after padding; pad questions on the right")
+        words = self.dropout(self.embed_tokens(input_ids).tanh())
+        lengths = mask.sum(1).clamp(min=1)
+        return self.lstm(pack_padded_sequence(words, lengths, batch_first=True, enforce_sorted=False))[1][1][0]
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        image_features: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+    ) -> SAAAOutput:
+        """Answer one question about each picture.
+
+        Args:
+            input_ids: `[N, T]` int64, padded on the right.
+            attention_mask: `[N, T]`, 1 on the words; None: wherever `input_ids` is not the padding.
+            pixel_values: `[N, 3, H, W]` floating; for a model with a backbone, or else
+            image_features: `[N, image_feature_size, h, w]` floating.
+            labels: `[N, A]` floating soft targets: the share of the annotators who gave each answer.
+            output_attentions: Whether to give the attention maps as well.
+
+        Returns:
+            Logits, the mean loss where there are labels, and the attention maps where asked for.
+
+        Raises:
+            DataError: Both pictures and features, or neither; features of another size than the configured one.
+        """
+        features = self._features(pixel_values, image_features)
+        question = self.encode_questions(input_ids, attention_mask)
+        attention, glimpsed = self._attend(features, question)
+        hidden = self.hidden(self.dropout(torch.cat([glimpsed, question], dim=1))).relu()
+        logits = self.classifier(self.dropout(hidden))
+        shown = self.config.output_attentions if output_attentions is None else output_attentions
+        return SAAAOutput(
+            loss=None if labels is None else soft_score(SAAAOutput(logits=logits), labels).mean(),
+            logits=logits,
+            attentions=attention.unflatten(2, features.shape[2:]) if shown else None,
+        )
+
+    def _features(self, pixel_values: Tensor | None, image_features: Tensor | None) -> Tensor:
+        if pixel_values is not None and image_features is None:
+            features = self.encode_images(pixel_values)
+        elif image_features is not None and pixel_values is None:
+            features = image_features
+        else:
+            raise DataError("give either pixel_values or image_features")
+        if features.ndim != 4 or features.shape[1] != self.config.image_feature_size:
+            raise DataError(
+                f"image_features: found shape {list(features.shape)}; must be [N, {self.config.image_feature_size}, "
+                "h, w], as image_feature_size is configured"
+            )
+        return features
+
+    def _attend(self, features: Tensor, question: Tensor) -> tuple[Tensor, Tensor]:
+        """The attention maps `[N, G, h * w]` and what is seen through them, `[N, G * C]`."""
+        features = features.flatten(2).transpose(1, 2).contiguous()
+        # Every use of a feature vector is linear, so that its length can be divided out afterwards: with 2048 channels
+        # a normalised copy of the features would take as long as all the rest.
+        inverse = torch.linalg.vector_norm(features, dim=2, keepdim=True).clamp(min=SHORTEST).reciprocal()
+        seen = self.image_projection(self.dropout(features)) * inverse
+        asked = self.question_projection(self.dropout(question))
+        scores = self.glimpses(self.dropout((seen + asked[:, None]).relu()))
+        attention = scores.transpose(1, 2).softmax(dim=2)
+        return attention, ((attention * inverse.transpose(1, 2)) @ features).flatten(1)
+
+
+AutoConfig.register(MODEL_TYPE, SAAAConfig, exist_ok=True)
+AutoModelForVisualQuestionAnswering.register(SAAAConfig, SAAA, exist_ok=True)

@@ -1,0 +1,475 @@
+"""Attacked images: bounds, the model left alone, what is refused, and partners for the trainer."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dair_hf import DAIRTrainer
+from dair_hf.augment.attacks.adversarial import AttackAugmenter, perturb
+from dair_hf.augment.attacks.attack import Attack
+from dair_hf.data.tensor_pairs import TensorPairs
+from dair_hf.errors import DataError, NonFiniteLossError
+from tests.fixtures import points
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+ATTACKS = {
+    "fgsm": Attack.fgsm(8 / 255),
+    "linf": Attack(),
+    "l2": Attack("l2", epsilon=0.5, step_size=0.2),
+    "momentum": Attack(momentum=1.0),
+    "kl": Attack(loss="kl"),
+    "restarts": Attack(restarts=3, steps=3),
+}
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def images(rows: int = 6, channels: int = 3) -> torch.Tensor:
+    """Bytes over 255, black and white among them."""
+    drawn = torch.randint(0, 256, (rows, channels, 8, 8), generator=generator())
+    drawn[0, 0], drawn[1, 0] = 0, 255
+    return drawn.float() / 255
+
+
+LABELS = torch.tensor([0, 1, 2, 3, 0, 1])
+
+
+def network(channels: int = 3) -> nn.Sequential:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(channels, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Dropout(0.3)),
+        *(nn.Conv2d(6, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(32, 4)),
+    )
+    model(torch.rand(64, channels, 8, 8))  # running statistics of their own
+    return model
+
+
+class Keywords(nn.Module):
+    """A model of the library: named inputs, outputs with logits."""
+
+    def __init__(self, column: str = "pixel_values") -> None:
+        super().__init__()
+        self.column = column
+        self.inner = network()
+        self.seen: list[dict[str, Any]] = []
+
+    def forward(self, **inputs: Any) -> Any:
+        self.seen.append({name: values.shape for name, values in inputs.items()})
+        return SimpleNamespace(logits=self.inner(inputs[self.column]))
+
+
+def losses(model: nn.Module, pixels: torch.Tensor, labels: torch.Tensor = LABELS) -> torch.Tensor:
+    with torch.no_grad():
+        return nn.functional.cross_entropy(copy.deepcopy(model).eval()(pixels), labels, reduction="none")
+
+
+# --- bounds ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_partners_are_inside_the_ball_and_the_range(name: str, dtype: torch.dtype) -> None:
+    attack, x = ATTACKS[name], images().to(dtype)
+    found = perturb(network().to(dtype), x, LABELS, attack, generator())
+    assert found.dtype == dtype and found.shape == x.shape and not found.requires_grad
+    assert bool((found >= 0).all() and (found <= 1).all())
+    if attack.norm == "linf":
+        assert bool(((found - x).abs() <= attack.epsilon).all())
+        assert (found.double() - x.double()).abs().max().item() <= attack.epsilon
+        assert (found - x).abs().max().item() > 0.99 * attack.epsilon
+    else:
+        length = (found.double() - x.double()).flatten(1).norm(dim=1)
+        assert length.max().item() <= attack.epsilon and length.min().item() > 0.99 * attack.epsilon
+        assert (found - x).flatten(1).norm(dim=1).max().item() <= attack.epsilon
+
+
+@pytest.mark.parametrize("name", sorted(set(ATTACKS) - {"kl"}))
+def test_partners_are_worse(name: str) -> None:
+    model, x = network(), images()
+    found = perturb(model, x, LABELS, ATTACKS[name], generator())
+    assert bool((losses(model, found) > losses(model, x)).all())
+
+
+def test_more_steps_are_worse_than_one_and_a_random_move_is_not() -> None:
+    model, x = network(), images()
+    one, many = (losses(model, perturb(model, x, LABELS, ATTACKS[name], generator())) for name in ("fgsm", "linf"))
+    noise = (x + (torch.rand(x.shape, generator=generator()) - 0.5).sign() * 8 / 255).clamp(0, 1)
+    assert losses(model, noise).mean() < one.mean() < many.mean()
+
+
+def test_kl_moves_away_from_the_clean_output_whatever_the_labels() -> None:
+    model, x = network(), images()
+    found = perturb(model, x, None, ATTACKS["kl"], generator())
+    assert torch.equal(found, perturb(model, x, LABELS, ATTACKS["kl"], generator()))
+
+    def divergence(pixels: torch.Tensor) -> float:
+        with torch.no_grad():
+            clean, other = (copy.deepcopy(model).eval()(each).log_softmax(1).double() for each in (x, pixels))
+        return float((clean.exp() * (clean - other)).sum(1).mean())
+
+    start = perturb(model, x, None, Attack(loss="kl", steps=1, step_size=1e-6), generator())
+    assert divergence(found) > 3 * divergence(start) > 0
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_radius_zero_changes_nothing_bit_for_bit(name: str) -> None:
+    attack = ATTACKS[name]
+    attack = Attack(attack.norm, 0.0, 0.1, attack.steps, loss=attack.loss, restarts=attack.restarts)
+    x = images()
+    x[2, 0, 0, 0] = -0.0
+    found = perturb(network(), x, LABELS, attack, generator())
+    assert found.view(torch.int32).equal(x.view(torch.int32))
+    assert found.data_ptr() != x.data_ptr()
+
+
+def test_no_rows_are_no_rows() -> None:
+    assert perturb(network(), images()[:0], LABELS[:0], Attack(), generator()).shape == (0, 3, 8, 8)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["linf", "l2"])
+def test_models_and_images_in_half_precision(dtype: torch.dtype, name: str) -> None:
+    attack, x = ATTACKS[name], images().to(dtype)
+    found = perturb(network().to(dtype), x, LABELS, attack, generator())
+    assert found.dtype == dtype and bool((found >= 0).all() and (found <= 1).all())
+    offset = found.double() - x.double()
+    size = offset.abs().max() if name == "linf" else offset.flatten(1).norm(dim=1).max()
+    assert 0.5 * attack.epsilon < size.item() <= attack.epsilon
+
+
+def test_under_autocast_the_perturbation_is_float32_and_the_model_is_not() -> None:
+    seen: list[torch.dtype] = []
+    model, x = network(), images()
+    model[0].register_forward_hook(lambda module, args, output: seen.append(output.dtype))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = perturb(model, x, LABELS, Attack(), generator())
+    assert found.dtype == torch.float32
+    assert set(seen) == {torch.bfloat16} and len(seen) == 11
+    assert bool(((found - x).abs() <= 8 / 255).all())
+    # Not multiples of what bfloat16 holds next to 1.
+    assert bool(((found * 256).frac() != 0).any())
+    assert bool((losses(model, found) > losses(model, x)).all())
+    seen.clear()
+    perturb(model, x, LABELS, Attack(), generator())
+    assert set(seen) == {torch.float32}
+
+
+def test_the_memory_format_is_kept() -> None:
+    x = images().contiguous(memory_format=torch.channels_last)
+    for name in ("linf", "l2", "momentum"):
+        found = perturb(network(), x, LABELS, ATTACKS[name], generator())
+        assert found.is_contiguous(memory_format=torch.channels_last)
+        same = perturb(network(), images(), LABELS, ATTACKS[name], generator())
+        assert (found - same).abs().mean().item() < 1e-3
+
+
+# --- normalised images ----------------------------------------------------------------------------------------------
+
+
+class Normalises(nn.Module):
+    """Takes pixels, shows the model what `mean` and `std` make of them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.model((pixels - per_channel(MEAN)) / per_channel(STD))
+
+
+def per_channel(numbers: tuple[float, ...]) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.float64).view(-1, 1, 1)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_a_normalised_image_is_attacked_as_its_pixels_are(norm: str) -> None:
+    model, x = network().double(), images().double()
+    size = {"epsilon": 8 / 255, "step_size": 2 / 255} if norm == "linf" else {"epsilon": 0.5, "step_size": 0.1}
+    inside = perturb(Normalises(model), x, LABELS, Attack(norm, **size), generator())
+    normalised = (x - per_channel(MEAN)) / per_channel(STD)
+    attack = Attack(norm, **size, mean=MEAN, std=STD)
+    found = perturb(model, normalised, LABELS, attack, generator())
+    np.testing.assert_allclose(found * per_channel(STD) + per_channel(MEAN), inside, atol=1e-9)
+    in_model_units = perturb(model, normalised, LABELS, Attack(norm, **size, lower=None, upper=None), generator())
+    assert (in_model_units - found).abs().max().item() > 0.01
+
+
+@pytest.mark.parametrize("how", ["float32", "float64", "bfloat16"])
+def test_every_byte_that_was_normalised_is_inside_the_range(how: str) -> None:
+    bytes_ = np.arange(256, dtype=np.uint8).reshape(1, 1, 16, 16).repeat(3, axis=1)
+    kind = np.float64 if how == "float64" else np.float32
+    mean, std = (np.array(numbers, dtype=kind).reshape(1, 3, 1, 1) for numbers in (MEAN, STD))
+    normalised = ((bytes_ * kind(1 / 255)).astype(kind) - mean) / std
+    x = torch.from_numpy(normalised).to(torch.bfloat16 if how == "bfloat16" else torch.float32)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(768, 4)).to(x.dtype)
+    attack = Attack(mean=MEAN, std=STD)
+    found = perturb(model, x, torch.tensor([1]), attack, generator()).double()
+    pixels = found * per_channel(STD) + per_channel(MEAN)
+    room = 1e-6 if how != "bfloat16" else 0.01
+    assert pixels.min().item() > -room and pixels.max().item() < 1 + room
+    assert (found - x.double()).abs().amax((0, 2, 3)).le(8 / 255 / per_channel(STD).flatten() + 1e-7).all()
+
+
+def test_pixels_given_as_normalised_ones_are_refused() -> None:
+    with pytest.raises(
+        DataError, match=r"row '0': pixel_values holds .*, outside the range 0.0 .. 1.0 as mean and std"
+    ):
+        perturb(network(), images() * 3 - 3.0, LABELS, Attack(mean=MEAN, std=STD), generator())
+    with pytest.raises(DataError, match=r"mean and std have 3 channels, pixel_values has the shape \[6, 1, 8, 8\]"):
+        perturb(network(1), images(channels=1), LABELS, Attack(mean=MEAN, std=STD), generator())
+
+
+# --- the model is left alone ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("gradients_on", [True, False])
+def test_the_model_and_the_random_numbers_are_as_they_were(name: str, gradients_on: bool) -> None:
+    model, x = network(), images()
+    model[1].eval()
+    model[0].bias.requires_grad_(False)
+    model[4].weight.grad = torch.ones_like(model[4].weight)
+    before, random = copy.deepcopy(model), torch.get_rng_state()
+    with torch.set_grad_enabled(gradients_on):
+        perturb(model, x, LABELS, ATTACKS[name], generator())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert [m.training for m in model.modules()] == [m.training for m in before.modules()]
+    for one, other in zip(model.parameters(), before.parameters(), strict=True):
+        assert torch.equal(one, other) and one.requires_grad == other.requires_grad
+    with_gradient = [place for place, parameter in enumerate(model.parameters()) if parameter.grad is not None]
+    assert with_gradient == [4] and torch.equal(model[4].weight.grad, torch.ones_like(model[4].weight))
+    assert all(torch.equal(one, other) for one, other in zip(model.buffers(), before.buffers(), strict=True))
+    model.train()(x)
+    assert not torch.equal(model[1].running_mean, before[1].running_mean), "batch norm learns when it is trained"
+
+
+def test_the_attack_sees_the_model_as_it_is_judged() -> None:
+    """Dropout and batch statistics play no part: a training model is attacked as the same one in evaluation."""
+    x = images()
+    found = [perturb(network().train(mode), x, LABELS, Attack(), generator()) for mode in (True, False)]
+    assert torch.equal(*found)
+
+
+def test_draws_belong_to_the_generator_alone() -> None:
+    model, x = network(), images()
+    found = []
+    for seed, world in ((3, 0), (3, 1), (4, 0)):
+        torch.manual_seed(world)
+        found.append(perturb(model, x, LABELS, Attack(), generator(seed)))
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+def test_rows_do_not_know_of_each_other() -> None:
+    model, x = network().double(), images().double()
+    attack = Attack("l2", epsilon=0.5, step_size=0.2, random_start=False)
+    together = perturb(model, x, LABELS, attack)
+    alone = torch.cat([perturb(model, x[row : row + 1], LABELS[row : row + 1], attack) for row in range(6)])
+    np.testing.assert_allclose(together, alone, atol=1e-9)
+
+
+def test_the_images_themselves_are_not_touched() -> None:
+    x = images().requires_grad_()
+    before = x.detach().clone()
+    perturb(network(), x, LABELS, Attack(), generator())
+    assert torch.equal(x, before) and x.grad is None
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "told"), [(-0.01, "-0.01"), (1.0001, "1.0001"), (float("nan"), "nan"), (float("inf"), "inf")]
+)
+def test_pixels_outside_the_range_are_refused(value: float, told: str) -> None:
+    x = images()
+    x[4, 1, 2, 3] = value
+    message = rf"row 'train/4': pixel_values holds {told}, outside the range 0.0 .. 1.0; divide bytes by 255"
+    with pytest.raises(DataError, match=message):
+        perturb(network(), x, LABELS, Attack(), generator(), row_ids=[f"train/{row}" for row in range(6)])
+
+
+def test_a_range_of_ones_own() -> None:
+    x = images() * 255
+    found = perturb(network(), x, LABELS, Attack(epsilon=8.0, step_size=2.0, upper=255.0), generator())
+    assert bool((found >= 0).all() and (found <= 255).all() and ((found - x).abs() <= 8).all())
+    free = perturb(network(), x - 500, LABELS, Attack(epsilon=8.0, step_size=2.0, lower=None, upper=None), generator())
+    assert (free - x + 500).abs().max().item() > 7.9
+
+
+def test_models_that_do_not_look_at_their_input_are_refused() -> None:
+    class Blind(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.logits = nn.Parameter(torch.arange(4.0))
+
+        def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+            return self.logits.expand(len(pixels), 4)
+
+    class Rounds(nn.Module):
+        def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+            return (pixels.flatten(1)[:, :4] * 255).round()
+
+    for attack in (Attack(), Attack(loss="kl"), Attack.fgsm()):
+        with pytest.raises(DataError, match="no gradient with respect to pixel_values: nothing connects them"):
+            perturb(Blind(), images(), LABELS, attack, generator())
+        with pytest.raises(DataError, match="no gradient with respect to pixel_values: it is 0 everywhere"):
+            perturb(Rounds(), images(), LABELS, attack, generator())
+
+
+def test_models_that_have_diverged_are_named() -> None:
+    model = network()
+    with torch.no_grad():
+        model[8].weight.fill_(float("nan"))
+    with pytest.raises(NonFiniteLossError, match=r"NaN or infinite in 6 rows, such as \['0', '1'"):
+        perturb(model, images(), LABELS, Attack(), generator())
+
+
+def test_what_the_settings_cannot_mend_is_refused() -> None:
+    model, x = network(), images()
+    with pytest.raises(DataError, match="random_start needs a generator"):
+        perturb(model, x, LABELS, Attack())
+    with pytest.raises(DataError, match=r"pixel_values is torch.uint8 \[6, 3, 8, 8\]"):
+        perturb(model, (x * 255).byte(), LABELS, Attack(), generator())
+    with pytest.raises(DataError, match="compares with labels and there are none"):
+        perturb(model, x, None, Attack(), generator())
+    with torch.inference_mode(), pytest.raises(DataError, match="forbids the gradients"):
+        perturb(model, x, LABELS, Attack(), generator())
+    modes = [module.training for module in model.modules()]
+    with pytest.raises(DataError, match=r"the loss returned shape \[\]"):
+        perturb(model, x, LABELS, Attack(loss=lambda logits, labels: logits.sum()), generator())
+    assert [module.training for module in model.modules()] == modes
+
+
+# --- partners -------------------------------------------------------------------------------------------------------
+
+
+def batch_of(labels: torch.Tensor = LABELS, **columns: torch.Tensor) -> dict[str, Any]:
+    pairs = TensorPairs({"pixel_values": images(), "labels": labels, **columns}, row_ids=[f"a/{n}" for n in range(6)])
+    return pairs.__getitems__(list(range(6)))
+
+
+def test_the_partner_is_the_attacked_original() -> None:
+    model, attack = Keywords(), Attack(steps=3)
+    batch = batch_of(weights=torch.arange(6.0))
+    found = AttackAugmenter(attack)(model, batch, generator())
+    assert found.pop("row_id") == [f"a/{row}" for row in range(6)]
+    assert {name: value.shape for name, value in found.items()} == {
+        "pixel_values": (6, 2, 3, 8, 8),
+        "labels": (6, 2),
+        "weights": (6, 2),
+        "view_mask": (6, 2),
+    }
+    assert torch.equal(found["pixel_values"][:, 0], images())
+    expected = perturb(model.inner, images(), LABELS, attack, generator())
+    assert torch.equal(found["pixel_values"][:, 1], expected)
+    assert torch.equal(found["labels"], LABELS[:, None].expand(6, 2))
+    assert bool(found["view_mask"].all())
+    assert model.seen[0] == {"pixel_values": (6, 3, 8, 8), "weights": (6,)}
+    assert batch["pixel_values"].shape == (6, 1, 3, 8, 8), "the batch given is not changed"
+
+
+def test_rows_without_target_and_fillers_get_no_partner_and_are_not_run() -> None:
+    model = Keywords()
+    batch = batch_of(torch.tensor([0, -100, 2, 3, 0, 1]), weights=torch.arange(6.0))
+    batch["view_mask"][4] = False
+    found = AttackAugmenter(Attack(steps=2))(model, batch, generator())
+    assert found["view_mask"].tolist() == [[True, row not in (1, 4)] if row != 4 else [False] * 2 for row in range(6)]
+    assert {inputs["pixel_values"] for inputs in model.seen} == {(4, 3, 8, 8)}
+    changed = (found["pixel_values"][:, 0] != found["pixel_values"][:, 1]).flatten(1).any(1)
+    assert changed.tolist() == [True, False, True, True, False, True]
+    chosen = torch.tensor([0, 2, 3, 5])
+    expected = perturb(model.inner, images()[chosen], LABELS[chosen], Attack(steps=2), generator())
+    assert torch.equal(found["pixel_values"][chosen, 1], expected)
+    model.seen.clear()
+    batch["view_mask"][:] = False
+    none = AttackAugmenter(Attack())(model, batch, generator())
+    assert not none["view_mask"].any() and none["pixel_values"].shape[1] == 2 and model.seen == []
+
+
+def test_labels_of_every_kind_may_have_a_target() -> None:
+    def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return logits.sum(1)
+
+    augmenter = AttackAugmenter(Attack(loss=loss, steps=1))
+    scores = augmenter(Keywords(), batch_of(torch.zeros(6, 4)), generator())
+    assert bool(scores["view_mask"].all())
+    tokens = torch.full((6, 3), -100)
+    tokens[2, 1] = 5
+    found = augmenter(Keywords(), batch_of(tokens), generator())["view_mask"][:, 1]
+    assert found.tolist() == [False, False, True, False, False, False]
+
+
+def test_partners_of_the_data_are_replaced() -> None:
+    data = TensorPairs({"pixel_values": images(), "labels": LABELS}, {"pixel_values": 1 - images(), "labels": LABELS})
+    model, augmenter = Keywords(), AttackAugmenter(Attack(steps=2))
+    found = augmenter(model, data.__getitems__(list(range(6))), generator())
+    alone = augmenter(model, data.originals().__getitems__(list(range(6))), generator())
+    assert torch.equal(found["pixel_values"], alone["pixel_values"])
+
+
+def test_a_radius_of_zero_copies_the_original() -> None:
+    found = AttackAugmenter(Attack(epsilon=0.0))(Keywords(), batch_of(), generator())
+    assert torch.equal(found["pixel_values"][:, 0], found["pixel_values"][:, 1])
+
+
+def test_another_column_may_be_attacked() -> None:
+    batch = batch_of()
+    batch["image"] = batch.pop("pixel_values")
+    found = AttackAugmenter(Attack(steps=1), column="image")(Keywords("image"), batch, generator())
+    assert found["image"].shape == (6, 2, 3, 8, 8)
+    with pytest.raises(DataError, match="the batch has no 'pixel_values', only .*'image'"):
+        AttackAugmenter(Attack())(Keywords(), batch, generator())
+    with pytest.raises(DataError, match="the batch has no 'view_mask'"):
+        AttackAugmenter(Attack())(Keywords(), {"pixel_values": images()}, generator())
+
+
+def test_bad_rows_are_named_by_their_ids() -> None:
+    batch = batch_of(torch.tensor([-100, 1, 2, 3, 0, 1]))
+    batch["pixel_values"][3] += 2.0
+    with pytest.raises(DataError, match="row 'a/3': pixel_values holds"):
+        AttackAugmenter(Attack())(Keywords(), batch, generator())
+
+
+def test_the_augmenter_can_be_sent_to_another_process_and_compared() -> None:
+    augmenter = AttackAugmenter(Attack(steps=20), column="x")
+    assert pickle.loads(pickle.dumps(augmenter)) == augmenter != AttackAugmenter(Attack(steps=20))
+    assert "steps=20" in repr(augmenter)
+
+
+def test_the_trainer_trains_on_what_the_attack_finds(tmp_path: Path) -> None:
+    """One step on partners made while training is one on partners attacked beforehand."""
+    x, _, labels = points.points(12)
+    attack = Attack("l2", 0.5, 0.2, 4, random_start=False, loss="binary", lower=None, upper=None)
+    start = points.model()
+    known = perturb(start, x, labels, attack, column="x")
+    weight = start.linear.weight.detach()[0]
+    # Away from the label along the weights, by the whole radius: the best there is against a linear model.
+    best = x - 0.5 * (2 * labels - 1)[:, None] * weight / weight.norm()
+    np.testing.assert_allclose(known, best, atol=1e-9)
+    settings: dict[str, Any] = {"method": "dair", "dair_lambda": 2.0, "optim": "sgd", "max_steps": 1}
+    settings["per_device_train_batch_size"] = 12
+    pairs = TensorPairs({"x": x, "labels": labels}, {"x": known, "labels": labels})
+    before = points.trainer(tmp_path / "a", pairs, **settings)
+    made = points.trainer(tmp_path / "b", pairs.originals(), **settings)
+    augmenter = AttackAugmenter(attack, column="x")
+    online = DAIRTrainer(
+        made.model, made.args, points.stack, pairs.originals(), sample_loss="binary", augmenter=augmenter
+    )
+    for trainer in (before, online):
+        trainer.train()
+    np.testing.assert_allclose(points.weights(online), points.weights(before), atol=1e-12)
+    alone = points.trainer(tmp_path / "c", pairs.originals(), **{**settings, "method": "erm"})
+    alone.train()
+    assert (points.weights(online) - points.weights(alone)).abs().max() > 1e-3

@@ -1,0 +1,89 @@
+"""AutoAttack through the toolbox: no weaker than its parts, and nothing is disturbed."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dair_hf import DataError
+from dair_hf.augment.attacks.adversarial import perturb
+from dair_hf.augment.attacks.attack import Attack
+from dair_hf.augment.attacks.autoattack import auto_attack
+
+IMAGES = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+EPSILON = 0.1
+
+
+def network(classes: int = 4) -> nn.Module:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, classes))
+
+
+def labels_of(model: nn.Module) -> torch.Tensor:
+    with torch.no_grad():
+        return model.eval()(IMAGES).argmax(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_it_is_no_weaker_than_projected_ascent_and_stays_in_the_ball(norm: str) -> None:
+    pytest.importorskip("art", reason="the Adversarial Robustness Toolbox is not installed")
+    model = network()
+    labels = labels_of(model).clone()
+    labels[0] = (labels[0] + 1) % 4  # wrong already: left as it is
+    model.train()
+    numbers = np.random.get_state()[1].copy()
+    ours = torch.get_rng_state()
+    epsilon = EPSILON if norm == "linf" else 15 * EPSILON  # what withstands all else costs Square minutes
+    found = auto_attack(model, IMAGES, labels, epsilon, norm)
+    assert model.training and all(parameter.grad is None for parameter in model.parameters())
+    assert np.array_equal(np.random.get_state()[1], numbers) and torch.equal(torch.get_rng_state(), ours)
+    assert torch.equal(found[0], IMAGES[0]) and found.dtype == IMAGES.dtype
+    assert bool(((found >= 0) & (found <= 1)).all())
+    size = (found - IMAGES).flatten(1).norm(dim=1, p=float("inf") if norm == "linf" else 2)
+    assert float(size.max()) <= epsilon * (1 + 1e-5)
+    assert torch.equal(found, auto_attack(model, IMAGES, labels, epsilon, norm))
+    weaker = perturb(model, IMAGES, labels, Attack(norm, epsilon, epsilon / 4, 20), torch.Generator().manual_seed(0))
+    model.eval()
+    with torch.no_grad():
+        left = [int((model(images).argmax(1) == labels).sum()) for images in (IMAGES, weaker, found)]
+    assert left[2] <= left[1] and left[2] < left[0] == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epsilon": 0.0}, "must be > 0"),
+        ({"norm": "l1"}, "'l1' is unknown"),
+        ({"pixel_values": IMAGES * 255}, "outside 0..1"),
+    ],
+)
+def test_bad_input(change: dict, message: str) -> None:
+    model = network()
+    settings = {"pixel_values": IMAGES, "labels": labels_of(model), "epsilon": EPSILON, **change}
+    with pytest.raises(DataError, match=message):
+        auto_attack(model, **settings)
+
+
+def test_two_classes_are_too_few() -> None:
+    pytest.importorskip("art", reason="the Adversarial Robustness Toolbox is not installed")
+    model = network(2)
+    with pytest.raises(DataError, match="2 classes"):
+        auto_attack(model, IMAGES, labels_of(model), EPSILON)
+
+
+def test_no_images_no_work() -> None:
+    assert len(auto_attack(network(), IMAGES[:0], torch.zeros(0, dtype=torch.int64), EPSILON)) == 0
+
+
+def test_without_the_toolbox_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("art.attacks.evasion", "art.estimators.classification"):
+        monkeypatch.setitem(sys.modules, name, None)
+    model = network()
+    with pytest.raises(DataError, match=r"pip install 'dair-hf\[attacks\]'"):
+        auto_attack(model, IMAGES, labels_of(model), EPSILON)

@@ -1,0 +1,232 @@
+"""Data that no run can mean: no rows, no pairs, columns that are misspelt, rows of one name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import torch
+
+from dair_hf import DataError, EpochPairs, TensorPairs
+from dair_hf.data.checks import require_named_partners, require_pairs, require_rows
+from tests.fixtures import points, tiny
+
+KNOWN = ["input_ids", "attention_mask", "labels", "label", "label_ids", "row_id"]
+KNOWN += [f"augmented_{name}" for name in KNOWN]
+
+
+def made_rows() -> Iterator[dict[str, Any]]:
+    yield from tiny.pairs("gpt2", 4)
+
+
+def same(predictions: list[Any], references: list[Any]) -> list[bool]:
+    return [True] * len(predictions)
+
+
+NO_ROWS = [
+    (datasets.DatasetDict(train=tiny.pairs("gpt2", 2)), r"DatasetDict with the splits \['train'\]; .* data\['train'\]"),
+    (datasets.IterableDatasetDict(), r"IterableDatasetDict with the splits \[\]; pass one of them$"),
+    ({"train": [], "test": []}, r"dict with the splits \['train', 'test'\]; pass one of them, such as data\['train'\]"),
+    (made_rows(), r"generator; pass a datasets.Dataset, or .*IterableDataset.from_generator"),
+    ("wiki", "str; pass a datasets.Dataset"),
+    (datasets.Dataset.from_dict({"x": []}), "empty; check the split and the filters before it"),
+    ([], "empty"),
+    (TensorPairs({"x": torch.ones(0, 2)}), "empty"),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), NO_ROWS)
+def test_what_holds_no_rows_is_refused(tmp_path: Path, data: Any, message: str) -> None:
+    with pytest.raises(DataError, match=f"train_dataset is (a|an)? ?{message}"):
+        tiny.trainer(tmp_path, "gpt2", data)
+    made = tiny.trainer(tmp_path, "gpt2", None)
+    for name, read in (("test_dataset", made.predict), ("dataset", lambda data: made.evaluate_pairs(data, same))):
+        with pytest.raises(DataError, match=f"^{name} is (a|an)? ?{message}"):
+            read(data)
+    if isinstance(data, str):
+        with pytest.raises(DataError, match="eval_dataset='wiki' names no evaluation set; pass a data set"):
+            made.evaluate(data)
+    elif not isinstance(data, dict):  # several evaluation sets by their names, as in Trainer
+        with pytest.raises(DataError, match=f"eval_dataset is (a|an)? ?{message}"):
+            made.evaluate(data)
+
+
+def test_data_sets_of_every_kind_pass() -> None:
+    data = tiny.pairs("gpt2", 2)
+    torch_data = torch.utils.data.Subset(data, [0])
+    for given in (None, data, data.to_iterable_dataset(), list(data), EpochPairs(lambda epoch: data), torch_data):
+        require_rows(given, "train_dataset")
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["augmentd_input_ids"], "augmentd_input_ids"),
+        (["aug_input_ids", "aug_labels"], "aug_input_ids"),
+        (["input_ids_augmented"], "input_ids_augmented"),
+        (["augmented_input_id"], "augmented_input_id"),
+        (["augmented_inputs_ids"], "augmented_inputs_ids"),
+        (["augmented_input_ids", "augmentd_labels"], "augmentd_labels"),
+        (["augmented_input_ids", "labels_aug"], "labels_aug"),
+        (["augmented_input_ids", "augmented_attentionmask"], "augmented_attentionmask"),
+        (["augmented_input_ids", "labels_augmented"], "labels_augmented"),
+        (["augmented_input_ids", "augmented_lable"], "augmented_lable"),
+        (["augmented_input_ids", "augmentedLabels"], "augmentedLabels"),
+    ],
+)
+def test_misspelt_partners_are_named(tmp_path: Path, names: list[str], found: str) -> None:
+    data = tiny.pairs("bart", 3, partner=lambda row: False)
+    data = data.select_columns(["row_id", "input_ids", "attention_mask", "labels"])
+    for name in names:
+        data = data.add_column(name, data["input_ids"][:])
+    message = f"has the column '{found}' but no 'augmented_[a-z_]+', the column of the augmented view that belongs to"
+    made = tiny.trainer(tmp_path, "bart", data)
+    with pytest.raises(DataError, match=f"^train_dataset {message}"):
+        made.train()
+    with pytest.raises(DataError, match=f"^dataset {message}"):
+        made.evaluate_pairs(data, same)
+    with pytest.raises(DataError, match=message):
+        tiny.trainer(tmp_path, "bart", list(data)).train()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "history",
+        "augmented_history",
+        "labels_text",
+        "augmentation",
+        "augmented",
+        "id",
+        "label_names",
+        "is_augmented_label",
+        "label_of_augmenter",
+        "augmented_labels_text",
+        "labels_of_augmenter",
+        "labels_augmentation",
+    ],
+)
+def test_other_columns_are_no_misspelt_partners(name: str) -> None:
+    for columns in (["input_ids", "labels", "augmented_input_ids", name], ["input_ids", "labels", "history", name]):
+        require_named_partners(columns, KNOWN, "train_dataset")
+
+
+def without_partners(kind: str) -> Any:
+    data = tiny.pairs("gpt2", 6, partner=lambda row: False)
+    return {
+        "data set": data,
+        "data set without columns": data.select_columns(["row_id", "input_ids", "attention_mask", "labels"]),
+        "list": list(data),
+        "torch data set": torch.utils.data.Subset(data, range(6)),
+        "stream": data.to_iterable_dataset(),
+        "epochs": EpochPairs(lambda epoch: data),
+        "transformed": data.with_transform(lambda rows: {name: rows[name] for name in rows}),
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["data set", "data set without columns", "list", "torch data set", "stream", "epochs", "transformed"],
+)
+def test_a_method_that_uses_pairs_is_refused_without_any(tmp_path: Path, kind: str) -> None:
+    data = without_partners(kind)
+    settings = {"max_steps": 2} if kind == "stream" else {"num_train_epochs": 1}
+    made = tiny.trainer(tmp_path, "gpt2", data, **settings)
+    with pytest.raises(DataError, match=r"method='dair' trains on pairs, but no row of .*train_dataset has a partner"):
+        made.train()
+    assert made.state.global_step < 2
+    tiny.trainer(tmp_path, "gpt2", data, method="erm", **settings).train()
+
+
+def test_the_refusal_says_what_the_data_holds(tmp_path: Path) -> None:
+    data = tiny.pairs("gpt2", 2, partner=lambda row: False)
+    with pytest.raises(DataError, match="augmented_input_ids, augmented_attention_mask, augmented_labels are None"):
+        require_pairs(data, KNOWN, "da", "train_dataset")
+    with pytest.raises(DataError, match="no column begins with 'augmented_', it has input_ids, labels"):
+        require_pairs([{"input_ids": [1], "labels": [2]}], KNOWN, "da", "train_dataset")
+    with pytest.raises(DataError, match="no row of train_dataset has a partner"):
+        require_pairs(TensorPairs({"x": torch.ones(2)}), ["x"], "da", "train_dataset")
+
+
+def test_pairs_that_come_late_or_rarely_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tiny.pairs("gpt2", 30, partner=lambda row: row == 29)
+    assert require_pairs(data, KNOWN, "dair", "train_dataset")
+    assert require_pairs(list(data), KNOWN, "dair", "train_dataset")
+    assert not require_pairs(data.to_iterable_dataset(), KNOWN, "dair", "train_dataset")  # to be watched
+    settings = {"per_device_train_batch_size": 3, "max_steps": 10, "train_sampling_strategy": "sequential"}
+    tiny.trainer(tmp_path, "gpt2", data.to_iterable_dataset(), **settings).train()
+    monkeypatch.setattr("dair_hf.training.loading.STEPS_WATCHED", 5)
+    made = tiny.trainer(tmp_path, "gpt2", data.to_iterable_dataset(), **settings)
+    with pytest.raises(DataError, match="no row of the first 5 steps of train_dataset has a partner"):
+        made.train()
+    assert made.state.global_step == 4
+
+
+def test_a_resumed_stream_is_not_refused_for_the_pairs_it_has_read_before(tmp_path: Path) -> None:
+    data = tiny.pairs("gpt2", 60, partner=lambda row: row == 3).to_iterable_dataset()
+    settings = {"max_steps": 8, "save_strategy": "steps", "save_steps": 6}
+    whole, resumed = (tiny.trainer(tmp_path, "gpt2", data, **settings) for _ in range(2))
+    whole.train()
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+    assert tiny.distance(tiny.weights(whole.model), tiny.weights(resumed.model)) == 0.0
+
+
+def test_a_short_run_that_met_no_pair_is_warned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    data = tiny.pairs("gpt2", 60, partner=lambda row: row == 30).to_iterable_dataset()
+    tiny.trainer(tmp_path, "gpt2", data, max_steps=2).train()
+    assert "no row of the first 2 steps of train_dataset has a partner" in caplog.text
+
+
+def test_partners_made_while_training_need_none_in_the_data(tmp_path: Path) -> None:
+    from tests.training.test_online_partners import shifted, trainer
+
+    trainer(tmp_path, shifted).train()
+    x, _, labels = points.points(4)
+    points.trainer(tmp_path, TensorPairs({"x": x, "labels": labels}), method="erm").train()
+    with pytest.raises(DataError, match="method='da' trains on pairs"):
+        points.trainer(tmp_path, TensorPairs({"x": x, "labels": labels}), method="da").train()
+
+
+def test_rows_of_one_name_cannot_be_evaluated(tmp_path: Path) -> None:
+    data = tiny.pairs("gpt2", 3)
+    data = datasets.concatenate_datasets([data, data.select([1])])
+    made = tiny.trainer(tmp_path, "gpt2", None)
+    with pytest.raises(DataError, match="row_id 'T000/1' names row 1 and row 3 of the data; give each row an id"):
+        made.evaluate_pairs(data, same)
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "value", "message"),
+    [
+        ("bart", "input_ids", [5, 24, 5], "row 'T000/2': input_ids holds 24, but the model knows 0 to 23"),
+        ("bart", "augmented_labels", [5, 99], "row 'T000/2': augmented_labels holds 99, but the model knows 0 to 23"),
+        ("gpt2", "attention_mask", [1], "row 'T000/2': attention_mask has 1 entries for"),
+    ],
+)
+def test_bad_rows_are_named_in_training_and_evaluation(
+    tmp_path: Path, kind: str, column: str, value: list[int], message: str
+) -> None:
+    rows = list(tiny.pairs(kind, 4))
+    rows[2][column] = value
+    data = datasets.Dataset.from_list(rows)
+    made = tiny.trainer(tmp_path, kind, data)
+    with pytest.raises(DataError, match=message):
+        made.train()
+    with pytest.raises(DataError, match=message):
+        made.evaluate(data)
+    if not column.startswith("augmented_labels"):
+        with pytest.raises(DataError, match=message):
+            made.evaluate_pairs(data, same, max_new_tokens=2)
+
+
+def test_text_in_the_place_of_ids_is_named(tmp_path: Path) -> None:
+    data = datasets.Dataset.from_dict({"row_id": ["ü"], "input_ids": ["what is"], "labels": [[4]]})
+    with pytest.raises(DataError, match="row 'ü': input_ids is the text 'what is'; tokenize it"):
+        tiny.trainer(tmp_path, "bart", data, method="erm").train()

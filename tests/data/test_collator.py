@@ -1,0 +1,277 @@
+"""Literal batches, and every way a partner or a base collator can be wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import DataCollatorForSeq2Seq, default_data_collator
+
+from dair_hf import DataError, PairCollator
+from dair_hf.data.collator import RowRules, flatten_views, split_views
+from tests.fixtures.tiny import tokenizer
+
+ROW = {"row_id": "MUL0003/4", "input_ids": [5, 6], "attention_mask": [1, 1], "labels": [7, 1]}
+PARTNER = {"augmented_input_ids": [8], "augmented_attention_mask": [1], "augmented_labels": [9, 9, 1]}
+ABSENT: dict[str, Any] = dict.fromkeys(PARTNER)
+
+
+def collator() -> PairCollator:
+    return PairCollator(DataCollatorForSeq2Seq(tokenizer(), model=None))
+
+
+def literal(batch: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+
+
+def test_a_batch_with_and_without_partner() -> None:
+    other = {**ROW, **ABSENT, "row_id": "MUL0003/5", "input_ids": [4, 4, 4], "attention_mask": [1, 1, 1]}
+    assert literal(collator()([{**ROW, **PARTNER}, other])) == {
+        "input_ids": [[[5, 6, 0], [8, 0, 0]], [[4, 4, 4], [0, 0, 0]]],
+        "attention_mask": [[[1, 1, 0], [1, 0, 0]], [[1, 1, 1], [0, 0, 0]]],
+        "labels": [[[7, 1, -100], [9, 9, 1]], [[7, 1, -100], [-100, -100, -100]]],
+        "view_mask": [[True, True], [True, False]],
+        "row_id": ["MUL0003/4", "MUL0003/5"],
+    }
+
+
+@pytest.mark.parametrize("columns", [ABSENT, {}], ids=["None", "no columns"])
+def test_one_view_where_no_row_has_a_partner(columns: dict[str, Any]) -> None:
+    batch = collator()([{**ROW, **columns}])
+    assert batch["input_ids"].shape == (1, 1, 2)
+    assert literal(batch) == {
+        "input_ids": [[[5, 6]]],
+        "attention_mask": [[[1, 1]]],
+        "labels": [[[7, 1]]],
+        "view_mask": [[True]],
+        "row_id": ["MUL0003/4"],
+    }
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+def test_odd_batches_and_all_partners(rows: int) -> None:
+    batch = collator()([{**ROW, **PARTNER}] * rows)
+    assert batch["labels"].shape == (rows, 2, 3)
+    assert batch["view_mask"].shape == (rows, 2)
+    assert bool(batch["view_mask"].all())
+    assert batch["labels"][:, 1].tolist() == [[9, 9, 1]] * rows
+
+
+def test_slicing_dimension_0_keeps_pairs_together() -> None:
+    features = [{**ROW, **PARTNER, "input_ids": [4 + i, 4], "augmented_input_ids": [4 + i]} for i in range(5)]
+    batch = collator()(features)
+    part = {name: value[2:4] for name, value in batch.items()}
+    assert part["input_ids"][:, :, 0].tolist() == [[6, 6], [7, 7]]
+    assert part["view_mask"].tolist() == [[True, True], [True, True]]
+
+
+def test_row_ids_are_kept_as_they_are_and_may_be_absent() -> None:
+    batch = collator()([{**ROW, "row_id": "Zoë/対話 7/\u200d"}])
+    assert batch["row_id"] == ["Zoë/対話 7/\u200d"]
+    without = {name: value for name, value in ROW.items() if name != "row_id"}
+    assert "row_id" not in collator()([without])
+
+
+def test_any_base_collator_is_asked_once_for_all_existing_views() -> None:
+    asked: list[list[dict[str, Any]]] = []
+
+    def stack(views: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        asked.append(views)
+        return {"pixel_values": torch.stack([torch.full((3, 2, 2), view["image"]) for view in views])}
+
+    batch = PairCollator(stack)(
+        [
+            {"image": 1.0, "augmented_image": 2.0},
+            {"image": 3.0, "augmented_image": None},
+            {"image": 4.0, "augmented_image": 5.0},
+        ]
+    )
+    assert asked == [[{"image": 1.0}, {"image": 2.0}, {"image": 3.0}, {"image": 4.0}, {"image": 5.0}]]
+    assert batch["pixel_values"].shape == (3, 2, 3, 2, 2)
+    assert batch["pixel_values"][:, :, 0, 0, 0].tolist() == [[1.0, 2.0], [3.0, 0.0], [4.0, 5.0]]
+
+
+def test_real_labels_of_absent_views_are_zero_and_class_labels_minus_100() -> None:
+    rows = [{"x": [1.0], "labels": 0.5, "augmented_x": [2.0], "augmented_labels": 0.75}, {"x": [3.0], "labels": 0.25}]
+    assert literal(PairCollator(default_data_collator)(rows))["labels"] == [[0.5, 0.75], [0.25, 0.0]]
+    rows = [{"x": [1.0], "labels": 1, "augmented_x": [2.0], "augmented_labels": 0}, {"x": [3.0], "labels": 1}]
+    assert literal(PairCollator(default_data_collator)(rows))["labels"] == [[1, 0], [1, -100]]
+
+
+def test_flatten_runs_the_views_that_exist_in_order() -> None:
+    batch = collator()([{**ROW, **PARTNER}, {**ROW, **ABSENT, "input_ids": [4], "attention_mask": [1]}])
+    flat = flatten_views(batch, batch["view_mask"].numpy())
+    assert flat["input_ids"].tolist() == [[5, 6], [8, 0], [4, 0]]
+    assert set(flat) == {"input_ids", "attention_mask", "labels"}
+    whole = collator()([{**ROW, **PARTNER}])
+    assert flatten_views(whole, whole["view_mask"].numpy())["input_ids"].tolist() == [[5, 6], [8, 0]]
+
+
+def test_a_partner_with_a_column_the_original_has_not_is_refused() -> None:
+    message = r"row 'MUL0003/4': the augmented view has columns the original has not: \['images'\]; a partner carries"
+    with pytest.raises(DataError, match=message):
+        collator()([{**ROW, **PARTNER, "augmented_images": [1]}])
+
+
+@pytest.mark.parametrize("name", ["labels", "label", "label_ids", "attention_mask", "global_attention_mask", "x"])
+def test_a_partner_with_none_in_one_of_its_columns_is_refused(name: str) -> None:
+    row = {
+        "row_id": "Ü/4",
+        "input_ids": [5, 6],
+        name: [7, 1],
+        "augmented_input_ids": [8, 6],
+        f"augmented_{name}": None,
+    }
+    with pytest.raises(DataError, match=rf"row 'Ü/4': the augmented view has None in \['{name}'\], but not in \['inp"):
+        split_views(row)
+
+
+@pytest.mark.parametrize("name", ["labels", "label", "label_ids", "attention_mask", "global_attention_mask"])
+def test_a_partner_inherits_labels_and_masks_that_the_row_has_only_once(name: str) -> None:
+    row = {"input_ids": [5, 6], name: [1, 1], "augmented_input_ids": [8, 6]}
+    assert split_views(row)[1] == {"input_ids": [8, 6], name: [1, 1]}
+    assert split_views({**row, f"augmented_{name}": [0, 1]})[1] == {"input_ids": [8, 6], name: [0, 1]}
+    assert split_views({**row, "augmented_input_ids": None})[1] is None
+
+
+def test_inherited_columns_are_collated_beside_each_other() -> None:
+    rows = [{**ROW, "augmented_input_ids": [8, 6]}, {**ROW, "row_id": "b", "augmented_input_ids": None}]
+    batch = literal(collator()(rows))
+    assert batch["labels"] == [[[7, 1], [7, 1]], [[7, 1], [-100, -100]]]
+    assert batch["attention_mask"] == [[[1, 1], [1, 1]], [[1, 1], [0, 0]]]
+
+
+@pytest.mark.parametrize(
+    ("partner", "lacks"),
+    [
+        ({"augmented_input_ids": [5, 7, 8, 0]}, "attention_mask"),
+        ({"augmented_input_ids": np.array([5, 7, 8, 0])}, "attention_mask"),
+        (
+            {"augmented_input_ids": [5, 6, 0, 0], "augmented_labels": [3, 4, 1], "augmented_decoder_input_ids": [0, 3]},
+            "decoder_attention_mask",
+        ),
+    ],
+)
+def test_a_mask_that_may_not_fit_is_not_inherited(partner: dict[str, Any], lacks: str) -> None:
+    row = {
+        "row_id": "Ü/4",
+        "input_ids": [5, 6, 0, 0],
+        "attention_mask": [1, 1, 0, 0],
+        "labels": [3, 1],
+        "decoder_input_ids": [0, 3],
+        "decoder_attention_mask": [1, 1],
+    }
+    partner = {"augmented_decoder_input_ids": [0, 3], **partner}
+    with pytest.raises(DataError, match=rf"row 'Ü/4': the augmented view lacks \['{lacks}'\].*augmented_{lacks}$"):
+        split_views({**row, **partner})
+    same = {**row, "augmented_input_ids": [5, 6, 0, 0], "augmented_decoder_input_ids": [0, 3]}
+    whole, other = split_views({**same, "augmented_labels": [4, 1]})
+    assert other == {**whole, "labels": [4, 1]}
+
+
+def test_a_mask_of_images_is_inherited_only_where_it_hides_nothing() -> None:
+    row = {"pixel_values": np.zeros((1, 2, 2)), "pixel_mask": np.array([[1, 1], [1, 0]]), "labels": 3}
+    partner = {"augmented_pixel_values": np.ones((1, 2, 2))}
+    with pytest.raises(DataError, match=r"lacks \['pixel_mask'\]"):
+        split_views({**row, **partner})
+    found = split_views({**row, **partner, "pixel_mask": np.ones((2, 2))})[1]
+    assert found is not None and found["pixel_mask"].all()
+
+
+@pytest.mark.parametrize(
+    ("row", "rules", "message"),
+    [
+        (
+            {"augmented_input_ids": [1, 2]},
+            {},
+            r"lacks \['attention_mask'\]; .*the original's mask does not fit inputs",
+        ),
+        (
+            {"augmented_attention_mask": [0]},
+            {},
+            r"lacks \['input_ids'\]; give all of \['attention_mask', 'input_ids'",
+        ),
+        (
+            {"augmented_input_ids": [3], "augmented_attention_mask": [1]},
+            {"labels_per_token": True},
+            r"lacks \['labels'\].* labels of this model stand beside its tokens, so those of the original do not fit",
+        ),
+        ({"input_ids": "what?"}, {}, r"input_ids is the text 'what\?'; tokenize it: "),
+        ({"labels": "good"}, {}, "labels is the text 'good'; give the number of its class, or the ids of its tokens"),
+        ({"attention_mask": [1, 1]}, {}, "attention_mask has 2 entries for 1 tokens of input_ids; give one for each"),
+        (
+            {"augmented_input_ids": [3, 4], "augmented_attention_mask": [1]},
+            {},
+            "augmented_attention_mask has 1 entries for 2 tokens of augmented_input_ids",
+        ),
+        ({"input_ids": [24]}, {}, "input_ids holds 24, but the model knows 0 to 23; use the model's own tokenizer"),
+        ({"input_ids": torch.tensor([24])}, {}, "input_ids holds 24, but the model knows 0 to 23"),
+        ({"input_ids": [-100]}, {}, "input_ids holds -100, but the model knows 0 to 23"),
+        ({"input_ids": [None]}, {}, "input_ids holds None, but the model knows 0 to 23"),
+        ({"labels": [np.array([1, 2]), np.array([9])]}, {}, "labels holds 9, but the model knows 0 to 8"),
+        ({"labels": [np.array([1, 2]), None]}, {}, "labels holds None, but the model knows 0 to 8"),
+        (
+            {"labels": [1, -1]},
+            {},
+            "labels holds -1, but the model knows 0 to 8, and -100 for no target; check ",
+        ),
+        ({"labels": 9}, {}, "labels holds 9, but the model knows 0 to 8"),
+        ({"labels": np.int64(9)}, {}, "labels holds 9, but the model knows 0 to 8"),
+        (
+            {"augmented_input_ids": [3], "augmented_labels": [-100, 12]},
+            {},
+            "augmented_labels holds 12, but the model knows 0 to 8",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_meant_are_refused_by_their_id(
+    row: dict[str, Any], rules: dict[str, Any], message: str
+) -> None:
+    whole = {"row_id": "行/4", "input_ids": [5], "attention_mask": [1], "labels": [1], **row}
+    limits = {"input_ids": 24, "labels": 9}
+    with pytest.raises(DataError, match=f"row '行/4': (the augmented view )?{message}"):
+        PairCollator(default_data_collator, RowRules(**rules, id_limits=limits))([whole])
+
+
+def test_rows_at_their_limits_pass() -> None:
+    rules = RowRules(id_limits={"input_ids": 24, "labels": 9, "label": 9})
+    for labels in ([0, 8, -100], [], [[0, 99]], 8, 0.5, [0.5, 99.0], torch.tensor([[8], [-100]]), torch.tensor(8)):
+        row = {"input_ids": [0, 23], "attention_mask": [1, 0], "labels": labels}
+        assert split_views(row, rules) == (row, None)
+    ragged = {"input_ids": [0], "labels": [np.array([8, -100]), np.array([0])]}
+    assert split_views(ragged, rules)[0]["labels"] is ragged["labels"]
+
+
+def test_partners_with_different_columns_in_one_batch_are_refused() -> None:
+    rows = [{**ROW, **PARTNER}, {**ROW, "row_id": "b", "augmented_input_ids": [8, 6]}]
+    message = r"rows 'MUL0003/4' and 'b' have partners with different columns: only one of them has \['augmented_at"
+    with pytest.raises(DataError, match=message):
+        collator()(rows)
+
+
+def test_a_bad_row_without_id_is_still_described() -> None:
+    with pytest.raises(DataError, match=r"row '\(no row_id\)': the augmented view lacks \['x'\]"):
+        split_views({"input_ids": [1], "x": [2], "augmented_input_ids": [1]})
+
+
+@pytest.mark.parametrize(
+    ("returned", "found"),
+    [
+        ({"texts": ["a"]}, r"column 'texts' came back as list"),
+        ({"x": torch.tensor(1.0)}, r"column 'x' came back as a tensor of shape \[\]"),
+        ({"x": torch.ones(3, 2)}, r"column 'x' came back as a tensor of shape \[3, 2\]"),
+    ],
+)
+def test_a_base_collator_that_does_not_give_one_entry_a_view_is_refused(returned: dict[str, Any], found: str) -> None:
+    def broken(views: list[dict[str, Any]]) -> dict[str, Any]:
+        return returned
+
+    with pytest.raises(DataError, match=f"function: {found}; the base collator must return tensors .* the 1 views"):
+        PairCollator(broken)([ROW])
+
+
+def test_views_of_different_shape_are_the_base_collators_own_error() -> None:
+    with pytest.raises(ValueError, match="expected sequence of length"):
+        PairCollator(default_data_collator)([{**ROW, **PARTNER}])

@@ -1,0 +1,160 @@
+"""Pairs held as tensors: the same batches as rows through the collator, and views drawn anew."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import default_data_collator
+
+from dair_hf import PairCollator
+from dair_hf.data.collator import collate_unless_ready
+from dair_hf.data.tensor_pairs import TensorPairs, tensor_fingerprint
+from dair_hf.errors import DataError
+
+X = torch.arange(12.0).reshape(4, 3)
+Y = torch.tensor([0, 1, 2, 3])
+PAIRED = torch.tensor([True, False, True, False])
+
+
+class Shifted:
+    """An augmented view that depends on the epoch."""
+
+    def __call__(self, rows: Tensor, epoch: int) -> dict[str, Tensor]:
+        return {"x": X[rows] + 100 * (epoch + 1), "labels": Y[rows]}
+
+
+def original() -> dict[str, Tensor]:
+    return {"x": X, "labels": Y}
+
+
+def assert_same_batch(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert set(found) == set(expected)
+    for name, values in expected.items():
+        if isinstance(values, Tensor):
+            assert torch.equal(found[name], values), name
+            assert found[name].dtype == values.dtype
+        else:
+            assert list(found[name]) == list(values)
+
+
+@pytest.mark.parametrize("indices", [[0, 1, 2, 3], [3, 1], [2], [2, 0, 2]])
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_batch_is_what_the_collator_makes_of_its_rows(indices: list[int], partial: bool, frozen: bool) -> None:
+    augmented = {"x": X + 100, "labels": Y} if frozen else Shifted()
+    pairs = TensorPairs(original(), augmented, has_partner=PAIRED if partial else None)
+    rows = []
+    for index in indices:
+        row: dict[str, Any] = {"row_id": str(index), "x": X[index], "labels": int(Y[index])}
+        if partial and not PAIRED[index]:
+            row.update(augmented_x=None, augmented_labels=None)
+        else:
+            row.update(augmented_x=X[index] + 100, augmented_labels=int(Y[index]))
+        rows.append(row)
+    assert_same_batch(pairs.__getitems__(indices), PairCollator(default_data_collator)(rows))
+
+
+def test_rows_one_by_one_make_the_same_batch() -> None:
+    pairs = TensorPairs(original(), Shifted(), has_partner=PAIRED)
+    rows = [pairs[index] for index in range(len(pairs))]
+    assert rows[1]["augmented_x"] is None
+    assert_same_batch(pairs.__getitems__([0, 1, 2, 3]), PairCollator(default_data_collator)(rows))
+    assert pairs[-1]["row_id"] == "3"
+    with pytest.raises(IndexError):
+        pairs[4]
+
+
+def test_without_augmented_view_there_is_one_view() -> None:
+    batch = TensorPairs(original()).__getitems__([1, 2])
+    assert batch["x"].shape == (2, 1, 3) and batch["view_mask"].tolist() == [[True], [True]]
+    assert "augmented_x" not in TensorPairs(original())[0]
+    nobody = TensorPairs(original(), Shifted(), has_partner=torch.zeros(4, dtype=torch.bool))
+    assert nobody.__getitems__([0])["view_mask"].shape == (1, 1) and not nobody.partner_mask.any()
+
+
+def test_epoch_reaches_the_views_and_only_those_drawn_anew() -> None:
+    pairs = TensorPairs(original(), Shifted())
+    pairs.set_epoch(4)
+    batch = pairs.__getitems__([1])
+    assert batch["x"].tolist() == [[[3.0, 4.0, 5.0], [503.0, 504.0, 505.0]]]
+    assert pairs.redraws and not TensorPairs(original(), original()).redraws
+
+
+def test_originals_are_those_of_the_epoch_that_is_shown() -> None:
+    pairs = TensorPairs(Shifted(), original(), rows=4)
+    pairs.set_epoch(4)
+    assert pairs.originals().__getitems__([1])["x"].tolist() == [[[503.0, 504.0, 505.0]]]
+
+
+def test_partners_that_do_not_exist_are_never_made() -> None:
+    asked: list[list[int]] = []
+
+    def view(rows: Tensor, epoch: int) -> dict[str, Tensor]:
+        asked.append(rows.tolist())
+        return {"x": X[rows], "labels": Y[rows]}
+
+    pairs = TensorPairs(original(), view, has_partner=PAIRED)
+    pairs.__getitems__([0, 1, 2])
+    pairs.__getitems__([1, 3])
+    pairs.originals().__getitems__([0])
+    assert asked == [[0, 2]]
+
+
+def test_pickles_for_data_loader_workers() -> None:
+    pairs = pickle.loads(pickle.dumps(TensorPairs(original(), Shifted())))
+    assert_same_batch(pairs.__getitems__([2, 0]), TensorPairs(original(), Shifted()).__getitems__([2, 0]))
+
+
+def test_ready_batches_pass_the_collator_by() -> None:
+    def never(rows: list[Any]) -> dict[str, Any]:
+        raise AssertionError("a ready batch was collated")
+
+    batch = TensorPairs(original()).__getitems__([0])
+    assert collate_unless_ready(never, batch) is batch
+    assert collate_unless_ready(lambda rows: {"n": len(rows)}, [{}, {}]) == {"n": 2}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TensorPairs(original(), {"x": X[:3], "labels": Y}), "differ in their number of rows"),
+        (lambda: TensorPairs(original(), {"x": X}), "need the same columns"),
+        (lambda: TensorPairs({}), "has no columns"),
+        (lambda: TensorPairs({"x": [1, 2]}), "column 'x' is a list"),
+        (lambda: TensorPairs({"x": torch.tensor(1.0)}), "give a tensor"),
+        (lambda: TensorPairs(Shifted(), Shifted()), "pass rows=N"),
+        (lambda: TensorPairs(original(), Shifted(), has_partner=torch.ones(4)), "must be a bool tensor"),
+        (lambda: TensorPairs(original(), rows=5), "rows 5"),
+        (lambda: TensorPairs(original(), row_ids=["a"]), "row_ids 1"),
+        (lambda: TensorPairs(original(), columns={"digit": [1, 2]}), "column 'digit' 2"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ({"x": X, "labels": Y}, r"made shape \[4, 3\] of column 'x' for 2 rows"),
+        ({"x": [1, 2], "labels": Y[:2]}, "made list of column 'x'"),
+        ({"x": X[:2]}, "need the same columns"),
+    ],
+)
+def test_callable_that_makes_something_else_is_named(made: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        TensorPairs(original(), lambda rows, epoch: made).__getitems__([0, 1])
+
+
+def test_fingerprint_sees_values_shapes_and_types() -> None:
+    base = tensor_fingerprint(X, Y)
+    changed = X.clone()
+    changed[3, 2] += 1e-6 * changed[3, 2]
+    assert base == tensor_fingerprint(X.clone(), Y.clone())
+    others = [tensor_fingerprint(changed, Y), tensor_fingerprint(X.T, Y), tensor_fingerprint(X.double(), Y)]
+    assert len({base, *others, tensor_fingerprint(Y, X), tensor_fingerprint(torch.tensor(1))}) == 6

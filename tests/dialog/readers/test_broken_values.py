@@ -1,0 +1,116 @@
+"""Any JSON value in any place of a dialogue file is read, or refused with file, dialogue and field."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dair_hf.dialog.readers.multiwoz import read_multiwoz
+from dair_hf.dialog.readers.sgd import read_entity_names, read_sgd
+from dair_hf.errors import DataError
+from tests.dialog.readers import test_multiwoz, test_sgd
+
+VALUES = (None, True, 5, -1, 1.5, "x", "\ud800", [], {}, [None], ["x"], [["x"]], {"a": None}, 10**30)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from places(inner, (*path, key))
+
+
+def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
+    document = copy.deepcopy(document)
+    place = document
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return document
+
+
+FOLDERS = {
+    "2.1": lambda folder, document: test_multiwoz.write(folder, document),
+    "2.2": lambda folder, document: test_multiwoz.write(folder, document, "dialogues_001.json"),
+    "sgd": lambda folder, document: test_sgd.write(folder, "dev", document),
+}
+READERS = {
+    "2.1": [read_multiwoz],
+    "2.2": [read_multiwoz],
+    "sgd": [lambda folder: read_sgd(folder, "dev"), lambda folder: read_entity_names(folder, "dev")],
+}
+
+
+def documents() -> dict[str, tuple[Any, str]]:
+    schema_guided = json.loads((test_multiwoz.FIXTURES / "dev" / "dialogues_001.json").read_text())
+    return {
+        "2.1": ({"MUL0001.json": test_multiwoz.talk()}, "MUL0001"),
+        "2.2": (schema_guided, "PMUL0001"),
+        "sgd": ([test_sgd.dialogue()], "1_00000"),
+    }
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.2", "sgd"])
+def test_any_value_in_any_place_is_read_or_refused_by_its_name(tmp_path: Path, version: str) -> None:
+    document, dialogue = documents()[version]
+    refused = 0
+    for number, path in enumerate(places(document)):
+        if len(path) < 2 or "goal" in path or "dialog_act" in path or path[-1] == "turn_id":
+            continue
+        # Every value in every place would take a minute: three in each place, all of them in turn.
+        for value in [VALUES[(number + step) % len(VALUES)] for step in (0, 5, 10)]:
+            target = FOLDERS[version](tmp_path, changed(document, path, value))
+            for read in READERS[version]:
+                try:
+                    read(target)
+                except DataError as error:
+                    refused += 1
+                    message = str(error)
+                    if "holds no user turn" in message:
+                        continue
+                    assert ".json" in message, (path, value, message)
+                    if path[-1] not in ("dialogue_id", "log", "turns"):
+                        assert dialogue in message or "dialogue [0]" in message, (path, value, message)
+                    field = next((key for key in reversed(path) if isinstance(key, str)), "")
+                    assert field in message or f"{path[-2]}[" in message, (path, value, message)
+    assert refused > 40
+
+
+@pytest.mark.parametrize(
+    ("version", "path", "value", "message"),
+    [
+        ("2.1", ("MUL0001.json", "log", 3, "metadata", "hotel", "book", "booked"), None,
+         r"val\.json: dialogue 'MUL0001', log\[3\], metadata\.hotel\.book: 'booked' is NoneType, expected list"),
+        ("2.1", ("MUL0001.json", "log", 0, "span_info"), 7, r"log\[0\]: 'span_info' is int, expected list \(found 7\)"),
+        ("2.2", (0, "turns", 0, "frames", 0, "slots"), None,
+         r"dialogue \[0\] 'PMUL0001', turns\[0\], frames\[0\]: 'slots' is NoneType, expected list \(found None\)"),
+        ("2.2", (0, "turns", 0, "frames", 0, "slots", 0), "hotel-name",
+         r"turns\[0\], frames\[0\], slots\[0\]: expected an object, found 'hotel-name'"),
+        ("sgd", (0, "turns", 0, "frames", 0, "slots", 0), 3, r"slots\[0\]: expected an object, found 3"),
+    ],
+)  # fmt: skip
+def test_the_message(tmp_path: Path, version: str, path: tuple[Any, ...], value: Any, message: str) -> None:
+    target = FOLDERS[version](tmp_path, changed(documents()[version][0], path, value))
+    with pytest.raises(DataError, match=message):
+        READERS[version][0](target)
+
+
+def test_a_dialogue_id_that_is_no_text(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"dialogue '\\ud800': character 0 .* is half of a surrogate pair"):
+        read_multiwoz(test_multiwoz.write(tmp_path, {"\ud800": test_multiwoz.talk()}))
+
+
+def test_any_value_in_a_schema(tmp_path: Path) -> None:
+    for number, path in enumerate(places(test_sgd.SCHEMA)):
+        if not path:
+            continue
+        schema = changed(test_sgd.SCHEMA, path, VALUES[number % len(VALUES)])
+        try:
+            read_sgd(test_sgd.write(tmp_path, "dev", [test_sgd.dialogue()], schema), "dev")
+        except DataError as error:
+            assert "schema" in str(error) or "hotels_1" in str(error) or "restaurants_2" in str(error), str(error)

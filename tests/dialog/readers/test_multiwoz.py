@@ -1,0 +1,333 @@
+"""MultiWOZ 2.1 and 2.2: hand-made files, broken files, and the public ones."""
+
+from __future__ import annotations
+
+import copy
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dair_hf.dialog.readers.multiwoz import read_multiwoz, splits_in
+from dair_hf.dialog.readers.multiwoz21 import read_value
+from dair_hf.dialog.text.rows import NAME_SLOTS, on_word_boundary, validate_rows
+from dair_hf.errors import DataError
+from dair_hf.io.archives import Source
+from tests.fixtures.cpu_time import cpu_time
+from tests.fixtures.paths import ROOT
+
+FIXTURES = ROOT / "tests" / "fixtures" / "multiwoz22"
+
+Json = dict[str, Any]
+
+
+def metadata(**domains: dict[str, Any]) -> Json:
+    """Metadata as 2.1 has it: `hotel={"name": ..., "book/day": ...}`."""
+    found: Json = {"taxi": {"book": {"booked": []}, "semi": {"leaveAt": "", "departure": "not mentioned"}}}
+    for domain, values in domains.items():
+        parts = found.setdefault(domain, {"book": {"booked": []}, "semi": {}})
+        for slot, value in values.items():
+            part, _, name = slot.rpartition("/")
+            parts["book" if part else "semi"][name] = value
+    return found
+
+
+def turn(text: str, state: Json | None = None, spans: list[Any] | None = None) -> Json:
+    return {"text": text, "metadata": state or {}, "dialog_act": {}, "span_info": spans or []}
+
+
+def talk() -> Json:
+    """Two user turns with most of what is odd in 2.1, and a last one without an answer."""
+    hotel = {"name": "warkworth house", "area": "do n't care", "type": "hotel|guesthouse", "stars": "none"}
+    later = hotel | {
+        "name": "Warkworth House",
+        "book/day": "monday<tuesday",
+        "book/booked": [{"name": "warkworth house"}],
+    }
+    log = [
+        turn("Is the Wartworth free , near John 's ?", None, [["Hotel-Inform", "Name", "wartworth", 2, 2]]),
+        turn("The warkworth house is .", metadata(hotel=hotel), [["Hotel-Inform", "Name", "x", 90, 99], ["bad"]]),
+        turn("I did n't say the Warkworth House 's day"),
+        turn(
+            "Booked .", metadata(hotel=later, taxi={"leaveAt": "17:15", "departure": "the warkworth"}, bus={"day": ""})
+        ),
+        turn("Bye ."),
+    ]
+    return {"goal": {}, "log": log}
+
+
+def write(folder: Path, dialogues: Any, name: str = "val.json") -> Path:
+    path = folder / name
+    path.write_text(dialogues if isinstance(dialogues, str) else json.dumps(dialogues))
+    return path
+
+
+def pack(path: Path, members: dict[str, Any]) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def state_of(row: Json) -> dict[str, list[str]]:
+    return {entry["slot"]: entry["values"] for entry in row["state"]}
+
+
+def test_21_by_hand(tmp_path: Path) -> None:
+    rows, report = read_multiwoz(write(tmp_path, {"MUL0001.json": talk()}))
+    validate_rows(rows)
+    first, second = rows
+    assert [row["row_id"] for row in rows] == ["MUL0001/0", "MUL0001/1"]
+    assert state_of(first) == {
+        "hotel-area": ["dontcare"],
+        "hotel-name": ["warkworth house"],
+        "hotel-type": ["hotel", "guesthouse"],
+    }
+    assert state_of(second) == state_of(first) | {
+        "hotel-bookday": ["tuesday", "monday"],  # "a<b" prefers b
+        "taxi-departure": ["the warkworth"],
+        "taxi-leaveat": ["17:15"],
+    }
+    assert first["history"] == [{"speaker": "user", "text": "Is the Wartworth free, near John's?"}]
+    texts = [utterance["text"] for utterance in second["history"]]
+    assert texts[1:] == ["The warkworth house is.", "I didn't say the Warkworth House's day"]
+    found = [texts[entity["turn"]][entity["start"] : entity["end"]] for entity in second["entities"]]
+    assert found == ["Wartworth", "warkworth house", "Warkworth House"]
+    (name,) = second["names"]
+    assert (name["slot"], name["name"]) == ("hotel-name", "warkworth house")
+    assert {"warkworth house", "Wartworth", "the warkworth"} <= set(name["forms"])
+    assert first["names"] == second["names"]
+    assert (report.dialogues, report.turns, report.states) == (1, 2, 2)
+    assert (report.names, report.names_in_text, report.mentions) == (1, 1, 3)
+    assert report.skipped == {
+        "span outside the text": 1,
+        "span without its five fields": 1,
+        "last user turn without an answer, so without a state": 1,
+    }
+    assert report.normalised == {
+        "value 'not mentioned', read as not set": 1,
+        "value 'none', read as not set": 2,
+        "'do not care' in another spelling": 2,
+        "tokenised value": 2,
+        "alternatives in one value": 3,
+        "value with capitals": 1,
+        "name spelled differently in text and state": 1,
+    }
+
+
+@pytest.mark.parametrize("raw", ["dontcare", "do n't care", "don't care", "dont care", "do not care", "Does not care"])
+def test_every_dontcare(raw: str) -> None:
+    assert read_value(raw)[0] == ("dontcare",)
+
+
+@pytest.mark.parametrize(
+    ("raw", "values"),
+    [
+        ("not mentioned", ()),
+        ("none", ()),
+        ("", ()),
+        ("saint john 's college", ("saint john's college",)),
+        ("christs college|saint catharines", ("christs college", "saint catharines")),
+        ("cheap>moderate", ("cheap", "moderate")),
+        ("cheap<moderate", ("moderate", "cheap")),
+        ("none|dont care", ("dontcare",)),
+        ("<5", ("<5",)),
+        ("a|a", ("a",)),
+    ],
+)
+def test_values(raw: str, values: tuple[str, ...]) -> None:
+    assert read_value(raw)[0] == values
+
+
+def test_21_layouts_read_alike(tmp_path: Path) -> None:
+    dialogues = {"A.json": talk(), "B.json": talk(), "C.json": talk()}
+    lists = {"valListFile.txt": "B.json\n", "testListFile.txt": "C.json\n"}
+    members: dict[str, Any] = {f"MultiWOZ_2.1/{name}": text for name, text in lists.items()}
+    original = pack(tmp_path / "MultiWOZ_2.1.zip", members | {"MultiWOZ_2.1/data.json": dialogues})
+    assert splits_in(Source(original)) == ["train", "dev", "test"]
+    for split, expected in [("train", "A"), ("val", "B"), ("test", "C")]:
+        assert set(read_multiwoz(original, split)[0]["dialogue_id"]) == {expected}
+    assert len(read_multiwoz(original)[0]) == 6
+    folder = tmp_path / "by_split"
+    folder.mkdir()
+    pack(folder / "val.json.zip", {"val.json": {"B": dialogues["B.json"]}})
+    pack(folder / "test.json.zip", {"test.json": {"C": dialogues["C.json"]}})
+    write(folder, [{"name": "x"}], "hotel_db.json")
+    assert splits_in(Source(folder)) == ["dev", "test"]
+    assert read_multiwoz(folder, "dev")[0].to_list() == read_multiwoz(original, "dev")[0].to_list()
+    assert read_multiwoz(folder / "test.json.zip")[0].to_list() == read_multiwoz(original, "test")[0].to_list()
+
+
+def test_22_by_hand() -> None:
+    rows, report = read_multiwoz(FIXTURES, "dev")
+    validate_rows(rows)
+    first, second = rows
+    assert [row["row_id"] for row in rows] == ["PMUL0001/0", "PMUL0001/1"]
+    assert state_of(first) == {"hotel-area": ["east"], "hotel-name": ["larch tree guest house", "the larch tree"]}
+    assert state_of(second) == state_of(first) | {
+        "hotel-pricerange": ["dontcare"],
+        "taxi-departure": ["larch tree guest house"],
+        "taxi-leaveat": ["17:00", "5 pm"],
+    }
+    texts = [utterance["text"] for utterance in second["history"]]
+    found = [texts[entity["turn"]][entity["start"] : entity["end"]] for entity in second["entities"]]
+    assert found == ["Larch Tree Guesthouse", "larch tree guest house", "Larch Tree"]
+    assert {entity["name"] for entity in second["entities"]} == {"larch tree guest house"}
+    assert [name["slot"] for name in second["names"]] == ["hotel-name"]
+    assert (report.dialogues, report.turns, report.states, report.names) == (1, 2, 2, 1)
+    assert report.skipped == {"span outside the text": 1}
+
+
+def test_22_from_a_zip_and_from_one_file(tmp_path: Path) -> None:
+    expected = read_multiwoz(FIXTURES, "dev")[0].to_list()
+    with zipfile.ZipFile(tmp_path / "mwz.zip", "w") as archive:
+        for name in ("schema.json", "dev/dialogues_001.json"):
+            archive.write(FIXTURES / name, f"MultiWOZ_2.2/{name}")
+    assert read_multiwoz(tmp_path / "mwz.zip", "val", version="2.2")[0].to_list() == expected
+    assert read_multiwoz(FIXTURES / "dev" / "dialogues_001.json")[0].to_list() == expected
+    assert splits_in(Source(FIXTURES)) == ["dev"]
+
+
+def test_22_without_a_schema_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "dialogues_001.json").write_bytes((FIXTURES / "dev" / "dialogues_001.json").read_bytes())
+    _, report = read_multiwoz(tmp_path / "a" / "b")
+    assert any("built-in list" in oddity for oddity in report.normalised)
+
+
+def broken(path: list[Any], value: Any = None) -> Json:
+    """The talk with one place changed, or removed where value is None."""
+    dialogue = copy.deepcopy(talk())
+    place: Any = dialogue
+    for key in path[:-1]:
+        place = place[key]
+    if value is None:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return {"MUL1": dialogue}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"MUL1": {"log": [\n{"text"', r"val\.json: line 2, column \d+: not valid JSON .*truncated"),
+        ([], "holds list, expected an object of dialogues"),
+        ({}, "holds no user turn with a state"),
+        ({"MUL1": {"log": []}}, "holds no user turn with a state"),
+        ({"MUL1": []}, r"dialogue 'MUL1': 'log' is missing"),
+        (broken(["log"]), r"dialogue 'MUL1': 'log' is missing"),
+        (broken(["log"], "x"), "'log' is str, expected list"),
+        (broken(["log", 1, "text"]), r"dialogue 'MUL1', log\[1\]: 'text' is missing"),
+        (broken(["log", 2, "text"], 5), r"log\[2\]: 'text' is int, expected str"),
+        (broken(["log", 3, "metadata"]), r"log\[3\]: 'metadata' is missing"),
+        (broken(["log", 3, "metadata", "hotel", "semi"]), r"log\[3\], metadata\.hotel: 'semi' is missing"),
+        (
+            broken(["log", 3, "metadata", "hotel", "semi", "colour"], "red"),
+            r"val\.json: dialogue 'MUL1', log\[3\], metadata\.hotel\.semi\.colour: unknown slot 'hotel-colour' \(value "
+            r"'red'\); MultiWOZ tracks hotel-area",
+        ),
+        (broken(["log", 3, "metadata", "hotel", "semi", "name"], 7), "expected a string, found 7"),
+        ({"MUL1": talk(), "MUL1.json": talk()}, "'MUL1' occurs twice"),
+    ],
+)
+def test_21_bad_input(tmp_path: Path, content: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_multiwoz(write(tmp_path, content))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.pop("dialogue_id"), r"dialogues_001\.json: dialogue \[0\]: 'dialogue_id' is missing"),
+        (lambda d: d["turns"][2].pop("utterance"), r"'PMUL0001', turns\[2\]: 'utterance' is missing"),
+        (lambda d: d["turns"][0].pop("frames"), r"turns\[0\]: 'frames' is missing"),
+        (lambda d: d["turns"][0].update(speaker="BOT"), r"turns\[0\]: speaker 'BOT' is unknown"),
+        (lambda d: d["turns"][0]["frames"][0].pop("service"), r"turns\[0\], frames\[0\]: 'service' is missing"),
+        (
+            lambda d: d["turns"][0]["frames"][0]["state"]["slot_values"].update({"hotel-colour": ["red"]}),
+            r"turns\[0\], frames\[0\], state\.slot_values: unknown slot 'hotel-colour'; the schema has hotel-",
+        ),
+        (
+            lambda d: d["turns"][0]["frames"][0]["state"]["slot_values"].update({"hotel-name": "x"}),
+            r"slot_values\.hotel-name: expected a list of strings, found 'x'",
+        ),
+        (lambda d: d["turns"].clear(), "holds no user turn"),
+    ],
+)
+def test_22_bad_input(tmp_path: Path, change: Any, message: str) -> None:
+    (dialogue,) = json.loads((FIXTURES / "dev" / "dialogues_001.json").read_text())
+    change(dialogue)
+    (tmp_path / "schema.json").write_bytes((FIXTURES / "schema.json").read_bytes())
+    write(tmp_path, [dialogue], "dialogues_001.json")
+    with pytest.raises(DataError, match=message):
+        read_multiwoz(tmp_path)
+
+
+def test_22_bad_schema_and_duplicates(tmp_path: Path) -> None:
+    content = (FIXTURES / "dev" / "dialogues_001.json").read_text()
+    write(tmp_path, content, "dialogues_001.json")
+    write(tmp_path, '[{"service_name": "hotel"}]', "schema.json")
+    with pytest.raises(DataError, match=r"schema\.json: service \[0\]: 'slots' is missing"):
+        read_multiwoz(tmp_path)
+    (tmp_path / "schema.json").write_bytes((FIXTURES / "schema.json").read_bytes())
+    write(tmp_path, content, "dialogues_002.json")
+    with pytest.raises(DataError, match=r"dialogues_002\.json: dialogue \[0\] 'PMUL0001': .* occurs twice"):
+        read_multiwoz(tmp_path)
+    write(tmp_path, {}, "dialogues_002.json")
+    with pytest.raises(DataError, match=r"dialogues_002\.json: holds dict, expected a list"):
+        read_multiwoz(tmp_path)
+
+
+def test_bad_arguments(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="split 'Test' is unknown"):
+        read_multiwoz(FIXTURES, "Test")
+    with pytest.raises(DataError, match=r"version '2\.5' is unknown"):
+        read_multiwoz(FIXTURES, version="2.5")
+    with pytest.raises(DataError, match="split 'test' holds no user turn"):
+        read_multiwoz(FIXTURES, "test")
+    with pytest.raises(DataError, match="no such file or folder"):
+        read_multiwoz(tmp_path / "absent")
+    with pytest.raises(DataError, match="holds no dialogues of split 'all'"):
+        read_multiwoz(tmp_path)
+    with pytest.raises(DataError, match="holds no dialogues of split 'test'"):
+        read_multiwoz(write(tmp_path, {"A": talk()}), "test")
+    with pytest.raises(DataError, match="without valListFile"):
+        read_multiwoz(write(tmp_path, {"A": talk()}, "data.json"), "test")
+
+
+@pytest.mark.realdata
+@pytest.mark.slow
+def test_public_21(real_data: Path) -> None:
+    with cpu_time() as spent:
+        dev, dev_report = read_multiwoz(real_data / "multiwoz21", "val")
+        test, report = read_multiwoz(real_data / "multiwoz21", "test")
+        validate_rows(dev)
+        validate_rows(test)
+    assert (dev_report.dialogues, len(dev)) == (999, 7365)
+    assert (report.dialogues, len(test)) == (1000, 7372)
+    states = [state_of(row) for row in test.select_columns("state")]
+    share = [
+        sum("dontcare" in sum(state.values(), []) for state in states) / len(states),
+        sum(not state for state in states) / len(states),
+        sum(not {"hotel-name", "restaurant-name"} & state.keys() for state in states) / len(states),
+    ]
+    assert share == pytest.approx([0.132, 0.015, 0.62], abs=0.0015)
+    for found in (dev_report, report):
+        assert found.names_in_text > 0.985 * found.names
+        assert not found.skipped
+    last = {row["dialogue_id"]: row for row in test}
+    for row in last.values():
+        known = {name["name"] for name in row["names"]}
+        for entity in row["entities"]:
+            text = row["history"][entity["turn"]]["text"]
+            assert on_word_boundary(text, entity["start"], entity["end"])
+            assert entity["name"] in known
+        # Every name of a state is one of the forms, so that a renaming reaches it.
+        forms = {form for name in row["names"] for form in name["forms"]}
+        for slot, values in state_of(row).items():
+            if slot in NAME_SLOTS:
+                assert {value for value in values if value != "dontcare"} <= forms, (row["row_id"], slot, values)
+    assert spent.seconds < 12, f"reading took {spent.seconds:.1f} s of an idle core; 6 s is the aim"

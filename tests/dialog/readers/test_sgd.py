@@ -1,0 +1,227 @@
+"""Schema-Guided Dialogue: hand-made files, broken files, and the public ones."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dair_hf.dialog.readers.sgd import build_bank, name_kind, read_entity_names, read_sgd
+from dair_hf.dialog.text.rows import validate_rows
+from dair_hf.errors import DataError
+
+Json = dict[str, Any]
+
+SCHEMA = [
+    {
+        "service_name": "Hotels_1",
+        "slots": [
+            {"name": "hotel_name", "is_categorical": False, "possible_values": []},
+            {"name": "destination", "is_categorical": False, "possible_values": []},
+            {"name": "star_rating", "is_categorical": True, "possible_values": ["3", "4"]},
+        ],
+    },
+    {"service_name": "Restaurants_2", "slots": [{"name": "restaurant_name", "is_categorical": False}]},
+]
+
+
+def dialogue(hotel: str = "Aspen Lodge", name: str = "1_00000") -> Json:
+    first = f"Is {hotel} in Oslo good?"
+    start = 3
+    return {
+        "dialogue_id": name,
+        "services": ["Hotels_1", "Restaurants_2"],
+        "turns": [
+            {
+                "speaker": "USER",
+                "utterance": first,
+                "frames": [
+                    {
+                        "service": "Hotels_1",
+                        "slots": [{"slot": "hotel_name", "start": start, "exclusive_end": start + len(hotel)}],
+                        "actions": [{"act": "INFORM", "slot": "destination", "values": ["Oslo"]}],
+                        "state": {"slot_values": {"hotel_name": [hotel], "star_rating": ["5"]}},
+                    }
+                ],
+            },
+            {
+                "speaker": "SYSTEM",
+                "utterance": "Yes. Dinner at Sino?",
+                "frames": [
+                    {
+                        "service": "Restaurants_2",
+                        "slots": [{"slot": "restaurant_name", "start": 15, "exclusive_end": 19}],
+                        "actions": [],
+                        "service_results": [{"restaurant_name": "Blue Door"}],
+                    }
+                ],
+            },
+            {
+                "speaker": "USER",
+                "utterance": "Sino, ok.",
+                "frames": [
+                    {
+                        "service": "Restaurants_2",
+                        "slots": [{"slot": "restaurant_name", "start": 0, "exclusive_end": 99}],
+                        "state": {"slot_values": {"restaurant_name": ["Sino", "Sino Bar"]}},
+                    }
+                ],
+            },
+            {"speaker": "SYSTEM", "utterance": "Done.", "frames": []},
+        ],
+    }
+
+
+def write(folder: Path, split: str, dialogues: Any, schema: Any = SCHEMA) -> Path:
+    place = folder / split
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "dialogues_001.json").write_text(dialogues if isinstance(dialogues, str) else json.dumps(dialogues))
+    if schema is not None:
+        (place / "schema.json").write_text(json.dumps(schema))
+    return folder
+
+
+def pack(folder: Path, split: str) -> None:
+    with zipfile.ZipFile(folder / f"{split}.zip", "w") as archive:
+        for file in sorted((folder / split).iterdir()):
+            archive.write(file, f"{split}/{file.name}")
+            file.unlink()
+    (folder / split).rmdir()
+
+
+def test_rows_by_hand(tmp_path: Path) -> None:
+    rows, report = read_sgd(write(tmp_path, "dev", [dialogue()]), "dev")
+    validate_rows(rows)
+    first, second = rows
+    assert first["state"] == [
+        {"slot": "hotels_1-hotel_name", "values": ["Aspen Lodge"]},
+        {"slot": "hotels_1-star_rating", "values": ["5"]},
+    ]
+    # The hotel's frame is not repeated, but its state stands.
+    assert second["state"] == [
+        *first["state"],
+        {"slot": "restaurants_2-restaurant_name", "values": ["Sino", "Sino Bar"]},
+    ]
+    assert [(entity["slot"], entity["name"], entity["turn"]) for entity in second["entities"]] == [
+        ("hotels_1-hotel_name", "aspen lodge", 0),
+        ("restaurants_2-restaurant_name", "sino", 1),
+        ("restaurants_2-restaurant_name", "sino", 2),
+    ]
+    sino = next(name for name in second["names"] if name["name"] == "sino")
+    assert {"Sino", "Sino Bar"} <= set(sino["forms"])
+    assert (report.dialogues, report.turns, report.states) == (1, 2, 2)
+    assert report.skipped == {"span outside the text": 1}
+    assert report.normalised["value that the schema does not list, kept"] == 1
+
+
+def test_zip_of_a_split_reads_alike(tmp_path: Path) -> None:
+    expected = read_sgd(write(tmp_path, "test", [dialogue()]), "test")[0].to_list()
+    assert read_sgd(tmp_path / "test")[0].to_list() == expected
+    pack(tmp_path, "test")
+    assert read_sgd(tmp_path, "test")[0].to_list() == expected
+    assert read_sgd(tmp_path / "test.zip")[0].to_list() == expected
+
+
+def test_bank_shares_no_name(tmp_path: Path) -> None:
+    write(tmp_path, "train", [dialogue("Aspen Lodge"), dialogue("Elm Inn", "2")])
+    write(tmp_path, "dev", [dialogue("ELM INN")])
+    write(tmp_path, "test", [dialogue("Birch House")])
+    names = {split: read_entity_names(tmp_path, split) for split in ("test", "train", "dev")}
+    assert names["train"] == {
+        "hotel": ["Aspen Lodge", "Elm Inn"],
+        "restaurant": ["Blue Door", "Sino", "Sino Bar"],
+        "attraction": [],
+        "place": ["Oslo"],
+    }
+    bank, removed = build_bank(names)
+    assert list(bank) == ["train", "dev", "test"]
+    assert bank["train"] == names["train"]
+    assert bank["dev"]["hotel"] == []
+    assert bank["test"] == {"hotel": ["Birch House"], "restaurant": [], "attraction": [], "place": []}
+    # Removed: 3 restaurant names and a town each, and from dev "ELM INN".
+    assert removed == {"train": 0, "dev": 6 - 1, "test": 4}
+
+
+def test_bank_crosses_kinds_and_keeps_the_frequent_spelling(tmp_path: Path) -> None:
+    bank, removed = build_bank({"train": {"hotel": ["Sino"]}, "test": {"restaurant": ["SINO", "Tang"]}})
+    assert (bank["test"], removed["test"]) == ({"restaurant": ["Tang"]}, 1)
+    write(tmp_path, "dev", [dialogue("elm inn", "1"), dialogue("Elm Inn", "2"), dialogue("Elm Inn", "3")])
+    assert read_entity_names(tmp_path, "dev")["hotel"] == ["Elm Inn"]
+
+
+def test_name_kinds() -> None:
+    kinds = [
+        name_kind(slot)
+        for slot in ("hotels_4-place_name", "travel_1-attraction_name", "trains_1-from", "media_1-title")
+    ]
+    assert kinds == ["hotel", "attraction", "place", None]
+
+
+def _unknown_slot(found: Json) -> None:
+    found["turns"][0]["frames"][0]["state"]["slot_values"]["colour"] = ["red"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            _unknown_slot,
+            r"dialogue \[0\] '1_00000', turns\[0\], frames\[0\], state\.slot_values: unknown slot 'hotels_1-colour'",
+        ),
+        (
+            lambda d: d["turns"][0]["frames"][0].update(service="Bars_1"),
+            "unknown slot 'bars_1-hotel_name'; .*no such service",
+        ),
+        (lambda d: d.pop("turns"), "'turns' is missing"),
+        (lambda d: d["turns"][1].pop("speaker"), r"turns\[1\]: 'speaker' is missing"),
+        (lambda d: d["turns"][0]["frames"][0]["state"].pop("slot_values"), "state: 'slot_values' is missing"),
+        (lambda d: d["turns"].clear(), "holds no user turn"),
+    ],
+)
+def test_bad_dialogue(tmp_path: Path, change: Any, message: str) -> None:
+    found = dialogue()
+    change(found)
+    with pytest.raises(DataError, match=message):
+        read_sgd(write(tmp_path, "dev", [found]), "dev")
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="split 'val' is unknown"):
+        read_sgd(tmp_path, "val")
+    with pytest.raises(DataError, match=r"holds no dialogues_NNN\.json of split 'dev'"):
+        read_sgd(tmp_path, "dev")
+    with pytest.raises(DataError, match="there is no schema.json beside it"):
+        read_sgd(write(tmp_path / "a", "dev", [dialogue()], schema=None), "dev")
+    with pytest.raises(DataError, match="schema.json: holds dict, expected a list of services"):
+        read_sgd(write(tmp_path / "b", "dev", [dialogue()], schema={}), "dev")
+    with pytest.raises(DataError, match=r"dialogues_001\.json: line 1, column \d+: not valid JSON"):
+        read_sgd(write(tmp_path / "c", "dev", '[{"dialogue_id": '), "dev")
+    with pytest.raises(DataError, match="holds dict, expected a list of dialogues"):
+        read_entity_names(write(tmp_path / "d", "dev", {}), "dev")
+    with pytest.raises(DataError, match="'1_00000' occurs twice"):
+        read_sgd(write(tmp_path / "e", "dev", [dialogue(), dialogue()]), "dev")
+    found = dialogue()
+    del found["turns"][1]["frames"][0]["service"]
+    with pytest.raises(DataError, match=r"dialogue \[0\], turns\[1\], frames\[0\]: 'service' is missing"):
+        read_entity_names(write(tmp_path / "f", "dev", [found]), "dev")
+    with pytest.raises(DataError, match="of split 'test'"):
+        read_sgd(tmp_path / "e" / "dev", "test")
+
+
+@pytest.mark.realdata
+@pytest.mark.slow
+def test_public_dev(real_data: Path) -> None:
+    rows, report = read_sgd(real_data / "sgd", "dev")
+    validate_rows(rows)
+    assert (report.dialogues, len(rows)) == (2098, 19384)
+    assert not report.skipped
+    assert report.names_in_text > 0.99 * report.names
+    names = read_entity_names(real_data / "sgd", "dev")
+    assert {"Sino", "Andes Cafe"} <= set(names["restaurant"])
+    bank, _ = build_bank({"train": names, "test": read_entity_names(real_data / "sgd", "test")})
+    shared = [{name.casefold() for kind in bank[split].values() for name in kind} for split in ("train", "test")]
+    assert not shared[0] & shared[1]
+    assert all(len(bank["test"][kind]) > 100 for kind in ("hotel", "restaurant"))

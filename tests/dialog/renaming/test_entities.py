@@ -1,0 +1,589 @@
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from datasets import Dataset
+
+from dair_hf.dialog.renaming import names as renaming
+from dair_hf.dialog.renaming.entities import (
+    DEFAULT_PLACES,
+    DEFAULT_SLOTS,
+    EntityAugmenter,
+    augmented_features,
+    load_bank,
+    redraw,
+)
+from dair_hf.dialog.renaming.names import match_case
+from dair_hf.dialog.text.rows import FEATURES, NAME_SLOTS, PLACE_SLOTS
+from dair_hf.errors import DataError
+from dair_hf.io.arrow import paused_collection, to_python
+
+BANK = {
+    "hotel": ["Hilton Garden Inn", "Best Western"],
+    "restaurant": ["Sea Thai", "Zachary's"],
+    "attraction": ["Alcatraz", "Golden Gate"],
+    "place": ["Fresno", "Long Beach"],
+}
+
+
+def hotel_swap(*names):
+    return EntityAugmenter("swap", slots=["hotel-name"], bank={"hotel": names})
+
+
+HOTEL_SWAP = hotel_swap("Best Western")
+
+
+def make_row(texts, state, names, mentions, dialogue_id="MUL0003", turn_id=0):
+    """`mentions`: (turn, surface, canonical name[, nth occurrence]); the span is looked up here."""
+    slot_of = {name: slot for slot, name, _ in names}
+    entities = []
+    for turn, surface, name, *nth in mentions:
+        start = -1
+        for _ in range(1 + (nth[0] if nth else 0)):
+            start = texts[turn].index(surface, start + 1)
+        entities.append(
+            {"slot": slot_of[name], "name": name, "turn": turn, "start": start, "end": start + len(surface)}
+        )
+    return {
+        "row_id": f"{dialogue_id}/{turn_id}",
+        "dialogue_id": dialogue_id,
+        "turn_id": turn_id,
+        "history": [{"speaker": ("user", "system")[i % 2], "text": text} for i, text in enumerate(texts)],
+        "state": [{"slot": slot, "values": values} for slot, values in sorted(state.items())],
+        "entities": entities,
+        "names": [{"slot": slot, "name": name, "forms": forms} for slot, name, forms in names],
+    }
+
+
+def one_name(name, text=None, slot="hotel-name", value=None):
+    text = f"i want {name} please" if text is None else text
+    value = name if value is None else value
+    return make_row([text], {slot: [value]}, [(slot, name, [name])], [(0, name, name)])
+
+
+def views(augmenter, row):
+    history, state = augmenter.augment_row(row)
+    if history is None:
+        return None, None
+    return [turn["text"] for turn in history], {entry["slot"]: entry["values"] for entry in state}
+
+
+def test_the_default_slots_are_those_of_the_row_contract():
+    assert DEFAULT_SLOTS == NAME_SLOTS and DEFAULT_PLACES == PLACE_SLOTS
+
+
+def test_scramble_keeps_the_words_and_changes_text_and_state_alike():
+    texts, state = views(EntityAugmenter(), one_name("warkworth house"))
+    new = state["hotel-name"][0]
+    assert texts == [f"i want {new} please"]
+    assert sorted("".join(sorted(word)) for word in new.split(" ")) == ["ahkorrtww", "ehosu"]
+    assert new != "warkworth house"
+
+
+def test_anagram_gives_the_papers_example_its_shape():
+    # The paper's "warkworth house" -> "easrtokow hhrwu": all letters across the words, word lengths kept.
+    _, state = views(EntityAugmenter(method="anagram"), one_name("warkworth house"))
+    new = state["hotel-name"][0]
+    assert [len(word) for word in new.split(" ")] == [9, 5]
+    assert sorted(new) == sorted("easrtokow hhrwu") == sorted("warkworth house")
+    crossed = [
+        sorted(
+            views(EntityAugmenter(method="anagram", seed=s), one_name("warkworth house"))[1]["hotel-name"][0].split()[1]
+        )
+        for s in range(20)
+    ]
+    assert any(letters != sorted("house") for letters in crossed)
+
+
+def test_gibberish_is_3_to_11_words_and_all_lengths_come_up():
+    lengths = set()
+    for seed in range(200):
+        texts, state = views(EntityAugmenter(method="gibberish", seed=seed), one_name("nandos"))
+        assert texts == [f"i want {state['hotel-name'][0]} please"]
+        lengths.add(len(state["hotel-name"][0].split()))
+    assert lengths == set(range(3, 12))
+
+
+def test_swap_draws_from_the_kind_of_the_slot():
+    seen = {
+        views(EntityAugmenter("swap", seed=s, bank=BANK), one_name("nandos"))[1]["hotel-name"][0] for s in range(40)
+    }
+    assert seen == {"hilton garden inn", "best western"}
+
+
+@pytest.mark.parametrize(
+    ("name", "fixed"),
+    [("saint john's", "'"), ("alpha-milton", "-"), ("hotel 7", "7"), ("a & e", "&"), ("b.b.c", ".")],
+)
+def test_marks_and_digits_stay_but_letters_move(name, fixed):
+    texts, state = views(EntityAugmenter(), one_name(name))
+    new = state["hotel-name"][0]
+    assert new != name and sorted(new) == sorted(name) and fixed in new and texts == [f"i want {new} please"]
+
+
+@pytest.mark.parametrize("name", ["a", "aaa", "77", "7 7", "zzz zzz", "!?"])
+def test_a_name_that_cannot_change_leaves_no_partner(name):
+    for method in ("scramble", "anagram"):
+        assert EntityAugmenter(method=method).augment_row(one_name(name)) == (None, None)
+
+
+@pytest.mark.parametrize("value", ["dontcare", "none", "not mentioned", "do n't care", ""])
+def test_no_value_that_names_nothing_is_renamed(value):
+    names = [("hotel-name", value, [value]), ("restaurant-name", "nandos", ["nandos", value])]
+    row = make_row(
+        ["dontcare or nandos"], {"hotel-name": [value], "restaurant-name": ["nandos"]}, names, [(0, "nandos", "nandos")]
+    )
+    _, state = views(EntityAugmenter(), row)
+    assert state["hotel-name"] == [value] and state["restaurant-name"] != ["nandos"]
+
+
+def test_every_spelling_becomes_the_same_name_in_its_own_case():
+    forms = ["warkworth house", "the warkworth house", "wartworth"]
+    row = make_row(
+        ["is the Warkworth House nice ?", "WARKWORTH HOUSE is.", "book  wartworth!"],
+        {"hotel-name": ["warkworth house", "the warkworth house", "wartworth"]},
+        [("hotel-name", "warkworth house", forms)],
+        [(i, s, "warkworth house") for i, s in enumerate(["the Warkworth House", "WARKWORTH HOUSE", "wartworth"])],
+    )
+    texts, state = views(HOTEL_SWAP, row)
+    assert texts == ["is Best Western nice ?", "BEST WESTERN is.", "book  best western!"]
+    assert state == {"hotel-name": ["best western"]}
+
+
+def test_spacing_around_a_span_and_a_value_is_kept():
+    row = one_name("nandos", text="so  nandos  then", value=" nandos ")
+    row["entities"][0].update(start=2, end=11)
+    texts, state = views(HOTEL_SWAP, row)
+    assert texts == ["so  best western  then"] and state == {"hotel-name": [" best western "]}
+
+
+@pytest.mark.parametrize(
+    ("surface", "expected"),
+    [("nandos", "sea thai"), ("Nandos", "Sea Thai"), ("NANDOS", "SEA THAI"), ("the Nandos", "Sea Thai"),
+     ("7", "Sea thai"), ("iPod", "Sea thai"), ("A", "Sea Thai")],
+)  # fmt: skip
+def test_case_patterns(surface, expected):
+    assert match_case(surface, "Sea thai") == expected
+
+
+def test_case_is_not_forced_on_letters_that_do_not_survive_it():
+    assert match_case("ABC", "ı") == "ı"  # upper case "I" would read back as "i"
+
+
+def test_a_name_inside_another_word_is_left_alone():
+    names = [("restaurant-name", "cow", ["cow"])]
+    row = make_row(
+        ["the cowboy at cow ."], {"restaurant-name": ["cow"]}, names, [(0, "cow", "cow"), (0, "cow", "cow", 1)]
+    )
+    texts, state = views(EntityAugmenter("swap", bank=BANK), row)
+    assert texts == [f"the cowboy at {state['restaurant-name'][0]} ."]
+
+
+def test_of_overlapping_mentions_the_longest_stands():
+    short, long = "curry garden", "curry garden express"
+    names = [("restaurant-name", short, [short]), ("restaurant-name", long, [long])]
+    row = make_row(
+        ["curry garden express, not curry garden"],
+        {"restaurant-name": ["curry garden express"], "taxi-destination": ["curry garden"]},
+        names,
+        [(0, short, short), (0, long, long), (0, short, short, 1)],
+    )
+    texts, state = views(EntityAugmenter("swap", bank=BANK), row)
+    assert texts == [f"{state['restaurant-name'][0]}, not {state['taxi-destination'][0]}"]
+    assert {*state["restaurant-name"], *state["taxi-destination"]} == {"sea thai", "zachary's"}
+
+
+def test_a_longer_mention_that_stays_protects_the_shorter_one_within():
+    names = [("hotel-name", "gonville", ["gonville"]), ("taxi-destination", "gonville college", ["gonville college"])]
+    row = make_row(
+        ["gonville college from gonville"],
+        {"hotel-name": ["gonville"], "taxi-destination": ["gonville college"]},
+        names,
+        [(0, "gonville", "gonville"), (0, "gonville college", "gonville college"), (0, "gonville", "gonville", 1)],
+    )
+    texts, state = views(EntityAugmenter("swap", bank=BANK), row)
+    assert texts == [f"gonville college from {state['hotel-name'][0]}"]
+    assert state["taxi-destination"] == ["gonville college"] != state["hotel-name"]
+
+
+def test_a_spelling_shared_by_two_entities_goes_to_the_one_of_that_name_then_of_that_slot():
+    names = [
+        ("restaurant-name", "curry garden", ["curry garden", "garden"]),
+        ("hotel-name", "garden", ["garden"]),
+        ("attraction-name", "old park", ["old park", "the park"]),
+        ("hotel-name", "park inn", ["park inn", "the park"]),
+    ]
+    row = make_row(
+        ["curry garden , garden , old park , park inn"],
+        {"taxi-destination": ["garden"], "hotel-name": ["the park"]},
+        names,
+        [(0, name, name, *nth) for name, *nth in [("curry garden",), ("garden", 1), ("old park",), ("park inn",)]],
+    )
+    augmenter = EntityAugmenter()
+    new = augmenter.renaming(row)
+    texts, state = views(augmenter, row)
+    assert state == {"taxi-destination": [new["garden"]], "hotel-name": [new["park inn"]]}
+    assert texts == [" , ".join(new[name] for name in ("curry garden", "garden", "old park", "park inn"))]
+
+
+def test_two_hotels_of_one_dialogue_get_two_names_and_an_exhausted_bank_leaves_one():
+    names = [("hotel-name", "acorn", ["acorn"]), ("hotel-name", "lensfield", ["lensfield"])]
+    row = make_row(
+        ["acorn or lensfield"], {"hotel-name": ["acorn"]}, names, [(0, "acorn", "acorn"), (0, "lensfield", "lensfield")]
+    )
+    for seed in range(10):
+        texts, _ = views(EntityAugmenter("swap", seed=seed, bank=BANK), row)
+        assert sorted(texts[0].split(" or ")) == ["best western", "hilton garden inn"]
+    texts, state = views(HOTEL_SWAP, row)
+    assert texts == ["best western or lensfield"] and state == {"hotel-name": ["best western"]}
+    assert views(hotel_swap("The ACORN", "acorn", "Lensfield"), row) != (None, None)
+    assert views(hotel_swap("ACORN", "Lensfield"), row) == (None, None)
+
+
+def test_slots_that_refer_to_the_entity_follow_it_and_others_of_equal_text_do_not():
+    names = [("restaurant-name", "indian", ["indian"])]
+    state = {"restaurant-name": ["indian"], "taxi-destination": ["indian"], "hospital-department": ["indian"]}
+    row = make_row(["to indian"], state, names, [(0, "indian", "indian")])
+    _, new = views(EntityAugmenter("swap", slots=["restaurant-name"], bank={"restaurant": ["Sea Thai"]}), row)
+    assert new == {"restaurant-name": ["sea thai"], "taxi-destination": ["sea thai"], "hospital-department": ["indian"]}
+
+
+def test_alternatives_of_another_kind_stay_and_keep_their_order():
+    row = one_name("nandos", slot="restaurant-name")
+    row["state"][0]["values"] = ["dontcare", "nandos", "NANDOS", "pizza hut"]
+    _, state = views(EntityAugmenter("swap", slots=["restaurant-name"], bank={"restaurant": ["Sea Thai"]}), row)
+    assert state == {"restaurant-name": ["dontcare", "sea thai", "pizza hut"]}
+
+
+def test_places_are_renamed_on_request_only():
+    names = [("train-departure", "norwich", ["norwich"])]
+    row = make_row(
+        ["from norwich"], {"train-departure": ["norwich"], "train-day": ["friday"]}, names, [(0, "norwich", "norwich")]
+    )
+    assert EntityAugmenter().augment_row(row) == (None, None)
+    texts, state = views(EntityAugmenter("swap", places=True, bank=BANK), row)
+    assert state["train-departure"][0] in ("fresno", "long beach") and state["train-day"] == ["friday"]
+    assert texts == [f"from {state['train-departure'][0]}"]
+
+
+def test_other_slots_can_be_named_sgd_style():
+    row = one_name("nandos", slot="restaurants_1-restaurant_name")
+    assert EntityAugmenter().augment_row(row) == (None, None)
+    _, state = views(EntityAugmenter("swap", slots=["restaurants_1-restaurant_name"], bank=BANK), row)
+    assert state["restaurants_1-restaurant_name"][0] in ("sea thai", "zachary's")
+
+
+def test_no_partner_where_nothing_of_the_row_changes():
+    row = one_name("nandos")
+    row.update(entities=[], state=[{"slot": "hotel-area", "values": ["east"]}])
+    assert EntityAugmenter().augment_row(row) == (None, None)
+    row["names"] = []
+    assert EntityAugmenter().augment_row(row) == (None, None)
+
+
+def test_a_state_name_that_the_text_does_not_mention_takes_the_partner_unless_asked_otherwise():
+    row = one_name("nandos")
+    row["entities"] = []
+    assert EntityAugmenter().augment_row(row) == (None, None)
+    texts, state = views(EntityAugmenter(mentioned_only=False), row)
+    assert texts == ["i want nandos please"] and state["hotel-name"] != ["nandos"]
+
+
+def test_a_name_only_in_the_text_makes_a_pair_unless_asked_otherwise():
+    row = one_name("nandos")
+    row["state"] = [{"slot": "hotel-area", "values": ["east"]}]
+    texts, state = views(EntityAugmenter(), row)
+    assert texts != ["i want nandos please"] and state == {"hotel-area": ["east"]}
+    assert EntityAugmenter(covariant_only=True).augment_row(row) == (None, None)
+    assert EntityAugmenter(covariant_only=True).augment_row(one_name("nandos")) != (None, None)
+
+
+def test_a_new_name_that_stands_in_the_row_already_takes_the_partner():
+    swap = HOTEL_SWAP
+    assert swap.augment_row(one_name("nandos", text="nandos or Best  Western ?")) == (None, None)
+    assert swap.augment_row(one_name("nandos", text="nandos or best westerns ?")) != (None, None)
+    row = one_name("nandos")
+    row["state"].append({"slot": "bus-stop", "values": ["best western"]})
+    assert swap.augment_row(row) == (None, None)
+
+
+@pytest.mark.parametrize("method", ["scramble", "anagram"])
+@pytest.mark.parametrize("name", ["rice house", "the man on the moon", "yu garden"])
+def test_a_shuffled_name_keeps_no_word(method, name):
+    row = make_row([f"is {name} free"], {}, [("hotel-name", name, [name])], [(0, name, name)])
+    for seed in range(40):
+        (new,) = EntityAugmenter(method, seed=seed).renaming(row).values()
+        assert not {*new.split()} & {*name.split()}
+
+
+def test_a_scramble_never_lands_on_a_category():
+    for seed in range(300):  # "seat" is an anagram of "east"; a draw hits it once in 24
+        assert views(EntityAugmenter(seed=seed), one_name("seat"))[1]["hotel-name"][0] not in ("east", "seat")
+
+
+def test_rows_of_a_dialogue_agree_and_other_dialogues_seeds_and_epochs_differ():
+    names = [
+        ("hotel-name", "warkworth house", ["warkworth house"]),
+        ("restaurant-name", "nandos city", ["nandos city"]),
+    ]
+    early = make_row(
+        ["warkworth house"], {"hotel-name": ["warkworth house"]}, names, [(0, "warkworth house", "warkworth house")]
+    )
+    late = make_row(
+        ["warkworth house", "ok", "nandos city"],
+        {"hotel-name": ["warkworth house"], "restaurant-name": ["nandos city"]},
+        names[::-1],
+        [(0, "warkworth house", "warkworth house"), (2, "nandos city", "nandos city")],
+        turn_id=1,
+    )
+    base = EntityAugmenter()
+    assert views(base, early)[1]["hotel-name"] == views(base, late)[1]["hotel-name"]
+    assert views(base, early)[0][0] == views(base, late)[0][0]
+    others = [replace(base, seed=1), replace(base, epoch=1), replace(base, method="anagram")]
+    drawn = [views(other, early)[1]["hotel-name"][0] for other in [base, *others]]
+    drawn.append(views(base, {**early, "dialogue_id": "MUL0004"})[1]["hotel-name"][0])
+    assert len(set(drawn)) == 5
+
+
+def test_names_do_not_depend_on_the_hash_seed():
+    # The module is run by itself: importing the package takes a process seconds.
+    code = (
+        f"import runpy; rename = runpy.run_path({renaming.__file__!r})['rename'];"
+        "n = [{'slot': s, 'name': w, 'forms': [w]} for s, w in (('a', 'acorn house'), ('b', 'lensfield'))];"
+        "r = rename(n, method='scramble', slots=frozenset('ab'), bank=None, seed=3, epoch=0, dialogue_id='d');"
+        "print(list(r.new_names.items()))"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, check=True, capture_output=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(outputs) == 1 and b"acorn house" in outputs.pop()
+
+
+def test_pinned_names():
+    # Cached and published pairs depend on these: whoever changes them raises EntityAugmenter.revision.
+    row = {"dialogue_id": "MUL0003", "names": [{"slot": "hotel-name", "name": "warkworth house", "forms": []}]}
+    drawn = {m: EntityAugmenter(m).renaming(row)["warkworth house"] for m in ("scramble", "anagram", "gibberish")}
+    assert drawn == json.loads(Path(__file__).with_name("pinned_names.json").read_text())
+
+
+# ---------------------------------------------------------------- datasets
+
+
+def many_rows(dialogues=30):
+    rows = []
+    for number in range(dialogues):
+        hotel, food = f"hotel number{chr(97 + number % 26)}", "curry garden"
+        names = [("hotel-name", hotel, [hotel]), ("restaurant-name", food, [food])]
+        texts = ["hello", "hi", f"{hotel} please", "fine", f"and {food} , from {hotel}"]
+        mentions = [(2, hotel, hotel), (4, food, food), (4, hotel, hotel)]
+        states = [{}, {"hotel-name": [hotel]}, {"hotel-name": [hotel], "restaurant-name": [food]}]
+        for turn, state in enumerate(states):
+            end = 2 * turn + 1
+            rows.append(make_row(texts[:end], state, names, [m for m in mentions if m[0] < end], f"D{number}", turn))
+    return rows
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    Dataset.from_list(many_rows(), features=FEATURES).save_to_disk(tmp_path / "rows")
+    return Dataset.load_from_disk(tmp_path / "rows")
+
+
+def test_map_gives_the_row_function_for_every_row(dataset):
+    augmenter = EntityAugmenter()
+    expected = [augmenter.augment_row(row) for row in many_rows()]
+    assert sum(history is None for history, _ in expected) == 30
+    for pairs in (
+        dataset.map(augmenter, batched=True, features=augmented_features(dataset.features)),
+        redraw(dataset, augmenter),
+        redraw(dataset, augmenter, batch_size=7),
+    ):
+        assert list(zip(pairs["augmented_history"], pairs["augmented_state"], strict=True)) == expected
+        assert pairs.features == augmented_features(FEATURES)
+        assert pairs.remove_columns(["augmented_history", "augmented_state"]).to_list() == many_rows()
+
+
+def test_order_batches_and_processes_do_not_matter(dataset):
+    augmenter = EntityAugmenter(method="swap", bank=BANK, seed=4)
+    whole = {row["row_id"]: row for row in redraw(dataset, augmenter).to_list()}
+    for other in (redraw(dataset.shuffle(seed=1), augmenter, batch_size=5), redraw(dataset, augmenter, num_proc=2)):
+        assert {row["row_id"]: row for row in other.to_list()} == whole
+
+
+def test_plain_map_in_two_processes(dataset):
+    mapped = dataset.map(EntityAugmenter(), batched=True, num_proc=2)
+    assert mapped.to_list() == redraw(dataset, EntityAugmenter()).to_list()
+
+
+@pytest.mark.parametrize("how", ["map", "redraw"])
+def test_the_second_map_is_read_from_the_cache_and_other_settings_are_not(dataset, how, monkeypatch):
+    calls = []
+    original = EntityAugmenter.__call__
+    monkeypatch.setattr(EntityAugmenter, "__call__", lambda self, batch: calls.append(1) or original(self, batch))
+
+    def run(**settings):
+        calls.clear()
+        augmenter = EntityAugmenter(**settings)
+        pairs = dataset.map(augmenter, batched=True) if how == "map" else redraw(dataset, augmenter)
+        return len(calls), pairs._fingerprint
+
+    first = run(seed=1)
+    assert first[0] > 0
+    assert run(seed=1) == (0, first[1])
+    assert run(seed=1, slots=[*reversed(NAME_SLOTS)]) == (0, first[1])
+    fingerprints = {first[1]}
+    swapped = {"method": "swap", "bank": BANK}
+    more = {"method": "swap", "bank": {**BANK, "hotel": ["Other"]}}
+    settings = [swapped, more, {"seed": 2}, {"seed": 1, "epoch": 1}, {"seed": 1, "method": "anagram"}]
+    settings += [{"seed": 1, option: value} for option, value in
+                 (("places", True), ("mentioned_only", False), ("covariant_only", True))]  # fmt: skip
+    for other in settings:
+        count, fingerprint = run(**other)
+        assert count > 0
+        fingerprints.add(fingerprint)
+    assert len(fingerprints) == 1 + len(settings)
+
+
+def test_calling_it_does_not_change_its_fingerprint_and_it_survives_pickling(dataset):
+    augmenter = EntityAugmenter("swap", bank=BANK)
+    before = pickle.dumps(augmenter)
+    augmenter(dataset[:10])
+    assert pickle.dumps(augmenter) == before
+    assert pickle.loads(before) == augmenter
+
+
+def test_redraw_replaces_the_view_and_keeps_format_and_features(dataset):
+    first = redraw(dataset.with_format("numpy"), EntityAugmenter(), 0)
+    second = redraw(first, EntityAugmenter(), 1)
+    assert second.format["type"] == "numpy" and second.column_names == first.column_names
+    plain = redraw(dataset, EntityAugmenter(epoch=1))
+    assert second.with_format(None).to_list() == plain.to_list() != first.with_format(None).to_list()
+
+
+def test_a_first_batch_without_partners_is_no_trouble(dataset):
+    rows = dataset.select([0, 1])
+    pairs = redraw(rows, EntityAugmenter(), batch_size=1)
+    assert pairs["augmented_state"][0] is None and pairs["augmented_state"][1] is not None
+
+
+def test_the_row_is_not_changed_in_place():
+    row = one_name("warkworth house")
+    copy = json.loads(json.dumps(row))
+    EntityAugmenter().augment_row(row)
+    assert row == copy
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "shuffle"}, r"method: 'shuffle' is unknown; choose one of scramble, anagram, gibberish, swap"),
+        ({"slots": "hotel-name"}, r"slots: 'hotel-name' is one string; give a list"),
+        ({"slots": []}, r"slots: empty.*name at least one slot"),
+        ({"method": "swap"}, r"bank: method 'swap' with no bank; give one"),
+        ({"bank": BANK}, r"bank: method 'scramble' with a bank; leave the bank out"),
+        ({"method": "swap", "bank": {"hotel": ["a b"]}}, r"no names for slot 'attraction-name' \(.*found \['hotel'\]"),
+        ({"method": "swap", "bank": {**BANK, "hotel": ["None", " "]}}, r"kind 'hotel' has no usable name for slot"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(DataError, match=message):
+        EntityAugmenter(**settings)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"start": -1}, r"row 'MUL0003/0': entities: utterance 0: span -1:13 of 'nandos'"),
+        ({"end": 99}, r"span 7:99 of 'nandos' is empty or outside the 20 characters"),
+        ({"end": 7}, r"span 7:7"),
+        ({"turn": 1}, r"row 'MUL0003/0': entities: mention in utterance \[1\] of 1; turn must be an index"),
+        ({"turn": -1}, r"mention in utterance \[-1\] of 1"),
+    ],
+)
+def test_bad_mentions(change, message):
+    row = one_name("nandos")
+    row["entities"][0].update(change)
+    with pytest.raises(DataError, match=message):
+        EntityAugmenter().augment_row(row)
+
+
+def test_missing_columns(dataset):
+    with pytest.raises(DataError, match=r"columns \['names'\] are missing .*prepare dialog rows"):
+        dataset.remove_columns("names").map(EntityAugmenter(), batched=True)
+    with pytest.raises(DataError, match=r"column 'history' is missing"):
+        redraw(dataset.remove_columns("history"), EntityAugmenter())
+
+
+def test_load_bank(tmp_path):
+    path = tmp_path / "bank.json"
+    path.write_text(json.dumps({"train": {"hotel": ["A"]}, "test": BANK, "bad": {"hotel": "A"}, "list": ["A"]}))
+    assert load_bank(path, "test") == BANK
+    for split, message in (
+        ("dev", r"bank.json: no split 'dev' \(found \['bad', 'list', 'test', 'train'\]\)"),
+        ("bad", r"bad.hotel: expected a list of names, found 'A'"),
+        ("list", r"list: expected kinds with lists of names"),
+    ):
+        with pytest.raises(DataError, match=message):
+            load_bank(path, split)
+    path.write_text('{"test": {')
+    with pytest.raises(DataError, match=r"bank.json: line 1, column"):
+        load_bank(path, "test")
+
+
+# ---------------------------------------------------------------- nested columns
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([[{"a": "x", "b": [1, 2]}], None, [], [{"a": None, "b": None}, None, {"a": "ü", "b": []}]]),
+        pa.array([[1, None], [2]]),
+        pa.array([], pa.list_(pa.string())),
+        pa.array([None, None], pa.list_(pa.struct({"a": pa.string()}))),
+        pa.array([1.5, None]),
+        pa.array([{}, None], pa.struct({})),
+        pa.array([["a"], None], pa.large_list(pa.large_string())),
+    ],
+)
+def test_columns_read_as_arrow_itself_reads_them(column):
+    for part in (
+        column,
+        column[1:],
+        column[1:2],
+        pa.chunked_array([column[:1], column[1:]]),
+        column.slice(len(column)),
+    ):
+        assert to_python(part) == part.to_pylist()
+    shuffled = column.take(pa.array(random.Random(0).sample(range(len(column)), len(column)), pa.int64()))
+    assert to_python(shuffled) == shuffled.to_pylist()
+
+
+def test_the_collector_is_as_it_was_after_a_pause():
+    assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError), paused_collection(), paused_collection():
+        assert not gc.isenabled()
+        _ = 1 / 0
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with paused_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

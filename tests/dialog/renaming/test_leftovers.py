@@ -1,0 +1,237 @@
+"""What a renaming missed: small dialogues in the shape of real ones, and the public data under a search of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset
+
+from dair_hf.dialog.audit import SEARCHED, audit
+from dair_hf.dialog.renaming.entities import EntityAugmenter, augmented_features, redraw
+from dair_hf.dialog.renaming.leftovers import LeftoverSearch
+from dair_hf.dialog.text.rows import FEATURES
+from dair_hf.errors import DataError
+
+Views = tuple[str, str]
+CHECKS = ("leftovers", "kept_in_state", "two_new_names", "without_a_name")
+
+
+def search(*utterances: Views, state: dict[str, Views] | None = None) -> LeftoverSearch:
+    """One dialogue among ten others, which use ordinary words."""
+    found = LeftoverSearch()
+    for number in range(10):
+        text = "A contemporary lady may like art, a college or the golden park near the station, said the driver."
+        found.add(f"other{number}", f"other{number}/0", [{"speaker": "user", "text": text}], {}, None, None)
+    views = [[{"speaker": "user", "text": pair[view]} for pair in utterances] for view in (0, 1)]
+    states = [{slot: [pair[view]] for slot, pair in (state or {}).items()} for view in (0, 1)]
+    found.add("d", "d/0", views[0], states[0], views[1], states[1])
+    return found
+
+
+def failing(found: LeftoverSearch) -> set[str]:
+    return {check for check in CHECKS if getattr(found, check)()}
+
+
+GALLERY = "Is the Orla Fenwick Gallery free?", "Is the Oakum Brontide free?"
+HOTEL = "book the holm lodge", "book the brontide"
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ("Okay, Orla Fenwick sounds great.", "Orla Fenwick"),
+        ("what area is the fenwick in?", "fenwick"),
+        ("Is it called Fenwick?", "Fenwick"),
+        ("take me to the Fenwik.", "Fenwik"),
+        ("I like the Orla Fenwick Gallery's cafe", "Orla Fenwick Gallery's"),
+    ],
+)
+def test_leftovers(said: str, left: str) -> None:
+    found = search(GALLERY, (said, said))
+    assert failing(found) == {"leftovers"}
+    (missed,) = found.leftovers()
+    assert missed.row_id == "d/0" and f"{left!r} of 'orla fenwick gallery'" in missed.what.replace("the orla", "orla")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "I like a gallery that is free.",
+        "It is in Fenwick Street.",
+        "It is in fenwick road, near the station",
+        "What is so fenwick about it?",
+        "Try the gallery of the Fenwick Arms Hotel, or Sir Fenwick Jones.",
+    ],
+)
+def test_no_leftovers(said: str) -> None:
+    if "Jones" in said:
+        said = said.replace("the Fenwick Arms Hotel, or ", "")
+    assert failing(search(GALLERY, (said, said))) == set()
+
+
+def test_ordinary_words_of_other_dialogues_identify_nothing() -> None:
+    park = "Is the Golden Park open?", "Is the Oakum Brontide open?"
+    assert failing(search(park, ("take me to the golden station", "take me to the golden station"))) == set()
+
+
+def test_a_new_name_that_holds_an_old_word_is_no_leftover() -> None:
+    assert failing(search(GALLERY, ("the Orla Fenwick Gallery", "the Fenwickham"))) <= {"two_new_names"}
+
+
+def test_kept_in_state() -> None:
+    state = {"hotel-name": ("holm lodge", "brontide"), "taxi-destination": ("holm", "holm")}
+    found = search(HOTEL, state=state)
+    assert failing(found) == {"kept_in_state"} and found.kept_in_state()[0].what == "taxi-destination = 'holm'"
+    state = {"hotel-name": ("holm lodge", "brontide"), "train-destination": ("holm", "holm")}
+    assert failing(search(HOTEL, state=state)) == set()
+    assert failing(search(HOTEL, state={"hotel-name": ("not(holm lodge)", "not(holm lodge)")})) == {"kept_in_state"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("sitar tandoor", "Tandoor"),
+        ("cafe dalloway gallery", "cafe dalloway museum"),
+        ("wobbly flagstones", "the flagstones"),
+        ("lan hong den", "lan hong den restaurant"),
+    ],
+)
+def test_two_new_names(one: str, other: str) -> None:
+    found = search((f"try {one} now", "try oakum now"), (f"or {other} later", "or brontide later"))
+    assert "two_new_names" in failing(found)
+    same = search((f"try {one} now", "try oakum now"), (f"or {other} later", "or oakum later"))
+    assert failing(same) == set()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("clare college", "clare hall"), ("zizzo cherry fields", "zizzo market row"), ("rice ship", "fish ship")],
+)
+def test_two_names_of_two_entities(one: str, other: str) -> None:
+    assert failing(search((f"try {one} now", "try oakum now"), (f"or {other}", "or brontide"))) == set()
+
+
+def test_without_a_name() -> None:
+    assert failing(search(("preferably a college.", "preferably a gelloce."))) == {"without_a_name"}
+    assert failing(search(("is the guest house open", "is the steug shoue open"))) == {"without_a_name"}
+    assert failing(search(("is a fenwick open", "is a brontide open"))) == set()
+
+
+def row(dialogue: str, texts: list[str], new: list[str] | None) -> dict[str, Any]:
+    def history(view: list[str]) -> list[dict[str, str]]:
+        return [{"speaker": ("user", "system")[i % 2], "text": text} for i, text in enumerate(view)]
+
+    state = [{"slot": "hotel-area", "values": ["east"]}]
+    return {
+        "row_id": f"{dialogue}/0", "dialogue_id": dialogue, "turn_id": 0, "history": history(texts), "state": state,
+        "entities": [], "names": [], "augmented_history": history(new) if new else None,
+        "augmented_state": state if new else None,
+    }  # fmt: skip
+
+
+def test_the_audit_refuses_what_the_search_finds() -> None:
+    rows = [row(f"o{i}", ["hello, a holm is free"], ["hello, a brontide is free"]) for i in range(3)]
+    rows.append(row("d", ["holm inn is free", "I'll try the holm"], ["brontide is free", "I'll try the holm"]))
+    report = audit(Dataset.from_list(rows, features=augmented_features(FEATURES)))
+    assert report.findings["leftover_names"].of == 4 and report.findings["leftover_names"].count == 1
+    (example,) = report.findings["leftover_names"].examples
+    assert example == "d/0 'the holm' of 'holm inn' in \"I'll try the holm\"" or example.startswith("d/0 'holm'")
+    with pytest.raises(DataError, match=r"leftover_names: 1 of 4 renamed dialogues .*limit 0.003, .*d/0"):
+        report.raise_if_unsound()
+    report.raise_if_unsound({"leftover_names": 0.25})
+
+
+# The search of the tests: nothing of the package but the rows. It knows the databases, which no reader is given.
+
+STREETS = {"street", "road", "lane", "avenue", "terrace", "way", "place", "court", "common", "ring", "causeway", "st"}
+NAMING = {"the", "at", "to", "from", "called", "try"}
+KINDS = {"bar", "cafe", "church", "cinema", "college", "gallery", "hotel", "lodge", "museum", "park", "pool"}
+
+
+def plain_words(text: str) -> list[str]:
+    return [w[:-1] if w.endswith("s") and len(w) > 3 else w for w in re.findall(r"\w+", re.sub(r"['’]s?\b", "", text))]
+
+
+def leftover_dialogues(pairs: Dataset, names: list[str]) -> tuple[list[str], int]:
+    """Dialogues of which the augmented view says a name of a database, or two words of it, or one where names stand."""
+    last = {row["dialogue_id"]: row for row in pairs}
+    renamed = {row["dialogue_id"]: row for row in pairs if row["augmented_history"] is not None}
+    known = [words for words in map(plain_words, names) if words]
+    by_word: dict[str, list[list[str]]] = {}
+    for words in known:
+        by_word.setdefault(words[0], []).append(words)
+
+    def said(view: list[list[str]]) -> list[list[str]]:
+        return [
+            words
+            for text in view
+            for place, word in enumerate(text)
+            for words in by_word.get(word, ())
+            if text[place : place + len(words)] == words
+        ]
+
+    def view_of(row: dict[str, Any], column: str) -> list[list[str]]:
+        return [plain_words(turn["text"].lower()) for turn in row[column]]
+
+    ordinary = Counter[str]()
+    for row in last.values():
+        texts = view_of(row, "history")
+        ordinary.update({w for text in texts for w in text} - {w for words in said(texts) for w in words})
+    found = []
+    for dialogue, row in renamed.items():
+        old, new = view_of(row, "history"), view_of(row, "augmented_history")
+        now = Counter(map(tuple, said(new)))
+        gone = [words for words, count in Counter(map(tuple, said(old))).items() if now[words] < count]
+        left = False
+        for words in gone:
+            rare = {w for w in words if ordinary[w] < 4 and len(w) > 2} - KINDS
+            for before, text in zip(old, new, strict=True):
+                for place, word in enumerate(text):
+                    following = text[place + 1 : place + 2]
+                    if STREETS & {word, *following, *text[max(0, place - 2) : place], *text[place + 2 : place + 3]}:
+                        continue
+                    both = word in words and following and following[0] in words and text[place - 1 : place] != ["a"]
+                    if both and rare & {word, *following} and (word, following[0]) in set(zip(before, before[1:])):  # noqa: B905
+                        left = left or words.index(following[0]) == words.index(word) + 1
+                    left = left or (word in rare and word in before and place > 0 and text[place - 1] in NAMING)
+        if left:
+            found.append(dialogue)
+    return found, len(renamed)
+
+
+@pytest.mark.realdata
+@pytest.mark.slow
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_old_names_are_left_in_at_most_3_of_1000_renamed_dialogues(real_data: Path, split: str) -> None:
+    from dair_hf.dialog.readers.multiwoz import read_multiwoz
+
+    folder = real_data / "multiwoz21"
+    names = [
+        entity["name"].lower()
+        for kind in ("hotel", "restaurant", "attraction")
+        for entity in json.loads((folder / f"{kind}_db.json").read_text())
+    ]
+    rows, _ = read_multiwoz(folder, split)
+    pairs = redraw(rows, EntityAugmenter())
+    found, renamed = leftover_dialogues(pairs, names)
+    assert renamed > 800 and len(found) <= 0.003 * renamed, found
+    findings = audit(pairs).findings
+    assert all(findings[name].share <= 0.003 for name in SEARCHED), {name: findings[name] for name in SEARCHED}
+
+    # Without the parts of names among the mentions both searches find what is left.
+    whole = {tuple(plain_words(name)) for name in names}
+
+    def cut(row: dict[str, Any]) -> dict[str, Any]:
+        def surface(mention: dict[str, Any]) -> str:
+            return row["history"][mention["turn"]]["text"][mention["start"] : mention["end"]].lower()
+
+        return {"entities": [m for m in row["entities"] if tuple(plain_words(surface(m))) in whole]}
+
+    worse = redraw(rows.map(cut, features=rows.features), EntityAugmenter())
+    assert len(leftover_dialogues(worse, names)[0]) > 0.02 * renamed
+    assert audit(worse).findings["leftover_names"].share > 0.02

@@ -1,0 +1,224 @@
+"""Which spellings mean the same entity, and where they are found."""
+
+from __future__ import annotations
+
+import pytest
+
+from dair_hf.dialog.text.names import NameLinker, Span
+from dair_hf.dialog.text.spelling import kind_of, name_keys, same_entity
+
+
+def same(left: str, right: str, slot: str, other_slot: str | None = None) -> bool:
+    return same_entity(name_keys(left), kind_of(slot), name_keys(right), kind_of(other_slot or slot)) > 0
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "slot"),
+    [
+        ("warkworth house", "the Warkworth House", "hotel-name"),
+        ("warkworth house", "wartworth", "hotel-name"),
+        ("acorn guest house", "Acorn Guesthouse", "hotel-name"),
+        ("lensfield hotel", "the lensfield", "hotel-name"),
+        ("finches bed and breakfast", "finches b & b", "hotel-name"),
+        ("el shaddia guesthouse", "el shaddai", "hotel-name"),
+        ("christ college", "Christ's college", "attraction-name"),
+        ("saint johns college", "St. John's college", "attraction-name"),
+        ("pizza hut fenditton", "pizza hut fen ditton", "restaurant-name"),
+        ("corn cambridge exchange", "cambridge corn exchange", "attraction-name"),
+        ("scott polar museum", "scott polar", "attraction-name"),
+        ("restaurant alimentum", "alimentum", "restaurant-name"),
+    ],
+)
+def test_same(left: str, right: str, slot: str) -> None:
+    assert same(left, right, slot)
+    assert same(right, left, slot)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "slot"),
+    [
+        ("warkworth house", "worth house", "hotel-name"),
+        ("pizza hut fenditton", "pizza hut cherry hinton", "restaurant-name"),
+        ("rice house", "rice boat", "restaurant-name"),
+        ("curry king", "curry queen", "restaurant-name"),
+        ("clare college", "clare hall", "attraction-name"),
+        ("christ college", "churchill college", "attraction-name"),
+        ("great saint marys church", "little saint marys church", "attraction-name"),
+        ("cambridge belfry", "cambridge", "hotel-name"),
+        ("kings college", "college", "attraction-name"),
+    ],
+)
+def test_not_the_same(left: str, right: str, slot: str) -> None:
+    assert not same(left, right, slot)
+    assert not same(right, left, slot)
+
+
+def test_places_refer_to_names_but_towns_do_not() -> None:
+    assert same("gonville hotel", "the gonville", "hotel-name", "taxi-departure")
+    assert not same("zizzi cambridge", "cambridge", "restaurant-name", "train-departure")
+
+
+def surfaces(texts: list[str], *names: tuple[str, str], spans: list[Span] | None = None) -> list[tuple[str, str]]:
+    linker = NameLinker()
+    for slot, name in names:
+        linker.add(slot, name)
+    mentions, _ = linker.link(texts, spans or [])
+    return [(texts[mention.turn][mention.start : mention.end], mention.name) for mention in mentions]
+
+
+def test_search() -> None:
+    hotel = ("hotel-name", "worth house")
+    assert surfaces(["The Worth House's rooms"], hotel) == [("Worth House", "worth house")]
+    assert surfaces(["the worth houses, wortham house"], hotel) == [("worth houses", "worth house")]
+    assert surfaces(["is the Oak Bistro open"], ("restaurant-name", "the oak bistro")) == [
+        ("the Oak Bistro", "the oak bistro")
+    ]
+
+
+def test_the_longest_name_wins() -> None:
+    names = [("train-destination", "cambridge"), ("hotel-name", "cambridge belfry")]
+    assert surfaces(["The Cambridge Belfry in Cambridge"], *names) == [
+        ("Cambridge Belfry", "cambridge belfry"),
+        ("Cambridge", "cambridge"),
+    ]
+
+
+def test_a_common_word_is_a_name_only_where_annotated() -> None:
+    texts = ["May I ask about Ask?"]
+    name = ("restaurant-name", "ask")
+    assert surfaces(texts, name) == []
+    assert surfaces(texts, name, spans=[Span("restaurant-name", "ask", 0, 16, 20)]) == [("Ask", "ask")]
+
+
+def test_a_street_is_not_its_namesake() -> None:
+    assert surfaces(["Gonville is at Gonville Place"], ("hotel-name", "gonville hotel")) == [
+        ("Gonville", "gonville hotel")
+    ]
+
+
+def test_a_misspelling_is_found_without_annotation() -> None:
+    texts = ["is the wankworth house free", "yes"]
+    assert surfaces(texts, ("hotel-name", "warkworth house")) == [("wankworth house", "warkworth house")]
+    assert surfaces(["is the Fitzwilliam free"], ("attraction-name", "fitzwilliam museum")) == [
+        ("Fitzwilliam", "fitzwilliam museum")
+    ]
+
+
+def test_a_span_over_two_names_gives_each() -> None:
+    texts = ["try Curry Prince and Rajmahal"]
+    spans = [Span("restaurant-name", "curry prince and rajmahal", 0, 4, 29)]
+    names = [("restaurant-name", "curry prince"), ("restaurant-name", "rajmahal")]
+    assert surfaces(texts, *names, spans=spans) == [("Curry Prince", "curry prince"), ("Rajmahal", "rajmahal")]
+
+
+GALLERY = ("attraction-name", "orla fenwick gallery")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "part"),
+    [
+        (GALLERY, "Orla Fenwick sounds great", "Orla Fenwick"),
+        (GALLERY, "what area is the fenwick in?", "fenwick"),
+        (GALLERY, "the address of Fenwik please", "Fenwik"),
+        (GALLERY, "near orlla fenwick", "orlla fenwick"),
+        (("restaurant-name", "vespa pizza kitchen and bar"), "book vespa pizza kitchen please", "vespa pizza kitchen"),
+        (("hotel-name", "express by green inn cambridge"), "at the Express by Green Inn", "Express by Green Inn"),
+        (("attraction-name", "cambridge and county folk museum"), "a taxi to County Folk Museum", "County Folk Museum"),
+        (("attraction-name", "jolly fun house"), "from the fun house to the station", "fun house"),
+        (("restaurant-name", "ask"), "Is it called Ask restaurant?", "Ask restaurant"),
+    ],
+)  # fmt: skip
+def test_a_part_of_a_name_is_found_beside_the_whole(name: tuple[str, str], text: str, part: str) -> None:
+    assert surfaces([f"{name[1]} is free", text], name)[-1] == (part, name[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (("attraction-name", "funky fun house"), "it's a really fun house, so funky and fun"),
+        (("restaurant-name", "pizza hut cherry hinton"), "I like pizza, and I am in Cherry Hinton"),
+        (("restaurant-name", "pizza hut cherry hinton"), "at 3 colville road, Cherry Hinton"),
+        (("attraction-name", "ruskin gallery"), "it is in Ruskin Road"),
+        (("attraction-name", "museum of classical archaeology"), "interested in archaeology or art?"),
+        (("restaurant-name", "the golden wok"), "a golden opportunity"),
+        (("attraction-name", "trinity college"), "a college, any college"),
+    ],
+)
+def test_a_part_that_does_not_identify_the_name_is_none(name: tuple[str, str], text: str) -> None:
+    assert surfaces([name[1], text], name) == [(name[1], name[1])]
+
+
+def test_a_part_of_two_names_is_none_of_them() -> None:
+    names = [("hotel-name", "ambler marriott hotel"), ("hotel-name", "quay marriott hotel")]
+    assert surfaces(["the marriott"], *names) == []
+
+
+def test_a_part_of_a_name_is_not_looked_for_where_the_annotation_says_that_it_is_something_else() -> None:
+    texts = ["orla fenwick gallery", "the address is fenwick yard"]
+    assert len(surfaces(texts, GALLERY)) == 2
+    assert len(surfaces(texts, GALLERY, spans=[Span(None, "fenwick yard", 1, 15, 27)])) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "text", "annotated"),
+    [
+        (("restaurant-name", "kumari tandoori"), "four are called Tandoori", "Tandoori"),
+        (("attraction-name", "cafe dalloway gallery"), "the cafe dalloway museum", "cafe dalloway museum"),
+        (("attraction-name", "schools"), "the Old Schools are open", "Old Schools"),
+        (("hotel-name", "lang hong house restaurant"), "is lang hong house open", "lang hong house"),
+    ],
+)
+def test_one_entity_has_one_name(state: tuple[str, str], text: str, annotated: str) -> None:
+    slot = "restaurant-name" if "restaurant" in state[1] else state[0]
+    linker = NameLinker()
+    linker.add(*state)
+    start = text.index(annotated)
+    mentions, names = linker.link([text], [Span(slot, annotated.lower(), 0, start, start + len(annotated))])
+    assert len(names) == 1 and {state[1], annotated} <= set(names[0].forms)
+    assert [text[mention.start : mention.end] for mention in mentions] == [annotated]
+
+
+@pytest.mark.parametrize("said", ["musee du quai", "MUSÉE DU QUAI", "Muse\u0301e du Quai", "the Musée"])
+def test_accents_do_not_matter(said: str) -> None:
+    assert surfaces([said], ("attraction-name", "Musée du Quai")) == [(said.removeprefix("the "), "musée du quai")]
+
+
+def test_a_part_does_not_make_the_name() -> None:
+    linker = NameLinker()
+    texts = ["there is Orla Fenwick Gallery", *["the Fenwick"] * 3]
+    _, names = linker.link(texts, [Span("attraction-name", "orla fenwick gallery", 0, 9, 29)])
+    assert names[0].name == "orla fenwick gallery" and "Fenwick" in names[0].forms
+
+
+def test_a_destination_that_is_a_part_of_a_name_refers_to_it() -> None:
+    linker = NameLinker()
+    linker.add("restaurant-name", "zefiro city centre")
+    linker.add("taxi-destination", "zefiro")
+    linker.add("train-destination", "cambridge")
+    linker.add("hotel-name", "cambridge belfry")
+    _, names = linker.link(["zefiro city centre"], [])
+    assert [(entry.slot, set(entry.forms) >= {"zefiro"}) for entry in names] == [
+        ("restaurant-name", True), ("train-destination", False), ("hotel-name", False),
+    ]  # fmt: skip
+
+
+def test_words_that_say_what_is_looked_for_name_nothing() -> None:
+    linker = NameLinker()
+    for name in ("college", "cambridge", "university arms hotel"):
+        linker.add("attraction-name" if name != "university arms hotel" else "hotel-name", name)
+    texts = ["The University Arms, and preferably a college.", "I'm looking for cambridge."]
+    spans = [Span("attraction-name", "college", 0, 38, 45), Span("attraction-name", "cambridge", 1, 16, 25)]
+    mentions, names = linker.link(texts, spans)
+    assert [entry.name for entry in names] == ["university arms hotel"]
+    assert [mention.name for mention in mentions] == ["university arms hotel"]
+
+
+def test_entries_hold_every_form_and_the_name_slot() -> None:
+    linker = NameLinker()
+    linker.add("hotel-name", "warkworth house")
+    linker.add("hotel-name", "warkworth house")
+    linker.add("taxi-departure", "the warkworth")
+    _, names = linker.link(["the Wartworth, I mean warkworth"], [Span("hotel-name", "wartworth", 0, 4, 13)])
+    (entry,) = names
+    assert (entry.slot, entry.name) == ("hotel-name", "warkworth house")
+    assert set(entry.forms) == {"warkworth house", "the warkworth", "Wartworth", "warkworth"}

@@ -1,0 +1,348 @@
+"""Accuracy, CM, flips, intervals and McNemar against arithmetic written out by hand."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import warnings
+from fractions import Fraction
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from dair_hf.errors import DataError, UndefinedMetricWarning
+from dair_hf.evaluation.statistics import (
+    as_correct,
+    clustered_bootstrap,
+    correctness_metrics,
+    mcnemar,
+    ratios_with_intervals,
+    t_quantile,
+    welch_half_width,
+)
+from tests.fixtures.cpu_time import cpu_time
+
+# Twelve rows of four dialogues. p: has a partner.
+#            row        0  1  2  3  4  5  6  7  8  9 10 11
+ORIGINAL = np.array([1, 1, 1, 0, 0, 1, 1, 0, 1, 0, 1, 1])
+AUGMENTED = np.array([1, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 0])
+PARTNER = np.array([1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1])
+DIALOGUES = ["a", "a", "a", "b", "b", "b", "c", "c", "c", "d", "d", "d"]
+
+
+def test_hand_worked_rows() -> None:
+    found = correctness_metrics(ORIGINAL, AUGMENTED, PARTNER, DIALOGUES)
+    # The pairs, rows 0-5 10 11: original right 0 1 2 5 10 11 = 6; augmented right 0 2 3 10 = 4; both 0 2 10 = 3;
+    # pos->neg 1 5 11; neg->pos 3; neg->neg 4.
+    # All rows: 6-9 have no partner, so H(z~) = H(z) there: 1 0 1 0. Original right 6 + 2, augmented right 4 + 2, both
+    # 3 + 2.
+    assert (found["rows"], found["pairs"]) == (12, 8)
+    assert (found["cm_numerator"], found["cm_denominator"]) == (3, 6)
+    assert (found["cm_all_rows_numerator"], found["cm_all_rows_denominator"]) == (5, 8)
+    expected = {
+        "original_accuracy": 8 / 12,
+        "augmented_accuracy": 6 / 12,
+        "cm_all_rows": 5 / 8,
+        "original_accuracy_pairs": 6 / 8,
+        "augmented_accuracy_pairs": 4 / 8,
+        "cm": 3 / 6,
+        "both_correct": 3 / 8,
+        "pos_to_neg": 3 / 8,
+        "neg_to_pos": 1 / 8,
+        "neg_to_neg": 1 / 8,
+    }
+    for key, value in expected.items():
+        assert found[key] == pytest.approx(value, abs=1e-12), key
+        assert found[f"{key}_low"] <= value <= found[f"{key}_high"], key
+    counts = {f"{name}_{part}" for name in ("cm", "cm_all_rows") for part in ("numerator", "denominator")}
+    assert set(found) == {"rows", "pairs"} | counts | {
+        key + suffix for key in expected for suffix in ("", "_low", "_high")
+    }
+
+
+ROWS = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=30)
+
+
+@given(ROWS)
+def test_figures_against_plain_loops(rows: list[tuple[bool, bool, bool, bool]]) -> None:
+    original, augmented, changed, partner = (list(column) for column in zip(*rows, strict=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UndefinedMetricWarning)
+        found = correctness_metrics(original, augmented, partner, answer_changed=changed, n_bootstrap=0)
+    pairs = [(before, after, other) for before, after, other, paired in rows if paired]
+    views = [(before, after if paired else before) for before, after, _, paired in rows]
+
+    def share(held: list[bool]) -> float:
+        return sum(held) / len(held) if held else math.nan
+
+    expected = {
+        "rows": len(rows),
+        "pairs": len(pairs),
+        "cm": share([after for before, after, _ in pairs if before]),
+        "cm_numerator": sum(before and after for before, after, _ in pairs),
+        "cm_denominator": sum(before for before, _, _ in pairs),
+        "cm_all_rows": share([after for before, after in views if before]),
+        "cm_all_rows_numerator": sum(before and after for before, after in views),
+        "cm_all_rows_denominator": sum(before for before, _ in views),
+        "both_correct": share([before and after for before, after, _ in pairs]),
+        "pos_to_neg": share([before and not after for before, after, _ in pairs]),
+        "neg_to_pos": share([after and not before for before, after, _ in pairs]),
+        "neg_to_neg": share([not before and not after for before, after, _ in pairs]),
+        "flipped": share([other for _, _, other in pairs]),
+        "neg_to_neg_flipped": share([other and not before and not after for before, after, other in pairs]),
+        "original_accuracy": share([before for before, _ in views]),
+        "augmented_accuracy": share([after for _, after in views]),
+        "original_accuracy_pairs": share([before for before, _, _ in pairs]),
+        "augmented_accuracy_pairs": share([after for _, after, _ in pairs]),
+    }
+    assert found == pytest.approx(expected, nan_ok=True, abs=1e-12)
+
+
+def test_rows_that_nothing_changed_leave_cm_as_it_is() -> None:
+    alone = correctness_metrics([1, 1, 1, 0], [1, 0, 0, 0], n_bootstrap=0)
+    beside = correctness_metrics([1, 1, 1, 0] + [1] * 96, [1, 0, 0, 0] + [0] * 96, [1] * 4 + [0] * 96, n_bootstrap=0)
+    assert alone["cm"] == beside["cm"] == pytest.approx(1 / 3)
+    assert alone["cm_all_rows"] == pytest.approx(1 / 3)
+    assert beside["cm_all_rows"] == pytest.approx(97 / 99)
+
+
+def test_hand_worked_flips_of_answers() -> None:
+    changed = np.array([0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 0, 1])  # rows 6-9 have no partner: theirs is ignored
+    found = correctness_metrics(ORIGINAL, AUGMENTED, PARTNER, answer_changed=changed, n_bootstrap=0)
+    # Changed: rows 1 3 4 5 11 = 5 of 8 pairs; of those wrong on both sides: row 4.
+    assert (found["flipped"], found["neg_to_neg_flipped"]) == (5 / 8, 1 / 8)
+    with pytest.raises(DataError, match="answer_changed: 3 values for 12 rows"):
+        correctness_metrics(ORIGINAL, AUGMENTED, PARTNER, answer_changed=changed[:3])
+
+
+def test_augmented_values_are_ignored_where_there_is_no_partner() -> None:
+    garbage = np.where(PARTNER == 1, AUGMENTED, 7)
+    assert correctness_metrics(ORIGINAL, garbage, PARTNER) == correctness_metrics(ORIGINAL, AUGMENTED, PARTNER)
+    with pytest.raises(DataError, match="augmented_correct: row 10 holds 6"):
+        correctness_metrics(ORIGINAL, np.where(np.arange(12) == 10, 6, AUGMENTED), PARTNER)
+
+
+def test_undefined_ratios_are_nan() -> None:
+    found = correctness_metrics([0, 0], [1, 0], clusters=["a", "b"])
+    assert math.isnan(found["cm"])
+    assert math.isnan(found["cm_low"])
+    assert (found["cm_numerator"], found["cm_denominator"]) == (0, 0)
+
+
+def test_cm_of_no_pair_is_undefined_and_said_once() -> None:
+    with pytest.warns(UndefinedMetricWarning, match="none of 2 rows has an augmented view") as said:
+        found = correctness_metrics([1, 0], [0, 0], [0, 0])
+    assert len(said) == 1
+    undefined = {key for key, value in found.items() if math.isnan(value) and not key.endswith(("_low", "_high"))}
+    assert undefined == {
+        "cm", "both_correct", "pos_to_neg", "neg_to_pos", "neg_to_neg", "original_accuracy_pairs",
+        "augmented_accuracy_pairs",
+    }  # fmt: skip
+    assert (found["augmented_accuracy"], found["cm_all_rows"]) == (0.5, 1.0)
+    with pytest.warns(UndefinedMetricWarning):
+        empty = correctness_metrics([], [])
+    assert empty["rows"] == 0
+    assert math.isnan(empty["original_accuracy"])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [True, False, True],
+        [1, 0, 1],
+        [1.0, 0.0, 1.0],
+        (np.True_, np.False_, np.int8(1)),
+        np.array([1.0, 0.0, 1.0], dtype=np.float16),
+        np.array([True, False, True], dtype=object),
+        torch.tensor([1, 0, 1]),
+        torch.tensor([1, 0, 1], dtype=torch.bfloat16, requires_grad=True),
+        torch.tensor([True, False, True]),
+        [torch.tensor(True), torch.tensor(0.0), np.array(1)],
+        iter([1, 0, 1]),
+        datasets.Dataset.from_dict({"right": [True, False, True]})["right"],
+    ],
+    ids=lambda value: f"{type(value).__name__}-{getattr(value, 'dtype', '')}",
+)
+def test_right_and_wrong_are_read_in_every_form(values: Any) -> None:
+    found = as_correct(values)
+    assert found.dtype == np.bool_
+    assert found.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([True, 0.1], "is_correct: row 1 holds 0.1; correctness is True or False, or exactly 0 or 1"),
+        (["yes", "no"], "is_correct: row 0 holds 'yes'"),
+        (["1", "0"], "is_correct: row 0 holds '1'"),
+        (np.array(["1", "0"]), "is_correct: row 0 holds '1'"),
+        ([1, None], "is_correct: row 1 holds None"),
+        ([1, 2], "is_correct: row 1 holds 2"),
+        ([1, -1], "is_correct: row 1 holds -1"),
+        ([1, float("nan")], "is_correct: row 1 holds nan"),
+        ([1, 1 + 0j], "is_correct: row 1 holds (1+0j)"),
+        (torch.tensor([1.0, 0.5]), "is_correct: row 1 holds 0.5"),
+        ([[True], [False]], "is_correct: row 0 holds [True]"),
+        ([list(range(9))], "is_correct: row 0 holds [0, 1, 2, 3, 4, 5, ...]"),
+        ([torch.tensor([1])], "is_correct: row 0 holds tensor([1])"),
+        (np.array([[True], [False]]), "is_correct: found an array of shape (2, 1)"),
+        (torch.ones(2, 2), "is_correct: found an array of shape (2, 2)"),
+        (torch.tensor(True), "is_correct: found an array of shape ()"),
+        (True, "is_correct: found a bool; give a list, an array or a tensor"),
+        (None, "is_correct: found a NoneType"),
+        ("01", "is_correct: found a str"),
+        ({0: True, 1: False}, "is_correct: found a dict"),
+        ({True, False}, "is_correct: found a set"),
+    ],
+)
+def test_what_is_neither_right_nor_wrong_is_refused(values: Any, message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        as_correct(values)
+    assert message in str(caught.value)
+
+
+def test_bootstrap_agrees_with_the_full_enumeration_of_resamples() -> None:
+    # Three clusters: all 3^3 = 27 equally likely resamples, each ratio exact. The percentiles of many draws must be
+    # the percentiles of that distribution.
+    clusters = ["a", "a", "b", "b", "b", "c"]
+    top = np.array([1, 0, 1, 1, 1, 0])
+    per_cluster = {"a": (1, 2), "b": (3, 3), "c": (0, 1)}
+    exact = sorted(
+        float(Fraction(sum(per_cluster[c][0] for c in draw), sum(per_cluster[c][1] for c in draw)))
+        for draw in itertools.product("abc", repeat=3)
+    )
+    low, high = clustered_bootstrap(top[:, None], np.ones((6, 1)), clusters, n_bootstrap=40_000, seed=3, confidence=0.8)
+    # 10 % of 27 draws: between the 2nd and 3rd smallest value (0, 1/5, ...); both ends are atoms of the distribution.
+    assert exact[1] <= low[0] <= exact[3]
+    assert exact[23] <= high[0] <= exact[25]
+    row_low, row_high = clustered_bootstrap(top[:, None], np.ones((6, 1)), None, n_bootstrap=40_000, seed=3)
+    assert (row_low[0], row_high[0]) != (low[0], high[0])
+
+
+def test_bootstrap_variance_matches_the_linearised_formula() -> None:
+    rng = np.random.default_rng(1)
+    sizes = rng.integers(3, 12, size=400)
+    clusters = np.repeat(np.arange(400).astype(str), sizes)
+    difficulty = np.repeat(rng.random(400), sizes)
+    correct = rng.random(len(clusters)) < difficulty
+    found = ratios_with_intervals({"accuracy": (correct, np.ones(len(correct)))}, list(clusters), n_bootstrap=4000)
+    mean = correct.mean()
+    residual_sums = np.array([(correct[clusters == name] - mean).sum() for name in np.unique(clusters)])
+    standard_error = math.sqrt((residual_sums**2).sum()) / len(correct)
+    width = (found["accuracy_high"] - found["accuracy_low"]) / (2 * 1.959964)
+    assert width == pytest.approx(standard_error, rel=0.06)
+    by_row = ratios_with_intervals({"accuracy": (correct, np.ones(len(correct)))}, None, n_bootstrap=4000)
+    assert by_row["accuracy_high"] - by_row["accuracy_low"] < 0.8 * (found["accuracy_high"] - found["accuracy_low"])
+
+
+def test_order_of_rows_does_not_matter_and_the_seed_does() -> None:
+    shuffled = np.random.default_rng(0).permutation(12)
+    moved = correctness_metrics(
+        ORIGINAL[shuffled], AUGMENTED[shuffled], PARTNER[shuffled], [DIALOGUES[i] for i in shuffled]
+    )
+    assert moved == correctness_metrics(ORIGINAL, AUGMENTED, PARTNER, DIALOGUES)
+    rng = np.random.default_rng(5)
+    original, augmented = rng.random((2, 500)) < 0.6
+    first = correctness_metrics(original, augmented, seed=0)
+    assert first == correctness_metrics(original, augmented, seed=0)
+    assert first["cm_low"] != correctness_metrics(original, augmented, seed=1)["cm_low"]
+
+
+def test_one_cluster_has_no_interval() -> None:
+    found = correctness_metrics([1, 0], [1, 1], clusters=["a", "a"])
+    assert found["original_accuracy"] == 0.5
+    assert math.isnan(found["original_accuracy_low"])
+    assert "cm_low" not in correctness_metrics([1, 0], [1, 1], n_bootstrap=0)
+
+
+def test_fifteen_thousand_rows_take_no_time() -> None:
+    rng = np.random.default_rng(0)
+    original, augmented, partner = rng.random((3, 15_000)) < 0.5
+    dialogues = [f"MUL{i // 8:04d}" for i in range(15_000)]
+    for clusters in (dialogues, None):
+        with cpu_time() as spent:
+            correctness_metrics(original, augmented, partner, clusters)
+        assert spent.seconds < 1.0
+
+
+@pytest.mark.parametrize("degrees", [1, 1.3, 2, 2.7, 4, 9.5, 30, 1000, 10_000])
+@pytest.mark.parametrize("confidence", [0.1, 0.5, 0.95, 0.999])
+def test_quantiles_of_students_t_are_those_of_scipy(degrees: float, confidence: float) -> None:
+    assert t_quantile(degrees, confidence) == pytest.approx(stats.t.ppf((1 + confidence) / 2, degrees), rel=1e-8)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=6), st.lists(st.floats(-5, 5), min_size=2, max_size=6))
+def test_half_widths_are_those_of_welchs_test(first: list[float], second: list[float]) -> None:
+    spreads = [(statistics.stdev(values), len(values)) for values in (first, second)]
+    assume(min(spread for spread, _ in spreads) > 1e-3)
+    interval = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    assert welch_half_width(*spreads) == pytest.approx((interval.high - interval.low) / 2, rel=1e-7)
+    alone = stats.ttest_1samp(first, 0).confidence_interval(0.9)
+    assert welch_half_width(spreads[0], confidence=0.9) == pytest.approx((alone.high - alone.low) / 2, rel=1e-7)
+
+
+def test_half_widths_at_the_edges() -> None:
+    assert welch_half_width((0.0, 3), (0.0, 2)) == 0.0
+    assert welch_half_width((1e-200, 2)) >= 0.0
+    # Without spread on one side the other's degrees of freedom are left: 2.776 * 0.5 / sqrt(5).
+    assert welch_half_width((0.5, 5), (0.0, 2)) == pytest.approx(0.6208, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("only_a", "only_b", "expected"),
+    [
+        (5, 1, Fraction(2 * (1 + 6), 2**6)),  # C(6,0) + C(6,1) = 7 of 64, twice
+        (1, 5, Fraction(14, 64)),
+        (8, 2, Fraction(2 * (1 + 10 + 45), 1024)),
+        (10, 0, Fraction(2, 1024)),
+        (3, 3, Fraction(1)),  # the two tails overlap: never above 1
+        (0, 0, Fraction(1)),
+    ],
+)
+def test_mcnemar_is_exact(only_a: int, only_b: int, expected: Fraction) -> None:
+    a = [1] * only_a + [0] * only_b + [1, 1, 0]
+    b = [0] * only_a + [1] * only_b + [1, 1, 0]
+    found = mcnemar(a, b)
+    assert (found["only_a"], found["only_b"]) == (only_a, only_b)
+    assert found["p_value"] == pytest.approx(float(expected), rel=1e-12)
+    assert found["difference"] == pytest.approx((only_a - only_b) / len(a), abs=1e-12)
+
+
+def test_mcnemar_survives_many_rows() -> None:
+    a = np.repeat([1, 0], [5200, 4800])
+    p_value = mcnemar(a, 1 - a)["p_value"]
+    # Normal approximation with continuity: z = (|5200 - 4800| - 1) / sqrt(10000) = 3.99.
+    assert p_value == pytest.approx(math.erfc(3.99 / math.sqrt(2)), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: correctness_metrics([1, 0], [1]), "augmented_correct: 1 values for 2 rows"),
+        (lambda: correctness_metrics([1, 0], [1, 1], [1]), "has_partner: 1 values for 2 rows"),
+        (lambda: correctness_metrics([1, 0.5], [1, 1]), "original_correct: row 1 holds 0.5"),
+        (lambda: correctness_metrics([1, 0], [1, 1], [1, "no"]), "has_partner: row 1 holds 'no'"),
+        (lambda: correctness_metrics([1, 0], [1, "no"], [0, 1]), "augmented_correct: row 1 holds 'no'"),
+        (lambda: correctness_metrics([1, 0], [1, 1], clusters=["a"]), "clusters: 1 for 2 rows"),
+        (lambda: correctness_metrics([1, 0], [1, 1], confidence=95), "confidence: must lie between 0 and 1"),
+        (lambda: correctness_metrics([1, 0], [1, 1], n_bootstrap=-1), "n_bootstrap: must be at least 1"),
+        (lambda: clustered_bootstrap([1, 2], [1, 2]), "one shape [N, K]"),
+        (lambda: welch_half_width((0.1, 1), (0.1, 5)), "at least two values of each mean, found [1, 5]"),
+        (lambda: t_quantile(0.5), "t_quantile(0.5, 0.95): needs finite degrees of freedom of at least 1"),
+        (lambda: t_quantile(float("nan")), "t_quantile(nan, 0.95): needs"),
+        (lambda: t_quantile(3, 1.0), "a confidence above 0 and up to 0.999"),
+        (lambda: mcnemar([1, 0], [1]), "b_correct: 1 values for 2 rows"),
+    ],
+)
+def test_bad_input_is_named(call: Any, message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        call()
+    assert message in str(caught.value)

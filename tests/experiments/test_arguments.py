@@ -1,0 +1,230 @@
+"""Settings from a YAML file and the command line: who wins, what each type takes, how a refusal reads."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dair_hf.config import DAIRConfig
+from dair_hf.errors import DataError
+from dair_hf.experiments.arguments import parse_arguments
+
+
+@dataclass
+class First:
+    steps: int = field(default=1, metadata={"help": "Steps."})
+    rate: float = field(default=0.5, metadata={"help": "Rate."})
+    names: list[str] = field(default_factory=lambda: ["a"], metadata={"help": "Names."})
+    weights: dict[str, float] | None = field(default=None, metadata={"help": "Weights, 5 % of them."})
+
+    def __post_init__(self) -> None:
+        if self.weights and "bad" in self.weights:
+            raise DataError("weights: bad is refused")
+
+
+@dataclass
+class Second:
+    flag: bool = field(default=False, metadata={"help": "Flag."})
+    kind: str = field(default="x", metadata={"help": "Kind.", "choices": ("x", "y")})
+    place: str | None = field(default=None, metadata={"help": "Place."})
+
+
+TYPES = (First, Second)
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "settings.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_defaults_without_file() -> None:
+    assert parse_arguments(TYPES, []) == (First(), Second())
+
+
+def test_file_fills_every_kind_of_field(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "steps: 3\nrate: -1.0e-3\nnames: [b, c]\nweights: {kl: 2}\nflag: true\nkind: y\nplace: -x ü\n",
+    )
+    first, second = parse_arguments(TYPES, ["--config", path])
+    assert first == First(3, -0.001, ["b", "c"], {"kl": 2})
+    assert second == Second(True, "y", "-x ü")
+
+
+@pytest.mark.parametrize("form", ["apart", "joined", "in the middle"])
+def test_command_line_wins(tmp_path: Path, form: str) -> None:
+    path = written(tmp_path, "steps: 3\nnames: [b, c]\nweights: {kl: 2}\nflag: true\n")
+    own = ["--steps", "7", "--names", "d", "--weights", '{"kl": 3.5}', "--flag", "false"]
+    argv = {
+        "apart": ["--config", path, *own],
+        "joined": [*own, f"--config={path}"],
+        "in the middle": [*own[:2], "--config", path, *own[2:]],
+    }[form]
+    first, second = parse_arguments(TYPES, argv)
+    assert (first.steps, first.names, first.weights, second.flag) == (7, ["d"], {"kl": 3.5}, False)
+
+
+def test_null_keeps_the_default(tmp_path: Path) -> None:
+    assert parse_arguments(TYPES, ["--config", written(tmp_path, "steps: null\nplace:\n")]) == (First(), Second())
+
+
+def test_arguments_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["recipe.py", "--steps", "4"])
+    assert parse_arguments(TYPES)[0].steps == 4
+
+
+def test_mappings_of_the_trainer(tmp_path: Path) -> None:
+    path = written(tmp_path, "output_dir: out\nlr_scheduler_kwargs: {min_lr: 0.1}\nuse_cpu: true\n")
+    (args,) = parse_arguments([DAIRConfig], ["--config", path])
+    assert args.lr_scheduler_kwargs == {"min_lr": 0.1}
+
+
+def test_help_ends_without_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments([*TYPES, DAIRConfig], ["--help"])
+    assert ended.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Weights, 5 % of them. (default: None)" in shown
+    # One that transformers has escaped.
+    assert "slows down by ~10% " in shown or "at a cost of ~10% slower" in shown
+
+
+@pytest.mark.parametrize(
+    ("argv", "names", "weights"),
+    [
+        # As the help shows it, quoted or not, with the names of the option in either form.
+        (["--weights", "{kl: 1, js: 2e-3}"], ["a"], {"kl": 1, "js": 0.002}),
+        (["--weights", "{kl:", "1,", "js:", "2e-3}", "--names", "b"], ["b"], {"kl": 1, "js": 0.002}),
+        (["--weights={kl: 1}", "--names=[b, c]"], ["b", "c"], {"kl": 1}),
+        (["--names", "[b, c]", "--weights", '{"kl": 1}'], ["b", "c"], {"kl": 1}),
+        (["--names", "[b,", "c]", "--steps", "3"], ["b", "c"], None),
+        (["--names", "[b]", "--names", "c", "d"], ["c", "d"], None),
+    ],
+)
+def test_lists_and_mappings_in_brackets(argv: list[str], names: list[str], weights: Any) -> None:
+    first, _ = parse_arguments(TYPES, argv)
+    assert (first.names, first.weights) == (names, weights)
+
+
+MAPPINGS_AND_LISTS = {
+    "lr_scheduler_kwargs": ("{min_lr: 1e-3}", {"min_lr": 0.001}),
+    "accelerator_config": ("{split_batches: true}", None),
+    "lr_drop_epochs": ("[20, 30]", [20.0, 30.0]),
+    "include_for_metrics": ("[inputs]", ["inputs"]),
+    "label_names": ("[labels, other]", ["labels", "other"]),
+}
+
+
+def test_every_list_and_mapping_of_the_trainer_takes_brackets() -> None:
+    argv = ["--output_dir", "out", "--lr_scheduler_type", "constant", "--use_cpu", "true"]
+    for name, (text, _) in MAPPINGS_AND_LISTS.items():
+        argv += [f"--{name}", text]
+    (args,) = parse_arguments([DAIRConfig], argv)
+    for name, (_, value) in MAPPINGS_AND_LISTS.items():
+        if value is not None:
+            assert getattr(args, name) == value, name
+    assert args.accelerator_config.split_batches
+
+
+def test_each_call_has_values_of_its_own() -> None:
+    parse_arguments(TYPES, [])[0].names.append("z")
+    assert parse_arguments(TYPES, [])[0].names == ["a"]
+
+
+BAD_FILES: list[tuple[str, str]] = [
+    ("step: 3\n", r"settings\.yaml: unknown field 'step'; did you mean 'steps'\?"),
+    ("zzz: 3\n", r"settings\.yaml: unknown field 'zzz'; see --help for the fields"),
+    ("1: 3\n", r"unknown field 1;"),
+    ("steps: 1\nsteps: 2\n", r"settings\.yaml: line 2, column 1: not valid YAML \('steps' is given twice\)"),
+    ("weights: " + "{a: " * 500, r"settings\.yaml: nested too deeply"),
+    ("place: 2020-02-31\n", r"settings\.yaml: not valid YAML \(day is out of range"),
+    ("steps: [1\n", r"settings\.yaml: line 2, column 1: not valid YAML"),
+    ("steps: 'a\n", r"settings\.yaml: line \d+, column \d+: not valid YAML"),
+    ("steps: 1\n\tplace: x\n", r"settings\.yaml: line 2, column 1: not valid YAML"),
+    ("place: !!python/object:os.system x\n", r"settings\.yaml: line 1, column 8: not valid YAML"),
+    ("place: \x00\n", r"settings\.yaml: not valid YAML"),
+    ("a\n", r"settings\.yaml: found str at the top; write one"),
+    ("- steps\n", r"found list at the top"),
+    ("", r"found NoneType at the top"),
+    ("steps: many\n", r"--steps: invalid int value: 'many'"),
+    ("steps: 1.5\n", r"--steps: invalid int value: '1\.5'"),
+    ("rate: fast\n", r"--rate: invalid float value: 'fast'"),
+    ("flag: perhaps\n", r"perhaps"),
+    ("kind: z\n", r"--kind: invalid choice: 'z' \(choose from"),
+    ("names: []\n", r"--names: expected at least one argument"),
+    ("weights: 3\n", r"--weights: found int, a mapping is needed: '3'"),
+    ("weights: [1]\n", r"--weights: expected one argument|a mapping is needed|unknown option"),
+    ("weights: {bad: 1}\n", r"^weights: bad is refused$"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), BAD_FILES, ids=[repr(text)[:24] for text, _ in BAD_FILES])
+def test_refused_files(tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(DataError, match=said) as refused:
+        parse_arguments(TYPES, ["--config", written(tmp_path, text)])
+    assert "\n" not in str(refused.value)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--config"], r"--config needs a file name after it"),
+        (["--config="], r"--config needs a file name after it"),
+        (["--config", "nowhere.yaml"], r"nowhere\.yaml: no such file; the shipped ones are in recipes/configs/"),
+        (["--config", "."], r"\.: cannot be read \(Is a directory\)"),
+        (["--stepz", "3"], r"unknown option --stepz; did you mean 'steps'\?"),
+        (["--step", "3"], r"unknown option --step; did you mean 'steps'\?"),
+        (["stray"], r"unknown option stray"),
+        (["--steps"], r"--steps: expected one argument"),
+        (["--weights", "{kl: 1"], r"--weights: '\{kl: 1': line 1, column 7: not valid YAML"),
+        (["--weights", "{kl:1}"], r"--weights: a space is missing after the colon of 'kl:1'"),
+        (["--weights", "{kl: 1, kl: 2}"], r"--weights: .*'kl' is given twice"),
+        (["--weights", "{d: " + "[" * 500], r"--weights: .*nested too deeply"),
+        (["--names", "[a, b"], r"--names: line 1, column 6: not valid YAML"),
+        (["--steps", "[1, 2]"], r"--steps: invalid int value: '\[1, 2\]'"),
+    ],
+)
+def test_refused_command_lines(argv: list[str], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        parse_arguments(TYPES, argv)
+
+
+def test_refusals_of_the_trainer_are_errors_of_the_input() -> None:
+    refused: list[tuple[list[str], str]] = [
+        (["--dair_lambda", "-1"], r"dair_lambda=-1\.0 is out of range"),
+        (["--dair_lambda", "nan"], r"dair_lambda=nan is out of range"),
+        (["--learning_rate", "-1"], r"learning_rate=-1\.0 is out of range; it must be a finite number >= 0"),
+        (["--gradient_accumulation_steps", "0"], r"gradient_accumulation_steps=0 is out of range"),
+        (["--per_device_train_batch_size", "0"], r"per_device_train_batch_size=0 is out of range"),
+        (["--seed", "-1"], r"seed: -1 is no seed"),
+        (["--deepspeed", "no.json"], r"deepspeed"),
+        (["--method", "ermm"], r"--method: invalid choice: 'ermm'"),
+        (["--save_strategy", "sometimes"], r"sometimes"),
+        (["--lr_scheduler_kwargs", "{a: [1}"], r"--lr-scheduler-kwargs: .*not valid YAML"),
+    ]
+    for argv, said in refused:
+        with pytest.raises(DataError, match=said):
+            parse_arguments([DAIRConfig], ["--output_dir", "out", *argv])
+
+
+def test_file_in_another_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_bytes("place: ü".encode("latin-1"))
+    with pytest.raises(DataError, match=r"not UTF-8 text \(byte 7\)"):
+        parse_arguments(TYPES, ["--config", str(path)])
+
+
+def test_anything_is_read_back(tmp_path: Path) -> None:
+    # What a YAML file can say about a text must arrive as it was written.
+    import yaml
+
+    values: list[Any] = ["--steps", "a b", "{x}", "=", "-", "@file", "%s", "null", "ü\u3000", "'"]
+    for value in values:
+        path = written(tmp_path, yaml.safe_dump({"place": value}, allow_unicode=True))
+        assert parse_arguments(TYPES, ["--config", path])[1].place == value

@@ -1,0 +1,144 @@
+"""Curves and fronts hold what they were given; what cannot be drawn is refused before a file is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+from matplotlib.legend import Legend
+
+from dair_hf.errors import DataError
+from dair_hf.experiments import plots
+from dair_hf.experiments.plots import plot_curves, plot_ends, plot_front
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Axes]:
+    """The axes of each plot that was saved."""
+    kept: list[Axes] = []
+    real = plots._save
+
+    def spy(figure: Figure, path: Path) -> None:
+        kept.append(figure.axes[0])
+        real(figure, path)
+
+    monkeypatch.setattr(plots, "_save", spy)
+    return kept
+
+
+def legend_of(axes: Axes) -> Legend:
+    (legend,) = axes.figure.legends
+    return legend
+
+
+def test_curves_hold_means_and_bands(tmp_path: Path, drawn: list[Axes]) -> None:
+    path = tmp_path / "new" / "curves.png"
+    plot_curves(
+        path,
+        "Title",
+        "lambda",
+        "accuracy, %",
+        {"DAIR": ([1, 10, 100], [70.0, 72.0, 71.0], [1.0, 0.5, 2.0]), "ERM": ([1, 100], [33.0, 33.0], None)},
+        log_x=True,
+    )
+    (axes,) = drawn
+    dair, erm = axes.get_lines()
+    np.testing.assert_array_equal(dair.get_xydata(), [[1, 70], [10, 72], [100, 71]])
+    np.testing.assert_array_equal(erm.get_xydata(), [[1, 33], [100, 33]])
+    (band,) = axes.collections
+    corners = {(float(x), float(y)) for x, y in band.get_paths()[0].vertices}
+    assert corners == {(1, 69), (1, 71), (10, 71.5), (10, 72.5), (100, 69), (100, 73)}
+    assert axes.get_xscale() == "log"
+    assert [text.get_text() for text in legend_of(axes).get_texts()] == ["DAIR", "ERM"]
+    assert (axes.get_title(), axes.get_xlabel(), axes.get_ylabel()) == ("Title", "lambda", "accuracy, %")
+    image = imread(path)
+    assert image.shape[0] > 200
+    assert image.std() > 0.05
+    assert [entry.name for entry in path.parent.iterdir()] == ["curves.png"]
+
+
+def test_long_curves_have_no_markers(tmp_path: Path, drawn: list[Axes]) -> None:
+    steps = list(range(41))
+    plot_curves(tmp_path / "a.png", "", "", "", {"long": (steps, steps, None), "short": (steps[:40], steps[:40], None)})
+    assert [line.get_marker() for line in drawn[0].get_lines()] == ["", "o"]
+    assert drawn[0].get_xscale() == "linear"
+
+
+@pytest.mark.parametrize("count", [2, 17, 40])
+def test_a_legend_covers_no_curve_and_tells_all_of_them_apart(tmp_path: Path, drawn: list[Axes], count: int) -> None:
+    series = {f"dair_l1_lambda{index}": ([0, 30, 60], [1.0, 0.5 + index / 100, 0.0], None) for index in range(count)}
+    plot_curves(tmp_path / "a.png", "T", "x", "y", series)
+    legend, page = legend_of(drawn[0]).get_window_extent(), drawn[0].figure.bbox
+    assert legend.x0 >= drawn[0].get_window_extent().x1
+    assert page.x0 <= legend.x0 and legend.x1 <= page.x1 and page.y0 <= legend.y0 and legend.y1 <= page.y1
+    assert len({(line.get_color(), line.get_linestyle()) for line in drawn[0].get_lines()}) == count
+
+
+def test_the_same_data_gives_the_same_file(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        plot_curves(tmp_path / name, "T", "x", "y", {"s": ([1, 2], [3, 4], [0.1, 0.1])})
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("series", "log_x", "said"),
+    [
+        ({}, False, "no series to plot"),
+        ({"a": ([], [], None)}, False, r"series 'a' has parts of length \[0, 0\]"),
+        ({"a": ([1, 2], [1], None)}, False, r"series 'a' has parts of length \[2, 1\]; they must be equal"),
+        ({"a": ([1, 2], [1, 2], [0.1])}, False, r"parts of length \[2, 2, 1\]"),
+        ({"a": ([0, 2], [1, 2], None)}, True, "series 'a' has a place at 0; a logarithmic axis starts above 0"),
+    ],
+)
+def test_curves_that_cannot_be_drawn(tmp_path: Path, series: Any, log_x: bool, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        plot_curves(tmp_path / "a.png", "T", "x", "y", series, log_x)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_front_joins_its_points_in_order(tmp_path: Path, drawn: list[Axes]) -> None:
+    points = {"1": (0.8, 0.7), "10": (0.6, 0.9), "0.1": (0.5, 0.5), "3": (0.7, 0.8)}
+    plot_front(tmp_path / "front.png", "T", "accuracy", "CM", points, ["1", "10", "3"], "3")
+    (axes,) = drawn
+    lines = {line.get_label(): np.asarray(line.get_xydata()).tolist() for line in axes.get_lines()}
+    assert lines["front"] == [[0.6, 0.9], [0.7, 0.8], [0.8, 0.7]]
+    assert lines["chosen"] == [[0.7, 0.8]]
+    assert {text.get_text(): text.xy for text in axes.texts} == points
+    assert len(axes.get_lines()) == 2 + len(points)
+
+
+def test_front_without_front(tmp_path: Path, drawn: list[Axes]) -> None:
+    plot_front(tmp_path / "front.png", "T", "accuracy", "CM", {"1": (0.8, 0.7)})
+    assert drawn[0].figure.legends == []
+    assert (tmp_path / "front.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("points", "front", "chosen", "said"),
+    [
+        ({}, [], None, "no points to plot"),
+        ({"1": (0, 0)}, ["1", "2"], None, "2 named but not among the points"),
+        ({"1": (0, 0)}, [], "5", "5 named but not among the points"),
+    ],
+)
+def test_fronts_that_cannot_be_drawn(tmp_path: Path, points: Any, front: Any, chosen: Any, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        plot_front(tmp_path / "a.png", "T", "x", "y", points, front, chosen)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_beginning_and_end_of_a_training(tmp_path: Path) -> None:
+    plot_ends(tmp_path / "ends.png", "R", "nats", {"a": [1.0 / (i + 1) for i in range(200)], "b": [2.0] * 150})
+    assert (tmp_path / "ends.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("series", "message"), [({}, "no series"), ({"a": [1.0] * 100}, "'a' has 100 iterations")])
+def test_ends_of_too_short_a_training_are_refused(tmp_path: Path, series: dict, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        plot_ends(tmp_path / "ends.png", "R", "nats", series)
+    assert not list(tmp_path.iterdir())

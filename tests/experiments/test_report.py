@@ -1,0 +1,155 @@
+"""Records, tables and plots of runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dair_hf.experiments import report
+from dair_hf.experiments.report import Column, comparison_table, plot_comparison, run_record, write_comparison
+from tests.fixtures import tiny
+
+COLUMNS = [Column("jga", "JGA"), Column("cm", "CM", ("num", "den"))]
+
+
+def run(method: str, **metrics: Any) -> dict[str, Any]:
+    return {"method": method, "metrics": metrics}
+
+
+def test_table_of_single_runs() -> None:
+    records = [run("erm", jga=0.25, cm=0.5, num=3, den=6), run("dair", jga=1 / 3, cm=None, num=0, den=0)]
+    assert comparison_table(records, COLUMNS).splitlines() == [
+        "| method | runs | JGA | CM |",
+        "|---|---|---|---|",
+        "| erm | 1 | 0.250 | 0.500 (3/6) |",
+        "| dair | 1 | 0.333 | - |",
+    ]
+
+
+def test_table_of_seeds_is_mean_and_sample_deviation() -> None:
+    records = [run("erm", jga=0.1), run("da", jga=0.5), run("erm", jga=0.2), run("erm", jga=0.6)]
+    lines = comparison_table(records, COLUMNS[:1]).splitlines()
+    # Mean 0.3; deviations -0.2, -0.1, 0.3: (0.04 + 0.01 + 0.09) / 2 = 0.07.
+    assert lines[2] == f"| erm | 3 | 0.300 ± {math.sqrt(0.07):.3f} |"
+    assert lines[3] == "| da | 1 | 0.500 |"
+
+
+def test_counts_are_those_of_the_run_that_defines_the_value() -> None:
+    records = [run("erm", cm=None, num=0, den=0), run("erm", cm=0.5, num=1, den=2)]
+    assert comparison_table(records, COLUMNS[1:]).splitlines()[2] == "| erm | 2 | 0.500 (1/2) |"
+
+
+def test_comparison_files(tmp_path: Path) -> None:
+    records = [run("erm", jga=0.25, cm=None), run("erm", jga=0.75, cm=None), run("dair", jga=0.5, cm=1.0, num=2, den=2)]
+    table = write_comparison(tmp_path / "new" / "out", "The title", records, COLUMNS, ["First note.", "Second."])
+    folder = tmp_path / "new" / "out"
+    assert table == comparison_table(records, COLUMNS)
+    assert (
+        folder / "comparison.md"
+    ).read_text() == f"# The title\n\n{table}\n\nMean ± standard deviation over the runs.\nFirst note.\nSecond.\n"
+    write_comparison(folder, "The title", records[1:], COLUMNS)
+    assert (folder / "comparison.md").read_text().endswith("|\n")  # one run a method: nothing varies
+    write_comparison(folder, "The title", records, COLUMNS, ["First note.", "Second."])
+    stored = json.loads((folder / "comparison.json").read_text())
+    assert stored == {"title": "The title", "notes": ["First note.", "Second."], "runs": records}
+    assert sorted(path.name for path in folder.iterdir()) == ["comparison.json", "comparison.md", "comparison.png"]
+
+
+def test_plot_shows_what_is_in_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.axes import Axes
+    from matplotlib.image import imread
+
+    labels: list[list[str]] = []
+    real = Axes.bar_label
+
+    def spy(self: Axes, bars: Any, given: Any, **options: Any) -> Any:
+        labels.append(list(given))
+        assert [round(bar.get_height(), 6) for bar in bars] == ([0.5, 0.0] if given[0] == "0.50" else [0.9, 1.0])
+        return real(self, bars, given, **options)
+
+    monkeypatch.setattr(Axes, "bar_label", spy)
+    records = [run("erm", jga=0.25, cm=None), run("erm", jga=0.75, cm=None), run("dair", jga=0.9, cm=1.0)]
+    plot_comparison(tmp_path / "plot.png", "Title", records, COLUMNS)
+    # An undefined value is no zero.
+    assert labels == [["0.50", "-"], ["0.90", "1.00"]]
+    image = imread(tmp_path / "plot.png")
+    assert image.shape[0] > 200
+    assert image.shape[1] > 300
+    assert image.std() > 0.05
+
+
+def test_an_error_above_one_is_not_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    tops: list[float] = []
+    real = FigureCanvasAgg.print_png
+
+    def spy(self: FigureCanvasAgg, path: Any) -> None:
+        tops.append(self.figure.axes[0].get_ylim()[1])
+        real(self, path)
+
+    monkeypatch.setattr(FigureCanvasAgg, "print_png", spy)
+    for highest in (0.5, 4.0):
+        plot_comparison(tmp_path / "plot.png", "Title", [run("erm", jga=highest, cm=None)], COLUMNS)
+    assert tops == pytest.approx([1.12, 4.48])
+
+
+@dataclass
+class Settings:
+    place: str = "here"
+    count: int = 3
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "name": "dair_seed1",
+        "method": "dair",
+        "seed": 1,
+        "config": {"data": Settings(), "plain": 5},
+        "metrics": {"cm": 0.5, "undefined": math.nan, "endless": math.inf, "rows": 3},
+        "seconds": {"training": 1.23456},
+        "data": {"train": "abc"},
+        "settings_fingerprint": "1234abcd",
+    }
+    return run_record(**{**given, **changes})
+
+
+def test_record_holds_what_is_needed_to_repeat_a_run() -> None:
+    found = record()
+    assert found["config"] == {"data": {"place": "here", "count": 3}, "plain": 5}
+    assert found["metrics"] == {"cm": 0.5, "undefined": None, "endless": None, "rows": 3}
+    assert found["seconds"] == {"training": 1.23}
+    assert (found["name"], found["method"], found["seed"], found["data"]) == ("dair_seed1", "dair", 1, {"train": "abc"})
+    assert set(found["versions"]) == {"python", *report.PACKAGES}
+    assert {"torch", "transformers"} <= {name for name, version in found["versions"].items() if version[0].isdigit()}
+    assert found["hardware"]["cores"] >= 1
+    assert found["finished"].endswith("Z")
+    # Strict JSON: no NaN in it.
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_record_of_arguments_has_no_secrets(tmp_path: Path) -> None:
+    args = tiny.config(tmp_path, hub_token="hf_secret", dair_lambda=0.75)
+    found = record(config={"training": args})
+    assert found["config"]["training"]["dair_lambda"] == 0.75
+    assert "hf_secret" not in json.dumps(found)
+
+
+def test_revision_and_packages_may_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "PACKAGES", ("dair-hf-that-is-not-there",))
+    monkeypatch.setenv("PATH", "")
+    report.git_revision.cache_clear()
+    found = record()
+    report.git_revision.cache_clear()
+    assert found["git_revision"] is None
+    assert found["versions"]["dair-hf-that-is-not-there"] == "not installed"
+
+
+def test_processes_are_those_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert record()["hardware"]["processes"] == 4

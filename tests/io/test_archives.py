@@ -1,0 +1,195 @@
+"""Archives that do harm, broken files, and downloads against a loopback server."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import json
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dair_hf.errors import DataError
+from dair_hf.io.archives import RemoteFile, Source, download, with_checksums
+
+CONTENT = b"0123456789" * 1000
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        if self.path == "/missing":
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(CONTENT)))
+        self.end_headers()
+        self.wfile.write(CONTENT[:500] if self.path == "/truncated" else CONTENT)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{httpd.server_port}"
+        httpd.shutdown()
+        thread.join()
+
+
+def make_zip(path: Path, members: dict[str, str]) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in members.items():
+            archive.writestr(name, text)
+    return path
+
+
+def make_tar(path: Path, name: str, link: str | None = None) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        member = tarfile.TarInfo(name)
+        if link is not None:
+            member.type, member.linkname = tarfile.SYMTYPE, link
+        member.size = 0 if link is not None else 2
+        archive.addfile(member, io.BytesIO(b"{}"))
+    return path
+
+
+@pytest.mark.parametrize("layout", ["folder", "zip", "tar", "file"])
+def test_every_layout_reads_alike(tmp_path: Path, layout: str) -> None:
+    if layout == "folder":
+        (tmp_path / "sub").mkdir()
+        (tmp_path / "sub" / "x.json").write_text("{}")
+        source, name = Source(tmp_path), "sub/x.json"
+    elif layout == "zip":
+        source, name = Source(make_zip(tmp_path / "a.zip", {"sub/x.json": "{}"})), "sub/x.json"
+    elif layout == "tar":
+        source, name = Source(make_tar(tmp_path / "a.tar.gz", "sub/x.json")), "sub/x.json"
+    else:
+        (tmp_path / "x.json").write_text("{}")
+        source, name = Source(tmp_path / "x.json"), "x.json"
+    assert source.names == [name]
+    assert source.json(name) == {}
+
+
+@pytest.mark.parametrize("name", ["../x.json", "/etc/x.json", "a/../../x.json", "..\\x.json", "C:\\x.json"])
+def test_a_zip_member_that_escapes_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match="leads outside the archive"):
+        Source(make_zip(tmp_path / "a.zip", {"fine.json": "{}", name: "{}"}))
+
+
+@pytest.mark.parametrize("name", ["../x.json", "/etc/x.json"])
+def test_a_tar_member_that_escapes_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match="leads outside the archive"):
+        Source(make_tar(tmp_path / "a.tar.gz", name))
+
+
+def test_links_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is a link or a device"):
+        Source(make_tar(tmp_path / "a.tar.gz", "x.json", link="/etc/passwd"))
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        member = zipfile.ZipInfo("x.json")
+        member.external_attr = 0o120777 << 16
+        archive.writestr(member, "/etc/passwd")
+    with pytest.raises(DataError, match=r"a\.zip: member 'x\.json' is a link"):
+        Source(tmp_path / "a.zip")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("a.zip", "zip"), ("a.tar.gz", "tar")])
+def test_not_an_archive(tmp_path: Path, name: str, kind: str) -> None:
+    (tmp_path / name).write_bytes(b"not an archive at all")
+    with pytest.raises(DataError, match=f"not a readable {kind} archive"):
+        Source(tmp_path / name)
+
+
+def test_absent_file_and_member(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file or folder"):
+        Source(tmp_path / "absent")
+    source = Source(make_zip(tmp_path / "a.zip", {"x.json": "{}"}))
+    with pytest.raises(DataError, match=r"holds no 'y\.json' \(found x\.json\)"):
+        source.read("y.json")
+
+
+def test_broken_json_names_file_line_and_column(tmp_path: Path) -> None:
+    source = Source(make_zip(tmp_path / "a.zip", {"x.json": '{"a": 1,\n "b": [1, 2'}))
+    with pytest.raises(DataError, match=r"a\.zip: x\.json: line 2, column \d+: not valid JSON"):
+        source.json("x.json")
+    (tmp_path / "latin.json").write_bytes(b'{"a": "\xe9"}')
+    with pytest.raises(DataError, match="not UTF-8 text"):
+        Source(tmp_path / "latin.json").json("latin.json")
+
+
+def test_a_damaged_member_is_named(tmp_path: Path) -> None:
+    path = make_zip(tmp_path / "a.zip", {"x.json": '{"value": 12345}'})
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"12345", b"54321"))
+    with pytest.raises(DataError, match=r"a\.zip: x\.json: cannot be read"):
+        Source(path).read("x.json")
+
+
+def test_download_verifies_records_and_keeps(tmp_path: Path, server: str) -> None:
+    known = RemoteFile("sub/known.bin", f"{server}/a", DIGEST, len(CONTENT))
+    unknown = RemoteFile("unknown.bin", f"{server}/b")
+    assert download([known, unknown], tmp_path, progress=False) == {"unknown.bin": DIGEST}
+    assert (tmp_path / "sub" / "known.bin").read_bytes() == CONTENT
+    assert json.loads((tmp_path / "checksums.json").read_text()) == {"sub/known.bin": DIGEST, "unknown.bin": DIGEST}
+    # What is there is not fetched again, but held against what was recorded.
+    assert download([RemoteFile("unknown.bin", f"{server}/missing")], tmp_path, progress=False) == {}
+    (tmp_path / "unknown.bin").write_bytes(b"changed")
+    with pytest.raises(DataError, match=r"unknown\.bin: checksum mismatch.*delete it"):
+        download([unknown], tmp_path, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("remote", "message"),
+    [
+        (RemoteFile("x", "/a", "0" * 64), "checksum mismatch: SHA-256 is .*tampered"),
+        (RemoteFile("x", "/truncated"), "received 500 of 10000 bytes"),
+        (RemoteFile("x", "/a", None, 77), "received 10000 of 77 bytes"),
+        (RemoteFile("x", "/missing"), "download failed .*404"),
+    ],
+)
+def test_a_failed_download_leaves_nothing(tmp_path: Path, server: str, remote: RemoteFile, message: str) -> None:
+    folder = tmp_path / "down"
+    with pytest.raises(DataError, match=message):
+        download([RemoteFile(remote.name, server + remote.url, remote.sha256, remote.size)], folder, progress=False)
+    assert list(folder.iterdir()) == []
+
+
+def test_download_without_server_and_to_an_unwritable_place(tmp_path: Path, server: str) -> None:
+    with pytest.raises(DataError, match="download failed"):
+        download([RemoteFile("x", "http://127.0.0.1:1/x")], tmp_path, progress=False)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "x").mkdir()
+    with pytest.raises(DataError, match="x: is a folder; name a file"):
+        download([RemoteFile("x", f"{server}/a")], tmp_path, progress=False)
+    (tmp_path / "checksums.json").write_text("[1]")
+    with pytest.raises(DataError, match="checksums.json: no object of file name -> SHA-256; download into another"):
+        download([RemoteFile("y", f"{server}/a")], tmp_path, progress=False)
+    assert (tmp_path / "checksums.json").read_text() == "[1]"
+    with pytest.raises(DataError, match="cannot write there"):
+        download([RemoteFile("x", f"{server}/a")], tmp_path / "file", progress=False)
+
+
+def test_download_shows_a_progress_bar(tmp_path: Path, server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    download([RemoteFile("shown.bin", f"{server}/a")], tmp_path)
+    assert "shown.bin" in capsys.readouterr().err
+
+
+def test_checksums_from_elsewhere() -> None:
+    files = [RemoteFile("a", "u"), RemoteFile("b", "u", DIGEST)]
+    assert with_checksums(files, None) == files
+    assert with_checksums(files, {"a": "AB" * 32, "b": DIGEST})[0].sha256 == "ab" * 32
+    with pytest.raises(DataError, match="no SHA-256 of 'a'"):
+        with_checksums(files, {"b": DIGEST})
+    with pytest.raises(DataError, match="'b' has .* is its known"):
+        with_checksums(files, {"a": DIGEST, "b": "0" * 64})
+    with pytest.raises(DataError, match="found list"):
+        with_checksums(files, [])

@@ -1,0 +1,195 @@
+"""Whatever a user can cause ends a command with one line and a status of its own; `--help` works everywhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+
+from dair_hf.errors import DataError, NonFiniteLossError
+from dair_hf.io.commands import exit_status, run_recipe
+from dair_hf.io.folders import claim_folder, claimed_folders
+from tests.fixtures.paths import ROOT
+
+SCRIPTS = [
+    *(path for folder in ("recipes", "data_scripts", "benchmarks") for path in sorted((ROOT / folder).glob("*.py"))),
+    *sorted((ROOT / "dair_hf").rglob("__main__.py")),
+    ROOT / "dair_hf" / "ledger.py",
+]
+# What other benchmarks import.
+NO_COMMANDS = {"dialogs", "memory", "outcome", "steps", "timing"}
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in SCRIPTS if path.stem not in NO_COMMANDS], ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_help_is_shown(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])
+    monkeypatch.setattr(sys, "argv", [str(path), "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    assert ended.value.code == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("usage: ") and "--" in shown.out
+    assert (re.findall(r"%\(|%%", shown.out), shown.err) == ([], "")
+
+
+def raising(error: BaseException) -> Any:
+    def main() -> None:
+        raise error
+
+    return main
+
+
+def unreachable() -> None:
+    try:
+        raise LocalEntryNotFoundError("not in the cache")
+    except OSError as error:
+        raise OSError("We couldn't connect") from error
+
+
+NESTED: list[Any] = []
+for _ in range(10_000):
+    NESTED = [NESTED]
+
+
+@pytest.mark.parametrize(
+    ("main", "status", "line"),
+    [
+        (lambda: None, 0, ""),
+        (lambda: 3, 3, ""),
+        (raising(DataError("a.json: line 3")), 2, "error: a.json: line 3\n"),
+        (raising(NonFiniteLossError("rows 1")), 2, "error: rows 1\n"),
+        (lambda: open("no/where"), 2, "error: no/where: No such file or directory; check the path\n"),
+        (lambda: open("/"), 2, "error: /: Is a directory; check the path\n"),
+        (raising(OSError("several\n  lines")), 1, "error: OSError: several lines (traceback: "),
+        (
+            raising(OfflineModeIsEnabled("404\n x")),
+            2,
+            "error: 404 x; check the name and the network, or give a local folder",
+        ),
+        (unreachable, 2, "error: We couldn't connect; check the name and the network"),
+        (raising(socket.gaierror(-2, "Name not known")), 2, "error: [Errno -2] Name not known; check the name and the"),
+        (raising(OSError(28, "No space left on device")), 2, "error: [Errno 28] No space left on device: the disk "),
+        (lambda: repr(NESTED), 1, "error: RecursionError: maximum recursion depth exceeded"),
+        (raising(MemoryError()), 2, "error: out of memory "),
+        (raising(RuntimeError("CUDA out of memory. Tried to")), 2, "error: out of memory (CUDA out of memory); use sm"),
+        (raising(KeyboardInterrupt()), 130, "interrupted, nothing half-written is left: run the same command again"),
+        (lambda: os.kill(os.getpid(), signal.SIGTERM), 143, "ended, nothing half-written is left: run the same comm"),
+        (raising(BrokenPipeError()), 141, ""),
+    ],
+)
+def test_one_line_and_a_status(
+    main: Any,
+    status: int,
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = signal.getsignal(signal.SIGTERM)
+    assert exit_status(main) == status
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(line) and shown.err.count("\n") == bool(line)
+    assert signal.getsignal(signal.SIGTERM) == before
+    if status:
+        with pytest.raises(SystemExit) as ended:
+            run_recipe(main)
+        assert ended.value.code == status
+        assert str(ended.value).split(" (traceback: ")[0] == shown.err.rstrip("\n").split(" (traceback: ")[0]
+    else:
+        run_recipe(lambda: main() and None)
+
+
+def test_an_unexpected_error_keeps_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert exit_status(lambda: int("x")) == 1
+    (kept,) = tmp_path.iterdir()
+    said = f"error: ValueError: invalid literal for int() with base 10: 'x' (traceback: {kept})\n"
+    assert capsys.readouterr().err == said
+    assert "in <lambda>\n" in kept.read_text()
+    # Of several processes the first speaks first; the others only where it has not ended them.
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr("dair_hf.io.commands.GRACE", 0.0)
+    assert exit_status(raising(DataError("on this rank"))) == 2
+    assert exit_status(raising(KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err == "error: on this rank\n"
+
+
+def test_a_refused_recipe_leaves_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+
+    def main() -> None:
+        for name in ("new/folder", "empty", "used"):
+            claim_folder(tmp_path / name)
+        (tmp_path / "used" / "record.json").write_text("{}")
+        raise DataError("refused")
+
+    assert exit_status(main) == 2
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert found == {"new", "empty", "used", "used/dair_hf.lock", "used/record.json"}
+    assert [Path(folder).name for folder in claimed_folders() if folder.startswith(str(tmp_path))] == ["used"]
+
+
+# Prints what does not fit into a pipe, or works in a folder until it is told to stop.
+COMMAND = """
+import os, sys, time
+from pathlib import Path
+from dair_hf.io.commands import exit_status
+from dair_hf.io.files import atomic_path
+from dair_hf.io.folders import claim_folder
+def main():
+    if sys.argv[1] == "print":
+        print("line\\n" * 100_000)
+    else:
+        claim_folder(sys.argv[1])
+        Path(sys.argv[1], "record.json").touch()
+        with atomic_path(Path(sys.argv[1], "half")) as path:
+            path.write_text("half")
+            os.write(1, b"x")
+            time.sleep(60)
+sys.exit(exit_status(main))
+"""
+
+
+def start(argument: object, **settings: Any) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", COMMAND, str(argument)]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, **settings)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_with_one_line_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    with start("out", stdout=subprocess.PIPE, cwd=tmp_path) as process:
+        assert process.stdout and process.stdout.read(1) == b"x"
+        process.send_signal(number)
+        _, said = process.communicate()
+    word = {signal.SIGINT: "interrupted", signal.SIGTERM: "ended"}[number]
+    assert said.decode() == (f"{word}, nothing half-written is left: run the same command again; it goes on from out\n")
+    assert process.returncode == 128 + number
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"dair_hf.lock", "record.json"}
+
+
+def test_a_reader_that_goes_away_and_a_full_disk_behind_stdout() -> None:
+    with start("print", stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.read(5) == b"line\n"
+        process.stdout.close()
+        assert process.stderr and process.stderr.read() == b""
+    assert process.returncode == 141
+    with open("/dev/full", "wb") as full, start("print", stdout=full) as process:
+        _, said = process.communicate()
+    assert said.startswith(b"error: [Errno 28] No space left on device: the disk ")
+    assert (process.returncode, said.count(b"\n")) == (2, 1)

@@ -1,0 +1,174 @@
+"""Folders are whole or absent, nothing of anybody else is removed, and one process works in a folder at a time."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from dair_hf.errors import DataError
+from dair_hf.io.folders import LOCK, MANIFEST, atomic_folder, claim_folder, claimed_folders, mark_folder
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def write(target: Path, *names: str, **settings: bool) -> None:
+    with atomic_folder(target, **settings) as folder:
+        for name in names:
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(name)
+
+
+def test_a_folder_appears_when_it_is_whole(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="halfway"), atomic_folder(tmp_path / "new" / "data") as folder:
+        (folder / "a").write_text("a")
+        assert not (tmp_path / "new" / "data").exists()
+        raise RuntimeError("halfway")
+    assert [path.name for path in tmp_path.rglob("*")] == ["new"]
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    for target in ("new/data", "empty", "link/below"):
+        write(tmp_path / target, "a", "b/c")
+        assert contents(tmp_path / target).keys() >= {"a", "b/c", MANIFEST}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "link", "new"]
+
+
+def test_only_what_was_written_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "data"
+    write(target, "first", "b/c")
+    with pytest.raises(DataError, match="data: is there already; name a new folder, or give --overwrite"):
+        write(target, "second")
+    write(target, "second", overwrite=True)
+    assert contents(target).keys() == {"second", MANIFEST}
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    before = contents(target)
+    monkeypatch.setattr(sys, "argv", ["another_program.py"])
+    with pytest.raises(DataError, match=f"holds {MANIFEST}, second, which this command did not write"):
+        write(target, "third", overwrite=True)
+    assert contents(target) == before
+
+
+@pytest.mark.parametrize("foreign", ["notes.txt", "sub/notes.txt", "sub/", "link"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_others_wrote_stays(tmp_path: Path, foreign: str, overwrite: bool) -> None:
+    for target in (tmp_path / "written", tmp_path / "foreign"):
+        if target.name == "written":
+            write(target, "a")
+        place = target / foreign
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if foreign.endswith("/"):
+            place.mkdir()
+        elif foreign == "link":
+            place.symlink_to(tmp_path)
+        else:
+            place.write_text("mine")
+        before = sorted(path.name for path in target.rglob("*") if not path.is_symlink())
+        with pytest.raises(DataError, match=f"holds {foreign.rstrip('/')}, which this command did not write"):
+            write(target, "b", overwrite=overwrite)
+        assert sorted(path.name for path in target.rglob("*") if not path.is_symlink()) == before
+
+
+def test_a_folder_that_is_filled_meanwhile_stays(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds notes.txt"), atomic_folder(tmp_path / "data") as folder:
+        (folder / "a").write_text("a")
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "notes.txt").write_text("mine")
+    assert contents(tmp_path) == {"data/notes.txt": "mine"}
+
+
+def test_sources_and_other_places_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "data", "a")
+    (tmp_path / "link").symlink_to("data")
+    for target, source in (("data", "data"), ("link", "data"), ("data", "link"), ("data", "data/a"), ("new", "new/x")):
+        with (
+            pytest.raises(DataError, match=f"{target}: would take the place of .*{source}, which is read"),
+            atomic_folder(tmp_path / target, ["elsewhere", tmp_path / source], overwrite=True),
+        ):
+            pass
+    with pytest.raises(DataError, match="a: is a file; name a folder"):
+        write(tmp_path / "data" / "a", "b")
+    with pytest.raises(DataError, match=r"a/b: cannot write there .*; choose"):
+        write(tmp_path / "data" / "a" / "b", "b")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(DataError, match="is the working folder; name a folder below it"):
+        write(Path(), "b")
+    assert contents(tmp_path).keys() == {"data/a", f"data/{MANIFEST}"}
+
+
+def test_a_folder_to_work_in_is_new_or_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "data.json").write_text("mine")
+    with pytest.raises(DataError, match="mine: holds data.json, which a recipe would replace; name a new folder"):
+        claim_folder(tmp_path / "mine")
+    with pytest.raises(DataError, match="data.json: is a file; name a folder"):
+        claim_folder(tmp_path / "mine" / "data.json")
+    with pytest.raises(DataError, match=r"data.json/below: cannot write there .*; choose"):
+        claim_folder(tmp_path / "mine" / "data.json" / "below")
+    assert contents(tmp_path) == {"mine/data.json": "mine"}
+    monkeypatch.chdir(tmp_path)
+    assert claim_folder("new/run") == Path("new/run")
+    assert (tmp_path / "new/run" / LOCK).read_text() == f"{os.getpid()}\n"
+    # Its own, again, and what lies below.
+    claim_folder(tmp_path / "new" / "run")
+    (tmp_path / "new/run/search").mkdir()
+    (tmp_path / "new/run/search/trial.json").write_text("{}")
+    claim_folder(tmp_path / "new/run/search")
+    assert not (tmp_path / "new/run/search" / LOCK).exists()
+    assert "new/run" in claimed_folders()
+
+
+@pytest.mark.parametrize("name", ["train.log", ".gitkeep", "notes/a.txt", "README.md"])
+def test_unrelated_files_are_no_obstacle(tmp_path: Path, name: str) -> None:
+    """As after `recipe | tee out/train.log`."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    mark_folder(tmp_path)
+    assert (tmp_path / LOCK).exists()
+    assert (tmp_path / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "name", ["erm_seed0.json", "search/dair_lambda1_seed0.json", "runs/a/settings_fingerprint.txt"]
+)
+def test_a_recipe_of_an_earlier_version_left_no_mark(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text('{"settings_fingerprint": "0a1b"}')
+    (tmp_path / "comparison.md").write_text("table")
+    mark_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["comparison.md", "erm_seed0.json", "front.png", "runs"])
+def test_files_that_a_recipe_would_replace_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("[]")
+    with pytest.raises(DataError, match=f"holds {name}, which a recipe would replace; name a new folder"):
+        mark_folder(tmp_path)
+    assert not (tmp_path / LOCK).exists()
+
+
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("late", [False, True])
+def test_an_interrupt_between_the_renames_keeps_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, late: bool
+) -> None:
+    write(tmp_path / "data", "old")
+    rename, count = os.rename, 0
+
+    def interrupted(source: str, target: str) -> None:
+        nonlocal count
+        count += 1
+        if count != at or late:
+            rename(source, target)
+        if count == at:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "data", "new", overwrite=True)
+    found = "new" if at == 2 and late else "old"
+    assert contents(tmp_path / "data").keys() == {found, MANIFEST}
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]

@@ -1,0 +1,292 @@
+"""Losses in chunks against the losses of the full logits: values, gradients, and how much is held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import Tensor, nn
+from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    PreTrainedModel,
+    RecurrentGemmaConfig,
+    RecurrentGemmaForCausalLM,
+)
+
+from dair_hf import DataError
+from dair_hf.losses import projection
+from dair_hf.losses.chunked import ChunkedLoss
+from dair_hf.losses.per_sample import causal_nll, seq2seq_nll
+from tests.fixtures import points, tiny
+
+LABELS = torch.tensor([[-100, 5, 6, 7, -100], [8, 9, 10, 11, 12], [-100] * 5, [-100, -100, 4, -100, 13]])
+SMALL: dict[str, Any] = {
+    "vocab_size": tiny.VOCAB, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "pad_token_id": 0, "bos_token_id": 3,
+    "eos_token_id": 1, "initializer_range": 0.5,
+}  # fmt: skip
+
+
+def gemma() -> PreTrainedModel:
+    torch.manual_seed(0)
+    return Gemma2ForCausalLM(Gemma2Config(**SMALL, final_logit_softcapping=1.5)).double()
+
+
+def with_bias() -> PreTrainedModel:
+    made = tiny.model("bart")
+    made.final_logits_bias.copy_(torch.linspace(-1, 1, tiny.VOCAB))
+    return made
+
+
+def with_lora(dropout: float = 0.0) -> nn.Module:
+    config = LoraConfig(r=2, target_modules=["q_proj", "lm_head"], lora_dropout=dropout, init_lora_weights=False)
+    torch.manual_seed(5)
+    return get_peft_model(tiny.model("llama"), config).double()
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], bool]] = {
+    "t5": (lambda: tiny.model("t5"), False),
+    "bart": (with_bias, False),
+    "gpt2": (lambda: tiny.model("gpt2"), True),
+    "llama": (lambda: tiny.model("llama"), True),
+    "gemma2": (gemma, True),
+    "lora": (with_lora, True),
+}
+
+
+def inputs_of(causal: bool) -> dict[str, Tensor]:
+    ids = torch.randint(4, tiny.VOCAB, (4, 5), generator=torch.Generator().manual_seed(2))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return inputs if causal else {**inputs, "decoder_input_ids": ids.flip(1)}
+
+
+def gradients(model: nn.Module, losses: Tensor) -> dict[str, Tensor]:
+    """Of rows that weigh differently: a sum that is right only on the average shows."""
+    model.zero_grad()
+    (losses * torch.tensor([1.0, -0.5, 3.0, 2.0], dtype=losses.dtype)).sum().backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 4, 100])
+@pytest.mark.parametrize("name", MODELS)
+def test_values_and_gradients_are_those_of_the_full_logits(name: str, tokens: int) -> None:
+    make, causal = MODELS[name]
+    model, inputs = make(), inputs_of(causal)
+    full = (causal_nll if causal else seq2seq_nll)(model(**inputs), LABELS)
+    expected = gradients(model, full)
+    _, losses = ChunkedLoss(model, causal, tokens)(model, inputs, LABELS)
+    torch.testing.assert_close(losses, full, rtol=1e-12, atol=1e-12)
+    assert losses[2].item() == 0.0
+    found = gradients(model, losses)
+    assert found.keys() == expected.keys() and len(found) > 3
+    for key, values in expected.items():
+        torch.testing.assert_close(found[key], values, rtol=1e-10, atol=1e-12)
+    assert max(values.abs().max() for values in found.values()) > 1e-3
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_model_is_afterwards_as_it_was(name: str) -> None:
+    make, causal = MODELS[name]
+    model, inputs = make(), inputs_of(causal)
+    before, state = model(**inputs).logits, {key: values.clone() for key, values in model.state_dict().items()}
+    ChunkedLoss(model, causal, 2)(model, inputs, LABELS)
+    assert torch.equal(model(**inputs).logits, before)
+    assert all(torch.equal(values, state[key]) for key, values in model.state_dict().items())
+    with pytest.raises(IndexError):
+        ChunkedLoss(model, causal, 2)(model, {**inputs, "input_ids": inputs["input_ids"] + 1000}, LABELS)
+    assert torch.equal(model(**inputs).logits, before)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("name", ["t5", "lora"])
+def test_no_more_than_a_chunk_passes_the_projection(name: str, grad: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, causal = MODELS[name]
+    sizes: list[int] = []
+    linear, logits = nn.functional.linear, projection._Chunks._logits
+
+    def watched(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        if weight.shape == (tiny.VOCAB, 16):  # and not an adapter's
+            sizes.append(states.shape[:-1].numel())
+        return linear(states, weight, bias)
+
+    def watched_logits(chunks: projection._Chunks, states: Tensor) -> Tensor:
+        sizes.append(len(states))
+        return logits(chunks, states)
+
+    model = make()
+    chunked = ChunkedLoss(model, causal, 4)
+    chunked(model, inputs_of(causal), LABELS)  # the first batch is run both ways
+    monkeypatch.setattr(nn.functional, "linear", watched)
+    monkeypatch.setattr(projection._Chunks, "_logits", watched_logits)
+    with torch.set_grad_enabled(grad):
+        _, losses = chunked(model, inputs_of(causal), LABELS)
+    expected = [4, 4, 1] if causal else [4, 4, 2]  # targets; positions without one are never projected
+    assert sizes == expected
+    if grad:
+        losses.sum().backward()
+        assert sorted(sizes) == sorted(2 * expected)
+
+
+def test_dropout_is_the_same_when_a_chunk_is_computed_again() -> None:
+    model = with_lora(dropout=0.5)
+    model.train()
+    chunked, inputs = ChunkedLoss(model, True, 3), inputs_of(True)
+    parameter = next(p for name, p in model.named_parameters() if "lm_head.lora_A" in name)
+
+    def losses_at(step: float) -> Tensor:
+        torch.manual_seed(4)
+        with torch.no_grad():
+            parameter[0, 0] += step
+        found = chunked(model, inputs, LABELS)[1].sum()
+        with torch.no_grad():
+            parameter[0, 0] -= step
+        return found
+
+    model.zero_grad()
+    losses_at(0.0).backward()
+    slope = (losses_at(1e-5) - losses_at(-1e-5)).item() / 2e-5
+    assert parameter.grad[0, 0].item() == pytest.approx(slope, rel=1e-6)
+    assert abs(slope) > 1e-4
+
+
+def test_a_batch_without_any_target_is_zero_and_leads_back_to_the_model() -> None:
+    model = tiny.model("gpt2")
+    _, losses = ChunkedLoss(model, True)(model, inputs_of(True), torch.full((4, 5), -100))
+    assert losses.tolist() == [0.0] * 4
+    losses.sum().backward()
+    assert all(p.grad is None or not p.grad.any() for p in model.parameters())
+
+
+def test_half_precision_sums_in_full() -> None:
+    model = tiny.model("llama", dtype=torch.bfloat16)
+    _, losses = ChunkedLoss(model, True, 2)(model, inputs_of(True), LABELS)
+    assert losses.dtype == torch.float32
+    torch.testing.assert_close(losses, causal_nll(model(**inputs_of(True)), LABELS), rtol=2e-2, atol=1e-2)
+
+
+def test_as_many_tokens_as_fit() -> None:
+    assert ChunkedLoss(tiny.model("gpt2"), True).tokens == 2**24 // tiny.VOCAB
+
+
+def scaled() -> PreTrainedModel:
+    settings = {name: value for name, value in SMALL.items() if name != "head_dim"}
+    return CohereForCausalLM(CohereConfig(**settings, logit_scale=0.0625))
+
+
+def capped(cap: float = 30.0, size: float = 0.5) -> PreTrainedModel:
+    """A model whose soft cap has another name than Gemma 2's; its logits are as large as `size` makes them."""
+    settings = {**SMALL, "num_hidden_layers": 3, "lru_width": 16, "attention_window_size": 8}
+    return RecurrentGemmaForCausalLM(RecurrentGemmaConfig(**settings, logits_soft_cap=cap, w_init_variance_scale=size))
+
+
+@pytest.mark.parametrize(
+    ("make", "dtype", "told"),
+    [
+        (scaled, torch.float32, "CohereForCausalLM with logit_scale=0.0625"),
+        (scaled, torch.bfloat16, "CohereForCausalLM with logit_scale=0.0625"),
+        (capped, torch.float32, "RecurrentGemmaForCausalLM with logits_soft_cap=30.0"),
+        (capped, torch.bfloat16, "RecurrentGemmaForCausalLM with logits_soft_cap=30.0"),
+        # Logits so small that the cap changes no digit of a loss in float32: it will once the model has learnt.
+        (lambda: capped(30.0, 1e-8), torch.float32, "RecurrentGemmaForCausalLM with logits_soft_cap=30.0"),
+    ],
+)
+def test_what_is_done_to_logits_unknown_here_is_refused(
+    make: Callable[[], PreTrainedModel], dtype: torch.dtype, told: str
+) -> None:
+    torch.manual_seed(0)
+    model = make().to(dtype)
+    with pytest.raises(DataError, match=f"chunked_loss=True and {told} cannot be combined: .*set chunked_loss=False"):
+        ChunkedLoss(model, True)(model, inputs_of(True), LABELS)
+    # A refusal leaves no stand-in behind.
+    assert model(**inputs_of(True)).logits.shape[-1] == tiny.VOCAB
+
+
+def test_the_first_batch_is_verified_once_in_evaluation_mode_and_draws_nothing() -> None:
+    model = tiny.model("gpt2", dropout=0.5).train()
+    model.transformer.drop.eval()  # frozen by its user
+    modes: list[bool] = []
+    model.transformer.h[0].register_forward_pre_hook(lambda module, args: modes.append(module.training))
+    chunked = ChunkedLoss(model, True)
+    chunked(model, inputs_of(True), torch.full((4, 5), -100))
+    assert (modes, chunked.verified) == ([True], False)  # no target to compare
+    state = torch.get_rng_state()
+    found = chunked(model, inputs_of(True), LABELS)[1]
+    assert modes[1:] == [False] * 4 + [True]
+    assert not model.transformer.drop.training and model.transformer.h[0].training
+    torch.set_rng_state(state)
+    assert torch.equal(chunked(model, inputs_of(True), LABELS)[1], found)
+    assert len(modes) == 7
+
+
+def test_models_without_a_projection_are_refused() -> None:
+    with pytest.raises(DataError, match="Linear has no linear layer that makes its logits"):
+        ChunkedLoss(nn.Linear(2, 2), False)
+    with pytest.raises(DataError, match="tokens=0"):
+        ChunkedLoss(tiny.model("t5"), False, 0)
+
+
+# --- in the trainer -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["bart", "t5", "gpt2"])
+@pytest.mark.parametrize(
+    "settings", [{"normalization": "token"}, {"regularizer": "l1", "gradient_accumulation_steps": 2}, {"method": "da"}]
+)
+def test_training_and_evaluation_do_not_notice(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    data, found = tiny.pairs(kind, 11), {}
+    for chunked in (False, True):
+        made = tiny.trainer(tmp_path, kind, data, eval_dataset=data, chunked_loss=chunked, **settings)
+        if chunked:
+            made.pair_loss.chunked.tokens = 5
+        made.train()
+        found[chunked] = tiny.weights(made.model), made.evaluate()["eval_loss"]
+    assert tiny.distance(found[True][0], found[False][0]) < 1e-9
+    assert found[True][1] == pytest.approx(found[False][1], rel=1e-9)
+    assert tiny.distance(found[True][0], tiny.weights(tiny.model(kind))) > 1e-4
+
+
+@pytest.mark.parametrize("kind", ["bart", "gpt2"])
+def test_a_model_that_is_made_for_each_run_is_the_one_that_is_run(kind: str, tmp_path: Path) -> None:
+    data, weights = tiny.pairs(kind, 7), []
+    for settings in ({"chunked_loss": True}, {}):
+        made = tiny.trainer(
+            tmp_path, kind, data, model=None, model_init=lambda: tiny.model(kind, seed=4), max_steps=3, **settings
+        )
+        for _ in range(2):  # each run starts from a model of its own
+            made.train()
+        weights.append(tiny.weights(made.model))
+    assert tiny.distance(*weights) < 1e-9
+    assert tiny.distance(weights[0], tiny.weights(tiny.model(kind, seed=4))) > 1e-4
+
+
+def test_gradient_checkpointing_in_the_model_as_well(tmp_path: Path) -> None:
+    weights = []
+    for settings in ({}, {"chunked_loss": True, tiny.CHECKPOINTING: True}):
+        made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 7), **settings)
+        made.train()
+        weights.append(tiny.weights(made.model))
+    assert tiny.distance(*weights) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"regularizer": "kl"}, "regularizer='kl'"),
+        ({"method": "trades", "regularizer": "kl"}, "regularizer='kl'"),
+    ],
+)
+def test_settings_that_need_logits_are_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"chunked_loss=True and {message}.*chunked_loss=False"):
+        tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 4), chunked_loss=True, **settings)
+
+
+def test_losses_that_are_not_of_tokens_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="chunked_loss=True and sample_loss=binary_cross_entropy, which is none of"):
+        points.trainer(tmp_path, points.pairs(4), chunked_loss=True)

@@ -1,0 +1,285 @@
+"""Batches cut into parts and views run apart: the same gradients, the same masks, and less held in memory."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dair_hf import DAIRTrainer, PairCollator
+from dair_hf.data.batch_layout import BatchLayout
+from dair_hf.losses.forwards import (
+    forward_a_view,
+    forwards_with_the_same_masks,
+    lent_masks,
+    split_mask,
+    split_pairs,
+    without_activations,
+)
+from dair_hf.training.environments import IRM, GroupDRO, VREx
+from tests.fixtures import points, tiny
+
+SGD = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0, "num_train_epochs": 1}
+ONE_STEP = {**SGD, "per_device_train_batch_size": 13}
+
+
+def test_every_view_runs_once_however_a_mask_is_cut() -> None:
+    random = np.random.default_rng(0)
+    for views in (1, 2):
+        mask = random.random((11, views)) < 0.6
+        for pairs in (1, 3, 20, None):
+            for plan in (forward_a_view, forwards_with_the_same_masks):
+                found = [forward.views for part in split_mask(mask, pairs) for forward in plan(part)]
+                np.testing.assert_array_equal(np.sum(found, axis=0), mask)
+                assert all(part.any() for part in found)
+                assert pairs is None or max(int(part.any(1).sum()) for part in found) <= pairs
+
+
+def test_a_forward_that_lends_its_masks_is_followed_by_one_of_its_shape() -> None:
+    mask = np.array([[True, True], [True, False], [True, True]])
+    first, second, third = forwards_with_the_same_masks(mask)
+    assert (first.lends_masks, second.lends_masks, third.lends_masks) == (True, False, False)
+    np.testing.assert_array_equal(first.views.any(1), second.views.any(1))
+
+
+def test_parts_of_a_batch_are_its_rows_in_order() -> None:
+    layout = BatchLayout(np.ones((5, 2), bool), np.arange(10).reshape(5, 2))
+    batch = {
+        "x": torch.arange(10).reshape(5, 2),
+        "row_id": list("abcde"),
+        "array": np.arange(5),
+        "layout": layout,
+        "kept": None,
+        "scalar": torch.tensor(1),
+        "text": "abcde",
+    }
+    parts = split_pairs(batch, 2)
+    assert [part["row_id"] for part in parts] == [["a", "b"], ["c", "d"], ["e"]]
+    assert [part["array"].tolist() for part in parts] == [[0, 1], [2, 3], [4]]
+    assert [part["layout"].targets.tolist() for part in parts] == [[[0, 1], [2, 3]], [[4, 5], [6, 7]], [[8, 9]]]
+    assert all((part["scalar"], part["text"]) == (1, "abcde") for part in parts)
+    assert torch.equal(torch.cat([part["x"] for part in parts]), batch["x"])
+    assert all(part["kept"] is None for part in parts)
+    assert len(split_pairs(batch, None)) == 1
+    assert parts[0]["x"].data_ptr() == batch["x"].data_ptr()
+
+
+def test_lent_random_numbers_are_drawn_once_more() -> None:
+    torch.manual_seed(0)
+    with lent_masks(torch.device("cpu"), lends=True):
+        first = torch.rand(5)
+    assert torch.equal(first, torch.rand(5))
+    with lent_masks(torch.device("cpu"), lends=False):
+        other = torch.rand(5)
+    assert not torch.equal(other, torch.rand(5))
+
+
+def test_activations_come_again_with_the_same_dropout() -> None:
+    layer = nn.Linear(4, 6, dtype=torch.float64)
+    x = torch.randn(8, 4, dtype=torch.float64)
+
+    def run() -> tuple[torch.Tensor]:
+        return (nn.functional.dropout(layer(x), 0.5).square().sum(1),)
+
+    gradients = []
+    for wrapped in (True, False):
+        torch.manual_seed(1)
+        layer.zero_grad()
+        (found,) = without_activations(run) if wrapped else run()
+        torch.rand(3)  # what is drawn in between must not matter
+        found.sum().backward()
+        gradients.append(layer.weight.grad.clone())
+    assert torch.equal(*gradients)
+
+
+# ---- gradient_cache ----
+
+
+@pytest.mark.parametrize("regularizer", ["sq", "l1", "kl", "js"])
+@pytest.mark.parametrize("normalization", ["pair", "token"])
+@pytest.mark.parametrize("kind", ["bart", "gpt2"])
+def test_a_step_in_parts_is_the_joint_step(tmp_path: Path, kind: str, normalization: str, regularizer: str) -> None:
+    data, settings = tiny.pairs(kind, 13), {**ONE_STEP, "regularizer": regularizer, "normalization": normalization}
+    joint = tiny.trained(tmp_path, kind, data, **settings)
+    assert tiny.distance(joint, tiny.weights(tiny.model(kind))) > 1e-4
+    for size in (1, 4, 13, 99):
+        assert tiny.distance(joint, tiny.trained(tmp_path, kind, data, gradient_cache=size, **settings)) < 1e-12
+
+
+def test_a_step_in_parts_logs_the_loss_and_the_terms_of_the_joint_step(tmp_path: Path) -> None:
+    logs = []
+    for size in (None, 3):
+        made = tiny.trainer(
+            tmp_path,
+            "gpt2",
+            tiny.pairs("gpt2", 11),
+            gradient_cache=size,
+            gradient_accumulation_steps=2,
+            logging_strategy="steps",
+            logging_steps=1,
+            **SGD,
+        )
+        made.train()
+        logs.append([log for log in made.state.log_history if "loss" in log])
+    assert len(logs[0]) == len(logs[1]) == 2
+    for one, other in zip(*logs, strict=True):
+        assert other == pytest.approx(one, rel=1e-6)
+
+
+def test_parts_draw_their_dropout_in_turn_and_have_the_gradient_of_their_sum(tmp_path: Path) -> None:
+    """The oracle holds the graphs of all parts and goes backward once, with dropout on."""
+    data, size = tiny.pairs("bart", 13), 4
+    made = tiny.trainer(tmp_path, "bart", data, built=tiny.model("bart", dropout=0.3), **ONE_STEP, gradient_cache=size)
+    batch = made.data_collator([dict(row) for row in data])
+    counts = made.pair_loss.count(batch)
+    made.create_optimizer()
+    made.model.train()
+    torch.manual_seed(9)
+    made.training_step(made.model, dict(batch), counts)
+    found = {name: value.grad.clone() for name, value in made.model.named_parameters() if value.grad is not None}
+    made.model.zero_grad()
+    torch.manual_seed(9)
+    parts = [made.pair_loss(made.model, part, True).terms for part in split_pairs(batch, size)]
+    torch.stack([made.pair_loss.objective(terms, counts) for terms in parts]).sum().backward()
+    for name, value in found.items():
+        torch.testing.assert_close(value, made.model.get_parameter(name).grad, rtol=0, atol=1e-12)
+    assert any(value.abs().max() > 1e-3 for value in found.values())
+
+
+@pytest.mark.parametrize("objective", [IRM(penalty_weight=10.0), VREx(penalty_weight=10.0), GroupDRO(0.1)])
+@pytest.mark.parametrize("dropout", [False, True])
+def test_an_objective_of_the_batch_gets_all_losses_before_any_gradient(
+    tmp_path: Path, objective: Any, dropout: bool
+) -> None:
+    def weights(size: int | None) -> torch.Tensor:
+        made = points.model()
+        if dropout:
+            made.linear = nn.Sequential(nn.Dropout(0.5), made.linear)
+        trainer = DAIRTrainer(
+            made,
+            tiny.config(tmp_path, method="da", gradient_cache=size, **{**ONE_STEP, "max_steps": 1}),
+            points.stack,
+            points.pairs(8),
+            sample_loss="binary",
+            objective=copy.deepcopy(objective),  # it learns
+        )
+        trainer.train()
+        return torch.cat([value.detach().flatten() for value in made.parameters()])
+
+    start = torch.cat([value.detach().flatten() for value in points.model().parameters()])
+    joint = weights(None)
+    assert (joint - start).abs().max() > 1e-3
+    # One layer drops out here, so the masks of the parts are those of the joint step, one after the other.
+    for size in (1, 3, 8):
+        torch.testing.assert_close(weights(size), joint, rtol=0, atol=1e-12)
+
+
+def test_parts_hold_fewer_activations(tmp_path: Path) -> None:
+    """What autograd keeps for the backward pass, at its highest: a part's share and not the batch's."""
+
+    def most_held(size: int | None) -> int:
+        made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 12), gradient_cache=size, **ONE_STEP)
+        batch = made.data_collator([dict(row) for row in made.train_dataset])
+        made.create_optimizer()
+        held, most = 0, 0
+
+        class Held:
+            def __init__(self, value: torch.Tensor) -> None:
+                nonlocal held, most
+                self.value = value
+                held += value.numel()
+                most = max(most, held)
+
+            def __del__(self) -> None:
+                nonlocal held
+                held -= self.value.numel()
+
+        with torch.autograd.graph.saved_tensors_hooks(Held, lambda kept: kept.value):
+            made.training_step(made.model, batch, made.pair_loss.count(batch))
+        return most
+
+    assert most_held(2) < 0.35 * most_held(None)
+
+
+def test_batch_norm_and_deepspeed_are_refused_with_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="gradient_cache=2 and the batch norm 'norm' cannot hold together"):
+        DAIRTrainer(
+            model=tiny.NormedClassifier(tiny.NormedConfig()),
+            args=tiny.config(tmp_path, gradient_cache=2),
+            train_dataset=tiny.classified_pairs(),
+            sample_loss="classification",
+        )
+
+
+# ---- pair_dropout ----
+
+
+def twins(kind: str, alone: tuple[int, ...] = ()) -> datasets.Dataset:
+    """Pairs of equal views; the rows named have no partner."""
+    rows = tiny.pairs(kind, 7)
+    names = ("input_ids", "attention_mask", "labels")
+    for name in names:
+        values = [None if row in alone else value for row, value in enumerate(rows[name])]
+        rows = rows.remove_columns(f"augmented_{name}").add_column(f"augmented_{name}", values)
+    return rows
+
+
+@pytest.mark.parametrize("kind", ["bart", "t5", "gpt2"])
+@pytest.mark.parametrize("alone", [(), (0, 3)])
+@pytest.mark.parametrize("size", [None, 2])
+def test_identical_views_with_shared_masks_have_no_difference_at_all(
+    tmp_path: Path, kind: str, alone: tuple[int, ...], size: int | None
+) -> None:
+    logs = {}
+    for mode in ("independent", "shared"):
+        made = tiny.trainer(
+            tmp_path,
+            kind,
+            twins(kind, alone),
+            built=tiny.model(kind, dropout=0.3),
+            pair_dropout=mode,
+            gradient_cache=size,
+            logging_strategy="steps",
+            logging_steps=1,
+            **SGD,
+        )
+        made.train()
+        logs[mode] = [log["consistency"] for log in made.state.log_history if "consistency" in log]
+    assert logs["shared"] == [0.0] * len(logs["independent"])
+    assert min(logs["independent"]) > 1e-4
+
+
+def test_shared_masks_are_drawn_anew_for_every_batch_and_differ_between_pairs(tmp_path: Path) -> None:
+    rows = datasets.Dataset.from_list([tiny.pairs("gpt2", 1)[0]] * 2)  # the same pair twice
+    made = tiny.trainer(tmp_path, "gpt2", rows, built=tiny.model("gpt2", dropout=0.3), pair_dropout="shared")
+    batch = made.data_collator([dict(row) for row in rows])
+    made.model.train()
+    found = [made.pair_loss(made.model, batch, True).terms.original for _ in range(2)]
+    assert len({value.item() for terms in found for value in terms}) == 4
+
+
+@pytest.mark.parametrize("kind", ["bart", "gpt2"])
+def test_without_dropout_shared_masks_change_nothing(tmp_path: Path, kind: str) -> None:
+    data = tiny.pairs(kind, 13)
+    independent = tiny.trained(tmp_path, kind, data, **ONE_STEP)
+    assert tiny.distance(independent, tiny.trained(tmp_path, kind, data, pair_dropout="shared", **ONE_STEP)) < 1e-12
+
+
+def test_nothing_is_drawn_and_one_forward_runs_in_evaluation(tmp_path: Path) -> None:
+    made = tiny.trainer(tmp_path, "bart", tiny.pairs("bart", 5), built=tiny.model("bart", dropout=0.3))
+    batch = PairCollator(made.data_collator.base_collator)([dict(row) for row in made.train_dataset])
+    made.args.pair_dropout = "shared"
+    made.model.eval()
+    calls = []
+    made.model.register_forward_hook(lambda *_: calls.append(1))
+    made.pair_loss(made.model, batch, True)
+    assert len(calls) == 1
+    made.model.train()
+    made.pair_loss(made.model, batch, True)
+    assert len(calls) == 4  # originals of pairs, partners, and the rows without

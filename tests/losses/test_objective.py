@@ -1,0 +1,401 @@
+"""Values and gradients of the objective against numpy float64 and hand arithmetic."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dair_hf.losses.objective import (
+    Counts,
+    PairTerms,
+    absolute_consistency,
+    align_targets,
+    gradient_weights,
+    js_consistency,
+    kl_consistency,
+    mart_terms,
+    normalized_objective,
+    pair_objective,
+    squared_root_consistency,
+)
+
+EPSILON = 1e-7
+LOSSES = st.floats(0.0, 1e4, allow_nan=False)
+
+
+def leaf(values: object) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, requires_grad=True)
+
+
+def numpy_sq(left: np.ndarray, right: np.ndarray, epsilon: float = EPSILON) -> tuple[np.ndarray, ...]:
+    """Value and both partial derivatives, written out."""
+    root_left, root_right = np.sqrt(left + epsilon), np.sqrt(right + epsilon)
+    gap = root_left - root_right
+    return gap**2, gap / root_left, -gap / root_right
+
+
+def gradients(value: Tensor, *inputs: Tensor) -> list[np.ndarray]:
+    return [found.numpy() for found in torch.autograd.grad(value.sum(), inputs)]
+
+
+def test_squared_root_consistency_and_gradient_match_numpy_at_random_points() -> None:
+    left, right = np.random.default_rng(0).uniform(0, 50, (2, 200))
+    original, augmented = leaf(left), leaf(right)
+    value = squared_root_consistency(original, augmented)
+    expected = numpy_sq(left, right)
+    np.testing.assert_allclose(value.detach().numpy(), expected[0], rtol=1e-12, atol=1e-12)
+    for found, wanted in zip(gradients(value, original, augmented), expected[1:], strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "value", "slopes"),
+    [
+        (0.0, 0.0, 0.0, (0.0, 0.0)),
+        # (sqrt(1e-7) - sqrt(4 + 1e-7))^2; the slope at 0 is 1 - sqrt(4 / 1e-7) = -6323.6, large and finite.
+        (0.0, 4.0, 3.998735, (1 - math.sqrt((4 + 1e-7) / 1e-7), 1 - math.sqrt(1e-7 / (4 + 1e-7)))),
+        (9.0, 9.0, 0.0, (0.0, 0.0)),
+        (4.0, 1.0, 1.0, (0.5, -1.0)),
+    ],
+)
+def test_squared_root_consistency_at_the_corners(
+    left: float, right: float, value: float, slopes: tuple[float, float]
+) -> None:
+    original, augmented = leaf([left]), leaf([right])
+    found = squared_root_consistency(original, augmented)
+    assert found.item() == pytest.approx(value, rel=1e-6, abs=1e-12)
+    for slope, wanted in zip(gradients(found, original, augmented), slopes, strict=True):
+        assert slope[0] == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+
+
+def test_without_epsilon_the_gradient_at_zero_is_not_finite() -> None:
+    original, augmented = leaf([0.0]), leaf([0.0])
+    slopes = gradients(squared_root_consistency(original, augmented, epsilon=0.0), original, augmented)
+    assert not np.isfinite(slopes).all()
+
+
+@pytest.mark.parametrize(("left", "right", "slope"), [(3.0, 1.0, 1.0), (1.0, 3.0, -1.0), (2.0, 2.0, 0.0), (0, 0, 0)])
+def test_absolute_consistency_value_and_gradient(left: float, right: float, slope: float) -> None:
+    original, augmented = leaf([left]), leaf([right])
+    value = absolute_consistency(original, augmented)
+    assert value.item() == abs(left - right)
+    assert [found[0] for found in gradients(value, original, augmented)] == [slope, -slope]
+
+
+@given(LOSSES, LOSSES)
+def test_absolute_consistency_is_never_below_squared_root_consistency(left: float, right: float) -> None:
+    pair = leaf([left]), leaf([right])
+    assert absolute_consistency(*pair).item() >= squared_root_consistency(*pair).item() * (1 - 1e-12) - 1e-12
+
+
+@given(LOSSES, LOSSES)
+def test_loss_consistencies_are_symmetric_and_vanish_on_equal_losses(left: float, right: float) -> None:
+    for consistency in (squared_root_consistency, absolute_consistency):
+        one, other = leaf([left]), leaf([right])
+        assert consistency(one, other).item() == consistency(other, one).item()
+        assert consistency(one, one).item() == 0.0
+
+
+def test_squared_root_and_absolute_agree_only_where_one_loss_is_zero_or_both_are_equal() -> None:
+    left, right = leaf([0.0, 5.0, 5.0]), leaf([5.0, 5.0, 3.0])
+    gap = absolute_consistency(left, right) - squared_root_consistency(left, right, epsilon=0.0)
+    assert (gap.detach().abs() < 1e-12).tolist() == [True, True, False]
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def numpy_kl(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    return (p * np.log(p / q)).sum(-1)
+
+
+def test_kl_and_its_gradient_match_numpy() -> None:
+    first, second = np.random.default_rng(1).normal(size=(2, 30, 7))
+    p, q = softmax(first), softmax(second)
+    logits = leaf(first), leaf(second)
+    value = kl_consistency(logits[0].log_softmax(-1), logits[1].log_softmax(-1))
+    np.testing.assert_allclose(value.detach().numpy(), numpy_kl(p, q), rtol=1e-10)
+    to_first, to_second = gradients(value, *logits)
+    # d KL(p||q) / d z_i = p_i (log(p_i / q_i) - KL) and d / d w_i = q_i - p_i, z and w being the logits.
+    np.testing.assert_allclose(to_first, p * (np.log(p / q) - numpy_kl(p, q)[:, None]), atol=1e-12)
+    np.testing.assert_allclose(to_second, q - p, atol=1e-12)
+
+
+def test_js_and_its_gradient_match_numpy() -> None:
+    first, second = np.random.default_rng(2).normal(size=(2, 30, 7))
+    p, q = softmax(first), softmax(second)
+    m = (p + q) / 2
+    logits = leaf(first), leaf(second)
+    value = js_consistency(logits[0].log_softmax(-1), logits[1].log_softmax(-1))
+    np.testing.assert_allclose(value.detach().numpy(), (numpy_kl(p, m) + numpy_kl(q, m)) / 2, rtol=1e-10)
+    to_first, to_second = gradients(value, *logits)
+    # d JS / d p_i = log(p_i / m_i) / 2; through the softmax that is p_i (g_i - sum_j p_j g_j).
+    np.testing.assert_allclose(to_first, p * (np.log(p / m) / 2 - numpy_kl(p, m)[:, None] / 2), atol=1e-12)
+    np.testing.assert_allclose(to_second, q * (np.log(q / m) / 2 - numpy_kl(q, m)[:, None] / 2), atol=1e-12)
+
+
+def test_js_is_symmetric_and_at_most_log_two_while_kl_is_neither() -> None:
+    p = torch.tensor([[1.0, 1e-30], [0.7, 0.3]], dtype=torch.float64).log()
+    q = torch.tensor([[1e-30, 1.0], [0.2, 0.8]], dtype=torch.float64).log()
+    torch.testing.assert_close(js_consistency(p, q), js_consistency(q, p), rtol=1e-14, atol=0)
+    assert js_consistency(p, q)[0].item() == pytest.approx(math.log(2))
+    assert kl_consistency(p, q)[0] > 60
+    assert abs(kl_consistency(p, q)[1] - kl_consistency(q, p)[1]) > 0.01
+
+
+@pytest.mark.parametrize("scale", [1.0, 12.0])
+def test_mart_terms_and_their_gradients_are_those_of_the_release(scale: float) -> None:
+    draws = np.random.default_rng(8)
+    left, right = scale * draws.normal(size=(2, 6, 4))
+    labels = draws.integers(4, size=6)
+
+    def expected(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As released: softmax probabilities, the two most probable classes, and constants inside the logarithms."""
+        p, q = (np.exp(z) / np.exp(z).sum(1, keepdims=True) for z in (left, right))
+        rows, order = np.arange(len(labels)), q.argsort(1)
+        rival = np.where(order[:, -1] == labels, order[:, -2], order[:, -1])
+        boosted = -np.log(q[rows, labels]) - np.log(1.0001 - q[rows, rival] + 1e-12)
+        return boosted, (p * (np.log(p) - np.log(q + 1e-12))).sum(1) * (1.0000001 - p[rows, labels])
+
+    original, augmented = leaf(left), leaf(right)
+    found = mart_terms(original.log_softmax(-1), augmented.log_softmax(-1), torch.tensor(labels))
+    for value, wanted in zip(found, expected(left, right), strict=True):
+        np.testing.assert_allclose(value.detach().numpy(), wanted, rtol=1e-9)
+    slopes = gradients(found[0] + 2.0 * found[1], original, augmented)
+    step = 1e-6
+    for place in np.ndindex(left.shape):
+        shift = np.zeros_like(left)
+        shift[place] = step
+        for slope, (a, b), (c, d) in (
+            (slopes[0], (left + shift, right), (left - shift, right)),
+            (slopes[1], (left, right + shift), (left, right - shift)),
+        ):
+            up, down = expected(a, b), expected(c, d)
+            change = (up[0] + 2.0 * up[1] - down[0] - 2.0 * down[1])[place[0]] / (2 * step)
+            assert slope[place] == pytest.approx(change, abs=1e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_mart_is_bounded_where_a_wrong_class_is_certain(dtype: torch.dtype) -> None:
+    sure = torch.tensor([[60.0, 0.0, -60.0]], dtype=dtype, requires_grad=True)
+    wrong = torch.tensor([[0.0, 60.0, -60.0]], dtype=dtype, requires_grad=True)
+    boosted, consistency = mart_terms(sure.log_softmax(-1), wrong.log_softmax(-1), torch.tensor([0]))
+    assert boosted.item() == pytest.approx(60.0 - math.log(1e-4), rel=1e-4)  # -log p~_0 = 60
+    # KL is -log 1e-12 and no longer 60; 1 + 1e-7 - p_0 is 1e-7, which float32 rounds to 1.2e-7.
+    assert consistency.item() == pytest.approx(-1e-7 * math.log(1e-12), rel=0.2)
+    assert all(np.isfinite(slope).all() for slope in gradients(boosted + consistency, sure, wrong))
+
+
+@pytest.mark.parametrize("consistency", [kl_consistency, js_consistency])
+def test_divergences_are_finite_where_a_class_has_no_probability(consistency: object) -> None:
+    logits = leaf([[0.0, -2000.0, 1.0]])
+    value = consistency(logits.log_softmax(-1), logits.log_softmax(-1))  # type: ignore[operator]
+    assert value.item() == pytest.approx(0.0, abs=1e-12)
+    assert np.isfinite(gradients(value, logits)).all()
+
+
+@pytest.mark.parametrize("regularizer", ["sq", "l1"])
+@pytest.mark.parametrize("dair_lambda", [0.0, 0.5, 30.0])
+def test_gradient_weights_are_what_autograd_finds(regularizer: str, dair_lambda: float) -> None:
+    left, right = np.random.default_rng(3).uniform(0.01, 20, (2, 50))
+    original, augmented = leaf(left), leaf(right)
+    consistency = (squared_root_consistency if regularizer == "sq" else absolute_consistency)(original, augmented)
+    terms = PairTerms(original, augmented, consistency, torch.ones(50, dtype=torch.bool))
+    found = gradients(pair_objective(terms, "dair", dair_lambda), original, augmented)
+    weights = gradient_weights(original.detach(), augmented.detach(), dair_lambda, regularizer)
+    for slope, weight in zip(found, weights, strict=True):
+        np.testing.assert_allclose(slope, weight.numpy(), rtol=1e-8, atol=1e-10)
+
+
+def test_the_easier_side_is_unlearned_beyond_the_stated_ratio() -> None:
+    # (1 + 1 / (2 lambda))^2 with lambda = 1/2 is 4: at ratio 3.9 both weights are positive, at 4.1 one is negative.
+    original, augmented = torch.tensor([1.0, 1.0], dtype=torch.float64), torch.tensor([3.9, 4.1], dtype=torch.float64)
+    weight, other = gradient_weights(original, augmented, 0.5, epsilon=0.0)
+    assert (weight > 0).tolist() == [True, False]
+    assert (other > 0).all()
+
+
+def test_gradient_weights_of_a_divergence_are_refused() -> None:
+    message = r"regularizer='kl' is no function of the two losses; use one of \('sq', 'l1'\)"
+    with pytest.raises(ValueError, match=message):
+        gradient_weights(torch.ones(1), torch.ones(1), 1.0, "kl")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_all_consistencies_are_finite_for_losses_that_a_half_precision_model_gives(dtype: torch.dtype) -> None:
+    losses = torch.tensor([0.0, 6e-5, 1.0, 6e4], dtype=dtype).float()
+    original = losses.repeat_interleave(4).requires_grad_()
+    augmented = losses.repeat(4).requires_grad_()
+    for value in (squared_root_consistency(original, augmented), absolute_consistency(original, augmented)):
+        assert value.isfinite().all()
+        assert np.isfinite(gradients(value, original, augmented)).all()
+
+
+# ---- f and its normalisation ----
+
+
+def hand_terms() -> PairTerms:
+    """Losses (4, 1), (9, 9) and 2 without partner; R is 1 and 0."""
+    return PairTerms(
+        leaf([4.0, 9.0, 2.0]), leaf([1.0, 9.0, 0.0]), leaf([1.0, 0.0, 0.0]), torch.tensor([True, True, False])
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("erm", [4.0, 9.0, 2.0]),
+        ("da", [2.5, 9.0, 2.0]),
+        ("dair", [2.5 + 3.0, 9.0, 2.0]),
+        ("augmented", [1.0, 9.0, 2.0]),
+        ("trades", [4.0 + 3.0, 9.0, 2.0]),
+        ("mart", [1.0 + 3.0, 9.0, 2.0]),
+    ],
+)
+def test_pair_objective_by_hand(method: str, expected: list[float]) -> None:
+    assert pair_objective(hand_terms(), method, dair_lambda=3.0).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "normalization", "expected"),
+    [
+        ("erm", "pair", 15 / 3),
+        ("da", "pair", (2.5 + 9 + 2) / 3),
+        ("dair", "pair", (5.5 + 9 + 2) / 3),
+        ("erm", "token", 15 / 10),
+        ("da", "token", 25 / 10),
+        ("dair", "token", 25 / 10 + 3.0 * 1.0 / 2),
+    ],
+)
+def test_normalized_objective_by_hand(method: str, normalization: str, expected: float) -> None:
+    counts = Counts(*torch.tensor([3, 2, 10]))
+    assert normalized_objective(hand_terms(), counts, method, 3.0, normalization).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("normalization", ["pair", "token"])
+def test_shares_of_a_cut_batch_add_up_to_the_whole(normalization: str) -> None:
+    terms, counts = hand_terms(), Counts(*torch.tensor([3, 2, 10]))
+    whole = normalized_objective(terms, counts, "dair", 3.0, normalization)
+    shares = [
+        normalized_objective(PairTerms(*(column[part] for column in terms)), counts, "dair", 3.0, normalization)
+        for part in (slice(0, 1), slice(1, 3))
+    ]
+    assert sum(shares).item() == pytest.approx(whole.item(), rel=1e-14)  # type: ignore[union-attr]
+
+
+def test_token_objective_is_the_pair_objective_with_lambda_over_the_mean_target_length() -> None:
+    terms = PairTerms(*(column[:2] for column in hand_terms()))
+    # Two pairs with 5 target tokens a view: 20 tokens. f_pair = 2 * 5 * f_token / 2 with lambda_pair = 5 lambda_token.
+    token = normalized_objective(terms, Counts(*torch.tensor([2, 2, 20])), "dair", 0.3, "token")
+    pair = normalized_objective(terms, Counts(*torch.tensor([2, 2, 20])), "dair", 0.3 * 5, "pair")
+    assert pair.item() == pytest.approx(5 * token.item())
+
+
+def test_rows_without_partner_get_gradient_one_and_none_through_the_absent_view() -> None:
+    terms = hand_terms()
+    slopes = gradients(pair_objective(terms, "dair", 3.0), terms.original, terms.augmented, terms.consistency)
+    assert [slope.tolist() for slope in slopes] == [[0.5, 0.5, 1.0], [0.5, 0.5, 0.0], [3.0, 3.0, 0.0]]
+
+
+def test_no_pairs_and_no_tokens_do_not_divide_by_zero() -> None:
+    nothing = PairTerms(leaf([0.0]), leaf([0.0]), leaf([0.0]), torch.tensor([False]))
+    value = normalized_objective(nothing, Counts(*torch.tensor([1, 0, 0])), "dair", 1.0, "token")
+    assert value.item() == 0.0
+    assert np.isfinite(gradients(value, nothing.original)).all()
+
+
+def test_unknown_method_and_normalization_name_the_choices() -> None:
+    counts = Counts(*torch.tensor([3, 2, 10]))
+    with pytest.raises(ValueError, match=r"method='irm' is unknown; use one of \('erm', 'da', 'dair', 'augmented'"):
+        pair_objective(hand_terms(), "irm")
+    for method in ("irm", "trades"):
+        with pytest.raises(ValueError, match=f"method='{method}' is not defined for normalization='token'"):
+            normalized_objective(hand_terms(), counts, method, normalization="token")
+    with pytest.raises(ValueError, match=r"normalization='mean' is unknown; use one of \('pair', 'token'\)"):
+        normalized_objective(hand_terms(), counts, normalization="mean")
+
+
+# ---- alignment of targets ----
+
+
+@pytest.mark.parametrize(
+    ("original", "augmented", "expected"),
+    [
+        ([1, 2, 3], [1, 2, 3], ([0, 1, 2], [0, 1, 2])),
+        # "name = <7 8> ; area" against "name = <9> ; area": the replaced block aligns from the left, up to the shorter.
+        ([1, 7, 8, 2, 3], [1, 9, 2, 3], ([0, 1, 3, 4], [0, 1, 2, 3])),
+        # The new name is longer: its second token has no counterpart.
+        ([1, 7, 2], [1, 8, 9, 2], ([0, 1, 2], [0, 1, 3])),
+        # Only inserted: aligns with nothing.
+        ([1, 2], [1, 5, 2], ([0, 1], [0, 2])),
+        # Only deleted.
+        ([1, 5, 2], [1, 2], ([0, 2], [0, 1])),
+        # Two names, each replaced by one of another length.
+        ([1, 7, 2, 8, 8, 3], [1, 5, 5, 2, 6, 3], ([0, 1, 2, 3, 5], [0, 1, 3, 4, 5])),
+        # Nothing in common: position by position.
+        ([4, 5, 6], [7, 8], ([0, 1], [0, 1])),
+        ([], [1], ([], [])),
+        ([], [], ([], [])),
+    ],
+)
+def test_align_targets_on_hand_made_alignments(
+    original: list[int], augmented: list[int], expected: tuple[list[int], list[int]]
+) -> None:
+    assert align_targets(original, augmented) == expected
+
+
+@given(st.lists(st.integers(0, 4), max_size=12), st.lists(st.integers(0, 4), max_size=12))
+def test_alignment_is_increasing_and_within_bounds(original: list[int], augmented: list[int]) -> None:
+    left, right = align_targets(original, augmented)
+    assert len(left) == len(right)
+    for positions, tokens in ((left, original), (right, augmented)):
+        assert positions == sorted(set(positions))
+        assert all(0 <= position < len(tokens) for position in positions)
+
+
+# ---- the bound on R at the optimum (the paper's theory, on its linear toy) ----
+
+
+@pytest.mark.parametrize("dair_lambda", [1.0, 10.0, 100.0])
+def test_consistency_at_the_optimum_is_within_the_bound(dair_lambda: float) -> None:
+    random = np.random.default_rng(7)
+    x = random.normal(size=400)
+    y = x + random.normal(0, 0.5, 400)
+    shortcut = 0.5 * y + random.normal(0, math.sqrt(0.1), 400)
+    inputs, others, target = (torch.tensor(v) for v in (np.stack([x, y], 1), np.stack([x, shortcut], 1), y))
+
+    def losses(weights: Tensor) -> tuple[Tensor, Tensor]:
+        return (target - inputs @ weights).square(), (target - others @ weights).square()
+
+    def objective(weights: Tensor) -> Tensor:
+        left, right = losses(weights)
+        terms = PairTerms(left, right, squared_root_consistency(left, right), torch.ones(400, dtype=torch.bool))
+        return pair_objective(terms, "dair", dair_lambda).mean()
+
+    weights = torch.tensor([1.0, 0.0], dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weights], max_iter=500, tolerance_grad=1e-10, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = objective(weights)
+        value.backward()
+        return value
+
+    optimizer.step(closure)
+    left, right = (value.detach().numpy() for value in losses(weights))
+    invariant_left, invariant_right = (value.numpy() for value in losses(torch.tensor([1.0, 0.0], dtype=torch.float64)))
+    np.testing.assert_allclose(invariant_left, invariant_right)  # (1, 0) does not look at the shortcut
+    bound = (invariant_left + invariant_right).mean() / (2 * dair_lambda)
+    assert numpy_sq(left, right)[0].mean() <= bound * (1 + 1e-9)
+    # Negative case: the optimum of DA-ERM (least squares on both views) breaks the same bound at lambda 10 and above.
+    pooled = np.linalg.lstsq(np.vstack([inputs, others]), np.concatenate([y, y]), rcond=None)[0]
+    at_pooled = numpy_sq(*(value.numpy() for value in losses(torch.tensor(pooled))))[0].mean()
+    assert dair_lambda < 10 or at_pooled > bound

@@ -1,0 +1,405 @@
+"""Every preset against turns worked out by hand, and the switches one by one."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dair_hf.errors import DataError
+from dair_hf.metrics.state.conventions import PRESETS, resolve_convention
+from dair_hf.metrics.state.joint_goal import joint_goal_accuracy, joint_goal_correct, joint_goal_scores
+from dair_hf.metrics.state.matching import compare_states
+from dair_hf.metrics.state.normalizers import normalize
+
+ORDER = ("any_of", "parlai_v22", "dair_released", "trade", "simpletod", "mwzeval", "sgd_fuzzy", "convlab3", "checkdst")
+SKIP = None
+
+# (what it is about, prediction, reference, the score under each preset in ORDER; SKIP: the turn is left out)
+#
+# Every column but the first is what the evaluator of that name gave for the record: ParlAI a29567f (multiwoz_v22), the
+# authors' release d190610, TRADE b77fcf1, SimpleTOD a6050a4, mwzeval 7f19ee0 with fuzzywuzzy 0.18.0,
+# schema_guided_dst c813955 with the schema of MultiWOZ 2.2, ConvLab-3 2a168fc with its 31 slots, CheckDST 36da911.
+# Worked by hand are predictions of several values, which most of them cannot read; alternatives under checkdst, whose
+# gold has one value; and a gold "not mentioned" under trade, which the data of TRADE no longer holds.
+TURNS: list[tuple[str, dict[str, Any], dict[str, Any], tuple[float | None, ...]]] = [
+    ("right", {"hotel-area": ["east"]}, {"hotel-area": ["east"]}, (1, 1, 1, 1, 1, 1, 1, 1, 1)),
+    ("wrong value", {"hotel-area": ["west"]}, {"hotel-area": ["east"]}, (0, 0, 0, 0, 0, 0, 0, 0, 0)),
+    (
+        "second alternative: not the first, not the whole set; a part of the first, so partial ratio 100",
+        {"hotel-name": ["warkworth"]},
+        {"hotel-name": ["warkworth house", "warkworth"]},
+        (1, 0, 0, 0, 0, 1, 1, 1, 1),
+    ),
+    (
+        "all alternatives",
+        {"hotel-name": ["warkworth house", "warkworth"]},
+        {"hotel-name": ["warkworth house", "warkworth"]},
+        (1, 1, 1, 1, 1, 1, 1, 1, 1),
+    ),
+    (
+        "a wrong first guess with the right one behind it: only an overlap of the lists accepts it. Token sort of the "
+        "first guess: 'wrong' and 'house warkworth' share w-r-o, 2 * 3 / (5 + 15) = 0.30",
+        {"hotel-name": ["wrong", "warkworth house"]},
+        {"hotel-name": ["warkworth house"]},
+        (0, 0, 0, 0, 0, 0, 0.30, 1, 0),
+    ),
+    (
+        "dontcare on both sides: mwzeval drops it from the gold only, so the prediction has a slot too many",
+        {"hotel-area": ["dontcare"], "hotel-stars": ["4"]},
+        {"hotel-area": ["dontcare"], "hotel-stars": ["4"]},
+        (1, 1, 1, 1, 1, 0, 1, 1, 1),
+    ),
+    (
+        "dontcare in the gold only",
+        {"hotel-stars": ["4"]},
+        {"hotel-area": ["dontcare"], "hotel-stars": ["4"]},
+        (0, 1, 1, 0, 0, 1, 0, 0, 0),
+    ),
+    (
+        "dontcare in the prediction only",
+        {"hotel-area": ["dontcare"], "hotel-stars": ["4"]},
+        {"hotel-stars": ["4"]},
+        (0, 1, 1, 0, 0, 0, 0, 0, 0),
+    ),
+    (
+        "none predicted",
+        {"hotel-area": ["none"], "hotel-stars": ["4"]},
+        {"hotel-stars": ["4"]},
+        (1, 0, 0, 1, 1, 0, 0, 0, 0),
+    ),
+    (
+        "not mentioned in the gold",
+        {"hotel-stars": ["4"]},
+        {"hotel-area": ["not mentioned"], "hotel-stars": ["4"]},
+        (1, 0, 0, 1, 1, 0, 0, 0, 0),
+    ),
+    (
+        "TRADE's table makes 'fun' none: in its gold that stays a value, in its prediction it is dropped",
+        {"attraction-type": ["fun"]},
+        {"attraction-type": ["fun"]},
+        (1, 1, 1, 0, 1, 1, 1, 1, 1),
+    ),
+    ("empty answer to an empty state", {}, {}, (1, SKIP, SKIP, 1, 1, 1, 1, 1, 1)),
+    ("empty answer to a filled state", {}, {"train-day": ["monday"]}, (0, SKIP, SKIP, 0, 0, 0, 0, 0, 0)),
+    (
+        "one slot too many",
+        {"hotel-area": ["east"], "hotel-stars": ["4"]},
+        {"hotel-area": ["east"]},
+        (0, 0, 0, 0, 0, 0, 0, 0, 0),
+    ),
+    (
+        "one slot too few",
+        {"hotel-area": ["east"]},
+        {"hotel-area": ["east"], "hotel-stars": ["4"]},
+        (0, 0, 0, 0, 0, 0, 0, 0, 0),
+    ),
+    (
+        "a domain outside the seven, which the slots of ConvLab-3 leave out too",
+        {"bus-day": ["monday"], "hotel-area": ["east"]},
+        {"hotel-area": ["east"]},
+        (0, 1, 1, 0, 0, 0, 0, 1, 1),
+    ),
+    ("center and centre", {"hotel-area": ["center"]}, {"hotel-area": ["centre"]}, (0, 0, 0, 0, 0, 0, 0, 0, 1)),
+    (
+        "capitals in the prediction",
+        {"hotel-name": ["Warkworth House"]},
+        {"hotel-name": ["warkworth house"]},
+        (0, 0, 0, 0, 0, 1, 1, 1, 0),
+    ),
+    (
+        "capitals in the gold, which ParlAI lower-cases",
+        {"hotel-name": ["warkworth house"]},
+        {"hotel-name": ["Warkworth House"]},
+        (0, 1, 1, 0, 0, 1, 1, 1, 0),
+    ),
+    (
+        "a space left out. Partial ratio: eleven letters against any eleven of the twelve, 20 / 22 = 91. Token sort: "
+        "2 * 11 / 23 = 0.96",
+        {"restaurant-name": ["currygarden"]},
+        {"restaurant-name": ["curry garden"]},
+        (0, 0, 0, 0, 0, 0, 0.96, 1, 0),
+    ),
+    (
+        "one-digit hour: '9:15' lies within '09:15'. Token sort: '15 9' and '09 15' share 2 of 4 and 5, 4 / 9 = 0.44",
+        {"train-leaveat": ["9:15"]},
+        {"train-leaveat": ["09:15"]},
+        (0, 0, 0, 0, 0, 1, 0.44, 0, 0),
+    ),
+    (
+        "values that hold every delimiter",
+        {"restaurant-name": ["a; b | c = d, e - f"]},
+        {"restaurant-name": ["a; b | c = d, e - f"]},
+        (1, 1, 1, 1, 1, 1, 1, 1, 1),
+    ),
+    (
+        "values that differ behind comma and space: the released code cuts them there. Token sort: 'by express "
+        "holiday inn' (22) and 'by express river the' (20) share 'by express ' and 'i ', 2 * 13 / 42 = 0.62",
+        {"hotel-name": ["express, by holiday inn"]},
+        {"hotel-name": ["express, by the river"]},
+        (0, 0, 1, 0, 0, 0, 0.62, 0, 1),
+    ),
+    ("a comma alone", {"hotel-name": ["lodge,east"]}, {"hotel-name": ["lodge,west"]}, (0, 0, 0, 0, 0, 0, 0.50, 0, 1)),
+    (
+        "slot names in capitals and with spaces: mwzeval reads them",
+        {"train-arriveBy": ["17:15"], "hotel-price range": ["cheap"]},
+        {"train-arriveby": ["17:15"], "hotel-pricerange": ["cheap"]},
+        (0, 0, 0, 0, 0, 1, 0, 0, 0),
+    ),
+    ("a short slot name", {"taxi-leave": ["17:15"]}, {"taxi-leaveat": ["17:15"]}, (0, 0, 0, 0, 0, 1, 0, 0, 0)),
+    ("without book", {"hotel-people": ["2"]}, {"hotel-bookpeople": ["2"]}, (0, 0, 0, 0, 0, 0, 0, 0, 0)),
+    (
+        "one slot too many, of another spelling than the references': not in the schema",
+        {"hotel-area": ["east"], "hotel-price range": ["cheap"]},
+        {"hotel-area": ["east"]},
+        (0, 0, 0, 0, 0, 0, 1, 1, 0),
+    ),
+    (
+        "one slot too many, which MultiWOZ does not have",
+        {"hotel-area": ["east"], "hotel-wifi": ["yes"]},
+        {"hotel-area": ["east"]},
+        (0, 0, 0, 0, 0, 0, 1, 1, 0),
+    ),
+    (
+        "one slot too many, of a domain in capitals",
+        {"hotel-area": ["east"], "Hotel-stars": ["4"]},
+        {"hotel-area": ["east"]},
+        (0, 1, 1, 0, 0, 0, 1, 1, 1),
+    ),
+    (
+        "one slot too many, in another domain",
+        {"hotel-area": ["east"], "taxi-destination": ["ely"]},
+        {"hotel-area": ["east"]},
+        (0, 0, 0, 0, 0, 0, 0, 0, 0),
+    ),
+    (
+        "dontcare in another spelling is a value",
+        {"hotel-area": ["do n't care"], "hotel-stars": ["4"]},
+        {"hotel-area": ["dontcare"], "hotel-stars": ["4"]},
+        (0, 0, 0, 0, 0, 0, 0, 0, 0),
+    ),
+    ("dontcare alone, unanswered", {}, {"hotel-area": ["dontcare"]}, (0, SKIP, SKIP, 0, 0, 1, 0, 0, 0)),
+    (
+        "the first letter: 13 of 14 in place, 93 %",
+        {"restaurant-name": ["ian hong house"]},
+        {"restaurant-name": ["lan hong house"]},
+        (0, 0, 0, 0, 0, 0, 0.93, 0, 0),
+    ),
+    (
+        "an accent, which fuzzywuzzy takes out of sorted tokens with its letter",
+        {"restaurant-name": ["caf\u00e9 uno"]},
+        {"restaurant-name": ["caf uno"]},
+        (0, 0, 0, 0, 0, 0, 1, 0, 0),
+    ),
+    (
+        "a slip of the gold that TRADE's table repairs",
+        {"hotel-type": ["guest house"]},
+        {"hotel-type": ["guesthouse"]},
+        (0, 0, 0, 1, 0, 1, 0, 1, 0),
+    ),
+    (
+        "the same in the prediction, which the table leaves as it is",
+        {"hotel-type": ["guesthouse"]},
+        {"hotel-type": ["guest house"]},
+        (0, 0, 0, 0, 0, 1, 0, 1, 0),
+    ),
+    ("free parking", {"hotel-parking": ["free"]}, {"hotel-parking": ["free parking"]}, (0, 0, 0, 1, 0, 0, 0, 0, 0)),
+    ("4-star", {"hotel-stars": ["4-star"]}, {"hotel-stars": ["4"]}, (0, 0, 0, 0, 0, 1, 0, 0, 1)),
+    (
+        "alternatives in one string. Token sort: 'chinese thai' and 'chinese', 2 * 7 / 19 = 0.74",
+        {"restaurant-food": ["thai|chinese"]},
+        {"restaurant-food": ["chinese"]},
+        (0, 0, 0, 0, 0, 1, 0.74, 1, 0),
+    ),
+]
+# The columns of the table added up by hand: (sum, turns that count).
+TOTALS = {
+    "any_of": (9, 40),
+    "parlai_v22": (10, 37),
+    "dair_released": (11, 37),
+    "trade": (9, 40),
+    "simpletod": (8, 40),
+    "mwzeval": (17, 40),
+    "sgd_fuzzy": (13 + 0.30 + 0.96 + 0.44 + 0.62 + 0.50 + 0.93 + 0.74, 40),
+    "convlab3": (18, 40),
+    "checkdst": (13, 40),
+}
+
+
+def test_the_table_covers_every_preset() -> None:
+    assert set(ORDER) == set(PRESETS) == set(TOTALS)
+    assert len(TURNS) >= 12
+    assert all(len(expected) == len(ORDER) for *_, expected in TURNS)
+
+
+@pytest.mark.parametrize("preset", ORDER)
+def test_hand_worked_turns(preset: str) -> None:
+    column = ORDER.index(preset)
+    predictions, references = [turn[1] for turn in TURNS], [turn[2] for turn in TURNS]
+    convention = PRESETS[preset]
+    scores = joint_goal_scores(predictions, references, convention)
+    correct = joint_goal_correct(predictions, references, preset)
+    assert correct.dtype == np.bool_
+    for (about, prediction, reference, expected), score, right in zip(TURNS, scores, correct, strict=True):
+        if expected[column] is SKIP:
+            assert not compare_states(prediction, reference, convention).answered
+            continue
+        assert score == pytest.approx(expected[column], abs=1e-9), about
+        assert right == (expected[column] == 1), about
+    with pytest.warns(UserWarning, match="predictions hold slots that no reference holds: .*'hotel-wifi'"):
+        found = joint_goal_accuracy(predictions, references, preset=preset, n_bootstrap=0)
+    numerator, denominator = TOTALS[preset]
+    assert found["joint_goal_accuracy_numerator"] == pytest.approx(numerator)
+    assert found["joint_goal_accuracy_denominator"] == denominator
+    assert found["joint_goal_accuracy"] == pytest.approx(numerator / denominator)
+    assert found["turns_skipped"] == len(TURNS) - denominator
+    assert found["preset"] == preset
+
+
+@pytest.mark.parametrize(
+    ("prediction", "reference", "switch", "before", "after"),
+    [
+        ({"a-x": "2"}, {"a-x": ["1", "2"]}, {"alternatives": "first"}, 1, 0),
+        ({"a-x": ["1", "2"]}, {"a-x": ["1"]}, {"alternatives": "all"}, 1, 0),
+        ({"a-x": ["0", "1"]}, {"a-x": ["1"]}, {"alternatives": "overlap"}, 0, 1),
+        ({}, {"a-x": ["dontcare"]}, {"dontcare": "drop_both"}, 0, 1),
+        ({"a-x": "dontcare"}, {}, {"dontcare": "drop_both"}, 0, 1),
+        ({"a-x": "dontcare"}, {"a-x": ["dontcare"]}, {"dontcare": "drop_gold"}, 1, 0),
+        ({"a-x": "none"}, {}, {"none": "literal"}, 1, 0),
+        ({}, {"a-x": ["none"]}, {"none": "omit_predicted"}, 1, 0),
+        ({"a-x": "long name of it"}, {"a-x": ["name of it"]}, {"match": "partial95"}, 0, 1),
+        ({"a-x": "garden curry"}, {"a-x": ["curry garden"]}, {"match": "token_sort"}, 0, 1),
+        ({"hotel-area": "the east"}, {"hotel-area": ["east the"]}, {"match": "token_sort"}, 0, 0),
+        ({"hotel-area": "west"}, {"hotel-area": ["east", "west"]}, {"match": "token_sort"}, 1, 0),
+        ({"a-x": "A  B"}, {"a-x": ["a b"]}, {"normalizer": "lower"}, 0, 1),
+        ({"a-x": "NONE"}, {}, {"normalizer": "lower"}, 0, 1),
+        ({"a-x": "1", "b-x": "1"}, {"a-x": ["1"]}, {"extra": "ignore"}, 0, 1),
+        ({"a-x": "1", "b-x": "1"}, {"a-x": ["1"], "b-x": []}, {"extra": "ignore"}, 0, 0),
+        ({"hotel-wifi": "1"}, {}, {"extra": "penalise_known"}, 0, 1),
+        ({"a-x": "1", "b-x": "1"}, {"a-x": ["1"]}, {"domains": ["a"]}, 0, 1),
+        ({"a-x": "1", "a-y": "1"}, {"a-x": ["1"]}, {"slots": "a-x"}, 0, 1),
+    ],
+)
+def test_each_switch_alone(
+    prediction: dict[str, Any], reference: dict[str, Any], switch: dict[str, Any], before: float, after: float
+) -> None:
+    assert joint_goal_correct([prediction], [reference])[0] == before
+    assert joint_goal_correct([prediction], [reference], "any_of", **switch)[0] == after
+    name = resolve_convention("any_of", **switch)[0]
+    assert name.startswith("any_of(")
+    assert next(iter(switch)) in name
+
+
+def test_a_switch_that_changes_nothing_keeps_the_name() -> None:
+    assert resolve_convention("trade", normalizer="trade")[0] == "trade"
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "slot", "value", "expected"),
+    [
+        ("trade", "hotel-type", "guesthouse", "guest house"),
+        ("trade", "hotel-internet", "free", "yes"),
+        ("trade", "hotel-bookday", "we", "wednesday"),
+        ("trade", "hotel-area", "we", "west"),
+        ("trade", "attraction-type", "galleria", "none"),
+        ("trade", "hotel-type", "galleria", "galleria"),
+        ("trade", "hotel-stars", "3 star hotel", "3 star hotel"),
+        ("trade", "hotel-parking", "free parking", "free"),
+        ("trade", "hotel-internet", "free internet", "yes"),
+        ("trade", "police-name", "fun", "fun"),
+        ("trade", "train-day", "any", "dontcare"),
+        ("trade", "restaurant-name", "curry garden", "curry garden"),
+        ("mwzeval", "restaurant-name", "Nando's", "nandos"),
+        ("mwzeval", "attraction-name", "cafe & bar", "cafe and bar"),
+        ("mwzeval", "hotel-type", "guest house", "guesthouse"),
+        ("mwzeval", "restaurant-food", "portugese", "portuguese"),
+        ("mwzeval", "hotel-parking", "free", "yes"),
+        ("mwzeval", "hotel-area", "free", "free"),
+        ("mwzeval", "train-leaveat", "after 9:05", "09:05"),
+        ("mwzeval", "train-arriveby", "1715", "17:15"),
+        ("mwzeval", "train-arriveby", "5 p.m.", "17:00"),
+        ("mwzeval", "train-arriveby", "5:30 pm", "17:30"),
+        ("mwzeval", "taxi-leaveat", "noon", "12:00"),
+        ("mwzeval", "taxi-leaveat", "by 8 am", "08:00"),
+        ("mwzeval", "taxi-leaveat", "08 : 30 .", "08:30"),
+        ("mwzeval", "taxi-leaveat", "evening", "evening"),
+        ("mwzeval", "taxi-leaveat", "by9", "00:00"),
+        ("mwzeval", "train-booktime", "5 pm", "5 pm"),
+        ("checkdst", "hotel-stars", "4-star", "4"),
+        ("checkdst", "hotel-area", "Centre", "Centre"),
+        ("parlai", "hotel-name", " A  b", "a b"),
+        ("strip_space", "hotel-name", " A b\tC", "abc"),
+        ("first_piece", "hotel-name", "A, b, c", "a"),
+        ("none", "hotel-name", " A, b", " A, b"),
+    ],
+)
+def test_normalizers(normalizer: str, slot: str, value: str, expected: str) -> None:
+    assert normalize(normalizer, slot, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"preset": "traed"}, "preset: unknown name 'traed'; use one of any_of, parlai_v22"),
+        ({"dontcare": "drop"}, "dontcare: unknown value 'drop'; use one of keep, drop_both, drop_gold"),
+        ({"dontcares": "keep"}, "switch: unknown name 'dontcares'; use one of alternatives"),
+        ({"domains": []}, "domains: is empty"),
+        ({"domains": 3}, "domains: must be a list of names"),
+    ],
+)
+def test_unknown_names_are_listed(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        joint_goal_correct([{}], [{}], **arguments)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "other", "partial", "token_sort"),
+    [
+        # `partial_ratio` and `token_sort_ratio` of fuzzywuzzy 0.18.0 with python-Levenshtein 0.12.2
+        ("ian hong house", "lan hong house", 93, 93),
+        ("warkworth", "warkworth house", 100, 75),
+        ("the warkworth house", "warkworth hause", 93, 82),
+        ("saint johns", "saint john s", 91, 96),
+        ("bridge guest house", "bridge guest hous", 100, 97),
+        ("b & b, north", "north b b", 56, 100),
+        ("???", "!!!", 0, 100),
+        ("???", "a", 0, 0),
+        ("caf\u00e9 uno", "caf uno", 86, 100),
+        ("Lovell Lodge", "lodge lovell", 43, 100),
+        ("a_b", "a b", 67, 67),
+        ("alexander bed and breakfast", "alexander b and breakfast", 92, 96),
+        ("express by holiday inn cambridge", "holiday inn", 100, 51),
+        ("17:15", "1715", 75, 44),
+    ],
+)
+def test_fuzzy_ratios(value: str, other: str, partial: int, token_sort: int) -> None:
+    for predicted, gold in ((value, other), (other, value)):
+        states: Any = [{"police-address": predicted}], [{"police-address": [gold]}]
+        assert joint_goal_correct(*states, match="partial95")[0] == (partial > 95)
+        scores = joint_goal_scores(*states, resolve_convention(match="token_sort")[1])
+        assert scores[0] == pytest.approx(token_sort / 100, abs=1e-9)
+
+
+# (precision, recall, F1) that mwzeval 7f19ee0 (`get_dst`) and ConvLab-3 2a168fc (`evaluate_unified_datasets`) gave for
+# the turns of the table whose predictions have one value a slot.
+@pytest.mark.parametrize(
+    ("preset", "figures"),
+    [("mwzeval", (0.5869565217, 0.6923076923, 0.6352941176)), ("convlab3", (0.6315789474, 0.5581395349, 0.5925925926))],
+)
+def test_slot_figures_of_the_evaluators(preset: str, figures: tuple[float, float, float]) -> None:
+    turns = [turn for turn in TURNS if all(len(values) == 1 for values in turn[1].values())]
+    assert len(turns) == 38
+    with pytest.warns(UserWarning, match="no reference holds"):
+        found = joint_goal_accuracy([t[1] for t in turns], [t[2] for t in turns], preset=preset, n_bootstrap=0)
+    assert [found[f"slot_{key}"] for key in ("precision", "recall", "f1")] == pytest.approx(figures, abs=1e-9)
+
+
+def test_fuzzy_matching_without_rapidfuzz_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rapidfuzz", None)
+    with pytest.raises(DataError, match=r"pip install dair-hf\[fuzzy\]"):
+        # A convention of its own, so that no scorer built earlier is reused.
+        joint_goal_correct([{"a-x": "1"}], [{"a-x": "2"}], "mwzeval", slots=["a-x"])
+    assert joint_goal_correct([{"a-x": "1"}], [{"a-x": "1"}], "any_of")[0]

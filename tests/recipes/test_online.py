@@ -1,0 +1,149 @@
+"""Recipes whose partners are made by an attack, or stand on another background: whole runs, tiny."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dair_hf import DAIRConfig
+from dair_hf.experiments.arguments import parse_arguments
+from dair_hf.experiments.comparison import ComparisonConfig, runs_of
+from dair_hf.vision.adversarial_data import AdversarialDataConfig
+from dair_hf.vision.backgrounds.challenge import ChallengeConfig
+from dair_hf.vision.backgrounds.drawn import BackgroundsConfig
+from dair_hf.vision.backgrounds.imagenet9 import ImageNet9Config
+from dair_hf.vision.backgrounds.variants import VARIANTS
+from dair_hf.vision.networks import NetworkConfig
+from dair_hf.vision.robustness import AttackConfig
+from tests.fixtures.digits import noise_digits, write_parquet
+from tests.fixtures.recipe_runs import CONFIGS, assert_ends_with_one_line, run
+from tests.fixtures.variant_pictures import write_variants
+
+SIZES = ["--network", "preact_resnet", "--hidden_sizes", "4", "8", "--depths", "1", "1"]
+DRAWN = ["--train_each", "8", "--validation_each", "4", "--test_each", "4", "--num_train_epochs", "1"]
+
+pytestmark = pytest.mark.slow
+
+
+def records(folder: Path) -> dict[str, dict[str, Any]]:
+    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*_seed*.json"))}
+
+
+def shares_of(metrics: dict[str, Any], names: Sequence[str]) -> list[float]:
+    found = [metrics[name] for name in names]
+    assert all(0 <= value <= 1 for value in found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def attack_options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("mnist")
+    write_parquet(folder / "train.parquet", noise_digits(80, seed=1))
+    write_parquet(folder / "test.parquet", noise_digits(50, seed=2))
+    sizes = {"train_rows": 60, "validation_rows": 20, "test_rows": 40, "train_steps": 2, "test_steps": 3}
+    options = [part for name, value in sizes.items() for part in (f"--{name}", str(value))]
+    return ["--mnist", str(folder), *options, "--num_train_epochs", "2"]
+
+
+def test_every_adversarial_method_is_trained_and_judged(
+    attack_options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    methods = ["erm", "pgd", "trades", "mart", "js", "dair"]
+    for _ in range(2):
+        run(
+            "cifar10_adversarial", "mnist_adversarial", tmp_path, *attack_options, "--methods", *methods,
+            "--lambda_sweep", "1", "6",
+        )  # fmt: skip
+    found = records(tmp_path)
+    assert set(found) == {"erm_seed0", "pgd_seed0"} | {
+        f"{method}_lambda{value}_seed0" for method in methods[2:] for value in (1, 6)
+    }
+    names = ["accuracy", "accuracy_fgsm", "accuracy_pgd"]
+    weights = {name: shares_of(record["metrics"], names) for name, record in found.items()}
+    assert len(weights) == 10
+    assert found["pgd_seed0"]["config"]["training"]["method"] == "augmented"
+    assert found["dair_lambda6_seed0"]["config"]["attacks"]["train_steps"] == 2
+    assert all(record["metrics"]["rows"] == 40 for record in found.values())
+    assert "PGD-3" in capsys.readouterr().out
+    for plot in ("comparison.png", "dair_front.png", "trades_front.png", "lambda_accuracy_pgd.png"):
+        assert (tmp_path / plot).read_bytes().startswith(b"\x89PNG")
+
+
+def test_settings_can_be_chosen_on_rows_that_are_not_trained_on(attack_options: list[str], tmp_path: Path) -> None:
+    options = ["--methods", "pgd", "--evaluate_on", "validation"]
+    run("cifar10_adversarial", "mnist_adversarial", tmp_path, *attack_options, *options)
+    assert records(tmp_path)["pgd_seed0"]["metrics"]["rows"] == 20
+
+
+def test_drawn_pictures_are_judged_in_all_variants(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("imagenet9", "backgrounds", tmp_path, *DRAWN, *SIZES, "--seeds", "0")
+    found = records(tmp_path)
+    assert set(found) == {f"{method}_seed0" for method in ("erm", "da", "kl", "dair")}
+    for record in found.values():
+        shares_of(record["metrics"], [f"accuracy_{variant}" for variant in VARIANTS])
+        assert record["metrics"]["rows"] == 36
+    assert "BG-T ↓" in capsys.readouterr().out
+    validation = tmp_path / "validation"
+    options = ["--seeds", "0", "--methods", "dair", "--evaluate_on", "validation"]
+    run("imagenet9", "backgrounds", validation, *DRAWN, *SIZES, *options)
+    assert records(validation)["dair_seed0"]["metrics"] != found["dair_seed0"]["metrics"]
+
+
+def test_the_public_folders(tmp_path: Path) -> None:
+    write_variants(tmp_path / "in9", "train", ("original", "mixed_rand"), each=3)
+    write_variants(tmp_path / "bg_challenge")
+    gone = next((tmp_path / "bg_challenge" / "mixed_rand" / "val").rglob("*.JPEG"))
+    gone.unlink()
+    options = ["--train_folder", str(tmp_path / "in9"), "--test_folder", str(tmp_path / "bg_challenge")]
+    options += [*SIZES, "--input_size", "16", "--num_train_epochs", "2", "--lr_drop_epochs", "1"]
+    options += ["--methods", "erm", "dair", "--dataloader_num_workers", "0", "--save_strategy", "no"]
+    with pytest.raises(SystemExit, match="mixed_rand/val lacks"):
+        run("imagenet9", "imagenet9", tmp_path / "strict", *options)
+    run("imagenet9", "imagenet9", tmp_path / "out", *options, "--strict", "false")
+    found = records(tmp_path / "out")
+    assert set(found) == {"erm_seed0", "dair_seed0"}
+    assert found["dair_seed0"]["metrics"]["rows"] == 17
+    missing = json.loads((tmp_path / "out" / "missing.json").read_text())
+    assert list(missing) == ["test/mixed_rand"] and len(missing["test/mixed_rand"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("recipe", "config", "options", "message"),
+    [
+        ("cifar10_adversarial", "mnist_adversarial", ["--mnist", "no/such/folder"], "no/such/folder"),
+        ("cifar10_adversarial", "mnist_adversarial", ["--epsilon", "-1"], "epsilon=-1"),
+        ("cifar10_adversarial", "mnist_adversarial", ["--evaluate_on", "train"], "train"),
+        ("imagenet9", "imagenet9", [], "train_folder"),
+        ("imagenet9", "backgrounds", ["--source", "photos"], "photos"),
+        ("imagenet9", "backgrounds", ["--correlation", "2"], "correlation=2"),
+    ],
+)
+def test_bad_input_ends_with_one_line(
+    recipe: str, config: str, options: list[str], message: str, tmp_path: Path
+) -> None:
+    assert_ends_with_one_line(recipe, config, tmp_path, options, message)
+
+
+ADVERSARIAL = [AdversarialDataConfig, NetworkConfig, AttackConfig, ComparisonConfig, DAIRConfig]
+CHALLENGE = [ChallengeConfig, BackgroundsConfig, ImageNet9Config, NetworkConfig, ComparisonConfig, DAIRConfig]
+
+
+@pytest.mark.parametrize(
+    ("name", "types"),
+    [
+        ("mnist_adversarial", ADVERSARIAL),
+        ("cifar10_adversarial", ADVERSARIAL),
+        ("backgrounds", CHALLENGE),
+        ("imagenet9", CHALLENGE),
+    ],
+)
+def test_shipped_configurations_are_valid(name: str, types: list[type]) -> None:
+    text = (CONFIGS / f"{name}.yaml").read_text()
+    found = parse_arguments(types, ["--config", str(CONFIGS / f"{name}.yaml")])
+    assert list(runs_of(found[-2], found[-1]))
+    assert found[-1].output_dir == f"outputs/{name}"
+    assert f"recipes/configs/{name}.yaml" in text and "# Hours: " in text

@@ -1,0 +1,430 @@
+"""The recipe as a user runs it, on a few dialogues and for a few steps."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import runpy
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dair_hf import DAIRConfig
+from dair_hf.dialog.data import DialogConfig
+from dair_hf.dialog.tokenizer import build_tokenizer
+from dair_hf.experiments.arguments import parse_arguments
+from dair_hf.experiments.comparison import ComparisonConfig, runs_of
+from dair_hf.modeling import ModelConfig, load_model
+from tests.fixtures.dialogs import UNSEEN, write_multiwoz21, write_sgd
+from tests.fixtures.paths import ROOT
+
+RECIPE = ROOT / "recipes" / "multiwoz_simpletod.py"
+CONFIGS = [
+    path
+    for path in sorted((ROOT / "recipes" / "configs").glob("*.yaml"))
+    if f"recipes/{RECIPE.name} " in path.read_text()
+]
+SETTINGS = (DialogConfig, ModelConfig, ComparisonConfig, DAIRConfig)
+
+pytestmark = pytest.mark.slow
+
+# Overrides that make any run of the demo tiny.
+TINY = {
+    "config": "recipes/configs/demo.yaml",
+    "train_dialogs": 6,
+    "test_dialogs": 4,
+    "model_settings": json.dumps(
+        {"model_type": "t5", "d_model": 16, "d_ff": 32, "d_kv": 8, "num_heads": 2, "num_layers": 1, "dropout_rate": 0.1}
+    ),
+    "max_steps": 4,
+    "dair_lambda": 0.5,
+    "save_strategy": "steps",
+    "save_steps": 2,
+    "logging_steps": 2,
+    "disable_tqdm": True,
+}
+GPT2 = json.dumps({"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 512})
+
+
+def options(**overrides: Any) -> list[str]:
+    """Command line of a tiny run; a list gives several values, None leaves an option out."""
+    found = []
+    for name, value in {**TINY, **overrides}.items():
+        if value is not None:
+            found += [f"--{name}", *(map(str, value) if isinstance(value, (list, tuple)) else [str(value)])]
+    return found
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def launch(*launcher: str, **overrides: Any) -> subprocess.CompletedProcess[str]:
+    """Run the recipe under `accelerate launch`, as the documentation says."""
+    command = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", *launcher, str(RECIPE)]
+    return subprocess.run(
+        [*command, *options(**overrides)], env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+
+
+@contextlib.contextmanager
+def as_program(argv: list[str]) -> Iterator[None]:
+    """`sys.argv`, the working folder and the number of threads of a program of its own."""
+    before = sys.argv, Path.cwd(), torch.get_num_threads()
+    sys.argv = [str(RECIPE), *argv]
+    os.chdir(ROOT)
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        sys.argv = before[0]
+        os.chdir(before[1])
+        torch.set_num_threads(before[2])
+
+
+def run(**overrides: Any) -> None:
+    """Run the recipe in this process: importing the libraries anew for each run takes ten seconds."""
+    with as_program(options(**overrides)):
+        runpy.run_path(str(RECIPE), run_name="__main__")
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def equal(left: Path, right: Path) -> bool:
+    a, b = weights(left), weights(right)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """The demo, once for several tests: its folder and what it printed."""
+    folder = tmp_path_factory.mktemp("recipe") / "demo"
+    done = launch("--cpu", output_dir=folder, methods=["erm", "dair", "kl"])
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder, done
+
+
+def test_demo_writes_records_table_and_plot(demo: Any) -> None:
+    folder, done = demo
+    names = ["erm_seed0", "dair_seed0", "kl_seed0"]
+    table = (folder / "comparison.md").read_text()
+    assert [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("|")] == [
+        "method", "---", "erm", "dair", "kl",
+    ]  # fmt: skip
+    assert all(line in done.stdout for line in table.splitlines() if line.startswith("|"))
+    assert "Joint goal accuracy preset `any_of`; lambda 0.5 (token:" in table
+    assert [record["name"] for record in read(folder / "comparison.json")["runs"]] == names
+    assert (folder / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    assert {"audit_train.json", "audit_test.json"} <= {path.name for path in folder.iterdir()}
+    assert "Traceback" not in done.stderr
+    for name in names:
+        record = read(folder / f"{name}.json")
+        assert record["config"]["training"]["method"] == ("erm" if name.startswith("erm") else "dair")
+        assert record["config"]["training"]["max_steps"] == 4
+        assert record["config"]["data"]["train_dialogs"] == 6
+        assert set(record["data"]) == {"train", "test"}
+        assert set(record["seconds"]) == {"training", "evaluation"}
+        assert {"versions", "git_revision", "hardware", "seed", "finished"} <= set(record)
+        assert record["metrics"]["rows"] >= record["metrics"]["pairs"] > 0
+        assert record["metrics"]["rows"] >= record["metrics"]["attainable_rows"] > 0
+        assert "attainable_cm" in record["metrics"]
+        lines = (folder / "runs" / name / "predictions.jsonl").read_text().splitlines()
+        assert len(lines) == record["metrics"]["rows"] + record["metrics"]["pairs"]
+        assert json.loads(lines[0]).keys() == {"row_id", "variant", "prediction", "reference", "correct"}
+    # Nothing half-written is left beside the results.
+    assert not list(folder.rglob(".*"))
+
+
+def test_model_card_of_a_run(demo: Any) -> None:
+    card = (demo[0] / "runs" / "dair_seed0" / "README.md").read_text()
+    assert "This model is trained from scratch on the generated dialogues dataset." in card
+    assert "lambda: 0.5 (token: objective = losses / target tokens + lambda * R / pairs)" in card
+    assert "| joint goal accuracy, original (any_of) |" in card
+
+
+def test_finished_runs_are_skipped_and_others_added(demo: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, _ = demo
+    kept = [*(folder / f"{name}_seed0.json" for name in ("erm", "dair", "kl")), folder / "runs/erm_seed0/README.md"]
+    before = {path: (path.stat().st_mtime_ns, path.read_text()) for path in kept}
+    run(output_dir=folder, methods=["erm", "dair", "kl", "da"])
+    assert {path: (path.stat().st_mtime_ns, path.read_text()) for path in kept} == before
+    methods = [record["method"] for record in read(folder / "comparison.json")["runs"]]
+    assert methods == ["erm", "dair", "kl", "da"]
+    shown = capsys.readouterr().out
+    assert "| da | 1 |" in shown and "Audit of the train pairs" in shown
+    # Where all is finished nothing is audited, and the table is that of the folder.
+    run(output_dir=folder, methods=["da"])
+    shown = capsys.readouterr().out
+    assert "Audit" not in shown and "| kl | 1 |" in shown
+
+
+def test_other_settings_do_not_overwrite_and_do_not_resume(demo: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(demo[0], folder)
+    settings = {"output_dir": folder, "methods": ["dair"], "learning_rate": 0.03}
+    before = {path: path.read_bytes() for path in [*folder.glob("*_seed0.json"), *folder.glob("comparison.*")]}
+    with pytest.raises(SystemExit) as ended:
+        run(**settings)
+    assert ended.value.code == 2
+    assert f"error: {folder}/dair_seed0.json: a finished run of other settings (" in str(ended.value)
+    assert "(training.learning_rate was 0.003, is 0.03)" in str(ended.value)
+    for name in ("train", "test"):
+        (folder / f"audit_{name}.json").write_text("kept")
+    with pytest.raises(SystemExit, match="data.max_source_tokens was "):
+        run(output_dir=folder, methods=["dair"], max_source_tokens=300)
+    assert {(folder / f"audit_{name}.json").read_text() for name in ("train", "test")} == {"kept"}
+    assert {path: path.read_bytes() for path in before} == before
+    # The checkpoints of the old settings stand in the run's folder, at the last step: they must not be resumed.
+    (folder / "dair_seed0.json").rename(tmp_path / "dair_seed0.json")
+    run(**settings)
+    assert read(folder / "dair_seed0.json")["config"]["training"]["learning_rate"] == 0.03
+    assert not equal(demo[0] / "runs/dair_seed0", folder / "runs/dair_seed0")
+    (aside,) = [path for path in (folder / "runs").iterdir() if path.name.startswith("dair_seed0_of_")]
+    assert equal(aside, demo[0] / "runs/dair_seed0")
+
+
+def test_killed_run_goes_on_to_the_same_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"methods": ["dair"], "max_steps": 40, "save_steps": 5, "save_total_limit": 2}
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    command = [sys.executable, str(RECIPE), *options(output_dir=killed, **settings)]
+    process = subprocess.Popen(
+        command, env=environment(), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        # Once the next checkpoint is begun, that of step 10 is whole.
+        wait_for(lambda: (killed / "runs/dair_seed0/checkpoint-15").exists(), process)
+        process.send_signal(signal.SIGKILL)
+    finally:
+        process.kill()
+        process.wait()
+    assert not (killed / "dair_seed0.json").exists()
+    # A power cut while a checkpoint was written: its state is missing, so the one before it counts.
+    torn = killed / "runs/dair_seed0/checkpoint-39"
+    torn.mkdir()
+    (torn / "model.safetensors").write_bytes(b"torn")
+
+    run(output_dir=killed, **settings)
+    # One line every two steps: those from the start to the kill are not trained again.
+    assert 0 < capsys.readouterr().out.count("'loss'") <= 15
+    run(output_dir=whole, **settings)
+    assert capsys.readouterr().out.count("'loss'") == 20
+    assert equal(killed / "runs/dair_seed0", whole / "runs/dair_seed0")
+    assert (killed / "runs/dair_seed0/predictions.jsonl").read_text() == (
+        whole / "runs/dair_seed0/predictions.jsonl"
+    ).read_text()
+    assert read(killed / "dair_seed0.json")["metrics"] == read(whole / "dair_seed0.json")["metrics"]
+
+
+def wait_for(happened: Callable[[], bool], process: subprocess.Popen[Any], seconds: float = 240) -> None:
+    end = time.monotonic() + seconds
+    while not happened():
+        assert process.poll() is None, f"the recipe ended by itself with {process.returncode}"
+        assert time.monotonic() < end, "the recipe wrote no checkpoint in time"
+        time.sleep(0.01)
+
+
+def test_decoder_only_model(tmp_path: Path) -> None:
+    run(output_dir=tmp_path, methods=["erm", "dair", "kl"], model_settings=GPT2, neighbour_attention=0, max_steps=2)
+    assert [record["method"] for record in read(tmp_path / "comparison.json")["runs"]] == ["erm", "dair", "kl"]
+    settings = read(tmp_path / "runs/dair_seed0/config.json")
+    assert settings["model_type"] == "gpt2"
+    assert settings["vocab_size"] < 1000
+
+
+@pytest.fixture(scope="module")
+def multiwoz(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Settings of the recipe on small MultiWOZ and SGD folders, with a base trained on the latter."""
+    folder = tmp_path_factory.mktemp("data")
+    return {
+        "source": "multiwoz",
+        "data_dir": write_multiwoz21(folder / "multiwoz21"),
+        "sgd_dir": write_sgd(folder / "sgd"),
+        "train_split": "val",
+        "train_dialogs": None,
+        "test_dialogs": None,
+        "max_steps": 2,
+        "pretrain": json.dumps({"max_steps": 3, "learning_rate": 0.05}),
+    }
+
+
+def test_multiwoz_with_a_common_base(multiwoz: dict[str, Any], tmp_path: Path) -> None:
+    run(output_dir=tmp_path, methods=["erm", "dair"], neighbour_attention=0, **multiwoz)
+    (base,) = [path for path in tmp_path.glob("base_*") if not path.name.endswith("_training")]
+    start = weights(base)
+    for method in ("erm", "dair"):
+        record = read(tmp_path / f"{method}_seed0.json")
+        assert record["metrics"]["rows"] == 12
+        # Two turns a dialogue hold a name in history or state: the second.
+        assert record["metrics"]["pairs"] >= 6
+        moved = weights(tmp_path / "runs" / f"{method}_seed0")
+        assert start.keys() == moved.keys()
+        assert any(not torch.equal(start[name], moved[name]) for name in start)
+    lines = map(json.loads, (tmp_path / "runs/erm_seed0/predictions.jsonl").read_text().splitlines())
+    named = {
+        entry["values"][0].lower()
+        for line in lines
+        if line["variant"] == "augmented"
+        for entry in line["reference"]
+        if entry["slot"] == "hotel-name"
+    }
+    assert named
+    assert named <= {name.lower() for name in UNSEEN}
+    # The base is kept: another method starts from the same weights without training them anew.
+    made = {path: path.stat().st_mtime_ns for path in base.iterdir()}
+    run(output_dir=tmp_path, methods=["da"], neighbour_attention=0, **multiwoz)
+    assert {path: path.stat().st_mtime_ns for path in base.iterdir()} == made
+    assert len(list(tmp_path.glob("base_*"))) == 2
+
+
+def test_adapters_on_a_decoder_only_base(multiwoz: dict[str, Any], tmp_path: Path) -> None:
+    run(
+        output_dir=tmp_path,
+        methods=["dair"],
+        model_settings=GPT2,
+        neighbour_attention=0,
+        lora_rank=2,
+        lora_alpha=7,
+        **multiwoz,
+    )
+    (base,) = [path for path in tmp_path.glob("base_*") if not path.name.endswith("_training")]
+    assert read(base / "config.json")["model_type"] == "gpt2"
+    adapter = read(tmp_path / "runs/dair_seed0/adapter_config.json")
+    assert (adapter["r"], adapter["lora_alpha"]) == (2, 7)
+    assert adapter["base_model_name_or_path"] == str(base)
+    # Prompts are masked: the base saw the loss of its targets alone, some tens of nats and not hundreds.
+    log = read(Path(f"{base}_training") / "checkpoint-2" / "trainer_state.json")["log_history"]
+    assert 0 < log[0]["loss_original"] < 150
+
+
+def test_two_processes_write_one_set_of_files(multiwoz: dict[str, Any], tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    settings = {**multiwoz, "output_dir": tmp_path, "methods": ["dair"], "neighbour_attention": 0, "use_cpu": True}
+    # `--multi_gpu` is accelerate's name for one process a rank; with `--cpu` it would start a single process, silently.
+    done = launch("--multi_gpu", "--num_processes", "2", "--main_process_port", port, **settings)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("| dair | 1 |") == 1
+    path = tmp_path / "dair_seed0.json"
+    record = read(path)
+    assert record["hardware"]["processes"] == 2
+    lines = (tmp_path / "runs/dair_seed0/predictions.jsonl").read_text().splitlines()
+    assert len({(line["row_id"], line["variant"]) for line in map(json.loads, lines)}) == len(lines)
+    assert len(lines) == record["metrics"]["rows"] + record["metrics"]["pairs"]
+    names = {path.name for path in tmp_path.iterdir() if not path.name.startswith("base_")}
+    assert names == {
+        "audit_test.json", "audit_train.json", "comparison.json", "comparison.md", "comparison.png", "dair_hf.lock",
+        "dair_seed0.json", "runs",
+    }  # fmt: skip
+    assert len(list(tmp_path.glob("base_*/model.safetensors"))) == 1
+    # Whoever goes on with one process finds the run finished.
+    before = path.stat().st_mtime_ns
+    run(**settings)
+    assert path.stat().st_mtime_ns == before
+
+
+BAD = {
+    "unknown field": ({"yaml": "max_step: 3\n"}, ["bad.yaml: unknown field 'max_step'; did you mean 'max_steps'?"]),
+    "absent file": ({"config": "nowhere.yaml"}, ["nowhere.yaml: no such file"]),
+    "a folder": ({"config": "recipes"}, ["recipes: cannot be read"]),
+    "broken YAML": ({"yaml": "methods: [erm\nsource: demo\n"}, ["bad.yaml: line 2, column 7: not valid YAML"]),
+    "control character": ({"yaml": "source: \x07\n"}, ["bad.yaml: ", "not valid YAML"]),
+    "a list at the top": ({"yaml": "- demo\n"}, ["bad.yaml: found list at the top"]),
+    "empty file": ({"yaml": ""}, ["bad.yaml: found NoneType at the top"]),
+    "no file name": ({"config": ""}, ["--config needs a file name"]),
+    "unknown option": ({"max_step": 3}, ["unknown option --max_step; did you mean 'max_steps'?"]),
+    "unknown method": ({"methods": ["ermm"]}, ["methods: unknown ermm; use erm, da, kl"]),
+    "method twice": ({"methods": ["erm", "erm"]}, ["methods=['erm', 'erm'] holds an entry twice"]),
+    "no method": ({"yaml": "methods: []\n"}, ["--methods: expected at least one argument"]),
+    "unknown lambda": ({"lambdas": '{"k": 1}'}, ["methods: unknown k"]),
+    "broken mapping": ({"lambdas": "{kl: 1"}, ["--lambdas: '{kl: 1': line 1, column 7: not valid YAML"]),
+    "no mapping": ({"lambdas": "[1]"}, ["--lambdas: found list, a mapping is needed"]),
+    "negative lambda": ({"dair_lambda": -1}, ["dair_lambda=-1.0 is out of range"]),
+    "negative lambda of one method": ({"lambdas": '{"kl": -1}', "methods": ["kl"]}, ["dair_lambda=-1 is out of"]),
+    "a word for a number": ({"yaml": "max_steps: many\n"}, ["--max_steps", "invalid int value: 'many'"]),
+    "unknown source": ({"source": "woz"}, ["--source: invalid choice: 'woz'"]),
+    "unknown augmentation": ({"augmentation": "shuffle"}, ["'shuffle'", "scramble"]),
+    "unknown preset": ({"preset": "any"}, ["preset", "any_of"]),
+    "no data": ({"source": "multiwoz"}, ["source=multiwoz needs --data_dir and --sgd_dir"]),
+    "absent data": ({"source": "multiwoz", "data_dir": "nowhere", "sgd_dir": "nowhere"}, ["nowhere"]),
+    "no dialogue": ({"train_dialogs": 0}, ["train_dialogs=0; it must be at least 1"]),
+    "base without its data": ({"pretrain": '{"max_steps": 1}'}, ["pretrain needs the SGD dialogues"]),
+    "short sources": ({"max_source_tokens": 4}, ["max_source_tokens=4 leaves no room"]),
+    "cut targets": ({"max_target_tokens": 12}, ["ceiling: only", "raise max_target_tokens", "allow_low_ceiling=true"]),
+    "no model": ({"config": None, "model_settings": None, "report_to": "none"}, ["the model is unknown"]),
+    "unknown model": ({"model_settings": '{"model_type": "t55"}', "neighbour_attention": 0}, ["model_type='t55'"]),
+    "unknown model setting": (
+        {"model_settings": '{"model_type": "t5", "d_modl": 8}'},
+        ["T5Config has no field d_modl"],
+    ),
+    "two models": ({"model_name_or_path": "x"}, ["model_name_or_path and model_settings are both given"]),
+    "absent model": ({"model_settings": None, "config": None, "model_name_or_path": "no/where"}, ["'no/where'"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_settings_are_one_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    overrides, said = BAD[name]
+    overrides = {"output_dir": tmp_path / "out", "methods": ["erm"], **overrides}
+    if "yaml" in overrides:
+        text = overrides.pop("yaml")
+        overrides |= {
+            "config": tmp_path / "bad.yaml",
+            "methods": overrides["methods"] if "methods" not in text else None,
+        }
+        overrides |= {"max_steps": 4 if "max_steps" not in text else None}
+        Path(overrides["config"]).write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        run(**overrides)
+    message = str(ended.value)
+    assert message.startswith("error: ")
+    assert "\n" not in message
+    assert all(words in message for words in said), message
+    assert not list(tmp_path.rglob("*_seed0.json"))
+
+
+def test_bad_settings_end_the_program_without_traceback(tmp_path: Path) -> None:
+    command = [sys.executable, str(RECIPE), "--config", "nowhere.yaml", "--output_dir", str(tmp_path)]
+    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr == "error: nowhere.yaml: no such file; the shipped ones are in recipes/configs/\n"
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_shipped_configurations_are_valid(path: Path) -> None:
+    # bf16 needs a GPU, which the machine of a test may lack.
+    argv = ["--config", str(path), "--data_dir", "data", "--sgd_dir", "sgd", "--bf16", "false"]
+    data, model, comparison, args = parse_arguments(SETTINGS, argv)
+    runs = list(runs_of(comparison, args))
+    assert [run.method for run in runs] == ["erm", "da", "kl", "dair"]
+    assert {run.args.dair_lambda for run in runs} == {args.dair_lambda}
+    assert args.output_dir == f"outputs/{path.stem}"
+    assert data.max_target_tokens < data.max_source_tokens
+    assert path.read_text().startswith("# ")
+    if model.model_settings:
+        network = load_model(model, build_tokenizer(["is it free ?", "is it ?"]))
+        assert network.num_parameters() < 3_000_000
+    else:
+        assert model.model_name_or_path
+
+
+def test_there_are_configurations() -> None:
+    assert {path.stem for path in CONFIGS} == {"demo", "multiwoz21_small", "multiwoz22_bart", "multiwoz22_gpt2_lora"}

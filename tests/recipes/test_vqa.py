@@ -1,0 +1,544 @@
+"""The recipe on edited images as a user runs it: a few scenes, a few questions in the public formats, a few steps."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from transformers import AutoTokenizer
+
+from dair_hf import DAIRConfig
+from dair_hf.experiments.arguments import parse_arguments
+from dair_hf.experiments.comparison import ComparisonConfig, fingerprint, runs_of
+from dair_hf.experiments.search import GRIDS
+from dair_hf.modeling import ModelConfig
+from dair_hf.vqa.data import VQAConfig
+from dair_hf.vqa.inputs.pixels import Pixels
+from dair_hf.vqa.models.backbone import grid_features, new_backbone
+from dair_hf.vqa.models.saaa import SAAA
+from dair_hf.vqa.scenes.backbone import CellNamer
+from dair_hf.vqa.scenes.files import SceneConfig
+from dair_hf.vqa.task import NetworkConfig
+from tests.fixtures import vision_language as vl
+from tests.fixtures.paths import ROOT
+from tests.fixtures.tiny_saaa import resnet
+from tests.fixtures.vqa_files import ASKED, CV_EDITS, write_cv, write_edited_images, write_images, write_vqa
+
+RECIPE = ROOT / "recipes" / "vqa_saaa.py"
+FOLDER = ROOT / "recipes" / "configs"
+CONFIGS = [path for path in sorted(FOLDER.glob("*.yaml")) if f"recipes/{RECIPE.name} " in path.read_text()]
+SETTINGS = (VQAConfig, SceneConfig, NetworkConfig, ModelConfig, ComparisonConfig, DAIRConfig)
+METRICS = {
+    "vqa_accuracy", "familiar_vqa_accuracy", "cm", "cm_numerator", "cm_denominator", "both_correct", "flipped",
+    "pos_to_neg", "neg_to_pos", "neg_to_neg_flipped", "original_vqa_accuracy", "augmented_vqa_accuracy",
+}  # fmt: skip
+SIZES = json.dumps({"embedding_size": 8, "question_size": 8, "attention_size": 8, "hidden_size": 8, "dropout": 0.1})
+
+pytestmark = pytest.mark.slow
+
+# Overrides that make any run on scenes tiny.
+TINY: dict[str, Any] = {
+    "train_scenes": 64,
+    "test_scenes": 40,
+    "scene_size": 32,
+    "scene_grid": 2,
+    "most": 1,
+    "image_size": 32,
+    "saaa": SIZES,
+    "backbone_scenes": 600,
+    "seeds": 0,
+    "num_train_epochs": 3,
+    "per_device_train_batch_size": 16,
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
+
+
+# Enough training that answers are right now and then, and differ.
+LONGER = {"num_train_epochs": 20, "learning_rate": 0.02}
+
+
+def options(**overrides: Any) -> list[str]:
+    """Command line; a list gives several values, None leaves an option out."""
+    found = []
+    for name, value in overrides.items():
+        if value is not None:
+            found += [f"--{name}", *(map(str, value) if isinstance(value, (list, tuple)) else [str(value)])]
+    return found
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+@contextlib.contextmanager
+def as_program(argv: list[str]) -> Iterator[None]:
+    """`sys.argv` and the number of threads of a program of its own."""
+    before = sys.argv, torch.get_num_threads()
+    sys.argv = [str(RECIPE), *argv]
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        sys.argv = before[0]
+        torch.set_num_threads(before[1])
+
+
+def run(**overrides: Any) -> None:
+    """Run the recipe in this process: importing the libraries anew for each run takes ten seconds."""
+    with as_program(options(**overrides)):
+        runpy.run_path(str(RECIPE), run_name="__main__")
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def equal(left: Path, right: Path) -> bool:
+    a, b = (load_file(folder / "model.safetensors") for folder in (left, right))
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def methods_of(folder: Path) -> list[str]:
+    return [record["method"] for record in read(folder / "comparison.json")["runs"]]
+
+
+# --- scenes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which runs share their scenes, the backbone and its features."""
+    return tmp_path_factory.mktemp("outputs")
+
+
+def scenes(outputs: Path, name: str, **overrides: Any) -> dict[str, Any]:
+    """Settings of a tiny run on scenes."""
+    own = {"output_dir": outputs / name, "features_folder": outputs / "features"}
+    return {"config": FOLDER / "counting_scenes_cv.yaml", **TINY, **own, **overrides}
+
+
+@pytest.fixture(scope="module")
+def compared(outputs: Path) -> dict[str, Path]:
+    """Both configurations with every method, once for several tests: their folders."""
+    folders = {}
+    for kind in ("cv", "iv"):
+        run(**scenes(outputs, kind, config=FOLDER / f"counting_scenes_{kind}.yaml", **LONGER))
+        folders[kind] = outputs / kind
+    return folders
+
+
+@pytest.mark.parametrize("kind", ["cv", "iv"])
+def test_every_method_is_trained_and_listed(compared: dict[str, Path], kind: str) -> None:
+    folder = compared[kind]
+    assert methods_of(folder) == ["erm", "da", "kl", "dair"]
+    lines = [line for line in (folder / "comparison.md").read_text().splitlines() if line.startswith("|")]
+    assert [title.strip() for title in lines[0].split("|")[1:-1]] == [
+        "method", "runs", "accuracy", "accuracy, as in training", "CM", "both right", "flipped", "pos->neg", "neg->pos",
+        "neg->neg",
+    ]  # fmt: skip
+    assert len(lines) == 6
+    text = (folder / "comparison.md").read_text()
+    assert text.startswith(f"# Answers under edited images, counting scenes ({kind.upper()}), test\n")
+    assert "lambda 1 (per pair: objective = sum of f / rows)." in text
+    for method in ("erm", "da", "kl", "dair"):
+        record = read(folder / f"{method}_seed0.json")
+        assert METRICS <= set(record["metrics"])
+        assert record["config"]["scenes"]["edit"] == kind
+        assert record["config"]["training"]["method"] == {"kl": "dair"}.get(method, method)
+        assert record["config"]["network"]["saaa"] == json.loads(SIZES)
+        assert set(record["data"]) == {"train", "train_edits", "test", "test_edits"}
+    # Nothing half-written is left beside the results.
+    assert not list(folder.parent.rglob(".*"))
+
+
+def test_what_was_read_is_kept(compared: dict[str, Path]) -> None:
+    for kind, folder in compared.items():
+        found = read(folder / "data.json")
+        unknown = found.pop("without an answer in the vocabulary")
+        assert unknown == {"train": 0, "train_edits": 0, "test": 0, "test_edits": 0}
+        assert list(found) == ["train", "train, edits", "familiar", "familiar, edits", "test", "test, edits"]
+        edits = found["train, edits"]["counts"]
+        assert edits["edits with other answers"] == (edits["edits"] if kind == "cv" else 0)
+        assert [found[split]["counts"]["rows"] for split in ("train", "familiar", "test")] == [64, 40, 40]
+        assert all(report["skipped"] == {} for report in found.values())
+
+
+@pytest.mark.parametrize("kind", ["cv", "iv"])
+@pytest.mark.parametrize("method", ["erm", "dair"])
+def test_figures_follow_from_the_predictions(compared: dict[str, Path], kind: str, method: str) -> None:
+    folder = compared[kind] / "runs" / f"{method}_seed0"
+    answers = set(read(folder / "config.json")["id2label"].values())
+    views: dict[str, dict[str, tuple[str, bool]]] = {"original": {}, "augmented": {}}
+    for line in map(json.loads, (folder / "predictions.jsonl").read_text().splitlines()):
+        said, right = line["prediction"], line["prediction"] in line["reference"]
+        assert said in answers
+        assert (line["correct"], set(line)) == (right, {"row_id", "variant", "prediction", "reference", "correct"})
+        views[line["variant"]][line["row_id"]] = (said, right)
+    assert views["original"].keys() == views["augmented"].keys()
+    # A row is named by its question and by the edit.
+    assert all(name.split("/")[1].split("_")[0] == f"{int(name.split('/')[0]):012d}" for name in views["original"])
+    pairs = [(views["original"][name], views["augmented"][name]) for name in views["original"]]
+    count = len(pairs)
+    expected = {
+        "rows": count,
+        "pairs": count,
+        "cm_denominator": sum(before for (_, before), _ in pairs),
+        "cm_numerator": sum(before and after for (_, before), (_, after) in pairs),
+        "both_correct": sum(before and after for (_, before), (_, after) in pairs) / count,
+        "flipped": sum(one != other for (one, _), (other, _) in pairs) / count,
+        "pos_to_neg": sum(before and not after for (_, before), (_, after) in pairs) / count,
+        "neg_to_pos": sum(after and not before for (_, before), (_, after) in pairs) / count,
+        "neg_to_neg_flipped": sum(
+            one != other and not before and not after for (one, before), (other, after) in pairs
+        ) / count,
+        "original_vqa_accuracy": sum(before for (_, before), _ in pairs) / count,
+        "augmented_vqa_accuracy": sum(after for _, (_, after) in pairs) / count,
+    }  # fmt: skip
+    metrics = read(compared[kind] / f"{method}_seed0.json")["metrics"]
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected)
+    assert expected["cm_denominator"] > 0
+
+
+def test_accuracy_is_that_of_the_saved_model(compared: dict[str, Path], outputs: Path) -> None:
+    folder = compared["cv"] / "runs" / "dair_seed0"
+    model, tokenizer = SAAA.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    (eyes,) = [path for path in outputs.glob("scene_backbone_*") if not path.name.endswith("_training")]
+    backbone = CellNamer.from_pretrained(eyes).backbone.eval()
+    record = read(compared["cv"] / "dair_seed0.json")
+    drawn, metrics = outputs / f"counting_scenes_{fingerprint(record['config']['scenes'])}", record["metrics"]
+    for split, key in (("test", "vqa_accuracy"), ("familiar", "familiar_vqa_accuracy")):
+        asked = read(drawn / split / "questions.json")["questions"]
+        answered = {a["question_id"]: a for a in read(drawn / split / "annotations.json")["annotations"]}
+        words = tokenizer([question["question"] for question in asked], padding=True, return_tensors="pt")
+        images = [str(drawn / split / "images" / f"{question['image_id']:012d}.png") for question in asked]
+        with torch.no_grad():
+            features = grid_features(backbone, Pixels(size=32)(images))
+            logits = model(words["input_ids"], words["attention_mask"], image_features=features).logits
+        said = [model.config.id2label[number] for number in logits.argmax(1).tolist()]
+        wanted = [answered[question["question_id"]]["multiple_choice_answer"] for question in asked]
+        share = sum(one == other for one, other in zip(said, wanted, strict=True)) / len(asked)
+        assert metrics[key] == pytest.approx(share)
+        assert metrics[f"{key}_low"] <= share <= metrics[f"{key}_high"]
+
+
+def test_finished_runs_scenes_backbone_and_features_are_kept(compared: dict[str, Path], outputs: Path) -> None:
+    kept = [path for path in outputs.rglob("*") if path.is_file() and path.parent != compared["cv"]]
+    kept += sorted(compared["cv"].glob("*_seed0.json"))
+    before = {path: path.stat().st_mtime_ns for path in kept}
+    # The two configurations share the backbone, but not its pictures.
+    assert len(list(outputs.glob("scene_backbone_*"))) == len(list(outputs.glob("counting_scenes_*"))) == 2
+    assert len(list((outputs / "features").glob("*/about.json"))) == 1
+    run(**scenes(outputs, "cv", **LONGER))
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_a_sweep_over_lambda_is_drawn(compared: dict[str, Path], outputs: Path) -> None:
+    folder = outputs / "sweep"
+    sweep = {"methods": ["erm", "dair"], "lambda_sweep": [0.1, 10]}
+    run(**scenes(outputs, "sweep", **LONGER, **sweep))
+    assert methods_of(folder) == ["erm", "dair_lambda0.1", "dair_lambda10"]
+    lambdas = {name: read(folder / f"{name}_seed0.json")["config"]["training"] for name in methods_of(folder)}
+    assert [settings["dair_lambda"] for settings in lambdas.values()] == [1.0, 0.1, 10.0]
+    drawn = {path.name for path in folder.glob("*.png")}
+    lambdas_drawn = {"lambda_vqa_accuracy.png", "lambda_cm.png", "lambda_flipped.png", "dair_front.png"}
+    assert drawn == {"comparison.png", *lambdas_drawn}
+    assert all((folder / name).read_bytes().startswith(b"\x89PNG") for name in drawn)
+
+
+def test_lambda_is_chosen_on_scenes_of_its_own(compared: dict[str, Path], outputs: Path) -> None:
+    run(**scenes(outputs, "validation", methods="erm", evaluate_on="validation", test_questions=25))
+    record = read(outputs / "validation" / "erm_seed0.json")
+    assert list(read(outputs / "validation" / "data.json"))[-3:-1] == ["validation", "validation, edits"]
+    assert record["data"]["train"] == read(compared["cv"] / "erm_seed0.json")["data"]["train"]
+    assert record["data"]["test"] != read(compared["cv"] / "erm_seed0.json")["data"]["test"]
+    lines = (outputs / "validation/runs/erm_seed0/predictions.jsonl").read_text().splitlines()
+    # No scene of the test split.
+    tested = (compared["cv"] / "runs/erm_seed0/predictions.jsonl").read_text().splitlines()
+    assert not {json.loads(line)["row_id"] for line in lines} & {json.loads(line)["row_id"] for line in tested}
+
+
+def test_a_backbone_may_be_trained_along(compared: dict[str, Path], outputs: Path) -> None:
+    run(**scenes(outputs, "trained", methods="dair", train_backbone=True, num_train_epochs=1))
+    model = SAAA.from_pretrained(outputs / "trained/runs/dair_seed0")
+    (start,) = [path for path in outputs.glob("scene_backbone_*") if not path.name.endswith("_training")]
+    before = CellNamer.from_pretrained(start).backbone.state_dict()
+    after = model.backbone.state_dict()
+    assert before.keys() == after.keys()
+    assert not all(torch.equal(after[name], value) for name, value in before.items())
+
+
+def test_a_killed_run_goes_on_to_the_same_weights(compared: dict[str, Path], outputs: Path, capsys: Any) -> None:
+    settings = {
+        "methods": ["dair"], "num_train_epochs": 40, "save_strategy": "steps", "save_steps": 10, "save_total_limit": 2,
+        "logging_steps": 4,
+    }  # fmt: skip
+    killed, whole = outputs / "killed", outputs / "whole"
+    command = [sys.executable, str(RECIPE), *options(**scenes(outputs, "killed", **settings))]
+    process = subprocess.Popen(
+        command, env=environment(), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        # Once the next checkpoint is begun, that of step 30, in the middle of an epoch of four steps, is whole.
+        wait_for(lambda: (killed / "runs/dair_seed0/checkpoint-40").exists(), process)
+        process.send_signal(signal.SIGKILL)
+    finally:
+        process.kill()
+        process.wait()
+    assert not (killed / "dair_seed0.json").exists()
+    run(**scenes(outputs, "killed", **settings))
+    # One line every four steps: those from the start to the kill are not trained again.
+    assert 0 < capsys.readouterr().out.count("'loss'") < 40
+    run(**scenes(outputs, "whole", **settings))
+    assert capsys.readouterr().out.count("'loss'") == 40
+    assert equal(killed / "runs/dair_seed0", whole / "runs/dair_seed0")
+    names = ("predictions.jsonl", "tokenizer.json")
+    assert all(
+        (killed / "runs/dair_seed0" / name).read_text() == (whole / "runs/dair_seed0" / name).read_text()
+        for name in names
+    )
+    assert read(killed / "dair_seed0.json")["metrics"] == read(whole / "dair_seed0.json")["metrics"]
+
+
+def wait_for(happened: Callable[[], bool], process: subprocess.Popen[Any], seconds: float = 240) -> None:
+    end = time.monotonic() + seconds
+    while not happened():
+        assert process.poll() is None, f"the recipe ended by itself with {process.returncode}"
+        assert time.monotonic() < end, "the recipe wrote no checkpoint in time"
+        time.sleep(0.01)
+
+
+def test_two_processes_write_one_set_of_files(eyes: str, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    settings = scenes(tmp_path, "two", methods=["dair"], backbone=eyes)
+    # `--multi_gpu` is accelerate's name for one process a rank; with `--cpu` it would start a single process, silently.
+    launcher = ["--multi_gpu", "--num_processes", "2", "--main_process_port", port]
+    command = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", *launcher, str(RECIPE)]
+    done = subprocess.run(
+        [*command, *options(**settings)], env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("| dair | 1 |") == 1
+    assert done.stdout.count("questions with edits") == 1
+    folder = tmp_path / "two"
+    record = read(folder / "dair_seed0.json")
+    assert record["hardware"]["processes"] == 2
+    lines = [json.loads(line) for line in (folder / "runs/dair_seed0/predictions.jsonl").read_text().splitlines()]
+    assert len({(line["row_id"], line["variant"]) for line in lines}) == len(lines) == 2 * record["metrics"]["pairs"]
+    assert {path.name for path in folder.iterdir()} == {
+        "comparison.json", "comparison.md", "comparison.png", "dair_hf.lock", "data.json", "dair_seed0.json", "runs",
+    }  # fmt: skip
+    # Each picture went through the backbone once.
+    keys = [
+        key
+        for shard in (tmp_path / "features").rglob("*.safetensors")
+        for key in json.loads(safe_open(shard, framework="pt").metadata()["keys"])
+    ]
+    assert len(keys) == len(set(keys)) > 0
+    # Whoever goes on with one process finds the run finished.
+    before = (folder / "dair_seed0.json").stat().st_mtime_ns
+    run(**settings)
+    assert (folder / "dair_seed0.json").stat().st_mtime_ns == before
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def eyes(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with a vision model."""
+    folder = tmp_path_factory.mktemp("eyes")
+    torch.manual_seed(0)
+    new_backbone(resnet()).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Folders with models that bring a processor."""
+    makers = {"vilt": vl.vilt, "llava": vl.llava}
+    return {name: vl.stored(make, tmp_path_factory.mktemp(name)) for name, make in makers.items()}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Settings of a tiny run on VQA v2 and CV-VQA in small."""
+    folder = tmp_path_factory.mktemp("files")
+    for split in ("train", "val"):
+        write_vqa(folder / "vqa", split)
+        write_cv(folder / "cv", split)
+    return {
+        "source": "files",
+        "questions": folder / "vqa",
+        "images": write_images(folder / "images"),
+        "edits": folder / "cv",
+        "edited_images": write_edited_images(folder / "edited", CV_EDITS),
+        "features_folder": folder / "features",
+        "report_to": "none",
+        "save_strategy": "no",
+        "logging_steps": 2,
+        "num_train_epochs": 2,
+        "per_device_train_batch_size": 8,
+        "per_device_eval_batch_size": 8,
+        "learning_rate": 0.01,
+        "disable_tqdm": True,
+        "use_cpu": True,
+    }
+
+
+def test_questions_in_the_public_formats(files: dict[str, Any], eyes: str, tmp_path: Path, capsys: Any) -> None:
+    own = {
+        "backbone": eyes,
+        "image_size": 32,
+        "saaa": SIZES,
+        "methods": ["erm", "dair"],
+        "output_dir": tmp_path / "out",
+    }
+    run(**files, **own, answers=10, dataloader_num_workers=1)
+    record = read(tmp_path / "out" / "dair_seed0.json")
+    pairs = sum(map(len, CV_EDITS.values()))
+    assert (record["metrics"]["rows"], record["metrics"]["pairs"]) == (pairs, pairs)
+    assert not [key for key in record["metrics"] if key.startswith("familiar")]
+    found = read(tmp_path / "out" / "data.json")
+    assert found["val"]["counts"]["rows"] == len(ASKED)
+    assert found["without an answer in the vocabulary"]["train_edits"] == 2
+    settings = read(tmp_path / "out/runs/dair_seed0/config.json")
+    assert (len(settings["id2label"]), settings["image_feature_size"]) == (10, 16)
+    assert "edits with other answers" in capsys.readouterr().out
+    table = (tmp_path / "out" / "comparison.md").read_text()
+    assert table.startswith("# Answers under edited images, VQA v2 val\n")
+    assert "| method | runs | accuracy | CM |" in table
+
+
+def test_a_classifier_with_adapters(files: dict[str, Any], stored: dict[str, str], tmp_path: Path) -> None:
+    own = {"network": "classifier", "model_name_or_path": stored["vilt"], "lora_rank": 2, "lora_alpha": 5}
+    run(**files, **own, methods=["erm", "da", "kl", "dair"], answers=12, output_dir=tmp_path)
+    assert methods_of(tmp_path) == ["erm", "da", "kl", "dair"]
+    for method in methods_of(tmp_path):
+        assert METRICS - {"familiar_vqa_accuracy"} <= set(read(tmp_path / f"{method}_seed0.json")["metrics"])
+    adapter = read(tmp_path / "runs/dair_seed0/adapter_config.json")
+    assert (adapter["r"], adapter["lora_alpha"], adapter["base_model_name_or_path"]) == (2, 5, stored["vilt"])
+    assert (tmp_path / "runs/dair_seed0/tokenizer.json").exists()
+    lines = (tmp_path / "runs/dair_seed0/predictions.jsonl").read_text().splitlines()
+    # What was answered, and not twelve logits.
+    assert all(isinstance(json.loads(line)["prediction"], str) for line in lines)
+    assert not equal_adapters(tmp_path / "runs/erm_seed0", tmp_path / "runs/dair_seed0")
+
+
+def equal_adapters(left: Path, right: Path) -> bool:
+    a, b = (load_file(folder / "adapter_model.safetensors") for folder in (left, right))
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_generator_with_adapters(files: dict[str, Any], stored: dict[str, str], tmp_path: Path) -> None:
+    own = {"network": "generator", "model_name_or_path": stored["llava"], "lora_rank": 2, "target": "{answer}"}
+    run(**files, **own, methods=["erm", "dair"], test_questions=4, output_dir=tmp_path)
+    assert methods_of(tmp_path) == ["erm", "dair"]
+    record = read(tmp_path / "dair_seed0.json")
+    # The first four questions have four edits.
+    assert (record["metrics"]["rows"], record["metrics"]["pairs"]) == (4, 4)
+    assert METRICS - {"familiar_vqa_accuracy"} <= set(record["metrics"])
+    assert read(tmp_path / "runs/dair_seed0/adapter_config.json")["r"] == 2
+    lines = (tmp_path / "runs/dair_seed0/predictions.jsonl").read_text().splitlines()
+    assert all(isinstance(json.loads(line)["prediction"], str) for line in lines)
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+BAD = {
+    "unknown field": (
+        {"yaml": "edits_per_scenes: 3\n"},
+        "bad.yaml: unknown field 'edits_per_scenes'; did you mean 'ed",
+    ),
+    "unknown option": ({"backbon": "x"}, "unknown option --backbon; did you mean 'backbone'?"),
+    "unknown edit": ({"edit": "removed"}, "--edit: invalid choice: 'removed'"),
+    "unknown network": ({"network": "vilt"}, "--network: invalid choice: 'vilt'"),
+    "unknown size": ({"saaa": '{"hiden_size": 3}'}, "saaa: no size of that name: hiden_size"),
+    "no files": ({"source": "files"}, "source=files needs --questions, --images, --edits, --edited_images"),
+    "files, but scenes": ({"questions": "q"}, "--questions would not be read with source=scenes; set --source files"),
+    "absent files": (
+        {"source": "files", "questions": "nowhere", "images": "no/images", "edits": "e", "edited_images": "i"},
+        "no/images",
+    ),
+    "crowded scenes": ({"most": 4}, "most=4 of a kind and of its companion do not fit into 4 cells"),
+    "a grid that does not divide": ({"scene_grid": 3}, "size=32 and grid=3"),
+    "cells of 20 pixels": ({"scene_size": 40}, "make cells of 20 pixels, but the backbone for scenes needs a power of"),
+    "absent backbone": ({"backbone": "no/where"}, "no/where"),
+    "adapters on SAAA": ({"lora_rank": 2}, "network=saaa takes neither model_name_or_path, model_settings nor lora_ra"),
+    "no model": ({"network": "classifier"}, "network=classifier needs model_name_or_path"),
+    "no slot": ({"network": "generator", "prompt": "Look!"}, "prompt='Look!' does not hold {question}"),
+    "no scenes for the backbone": ({"backbone_scenes": 0}, "backbone_scenes=0 must be at least 1"),
+    "no question": ({"train_questions": 0}, "train_questions=0 must be at least 1"),
+    "negative lambda": ({"dair_lambda": -1}, "dair_lambda=-1.0 is out of range"),
+    "unknown method": ({"methods": "dairy"}, "methods: unknown dairy"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_settings_are_one_line(name: str, tmp_path: Path, stored: dict[str, str]) -> None:
+    overrides, said = BAD[name]
+    few = {"train_scenes": 16, "test_scenes": 16, "methods": "erm"}
+    settings = {**scenes(tmp_path, "out"), **few, **overrides}
+    if overrides.get("network") == "generator":
+        settings["model_name_or_path"] = stored["llava"]
+    if "yaml" in settings:
+        settings["config"] = tmp_path / "bad.yaml"
+        settings["config"].write_text(settings.pop("yaml"))
+    with pytest.raises(SystemExit) as ended:
+        run(**settings)
+    message = str(ended.value)
+    assert message.startswith("error: ")
+    assert "\n" not in message
+    assert said in message
+    assert not list(tmp_path.rglob("*_seed0.json"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_shipped_configurations_are_valid(path: Path) -> None:
+    folders = {"questions": "q", "images": ["a", "b"], "edits": "e", "edited_images": "x"}
+    text = path.read_text()
+    given = folders if "source: files" in text else {}
+    # bf16 needs a GPU, which the machine of a test may lack.
+    parsed = parse_arguments(SETTINGS, ["--config", str(path), *options(**given, bf16=False)])
+    data, drawn, network, model, comparison, args = parsed
+    assert {run.method for run in runs_of(comparison, args)} >= {"erm", "da", "dair"}
+    assert (args.output_dir, args.dair_lambda, args.normalization) == (f"outputs/{path.stem}", 1, "pair")
+    assert args.remove_unused_columns
+    assert text.startswith("# ")
+    assert f"#   accelerate launch recipes/vqa_saaa.py --config recipes/configs/{path.name}" in text
+    if data.source == "files":
+        assert all(f"--{name} " in text for name in folders)
+        assert "# Expect" in text and "# Hours" in text
+        assert (data.answers, network.network) == (3000, "classifier" if model.model_name_or_path else "saaa")
+    if network.network == "classifier":
+        assert model.lora_rank > 0
+    elif data.source == "files":
+        assert (network.image_size, network.saaa, network.backbone) == (448, {}, "microsoft/resnet-152")
+        assert (args.num_train_epochs, args.learning_rate, args.per_device_train_batch_size) == (40, 1e-3, 48)
+        assert (args.lr_scheduler_type, args.lr_half_life_steps) == ("constant", 50_000)
+        assert args.ddp_timeout >= 24 * 3600  # the features take hours
+        swept = text.split("--lambda_sweep ")[1].split("\n")[0].split()
+        assert tuple(map(float, swept)) == pytest.approx(GRIDS["vqa"], rel=1e-2)
+    else:
+        assert drawn.edit == path.stem[-2:]
+
+
+def test_there_are_configurations() -> None:
+    names = {"counting_scenes_cv", "counting_scenes_iv", "cv_vqa", "iv_vqa", "vilt_lora"}
+    assert {path.stem for path in CONFIGS} == names

@@ -1,0 +1,285 @@
+"""The list of experiments, what counts as done, and records that are copied whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dair_hf.errors import DataError
+from dair_hf.io.folders import mark_folder, set_aside
+from reproduction import experiments as module
+from reproduction.experiments import (
+    Experiment,
+    collect,
+    finished_runs,
+    is_done,
+    read_experiments,
+    remove_leftovers,
+    restore,
+    settings_of,
+    sole_worker,
+    superseded_runs,
+)
+from tests.fixtures.paths import ROOT
+
+ENTRY: dict[str, Any] = {"name": "adv", "command": "recipes/a.py --mnist '{data}/m n'", "runs": 3, "minutes": 2.5}
+
+
+def write(folder: Path, *entries: Any) -> Path:
+    path = folder / "experiments.yaml"
+    path.write_text(yaml.safe_dump({"experiments": list(entries)}))
+    return path
+
+
+def test_experiments_as_they_are_written(tmp_path: Path) -> None:
+    path = write(tmp_path, ENTRY, {**ENTRY, "name": "noise/share_0.2", "command": "-m reproduction.theory --k 1"})
+    first, second = read_experiments(path)
+    assert first == Experiment("adv", ("recipes/a.py", "--mnist", "{data}/m n"), 3, 2.5)
+    assert first.argv("../data", Path("outputs/adv")) == [
+        "recipes/a.py", "--mnist", "../data/m n", "--output_dir", "outputs/adv",
+    ]  # fmt: skip
+    assert (first.needs_data, second.needs_data) == (True, False)
+    assert second.name == "noise/share_0.2"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"run": 3}, "each experiment needs exactly name, command, runs, minutes"),
+        ({"command": ["a"]}, r"adv: command=\['a'\] has the wrong type"),
+        ({"runs": "3"}, "adv: runs='3' has the wrong type"),
+        ({"runs": True}, "adv: runs=True has the wrong type"),
+        ({"runs": 0}, "adv: needs at least one run"),
+        ({"minutes": -1}, "minutes of 0 or more"),
+        ({"name": "../x"}, r"name '\.\./x': give a folder below the results"),
+        ({"name": "/x"}, "give a folder below the results"),
+        ({"name": ""}, "give a folder below the results"),
+    ],
+)
+def test_faulty_experiments_are_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        read_experiments(write(tmp_path, {**ENTRY, **changes}))
+
+
+@pytest.mark.parametrize(("one", "other"), [("adv", "adv"), ("adv", "adv/a"), ("adv/a/b", "adv")])
+def test_folders_do_not_lie_in_each_other(tmp_path: Path, one: str, other: str) -> None:
+    with pytest.raises(DataError, match="one folder lies inside the other"):
+        read_experiments(write(tmp_path, {**ENTRY, "name": one}, {**ENTRY, "name": other}))
+    assert len(read_experiments(write(tmp_path, {**ENTRY, "name": "adv/a"}, {**ENTRY, "name": "adv/ab"}))) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("experiments: [", "not valid YAML"),
+        ("- a", "needs one key at the top"),
+        ("experiments: {}", "with a list below"),
+    ],
+)
+def test_faulty_files_are_named(tmp_path: Path, content: str, said: str) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        read_experiments(tmp_path / "experiments.yaml")
+    (tmp_path / "experiments.yaml").write_text(content)
+    with pytest.raises(DataError, match=said):
+        read_experiments(tmp_path / "experiments.yaml")
+
+
+def record(name: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "method": name.split("_")[0], "seed": int(name[-1]), "metrics": {"cm": 0.5}, **more}
+
+
+def put(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    """What a recipe leaves: two comparisons, a run that neither names, trainer folders and a killed writer's rest."""
+    folder = tmp_path / "outputs" / "adv"
+    put(folder / "comparison.json", {"runs": [record("erm_seed0"), record("dair_seed1")]})
+    put(folder / "noise" / "comparison.json", {"runs": [record("erm_seed0", noise=1)]})
+    for name in ("erm_seed0", "dair_seed1", "old_seed0", "noise/erm_seed0"):
+        put(folder / f"{name}.json", {})
+    put(folder / "runs" / "erm_seed0" / "state_seed0.json", {})
+    put(folder / "runs" / "erm_seed0" / "comparison.json", {"runs": [record("no_seed0")]})
+    put(folder / ".comparison.json.x1" / "comparison.json", {"runs": [record("no_seed1")]})
+    (folder / "comparison.md").write_text("table")
+    (folder / "sweep.png").write_bytes(b"png")
+    (folder / "output.log").write_text("log")
+    return folder
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+EXPERIMENT = Experiment("adv", ("recipes/a.py", "--config", "a.yaml"), 3, 1.0)
+
+
+def test_collect_takes_what_the_comparisons_name(tmp_path: Path, output: Path) -> None:
+    results = tmp_path / "results"
+    put(results / "adv" / "erm_seed0.json", record("erm_seed0"))
+    assert collect(EXPERIMENT, output, results) == 3
+    assert files(results) == [
+        "adv/comparison.md", "adv/dair_seed1.json", "adv/erm_seed0.json", "adv/experiment.json",
+        "adv/noise/erm_seed0.json", "adv/sweep.png",
+    ]  # fmt: skip
+    assert json.loads((results / "adv/noise/erm_seed0.json").read_text())["noise"] == 1
+    assert is_done(EXPERIMENT, results)
+
+
+@pytest.mark.parametrize("name", ["gone_seed0", "erm_seed0", "noise/erm_seed0"])
+def test_collect_loses_no_finished_run(tmp_path: Path, output: Path, name: str) -> None:
+    results = tmp_path / "results"
+    before = record(Path(name).name, settings="others", settings_fingerprint="0a1b")
+    put(results / "adv" / f"{name}.json", before)
+    assert collect(EXPERIMENT, output, results) == 3
+    (kept,) = superseded_runs(output)
+    assert kept.parent == (output / name).parent / "superseded"
+    assert kept.name.startswith(f"{Path(name).name}_of_0a1b_")
+    assert json.loads(kept.read_text()) == before
+    assert is_done(EXPERIMENT, results)
+    assert {path for path in files(results) if "seed" in path} == {
+        "adv/dair_seed1.json", "adv/erm_seed0.json", "adv/noise/erm_seed0.json",
+    }  # fmt: skip
+    assert finished_runs(output) == 4
+
+
+def test_what_was_set_aside_is_not_restored(tmp_path: Path, output: Path) -> None:
+    results = tmp_path / "results"
+    collect(EXPERIMENT, output, results)
+    empty = tmp_path / "new" / "adv"
+    restore(EXPERIMENT, empty, results)
+    set_aside(empty / "erm_seed0.json", empty)
+    restore(EXPERIMENT, empty, results)
+    assert not (empty / "erm_seed0.json").exists()
+    assert finished_runs(empty) == 2
+
+
+def test_collect_notes_last_that_it_is_done(tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.shutil, "copyfile", lambda *paths: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        collect(EXPERIMENT, output, tmp_path)
+    assert not is_done(EXPERIMENT, tmp_path)
+    monkeypatch.undo()
+    assert collect(EXPERIMENT, output, tmp_path) == 3
+    assert is_done(EXPERIMENT, tmp_path)
+
+
+def test_a_recipe_without_table_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no comparison\.json; the recipe of adv ended without a table"):
+        collect(EXPERIMENT, tmp_path / "nothing", tmp_path / "results")
+
+
+def test_done_is_as_long_as_command_and_configuration_stay(
+    tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text("seeds: [0]")
+    results = tmp_path / "results"
+    assert not is_done(EXPERIMENT, results)
+    collect(EXPERIMENT, output, results)
+    assert is_done(EXPERIMENT, results)
+    # How long it takes does not matter.
+    assert is_done(EXPERIMENT._replace(runs=7, minutes=9.0), results)
+    assert not is_done(EXPERIMENT._replace(command=(*EXPERIMENT.command, "--seeds", "1")), results)
+    # Nor does a comment, such as what came out.
+    Path("a.yaml").write_text("# Expect 3.\nseeds:\n- 0 # the first")
+    assert is_done(EXPERIMENT, results)
+    Path("a.yaml").write_text("seeds: [0, 1]")
+    assert not is_done(EXPERIMENT, results)
+    assert settings_of(EXPERIMENT)["configs"].keys() == {"a.yaml"}
+
+
+def test_a_broken_configuration_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text("seeds: [0")
+    with pytest.raises(DataError, match="a.yaml: line 1, column 10: not valid YAML"):
+        settings_of(EXPERIMENT)
+
+
+def test_finished_runs_are_those_with_a_record(tmp_path: Path, output: Path) -> None:
+    assert finished_runs(output) == 4
+    assert finished_runs(tmp_path / "nothing") == 0
+
+
+def test_restore_fills_an_emptied_output(tmp_path: Path, output: Path) -> None:
+    results = tmp_path / "results"
+    collect(EXPERIMENT, output, results)
+    empty = tmp_path / "new" / "adv"
+    mark_folder(empty)
+    put(empty / "dair_seed1.json", {"newer": True})
+    restore(EXPERIMENT, empty, results)
+    assert files(empty) == ["dair_hf.lock", "dair_seed1.json", "erm_seed0.json", "noise/erm_seed0.json"]
+    assert json.loads((empty / "dair_seed1.json").read_text()) == {"newer": True}
+    assert json.loads((empty / "erm_seed0.json").read_text()) == record("erm_seed0")
+    restore(EXPERIMENT._replace(name="other"), tmp_path / "none", results)
+    assert not (tmp_path / "none").exists()
+
+
+def test_leftovers_of_a_killed_writer_go(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    for name in (".adv.a1.dair_hf", "noise/.erm_seed0.json.c3.dair_hf", "adv", ".git", ".RESULTS.md.d4"):
+        (results / name).mkdir(parents=True)
+    (results / ".RESULTS.md.swp").write_text("an editor's")
+    remove_leftovers(results)
+    left = {str(path.relative_to(results)) for path in results.rglob("*")}
+    assert left == {"adv", ".git", ".RESULTS.md.d4", ".RESULTS.md.swp", "noise"}
+
+
+HOLDER = """
+import subprocess, sys, time
+from pathlib import Path
+from reproduction.experiments import sole_worker
+with sole_worker(Path(sys.argv[1])) as lock:
+    subprocess.Popen([sys.executable, "-c", "input()"], pass_fds=[lock])
+    print("entered", flush=True)
+    time.sleep(600)
+"""
+WAITER = """
+import sys
+from pathlib import Path
+from reproduction.experiments import sole_worker
+with sole_worker(Path(sys.argv[1])):
+    print("entered", flush=True)
+"""
+
+
+def test_a_child_that_outlives_its_parent_is_waited_for(tmp_path: Path) -> None:
+    lock = tmp_path / "new" / "lock"
+    settings: dict[str, Any] = {
+        "env": {**os.environ, "PYTHONPATH": str(ROOT)},
+        "text": True,
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+    }
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(lock)], **settings) as holder:
+        assert holder.stdin
+        assert holder.stdout
+        assert holder.stdout.readline() == "entered\n"
+        holder.kill()
+        holder.wait()
+        with subprocess.Popen([sys.executable, "-c", WAITER, str(lock)], **settings) as waiter:
+            assert waiter.stdout
+            told = f"{lock}: process {holder.pid}, or the recipe it started, still works here; waiting for it\n"
+            assert waiter.stdout.readline() == told
+            assert waiter.poll() is None
+            # The child of the killed one ends with its input.
+            holder.stdin.write("\n")
+            holder.stdin.flush()
+            assert waiter.stdout.readline() == "entered\n"
+
+
+def test_the_lock_falls_with_its_holder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        with sole_worker(tmp_path / "lock") as descriptor:
+            assert os.fstat(descriptor).st_size == len(str(os.getpid()))
+    assert capsys.readouterr().out == ""

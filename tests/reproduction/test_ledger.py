@@ -1,0 +1,335 @@
+"""The ledger: its rule by hand arithmetic, what each kind of row says, and the same bytes from the same records."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dair_hf.errors import DataError
+from reproduction import ledger as module
+from reproduction.claims import Figure
+from reproduction.ledger import Sample, judge_figure, judge_relation, main, write_ledger
+
+
+def test_sample_by_hand() -> None:
+    assert Sample.of([0.5]) == Sample(0.5, 0.0, 1)
+    # Mean 0.3; deviations -0.2, -0.1, 0.3: (0.04 + 0.01 + 0.09) / 2 = 0.07.
+    mean, std, seeds = Sample.of([0.1, 0.2, 0.6])
+    assert (round(mean, 12), seeds) == (0.3, 3)
+    assert std == pytest.approx(math.sqrt(0.07), abs=1e-12)
+
+
+# Ours and the paper's: std sqrt(0.18) over 9 runs, so 0.02 + 0.02 = 0.2^2 with 16 degrees of freedom, for which a table
+# of Student's t says 2.120: the bound is 0.424.
+@pytest.mark.parametrize(
+    ("mean", "better", "expected"),
+    [
+        (33.12, "higher", ("inside", "inside the interval (+0.420, bound 0.424)")),
+        (32.28, "higher", ("inside", "inside the interval (-0.420, bound 0.424)")),
+        (33.13, "higher", ("better", "better (+0.430, bound 0.424)")),
+        (33.13, "lower", ("worse", "worse (+0.430, bound 0.424)")),
+        (32.27, "higher", ("worse", "worse (-0.430, bound 0.424)")),
+        (32.27, "lower", ("better", "better (-0.430, bound 0.424)")),
+        (32.27, "neither", ("differs", "differs (-0.430, bound 0.424)")),
+    ],
+)
+def test_the_interval_of_both(mean: float, better: str, expected: tuple[str, str]) -> None:
+    std = math.sqrt(0.18)
+    assert judge_figure(Sample(mean, std, 9), Figure(32.7, std, 2), 9, better, 0.0) == expected
+
+
+def test_a_figure_without_deviation_is_known_to_its_digits() -> None:
+    # 3 degrees of freedom: 3.182 * 0.02 / sqrt(4) = 0.032.
+    paper = Figure(1.23, None, 2)
+    assert judge_figure(Sample(1.249, 0.02, 4), paper, None, "lower", 0.0)[1] == (
+        "inside the interval (+0.019, bound 0.032)"
+    )
+    # Seeds that agree to the last digit: half a unit of the printed one is left.
+    assert judge_figure(Sample(1.2349, 0.0, 5), paper, None, "lower", 0.0)[0] == "inside"
+    assert judge_figure(Sample(1.2351, 0.0, 5), paper, None, "lower", 0.0)[0] == "worse"
+
+
+def test_few_seeds_are_no_certainty() -> None:
+    """Two seeds have one degree of freedom: t is 12.7 and not 2."""
+    paper = Figure(70.0, None, 1)
+    assert judge_figure(Sample(75.0, 1.0, 2), paper, None, "higher", 0.0)[0] == "inside"
+    assert judge_figure(Sample(75.0, 1.0, 3), paper, None, "higher", 0.0)[0] == "better"
+    assert judge_relation(Sample(75.0, 1.0, 2), Sample(70.0, 1.0, 2), "above", 0.0, 1)[0] == "holds"
+    assert judge_relation(Sample(74.0, 1.0, 2), Sample(70.0, 1.0, 2), "above", 0.0, 1)[0] == "undecided"
+
+
+def test_one_seed_says_so() -> None:
+    paper = Figure(79.09, None, 2)
+    assert (
+        judge_figure(Sample(79.094, 0, 1), paper, None, "higher", 0)[1] == "one seed: as printed (+0.004, bound 0.005)"
+    )
+    # Neither side has a deviation: nothing says how far off one run may be.
+    assert judge_figure(Sample(80, 0, 1), paper, None, "higher", 0) == (
+        "undecided", "one seed: undecided (+0.910, bound 0.005)",
+    )  # fmt: skip
+    # The paper's deviation stands in for ours, 8 degrees of freedom: 2.306 * 0.3 * sqrt(1 + 1 / 9) = 0.729.
+    found = judge_figure(Sample(79.81, 0, 1), Figure(79.09, 0.3, 2), 9, "higher", 0)
+    assert found == ("inside", "one seed: inside the interval (+0.720, bound 0.729)")
+    assert judge_figure(Sample(79.83, 0, 1), Figure(79.09, 0.3, 2), 9, "higher", 0)[0] == "better"
+
+
+def test_tolerance_of_a_row() -> None:
+    paper = Figure(0.4767, None, 4)
+    assert judge_figure(Sample(0.4776, 0, 1), paper, None, "neither", 1e-3) == (
+        "inside", "one seed: inside the tolerance (+0.00090, bound 0.00100)",
+    )  # fmt: skip
+    assert judge_figure(Sample(0.4778, 0, 1), paper, None, "neither", 1e-3)[0] == "undecided"
+    assert judge_figure(Sample(0.4778, 0, 3), paper, None, "neither", 1e-3)[0] == "differs"
+    # Where the interval is wider, it counts.
+    assert "interval" in judge_figure(Sample(0.4778, 0.01, 2), paper, None, "neither", 1e-3)[1]
+
+
+# 8 degrees of freedom: 2.306 * 0.3 / sqrt(9) = 0.231 either way; the other has no deviation.
+@pytest.mark.parametrize(
+    ("mean", "relation", "tolerance", "kind"),
+    [
+        (1.24, "above", 0, "holds"),
+        (1.22, "above", 0, "undecided"),
+        (0.78, "above", 0, "undecided"),
+        (0.76, "above", 0, "does not hold"),
+        (0.76, "below", 0, "holds"),
+        (0.78, "below", 0, "undecided"),
+        (1.22, "below", 0, "undecided"),
+        (1.24, "below", 0, "does not hold"),
+        (1.06, "near", 0.3, "holds"),
+        (0.94, "near", 0.3, "holds"),
+        (1.08, "near", 0.3, "undecided"),
+        (0.48, "near", 0.3, "undecided"),
+        (1.54, "near", 0.3, "does not hold"),
+        (0.46, "near", 0.3, "does not hold"),
+        (1.00, "near", 0, "undecided"),  # an interval around nothing proves no equality
+        (0.76, "not_above", 0, "holds"),
+        (0.78, "not_above", 0, "undecided"),
+        (1.22, "not_above", 0, "undecided"),
+        (1.24, "not_above", 0, "does not hold"),
+        (1.06, "not_above", 0.3, "holds"),
+    ],
+)
+def test_relations(mean: float, relation: str, tolerance: float, kind: str) -> None:
+    found = judge_relation(Sample(mean, 0.3, 9), Sample(1.0, 0.0, 4), relation, tolerance, 2)
+    assert found == (kind, f"{kind} ({mean - 1:+.2f}, bound 0.23)")
+
+
+@pytest.mark.parametrize("relation", ["above", "below", "near", "not_above"])
+@pytest.mark.parametrize(("seeds", "others"), [(1, 1), (1, 5), (5, 1)])
+def test_one_seed_decides_nothing(relation: str, seeds: int, others: int) -> None:
+    for mean in (0.1, 0.5, 0.9):
+        found = judge_relation(Sample(mean, 0, seeds), Sample(0.5, 0, others), relation, 1.0, 2)
+        assert found == ("undecided", f"one seed: undecided ({mean - 0.5:+.2f})")
+
+
+def test_relations_of_values_that_do_not_vary() -> None:
+    """A closed form gives the same with every seed."""
+    one, other = Sample(0.6, 0, 3), Sample(0.5, 0, 3)
+    kinds = {
+        (one, other): {"above": "holds", "below": "does not hold", "near": "holds", "not_above": "does not hold"},
+        (other, one): {"above": "does not hold", "below": "holds", "near": "holds", "not_above": "holds"},
+        (one, one): {"above": "does not hold", "below": "does not hold", "near": "holds", "not_above": "holds"},
+    }
+    for (ours, theirs), expected in kinds.items():
+        for relation, kind in expected.items():
+            margin = 0.1 if relation == "near" else 0.0
+            assert judge_relation(ours, theirs, relation, margin, 2)[0] == kind, (ours, theirs, relation)
+    assert judge_relation(one, other, "near", 0.09, 2)[0] == "does not hold"
+
+
+CLAIMS: dict[str, Any] = {
+    "sections": [
+        {
+            "section": "4. Colored MNIST",
+            "notes": ["A note\nin two lines."],
+            "plots": [{"file": "adv/sweep.png", "caption": "Sweep"}, {"file": "adv/none.png", "caption": "None"}],
+            "groups": [
+                {
+                    "id": "adv", "setup": "Adv.", "experiment": "adv", "better": "higher", "scale": 100,
+                    "paper_runs": 4, "quantity": "accuracy", "metric": "accuracy",
+                    "claims": [
+                        {"id": "erm", "method": "ERM", "paper": "32.70 +- 0.40", "where": {"method": "erm"}},
+                        {"id": "dair", "method": "DAIR | SQ", "paper": "72.5", "where": {"method": "dair"},
+                         "deviations": "Three\nseeds."},
+                        {"id": "irm", "method": "IRM", "paper": "66.90", "where": {"method": "irm"}},
+                        {"id": "cm", "method": "ERM", "paper": "77", "quantity": "CM", "metric": "cm",
+                         "where": {"method": "erm"}},
+                        {"id": "wins", "method": "DAIR", "paper": "DAIR above ERM", "where": {"method": "dair"},
+                         "relation": "above", "other": {"where": {"method": "erm"}},
+                         "metric": ["accuracy", "theta"], "digits": 1},
+                    ],
+                },
+            ],
+        },
+        {
+            "section": "7. CIFAR-10",
+            "groups": [
+                {"id": "cifar", "setup": "PGD", "not_run": "needs a GPU.",
+                 "claims": [{"id": "clean", "method": "PGD", "quantity": "clean", "paper": "82.89"}]},
+            ],
+        },
+    ],
+}  # fmt: skip
+
+HARDWARE = {"cpu": "x86_64", "cores": 2, "torch_threads": 1, "gpus": []}
+RUNS = {
+    "erm_seed0": ("erm", 0, {"accuracy": 0.32, "cm": 0.5, "theta": 0.5}),
+    "erm_seed1": ("erm", 1, {"accuracy": 0.34, "cm": None, "theta": 0.5}),
+    "dair_seed0": ("dair", 0, {"accuracy": 0.72, "cm": 1.0, "theta": 0.5}),
+}
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    folder = tmp_path / "results"
+    (folder / "adv").mkdir(parents=True)
+    for name, (method, seed, metrics) in RUNS.items():
+        record = {"name": name, "method": method, "seed": seed, "metrics": metrics, "hardware": HARDWARE}
+        (folder / "adv" / f"{name}.json").write_text(json.dumps(record))
+    (folder / "adv" / "comparison.json").write_text('{"runs": []}')
+    (folder / "adv" / "sweep.png").write_bytes(b"png")
+    (folder / "claims.yaml").write_text(yaml.safe_dump(CLAIMS, sort_keys=False))
+    return folder
+
+
+def test_ledger_line_by_line(results: Path) -> None:
+    text = write_ledger(results)
+    assert (results / "RESULTS.md").read_text() == text
+    lines = text.split("## The runs behind it")[0].splitlines()
+    # ERM: 33 with std sqrt(2) over 2 seeds, standard error 1; the paper's 0.4 / sqrt(4) = 0.2; together sqrt(1.04),
+    # with 1.04^2 / (1 + 0.04^2 / 3) = 1.081 degrees of freedom, where t is 10.66.
+    assert lines[lines.index("## 4. Colored MNIST") :] == [
+        "## 4. Colored MNIST",
+        "",
+        "A note\nin two lines.".split("\n")[0],
+        "in two lines.",
+        "",
+        "| Claim | Paper | Ours (mean ± std, n seeds) | Holds | Deviations |",
+        "|---|---|---|---|---|",
+        "| Adv.: ERM, accuracy | 32.70 ± 0.40 | 33.00 ± 1.41, n = 2 | inside the interval (+0.300, bound 10.874) |  |",
+        "| Adv.: DAIR \\| SQ, accuracy | 72.5 | 72.0, n = 1 | one seed: undecided (-0.50, bound 0.05) | Three seeds. |",
+        "| Adv.: IRM, accuracy | 66.90 | - | not run yet: adv (method = irm) |  |",
+        "| Adv.: ERM, CM | 77 | - | cm is undefined in erm_seed1 |  |",
+        # Better by 39 in accuracy, equal at theta: the weaker one is shown.
+        "| Adv.: DAIR, accuracy | DAIR above ERM | theta: 50.0, n = 1 against 50.0 ± 0.0, n = 2 "
+        "| one seed: undecided (+0.0) |  |",
+        "",
+        "![Sweep](adv/sweep.png)",
+        "",
+        "## 7. CIFAR-10",
+        "",
+        "| Claim | Paper | Ours (mean ± std, n seeds) | Holds | Deviations |",
+        "|---|---|---|---|---|",
+        "| PGD: PGD, clean | 82.89 | - | not run: needs a GPU. |  |",
+        "",
+    ]
+
+
+def test_a_relation_must_hold_for_each_metric(results: Path) -> None:
+    """The metric with the larger lead is not certain, the other is: the relation as a whole is undecided."""
+    claims = json.loads(json.dumps(CLAIMS))
+    wins = claims["sections"][0]["groups"][0]["claims"][-1]
+    wins["metric"], wins["digits"] = ["sure", "vague"], 0
+    (results / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
+    values = {("erm", 0): (0.1, 0.0), ("erm", 1): (0.1, 0.6), ("dair", 0): (0.2, 0.5), ("dair", 1): (0.2, 0.5)}
+    for (method, seed), (sure, vague) in values.items():
+        path = results / "adv" / f"{method}_seed{seed}.json"
+        record = {"name": f"{method}_seed{seed}", "method": method, "seed": seed}
+        metrics = {"accuracy": 0.5, "cm": 0.5, "sure": sure, "vague": vague}
+        path.write_text(json.dumps({**record, "metrics": metrics}))
+    row = next(line for line in write_ledger(results).splitlines() if "DAIR above ERM" in line)
+    # 50 against 30 with a standard error of 30: 20 is inside 12.71 * 30. The other: 20 against 10, without deviation.
+    assert "| vague: 50 ± 0, n = 2 against 30 ± 42, n = 2 | undecided (+20, bound 381) |" in row
+
+
+def test_what_a_claim_subtracts_is_the_run_of_the_same_seed(results: Path) -> None:
+    """DA-ERM loses 20 and 10 points with few partners, DAIR 5: the second seed of DAIR has no full run to subtract."""
+    claims = json.loads(json.dumps(CLAIMS))
+    drops = {"id": "drops", "method": "DA-ERM", "paper": "DA-ERM drops more", "relation": "below"}
+    drops |= {"where": {"method": "da"}, "minus": {"experiment": "full"}, "other": {"where": {"method": "dair"}}}
+    claims["sections"][0]["groups"][0]["claims"] = [drops]
+    (results / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
+    full = {("da", 0): 0.6, ("da", 1): 0.5, ("dair", 0): 0.75}
+    few = {("da", 0): 0.4, ("da", 1): 0.4, ("dair", 0): 0.7, ("dair", 1): 0.1}
+    (results / "full").mkdir()
+    for folder, runs in (("full", full), ("adv", few)):
+        for (method, seed), accuracy in runs.items():
+            record = {"name": method, "method": method, "seed": seed, "metrics": {"accuracy": accuracy}}
+            (results / folder / f"{method}_seed{seed}.json").write_text(json.dumps(record))
+    row = next(line for line in write_ledger(results).splitlines() if "DA-ERM drops more" in line)
+    assert "-15.00 ± 7.07, n = 2 against -5.00, n = 1" in row
+    shutil.rmtree(results / "full")
+    assert "not run yet: adv" in write_ledger(results)
+
+
+def test_no_negative_zero() -> None:
+    assert module._show(Sample(-1e-9, 0, 1), 3) == "0.000, n = 1"
+    assert module._show(Sample(-0.0006, 0, 1), 3) == "-0.001, n = 1"
+
+
+def test_summary_counts_every_claim_once(results: Path) -> None:
+    lines = write_ledger(results).splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("| Section"))
+    assert lines[start : start + 4] == [
+        "| Section | claims | inside | undecided | undefined | not run |",
+        "|---|---|---|---|---|---|",
+        "| 4. Colored MNIST | 5 | 1 | 2 | 1 | 1 |",
+        "| 7. CIFAR-10 | 1 | 0 | 0 | 0 | 1 |",
+    ]
+
+
+def test_runs_behind_it(results: Path) -> None:
+    record = json.loads((results / "adv" / "dair_seed0.json").read_text())
+    record["hardware"] = {"gpus": ["H100"]}
+    (results / "adv" / "dair_seed0.json").write_text(json.dumps(record))
+    lines = write_ledger(results).split("## The runs behind it\n\n")[1].splitlines()
+    assert lines == [
+        "| Folder | runs | methods | seeds | hardware |",
+        "|---|---|---|---|---|",
+        "| adv | 3 | dair, erm | 0, 1 | H100; x86_64, 2 cores, 1 threads |",
+    ]
+
+
+def test_the_same_records_give_the_same_bytes(results: Path, tmp_path: Path) -> None:
+    text = write_ledger(results)
+    assert write_ledger(results) == text
+    # Elsewhere, written in another order, and with another time of finishing.
+    other = tmp_path / "elsewhere"
+    (other / "adv").mkdir(parents=True)
+    for name in sorted(RUNS, reverse=True):
+        record = json.loads((results / "adv" / f"{name}.json").read_text())
+        (other / "adv" / f"{name}.json").write_text(json.dumps({**record, "finished": "now", "seconds": {"a": 1}}))
+    shutil.copy(results / "adv" / "sweep.png", other / "adv")
+    shutil.copy(results / "claims.yaml", other)
+    assert write_ledger(other) == text
+    # Another value, another ledger.
+    record = {
+        **json.loads((other / "adv" / "erm_seed0.json").read_text()),
+        "metrics": {**RUNS["erm_seed0"][2], "accuracy": 0.4},
+    }
+    (other / "adv" / "erm_seed0.json").write_text(json.dumps(record))
+    assert write_ledger(other) != text
+
+
+def test_a_missing_metric_is_named_and_the_old_ledger_stays(results: Path) -> None:
+    (results / "RESULTS.md").write_text("old")
+    record = json.loads((results / "adv" / "erm_seed1.json").read_text())
+    del record["metrics"]["accuracy"]
+    (results / "adv" / "erm_seed1.json").write_text(json.dumps(record))
+    with pytest.raises(DataError, match=r"claim adv\.erm: .*erm_seed1\.json has no metric 'accuracy'"):
+        write_ledger(results)
+    assert (results / "RESULTS.md").read_text() == "old"
+
+
+def test_module_as_a_program(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--results", str(results)])
+    assert "RESULTS.md" in capsys.readouterr().out
+    assert (results / "RESULTS.md").read_text().startswith("# The ledger of claims\n")
+    assert set(module.KINDS) >= {"inside", "better", "worse", "not run"}

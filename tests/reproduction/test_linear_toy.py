@@ -1,0 +1,264 @@
+"""The linear toy of the paper's theory against numpy: least squares, and moments written out."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dair_hf.errors import DataError
+from reproduction.linear_toy import (
+    LinearToy,
+    PairSample,
+    TheoryConfig,
+    consistency_and_bound,
+    consistency_gap,
+    da_findings,
+    da_optimum,
+    dair_findings,
+    fit_da,
+    fit_dair,
+    rmse_at_test,
+    sample_linear,
+    squared_losses,
+)
+
+WIDE = LinearToy(theta=(0.6, -0.5, 0.3), shortcut=(1.0, 0.5), x_std=2.0, noise_std=1.5, augmented_scale=0.4)
+TOYS = [
+    LinearToy(),
+    LinearToy(x_std=2.0, noise_std=0.7, augmented_scale=0.2),
+    LinearToy(shortcut=(3.0,), augmented_std=0.0),
+    WIDE,
+]
+
+
+def moments_optimum(toy: LinearToy) -> np.ndarray:
+    """DA-ERM's optimum from the second moments of (x, s) and y, entered one by one."""
+    theta, shortcut = np.array(toy.theta), np.array(toy.shortcut)
+    d, k = len(theta), len(shortcut)
+    y_square = toy.x_std**2 * theta @ theta + toy.noise_std**2
+    matrix, vector = np.zeros((d + k, d + k)), np.zeros(d + k)
+    for scale, deviation in ((1.0, 0.0), (toy.augmented_scale, toy.augmented_std)):
+        x_with_s = scale * toy.x_std**2 * np.outer(theta, shortcut)
+        matrix[:d, :d] += toy.x_std**2 * np.eye(d)
+        matrix[:d, d:] += x_with_s
+        matrix[d:, :d] += x_with_s.T
+        matrix[d:, d:] += scale**2 * y_square * np.outer(shortcut, shortcut) + deviation**2 * np.eye(k)
+        vector[:d] += toy.x_std**2 * theta
+        vector[d:] += scale * y_square * shortcut
+    return np.linalg.solve(matrix, vector)
+
+
+def least_squares(sample: PairSample) -> np.ndarray:
+    stacked = np.vstack([sample.original.numpy(), sample.augmented.numpy()])
+    return np.linalg.lstsq(stacked, np.tile(sample.targets.numpy(), 2), rcond=None)[0]
+
+
+# ---- the linear toy ----
+
+
+@pytest.mark.parametrize("toy", TOYS)
+def test_the_closed_form_solves_the_normal_equations(toy: LinearToy) -> None:
+    np.testing.assert_allclose(da_optimum(toy).numpy(), moments_optimum(toy), rtol=1e-12, atol=1e-12)
+
+
+def test_the_closed_form_by_hand() -> None:
+    # b = 2 * 1.5 * 0.25 / (0.25 + 2 * 1.25 * 0.25 + 0.2) = 0.75 / 1.075, and w_x = 1 - 0.75 b.
+    b = 0.75 / 1.075
+    assert da_optimum(LinearToy()).tolist() == pytest.approx([1 - 0.75 * b, b], rel=1e-14)
+
+
+def test_the_denominator_as_printed_is_no_optimum() -> None:
+    toy = LinearToy(x_std=2.0)
+    printed = 2 * 1.5 * 0.25 / (0.25 * toy.x_std + 2 * 1.25 * 0.25 + 0.2)
+    wanted = moments_optimum(toy)[1]
+    assert da_optimum(toy)[1].item() == pytest.approx(wanted, rel=1e-12)
+    assert abs(printed - wanted) > 0.1
+
+
+@pytest.mark.parametrize("toy", TOYS)
+def test_fitted_weights_are_within_a_thousandth_of_the_closed_form(toy: LinearToy) -> None:
+    sample = sample_linear(toy, seed=3)
+    fitted = fit_da(sample)
+    np.testing.assert_allclose(fitted.numpy(), least_squares(sample), rtol=1e-9, atol=1e-9)
+    assert (fitted - da_optimum(toy)).abs().max() < 1e-9
+    trained = fit_dair(sample, 0.0, [torch.zeros(len(fitted)).double()])
+    assert (trained - da_optimum(toy)).abs().max() < 1e-5
+
+
+def test_plain_rows_come_near_the_closed_form_with_their_number() -> None:
+    distances = {
+        count: (fit_da(sample_linear(LinearToy(), count, exact_moments=False)) - da_optimum(LinearToy())).norm()
+        for count in (1_000, 1_000_000)
+    }
+    assert distances[1_000_000] < 3e-3
+    assert distances[1_000] > 1e-3
+
+
+def test_rows_have_the_stated_moments() -> None:
+    sample = sample_linear(WIDE, count=50)
+    x, y = sample.original[:, :3].numpy(), sample.targets.numpy()
+    np.testing.assert_allclose(x.T @ x / 50, 4 * np.eye(3), atol=1e-12)
+    np.testing.assert_allclose(x.T @ y / 50, 4 * np.array(WIDE.theta), atol=1e-12)
+    np.testing.assert_allclose(sample.original[:, 3:].numpy(), np.outer(y, WIDE.shortcut), rtol=1e-14)
+    assert torch.equal(sample.original[:, :3], sample.augmented[:, :3])
+    jitter = sample.augmented[:, 3:].numpy() - 0.4 * np.outer(y, WIDE.shortcut)
+    np.testing.assert_allclose(jitter.T @ jitter / 50, 0.1 * np.eye(2), atol=1e-12)
+    plain = sample_linear(WIDE, count=50, exact_moments=False).targets
+    assert abs(plain.square().mean().item() - (y**2).mean()) > 0.01
+
+
+def numpy_dair(sample: PairSample, weights: np.ndarray, dair_lambda: float) -> float:
+    left, right = ((sample.targets.numpy() - view.numpy() @ weights) ** 2 for view in sample[:2])
+    consistency = (np.sqrt(left + 1e-7) - np.sqrt(right + 1e-7)) ** 2
+    return float((left / 2 + right / 2 + dair_lambda * consistency).mean())
+
+
+@pytest.mark.parametrize("dair_lambda", [0.3, 10.0, 1_000.0])
+def test_dair_is_fitted_to_a_minimum_whatever_the_start(dair_lambda: float) -> None:
+    sample = sample_linear(LinearToy(), count=2_000)
+    fitted = [
+        fit_dair(sample, dair_lambda, [torch.tensor(start).double()]) for start in ([0.0, 0.0], [1.0, 0.0], [0.3, -0.7])
+    ]
+    assert max((other - fitted[0]).abs().max().item() for other in fitted) < 1e-5
+    at = fitted[0].numpy()
+    lowest = numpy_dair(sample, at, dair_lambda)
+    for step in np.random.default_rng(0).normal(0, 1e-3, (50, 2)):
+        assert numpy_dair(sample, at + step, dair_lambda) > lowest
+
+
+@pytest.mark.parametrize("toy", [LinearToy(), WIDE])
+def test_dair_tends_to_the_invariant_model_and_da_does_not(toy: LinearToy) -> None:
+    sample = sample_linear(toy, count=2_000)
+    fitted = [fit_da(sample), *(fit_dair(sample, 10.0**power) for power in range(1, 5))]
+    distances = [(weights - toy.invariant).norm().item() for weights in fitted]
+    assert distances == sorted(distances, reverse=True)
+    assert distances[-1] < 1e-3
+    assert distances[0] > 0.3
+    # Each power of ten brings it ten times as near.
+    assert distances[-2] / distances[-1] == pytest.approx(10, rel=0.1)
+
+
+def test_the_best_of_the_starts_is_not_the_mirrored_model() -> None:
+    sample = sample_linear(WIDE, count=2_000)
+    da, zero = fit_da(sample), torch.zeros(5).double()
+    mirrored, invariant = (fit_dair(sample, 100.0, [start]) for start in (da, zero))
+    left, right = ((sample.targets - view @ mirrored).numpy() for view in sample[:2])
+    assert np.corrcoef(left, right)[0, 1] < -0.9
+    assert (mirrored - WIDE.invariant).norm() > 1
+    assert (invariant - WIDE.invariant).norm() < 0.02
+    assert numpy_dair(sample, mirrored.numpy(), 100.0) > 2 * numpy_dair(sample, invariant.numpy(), 100.0)
+    assert torch.equal(fit_dair(sample, 100.0), invariant)
+
+
+def test_weight_decay_does_not_help_da() -> None:
+    toy = LinearToy()
+    sample = sample_linear(toy)
+    found = [fit_da(sample, decay) for decay in (0.0, *np.geomspace(1e-3, 100, 40))]
+    ridge = np.linalg.lstsq(
+        np.vstack([sample.original.numpy(), sample.augmented.numpy(), math.sqrt(2 * len(sample.targets)) * np.eye(2)]),
+        np.concatenate([np.tile(sample.targets.numpy(), 2), np.zeros(2)]),
+        rcond=None,
+    )[0]
+    np.testing.assert_allclose(fit_da(sample, 1.0).numpy(), ridge, rtol=1e-9)
+    dair = fit_dair(sample, 100.0)
+    assert min(rmse_at_test(toy, weights) for weights in found) > 1.4 * rmse_at_test(toy, dair)
+    assert min((weights - toy.invariant).norm().item() for weights in found) > 0.7
+
+
+def test_findings_by_hand() -> None:
+    toy = LinearToy(theta=(1.0, 0.0), shortcut=(2.0,))
+    sample = sample_linear(toy, count=200)
+    found, weights = da_findings(toy, sample), least_squares(sample)
+    assert (found["w1"], found["w2"]) == pytest.approx((weights[0], weights[2]), rel=1e-9)
+    assert found["distance"] == pytest.approx(np.linalg.norm(weights - [1, 0, 0]), rel=1e-9)
+    assert found["rmse"] == pytest.approx(math.sqrt((weights[0] - 1) ** 2 + weights[1] ** 2 + 0.25), rel=1e-9)
+    assert found["error"] < 1e-9
+    assert found["rmse_best_decay"] == pytest.approx(found["rmse"], rel=0.01)  # decay is no help here
+    at_dair = dair_findings(toy, sample, 10.0)
+    fitted = fit_dair(sample, 10.0).tolist()
+    assert (at_dair["w1"], at_dair["w2"]) == (fitted[0], fitted[2])
+    assert 0 < at_dair["consistency"] < at_dair["bound"] == pytest.approx(0.25 / 10, rel=1e-9)
+
+
+def test_rmse_at_test_is_measured_on_rows_without_the_shortcut() -> None:
+    sample, weights = sample_linear(WIDE, count=500), torch.tensor([0.5, 0.0, 0.5, 9.0, 9.0]).double()
+    errors = sample.targets.numpy() - sample.original[:, :3].numpy() @ weights[:3].numpy()
+    assert rmse_at_test(WIDE, weights) == pytest.approx(np.sqrt((errors**2).mean()), rel=1e-12)
+    assert rmse_at_test(WIDE, WIDE.invariant) == WIDE.noise_std
+
+
+# ---- bound and gap ----
+
+
+def test_consistency_stays_within_the_bound_along_lambda() -> None:
+    sample, invariant = sample_linear(LinearToy()), LinearToy().invariant
+    da = fit_da(sample)
+    for dair_lambda in (0.1, 1.0, 10.0, 100.0, 1_000.0):
+        weights = fit_dair(sample, dair_lambda)
+        found, bound = consistency_and_bound(sample, weights, invariant, dair_lambda)
+        # The invariant model's losses are e^2 on both views: 0.25 on average.
+        assert bound == pytest.approx(2 * 0.25 / (2 * dair_lambda), rel=1e-9)
+        assert found <= bound
+        original, augmented = (losses.sqrt().numpy() for losses in squared_losses(sample, weights))
+        assert found == pytest.approx(((original - augmented) ** 2).mean(), rel=1e-3)
+    # Negative case: the optimum of DA-ERM breaks it.
+    found, bound = consistency_and_bound(sample, da, invariant, 10.0)
+    assert found > bound
+
+
+def test_the_bound_refuses_a_model_that_looks_at_the_shortcut() -> None:
+    sample = sample_linear(LinearToy(), count=100)
+    with pytest.raises(DataError, match="different losses on the two views"):
+        consistency_and_bound(sample, LinearToy().invariant, torch.tensor([1.0, 0.1]).double(), 1.0)
+    with pytest.raises(DataError, match="dair_lambda=0.0; the bound holds"):
+        consistency_and_bound(sample, LinearToy().invariant, LinearToy().invariant, 0.0)
+
+
+def test_the_gap_is_twice_the_smaller_root_times_the_distance() -> None:
+    losses = np.linspace(0, 9, 19)
+    roots = np.sqrt(losses)
+    expected = 2 * np.minimum.outer(roots, roots) * np.abs(np.subtract.outer(roots, roots))
+    found = consistency_gap(torch.from_numpy(losses)).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert (found >= -1e-12).all()
+    zero = np.abs(found) < 1e-12
+    assert np.array_equal(zero, np.eye(19, dtype=bool) | (losses[:, None] == 0) | (losses[None, :] == 0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"theta": ()}, "theta=() must hold a number other than 0"),
+        ({"shortcut": (0.0,)}, "shortcut=(0.0,) must hold a number other than 0"),
+        ({"noise_std": -1.0}, "noise_std=-1.0 must be a finite number, 0 or more"),
+        ({"x_std": math.nan}, "x_std=nan must be"),
+    ],
+)
+def test_bad_toys_are_refused(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(DataError) as raised:
+        LinearToy(**settings)  # type: ignore[arg-type]
+    assert said in str(raised.value)
+
+
+def test_too_few_rows_are_refused() -> None:
+    with pytest.raises(DataError, match=r"count=3; the linear toy in 1 \+ 1 dimensions needs more than 3 rows"):
+        sample_linear(LinearToy(), count=3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"rows": 99}, "rows=99 must be at least 100"),
+        ({"logistic_rows": 999}, "logistic_rows=999 must be at least 1000"),
+        ({"seeds": []}, r"seeds=\[\] must hold at least one value"),
+        ({"lambdas": [1.0, 1.0]}, r"lambdas=\[1.0, 1.0\] must hold at least one value, and none of them twice"),
+        ({"dair_lambda": -1.0}, "dair_lambda=-1.0"),
+        ({"lambdas": [0.0]}, "each must be above 0, since 0 is DA-ERM"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        TheoryConfig(output_dir="out", **settings)  # type: ignore[arg-type]

@@ -1,0 +1,221 @@
+"""The shipped claims, experiments and records: every printed figure once; a recipe behind each; a README to match."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from reproduction.claims import Claim, Section, read_claims
+from reproduction.experiments import read_experiments
+from reproduction.ledger import ledger
+from reproduction.plots import series_of
+from tests.fixtures.paper_tables import FIGURES, LABELS, figures_in
+from tests.fixtures.paths import ROOT
+
+RESULTS = ROOT / "results"
+SECTIONS: list[Section] = read_claims(RESULTS / "claims.yaml")
+EXPERIMENTS = read_experiments(RESULTS / "experiments.yaml")
+
+
+def claims_of(*prefixes: str) -> list[Claim]:
+    return [claim for section in SECTIONS for claim in section.claims if claim.id.split(".")[0] in prefixes]
+
+
+def test_claims_of_each_section() -> None:
+    counts = {section.title.split(".")[0]: len(section.claims) for section in SECTIONS}
+    assert counts == {"1": 12, "2": 68, "3": 27, "4": 26, "5": 87, "6": 48, "7": 43, "8": 40, "9": 27}
+
+
+# Rows that hold a figure of another row against another reading of the setup.
+SECOND_READING = re.compile(r"_(?:c3|released|squared)$")
+# A figure of the text, not of a table.
+OF_THE_TEXT = {"colored_adv.kl_accuracy", "colored_rnd.kl_accuracy"}
+
+
+def test_the_tables_hold_290_figures() -> None:
+    figures = [figure for table in FIGURES.values() for figure in table.split()]
+    assert (len(figures), sum("+-" in figure for figure in figures)) == (290, 116)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_the_figures_are_those_of_the_source(label: str) -> None:
+    """DAIR_PAPER names the LaTeX source of the paper, which is not part of the repository."""
+    if "DAIR_PAPER" not in os.environ:
+        pytest.skip("DAIR_PAPER is not set")
+    latex = Path(os.environ["DAIR_PAPER"]).read_text(encoding="utf-8")
+    assert figures_in(latex, label) == FIGURES[label].split()
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_every_printed_figure_is_there_once(label: str) -> None:
+    groups, _ = LABELS[label]
+    first = [
+        claim
+        for claim in claims_of(*groups)
+        if claim.relation is None and not SECOND_READING.search(claim.id) and claim.id not in OF_THE_TEXT
+    ]
+    assert Counter(claim.paper.replace(" ", "") for claim in first) == Counter(FIGURES[label].split())
+
+
+def test_a_printed_deviation_is_of_so_many_runs() -> None:
+    runs = {c.id.split(".")[0]: c.paper_runs for s in SECTIONS for c in s.claims if "+-" in c.paper}
+    assert runs == {
+        "colored_adv": 10, "colored_rnd": 10, "rotated_weak": 10, "rotated_weak_digits": 10,
+        "qsar_l2": 5, "qsar_huber": 5, "qsar_term": 5, "logistic_toy": 20,
+    }  # fmt: skip
+
+
+def test_a_second_reading_repeats_a_figure() -> None:
+    by_id = {claim.id: claim for section in SECTIONS for claim in section.claims}
+    second = [claim for claim in by_id.values() if SECOND_READING.search(claim.id)]
+    # Two CMs of three methods in two setups; DA-ERM and DAIR at three levels of noise for three losses; eight lambdas.
+    assert len(second) == 6 + 18 + 8
+    assert all(claim.paper == by_id[SECOND_READING.sub("", claim.id)].paper for claim in second)
+
+
+def test_what_is_not_run_says_why() -> None:
+    silent = {section.title.split(".")[0] for section in SECTIONS if all(c.source is None for c in section.claims)}
+    assert silent == {"1", "2", "7", "8"}
+    assert all(claim.not_run for section in SECTIONS for claim in section.claims if claim.source is None)
+
+
+def test_errors_and_flips_are_better_when_lower() -> None:
+    for claim in (claim for section in SECTIONS for claim in section.claims if claim.figure is not None):
+        lower = re.search(r"RMSE|flipped|->|^BG-", claim.quantity) is not None
+        if claim.better != "neither":
+            assert (claim.better == "lower") == lower, claim.id
+        if claim.quantity.startswith("No-FG"):
+            assert claim.better == "neither", claim.id  # printed without an arrow
+            continue
+        assert claim.better != "neither" or claim.id.split(".")[0] in {
+            "six_nine", "rotated_noise", "linear_toy", "logistic_toy",
+        }, claim.id  # fmt: skip
+
+
+def test_every_claim_has_an_experiment_and_every_experiment_a_claim_or_a_plot() -> None:
+    sources = {source.experiment.split("/")[0] for section in SECTIONS for claim in section.claims
+               for source in (claim.source, claim.other) if source is not None}  # fmt: skip
+    drawn = {plot.file.split("/")[0] for section in SECTIONS for plot in section.plots} - {"plots"}
+    folders = {experiment.name.split("/")[0] for experiment in EXPERIMENTS}
+    assert sources <= folders
+    assert folders == sources | drawn
+
+
+def test_commands_name_files_that_are_there() -> None:
+    for experiment in EXPERIMENTS:
+        files = [part for part in experiment.command if part.startswith("recipes/")]
+        assert files[0].endswith(".py"), experiment.name
+        assert [file for file in files if not (ROOT / file).is_file()] == [], experiment.name
+
+
+def test_plots_say_how_they_are_drawn(tmp_path: Path) -> None:
+    for plot in (plot for section in SECTIONS for plot in section.plots if plot.draw is not None):
+        assert series_of(plot, tmp_path) == {}
+
+
+def test_the_shipped_ledger_is_that_of_the_shipped_records() -> None:
+    """Whoever changes claims or records runs `make results`."""
+    assert (RESULTS / "RESULTS.md").read_text(encoding="utf-8") == ledger(SECTIONS, RESULTS)
+
+
+def records_below(folder: str) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((RESULTS / folder).rglob("*_seed*.json"))]
+
+
+def test_stored_records_tell_pairs_from_all_rows() -> None:
+    """CM and flips are over the rows with a partner, `cm_all_rows` over all: the difference are rows that are right."""
+    checked = 0
+    for record in records_below("."):
+        metrics = record["metrics"]
+        assert "compared" not in metrics, record["name"]
+        if {"cm_numerator", "both_correct", "pairs"} <= metrics.keys() and metrics["pairs"]:
+            both, right, pairs = metrics["cm_numerator"], metrics["cm_denominator"], metrics["pairs"]
+            assert metrics["both_correct"] == pytest.approx(both / pairs)
+            assert metrics["cm"] == (pytest.approx(both / right) if right else None)
+            checked += 1
+        if "cm_all_rows" in metrics:
+            unpaired = metrics["cm_all_rows_numerator"] - metrics["cm_numerator"]
+            assert unpaired == metrics["cm_all_rows_denominator"] - metrics["cm_denominator"]
+            assert 0 <= unpaired <= metrics["rows"] - metrics["pairs"]
+            flips = [metrics[key] for key in ("both_correct", "pos_to_neg", "neg_to_pos", "neg_to_neg")]
+            assert flips == [None] * 4 if metrics["pairs"] == 0 else sum(flips) == pytest.approx(1)
+    assert checked > 200
+
+
+def readme_rows(heading: str) -> list[list[str]]:
+    """The cells of the table in the README whose heading starts so."""
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    (start,) = (index + 2 for index, line in enumerate(lines) if line.startswith(heading))
+    stop = next(index for index in range(start, len(lines)) if not lines[index].startswith("|"))
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[start:stop]]
+
+
+@pytest.mark.parametrize(
+    ("folder", "heading"),
+    [
+        ("demo", "| method | seeds | JGA known | JGA unseen | CM | both right | CM, all turns |"),
+        ("multiwoz21_small", "| method | JGA | JGA, SGD names | CM | both right | CM, all turns |"),
+    ],
+)
+def test_the_readme_shows_the_dialog_tables(folder: str, heading: str) -> None:
+    lines = (RESULTS / folder / "comparison.md").read_text(encoding="utf-8").splitlines()
+    stored = {row[0]: row[1:] for row in ([c.strip() for c in line.split("|")[1:-1]] for line in lines) if len(row) > 3}
+    methods = {"ERM": "erm", "DA-ERM": "da", "KL": "kl", "DAIR": "dair"}
+    for method, *cells in readme_rows(heading):
+        expected = stored[methods[method]][-len(cells) :]
+        assert [cell.split(" (")[0] for cell in cells] == [cell.split(" (")[0] for cell in expected], method
+
+
+# Row of the README -> experiment, metrics, scale.
+EXPERIMENT_ROWS: dict[str, tuple[str, list[str], float]] = {
+    "Colored MNIST, Adv.": ("colored_mnist_adv/methods", ["accuracy_c3"], 100),
+    "Colored MNIST, Rnd.": ("colored_mnist_rnd/methods", ["accuracy_c3"], 100),
+    "Rotated MNIST, weak": ("rotated_mnist_weak", ["original_accuracy"], 100),
+    "6 and 9": ("rotated_6_9", ["accuracy_theta_45"], 100),
+    "QSAR, L2, 20 %": ("robust_regression_l2/written_20", ["rmse"], 1),
+    "QSAR, Huber, 20 %": ("robust_regression_huber/written_20", ["rmse"], 1),
+    "QSAR, Huber, 40 %": ("robust_regression_huber/written_40", ["rmse"], 1),
+    "counting scenes, relevant": ("counting_scenes/cv", ["vqa_accuracy", "cm", "both_correct"], 1),
+    "counting scenes, irrelevant": ("counting_scenes/iv", ["vqa_accuracy", "cm", "both_correct"], 1),
+    "drawn backgrounds": ("backgrounds", ["accuracy_mixed_rand", "cm", "both_correct"], 1),
+    "MNIST under attack": ("mnist_adversarial", ["accuracy", "accuracy_pgd"], 100),
+}
+
+
+def test_the_readme_is_bold_where_the_runs_decide() -> None:
+    """Means are those of the records, and DAIR is bold where a t-test tells it from ERM and from DA-ERM, only there."""
+    rows = readme_rows("| experiment | seeds | ERM | DA-ERM | DAIR |")
+    assert len(rows) == len(EXPERIMENT_ROWS)
+    for label, _, *cells, _ in rows:
+        (found,) = (row for start, row in EXPERIMENT_ROWS.items() if label.startswith(start))
+        experiment, keys, scale = found
+        printed = {method: cell.split(" / ") for method, cell in zip(("erm", "da", "dair"), cells, strict=True)}
+        for index, key in enumerate(keys):
+            values = {}
+            for method in ("erm", "da", "dair"):
+                folder = "rotated_6_9_search/final" if (experiment, method) == ("rotated_6_9", "dair") else experiment
+                named = "dair_lambda1" if (experiment, method) == ("mnist_adversarial", "dair") else method
+                runs = [record for record in records_below(folder) if record["method"] == named]
+                if runs:
+                    values[method] = [scale * run["metrics"][key] for run in runs]
+                    shown = printed[method][index].strip("*")
+                    digits = len(shown.partition(".")[2])
+                    assert float(shown) == pytest.approx(statistics.fmean(values[method]), abs=0.501 * 10**-digits)
+            dair = values.pop("dair")
+            sign = -1 if key == "rmse" else 1
+            better = [
+                len(dair) > 1
+                and sign * (statistics.fmean(dair) - statistics.fmean(other)) > 0
+                and stats.ttest_ind(dair, other, equal_var=False).pvalue < 0.05
+                for other in values.values()
+            ]
+            assert ("**" in printed["dair"][index]) == all(better), (label, key)
+            assert "**" not in printed["erm"][index]

@@ -1,0 +1,118 @@
+"""The recipe of the theory as a user runs it, on fewer rows."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dair_hf.experiments.arguments import parse_arguments
+from reproduction.linear_toy import TheoryConfig
+from tests.fixtures.paths import ROOT
+
+TINY = ["--rows", "500", "--logistic_rows", "1000", "--lambdas", "1", "100", "10000"]
+
+pytestmark = pytest.mark.slow
+
+
+def run(folder: Path, *options: str) -> None:
+    before = sys.argv
+    sys.argv = ["reproduction.theory", "--output_dir", str(folder), *TINY, *options]
+    try:
+        runpy.run_module("reproduction.theory", run_name="__main__", alter_sys=True)
+    finally:
+        sys.argv = before
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("theory") / "out"
+    run(folder, "--seeds", "0", "1")
+    return folder
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((folder / "comparison.json").read_text())["runs"]
+    return found
+
+
+def metrics(folder: Path, method: str) -> list[dict[str, Any]]:
+    found = [record["metrics"] for record in records(folder) if record["method"] == method]
+    assert len(found) == 2
+    return found
+
+
+def test_da_is_at_its_closed_form(outputs: Path) -> None:
+    assert [record["name"] for record in records(outputs)] == ["da_seed0", "dair_seed0", "da_seed1", "dair_seed1"]
+    for found in metrics(outputs, "da"):
+        # By hand: b = 0.75 / 1.075, w1 = 1 - 0.75 b.
+        assert found["w1"] == pytest.approx(1 - 0.75 * 0.75 / 1.075, abs=1e-3)
+        assert found["w2"] == pytest.approx(0.75 / 1.075, abs=1e-3)
+        assert max(found["error"], found["wide_error"]) < 1e-3 < found["error_plain_rows"]
+        assert found["rmse_best_decay"] > 0.7
+        assert min(found["distance_best_decay"], found["wide_distance_best_decay"]) > 0.3
+
+
+def test_dair_tends_to_the_invariant_model(outputs: Path) -> None:
+    for found in metrics(outputs, "dair"):
+        assert (found["w1_lambda_10000"], found["w2_lambda_10000"]) == pytest.approx((1, 0), abs=1e-3)
+        assert (found["w1"], found["w2"]) == (found["w1_lambda_100"], found["w2_lambda_100"])
+        assert found["rmse"] == pytest.approx(0.5, abs=1e-3)
+        for prefix in ("", "wide_"):
+            assert found[f"{prefix}distance_lambda_10000"] < 1e-3
+            for value in (1, 100, 10000):
+                assert found[f"{prefix}consistency_lambda_{value}"] <= found[f"{prefix}bound_lambda_{value}"]
+        assert found["iterations_lambda_10000"] > 2 * found["iterations_lambda_0.5"]
+
+
+def test_tables_and_plots(outputs: Path) -> None:
+    lines = (outputs / "lambdas.md").read_text().splitlines()
+    assert [line.split("|")[1].strip() for line in lines if line.startswith("|")] == [
+        "lambda", "---", "1", "100", "10000",
+        "lambda", "---", "0.5", "1", "2", "5", "10", "100", "1000", "10000",
+    ]  # fmt: skip
+    assert lines[-1].startswith("| 10000 | 803 |")
+    assert "| da | 2 | 0.477" in (outputs / "comparison.md").read_text()
+    for name in ("weights", "bound", "iterations", "gap", "comparison"):
+        assert (outputs / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_finished_runs_are_not_repeated(outputs: Path) -> None:
+    kept = outputs / "dair_seed0.json"
+    before = kept.stat().st_mtime_ns
+    run(outputs, "--seeds", "0")
+    assert kept.stat().st_mtime_ns == before
+    # The table keeps what an earlier call ran.
+    names = [record["name"] for record in records(outputs)]
+    assert sorted(names) == ["da_seed0", "da_seed1", "dair_seed0", "dair_seed1"]
+
+
+def test_the_shipped_configuration_is_valid() -> None:
+    path = ROOT / "recipes" / "configs" / "theory.yaml"
+    (config,) = parse_arguments([TheoryConfig], ["--config", str(path)])
+    assert config.output_dir == "outputs/theory"
+    assert config.dair_lambda in config.lambdas
+    assert path.read_text().startswith("# ")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--lambdas", "0"], "each must be above 0, since 0 is DA-ERM"),
+        (["--seeds", "0", "-1"], "seeds: -1 is no seed; give integers from 0 to 4294967295"),
+        (["--lambdas", "1", "inf"], "lambdas=[1.0, inf]; each must be above 0, since 0 is DA-ERM, and finite"),
+        (["--rows", "3"], "rows=3 must be at least 100"),
+        (["--row", "3"], "unknown option --row; did you mean 'rows'?"),
+    ],
+)
+def test_bad_settings_are_one_line(options: list[str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(tmp_path / "out", *options)
+    message = str(ended.value)
+    assert message.startswith("error: ")
+    assert said in message
+    assert not (tmp_path / "out").exists()

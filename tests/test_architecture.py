@@ -1,0 +1,145 @@
+"""Architecture: rooms, floors and the picture of both."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs import draw_architecture as architecture
+from tests.fixtures.paths import ROOT
+
+# Floors from bottom to top. A room imports only from lower floors; the tasks know neither the trainer nor each other.
+FLOORS = (
+    {"errors", "lazy"},
+    {"io", "losses", "modeling"},
+    {"data"},
+    {"config", "augment"},
+    {"evaluation"},
+    {"metrics"},
+    {"training", "dialog", "regression", "vision", "vqa"},
+    {"experiments"},
+)
+TOPS = ("reproduction", "recipes", "data_scripts", "benchmarks", "tests")
+
+FILES = architecture.modules()
+GRAPH = architecture.file_graph(FILES)
+ROOMS = architecture.room_graph(GRAPH)
+
+
+def floor_violations(module: str, source: str) -> list[str]:
+    """Imports of a module that break the rules of the floors."""
+    rank = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+    room = module.split(".")[1]
+    violations = []
+    for target in architecture.imported_names(source):
+        top, _, inside = target.partition(".")
+        if top in TOPS:
+            violations.append(f"{module} imports {target}: that stands above the package")
+        if top != "dair_hf" or target not in {*FILES, "dair_hf"}:
+            continue
+        target_room = inside.split(".")[0]
+        if target_room == room:
+            continue
+        # The package itself brings the trainer.
+        if not target_room or rank[target_room] >= rank[room]:
+            violations.append(f"{module} imports {target}: that is not on a lower floor")
+    return violations
+
+
+def test_every_room_has_a_floor() -> None:
+    assert set(ROOMS) == set().union(*FLOORS), "new room: give it a place in FLOORS"
+
+
+@pytest.mark.parametrize("module", sorted(GRAPH))
+def test_module_imports_only_from_floors_below(module: str) -> None:
+    assert floor_violations(module, FILES[module].read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("dair_hf.data.collator", "import dair_hf.dialog.text.state"),
+        ("dair_hf.losses.objective", "def f():\n    import dair_hf.data.collator"),
+        ("dair_hf.io.files", "from dair_hf import evaluation"),
+        ("dair_hf.dialog.text.state", "import dair_hf.training.trainer"),
+        ("dair_hf.dialog.text.state", "import dair_hf"),
+        ("dair_hf.dialog.text.state", "import dair_hf.vision.cnn"),
+        ("dair_hf.metrics.state.items", "import dair_hf.vqa.answers"),
+        ("dair_hf.config", "import recipes.multiwoz_simpletod"),
+    ],
+)
+def test_floor_rule_sees_violations(module: str, source: str) -> None:
+    assert floor_violations(module, source) != []
+
+
+def test_floor_rule_allows_what_is_below() -> None:
+    source = "import torch\nimport dair_hf.errors\nimport dair_hf.dialog.text.rows"
+    assert floor_violations("dair_hf.dialog.text.state", source) == []
+
+
+def test_no_module_reaches_itself() -> None:
+    assert architecture.circles(GRAPH) == []
+    assert architecture.circles(ROOMS) == []
+
+
+def test_the_house_stays_small_enough_to_take_in() -> None:
+    assert len(ROOMS) <= 22
+    assert sum(map(len, ROOMS.values())) <= 100
+    per_folder: dict[Path, int] = {}
+    for file in FILES.values():
+        per_folder[file.parent] = per_folder.get(file.parent, 0) + 1
+    assert {str(folder): count for folder, count in per_folder.items() if count > 12} == {}
+
+
+def test_graph_of_a_small_package(tmp_path: Path) -> None:
+    package = tmp_path / "dair_hf"
+    for name, source in {
+        "__init__.py": "from dair_hf.top.a import x",
+        "low.py": "x = 1",
+        "top/__init__.py": "from dair_hf.top import a",
+        "top/a.py": "def f():\n    from dair_hf.low import x",
+        "top/b.py": "import torch\nfrom dair_hf.top import a\nimport dair_hf.low",
+    }.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(source)
+    graph = architecture.file_graph(architecture.modules(tmp_path))
+    assert graph == {
+        "dair_hf.low": set(),
+        "dair_hf.top.a": {"dair_hf.low"},
+        "dair_hf.top.b": {"dair_hf.top.a", "dair_hf.low"},
+    }
+    rooms = architecture.room_graph(graph)
+    assert rooms == {"low": set(), "top": {"low"}}
+    picture = architecture.svg(rooms, {"low": 1, "top": 5})
+    assert re.findall(r">(\w+)</text>", picture) == ["low", "top"]
+    assert picture.count("<path") == 1
+
+
+def test_picture_shows_the_rooms_of_today() -> None:
+    shown = architecture.PICTURE.read_text(encoding="utf-8")
+    assert set(re.findall(r'font-size="15">(\w+)</text>', shown)) == set(ROOMS), "run python docs/draw_architecture.py"
+    assert shown.count("<path") == len(architecture.essential_arrows(ROOMS)), "run python docs/draw_architecture.py"
+
+
+def test_objective_imports_torch_only() -> None:
+    names = architecture.imported_names(FILES["dair_hf.losses.objective"].read_text(encoding="utf-8"))
+    assert {name.split(".")[0] for name in names} - sys.stdlib_module_names == {"torch"}
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "recipes").glob("*.py")), ids=lambda file: file.stem)
+def test_recipe_defines_no_class(file: Path) -> None:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    assert [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)] == []
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "dair_hf").rglob("__init__.py")), ids=lambda file: file.parent.name)
+def test_init_only_reexports(file: Path) -> None:
+    """Imports and constants; imports may be lazy, or for type checkers only."""
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        allowed = isinstance(node, (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Expr))
+        assert allowed or for_types, ast.unparse(node)

@@ -1,0 +1,255 @@
+"""Objectives of a whole batch against hand-computed cases, numpy and finite differences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dair_hf import DAIRConfig
+from dair_hf.errors import DataError
+from dair_hf.losses.per_sample import binary_cross_entropy
+from dair_hf.training.environments import IRM, AggregatedDAIR, GroupDRO, VREx, environment_risks
+from dair_hf.training.forward import PairLoss, PairOutputs
+from tests.fixtures import points
+
+
+def found_in(tmp_path: Path, has_partner: Tensor | None = None, rows: int = 6, **settings: Any) -> PairOutputs:
+    batch = points.pairs(rows, has_partner).__getitems__(range(rows))
+    args = DAIRConfig(str(tmp_path), use_cpu=True, **settings)
+    return PairLoss(args, binary_cross_entropy)(points.model(), batch, with_partners=True)
+
+
+def logits_and_labels(rows: int = 6) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    x, partners, labels = points.points(rows)
+    weight = points.model().linear.weight.detach().numpy()[0]
+    bias = points.model().linear.bias.item()
+    return x.numpy() @ weight + bias, partners.numpy() @ weight + bias, labels.numpy()
+
+
+def bce(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    probability = 1 / (1 + np.exp(-logits))
+    return -(labels * np.log(probability) + (1 - labels) * np.log(1 - probability))
+
+
+def test_environments_are_averaged_each_over_its_own_rows() -> None:
+    losses = torch.tensor([[1.0, 9.0], [3.0, 0.0], [8.0, 5.0]])
+    exists = torch.tensor([[True, True], [True, False], [True, True]])
+    assert environment_risks(losses, exists).tolist() == [4.0, 7.0]
+    assert environment_risks(losses, exists & torch.tensor([True, False])).tolist() == [4.0]
+
+
+def derivatives(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Of each row's loss by a scale of its logit, at 1."""
+    step = 1e-5
+    return (bce((1 + step) * logits, labels) - bce((1 - step) * logits, labels)) / (2 * step)
+
+
+@pytest.mark.parametrize("partners", ["111111", "101101", "000010", "000000"])
+def test_irm_is_the_product_of_the_derivatives_of_two_halves(tmp_path: Path, partners: str) -> None:
+    original, augmented, labels = logits_and_labels()
+    paired = np.array([partner == "1" for partner in partners])
+    environments = [(original, labels), (augmented[paired], labels[paired])]
+    risk = np.mean([bce(*environment).mean() for environment in environments if len(environment[0])])
+    slopes = [derivatives(*environment) for environment in environments]
+    # An environment of a single row has no second half, and no penalty.
+    penalty = np.mean([slope[0::2].mean() * slope[1::2].mean() for slope in slopes if len(slope) > 1])
+    objective, weight = IRM(penalty_weight=50.0, anneal_steps=3), 50.0
+    has_partner = torch.tensor(paired)
+    found = objective(found_in(tmp_path, has_partner), 3).item()
+    assert found == pytest.approx((risk + weight * penalty) / weight, rel=1e-8)
+    assert objective(found_in(tmp_path, has_partner), 2).item() == pytest.approx(risk + penalty, rel=1e-8)
+
+
+def test_irm_penalty_is_unbiased(tmp_path: Path) -> None:
+    """Its mean over all batches of two rows, drawn with repeats, is the squared derivative of the whole risk."""
+    original, augmented, labels = logits_and_labels(4)
+    whole = np.mean([derivatives(logits, labels).mean() ** 2 for logits in (original, augmented)])
+    loss, data = PairLoss(DAIRConfig(str(tmp_path), use_cpu=True), binary_cross_entropy), points.pairs(4)
+    objective, penalties = IRM(penalty_weight=1.0), []
+    for rows in np.ndindex(4, 4):
+        found = loss(points.model(), data.__getitems__(list(rows)), with_partners=True)
+        risks = environment_risks(torch.stack([found.terms.original, found.terms.augmented], 1), found.targets > 0)
+        penalties.append((objective(found, 0) - risks.mean()).item())
+    assert np.mean(penalties) == pytest.approx(whole, rel=1e-6)
+    assert min(penalties) < 0 < max(penalties)
+
+
+def test_irm_gradient_reaches_the_parameters_through_the_penalty(tmp_path: Path) -> None:
+    model = points.model()
+    batch = points.pairs(6).__getitems__(range(6))
+    loss = PairLoss(DAIRConfig(str(tmp_path), use_cpu=True), binary_cross_entropy)
+    objective = IRM(penalty_weight=1.0)
+
+    def value() -> Tensor:
+        return objective(loss(model, batch, with_partners=True), 0)
+
+    (gradient,) = torch.autograd.grad(value(), [model.linear.weight])
+    for place in range(2):
+        step = 1e-6
+        with torch.no_grad():
+            model.linear.weight[0, place] += step
+        above = value().item()
+        with torch.no_grad():
+            model.linear.weight[0, place] -= 2 * step
+        slope = (above - value().item()) / (2 * step)
+        with torch.no_grad():
+            model.linear.weight[0, place] += step
+        assert gradient[0, place].item() == pytest.approx(slope, rel=1e-6)
+
+
+def test_rex_is_the_variance_of_the_risks(tmp_path: Path) -> None:
+    original, augmented, labels = logits_and_labels()
+    risks = np.array([bce(original, labels).mean(), bce(augmented, labels).mean()])
+    found = found_in(tmp_path)
+    expected = (risks.mean() + 20 * (risks[0] - risks[1]) ** 2 / 4) / 20
+    assert VREx(20.0)(found, 0).item() == pytest.approx(expected, rel=1e-10)
+    annealed = VREx(20.0, anneal_steps=1)(found, 0).item()
+    assert annealed == pytest.approx(risks.mean() + (risks[0] - risks[1]) ** 2 / 4, rel=1e-10)
+
+
+def test_group_weights_move_to_the_worse_group(tmp_path: Path) -> None:
+    original, augmented, labels = logits_and_labels()
+    risks = np.array([bce(original, labels).mean(), bce(augmented, labels).mean()])
+    objective, weights = GroupDRO(step_size=0.7), np.array([0.5, 0.5])
+    for step in range(3):
+        weights = weights * np.exp(0.7 * risks)
+        weights /= weights.sum()
+        assert objective(found_in(tmp_path), step).item() == pytest.approx(weights @ risks, rel=1e-6)
+    assert objective.weights.tolist() == pytest.approx(weights.tolist(), rel=1e-6)
+    assert (weights[0] > weights[1]) == (risks[0] > risks[1])
+
+
+def test_a_batch_of_one_group_leaves_the_weights_alone(tmp_path: Path) -> None:
+    objective = GroupDRO(step_size=0.7)
+    original, _, labels = logits_and_labels()
+    alone = found_in(tmp_path, torch.zeros(6, dtype=torch.bool))
+    assert objective(alone, 0).item() == pytest.approx(bce(original, labels).mean(), rel=1e-10)
+    assert objective.weights.tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("consistency", ["sample", "batch"])
+def test_aggregated_dair_by_hand(tmp_path: Path, consistency: str) -> None:
+    original, augmented, labels = logits_and_labels()
+    first, second = bce(original, labels), bce(augmented, labels)
+
+    def tilted(losses: Any) -> Any:
+        module: Any = torch if isinstance(losses, Tensor) else np
+        return module.log(module.exp(-2 * losses).mean()) / -2
+
+    base = 0.5 * tilted(first) + 0.5 * tilted(second)
+    gap = (np.sqrt(tilted(first)) - np.sqrt(tilted(second))) ** 2
+    if consistency == "sample":
+        gap = ((np.sqrt(first) - np.sqrt(second)) ** 2).mean()
+    found = found_in(tmp_path)
+    for method, expected in (("erm", tilted(first)), ("da", base), ("dair", base + 3 * gap)):
+        objective = AggregatedDAIR(tilted, method, 3.0, consistency, epsilon=1e-12)
+        assert objective(found, 0).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_two_consistencies_differ(tmp_path: Path) -> None:
+    found = found_in(tmp_path)
+    values = [AggregatedDAIR(torch.mean, "dair", 3.0, name)(found, 0).item() for name in ("sample", "batch")]
+    assert values[0] > values[1] + 1e-3
+
+
+def test_aggregates_of_other_rows_are_refused(tmp_path: Path) -> None:
+    found = found_in(tmp_path, torch.tensor([True, False, True, True, False, True]))
+    with pytest.raises(DataError, match="4 of 6 rows of a batch have a partner"):
+        AggregatedDAIR(torch.mean, "da")(found, 0)
+    assert torch.isfinite(AggregatedDAIR(torch.mean, "erm")(found, 0))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: IRM(penalty_weight=0),
+        lambda: IRM(anneal_steps=-1),
+        lambda: VREx(penalty_weight=float("nan")),
+        lambda: GroupDRO(step_size=float("inf")),
+        lambda: AggregatedDAIR(torch.mean, "irm"),
+        lambda: AggregatedDAIR(torch.mean, "dair", 1.0, "row"),
+        lambda: AggregatedDAIR(torch.mean, "dair", -1.0),
+    ],
+)
+def test_settings_out_of_range_are_refused(make: Any) -> None:
+    with pytest.raises(DataError, match="out of range|is unknown"):
+        make()
+
+
+# ---- through the trainer ----
+
+
+def test_aggregated_means_train_as_the_objective_of_the_trainer(tmp_path: Path) -> None:
+    data = points.pairs(12)
+    plain = points.trainer(tmp_path / "a", data, dair_lambda=2.0)
+    other = points.trainer(tmp_path / "b", data, AggregatedDAIR(torch.mean, "dair", 2.0), dair_lambda=2.0)
+    plain.train()
+    other.train()
+    assert torch.allclose(points.weights(plain), points.weights(other), atol=1e-12, rtol=0)
+    third = points.trainer(tmp_path / "c", data, AggregatedDAIR(torch.mean, "dair", 2.0, "batch"), dair_lambda=2.0)
+    third.train()
+    assert (points.weights(plain) - points.weights(third)).abs().max() > 1e-4
+
+
+def test_group_weights_survive_a_resume(tmp_path: Path) -> None:
+    settings = {"save_strategy": "steps", "save_steps": 3, "method": "da"}
+    whole = points.trainer(tmp_path, points.pairs(12), GroupDRO(step_size=5.0), **settings)
+    whole.train()
+    resumed = points.trainer(tmp_path, points.pairs(12), GroupDRO(step_size=5.0), **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert torch.equal(whole.objective.weights, resumed.objective.weights)
+    assert torch.equal(points.weights(whole), points.weights(resumed))
+    (tmp_path / "checkpoint-3" / "objective.safetensors").unlink()
+    with pytest.raises(DataError, match="objective.safetensors is missing"):
+        points.trainer(tmp_path, points.pairs(12), GroupDRO(), **settings).train(
+            resume_from_checkpoint=str(tmp_path / "checkpoint-3")
+        )
+
+
+def test_the_optimizer_starts_afresh_where_annealing_ends(tmp_path: Path) -> None:
+    x, partners, labels = points.points(12)
+    settings = {"save_strategy": "steps", "save_steps": 3, "method": "da", "max_steps": 6, "optim": "adamw_torch",
+                "per_device_train_batch_size": 12, "lr_scheduler_type": "constant", "max_grad_norm": 0}  # fmt: skip
+
+    def by_hand(fresh_at: int | None) -> Tensor:
+        model, adam = points.model(), None
+        for step in range(6):
+            if adam is None or step == fresh_at:
+                adam = torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.0)
+            first, second = (
+                torch.nn.functional.binary_cross_entropy_with_logits(model(view).logits[:, 0], labels)
+                for view in (x, partners)
+            )
+            weight = 20.0 if step >= 3 else 1.0
+            adam.zero_grad()
+            (((first + second) / 2 + weight * (first - second) ** 2 / 4) / weight).backward()
+            adam.step()
+        return torch.cat([value.detach().flatten() for value in model.state_dict().values()])
+
+    trained = points.trainer(tmp_path, points.pairs(12), VREx(20.0, anneal_steps=3), **settings)
+    trained.train()
+    assert torch.allclose(points.weights(trained), by_hand(fresh_at=3), atol=1e-12, rtol=0)
+    assert (points.weights(trained) - by_hand(fresh_at=None)).abs().max() > 1e-3
+    resumed = points.trainer(tmp_path, points.pairs(12), VREx(20.0, anneal_steps=3), **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert torch.equal(points.weights(trained), points.weights(resumed))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"gradient_accumulation_steps": 2}, {"normalization": "token"}, {"method": "dair", "regularizer": "kl"}],
+)
+def test_what_an_objective_of_one_batch_cannot_be_cut_by_is_refused(tmp_path: Path, settings: dict) -> None:
+    with pytest.raises(ValueError, match="objective=VREx and .* cannot hold together"):
+        points.trainer(tmp_path, points.pairs(12), VREx(), **settings)
+
+
+def test_model_card_names_the_objective(tmp_path: Path) -> None:
+    made = points.trainer(tmp_path, points.pairs(12), GroupDRO())
+    made.create_model_card()
+    assert "objective in place of these: `GroupDRO(step_size=0.01)`" in (tmp_path / "README.md").read_text()

@@ -1,0 +1,176 @@
+"""Losses that are not finite: which rows are named, what is said to do, and how far a run gets."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import TrainerCallback
+
+from dair_hf import DAIRTrainer, NonFiniteLossError, TensorPairs
+from dair_hf.losses.objective import PairTerms, squared_root_consistency
+from dair_hf.training import finiteness
+from dair_hf.training.finiteness import FinitenessCheck
+from tests.fixtures import points, tiny
+
+IDS = ["a/0", "a/1", "b/0", "b/1"]
+HUGE = 3e38  # beside the largest number in float32
+
+
+def terms(original: list[float], augmented: list[float]) -> PairTerms:
+    left, right = torch.tensor(original), torch.tensor(augmented)
+    return PairTerms(left, right, squared_root_consistency(left, right), torch.tensor([True] * len(original)))
+
+
+def message_of(folder: Path, found: PairTerms, loss: float, objective: Any = None, **settings: Any) -> str:
+    check = FinitenessCheck(tiny.config(folder, **settings), objective)
+    check.add(torch.tensor(loss), found, IDS, step=3)
+    with pytest.raises(NonFiniteLossError) as caught:
+        check.check()
+    check.check()  # what was said is not said again
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("original", "augmented", "settings", "told"),
+    [
+        ([1, math.nan, 1, 1], [1, 1, 1, math.inf], {}, r"2 of 4 rows is not finite at step 3: ['a/1', 'b/1']; look"),
+        ([1, -2, 1, 1], [1, 1, 1, -0.5], {}, "negative in 2 of 4 rows at step 3: ['a/1', 'b/1'], down to -2; reg"),
+        ([1, HUGE, 1, HUGE], [1, HUGE, 1, HUGE], {}, "their sum overflows float32; the largest is 3e+38, of 'a/1'. R"),
+        (
+            [1, 1, 1e38, 1],
+            [1, 1, 0, 1],
+            {"dair_lambda": 1e3},
+            "that of 1 rows alone overflows float32: ['b/0']. R goes up to 1e+38, times dair_lambda=1000.0; look",
+        ),
+    ],
+)
+def test_the_message_says_which_rows_and_what_to_do(
+    tmp_path: Path, original: list[float], augmented: list[float], settings: dict[str, Any], told: str
+) -> None:
+    assert told in message_of(tmp_path, terms(original, augmented), math.inf, **settings)
+
+
+def test_the_remedy_of_a_negative_loss_is_said(tmp_path: Path) -> None:
+    message = message_of(tmp_path, terms([-1.0], [1.0]), math.nan)
+    assert message.endswith("Add a constant that makes it >= 0, or use regularizer='l1'")
+
+
+def test_an_objective_that_breaks_finite_losses_is_named(tmp_path: Path) -> None:
+    class Log(torch.nn.Module):
+        pass
+
+    message = message_of(tmp_path, terms([1, 2, 3, 4], [5, 2, 2, 2]), math.nan, Log(), method="da")
+    assert "objective=Log is nan at step 3 though the losses of all 4 rows are finite, from 1 to 5" in message
+
+
+# ---- in the trainer ----
+
+
+def breaking(row: int) -> TensorPairs:
+    """Eight pairs of which one has an input that is not a number."""
+    x, partners, labels = points.points(8)
+    x[row] = math.nan
+    return TensorPairs({"x": x, "labels": labels}, {"x": partners, "labels": labels})
+
+
+def trainer(folder: Path, data: Any, **settings: Any) -> DAIRTrainer:
+    defaults = {"train_sampling_strategy": "sequential", "num_train_epochs": 1, "logging_steps": 100}
+    return points.trainer(folder, data, **{**defaults, **settings})
+
+
+@pytest.mark.parametrize("size", [None, 2, 3])
+def test_rows_are_named_in_whatever_parts_they_run_and_weights_stay_as_they_were(
+    tmp_path: Path, size: int | None
+) -> None:
+    made = trainer(tmp_path, breaking(5), per_device_train_batch_size=8, gradient_cache=size)
+    before = points.weights(made)
+    with pytest.raises(NonFiniteLossError, match=r"1 of \d rows is not finite at step 0: \['5'\]; look"):
+        made.train()
+    assert torch.equal(points.weights(made), before)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_steps": 3},  # noticed before the next step
+        {"max_steps": 1},  # at the end of the run
+        {"max_steps": 3, "logging_steps": 1},
+        {"max_steps": 3, "save_strategy": "steps", "save_steps": 1},
+    ],
+)
+def test_nothing_is_logged_saved_or_ended_past_a_loss_whose_copy_came_late(
+    tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that is always behind: no copy has arrived when the optimizer takes the step."""
+    monkeypatch.setattr(finiteness._Batch, "is_ready", lambda self: False)
+    made = trainer(tmp_path, breaking(1), per_device_train_batch_size=2, **settings)
+    taken: list[int] = []
+    made.add_callback(Steps(taken))
+    with pytest.raises(NonFiniteLossError, match=r"1 of 2 rows is not finite at step 0: \['1'\]"):
+        made.train()
+    assert len(taken) == 1
+    assert not list(tmp_path.glob("checkpoint-*"))
+    assert not made.state.log_history
+
+
+def test_evaluation_and_saving_look_first(tmp_path: Path) -> None:
+    made = trainer(tmp_path, points.pairs(2))
+    for asked in (lambda: made.evaluate(points.pairs(2)), lambda: made.save_model(str(tmp_path / "saved"))):
+        made._finiteness.add(torch.tensor(math.nan), terms([math.nan], [1.0]), ["x"], step=0)
+        with pytest.raises(NonFiniteLossError, match=r"\['x'\]"):
+            asked()
+    assert not (tmp_path / "saved").exists()
+    batch = {**breaking(1).__getitems__([0, 1]), "row_id": ["y", "z"]}
+    with pytest.raises(NonFiniteLossError, match=r"\['z'\]"):
+        made.compute_loss(made.model, batch)  # outside a run at once
+
+
+def distance(outputs: Any, labels: Tensor) -> Tensor:
+    """A loss that may be negative."""
+    return outputs.logits.flatten() - labels
+
+
+def own_loss(folder: Path, data: TensorPairs, **settings: Any) -> DAIRTrainer:
+    args = trainer(folder, data, **{"logging_steps": 1, **settings}).args
+    return DAIRTrainer(points.model(), args, points.stack, data, sample_loss=distance)
+
+
+def test_negative_losses_have_no_root_in_training_or_evaluation(tmp_path: Path) -> None:
+    data = points.pairs(4)
+    made = own_loss(tmp_path, data, dair_lambda=0.1)
+    losses = [made.pair_loss(made.model, data.__getitems__([row]), True).terms for row in range(4)]
+    negative = [str(row) for row, found in enumerate(losses) if min(found.original, found.augmented) < 0]
+    assert 0 < len(negative) < 4
+    named = str(negative).replace("[", r"\[").replace("]", r"\]")
+    with pytest.raises(NonFiniteLossError, match=f"sample_loss is negative in {len(negative)} of 4 rows .*: {named}"):
+        made.train()
+    with pytest.raises(NonFiniteLossError, match=f"rows of the evaluation: {named}, down to -.*regularizer='l1'"):
+        made.evaluate(data)
+
+
+@pytest.mark.parametrize("settings", [{"regularizer": "l1"}, {"method": "da"}, {"method": "erm"}, {}])
+def test_negative_losses_are_trained_where_no_root_is_taken(tmp_path: Path, settings: dict[str, Any]) -> None:
+    nobody = torch.zeros(4, dtype=torch.bool)
+    nobody[3] = True  # both of whose losses are positive
+    data = points.pairs(4, None if settings else nobody)
+    made = own_loss(tmp_path, data, **settings)
+    made.train()
+    (log,) = [log for log in made.state.log_history if "loss" in log]
+    assert torch.isfinite(points.weights(made)).all()
+    assert ("consistency" in log) == (settings in ({"regularizer": "l1"}, {}))
+    assert math.isfinite(made.evaluate(data)["eval_loss"])
+
+
+class Steps(TrainerCallback):
+    """Notes the optimizer steps."""
+
+    def __init__(self, taken: list[int]) -> None:
+        self.taken = taken
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.taken.append(state.global_step)

@@ -1,0 +1,194 @@
+"""Pairs on their way to the trainer: held as tensors as well as in rows, with the columns that a collator names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import torch
+from torch import Tensor
+
+from dair_hf import DAIRConfig, DAIRTrainer, DataError
+from dair_hf.data.sampling import EpochPairs
+from dair_hf.data.tensor_pairs import TensorPairs
+from tests.fixtures import points
+
+PAIRED = torch.tensor([True, False, True] * 5)
+
+
+@pytest.mark.parametrize("method", ["erm", "da", "dair"])
+@pytest.mark.parametrize("has_partner", [None, PAIRED])
+def test_tensors_and_rows_train_to_the_same_parameters(tmp_path: Path, method: str, has_partner: Tensor | None) -> None:
+    data = points.pairs(15, has_partner)
+    settings = {"method": method, "dair_lambda": 2.0}
+    tensors = points.trainer(tmp_path / "a", data, **settings)
+    rows = points.trainer(tmp_path / "b", points.rows_of(data), **settings)
+    for made in (tensors, rows):
+        made.train()
+    assert torch.equal(points.weights(tensors), points.weights(rows))
+    assert (points.weights(tensors) - points.weights(points.trainer(tmp_path, data))).abs().max() > 1e-3
+
+
+def test_erm_never_makes_a_partner(tmp_path: Path) -> None:
+    x, _, labels = points.points(8)
+
+    def never(rows: Tensor, epoch: int) -> dict[str, Tensor]:
+        raise AssertionError("a partner was made")
+
+    points.trainer(tmp_path, TensorPairs({"x": x, "labels": labels}, never), method="erm").train()
+
+
+def test_originals_alone_are_told_the_epoch(tmp_path: Path) -> None:
+    x, _, labels = points.points(8)
+    epochs: list[int] = []
+
+    def drawn(rows: Tensor, epoch: int) -> dict[str, Tensor]:
+        epochs.append(epoch)
+        return {"x": x[rows] + epoch, "labels": labels[rows]}
+
+    points.trainer(tmp_path, TensorPairs(drawn, {"x": x, "labels": labels}), method="erm", num_train_epochs=2).train()
+    assert epochs == [0, 0, 1, 1]
+
+
+def test_a_method_that_is_assigned_later_gets_its_partners(tmp_path: Path) -> None:
+    data = points.pairs(8)
+    known, assigned = points.trainer(tmp_path, data, method="da"), points.trainer(tmp_path, data, method="erm")
+    assigned.args.method = "da"
+    for made in (known, assigned):
+        made.train()
+    assert torch.equal(points.weights(known), points.weights(assigned))
+
+
+def test_views_are_told_the_epoch_and_a_resumed_run_sees_the_same(tmp_path: Path) -> None:
+    x, partners, labels = points.points(8)
+    epochs: list[int] = []
+
+    def drawn(rows: Tensor, epoch: int) -> dict[str, Tensor]:
+        epochs.append(epoch)
+        return {"x": partners[rows] + epoch, "labels": labels[rows]}
+
+    data = TensorPairs({"x": x, "labels": labels}, drawn)
+    settings = {"num_train_epochs": 3, "save_strategy": "steps", "save_steps": 3}
+    whole = points.trainer(tmp_path, data, **settings)
+    whole.train()
+    assert epochs == [0, 0, 1, 1, 2, 2]
+    epochs.clear()
+    resumed = points.trainer(tmp_path, data, **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert torch.equal(points.weights(whole), points.weights(resumed))
+    assert epochs[-2:] == [2, 2] and set(epochs) == {1, 2}
+
+
+@pytest.mark.parametrize("batch", [3, 64])
+def test_evaluation_of_tensors_and_rows_agrees(tmp_path: Path, batch: int) -> None:
+    data = points.pairs(15, PAIRED)
+    results = []
+    for name, pairs in (("a", data), ("b", points.rows_of(data))):
+        made = points.trainer(tmp_path / name, None, per_device_eval_batch_size=batch)
+        found = made.evaluate_pairs(pairs, points.correct)
+        loss = made.evaluate(pairs)
+        results.append({**found, **{key: loss[key] for key in ("eval_loss", "eval_rows", "eval_pairs")}})
+    assert results[0] == results[1]
+    assert (results[0]["rows"], results[0]["pairs"]) == (15, 10)
+
+
+def test_learning_rate_drops_where_it_was_told_to(tmp_path: Path) -> None:
+    settings = {"num_train_epochs": 4, "lr_drop_epochs": [2.0], "lr_scheduler_type": "constant"}
+    made = points.trainer(tmp_path, points.pairs(8), **settings)
+    made.train()
+    rates = [log["learning_rate"] for log in made.state.log_history if "learning_rate" in log]
+    assert rates == pytest.approx([0.05] * 4 + [0.005] * 4)
+
+
+def test_data_loader_workers_see_every_epoch(tmp_path: Path) -> None:
+    data = points.pairs(8)
+    made = points.trainer(tmp_path / "a", data, dataloader_num_workers=1)
+    plain = points.trainer(tmp_path / "b", data)
+    made.train()
+    plain.train()
+    assert torch.equal(points.weights(made), points.weights(plain))
+    with pytest.raises(ValueError, match="persistent_workers=True would keep showing the first epoch's partners"):
+        points.trainer(tmp_path, data, dataloader_num_workers=1, dataloader_persistent_workers=True)
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber"])
+def test_a_regression_has_no_distribution_to_compare(tmp_path: Path, loss: str) -> None:
+    args = DAIRConfig(str(tmp_path), regularizer="kl", use_cpu=True)
+    with pytest.raises(ValueError, match="a regression has no output distribution to compare"):
+        DAIRTrainer(points.model(), args, train_dataset=points.pairs(4), sample_loss=loss)
+
+
+class Reads:
+    """A base collator that makes the model's input of a path, and notes which columns it was given."""
+
+    columns: tuple[str, ...] = ("image", "answers")
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, Any]] = []
+
+    def __call__(self, views: list[dict[str, Any]]) -> dict[str, Tensor]:
+        self.seen += views
+        x = torch.tensor([[float(view["image"][:-4]), 1.0] for view in views], dtype=torch.float64)
+        return {"x": x, "labels": torch.tensor([float(view["answers"] == ["yes"]) for view in views]).double()}
+
+
+class ReadsAll(Reads):
+    columns = ()
+
+
+def told() -> datasets.Dataset:
+    """Six rows of paths and answers, with a column that only people read; every third has no partner."""
+    rows: list[dict[str, Any]] = []
+    for row in range(6):
+        views = {}
+        for prefix, place in (("", row), ("augmented_", 10 + row)):
+            exists = not prefix or row % 3 != 1
+            views[f"{prefix}image"] = f"{place}.jpg" if exists else None
+            views[f"{prefix}answers"] = ["yes" if place % 2 else "no"] if exists else None
+            views[f"{prefix}question"] = "Is it odd?" if exists else None
+        rows.append({"row_id": f"R{row}", "source": "made up", **views})
+    return datasets.Dataset.from_list(rows)
+
+
+def reading(folder: Path, data: Any, collator: Reads, **settings: Any) -> DAIRTrainer:
+    args = DAIRConfig(
+        str(folder), num_train_epochs=1, report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no", **settings
+    )
+    assert args.remove_unused_columns
+    return DAIRTrainer(points.model(), args, collator, data, sample_loss="binary")
+
+
+@pytest.mark.parametrize(
+    ("data", "method"),
+    [(told(), "dair"), (told(), "erm"), (EpochPairs(lambda epoch: told()), "dair")],
+    ids=["rows", "originals alone", "drawn each epoch"],
+)
+def test_a_collator_gets_the_columns_that_it_names(tmp_path: Path, data: Any, method: str) -> None:
+    collator = Reads()
+    reading(tmp_path, data, collator, method=method).train()
+    partners = ["10.jpg", "12.jpg", "13.jpg", "15.jpg"] if method == "dair" else []
+    assert sorted(view["image"] for view in collator.seen) == sorted([f"{row}.jpg" for row in range(6)] + partners)
+    assert all(view.keys() == {"image", "answers"} for view in collator.seen)
+    assert all(view["answers"] == ["yes" if int(view["image"][:-4]) % 2 else "no"] for view in collator.seen)
+
+
+def test_evaluation_gives_the_collator_the_same_columns(tmp_path: Path) -> None:
+    collator = Reads()
+    made = reading(tmp_path, told(), collator)
+    found = made.evaluate_pairs(told(), lambda logits, answers: [len(a) == 1 for a in answers], references="answers")
+    assert (found["rows"], found["pairs"], found["original_accuracy"]) == (6, 4, 1.0)
+    assert len(collator.seen) == 10
+    assert made.evaluate(told())["eval_pairs"] == 4
+    assert len(collator.seen) == 20
+    assert all(view.keys() == {"image", "answers"} for view in collator.seen)
+
+
+def test_columns_that_a_collator_does_not_name_are_removed(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="neither the model nor the collator reads augmented_image, .*`columns`"):
+        reading(tmp_path, told(), ReadsAll()).train()
+    with pytest.raises(ValueError, match="No columns in the dataset match the model's forward method signature"):
+        reading(tmp_path, told().remove_columns("row_id"), ReadsAll(), method="erm").train()
+    with pytest.raises(KeyError, match="image"):
+        reading(tmp_path, told(), ReadsAll(), method="erm").train()

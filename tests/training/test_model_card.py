@@ -1,0 +1,113 @@
+"""The model card says how a model was trained and carries its figures as metadata that parse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard
+
+from dair_hf.training.model_card import PairReport, describe_objective, write_model_card
+from tests.fixtures import tiny
+
+METRICS = {
+    "original_joint_goal_accuracy": 0.5,
+    "original_joint_goal_accuracy_low": 0.4,
+    "original_joint_goal_accuracy_high": 0.6,
+    "augmented_joint_goal_accuracy": 0.25,
+    "cm": float("nan"),
+    "cm_numerator": 0,
+    "cm_denominator": 0,
+    "cm_all_rows": 1.0,
+    "cm_all_rows_numerator": 3,
+    "cm_all_rows_denominator": 3,
+    "pos_to_neg": 0.125,
+    "rows": 8,
+    "pairs": 5,
+}
+REPORT = PairReport("MultiWOZ 2.1 test", "joint_goal_accuracy", "any_of", METRICS)
+
+
+def written(path: Path, **settings: object) -> ModelCard:
+    if not path.exists():
+        path.write_text("---\nlibrary_name: transformers\ntags: [dialog]\n---\n# Tiny\n\nBody.\n", encoding="utf-8")
+    write_model_card(path, tiny.config(path.parent, **settings), [REPORT])
+    return ModelCard.load(path)
+
+
+def test_metadata_parse_and_undefined_figures_are_left_out(tmp_path: Path) -> None:
+    card = written(tmp_path / "README.md")
+    found = {result.metric_type: result for result in card.data.eval_results}
+    assert set(found) == {"original_joint_goal_accuracy", "augmented_joint_goal_accuracy", "pos_to_neg", "cm_all_rows"}
+    assert found["original_joint_goal_accuracy"].metric_value == 0.5
+    assert found["original_joint_goal_accuracy"].metric_name == "joint goal accuracy, original (any_of)"
+    assert found["pos_to_neg"].dataset_name == "MultiWOZ 2.1 test"
+    assert set(card.data.tags) == {"dialog", "dair", "consistency-training"}
+    assert "model-index" in (tmp_path / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_body_names_method_lambda_unit_and_intervals(tmp_path: Path) -> None:
+    text = written(tmp_path / "README.md", dair_lambda=0.7, normalization="token").text
+    for line in (
+        "- method: `dair`",
+        "- regularizer: `sq`",
+        "- lambda: 0.7 (token: objective = losses / target tokens + lambda * R / pairs)",
+        "- normalization: `token`",
+        "| joint goal accuracy, original (any_of) | 0.5000 | 0.4000 to 0.6000 |",
+        "| joint goal accuracy, augmented (any_of) | 0.2500 | - |",
+    ):
+        assert line in text.splitlines(), line
+    assert "The consistency metric is 0 / 0: " in text
+    assert "Body." in text
+
+
+def test_a_second_run_replaces_what_the_first_added(tmp_path: Path) -> None:
+    first = written(tmp_path / "README.md", dair_lambda=0.7).text
+    second = written(tmp_path / "README.md", dair_lambda=0.9).text
+    assert second.count("## Paired training (DAIR)") == first.count("## Paired training (DAIR)") == 1
+    assert "lambda: 0.9" in second
+    assert "lambda: 0.7" not in second
+
+
+@pytest.mark.parametrize(
+    ("settings", "lines"),
+    [
+        ({"method": "erm"}, ["method: `erm`", "normalization: `pair`"]),
+        (
+            {"regularizer": "kl", "dair_lambda": 2},
+            [
+                "method: `dair`",
+                "regularizer: `kl`",
+                "lambda: 2 (per pair: objective = sum of f / rows)",
+                "normalization: `pair`",
+            ],
+        ),
+    ],
+)
+def test_the_objective_in_words(tmp_path: Path, settings: dict[str, object], lines: list[str]) -> None:
+    assert describe_objective(tiny.config(tmp_path, **settings)) == lines
+
+
+def test_the_trainer_writes_what_it_evaluated(tmp_path: Path) -> None:
+    made = tiny.trainer(tmp_path, "gpt2", None, eval_dataset=tiny.pairs("gpt2", 4))
+    made.evaluate_pairs(
+        is_correct=lambda p, r: [True] * len(p),
+        data_name="Tiny test",
+        preset="any_of",
+        n_bootstrap=10,
+        max_new_tokens=2,
+    )
+    made.create_model_card()
+    card = ModelCard.load(tmp_path / "README.md")
+    assert {result.dataset_name for result in card.data.eval_results} == {"Tiny test"}
+    assert "The consistency metric is 3 / 3: of the pairs whose original view is right" in card.text
+    assert "3 of 4 rows have an augmented view" in card.text
+    assert "it is 4 / 4: the reading of the paper." in card.text
+
+
+def test_a_model_without_a_name_was_trained_from_scratch(tmp_path: Path) -> None:
+    made = tiny.trainer(tmp_path, "t5", None)
+    made.create_model_card(dataset="Tiny training")
+    text = " ".join((tmp_path / "README.md").read_text(encoding="utf-8").split())
+    assert "This model is trained from scratch on the Tiny training dataset." in text
+    assert "fine-tuned version" not in text

@@ -1,0 +1,175 @@
+"""Partners made while training: who makes them, from what, and what they count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dair_hf import DAIRTrainer, DataError
+from dair_hf.augment.attacks.adversarial import AttackAugmenter
+from dair_hf.augment.attacks.attack import Attack
+from dair_hf.data.collator import add_partners
+from dair_hf.data.counter_rng import generator_for
+from dair_hf.data.tensor_pairs import TensorPairs
+from tests.fixtures import points
+
+X, PARTNERS, LABELS = points.points(15)
+ORIGINALS = TensorPairs({"x": X, "labels": LABELS})
+
+
+def trainer(folder: Path, augmenter: Any, data: Any = ORIGINALS, **settings: Any) -> DAIRTrainer:
+    made = points.trainer(folder, data, **{"method": "dair", "dair_lambda": 2.0, **settings})
+    return DAIRTrainer(made.model, made.args, points.stack, data, sample_loss="binary", augmenter=augmenter)
+
+
+def shifted(model: nn.Module, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Any]:
+    """Every partner half a step to the right."""
+    return add_partners(batch, {"x": batch["x"][:, 0] + 0.5})
+
+
+def noisy(model: nn.Module, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Any]:
+    original = batch["x"][:, 0]
+    return add_partners(batch, {"x": original + torch.randn(original.shape, generator=generator, dtype=original.dtype)})
+
+
+@pytest.mark.parametrize("method", ["da", "dair", "augmented", "trades"])
+def test_made_partners_train_as_those_of_the_data(tmp_path: Path, method: str) -> None:
+    static = TensorPairs({"x": X, "labels": LABELS}, {"x": X + 0.5, "labels": LABELS})
+    known = points.trainer(tmp_path / "a", static, method=method, dair_lambda=2.0)
+    made = trainer(tmp_path / "b", shifted, method=method)
+    for one in (known, made):
+        one.train()
+    assert torch.equal(points.weights(known), points.weights(made))
+    alone = points.trainer(tmp_path / "c", ORIGINALS, method="erm")
+    alone.train()
+    assert (points.weights(made) - points.weights(alone)).abs().max() > 1e-3
+
+
+def test_made_partners_replace_those_of_the_data(tmp_path: Path) -> None:
+    has_both = trainer(tmp_path / "a", shifted, points.pairs(15))
+    has_none = trainer(tmp_path / "b", shifted)
+    for one in (has_both, has_none):
+        one.train()
+    assert torch.equal(points.weights(has_both), points.weights(has_none))
+
+
+def test_the_update_does_not_depend_on_how_the_step_is_cut(tmp_path: Path) -> None:
+    settings = {"num_train_epochs": 3, "train_sampling_strategy": "sequential"}
+    whole = trainer(tmp_path / "a", shifted, per_device_train_batch_size=15, **settings)
+    cut = trainer(tmp_path / "b", shifted, per_device_train_batch_size=4, gradient_accumulation_steps=4, **settings)
+    for one in (whole, cut):
+        one.train()
+    torch.testing.assert_close(points.weights(whole), points.weights(cut), rtol=0, atol=1e-12)
+
+
+def test_rows_the_augmenter_leaves_alone_count_as_rows_without_partner(tmp_path: Path) -> None:
+    right = X[:, 0] > 0
+
+    def some(model: nn.Module, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Any]:
+        original = batch["x"][:, 0]
+        return add_partners(batch, {"x": original + 0.5}, has_partner=original[:, 0] > 0)
+
+    static = TensorPairs({"x": X, "labels": LABELS}, {"x": X + 0.5, "labels": LABELS}, has_partner=right)
+    known = points.trainer(tmp_path / "a", static, method="dair", dair_lambda=2.0)
+    made = trainer(tmp_path / "b", some)
+    for one in (known, made):
+        one.train()
+    assert torch.equal(points.weights(known), points.weights(made))
+    assert made.state.log_history[0]["partner_share"] == known.state.log_history[0]["partner_share"] < 1
+
+
+def test_draws_belong_to_the_step_and_the_seed(tmp_path: Path) -> None:
+    settings = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 3}
+    whole = trainer(tmp_path, noisy, **settings)
+    whole.train()
+    resumed = trainer(tmp_path, noisy, **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert torch.equal(points.weights(whole), points.weights(resumed))
+    other = trainer(tmp_path / "other", noisy, **settings, seed=7)
+    other.train()
+    assert not torch.equal(points.weights(whole), points.weights(other))
+
+
+def test_every_batch_of_a_window_draws_its_own(tmp_path: Path) -> None:
+    drawn: list[float] = []
+
+    def remember(model: nn.Module, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Any]:
+        drawn.append(torch.rand(1, generator=generator).item())
+        return add_partners(batch, {})
+
+    trainer(tmp_path, remember, gradient_accumulation_steps=2, num_train_epochs=1).train()
+    assert len(set(drawn)) == len(drawn) == 4
+
+
+def test_erm_makes_no_partner(tmp_path: Path) -> None:
+    def never(model: nn.Module, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Any]:
+        raise AssertionError("a partner was made")
+
+    trainer(tmp_path, never, method="erm").train()
+
+
+def test_the_augmenter_gets_the_model_without_wrappers_and_a_batch_in_the_layout(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def look(model: nn.Module, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Any]:
+        seen.append((type(model), batch["x"].shape, batch["view_mask"].tolist(), batch["x"].device.type))
+        return add_partners(batch, {})
+
+    trainer(tmp_path, look, num_train_epochs=1).train()
+    assert seen[0] == (points.PointsModel, (4, 1, 2), [[True]] * 4, "cpu")
+
+
+@pytest.mark.parametrize("returned", [None, {"x": torch.zeros(4, 2)}])
+def test_an_augmenter_that_returns_no_batch_is_refused(tmp_path: Path, returned: Any) -> None:
+    with pytest.raises(DataError, match="augmenter: returned .* without 'view_mask'; return the batch"):
+        trainer(tmp_path, lambda model, batch, generator: returned).train()
+
+
+def test_partners_of_another_shape_or_column_are_refused() -> None:
+    batch = {"x": torch.zeros(3, 1, 2), "view_mask": torch.ones(3, 1, dtype=torch.bool)}
+    with pytest.raises(DataError, match=r"'x' has shape \[2, 2\], the originals' \[3, 2\]"):
+        add_partners(batch, {"x": torch.zeros(2, 2)})
+    with pytest.raises(DataError, match=r"partners have the columns \['y'\]"):
+        add_partners(batch, {"y": torch.zeros(3, 2)})
+
+
+def test_a_row_that_does_not_exist_gets_no_partner() -> None:
+    batch = {"x": torch.zeros(2, 1), "view_mask": torch.tensor([[True], [False]]), "row_id": ["a", "b"]}
+    found = add_partners(batch, {"x": torch.ones(2)})
+    assert found["view_mask"].tolist() == [[True, True], [False, False]]
+    assert (found["x"].tolist(), found["row_id"]) == ([[0.0, 1.0], [0.0, 1.0]], ["a", "b"])
+
+
+def test_sharded_engines_are_refused(tmp_path: Path) -> None:
+    made = points.trainer(tmp_path, ORIGINALS, method="dair")
+    made.args.fsdp = ["full_shard"]
+    with pytest.raises(ValueError, match="augmenter and fsdp=.* cannot hold together"):
+        DAIRTrainer(made.model, made.args, points.stack, ORIGINALS, sample_loss="binary", augmenter=shifted)
+
+
+def test_generators_are_told_apart_by_everything_they_are_for() -> None:
+    purposes = ((0, "a", 1), (0, "a", 2), (1, "a", 1))
+    first = [torch.rand(1, generator=generator_for("cpu", *what)).item() for what in purposes]
+    assert len(set(first)) == 3
+    same: Tensor = torch.rand(3, generator=generator_for("cpu", 0, "a", 1))
+    np.testing.assert_allclose(same[0].item(), first[0])
+
+
+@pytest.mark.parametrize(
+    ("augmenter", "told"),
+    [
+        (shifted, "`shifted`"),
+        (AttackAugmenter(Attack(epsilon=0.25)), "AttackAugmenter(attack=Attack(norm='linf', epsilon=0.25"),
+    ],
+)
+def test_the_model_card_says_who_made_the_partners(tmp_path: Path, augmenter: Any, told: str) -> None:
+    made = trainer(tmp_path, augmenter)
+    made.create_model_card()
+    card = (tmp_path / "README.md").read_text()
+    assert f"- partners made while training by: {told}" in card.replace("by: `AttackAugmenter", "by: AttackAugmenter")

@@ -1,0 +1,236 @@
+"""What a training step makes the host wait for, counted against Seq2SeqTrainer; and no graph breaks in the loss."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import datasets
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
+from transformers.modeling_outputs import Seq2SeqLMOutput
+
+from dair_hf import DAIRConfig, PairCollator, TensorPairs
+from dair_hf.data.batch_layout import LayoutCollator
+from dair_hf.data.collator import filled_positions
+from dair_hf.losses.forwards import split_pairs
+from dair_hf.losses.per_sample import cross_entropy, seq2seq_nll
+from dair_hf.training.forward import PairLoss
+from dair_hf.training.train_metrics import sum_terms
+from tests.fixtures import tiny
+
+# Operations whose result, or its shape, the host needs before it goes on.
+WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique", "_unique2")
+METHODS = ("tolist", "cpu")  # of tensors, which do not reach the dispatcher on a CPU
+STEPS = 3
+
+
+class Synchronizations(TorchDispatchMode):
+    """Counts operations that would make the host wait for a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.removeprefix("aten::")
+        indices = args[1] if name in ("index", "index_put", "index_put_") else ()
+        by_mask = any(isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in indices)
+        counts_repeats = name == "repeat_interleave" and (kwargs or {}).get("output_size") is None
+        if name in WAITING or by_mask or counts_repeats:
+            self.found[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    mode = Synchronizations()
+    with monkeypatch.context() as patched:
+        for name in METHODS:
+            method = getattr(Tensor, name)
+
+            def noted(self: Tensor, *args: Any, name: str = name, method: Any = method, **kwargs: Any) -> Any:
+                mode.found[name] += 1
+                return method(self, *args, **kwargs)
+
+            patched.setattr(Tensor, name, noted)
+        with mode:
+            yield mode.found
+
+
+def test_the_count_sees_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    values, mask = torch.arange(3.0), torch.tensor([True, False, True])
+    with counted(monkeypatch) as found:
+        bool(mask.any()), values[mask], mask.nonzero(), values.tolist(), values.cpu(), values.sum().item()
+        torch.equal(values, values), values.masked_select(mask), values.repeat_interleave(mask.long())
+        values[torch.tensor([0])], values.masked_fill(mask, 0.0), values + 1
+    assert found == {
+        "_local_scalar_dense": 2, "index": 1, "nonzero": 1, "tolist": 1, "cpu": 1, "equal": 1, "masked_select": 1,
+        "repeat_interleave": 1,
+    }  # fmt: skip
+
+
+def plain(folder: Path, kind: str, data: datasets.Dataset, **settings: Any) -> Seq2SeqTrainer:
+    shared = tiny.config(folder, **settings)
+    own = set(DAIRConfig.__dataclass_fields__) - set(Seq2SeqTrainingArguments.__dataclass_fields__)
+    fields = {n: getattr(shared, n) for n, f in DAIRConfig.__dataclass_fields__.items() if n not in own and f.init}
+    known = tiny.tokenizer()
+    return Seq2SeqTrainer(
+        model=tiny.model(kind),
+        args=Seq2SeqTrainingArguments(**fields),
+        train_dataset=data.select_columns(["input_ids", "attention_mask", "labels"]),
+        data_collator=DataCollatorForSeq2Seq(known, model=None),
+        processing_class=known,
+    )
+
+
+def of_a_run(made: Any, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Synchronizations of the process that trains, after its first step; batches are collated in another."""
+    made.args.dataloader_num_workers = 1
+    made.args.max_steps = 1 + STEPS
+    with counted(monkeypatch) as found:
+        made.add_callback(AfterTheFirstStep(found))
+        made.train()
+    return found
+
+
+class AfterTheFirstStep(TrainerCallback):
+    """Forgets what the first step waited for: it compares losses with the model's own, once a run."""
+
+    def __init__(self, found: Counter[str]) -> None:
+        self.found = found
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 1:
+            self.found.clear()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"regularizer": "l1", "normalization": "token", "logging_strategy": "steps", "logging_steps": 1},
+        {"regularizer": "kl"},
+        {"gradient_cache": 2},
+        {"gradient_cache": 2, "regularizer": "kl"},
+    ],
+)
+@pytest.mark.parametrize("kind", ["gpt2", "bart"])
+def test_a_step_waits_for_hardly_more_than_one_of_seq2seq_trainer(
+    tmp_path: Path, kind: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tiny.pairs(kind, 4 * (1 + STEPS))
+    same = {name: value for name, value in settings.items() if name.startswith("logging")}
+    if "gradient_cache" in settings:  # as many forwards
+        same |= {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    expected = of_a_run(plain(tmp_path, kind, data, **same), monkeypatch)
+    found = of_a_run(tiny.trainer(tmp_path, kind, data, **settings), monkeypatch)
+    assert expected.total() > 0  # the Trainer, the optimizer and the attention mask wait, too
+    assert found.total() <= expected.total() + (2 * STEPS if "logging_steps" in settings else STEPS)
+
+
+# ---- on tensors without values whatever asks for one fails ----
+
+
+class Positions(nn.Module):
+    """Logits of every target position, or of every row where there is no decoder."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(tiny.VOCAB, 8)
+        self.head = nn.Linear(8, width)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.head(self.embedding(decoder_input_ids)))
+
+
+class Scores(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 3, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.linear(x))
+
+
+def without_values(batch: dict[str, Any]) -> dict[str, Any]:
+    return {name: v.to("meta") if isinstance(v, Tensor) else v for name, v in batch.items()}
+
+
+def assert_nothing_is_read(pair_loss: PairLoss, model: nn.Module, batch: dict[str, Any]) -> None:
+    args, model, batch = pair_loss.args, model.to("meta").train(), without_values(batch)
+    found, counts = pair_loss(model, batch, args.uses_partners), pair_loss.count(batch)
+    pair_loss.objective(found.terms, counts).backward()
+    assert all(value.grad is not None for value in model.parameters())
+    exists, filled = batch["view_mask"][:, 0], filled_positions(batch, found.was_run)
+    sums = sum_terms(found.terms, found.targets[:, 0], exists, counts, args, found.was_run[:, 0], filled)
+    assert sums.device.type == "meta"
+    assert len(split_pairs(batch, 2)) == 4
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"normalization": "token", "regularizer": "l1"},
+        {"method": "erm"},
+        {"method": "augmented"},
+        {"regularizer": "js"},
+        {"forward_mode": "separate"},
+    ],
+)
+def test_a_step_reads_no_value_of_sequences(tmp_path: Path, settings: dict[str, Any]) -> None:
+    pair_loss = PairLoss(tiny.config(tmp_path, **settings), seq2seq_nll, decoder_inputs=lambda labels: labels.clamp(0))
+    pad = PairCollator(DataCollatorForSeq2Seq(tiny.tokenizer(), model=None))
+    batch = LayoutCollator(pad, pair_loss.target_rule)([dict(row) for row in tiny.pairs("bart", 7)])
+    assert_nothing_is_read(pair_loss, Positions(tiny.VOCAB), batch)
+
+
+@pytest.mark.parametrize("settings", [{}, {"method": "trades"}, {"method": "mart"}])
+@pytest.mark.parametrize("has_partner", [None, torch.arange(7) % 3 != 1])
+def test_a_step_reads_no_value_of_classes(
+    tmp_path: Path, settings: dict[str, Any], has_partner: Tensor | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair_loss = PairLoss(tiny.config(tmp_path, regularizer="kl", **settings), cross_entropy)
+    x = torch.zeros(7, 2, dtype=torch.float64)
+    view = {"x": x, "labels": torch.zeros(7, dtype=torch.long)}
+    pairs = TensorPairs(view, lambda rows, epoch: {name: v[rows] for name, v in view.items()}, has_partner=has_partner)
+    with counted(monkeypatch) as found:
+        made = pairs.__getitems__(range(7))
+    assert not found
+    batch = LayoutCollator(lambda rows: made, pair_loss.target_rule)([])
+    assert_nothing_is_read(pair_loss, Scores(), batch)
+
+
+# ---- torch.compile ----
+
+
+@pytest.mark.parametrize("settings", [{}, {"regularizer": "l1", "normalization": "token"}, {"method": "da"}])
+def test_the_loss_of_a_batch_is_one_graph(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """From the logits of flattened views to the objective and the logged sums."""
+    args = tiny.config(tmp_path, **settings)
+    pair_loss = PairLoss(args, seq2seq_nll)
+    labels = torch.tensor([[[5, 6], [7, -100]], [[4, 4], [8, 9]]])
+    batch = {"labels": labels, "attention_mask": labels.ne(6), "view_mask": torch.ones(2, 2, dtype=torch.bool)}
+    counts = pair_loss.count(batch)
+    logits = torch.randn(4, 2, tiny.VOCAB, generator=torch.Generator().manual_seed(0))
+
+    def step(logits: Tensor, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        losses = seq2seq_nll(Seq2SeqLMOutput(logits=logits), batch["labels"].flatten(0, 1)).view(2, 2)
+        mask, targets = batch["view_mask"], pair_loss.target_counts(batch)
+        terms = pair_loss.terms_of_losses(losses.masked_fill(targets == 0, 0.0), (targets > 0).all(1))
+        filled = filled_positions(batch, mask)
+        sums = sum_terms(terms, targets[:, 0], mask[:, 0], counts, args, mask[:, 0], filled)
+        return pair_loss.objective(terms, counts), sums
+
+    expected = step(logits, batch)
+    found = torch.compile(step, fullgraph=True, backend="eager")(logits, batch)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert expected[0] > 0

@@ -1,0 +1,128 @@
+"""Logged terms against hand arithmetic: sums and counts first, one division at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dair_hf.losses.objective import Counts, PairTerms
+from dair_hf.training.train_metrics import TermSums, mean_terms, sum_terms
+from tests.fixtures.tiny import config
+
+
+def terms(original: list[float], augmented: list[float], has_partner: list[bool]) -> PairTerms:
+    left, right = torch.tensor(original), torch.tensor(augmented)
+    consistency = ((left.sqrt() - right.sqrt()) ** 2).masked_fill(~torch.tensor(has_partner), 0.0)
+    return PairTerms(left, right, consistency, torch.tensor(has_partner))
+
+
+BATCH = terms([4.0, 9.0, 2.0, 0.0], [1.0, 1.0, 0.0, 0.0], [True, True, False, False])
+TARGETS = torch.tensor([5, 5, 3, 0])
+EXISTS = torch.ones(4, dtype=torch.bool)
+
+
+def sums(folder: Path, batch: PairTerms = BATCH, tokens: int = 24, **settings: Any) -> TermSums:
+    args = config(folder, **settings)
+    return TermSums(*sum_terms(batch, TARGETS, EXISTS, Counts(*torch.tensor([4, 2, tokens])), args).tolist())
+
+
+def test_sums_by_hand(tmp_path: Path) -> None:
+    found = sums(tmp_path, dair_lambda=0.5)
+    # c~ of (4, 1) is 1/2 + 1/2 (1 - 2) = 0, not below 0; of (9, 1) it is 1/2 + 1/2 (1 - 3) = -1/2.
+    assert found == pytest.approx(TermSums(15.0, 2.0, 1.0 + 4.0, 4, 4, 2, 1, 1, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "tokens", "unlearned"),
+    [
+        ({"dair_lambda": 0.25}, 24, 0),  # unlearned beyond the ratio (1 + 2)^2 = 9, which (9, 1) only reaches
+        ({"dair_lambda": 0.26}, 24, 1),
+        ({"dair_lambda": 0.51}, 24, 2),  # beyond (1 + 1 / 1.02)^2 = 3.92
+        ({"dair_lambda": 0.0}, 24, 0),
+        ({"regularizer": "l1", "dair_lambda": 0.49}, 24, 0),  # 1/2 - lambda
+        ({"regularizer": "l1", "dair_lambda": 0.51}, 24, 2),
+        # Token units: lambda_pair = lambda * tokens / (2 pairs) = 0.05 * 24 / 4 = 0.3, or 0.05 * 16 / 4 = 0.2.
+        ({"dair_lambda": 0.05, "normalization": "token"}, 24, 1),
+        ({"dair_lambda": 0.05, "normalization": "token"}, 16, 0),
+        ({"dair_lambda": 9.0, "method": "da"}, 24, 0),
+        ({"dair_lambda": 9.0, "regularizer": "kl"}, 24, 0),
+    ],
+)
+def test_unlearned_pairs_by_hand(tmp_path: Path, settings: dict[str, Any], tokens: int, unlearned: int) -> None:
+    assert sums(tmp_path, tokens=tokens, **settings).unlearned == unlearned
+
+
+def test_repeated_rows_are_not_counted(tmp_path: Path) -> None:
+    exists = torch.tensor([True, True, False, False])
+    found = TermSums(*sum_terms(BATCH, TARGETS * exists, exists, Counts(*torch.tensor([2, 2, 20])), config(tmp_path)))
+    assert (found.rows, found.rows_without_target) == (2, 0)
+
+
+def test_means_by_hand(tmp_path: Path) -> None:
+    total = torch.tensor([15.0, 2.0, 5.0, 4.0, 4.0, 2.0, 1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    assert mean_terms(total, config(tmp_path)) == {
+        "loss_original": 15 / 4,
+        "loss_augmented": 1.0,
+        "consistency": 2.5,
+        "partner_share": 0.5,
+        "unlearned_share": 0.5,
+        "rows": 4,
+        "pairs": 2,
+        "rows_without_target": 1,
+    }
+
+
+def test_means_of_added_sums_are_no_means_of_means(tmp_path: Path) -> None:
+    big = torch.tensor([30.0, 0.0, 0.0, 10.0, 10.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    small = torch.tensor([9.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    assert mean_terms(big + small, config(tmp_path))["loss_original"] == 39 / 11  # and not (3 + 9) / 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "absent"),
+    [
+        ({"method": "da"}, {"unlearned_share"}),
+        ({"method": "da", "regularizer": "kl"}, {"unlearned_share", "consistency"}),
+        ({"regularizer": "kl"}, {"unlearned_share"}),
+        ({}, set()),
+    ],
+)
+def test_what_is_not_defined_is_left_out(tmp_path: Path, settings: dict[str, Any], absent: set[str]) -> None:
+    total = torch.tensor([15.0, 2.0, 5.0, 4.0, 4.0, 2.0, 1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    everything = set(mean_terms(total, config(tmp_path)))
+    assert everything - set(mean_terms(total, config(tmp_path, **settings))) == absent
+
+
+def test_without_pairs_nothing_of_pairs_is_reported_and_nothing_divides_by_zero(tmp_path: Path) -> None:
+    total = torch.tensor([3.0, 0.0, 0.0, 2.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    found = mean_terms(total, config(tmp_path))
+    assert found == {"loss_original": 1.5, "partner_share": 0.0, "rows": 2, "pairs": 0, "rows_without_target": 0}
+    nothing = mean_terms(torch.zeros(10, dtype=torch.float64), config(tmp_path))
+    assert nothing == {"partner_share": 0.0, "rows": 0, "pairs": 0, "rows_without_target": 0}
+
+
+def test_originals_that_were_not_run_have_no_mean_loss(tmp_path: Path) -> None:
+    args = config(tmp_path, method="augmented")
+    batch = terms([0.0, 9.0], [1.0, 0.0], [True, False])
+    counts, exists = Counts(*torch.tensor([2, 1, 4])), torch.ones(2, dtype=torch.bool)
+    found = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args, was_run=torch.tensor([False, True]))
+    assert mean_terms(found, args)["loss_original"] == 9.0  # of the one that was run, and not 4.5
+    none = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args, was_run=torch.zeros(2, dtype=torch.bool))
+    assert "loss_original" not in mean_terms(none, args)
+    # A pair of which one view was run has no consistency; judged on both views it has.
+    assert "consistency" not in mean_terms(found, args) and "consistency" not in mean_terms(none, args)
+    both = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args)
+    assert mean_terms(both, args)["consistency"] == pytest.approx(batch.consistency.sum().item())
+
+
+def test_the_padding_share_is_that_of_all_positions_together(tmp_path: Path) -> None:
+    args, counts = config(tmp_path), Counts(*torch.tensor([4, 2, 24]))
+    batches = [
+        sum_terms(BATCH, TARGETS, EXISTS, counts, args, filled=torch.tensor(filled)) for filled in ([30, 40], [10, 60])
+    ]
+    assert mean_terms(batches[0], args)["padding_share"] == 0.25
+    assert mean_terms(batches[0] + batches[1], args)["padding_share"] == pytest.approx(0.6)
+    assert "padding_share" not in mean_terms(sum_terms(BATCH, TARGETS, EXISTS, counts, args), args)

@@ -1,0 +1,632 @@
+"""DAIRTrainer as a whole: evaluation, prediction, precision, adapters, compilation, saving, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, TaskType, get_peft_model
+from torch import nn
+from transformers import EarlyStoppingCallback, Seq2SeqTrainingArguments, default_data_collator
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from dair_hf import DAIRTrainer, DataError, EpochPairs, NonFiniteLossError, PairCollator
+from dair_hf.data.sampling import FilledStream
+from dair_hf.losses.per_sample import causal_nll
+from dair_hf.training.environments import GroupDRO
+from tests.fixtures import points, tiny
+from tests.training.test_invariants import objective_by_hand
+
+
+def same(predictions: list[Any], references: list[Any]) -> list[bool]:
+    """Correctness of whole answers."""
+    return [prediction == reference for prediction, reference in zip(predictions, references, strict=True)]
+
+
+# ---- evaluation ----
+
+
+@pytest.mark.parametrize("kind", ["bart", "gpt2"])
+@pytest.mark.parametrize("normalization", ["pair", "token"])
+@pytest.mark.parametrize(("method", "regularizer"), [("erm", "sq"), ("da", "sq"), ("dair", "sq"), ("dair", "l1")])
+def test_eval_loss_is_the_objective_over_all_rows_whatever_the_batches(
+    tmp_path: Path, kind: str, method: str, regularizer: str, normalization: str
+) -> None:
+    data = tiny.pairs(kind, 11)
+    settings = {"method": method, "regularizer": regularizer, "normalization": normalization, "dair_lambda": 0.7}
+    expected = objective_by_hand(tiny.model(kind), kind, data, **settings).item()
+    for batch in (4, 11):  # 4 does not divide 11: a mean of batch means would be off
+        made = tiny.trainer(tmp_path, kind, None, eval_dataset=data, per_device_eval_batch_size=batch, **settings)
+        found = made.evaluate()
+        assert found["eval_loss"] == pytest.approx(expected, rel=1e-9)
+        assert (found["eval_rows"], found["eval_pairs"]) == (11, sum(row % 3 != 1 for row in range(11)))
+
+
+def test_evaluated_terms_are_means_over_all_rows(tmp_path: Path) -> None:
+    data = tiny.pairs("bart", 11)
+    found = tiny.trainer(tmp_path, "bart", None, eval_dataset=data).evaluate()
+    originals = objective_by_hand(
+        tiny.model("bart"), "bart", data, method="erm", regularizer="sq", normalization="pair", dair_lambda=0
+    )
+    assert found["eval_loss_original"] == pytest.approx(originals.item(), rel=1e-9)
+    assert found["eval_partner_share"] == pytest.approx(7 / 11)
+    assert found["eval_rows_without_target"] == 0
+
+
+def test_training_logs_sums_over_the_steps_since_the_last_log(tmp_path: Path) -> None:
+    data = tiny.pairs("gpt2", 9)
+    made = tiny.trainer(
+        tmp_path,
+        "gpt2",
+        data,
+        learning_rate=0.0,
+        num_train_epochs=1,
+        per_device_train_batch_size=4,
+        logging_strategy="steps",
+        logging_steps=3,
+    )
+    made.train()
+    (log,) = [log for log in made.state.log_history if "loss" in log]
+    settings: dict[str, Any] = {"regularizer": "sq", "normalization": "pair", "dair_lambda": 0}
+    originals = objective_by_hand(tiny.model("gpt2"), "gpt2", data, method="erm", **settings).item()
+    assert log["loss_original"] == pytest.approx(originals, rel=1e-9)  # 4 + 4 + 1 rows: no mean of three means
+    assert (log["rows"], log["pairs"], log["partner_share"]) == (9, 6, pytest.approx(6 / 9))
+    evaluated = made.evaluate(data)
+    assert evaluated["eval_consistency"] == pytest.approx(log["consistency"], rel=1e-9)
+
+
+def test_evaluate_pairs_by_hand_with_predictions_on_file(tmp_path: Path) -> None:
+    data = tiny.pairs("gpt2", 7)
+    made = tiny.trainer(tmp_path, "gpt2", None, eval_dataset=data)
+    asked: dict[str, list[str]] = {}
+
+    def first_and_last(predictions: list[str], references: list[str]) -> list[bool]:
+        asked.update(predictions=predictions, references=references)
+        return [index in (0, 1, 7) for index in range(len(references))]
+
+    with pytest.raises(DataError, match="is a folder; name a file"):
+        made.evaluate_pairs(is_correct=first_and_last, predictions_file=tmp_path)
+    assert asked == {}
+    path = tmp_path / "predictions.jsonl"
+    found = made.evaluate_pairs(is_correct=first_and_last, n_bootstrap=0, predictions_file=path, max_new_tokens=3)
+    # Rows 0, 2, 3, 5, 6 have partners: views 7 to 11. Right: originals 0 and 1, and the partner of row 0.
+    assert (found["rows"], found["pairs"], found["cm_numerator"], found["cm_denominator"]) == (7, 5, 1, 1)
+    assert (found["cm_all_rows_numerator"], found["cm_all_rows_denominator"]) == (2, 2)
+    assert found["original_accuracy"] == pytest.approx(2 / 7)
+    words = [" ".join(f"w{t}" for t in labels if t > tiny.BOS) for labels in data["labels"]]
+    assert asked["references"][:7] == words
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["prediction"] for line in lines] == asked["predictions"]
+    assert [line["correct"] for line in lines] == [index in (0, 1, 7) for index in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch", "asked", "settings", "encoded", "written"),
+    [
+        ("t5", 2, None, {}, 2, 16),  # eight times
+        ("t5", 20, None, {}, 20, 60),  # up to 128: all there are
+        ("t5", 2, 7, {}, 2, 7),
+        ("t5", 2, 7, {"num_beams": 2}, 2, 2),  # rows, not beams
+        ("gpt2", 2, 7, {}, None, 2),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::dair_hf.errors.UndefinedMetricWarning")  # answers are counted, not compared
+def test_answers_are_written_in_wider_batches_than_inputs_are_encoded(
+    tmp_path: Path,
+    kind: str,
+    batch: int,
+    asked: int | None,
+    settings: dict[str, Any],
+    encoded: int | None,
+    written: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dair_hf.evaluation.prediction.MORE_ROWS", 1)
+    data = tiny.pairs(kind, 60, partner=lambda row: False)
+    sizes = {"per_device_eval_batch_size": batch, "generation_batch_size": asked}
+    made = tiny.trainer(tmp_path, kind, None, eval_dataset=data, is_correct=same, **sizes)
+    encoders, answers = [], []
+    if encoded is not None:
+        made.model.get_encoder().register_forward_pre_hook(
+            lambda module, args, kwargs: encoders.append(len(kwargs["input_ids"])), with_kwargs=True
+        )
+    generate = made.model.generate
+
+    def counted(**inputs: Any) -> Any:
+        answers.append(len(inputs["attention_mask"]))
+        return generate(**inputs)
+
+    monkeypatch.setattr(made.model, "generate", counted)
+    made.evaluate_pairs(n_bootstrap=0, max_new_tokens=3, **settings)
+    assert max(answers) == written
+    assert max(encoders, default=None) == encoded
+    assert encoded is None or sum(encoders) >= 60
+
+
+def test_evaluation_losses_run_in_batches_of_similar_length(tmp_path: Path) -> None:
+    data = tiny.pairs("bart", 30)
+    made = tiny.trainer(tmp_path, "bart", None, eval_dataset=data, per_device_eval_batch_size=4)
+    widths: list[int] = []
+    made.model.get_encoder().register_forward_pre_hook(
+        lambda module, args, kwargs: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    made.evaluate()
+    longer = [
+        max(map(len, filter(None, pair))) for pair in zip(data["input_ids"], data["augmented_input_ids"], strict=True)
+    ]
+    assert widths == sorted(longer, reverse=True)[::4]
+    assert made.get_eval_dataloader().sampler != list(range(30))
+    made.args.dataloader_drop_last = True  # which rows are dropped must not depend on their length
+    assert list(made.get_eval_dataloader().sampler) == list(range(30))
+
+
+def test_rows_without_tokens_are_evaluated_in_their_order(tmp_path: Path) -> None:
+    data = tiny.classified_pairs(6)
+    made = DAIRTrainer(tiny.NormedClassifier(tiny.NormedConfig()), tiny.config(tmp_path), sample_loss="classification")
+    assert list(made.get_eval_dataloader(data).sampler) == list(range(6))
+
+
+def test_evaluate_pairs_takes_references_from_a_column(tmp_path: Path) -> None:
+    data = tiny.pairs("bart", 4, partner=lambda row: row == 0)
+    data = data.add_column("answer", list("abcd")).add_column("augmented_answer", ["A", None, None, None])
+    made = tiny.trainer(tmp_path, "bart", None, eval_dataset=data, references="answer")
+    seen: list[str] = []
+    made.evaluate_pairs(is_correct=lambda p, r: seen.extend(r) or [True] * len(r), n_bootstrap=0)  # type: ignore[func-returns-value]
+    assert seen == ["a", "b", "c", "d", "A"]
+
+
+def test_answers_of_a_classifier_are_written_in_the_place_of_its_logits(tmp_path: Path) -> None:
+    data = tiny.classified_pairs(4, partner=lambda row: row != 1)
+    args, model = tiny.config(tmp_path), tiny.NormedClassifier(tiny.NormedConfig())
+    made = DAIRTrainer(model, args, eval_dataset=data, sample_loss="classification")
+    kept: list[Any] = []
+
+    def sides(predictions: list[Any]) -> list[str]:
+        kept.extend(predictions)
+        return ["left", "left", "right", "left", "left", "left", "right"]
+
+    def judge(predictions: list[Any], references: list[Any]) -> list[bool]:
+        return [True, True, False, False, False, False, False]
+
+    scores = {"half": lambda predictions, references: [0.5 * right for right in judge(predictions, references)]}
+    path = tmp_path / "predictions.jsonl"
+    asked: dict[str, Any] = {"answers": sides, "scores": scores, "n_bootstrap": 0, "predictions_file": path}
+    found = made.evaluate_pairs(is_correct=judge, **asked)
+    # Views 4 to 6 are the partners of rows 0, 2 and 3. The answers of rows 2 and 3 change, wrong before and after.
+    assert (found["flipped"], found["neg_to_neg_flipped"]) == (2 / 3, 2 / 3)
+    assert (found["original_half"], found["augmented_half"]) == (1.0 / 4, 0.5 / 4)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["prediction"] for line in lines] == sides([])
+    made.evaluate_pairs(is_correct=judge, n_bootstrap=0, predictions_file=path)
+    assert [json.loads(line)["prediction"] for line in path.read_text().splitlines()] == kept
+    with torch.no_grad():
+        views = [row["features"] for row in data] + [row["augmented_features"] for row in data if row["row_id"] != "C1"]
+        logits = model.eval()(torch.tensor(views)).logits
+    assert kept == logits.argmax(1).tolist()  # the class, not the logits
+    assert all(isinstance(prediction, np.integer) for prediction in kept)
+    with pytest.raises(
+        DataError, match="argmax of the prediction [01]: predictions of a classifier are already numbers"
+    ):
+        made.evaluate_pairs(is_correct=lambda p, r: [np.argmax(one) == label for one, label in zip(p, r, strict=True)])
+    made.preprocess_logits_for_metrics = lambda logits, labels: logits
+    given: list[Any] = []
+    made.evaluate_pairs(is_correct=lambda p, r: given.extend(p) or [True] * 7, n_bootstrap=0)  # type: ignore[func-returns-value]
+    np.testing.assert_allclose(np.stack(given), logits, rtol=1e-6)
+    made.preprocess_logits_for_metrics = lambda logits, labels: (logits.max(1).values, labels)
+    found = made.evaluate_pairs(is_correct=lambda p, r: kept.extend(p) or [True] * 7, n_bootstrap=0)  # type: ignore[func-returns-value]
+    np.testing.assert_allclose([p[0] for p in kept[7:]], logits.max(1).values, rtol=1e-6)
+    assert [p[1] for p in kept[7:]] == [0, 1, 0, 1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("kind", ["classifier", "t5"])
+def test_an_original_with_several_edits_is_run_once(tmp_path: Path, kind: str) -> None:
+    single = tiny.classified_pairs(3) if kind == "classifier" else tiny.pairs(kind, 3, partner=lambda row: True)
+    edits = [0, 1, 0, 2, 0, 1]
+    data = datasets.Dataset.from_list([{**single[row], "row_id": f"{row}/{edit}"} for edit, row in enumerate(edits)])
+    model = tiny.NormedClassifier(tiny.NormedConfig()) if kind == "classifier" else tiny.model(kind)
+    settings = {"sample_loss": "classification", "data_collator": default_data_collator} if kind == "classifier" else {}
+    made = tiny.trainer(tmp_path, "t5", None, built=model, eval_dataset=data, **settings)
+    runs: list[int] = []
+    watched = model if kind == "classifier" else model.get_encoder()
+    watched.register_forward_pre_hook(
+        lambda module, args, kwargs: runs.append(len(next(iter(kwargs.values())))), with_kwargs=True
+    )
+    seen: dict[str, list[Any]] = {}
+
+    def judge(predictions: list[Any], references: list[Any]) -> list[bool]:
+        seen.update(predictions=predictions, references=references)
+        return [True] * len(predictions)
+
+    asked = {} if kind == "classifier" else {"max_new_tokens": 3}
+    found = made.evaluate_pairs(is_correct=judge, n_bootstrap=0, **asked)
+    assert sum(runs) == 3 + 6  # the three originals, and the partner of every row
+    assert (found["rows"], found["pairs"]) == (6, 6)
+    together = seen["predictions"]
+    made.evaluate_pairs(single, is_correct=judge, n_bootstrap=0, **asked)
+    alone = seen["predictions"]
+    assert together == [alone[row] for row in edits] + [alone[3 + row] for row in edits]
+
+
+def test_predict_generates_and_compute_metrics_sees_every_row(tmp_path: Path) -> None:
+    data = tiny.pairs("t5", 7)
+    seen: dict[str, Any] = {}
+
+    def compute_metrics(prediction: Any) -> dict[str, float]:
+        seen.update(predictions=prediction.predictions, labels=prediction.label_ids)
+        return {"answer": 42.0}
+
+    made = tiny.trainer(tmp_path, "t5", None, eval_dataset=data, compute_metrics=compute_metrics)
+    metrics = made.evaluate(max_new_tokens=4)
+    assert metrics["eval_answer"] == 42.0
+    assert [[t for t in row if t != -100] for row in seen["labels"].tolist()] == data["labels"][:]
+    assert seen["predictions"].shape[0] == 7
+    output = made.predict(data, max_new_tokens=4)
+    np.testing.assert_array_equal(output.predictions, seen["predictions"])
+    assert {"test_loss", "test_answer", "test_loss_augmented"} <= set(output.metrics)
+
+
+def test_the_best_model_and_early_stopping_follow_the_consistency_metric(tmp_path: Path) -> None:
+    values = iter([0.2, 0.9, 0.5, 0.4, 0.3])
+
+    class Scripted(DAIRTrainer):
+        def evaluate_pairs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+            return {"cm": next(values)}
+
+    data = tiny.pairs("gpt2", 8)
+    made = Scripted(
+        model=tiny.model("gpt2"),
+        args=tiny.config(
+            tmp_path,
+            num_train_epochs=5,
+            eval_strategy="epoch",
+            save_strategy="epoch",
+            metric_for_best_model="eval_cm",
+            greater_is_better=True,
+            load_best_model_at_end=True,
+        ),
+        train_dataset=data,
+        eval_dataset=data,
+        processing_class=tiny.tokenizer(),
+        sample_loss="causal",
+        is_correct=same,
+        callbacks=[EarlyStoppingCallback(early_stopping_patience=2)],
+    )
+    made.train()
+    assert made.state.best_metric == 0.9
+    assert made.state.best_model_checkpoint.endswith("checkpoint-4")
+    assert made.state.epoch == 4.0  # two evaluations without improvement after the second
+    best = tiny.model("gpt2").from_pretrained(tmp_path / "checkpoint-4", dtype=torch.float64)
+    assert tiny.distance(tiny.weights(made.model), tiny.weights(best)) == 0.0
+
+
+def test_several_evaluation_sets_are_each_judged_under_their_name(tmp_path: Path) -> None:
+    sets = {"known": tiny.pairs("gpt2", 5), "unseen": tiny.pairs("gpt2", 3, seed=1)}
+    metrics = tiny.trainer(tmp_path, "gpt2", None, eval_dataset=sets, is_correct=same).evaluate(max_new_tokens=3)
+    assert (metrics["eval_known_rows"], metrics["eval_unseen_rows"]) == (5, 3)
+    assert {"eval_known_loss", "eval_known_cm_numerator", "eval_unseen_cm", "eval_unseen_loss_original"} <= set(metrics)
+
+
+def test_evaluation_of_streams_gives_the_objective(tmp_path: Path) -> None:
+    data = tiny.pairs("gpt2", 7)
+    made = tiny.trainer(tmp_path, "gpt2", None)
+    assert made.evaluate(data.to_iterable_dataset())["eval_loss"] == pytest.approx(made.evaluate(data)["eval_loss"])
+
+
+# ---- several runs of one trainer ----
+
+EVERY_STEP: dict[str, Any] = {"logging_strategy": "steps", "logging_steps": 3}
+
+
+def test_a_run_logs_nothing_of_the_run_before(tmp_path: Path) -> None:
+    made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 16), max_steps=2, **EVERY_STEP)
+    made.train()  # ends before the first log
+    made.args.max_steps = 3
+    made.train()
+    assert [log["rows"] for log in made.state.log_history if "rows" in log] == [3 * 4]
+
+
+def test_a_batch_size_that_was_found_is_that_of_the_sampler_and_of_the_log(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    def too_large_at_the_second_batch(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(labels))
+        if len(sizes) == 2:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 1 GiB")
+        return causal_nll(outputs, labels)
+
+    too_large_at_the_second_batch.shifts_labels = True  # type: ignore[attr-defined]
+    made = tiny.trainer(
+        tmp_path,
+        "gpt2",
+        tiny.pairs("gpt2", 16, partner=lambda row: False),
+        sample_loss=too_large_at_the_second_batch,
+        method="erm",
+        per_device_train_batch_size=8,
+        pair_group_by_length=True,
+        auto_find_batch_size=True,
+        max_steps=3,
+        **EVERY_STEP,
+    )
+    made.train()
+    found = made._train_batch_size
+    assert sizes[:2] == [8, 8] and sizes[2] == found < 8
+    assert made.pair_sampler.batch_size == found
+    assert [log["rows"] for log in made.state.log_history if "rows" in log] == [sum(sizes[2:])]
+
+
+def test_a_trial_with_settings_out_of_range_is_refused(tmp_path: Path) -> None:
+    made = tiny.trainer(
+        tmp_path,
+        "gpt2",
+        tiny.pairs("gpt2", 4),
+        model=None,
+        model_init=lambda: tiny.model("gpt2"),
+        eval_dataset=tiny.pairs("gpt2", 4),
+        max_steps=1,
+    )
+    with pytest.raises(ValueError, match="dair_lambda=-3.48 is out of range; it must be a finite number >= 0"):
+        made.hyperparameter_search(hp_space=lambda trial: {"dair_lambda": -3.48}, backend="optuna", n_trials=1)
+    made.args.dair_lambda, made.args.regularizer = 1.0, "kl"
+    made.args.chunked_loss = True
+    with pytest.raises(ValueError, match="chunked_loss=True and regularizer='kl'"):
+        made.train()
+
+
+def test_what_an_objective_learnt_ends_with_the_run_of_its_model(tmp_path: Path) -> None:
+    runs = []
+    for times in (1, 2):
+        objective = GroupDRO(step_size=1.0)
+        args = tiny.config(tmp_path, method="da", max_steps=2)
+        made = DAIRTrainer(
+            args=args,
+            model_init=lambda: points.model(),
+            data_collator=points.stack,
+            train_dataset=points.pairs(8),
+            sample_loss="binary",
+            objective=objective,
+        )
+        for _ in range(times):
+            made.train()
+        runs.append(objective.weights.clone())
+    assert torch.equal(*runs)
+    assert (runs[0] - 0.5).abs().max() > 1e-3
+
+
+# ---- other ways to run the same thing ----
+
+
+def falling(folder: Path, built: nn.Module, **settings: Any) -> tuple[float, float]:
+    """Objective before and after training on the same rows."""
+    data = tiny.pairs("gpt2", 8)
+    made = tiny.trainer(
+        folder, "gpt2", data, built=built, eval_dataset=data, num_train_epochs=6, learning_rate=2e-2, **settings
+    )
+    before = made.evaluate()["eval_loss"]
+    made.train()
+    return before, made.evaluate()["eval_loss"]
+
+
+def test_lora_learns_leaves_the_base_alone_and_comes_back_from_disk(tmp_path: Path) -> None:
+    base = tiny.weights(tiny.model("gpt2"))
+    adapter = LoraConfig(task_type=TaskType.CAUSAL_LM, r=4, target_modules=["c_attn"], fan_in_fan_out=True)
+    built = get_peft_model(tiny.model("gpt2"), adapter)
+    before, after = falling(tmp_path, built)
+    assert after < before - 0.1
+    kept = {
+        name.removeprefix("base_model.model.").replace(".base_layer", ""): v for name, v in tiny.weights(built).items()
+    }
+    assert all(torch.equal(kept[name], value) for name, value in base.items() if name in kept)
+    built.save_pretrained(tmp_path / "adapter")
+    loaded = PeftModel.from_pretrained(tiny.model("gpt2"), str(tmp_path / "adapter")).eval()
+    ids = torch.tensor([[5, 6, 7]])
+    torch.testing.assert_close(loaded(input_ids=ids).logits, built.eval()(input_ids=ids).logits, rtol=0, atol=1e-6)
+
+
+def test_lora_of_an_encoder_decoder_gets_its_decoder_inputs(tmp_path: Path) -> None:
+    built = get_peft_model(
+        tiny.model("t5"), LoraConfig(task_type=TaskType.SEQ_2_SEQ_LM, r=4, target_modules=["q", "v"])
+    )
+    data = tiny.pairs("t5", 5)
+    found = tiny.trainer(tmp_path, "t5", data, built=built, eval_dataset=data).evaluate()["eval_loss"]
+    plain = tiny.trainer(tmp_path, "t5", data, eval_dataset=data).evaluate()["eval_loss"]
+    assert found == pytest.approx(plain, rel=1e-6)  # an untrained adapter adds nothing
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing_changes_nothing(tmp_path: Path, reentrant: bool) -> None:
+    data = tiny.pairs("gpt2", 8)
+    plain = tiny.trained(tmp_path, "gpt2", data)
+    kwargs = {tiny.CHECKPOINTING: True, f"{tiny.CHECKPOINTING}_kwargs": {"use_reentrant": reentrant}}
+    assert tiny.distance(plain, tiny.trained(tmp_path, "gpt2", data, **kwargs)) < 1e-12
+
+
+def test_bfloat16_autocast_learns_and_keeps_losses_in_float32(tmp_path: Path) -> None:
+    dtypes: set[torch.dtype] = set()
+
+    def spying(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        losses = causal_nll(outputs, labels)
+        dtypes.add(losses.dtype)
+        return losses
+
+    spying.shifts_labels = True  # type: ignore[attr-defined]
+    before, after = falling(tmp_path, tiny.model("gpt2", dtype=torch.float32), bf16=True, sample_loss=spying)
+    plain_before, _ = falling(tmp_path, tiny.model("gpt2", dtype=torch.float32))
+    assert dtypes == {torch.float32}
+    assert before == pytest.approx(plain_before, rel=0.02)
+    assert before != plain_before  # bfloat16 was at work
+    assert after < 0.8 * before
+
+
+@pytest.mark.slow
+def test_a_compiled_model_takes_the_same_steps(tmp_path: Path) -> None:
+    data = tiny.pairs("gpt2", 8)
+    plain = tiny.trained(tmp_path, "gpt2", data)
+    compiled = tiny.trained(tmp_path, "gpt2", data, torch_compile=True, torch_compile_backend="aot_eager")
+    names = {name.removeprefix("_orig_mod."): value for name, value in compiled.items()}
+    assert tiny.distance(plain, names) < 1e-9
+
+
+def test_a_saved_model_loads_and_evaluates_the_same(tmp_path: Path) -> None:
+    data = tiny.pairs("bart", 8)
+    made = tiny.trainer(tmp_path, "bart", data, eval_dataset=data)
+    made.train()
+    made.save_model(str(tmp_path / "saved"))
+    loaded = tiny.model("bart").from_pretrained(tmp_path / "saved", dtype=torch.float64)
+    again = tiny.trainer(tmp_path, "bart", None, built=loaded, eval_dataset=data)
+    assert again.evaluate()["eval_loss"] == made.evaluate()["eval_loss"]
+
+
+def test_separate_forwards_train_a_batch_norm_model_with_other_statistics(tmp_path: Path) -> None:
+    data = tiny.classified_pairs(8)
+    runs = {}
+    for mode in ("joint", "separate"):
+        torch.manual_seed(0)
+        built = tiny.NormedClassifier(tiny.NormedConfig())
+        made = DAIRTrainer(
+            model=built,
+            args=tiny.config(tmp_path, forward_mode=mode),
+            train_dataset=data,
+            eval_dataset=data,
+            sample_loss="classification",
+        )
+        made.train()
+        runs[mode] = built.norm.running_var.clone()
+        found = made.evaluate_pairs(is_correct=same, n_bootstrap=0)
+        assert found["pairs"] == 8
+    # The views lie ten apart: run together the variance holds their distance, run apart it does not.
+    assert (runs["joint"] > 3 * runs["separate"]).all()
+
+
+def test_epoch_pairs_are_redrawn_every_epoch(tmp_path: Path) -> None:
+    drawn: list[int] = []
+
+    def draw(epoch: int) -> datasets.Dataset:
+        drawn.append(epoch)
+        return tiny.pairs("gpt2", 5, seed=epoch)
+
+    tiny.trained(tmp_path, "gpt2", EpochPairs(draw), num_train_epochs=3)
+    assert drawn == [0, 1, 2]
+
+
+def test_workers_that_load_batches_see_the_redrawn_partners(tmp_path: Path) -> None:
+    def train(**settings: Any) -> dict[str, torch.Tensor]:
+        pairs = EpochPairs(lambda epoch: tiny.pairs("gpt2", 5, seed=epoch))
+        return tiny.trained(tmp_path, "gpt2", pairs, num_train_epochs=2, **settings)
+
+    alone = train()
+    assert tiny.distance(alone, train(dataloader_num_workers=1)) == 0.0
+    with pytest.raises(ValueError, match="dataloader_persistent_workers=True .*EpochPairs; leave it at its default"):
+        train(dataloader_num_workers=1, dataloader_persistent_workers=True)
+
+
+def test_filled_streams_add_rows_that_count_nothing() -> None:
+    rows = list(FilledStream([{"input_ids": [4], "labels": [5]}] * 3, multiple=2))
+    assert [row.get("is_filler", False) for row in rows] == [False, False, False, True]
+    batch = PairCollator(default_data_collator)(rows)
+    assert batch["view_mask"].tolist() == [[True], [True], [True], [False]]
+    assert set(batch) == {"input_ids", "labels", "view_mask"}
+    assert list(FilledStream([], multiple=4)) == []
+    assert len(list(FilledStream([{"x": 1}] * 4, multiple=2))) == 4
+
+
+# ---- what is refused ----
+
+
+def test_arguments_of_another_class_are_refused(tmp_path: Path) -> None:
+    other = Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True)
+    with pytest.raises(TypeError, match="args is a Seq2SeqTrainingArguments; DAIRTrainer needs a DAIRConfig"):
+        DAIRTrainer(model=tiny.model("gpt2"), args=other)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sample_loss": "nll"}, "sample_loss='nll' is unknown; use one of seq2seq, causal, .*or pass a callable"),
+        ({"compute_loss_func": len}, "compute_loss_func reduces over the batch.*pass `sample_loss` instead"),
+        ({"accelerator_config": {"dispatch_batches": True}}, "dispatch_batches=True joins batches.*leave it unset"),
+    ],
+)
+def test_settings_of_the_trainer_that_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tiny.trainer(tmp_path, "gpt2", None, **settings)
+
+
+def test_uneven_batches_on_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dair_hf.config.DAIRConfig.world_size", 2)
+    with pytest.raises(ValueError, match="even_batches=False on 2 processes .* waits for ever; leave it unset"):
+        tiny.trainer(tmp_path, "gpt2", None, accelerator_config={"even_batches": False})
+
+
+def test_bucketing_a_stream_is_refused(tmp_path: Path) -> None:
+    rows = [dict(row) for row in tiny.pairs("gpt2", 4)]
+    made = tiny.trainer(tmp_path, "gpt2", rows, pair_group_by_length=True)
+    with pytest.raises(
+        ValueError, match="pair_group_by_length needs the length of every row, but train_dataset is a list"
+    ):
+        made.train()
+
+
+def test_batches_of_so_many_tokens_train_every_row_and_resume_bit_for_bit(tmp_path: Path) -> None:
+    data = tiny.pairs("gpt2", 23)
+    settings = {"max_tokens_per_batch": 40, "logging_strategy": "steps", "logging_steps": 1, "num_train_epochs": 2}
+    whole = tiny.trainer(tmp_path / "whole", "gpt2", data, save_strategy="steps", save_steps=4, **settings)
+    sizes: list[int] = []
+    whole.model.register_forward_pre_hook(
+        lambda _, __, inputs: sizes.append(inputs["input_ids"].numel()), with_kwargs=True
+    )
+    whole.train()
+    logs = [log for log in whole.state.log_history if "rows" in log]
+    assert sum(log["rows"] for log in logs) == 2 * 23
+    assert max(sizes) <= 40
+    assert all(0 <= log["padding_share"] < 1 for log in logs)
+    assert len({log["rows"] for log in logs}) > 1
+    checkpoint = tmp_path / "whole" / "checkpoint-4"
+    resumed = tiny.trainer(tmp_path / "resumed", "gpt2", data, **settings)
+    resumed.train(resume_from_checkpoint=str(checkpoint))
+    assert whole.state.global_step == resumed.state.global_step > 5
+    assert tiny.distance(tiny.weights(whole.model), tiny.weights(resumed.model)) == 0.0
+
+
+def test_evaluating_pairs_needs_a_notion_of_right_and_data(tmp_path: Path) -> None:
+    made = tiny.trainer(tmp_path, "gpt2", None)
+    with pytest.raises(DataError, match=r"evaluate_pairs needs is_correct=\(predictions, references\) -> bool \[N\]"):
+        made.evaluate_pairs(tiny.pairs("gpt2", 4))
+    with pytest.raises(DataError, match="needs random access to the rows, found a NoneType; pass a datasets.Dataset"):
+        made.evaluate_pairs(is_correct=same)
+    with pytest.raises(DataError, match=r"is_correct answered with shape \[1\] for 7 predictions"):
+        made.evaluate_pairs(tiny.pairs("gpt2", 4), is_correct=lambda p, r: [True], max_new_tokens=2)
+    with pytest.raises(DataError, match="column 'state' is missing; the data has"):
+        made.evaluate_pairs(tiny.pairs("gpt2", 4), is_correct=same, references="state")
+
+
+class Broken(tiny.NormedClassifier):
+    """A classifier whose loss is not a number for large inputs."""
+
+    def forward(self, features: torch.Tensor, labels: torch.Tensor | None = None) -> SequenceClassifierOutput:
+        return SequenceClassifierOutput(logits=self.head(features) * torch.where(features[:, :1] > 50, torch.nan, 1.0))
+
+
+def test_a_loss_that_is_not_finite_stops_training_and_names_the_rows(tmp_path: Path) -> None:
+    rows = [dict(row) for row in tiny.classified_pairs(6)]
+    rows[2]["features"] = [99.0, 0.0, 0.0]
+    rows[5]["augmented_features"] = [99.0, 0.0, 0.0]
+    made = tiny.trainer(
+        tmp_path,
+        "gpt2",
+        datasets.Dataset.from_list(rows),
+        built=Broken(tiny.NormedConfig()),
+        sample_loss="classification",
+        data_collator=default_data_collator,
+        per_device_train_batch_size=6,
+        train_sampling_strategy="sequential",
+    )
+    message = (
+        r"the loss of 2 of 6 rows is not finite at step 0: \['C2', 'C5'\]; look at these rows, lower the learning rate"
+    )
+    with pytest.raises(NonFiniteLossError, match=message):
+        made.train()

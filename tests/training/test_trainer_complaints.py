@@ -1,0 +1,243 @@
+"""What users of Trainer subclasses complain about (DESIGN section 4): each complaint is a test here.
+
+Elsewhere: scaling under accumulation in test_invariants; several processes, metrics of all ranks and checkpointing
+under DDP in test_invariants_distributed; means of means, `eval_loss` and the best model's metric in test_trainer;
+left-padded generation in test_prediction.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import torch
+from transformers import DataCollatorForSeq2Seq
+
+from dair_hf import DAIRConfig, DataError, PairCollator
+from tests.fixtures import tiny
+
+
+def batches_of(trainer: Any) -> list[dict[str, Any]]:
+    return list(trainer.get_train_dataloader())
+
+
+def test_remove_unused_columns_at_its_default_keeps_the_partners_and_drops_the_rest(tmp_path: Path) -> None:
+    data = tiny.pairs("bart", 4).add_column("dialogue_id", ["a"] * 4).add_column("augmented_state", ["s"] * 4)
+    made = tiny.trainer(tmp_path, "bart", data)
+    assert made.args.remove_unused_columns
+    (batch,) = batches_of(made)
+    assert set(batch) == {"input_ids", "attention_mask", "labels", "view_mask", "row_id", "layout"}
+    assert batch["labels"].shape[:2] == (4, 2)
+    assert int(batch["view_mask"].sum()) == 7
+
+
+def test_erm_neither_reads_nor_collates_partners(tmp_path: Path) -> None:
+    (batch,) = batches_of(tiny.trainer(tmp_path, "bart", tiny.pairs("bart", 4), method="erm"))
+    assert batch["view_mask"].tolist() == [[True]] * 4
+
+
+def test_the_nan_filter_is_off_by_default_and_refused_when_on(tmp_path: Path) -> None:
+    assert tiny.config(tmp_path).logging_nan_inf_filter is False
+    with pytest.raises(ValueError, match="logging_nan_inf_filter=True would hide a non-finite loss"):
+        tiny.config(tmp_path, logging_nan_inf_filter=True)
+
+
+def truncated(data: datasets.Dataset, lost: set[int]) -> datasets.Dataset:
+    """All targets of some rows cut away."""
+
+    def cut(row: dict[str, Any], index: int) -> dict[str, Any]:
+        return {"labels": [-100] * len(row["labels"])} if index in lost else {}
+
+    return data.map(cut, with_indices=True)
+
+
+def test_rows_whose_labels_were_truncated_away_are_counted_and_the_rest_is_learnt(tmp_path: Path) -> None:
+    data = truncated(tiny.pairs("gpt2", 8, partner=lambda row: False), {1, 6})
+    settings = {"method": "erm", "logging_strategy": "steps", "logging_steps": 2}
+    made = tiny.trainer(tmp_path, "gpt2", data, num_train_epochs=1, **settings)
+    made.train()
+    (log,) = [log for log in made.state.log_history if "loss" in log]
+    assert (log["rows"], log["rows_without_target"]) == (8, 2)
+    assert made.evaluate(data)["eval_rows_without_target"] == 2
+    assert log["loss"] > 0
+
+
+def test_a_step_without_any_target_stops_instead_of_a_silent_zero(tmp_path: Path) -> None:
+    data = truncated(tiny.pairs("gpt2", 4, partner=lambda row: False), {0, 1, 2, 3})
+    settings = {"method": "erm", "train_sampling_strategy": "sequential", "per_device_train_batch_size": 2}
+    made = tiny.trainer(tmp_path, "gpt2", data, **settings)
+    message = (
+        r"no row of step 1 has a target: all labels are -100 \(rows such as \['T000/0', 'T000/1'\]\); were the targets"
+    )
+    with pytest.raises(DataError, match=message):
+        made.train()
+
+
+def test_the_logits_of_an_evaluation_are_not_kept(tmp_path: Path) -> None:
+    kept: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+
+    def watching(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        nonlocal most
+        kept.append(weakref.ref(outputs.logits))
+        most = max(most, sum(one() is not None for one in kept))
+        return outputs.logits.flatten(1).abs().sum(1)
+
+    data = tiny.pairs("bart", 24)
+    metrics = tiny.trainer(
+        tmp_path, "bart", None, eval_dataset=data, sample_loss=watching, per_device_eval_batch_size=2
+    ).evaluate()
+    assert len(kept) == 12
+    assert most <= 2  # the batch at hand, and the one before it until it is overwritten
+    assert metrics["eval_rows"] == 24
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "t5", "bart"])
+def test_accuracy_is_that_of_generated_answers_not_of_teacher_forcing(tmp_path: Path, kind: str) -> None:
+    """Trained until greedy answers are right; then a prompt it never saw is answered by generation as well."""
+    data = tiny.pairs(kind, 6, target_lengths=(1, 2), partner=lambda row: row == 0)
+    made = tiny.trainer(tmp_path, kind, data, num_train_epochs=60, learning_rate=2e-2, method="da")
+
+    def same(predictions: list[str], references: list[str]) -> list[bool]:
+        assert all(isinstance(prediction, str) for prediction in predictions)
+        return [prediction == reference for prediction, reference in zip(predictions, references, strict=True)]
+
+    before = made.evaluate_pairs(data, is_correct=same, n_bootstrap=0)
+    made.train()
+    after = made.evaluate_pairs(data, is_correct=same, n_bootstrap=0)
+    assert before["original_accuracy"] < 0.5
+    assert after["original_accuracy"] == after["augmented_accuracy"] == 1.0
+    assert (after["cm_numerator"], after["cm_denominator"]) == (1, 1)  # one row has a partner
+    assert (after["cm_all_rows_numerator"], after["cm_all_rows_denominator"]) == (6, 6)
+
+
+def test_several_gpus_in_one_process_are_refused_naming_the_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DAIRConfig, "n_gpu", 2)
+    with pytest.raises(
+        ValueError, match="2 GPUs are visible to one process.*DataParallel.*`accelerate launch`, or set CUDA_"
+    ):
+        tiny.trainer(tmp_path, "gpt2", None)
+
+
+def test_a_stream_trains_on_whole_pairs_as_the_data_set_does(tmp_path: Path) -> None:
+    data = tiny.pairs("gpt2", 9)
+    settings = {"max_steps": 6, "num_train_epochs": 1, "train_sampling_strategy": "sequential"}
+    stored = tiny.trained(tmp_path, "gpt2", data, **settings)
+    streamed = tiny.trained(tmp_path, "gpt2", data.to_iterable_dataset(), **settings)
+    assert tiny.distance(stored, streamed) == 0.0
+    batches = batches_of(tiny.trainer(tmp_path, "gpt2", data.to_iterable_dataset(), **settings))
+    assert [batch["view_mask"].tolist() for batch in batches] == [
+        [[True, True], [True, False], [True, True], [True, True]],
+        [[True, False], [True, True], [True, True], [True, False]],
+        [[True, True]],
+    ]
+
+
+def test_a_custom_collator_is_used_wrapped_or_not(tmp_path: Path) -> None:
+    class Marked(DataCollatorForSeq2Seq):
+        calls = 0
+
+        def __call__(self, features: Any, return_tensors: Any = None) -> Any:
+            type(self).calls += 1
+            return super().__call__(features, return_tensors)
+
+    data = tiny.pairs("bart", 4)
+    given = Marked(tiny.tokenizer(), model=None, pad_to_multiple_of=16)
+    for collator in (given, PairCollator(given)):
+        made = tiny.trainer(tmp_path, "bart", data, data_collator=collator)
+        (batch,) = batches_of(made)
+        assert batch["input_ids"].shape[-1] == 16
+        assert made.data_collator.base_collator is given
+    made.evaluate_pairs(data, is_correct=lambda p, r: [True] * len(p), n_bootstrap=0, max_new_tokens=2)
+    assert Marked.calls == 2 + 2  # two for training, and batches of 4 and 3 views at generation
+
+
+def test_a_custom_tokenizer_decodes_predictions_and_references(tmp_path: Path) -> None:
+    class Shouting(type(tiny.tokenizer())):  # type: ignore[misc]
+        def batch_decode(self, *args: Any, **kwargs: Any) -> list[str]:
+            return [text.upper() + "!" for text in super().batch_decode(*args, **kwargs)]
+
+    known = tiny.tokenizer()
+    shouting = Shouting(
+        tokenizer_object=known.backend_tokenizer,
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        bos_token="<s>",
+    )
+    made = tiny.trainer(tmp_path, "bart", None, processing_class=shouting)
+    seen: list[str] = []
+
+    def look(predictions: list[str], references: list[str]) -> list[bool]:
+        seen.extend([*predictions, *references])
+        return [True] * len(predictions)
+
+    made.evaluate_pairs(tiny.pairs("bart", 3), is_correct=look, n_bootstrap=0, max_new_tokens=2)
+    assert all(text == text.upper() and text.endswith("!") for text in seen)
+    assert any("W" in text for text in seen)
+
+
+def test_without_a_collator_sequences_are_padded_by_the_tokenizer(tmp_path: Path) -> None:
+    (batch,) = batches_of(tiny.trainer(tmp_path, "bart", tiny.pairs("bart", 4), data_collator=None))
+    assert batch["input_ids"].shape[:2] == (4, 2)
+
+
+# ---- dropout: R > 0 for identical views, and a word about it ----
+
+
+def twins(kind: str) -> datasets.Dataset:
+    """Rows whose partner is the row itself."""
+    data = tiny.pairs(kind, 8, partner=lambda row: False)
+    names = [name for name in data.column_names if not name.startswith("augmented_") and name != "row_id"]
+    data = data.select_columns(["row_id", *names])
+    return datasets.Dataset.from_dict({**data[:], **{f"augmented_{name}": data[name][:] for name in names}})
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the trainer's logger said."""
+    found: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(record.getMessage())
+
+    handler = Keep()
+    logger = logging.getLogger("dair_hf.training.trainer")
+    monkeypatch.setattr(logger, "handlers", [*logger.handlers, handler])
+    return found
+
+
+@pytest.mark.parametrize(("kind", "name"), [("t5", "dropout=0.1"), ("bart", "dropout=0.1"), ("gpt2", "drop=0.1")])
+def test_dropout_makes_identical_views_differ_and_is_said_once(
+    tmp_path: Path, said: list[str], kind: str, name: str
+) -> None:
+    settings = {"num_train_epochs": 1, "logging_strategy": "steps", "logging_steps": 1}
+    made = tiny.trainer(tmp_path, kind, twins(kind), built=tiny.model(kind, dropout=0.1), **settings)
+    made.train()
+    made.train()
+    assert [log["consistency"] > 0 for log in made.state.log_history if "loss" in log] == [True, True]
+    (message,) = [message for message in said if "Dropout is on" in message]
+    assert name in message
+    assert "R is above 0 even for identical views" in message
+    assert "Set pair_dropout='shared'" in message
+
+
+@pytest.mark.parametrize(("dropout", "method"), [(0.0, "dair"), (0.1, "da")])
+def test_without_dropout_or_without_r_nothing_is_said(
+    tmp_path: Path, said: list[str], dropout: float, method: str
+) -> None:
+    settings = {"num_train_epochs": 1, "logging_strategy": "steps", "logging_steps": 1, "method": method}
+    made = tiny.trainer(tmp_path, "gpt2", twins("gpt2"), built=tiny.model("gpt2", dropout=dropout), **settings)
+    made.train()
+    assert not [message for message in said if "ropout" in message]
+    if dropout == 0.0:
+        assert [log["consistency"] for log in made.state.log_history if "loss" in log] == pytest.approx(
+            [0, 0], abs=1e-12
+        )

@@ -1,0 +1,144 @@
+"""The eight columns: their order and direction, accuracies, gap and CM against sums worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dair_hf.errors import DataError
+from dair_hf.vision.backgrounds.variants import (
+    CLASSES,
+    MIXED,
+    VARIANTS,
+    evaluate_variants,
+    require_variants,
+    variant_metrics,
+)
+
+PAPER = ["Original", "M-Rand", "M-Same", "M-Next", "BG-B ↓", "BG-T ↓", "No-FG", "Only-FG"]
+
+
+def test_columns_stand_as_in_the_paper() -> None:
+    assert [variant.heading for variant in VARIANTS.values()] == PAPER
+    assert list(VARIANTS) == [
+        "original", "mixed_rand", "mixed_same", "mixed_next", "only_bg_b", "only_bg_t", "no_fg", "only_fg",
+    ]  # fmt: skip
+    assert {name for name, variant in VARIANTS.items() if not variant.higher_is_better} == {"only_bg_b", "only_bg_t"}
+    assert set(MIXED) == {name for name in VARIANTS if name.startswith("mixed_")}
+    assert CLASSES == 9
+
+
+def test_metrics_by_hand() -> None:
+    correct = {
+        "original": [1, 1, 1, 1, 0],
+        "mixed_rand": [1, 0, 0, 1, 1],
+        "mixed_same": [1, 1, 0, 1, 1],
+        "only_bg_b": [0, 0, 0, 1, 0],
+    }
+    assert variant_metrics(correct, n_bootstrap=0) == pytest.approx(
+        {
+            "rows": 5,
+            "accuracy_original": 0.8,
+            "accuracy_mixed_rand": 0.6,
+            "accuracy_mixed_same": 0.8,
+            "accuracy_only_bg_b": 0.2,
+            "background_gap": 0.2,
+            "cm": 0.5,  # two of the four originals that are right
+            "cm_numerator": 2,
+            "cm_denominator": 4,
+            "both_correct": 2 / 5,
+        }
+    )
+
+
+def test_what_needs_a_variant_that_is_not_there_is_left_out() -> None:
+    found = variant_metrics({"mixed_next": [True, False], "mixed_rand": [True, True]}, n_bootstrap=0)
+    assert found == {"rows": 2, "accuracy_mixed_next": 0.5, "accuracy_mixed_rand": 1.0}
+    assert "background_gap" not in variant_metrics({"original": [1], "mixed_same": [0]}, n_bootstrap=0)
+
+
+def test_cm_of_nothing_right_is_undefined() -> None:
+    found = variant_metrics({"original": [0, 0], "mixed_rand": [1, 0]}, n_bootstrap=0)
+    assert np.isnan(found["cm"]) and found["cm_denominator"] == 0
+
+
+def test_intervals_hold_the_figures_and_shrink_with_the_rows() -> None:
+    draws = np.random.default_rng(0)
+    widths = []
+    for rows in (200, 3200):
+        same = draws.random(rows) < 0.7
+        # As often right, and on other foregrounds: the interval of the gap is that of paired rows.
+        rand = np.where(draws.random(rows) < 0.9, same, draws.random(rows) < 0.4)
+        found = variant_metrics({"original": same, "mixed_same": same, "mixed_rand": rand})
+        for key in ("accuracy_original", "accuracy_mixed_rand", "background_gap", "cm"):
+            assert found[f"{key}_low"] < found[key] < found[f"{key}_high"]
+        gap = same.astype(float) - rand
+        assert found["background_gap"] == pytest.approx(gap.mean())
+        expected = 2 * 1.96 * gap.std() / np.sqrt(rows)
+        widths.append(found["background_gap_high"] - found["background_gap_low"])
+        assert widths[-1] == pytest.approx(expected, rel=0.15)
+    assert widths[1] < widths[0] / 3
+    assert variant_metrics({"original": same}, seed=3) == variant_metrics({"original": same}, seed=3)
+    assert variant_metrics({"original": same}, seed=3) != variant_metrics({"original": same}, seed=4)
+
+
+class Trainer:
+    """Predicts what stands in the rows, and notes how it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    def evaluate_pairs(self, rows: list[tuple[int, int]], is_correct: Any, **settings: Any) -> dict[str, Any]:
+        self.asked.append(settings)
+        found = is_correct([np.eye(CLASSES)[predicted] for predicted, _ in rows], [label for _, label in rows])
+        return {"original_accuracy": float(np.mean(found))}
+
+
+def test_each_variant_is_predicted_once() -> None:
+    tests = {
+        "original": [(0, 0), (1, 1), (2, 2)],
+        "mixed_rand": [(0, 0), (5, 1), (5, 2)],
+        "only_bg_t": [(7, 0), (7, 1), (7, 2)],
+    }
+    trainer = Trainer()
+    found = evaluate_variants(trainer.evaluate_pairs, tests, "stripes", n_bootstrap=0)
+    assert found == pytest.approx(
+        {
+            "rows": 3,
+            "accuracy_original": 1.0,
+            "accuracy_mixed_rand": 1 / 3,
+            "accuracy_only_bg_t": 0.0,
+            "cm": 1 / 3,
+            "cm_numerator": 1,
+            "cm_denominator": 3,
+            "both_correct": 1 / 3,
+        }
+    )
+    assert [asked["data_name"] for asked in trainer.asked] == [f"stripes, {variant}" for variant in tests]
+    assert "accuracy_original_low" in evaluate_variants(trainer.evaluate_pairs, tests)
+
+
+def test_rows_with_partners_are_refused() -> None:
+    def both_views(rows: list[Any], is_correct: Any, **settings: Any) -> None:
+        is_correct([np.eye(CLASSES)[0]] * 2 * len(rows), [0] * 2 * len(rows))
+
+    with pytest.raises(DataError, match="original: 6 views of 3 rows were judged; give rows without partners"):
+        evaluate_variants(both_views, {"original": [0, 0, 0]})
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(DataError, match="variants: none given; give some of original, mixed_rand,"):
+        variant_metrics({})
+    with pytest.raises(DataError, match="variants: only_bg, fg unknown; use some of original, mixed_rand"):
+        variant_metrics({"only_bg": [1], "original": [1], "fg": [0]})
+    with pytest.raises(DataError, match="variants: mixed unknown"):
+        evaluate_variants(Trainer().evaluate_pairs, {"mixed": []})
+    with pytest.raises(DataError, match=r"numbers of values differ \(original 2, only_fg 3\); give one for each"):
+        variant_metrics({"original": [1, 0], "only_fg": [1, 0, 1]})
+    with pytest.raises(DataError, match=r"original: row 0 holds \[1, 0\]"):
+        variant_metrics({"original": [[1, 0]]})
+    with pytest.raises(DataError, match="only_fg: row 0 holds 0.5"):
+        variant_metrics({"original": [1, 0], "only_fg": [0.5, 1]})
+    require_variants(["no_fg"])

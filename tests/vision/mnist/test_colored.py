@@ -1,0 +1,270 @@
+"""Colored MNIST: shares of colours and flipped labels, what is drawn once and what anew, and which rows are which."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dair_hf.config import DAIRConfig
+from dair_hf.data.tensor_pairs import TensorPairs
+from dair_hf.errors import DataError
+from dair_hf.experiments.arguments import parse_arguments
+from dair_hf.vision.mnist.colored import ColoredConfig, draw_colors, evaluation_pairs, noisy_labels, train_pairs
+from dair_hf.vision.mnist.digits import Digits
+from tests.fixtures.digits import noise_digits, numbered_digits
+
+MANY = torch.arange(100_000)
+LABELS = torch.arange(100_000) % 2
+SIGMA = 0.5 / np.sqrt(100_000)  # of a share, at most
+SMALL = {"train_rows": 300, "validation_rows": 100, "test_source": "test", "test_rows": 200}
+MNIST = {"train": noise_digits(500), "test": noise_digits(200, seed=1)}
+
+
+def small(**settings: Any) -> ColoredConfig:
+    return ColoredConfig(**{**SMALL, **settings})
+
+
+def whole(pairs: TensorPairs, epoch: int = 0) -> dict[str, torch.Tensor]:
+    pairs.set_epoch(epoch)
+    return pairs.__getitems__(range(len(pairs)))
+
+
+def share_agreeing(colors: torch.Tensor, labels: torch.Tensor = LABELS) -> float:
+    """Red is index 0, green 1."""
+    assert torch.equal(colors.sum(1), torch.ones(len(colors)))
+    assert not colors[:, 2].any()
+    return float((colors[:, 1].long() == labels).double().mean())
+
+
+# --- draws ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("scheme", "agreement"), [("C1", 0.8), ("C2", 0.9), ("C3", 0.1)])
+def test_colours_agree_as_often_as_the_scheme_says(scheme: str, agreement: float) -> None:
+    colors = draw_colors(scheme, LABELS, MANY, seed=0)
+    assert share_agreeing(colors) == pytest.approx(agreement, abs=4 * SIGMA)
+    for label in (0, 1):
+        chosen = label == LABELS
+        assert share_agreeing(colors[chosen], LABELS[chosen]) == pytest.approx(agreement, abs=6 * SIGMA)
+
+
+def test_independent_draws_of_c1_and_c2() -> None:
+    """They differ where one of the two agrees: 0.8 * 0.1 + 0.2 * 0.9 = 0.26."""
+    first, second = (draw_colors(scheme, LABELS, MANY, seed=0) for scheme in ("C1", "C2"))
+    assert float((first != second).any(1).double().mean()) == pytest.approx(0.26, abs=4 * SIGMA)
+
+
+def test_dependent_draws_of_c1_and_c2() -> None:
+    """C2 starts from C1 and is made wrong in a tenth: it agrees in 0.8 * 0.9 = 0.72 and differs in 0.8 * 0.1 = 0.08."""
+    first = draw_colors("C1", LABELS, MANY, seed=0, color_draws="dependent")
+    second = draw_colors("C2", LABELS, MANY, seed=0, color_draws="dependent")
+    assert torch.equal(first, draw_colors("C1", LABELS, MANY, seed=0))
+    assert share_agreeing(second) == pytest.approx(0.72, abs=4 * SIGMA)
+    differs = (first != second).any(1)
+    assert float(differs.double().mean()) == pytest.approx(0.08, abs=4 * SIGMA)
+    assert share_agreeing(second[differs], LABELS[differs]) == 0.0
+    # C1 stays when C2 is drawn anew.
+    later = draw_colors("C2", LABELS, MANY, seed=0, epoch=3, color_draws="dependent")
+    assert float((first != later).any(1).double().mean()) == pytest.approx(0.08, abs=4 * SIGMA)
+    assert not torch.equal(second, later)
+
+
+def test_random_colours_are_three_independent_uniform_factors() -> None:
+    colors = draw_colors("C4", LABELS, MANY, seed=0).double().numpy()
+    assert colors.min() >= 0
+    assert colors.max() <= 1
+    assert np.abs(colors.mean(axis=0) - 0.5).max() < 4 * SIGMA
+    assert np.abs(colors.var(axis=0) - 1 / 12).max() < 0.001
+    assert np.abs(np.corrcoef(colors.T)[np.triu_indices(3, 1)]).max() < 0.013
+    assert abs(np.corrcoef(colors[:, 0], LABELS)[0, 1]) < 0.013
+
+
+def test_label_noise() -> None:
+    digits = MANY % 10
+    clean = noisy_labels(digits, MANY, noise=0.0, seed=0)
+    assert clean[:10].tolist() == [1, 1, 1, 1, 1, 0, 0, 0, 0, 0]
+    noisy = noisy_labels(digits, MANY, noise=0.25, seed=0)
+    assert float((noisy != clean).double().mean()) == pytest.approx(0.25, abs=4 * SIGMA)
+    assert not torch.equal(noisy, noisy_labels(digits, MANY, noise=0.25, seed=1))
+    assert torch.equal(noisy_labels(digits, MANY, noise=1.0, seed=0), 1 - clean)
+    assert float((noisy != noisy_labels(digits, MANY, 0.25, 0, "test")).double().mean()) > 0.3
+
+
+def test_colours_follow_the_noisy_label_and_not_the_digit() -> None:
+    digits = MANY % 10
+    noisy = noisy_labels(digits, MANY, noise=0.25, seed=0)
+    colors = draw_colors("C1", noisy, MANY, seed=0)
+    assert share_agreeing(colors, noisy) == pytest.approx(0.8, abs=4 * SIGMA)
+    # With the digit's own class: 0.75 * 0.8 + 0.25 * 0.2 = 0.65.
+    assert share_agreeing(colors, (digits <= 4).long()) == pytest.approx(0.65, abs=4 * SIGMA)
+
+
+# --- pairs ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_training_pair_is_one_digit_in_two_colours() -> None:
+    pairs = train_pairs(MNIST, small(), seed=0)
+    assert len(pairs) == 300
+    batch = whole(pairs)
+    images, labels = batch["pixel_values"], batch["labels"]
+    assert (images.shape, images.dtype) == ((300, 2, 3, 28, 28), torch.float32)
+    assert (labels.shape, labels.dtype) == ((300, 2), torch.int64)
+    assert torch.equal(labels[:, 0], labels[:, 1])
+    expected = MNIST["train"].images[:300].numpy() / 255.0
+    for view in (0, 1):
+        # One channel holds the digit, the others nothing.
+        assert np.abs(images[:, view].amax(1).numpy() - expected).max() < 1e-6
+        assert bool(((images[:, view].flatten(2) != 0).any(2).sum(1) == 1).all())
+        assert not images[:, view, 2].any()
+    assert pairs.columns["digit"] == MNIST["train"].labels[:300].tolist()
+    assert pairs.row_ids[299] == "train/299"
+    clean = (MNIST["train"].labels[:300] <= 4).long()
+    assert 45 < int((labels[:, 0] != clean).sum()) < 105  # 75 expected
+    assert 210 < int((images[:, 0, 1].flatten(1).any(1).long() == labels[:, 0]).sum()) < 270  # 240 expected
+
+
+def test_random_colours_scale_the_grey_image() -> None:
+    pairs = train_pairs(MNIST, small(setup="rnd"), seed=0)
+    images = whole(pairs)["pixel_values"]
+    grey = torch.from_numpy(MNIST["train"].images[:300].numpy() / 255.0)
+    factors = (images[:, 1].double() * grey[:, None]).sum((2, 3)) / (grey**2).sum((1, 2))[:, None]
+    assert (images[:, 1] - factors[:, :, None, None] * grey[:, None]).abs().max() < 1e-6
+    assert 0.4 < float(factors.mean()) < 0.6
+
+
+@pytest.mark.parametrize("setup", ["adv", "rnd"])
+@pytest.mark.parametrize("fresh", [True, False])
+def test_only_fresh_colours_of_partners_change_with_the_epoch(setup: str, fresh: bool) -> None:
+    pairs = train_pairs(MNIST, small(setup=setup, fresh_colors=fresh), seed=0)
+    first, second = whole(pairs, 0), whole(pairs, 1)
+    assert torch.equal(first["pixel_values"][:, 0], second["pixel_values"][:, 0])
+    assert torch.equal(first["labels"], second["labels"])
+    assert torch.equal(first["pixel_values"][:, 1], second["pixel_values"][:, 1]) != fresh
+    assert torch.equal(whole(pairs, 0)["pixel_values"], first["pixel_values"])
+
+
+def test_the_seed_draws_everything() -> None:
+    first, second = (whole(train_pairs(MNIST, small(), seed=seed)) for seed in (0, 1))
+    assert not torch.equal(first["labels"], second["labels"])
+    assert not torch.equal(first["pixel_values"], second["pixel_values"])
+    assert torch.equal(whole(train_pairs(MNIST, small(), seed=0))["pixel_values"], first["pixel_values"])
+
+
+def test_partial_augmentation() -> None:
+    masks = [train_pairs(MNIST, small(partner_fraction=f), seed=0).partner_mask for f in (0.1, 0.3, 1.0, 0.0)]
+    assert [int(mask.sum()) for mask in masks] == [30, 90, 300, 0]
+    assert bool((masks[1] | ~masks[0]).all())
+    few = train_pairs(MNIST, small(partner_fraction=0.3), seed=0)
+    every = train_pairs(MNIST, small(), seed=0)
+    chosen = torch.from_numpy(masks[1])
+    assert torch.equal(whole(few)["pixel_values"][chosen], whole(every)["pixel_values"][chosen])
+
+
+def test_test_pairs_under_both_readings_of_cm() -> None:
+    config = small()
+    told, likely = (evaluation_pairs(MNIST, config, 0, augmented=name) for name in ("C3", config.augmentation))
+    assert len(told) == len(likely) == 200
+    first, second = whole(told), whole(likely)
+    assert torch.equal(first["labels"], second["labels"])
+    assert torch.equal(first["pixel_values"][:, 0], second["pixel_values"][:, 0])
+    assert torch.equal(first["pixel_values"], whole(told, 5)["pixel_values"])
+    labels = first["labels"][:, 0]
+    green = [batch["pixel_values"][:, view, 1].flatten(1).any(1).long() for batch in (first, second) for view in (0, 1)]
+    agreeing = [int((one == labels).sum()) for one in green]
+    assert 135 < agreeing[0] == agreeing[2] < 185  # 160 expected
+    assert 5 < agreeing[1] < 40  # 20
+    assert 160 < agreeing[3] < 199  # 180
+    assert told.row_ids[0] == "test/0"
+
+
+BIG = {"train": numbered_digits(60_000), "test": numbered_digits(10_000, seed=1)}
+
+
+def numbers(pairs: TensorPairs, places: list[int]) -> list[int]:
+    """The numbers written into the images of some pairs."""
+    images = pairs.__getitems__(places)["pixel_values"][:, 0].amax(1)
+    pixels = (images[:, 0, :2] * 255).round().long()
+    return (pixels[:, 0] + 256 * pixels[:, 1]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("settings", "split", "first", "count"),
+    [
+        ({}, "train", 0, 20_000),
+        ({}, "validation", 20_000, 10_000),
+        ({}, "test", 40_000, 20_000),
+        ({"test_source": "test"}, "test", 0, 10_000),
+        ({"train_rows": 1000, "validation_rows": 39_000, "test_rows": 5}, "validation", 1000, 39_000),
+        ({"test_rows": 5}, "test", 40_000, 5),
+    ],
+)
+def test_which_rows_are_which(settings: dict[str, Any], split: str, first: int, count: int) -> None:
+    config = ColoredConfig(**settings)
+    pairs = train_pairs(BIG, config, 0) if split == "train" else evaluation_pairs(BIG, config, 0, split)
+    assert len(pairs) == count
+    assert numbers(pairs, [0, count - 1]) == [first, first + count - 1]
+    file = "test" if settings.get("test_source") == "test" else "train"
+    assert pairs.row_ids[[0, -1]].tolist() == [f"{file}/{first}", f"{file}/{first + count - 1}"]
+    assert pairs.columns["digit"] == BIG[file].labels[first : first + count].tolist()
+
+
+def test_a_row_keeps_its_label_and_colour_whatever_else_is_trained_on() -> None:
+    few, many = (train_pairs(MNIST, small(train_rows=rows), seed=0) for rows in (50, 300))
+    assert torch.equal(whole(few)["pixel_values"], whole(many)["pixel_values"][:50])
+    assert torch.equal(whole(few)["labels"], whole(many)["labels"][:50])
+
+
+def test_pairs_survive_pickling() -> None:
+    pairs = train_pairs(MNIST, small(), seed=0)
+    assert torch.equal(whole(pickle.loads(pickle.dumps(pairs)))["pixel_values"], whole(pairs)["pixel_values"])
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"setup": "C5"}, "setup: 'C5' does not exist; use one of adv, rnd"),
+        ({"color_draws": "both"}, "color_draws: 'both' does not exist; use one of independent, dependent"),
+        ({"test_source": "hub"}, "test_source: 'hub' does not exist; use one of released, test"),
+        ({"label_noise": 1.5}, r"label_noise=1.5 must lie in \[0, 1\]"),
+        ({"partner_fraction": -1}, r"partner_fraction=-1 must lie in \[0, 1\]"),
+        ({"test_rows": 0}, "test_rows=0 must be at least 1"),
+        ({"train_rows": 35_000}, "reach row 44999, and test_source='released' tests from row 40000 on; use fewer"),
+    ],
+)
+def test_settings_that_cannot_hold(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        ColoredConfig(**settings)
+
+
+def test_what_is_not_there() -> None:
+    config = small()
+    with pytest.raises(DataError, match="colour scheme: 'C9' does not exist; use one of C1, C2, C3, C4"):
+        evaluation_pairs(MNIST, config, 0, augmented="C9")
+    with pytest.raises(DataError, match="colour scheme: 'red' does not exist"):
+        draw_colors("red", LABELS, MANY, 0)
+    with pytest.raises(DataError, match="split: 'train' does not exist; use one of test, validation"):
+        evaluation_pairs(MNIST, config, 0, split="train")
+    with pytest.raises(DataError, match="training: rows 0 to 500 asked for, but the file ends with row 499"):
+        train_pairs(MNIST, small(train_rows=501), 0)
+    with pytest.raises(DataError, match="test: rows 40000 to 40199 asked for, but the file ends with row 499"):
+        evaluation_pairs(MNIST, small(test_source="released"), 0)
+    with pytest.raises(DataError, match="test: needs the test file of MNIST"):
+        evaluation_pairs({"train": MNIST["train"]}, config, 0)
+    with pytest.raises(DataError, match="training: needs the train file of MNIST"):
+        train_pairs({"test": Digits(*MNIST["test"])}, config, 0)
+
+
+def test_settings_stand_beside_those_of_the_trainer_on_one_command_line() -> None:
+    colored, training = parse_arguments(
+        [ColoredConfig, DAIRConfig], ["--output_dir", "out", "--setup", "rnd", "--seed", "3", "--fresh_colors", "false"]
+    )
+    assert (colored.setup, colored.fresh_colors, training.seed) == ("rnd", False, 3)
+    assert not {f.name for f in dataclasses.fields(ColoredConfig)} & {f.name for f in dataclasses.fields(DAIRConfig)}

@@ -1,0 +1,236 @@
+"""Rotated MNIST: where the angles of each scheme lie, label noise, and which rows are turned how."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dair_hf.config import DAIRConfig
+from dair_hf.data.counter_rng import uniform
+from dair_hf.data.tensor_pairs import TensorPairs
+from dair_hf.errors import DataError
+from dair_hf.vision.mnist.rotated import (
+    SCHEMES,
+    RotatedConfig,
+    RotatedView,
+    draw_angles,
+    evaluation_pairs,
+    noisy_labels,
+    train_pairs,
+)
+from tests.fixtures.digits import noise_digits, numbered_digits, numbers_in
+
+MANY = torch.arange(100_000)
+MNIST = {"train": noise_digits(500), "test": noise_digits(200, seed=1)}
+UPRIGHT = MNIST["train"].images[:300].float() / 255
+
+
+def small(**settings: Any) -> RotatedConfig:
+    return RotatedConfig(**{"train_rows": 300, "validation_rows": 100, **settings})
+
+
+def whole(pairs: TensorPairs, epoch: int = 0) -> dict[str, torch.Tensor]:
+    pairs.set_epoch(epoch)
+    return pairs.__getitems__(range(len(pairs)))
+
+
+def turns(found: torch.Tensor, upright: torch.Tensor) -> torch.Tensor:
+    """By how many quarter turns each image differs from its upright one; -1 where by none."""
+    quarters = torch.full((len(found),), -1)
+    for k in range(4):
+        quarters[(found[:, 0] == torch.rot90(upright, k, dims=(1, 2))).flatten(1).all(1)] = k
+    return quarters
+
+
+# --- angles ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scheme", "angles"), [("R1", [0.0]), ("R2", [90.0]), ("R3", [0.0, 180.0]), ("R4", [90.0, 270.0])]
+)
+def test_schemes_of_single_angles(scheme: str, angles: list[float]) -> None:
+    drawn = draw_angles(SCHEMES[scheme], MANY, 0, 0, "test")
+    assert (drawn.shape, drawn.dtype) == ((100_000,), torch.float64)
+    found, counts = drawn.unique(return_counts=True)
+    assert found.tolist() == angles
+    assert (counts / 100_000 - 1 / len(angles)).abs().max() < 0.0064  # four standard deviations
+
+
+@pytest.mark.parametrize(("scheme", "arcs"), [("R5", [(0, 360)]), ("R6", [(22.5, 67.5), (202.5, 247.5)])])
+def test_schemes_of_arcs(scheme: str, arcs: list[tuple[float, float]]) -> None:
+    """Uniform on each arc, by a chi-square with 49 degrees of freedom: one in a thousand passes 85.4."""
+    drawn = draw_angles(SCHEMES[scheme], MANY, 0, 0, "test").numpy()
+    inside = [(low <= drawn) & (drawn < high) for low, high in arcs]
+    assert sum(int(one.sum()) for one in inside) == 100_000
+    for (low, high), one in zip(arcs, inside, strict=True):
+        assert abs(one.mean() - 1 / len(arcs)) < 0.0064
+        counts, _ = np.histogram(drawn[one], bins=50, range=(low, high))
+        assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 85.4
+
+
+def test_angles_are_those_of_the_draws() -> None:
+    drawn = uniform(torch.arange(20), 3, 7, "name")[:, 0].numpy()
+    expected = np.where(drawn < 0.5, 22.5 + 45 * 2 * drawn, 202.5 + 45 * (2 * drawn - 1))
+    assert np.abs(draw_angles(SCHEMES["R6"], torch.arange(20), 3, 7, "name").numpy() - expected).max() < 1e-9
+
+
+# --- training pairs -------------------------------------------------------------------------------------------------
+
+
+def test_weak_training_pairs() -> None:
+    pairs = train_pairs(MNIST, small(), seed=0)
+    batch = whole(pairs)
+    images, labels = batch["pixel_values"], batch["labels"]
+    assert (images.shape, images.dtype, labels.dtype) == ((300, 2, 1, 28, 28), torch.float32, torch.int64)
+    assert labels.tolist() == [[digit, digit] for digit in MNIST["train"].labels[:300].tolist()]
+    quarters = turns(images[:, 0], UPRIGHT)
+    assert set(quarters.tolist()) == {1, 3}
+    assert 110 < int((quarters == 1).sum()) < 190
+    # Partners are what PIL makes of the upright digit, at angles of R6.
+    angles = draw_angles(SCHEMES["R6"], torch.arange(300), 0, 0, "rotated/train/augmented").tolist()
+    digits = [Image.fromarray(image) for image in MNIST["train"].images[:300].numpy()]
+    expected = [np.asarray(image.rotate(angle)) for image, angle in zip(digits, angles, strict=True)]
+    assert np.abs(images[:, 1, 0].numpy() - np.stack(expected) / 255).max() < 1e-6
+    assert pairs.row_ids[[0, 299]].tolist() == ["train/0", "train/299"]
+    assert pairs.columns["digit"] == MNIST["train"].labels[:300].tolist()
+
+
+def test_strong_training_pairs() -> None:
+    images = whole(train_pairs(MNIST, small(setup="strong"), seed=0))["pixel_values"]
+    assert torch.equal(images[:, 0, 0], UPRIGHT)
+    # Within some two degrees of a right angle no pixel moves.
+    assert (turns(images[:, 1], UPRIGHT) == -1).sum() > 270
+
+
+@pytest.mark.parametrize(("setup", "fresh"), [("weak", True), ("weak", False), ("strong", True)])
+def test_angles_of_both_views_are_drawn_anew_each_epoch_if_they_are_fresh(setup: str, fresh: bool) -> None:
+    pairs = train_pairs(MNIST, small(setup=setup, fresh_angles=fresh, label_noise=0.5), seed=0)
+    first, second = whole(pairs, 0), whole(pairs, 1)
+    changed = [not torch.equal(first["pixel_values"][:, v], second["pixel_values"][:, v]) for v in (0, 1)]
+    assert changed == [fresh and setup == "weak", fresh]
+    assert torch.equal(first["labels"], second["labels"])
+    assert torch.equal(whole(pairs, 0)["pixel_values"], first["pixel_values"])
+    other = whole(train_pairs(MNIST, small(setup=setup), seed=1))
+    assert not torch.equal(other["pixel_values"][:, 1], first["pixel_values"][:, 1])
+
+
+def test_the_two_views_have_angles_of_their_own() -> None:
+    """A half of R4 and a half of R6 each: all four combinations occur equally often."""
+    rows = torch.arange(20_000)
+    first = draw_angles(SCHEMES["R4"], rows, 0, 0, "rotated/train/original") > 180
+    second = draw_angles(SCHEMES["R6"], rows, 0, 0, "rotated/train/augmented") > 180
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.03
+
+
+def test_label_noise() -> None:
+    digits = MANY % 10
+    noisy = noisy_labels(digits, MANY, noise=0.4, seed=0)
+    # A tenth of the replacements is the right digit: 0.4 * 0.9 = 0.36 differ.
+    assert float((noisy != digits).double().mean()) == pytest.approx(0.36, abs=0.0061)
+    wrong = noisy[noisy != digits].bincount(minlength=10).double()
+    assert (wrong / wrong.sum() - 0.1).abs().max() < 0.007
+    assert torch.equal(noisy_labels(digits, MANY, noise=0.0, seed=0), digits)
+    assert not torch.equal(noisy, noisy_labels(digits, MANY, noise=0.4, seed=1))
+    # Who is replaced at 0.2 is replaced at 0.4, by the same digit.
+    less = noisy_labels(digits, MANY, noise=0.2, seed=0)
+    assert torch.equal(less[less != digits], noisy[less != digits])
+
+
+def test_both_views_share_the_noisy_label_and_the_test_has_none() -> None:
+    config = small(label_noise=0.5)
+    labels = whole(train_pairs(MNIST, config, seed=0))["labels"]
+    assert torch.equal(labels[:, 0], labels[:, 1])
+    assert 100 < int((labels[:, 0] != MNIST["train"].labels[:300]).sum()) < 170  # 135 expected
+    for split, expected in (("test", MNIST["test"].labels), ("validation", MNIST["train"].labels[400:])):
+        assert torch.equal(whole(evaluation_pairs(MNIST, config, 0, split))["labels"][:, 0], expected)
+
+
+def test_partial_augmentation() -> None:
+    masks = [train_pairs(MNIST, small(partner_fraction=f), seed=0).partner_mask for f in (0.1, 0.5, 0.0)]
+    assert [int(mask.sum()) for mask in masks] == [30, 150, 0]
+    assert bool((masks[1] | ~masks[0]).all())
+    assert not bool((masks[1] == train_pairs(MNIST, small(partner_fraction=0.5), seed=1).partner_mask).all())
+
+
+# --- evaluation pairs -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setup", "scheme", "quarters"),
+    [("weak", None, {0}), ("strong", None, {1}), ("strong", "R1", {0}), ("weak", "R3", {0, 2}), ("weak", "R4", {1, 3})],
+)
+def test_partners_of_the_test_are_half_a_turn_further(setup: str, scheme: str | None, quarters: set[int]) -> None:
+    pairs = evaluation_pairs(MNIST, small(setup=setup), 0, scheme=scheme)
+    batch = whole(pairs)
+    assert len(pairs) == 200
+    upright = MNIST["test"].images.float() / 255
+    original, partner = (turns(batch["pixel_values"][:, view], upright) for view in (0, 1))
+    assert set(original.tolist()) == quarters
+    assert torch.equal(partner, (original + 2) % 4)
+    assert torch.equal(batch["labels"], MNIST["test"].labels[:, None].expand(200, 2))
+    assert torch.equal(batch["pixel_values"], whole(pairs, 4)["pixel_values"])
+    assert pairs.row_ids[0] == "test/0"
+
+
+def test_which_rows_are_which() -> None:
+    big = {"train": numbered_digits(60_000), "test": numbered_digits(10_000, seed=1)}
+    upright = {"scheme": "R1"}
+    validation = evaluation_pairs(big, RotatedConfig(), 0, "validation", **upright)
+    assert len(validation) == 10_000
+    assert numbers_in(validation.__getitems__([0, 9_999])["pixel_values"][:, 0]) == [50_000, 59_999]
+    assert validation.row_ids[0] == "train/50000"
+    train = train_pairs(big, RotatedConfig(setup="strong"), 0)
+    assert numbers_in(train.__getitems__([0, 19_999])["pixel_values"][:, 0]) == [0, 19_999]
+    assert len(evaluation_pairs(big, RotatedConfig(), 0)) == 10_000
+    assert len(train_pairs(big, RotatedConfig(train_rows=60_000), 0)) == 60_000
+    with pytest.raises(DataError, match="validation: rows 55000 to 64999 asked for, but the file ends with row 59999"):
+        evaluation_pairs(big, RotatedConfig(train_rows=55_000), 0, "validation")
+
+
+def test_pairs_survive_pickling() -> None:
+    pairs = train_pairs(MNIST, small(), seed=0)
+    assert torch.equal(whole(pickle.loads(pickle.dumps(pairs)))["pixel_values"], whole(pairs)["pixel_values"])
+
+
+def test_a_view_may_turn_by_any_angle() -> None:
+    view = RotatedView(*MNIST["train"], torch.tensor([4, 2]), arcs=((30.0, 30.0),), turn=-30.0)
+    made = view(torch.tensor([1, 0]), epoch=0)
+    assert torch.equal(made["pixel_values"][:, 0], MNIST["train"].images[[2, 4]].float() / 255)
+    assert torch.equal(made["labels"], MNIST["train"].labels[[2, 4]])
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"setup": "mild"}, "setup: 'mild' does not exist; use one of weak, strong"),
+        ({"label_noise": -0.5}, r"label_noise=-0.5 must lie in \[0, 1\]"),
+        ({"partner_fraction": 2.0}, r"partner_fraction=2.0 must lie in \[0, 1\]"),
+    ],
+)
+def test_settings_that_cannot_hold(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        RotatedConfig(**settings)
+
+
+def test_what_is_not_there() -> None:
+    with pytest.raises(DataError, match="rotation scheme: 'R7' does not exist; use one of R1, R2, R3, R4, R5, R6"):
+        evaluation_pairs(MNIST, small(), 0, scheme="R7")
+    with pytest.raises(DataError, match="split: 'dev' does not exist; use one of test, validation"):
+        evaluation_pairs(MNIST, small(), 0, split="dev")
+    with pytest.raises(DataError, match="test: needs the test file of MNIST"):
+        evaluation_pairs({"train": MNIST["train"]}, small(), 0)
+    with pytest.raises(DataError, match="training: rows 0 to 19999 asked for, but the file ends with row 499"):
+        train_pairs(MNIST, RotatedConfig(), 0)
+
+
+def test_settings_have_no_name_of_the_trainer() -> None:
+    assert not {f.name for f in dataclasses.fields(RotatedConfig)} & {f.name for f in dataclasses.fields(DAIRConfig)}

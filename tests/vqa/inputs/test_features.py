@@ -1,0 +1,326 @@
+"""The feature cache: the same answers as without it, what is computed again and what is not, kills, and damage."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+
+from dair_hf.errors import DataError
+from dair_hf.vqa.inputs.collator import VQACollator
+from dair_hf.vqa.inputs.content import content_key
+from dair_hf.vqa.inputs.features import FeatureCache
+from dair_hf.vqa.inputs.pixels import Pixels
+from tests.fixtures import filling
+from tests.fixtures.paths import ROOT
+from tests.fixtures.ranks import on_ranks
+from tests.fixtures.tiny_saaa import backed, resnet, saaa, vit
+
+KILLED = "import sys; from tests.fixtures.filling import fill_until_killed; fill_until_killed(*sys.argv[1:])"
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> list[str]:
+    """Ten images of noise, none like another."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number in range(10):
+        noise = np.random.default_rng(number).integers(0, 256, (40, 30, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(folder / f"{number}.png")
+    return sorted(map(str, folder.iterdir()))
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The images that were loaded to be computed."""
+    paths: list[str] = []
+    monkeypatch.setattr(filling, "loaded", paths)
+    return paths
+
+
+def shards(cache: FeatureCache) -> list[Path]:
+    return sorted(cache.folder.glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("backbone", [resnet(), vit()], ids=["resnet", "vit"])
+def test_cached_answers_are_those_of_the_pictures(backbone: object, images: list[str], tmp_path: Path) -> None:
+    model, pixels = backed(backbone).eval(), Pixels(size=32)
+    cache = FeatureCache(tmp_path / "cache", model.backbone, pixels, shard_images=3)
+    assert cache.fill(images, batch_size=4) == 10
+    rows = [{"input_ids": [3, 4][: 1 + i % 2], "image": path} for i, path in enumerate(images)]
+    expected = model(**VQACollator(pixels, num_answers=7)(rows)).logits
+    batch = VQACollator(cache, num_answers=7)(rows)
+    assert list(batch) == ["input_ids", "attention_mask", "image_features"]
+    assert batch["image_features"].dtype == torch.float32
+    assert (model(**batch).logits - expected).abs().max() < 1e-5
+    # A model without a backbone, as one trains on features, gives them as well.
+    small = saaa(image_feature_size=model.config.image_feature_size).eval()
+    small.load_state_dict({k: v for k, v in model.state_dict().items() if "backbone" not in k})
+    assert (small(**batch).logits - expected).abs().max() < 1e-5
+    wrong = VQACollator(cache, num_answers=7)([{**row, "image": images[0]} for row in rows])
+    assert (model(**wrong).logits - expected).abs().max() > 1e-4
+
+
+def test_only_what_is_missing_is_computed(images: list[str], loaded: list[str], tmp_path: Path) -> None:
+    first = filling.cache(tmp_path / "cache")
+    assert first.fill(images[:6], batch_size=4) == 6
+    assert loaded == images[:6]
+    assert [len(json.loads(_metadata(path)["keys"])) for path in sorted(shards(first), key=_age)] == [4, 2]
+    before = {path: path.read_bytes() for path in shards(first)}
+    again = filling.cache(tmp_path / "cache")  # as another run makes it, with the same weights
+    assert again.fill([*images, *images]) == 4
+    assert loaded == images
+    assert again.fill(images) == 0
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert torch.equal(again(images[:6]), first(images[:6]))
+
+
+def test_images_are_known_by_their_content(images: list[str], loaded: list[str], tmp_path: Path) -> None:
+    cache = filling.cache(tmp_path / "cache")
+    cache.fill(images)
+    expected = cache(images)
+    moved = str(tmp_path / "moved.png")
+    shutil.copy(images[3], moved)
+    assert filling.cache(tmp_path / "cache").fill([moved, images[3]]) == 0
+    assert torch.equal(filling.cache(tmp_path / "cache")([moved])[0], expected[3])  # also without fill
+    assert len(loaded) == 10
+    shutil.copy(images[4], images[3])  # another image under the old name
+    changed = filling.cache(tmp_path / "cache")
+    assert changed.fill(images) == 0
+    assert torch.equal(changed(images)[3], expected[4])
+    Image.fromarray(np.zeros((8, 8, 3), dtype=np.uint8)).save(images[3])
+    assert changed.fill(images) == 1
+    assert not torch.equal(changed(images)[3], expected[4])
+
+
+def test_two_names_of_one_content_are_computed_once(images: list[str], loaded: list[str], tmp_path: Path) -> None:
+    shutil.copy(images[0], images[1])
+    cache = filling.cache(tmp_path / "cache")
+    assert cache.fill(images) == 9
+    features = cache(images)
+    assert torch.equal(features[0], features[1])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"seed": 1}, {"size": 40}, {"mean": (0.5, 0.5, 0.5)}, {"std": (0.5, 0.5, 0.5)}, {"dtype": torch.float16}],
+    ids=str,
+)
+def test_another_backbone_or_preprocessing_has_features_of_its_own(
+    other: dict[str, object], images: list[str], tmp_path: Path
+) -> None:
+    first, second = filling.cache(tmp_path / "cache"), filling.cache(tmp_path / "cache", **other)
+    first.fill(images[:2])
+    assert first.folder != second.folder
+    with pytest.raises(DataError, match=r"0\.png: its features are not in .*call fill"):
+        second(images[:1])
+    assert second.fill(images[:2]) == 2
+    assert first(images[:2]).shape[:2] == second(images[:2]).shape[:2]
+    assert not torch.equal(first(images[:2]).mean((2, 3)), second(images[:2]).mean((2, 3)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["loading", "writing"])
+def test_a_kill_loses_one_shard_at_most(when: str, images: list[str], loaded: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "cache"), str(Path(images[0]).parent), when],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    cache = filling.cache(tmp_path / "cache")
+    assert len(shards(cache)) == 1
+    assert cache.fill(images, batch_size=2) == 6
+    assert loaded == images[4:]
+    whole = filling.cache(tmp_path / "whole")
+    whole.fill(images, batch_size=2)
+    assert torch.equal(cache(images), whole(images))
+
+
+def test_an_unreadable_image_keeps_the_shards_before_it(images: list[str], tmp_path: Path) -> None:
+    content = Path(images[6]).read_bytes()
+    Path(images[6]).write_bytes(content[: len(content) // 2])
+    cache = filling.cache(tmp_path / "cache")
+    with pytest.raises(DataError, match=r"6\.png"):
+        cache.fill(images, batch_size=2)
+    assert len(shards(cache)) == 1
+    Path(images[6]).write_bytes(content)
+    assert cache.fill(images, batch_size=2) == 6
+    with pytest.raises(DataError, match=r"none\.png: cannot be read"):
+        cache.fill([str(tmp_path / "none.png")])
+
+
+@pytest.mark.parametrize(("dtype", "error", "size"), [(torch.float16, 2**-11, 2), (torch.bfloat16, 2**-8, 2)])
+def test_half_precision_takes_half_the_room(
+    dtype: torch.dtype, error: float, size: int, images: list[str], tmp_path: Path
+) -> None:
+    full, half = filling.cache(tmp_path / "cache"), filling.cache(tmp_path / "cache", dtype=dtype)
+    full.fill(images)
+    half.fill(images)
+    expected, found = full(images), half(images)
+    assert found.dtype == torch.float32
+    assert ((found - expected).abs() <= expected.abs() * error + 1e-7).all()
+    values = expected.numel()
+    for cache, each in ((full, 4), (half, size)):
+        room = sum(path.stat().st_size for path in shards(cache))
+        assert values * each < room < values * each + 2000 * len(shards(cache))
+
+
+def test_features_that_the_type_cannot_hold_are_refused(images: list[str], tmp_path: Path) -> None:
+    cache = filling.cache(tmp_path / "cache", dtype=torch.float16, std=(1e-9, 1e-9, 1e-9))
+    with pytest.raises(DataError, match=r"0\.png: its features reach .* torch\.float16 cannot hold"):
+        cache.fill(images)
+    assert shards(cache) == []
+
+
+def test_the_backbone_is_run_as_in_evaluation_and_left_as_it_was(images: list[str], tmp_path: Path) -> None:
+    cache = filling.cache(tmp_path / "cache")
+    cache.backbone.train()
+    before = {name: values.clone() for name, values in cache.backbone.state_dict().items()}
+    cache.fill(images[:5])
+    assert cache.backbone.training
+    assert all(torch.equal(values, before[name]) for name, values in cache.backbone.state_dict().items())
+    expected = cache.backbone.eval()(cache.pixels(images[:5])).last_hidden_state
+    assert (cache(images[:5]) - expected).abs().max() < 1e-5
+
+
+def test_a_backbone_that_was_trained_since_is_refused(images: list[str], tmp_path: Path) -> None:
+    cache = filling.cache(tmp_path / "cache")
+    with torch.no_grad():
+        next(cache.backbone.parameters()).mul_(2)
+    with pytest.raises(DataError, match="weights have changed"):
+        cache.fill(images)
+
+
+def test_images_may_be_loaded_by_worker_processes(images: list[str], tmp_path: Path) -> None:
+    alone, helped = filling.cache(tmp_path / "alone"), filling.cache(tmp_path / "helped")
+    alone.fill(images, batch_size=3)
+    assert helped.fill(images, batch_size=3, num_workers=2) == 10
+    assert torch.equal(alone(images), helped(images))
+
+
+def test_a_worker_process_reads(images: list[str], tmp_path: Path) -> None:
+    cache = filling.cache(tmp_path / "cache")
+    cache.fill(images)
+    expected = cache(images)
+    content = pickle.dumps(cache)
+    assert len(content) < 10_000  # neither the backbone nor features travel with it
+    copy = pickle.loads(content)
+    assert torch.equal(copy(images), expected)
+    with pytest.raises(DataError, match="no backbone"):
+        copy.fill(images)
+    loader = torch.utils.data.DataLoader(images, batch_size=4, collate_fn=cache, num_workers=2)
+    assert torch.equal(torch.cat(list(loader)), expected)
+
+
+def test_what_another_process_computed_meanwhile_is_found(images: list[str], tmp_path: Path) -> None:
+    first, second = filling.cache(tmp_path / "cache"), filling.cache(tmp_path / "cache")
+    first.fill(images[:4])
+    assert torch.equal(second(images[:4]), first(images[:4]))
+    first.fill(images)
+    assert second.fill(images) == 0
+
+
+def test_processes_share_out_the_images(images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = filling.cache(tmp_path / "alone")
+    alone.fill(images)
+    caches = [filling.cache(tmp_path / "cache") for _ in range(2)]
+    filling.loaded.clear()
+    assert on_ranks(monkeypatch, 2, lambda rank: caches[rank].fill(images, batch_size=2)) == [10, 10]
+    assert sorted(filling.loaded) == sorted(images)
+    keys = [json.loads(safe_open(shard, framework="pt").metadata()["keys"]) for shard in shards(caches[0])]
+    assert len(keys) > 2  # of both processes, each in shards of four
+    assert sorted(key for part in keys for key in part) == sorted(content_key(image) for image in images)
+    assert all(torch.allclose(cache(images), alone(images), atol=1e-6) for cache in caches)
+    # What one of them cannot read stops both, and names the image.
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no image")
+    errors = on_ranks(monkeypatch, 2, lambda rank: caches[rank].fill([*images, str(broken)]))
+    assert [type(error) for error in errors] == [DataError] * 2
+    assert all("broken.png: not a readable image" in str(error) for error in errors)
+
+
+def test_processes_without_a_common_folder_are_told(
+    images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caches = [filling.cache(tmp_path / f"machine{rank}") for rank in range(2)]
+    errors = on_ranks(monkeypatch, 2, lambda rank: caches[rank].fill(images))
+    assert all("another process computed, are not in" in str(error) for error in errors)
+
+
+def test_a_batch_may_be_changed(images: list[str], tmp_path: Path) -> None:
+    """The maps of the files must not show it."""
+    cache = filling.cache(tmp_path / "cache")
+    cache.fill(images)
+    expected = cache(images).clone()
+    cache(images).zero_()
+    assert torch.equal(cache(images), expected)
+    assert torch.equal(filling.cache(tmp_path / "cache")(images), expected)
+
+
+def test_files_are_mapped_not_read_and_not_kept_open(images: list[str], tmp_path: Path) -> None:
+    cache = filling.cache(tmp_path / "cache", shard_images=1)
+    cache.fill(images, batch_size=1)
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
+    cache(images)
+    maps = Path("/proc/self/maps").read_text()
+    assert all(str(path) in maps for path in shards(cache))
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_before
+
+
+def test_a_damaged_shard_is_named(images: list[str], tmp_path: Path) -> None:
+    cache = filling.cache(tmp_path / "cache")
+    cache.fill(images, batch_size=2)
+    broken = shards(cache)[0]
+    broken.write_bytes(broken.read_bytes()[:100])
+    with pytest.raises(DataError, match=f"{broken.name}: damaged .*delete it"):
+        filling.cache(tmp_path / "cache")
+    broken.unlink()
+    assert filling.cache(tmp_path / "cache").fill(images) in (2, 4)
+
+
+def test_a_shard_of_something_else_is_refused(images: list[str], tmp_path: Path) -> None:
+    first, second = filling.cache(tmp_path / "cache"), filling.cache(tmp_path / "cache", seed=1)
+    first.fill(images)
+    second.folder.mkdir()
+    shutil.copy(shards(first)[0], second.folder)
+    with pytest.raises(DataError, match="no features of this backbone"):
+        second.fill(images)
+
+
+def test_what_a_folder_holds_is_written_beside_it(images: list[str], tmp_path: Path) -> None:
+    cache = filling.cache(tmp_path / "cache")
+    cache.fill(images)
+    about = json.loads((cache.folder / "about.json").read_text())
+    assert about["fingerprint"] == cache.fingerprint
+    assert about["backbone"]["model_type"] == "resnet"
+    assert about["pixels"]["size"] == [32, 32]
+
+
+def test_settings_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"dtype=torch\.int8"):
+        filling.cache(tmp_path, dtype=torch.int8)
+    with pytest.raises(DataError, match="shard_images=0"):
+        filling.cache(tmp_path, shard_images=0)
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    content = path.read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return header["__metadata__"]
+
+
+def _age(path: Path) -> int:
+    return path.stat().st_mtime_ns

@@ -1,0 +1,331 @@
+"""Batches of models with processors against the processor itself, and losses against what the models generate."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tokenizers.processors import TemplateProcessing
+
+from dair_hf.errors import DataError
+from dair_hf.losses.per_sample import causal_nll, seq2seq_nll
+from dair_hf.vqa.inputs.patches import take_padded_patches
+from dair_hf.vqa.inputs.processors import ClassifierCollator, GeneratorCollator, most_frequent
+from dair_hf.vqa.readers.images import load_image
+from tests.fixtures import vision_language as vl
+
+# transformers' processor of PaliGemma makes a numpy array of a tensor in a way that numpy 2 advises against.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+
+END, PAD = vl.END, vl.PAD
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return vl.pictures(tmp_path_factory.mktemp("images"), 4)
+
+
+def generator(name: str) -> tuple[Any, Any, GeneratorCollator]:
+    model, processor = vl.made({**vl.DECODERS, **vl.ENCODER_DECODERS}[name])
+    take_padded_patches(model)
+    collator = GeneratorCollator.for_model(model, processor, prompt=vl.PROMPTS.get(name, "{question}"))
+    return model, processor, collator
+
+
+# --- models that choose ---------------------------------------------------------------------------------------------
+
+
+def test_classifier_batch_is_the_processors_with_soft_targets(images: list[str]) -> None:
+    model, processor = vl.made(vl.vilt)
+    batch = ClassifierCollator.for_model(model, processor)(
+        [
+            {"image": images[0], "question": "how many ?", "answer_ids": [2], "answer_scores": [0.75]},
+            {"image": images[1], "question": "red ?", "answer_ids": [0, 3], "answer_scores": [0.5, 0.25]},
+        ]
+    )
+    opened = [Image.open(path).convert("RGB") for path in images[:2]]
+    expected = processor(images=opened, text=["how many ?", "red ?"], padding=True, return_tensors="pt")
+    assert (
+        set(batch) == {*expected, "labels"} == {"input_ids", "attention_mask", "pixel_values", "pixel_mask", "labels"}
+    )
+    assert all(torch.equal(batch[name], values) for name, values in expected.items())
+    assert batch["labels"].tolist() == [[0, 0, 0.75, 0], [0.5, 0, 0, 0.25]]
+    assert batch["labels"].dtype == torch.float32
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
+    assert batch["pixel_mask"].any()
+    assert not torch.equal(batch["pixel_values"][0], batch["pixel_values"][1])
+
+
+def test_classifier_without_answers_in_the_vocabulary_or_in_the_data(images: list[str]) -> None:
+    model, processor = vl.made(vl.vilt)
+    collator = ClassifierCollator.for_model(model, processor)
+    view = {"image": images[0], "question": "how many ?"}
+    assert collator([view | {"answer_ids": [], "answer_scores": []}])["labels"].tolist() == [[0, 0, 0, 0]]
+    assert "labels" not in collator([view])
+
+
+def test_long_questions_lose_their_end(images: list[str]) -> None:
+    model, processor = vl.made(vl.vilt)
+    question = "how many circles are there what colour is the square ?"
+    view = {"image": images[0], "question": question}
+    ids = processor.tokenizer(question)["input_ids"]
+    assert ClassifierCollator.for_model(model, processor)([view])["input_ids"].tolist() == [ids[:8]]
+    assert ClassifierCollator(processor, 4, max_question_tokens=3)([view])["input_ids"].tolist() == [ids[:3]]
+    assert ClassifierCollator(processor, 4)([view])["input_ids"].tolist() == [ids]
+    processor.tokenizer.model_max_length = 5
+    assert ClassifierCollator(processor, 4)([view])["input_ids"].tolist() == [ids[:5]]
+
+
+def test_padding_does_not_move_the_scores(images: list[str]) -> None:
+    model, processor = vl.made(vl.vilt)
+    collator = ClassifierCollator.for_model(model, processor)
+    views = [
+        {"image": images[0], "question": "how many circles are there ?"},
+        {"image": images[1], "question": "red ?"},
+    ]
+    with torch.no_grad():
+        together = model(**collator(views)).logits
+        alone = torch.cat([model(**collator([view])).logits for view in views])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+    assert (together[0] - together[1]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"answer_ids": [4]}, "row 1 of the batch: answer id 4 in a vocabulary of 4 answers"),
+        ({"answer_ids": [-1]}, "row 1 of the batch: answer id -1"),
+        ({"answer_ids": [1, 2]}, "row 1 of the batch: 2 answer_ids, but 1 answer_scores"),
+        ({"image": None}, "row 1 of the batch: no 'image' .* keep that column in the data"),
+        ({"question": None}, "row 1 of the batch: no 'question'"),
+        ({"answer_scores": None}, "row 1 of the batch: no 'answer_scores'"),
+        ({"image": "gone.png"}, "gone.png: no such image"),
+    ],
+)
+def test_views_that_no_classifier_can_learn_from(images: list[str], changed: dict[str, Any], said: str) -> None:
+    model, processor = vl.made(vl.vilt)
+    view = {"image": images[0], "question": "how many ?", "answer_ids": [1], "answer_scores": [1.0]}
+    with pytest.raises(DataError, match=said):
+        ClassifierCollator.for_model(model, processor)([view, view | changed])
+
+
+# --- models that write ----------------------------------------------------------------------------------------------
+
+
+def test_generator_batch_in_words(images: list[str]) -> None:
+    _, processor, collator = generator("llava")
+    batch = collator(
+        [
+            {"image": images[0], "question": "how many ?", "answers": ["two", "three", "two"]},
+            {"image": images[1], "question": "what colour is the square ?", "answers": ["red"] * 10},
+        ]
+    )
+    picture = "<image> " * 4
+    whole = [
+        f"user : {picture}how many ? assistant : two </s>" + " <pad>" * 3,
+        f"user : {picture}what colour is the square ? assistant : red </s>",
+    ]
+    assert processor.tokenizer.batch_decode(batch["input_ids"]) == whole
+    targets = [processor.tokenizer.convert_ids_to_tokens(row[row != -100]) for row in batch["labels"]]
+    assert targets == [["two", "</s>"], ["red", "</s>"]]
+    assert torch.equal(batch["labels"][batch["labels"] != -100], batch["input_ids"][batch["labels"] != -100])
+    assert batch["attention_mask"].sum(1).tolist() == [13, 16]
+
+
+def test_prompts_are_what_the_targets_stand_behind(images: list[str]) -> None:
+    _, _, collator = generator("llava")
+    views = [
+        {"image": images[0], "question": "how many ?", "answers": ["two"]},
+        {"image": images[1], "question": "what colour is the square ?", "answers": ["red"]},
+    ]
+    batch, prompts = collator(views), collator.prompts(views)
+    assert set(prompts) == {"input_ids", "attention_mask", "pixel_values"}
+    assert torch.equal(prompts["pixel_values"], batch["pixel_values"])
+    assert prompts["attention_mask"].tolist() == [[0] * 3 + [1] * 11, [1] * 14]
+    for row in range(2):
+        prompt = prompts["input_ids"][row][prompts["attention_mask"][row].bool()].tolist()
+        first = (batch["labels"][row] != -100).nonzero()[0].item()
+        assert batch["input_ids"][row][:first].tolist() == prompt
+
+
+def test_templates_of_prompt_and_target(images: list[str]) -> None:
+    _, processor, _ = generator("llava")
+    view = {"image": images[0], "question": "{answer} ?", "answers": ["red {question}"]}
+    collator = GeneratorCollator(processor, prompt="colour : {question}", target=": {answer} ?")
+    words = processor.tokenizer.convert_ids_to_tokens(collator([view])["input_ids"][0])
+    # What a question or an answer says is never taken for a slot; unknown words are one token each.
+    turn = ["user", ":", *["<image>"] * 4, "colour", ":"]
+    assert words[: len(turn)] == turn
+    assert words[-len(": red { question } ? </s>".split()) :] == [":", "red", *["<unk>"] * 3, "?", "</s>"]
+    processor.chat_template = None
+    bare = GeneratorCollator(processor, prompt="<image> {question}")
+    found = bare([view | {"question": "how many ?", "answers": ["two"]}])["input_ids"][0]
+    assert processor.tokenizer.convert_ids_to_tokens(found) == [*["<image>"] * 4, "how", "many", "?", "two", "</s>"]
+
+
+def test_a_first_token_that_the_template_writes_is_not_written_twice(images: list[str]) -> None:
+    _, processor, _ = generator("llava")
+    processor.tokenizer.backend_tokenizer.post_processor = TemplateProcessing("<s> $A", None, [("<s>", vl.BOS)])
+    view = {"image": images[0], "question": "how many ?", "answers": ["two"]}
+    once = GeneratorCollator(processor)([view])["input_ids"][0]
+    assert (once == vl.BOS).sum() == 1
+    processor.chat_template = "<s>" + processor.chat_template
+    assert torch.equal(GeneratorCollator(processor)([view])["input_ids"][0], once)
+
+
+def test_rows_without_answer(images: list[str]) -> None:
+    _, _, collator = generator("llava")
+    view = {"image": images[0], "question": "how many ?"}
+    with_one = collator([view | {"answers": []}, view | {"answers": ["two"]}])
+    assert (with_one["labels"] != -100).sum(1).tolist() == [0, 2]
+    assert "labels" not in collator([view])
+    _, _, apart = generator("florence2")
+    both = apart([view | {"answers": []}, view | {"answers": ["two"]}])
+    assert both["labels"].tolist()[0] == [-100, -100]
+    # A row that begins writing and has nothing to write.
+    assert both["decoder_input_ids"].tolist()[0] == [END, PAD]
+    assert apart([view | {"answers": []}])["labels"].tolist() == [[-100]]
+
+
+def test_targets_of_an_encoder_decoder(images: list[str]) -> None:
+    views = [
+        {"image": images[0], "question": "how many ?", "answers": ["two"]},
+        {"image": images[1], "question": "what colour ?", "answers": ["red red"]},
+    ]
+    for name in vl.ENCODER_DECODERS:
+        model, processor, collator = generator(name)
+        two, red = processor.tokenizer.convert_tokens_to_ids(["two", "red"])
+        batch = collator(views)
+        assert batch["labels"].tolist() == [[two, END, -100], [red, red, END]]
+        shifts = hasattr(model, "prepare_decoder_input_ids_from_labels")
+        assert shifts is (name == "t5gemma2")
+        assert shifts is ("decoder_input_ids" not in batch)
+        if not shifts:
+            start = model.generation_config.decoder_start_token_id
+            assert batch["decoder_input_ids"].tolist() == [[start, two, PAD], [start, red, red]]
+
+
+def written(model: Any, inputs: dict[str, Any], words: range, length: int) -> tuple[list[int], list[float]]:
+    """What a model writes, of ordinary words only, and -log p of each word, all as `generate` tells them."""
+    size = model.get_output_embeddings().weight.shape[0]
+    with torch.no_grad():
+        found = model.generate(
+            **inputs,
+            max_new_tokens=length,
+            min_new_tokens=length,
+            do_sample=False,
+            suppress_tokens=[token for token in range(size) if token not in words],
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+    ids = found.sequences[0, -length:].tolist()
+    costs = []
+    for token, logits in zip(ids, found.logits, strict=True):
+        scores = logits[0].double().numpy()
+        costs.append(float(np.log(np.exp(scores - scores.max()).sum()) + scores.max() - scores[token]))
+    return ids, costs
+
+
+def losses_without_end(model: Any, batch: dict[str, torch.Tensor], decoder_only: bool) -> np.ndarray:
+    """Loss of every row but for its end token, which `written` does not let the model write."""
+    labels = batch.pop("labels")
+    if hasattr(model, "prepare_decoder_input_ids_from_labels"):
+        batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
+    labels = labels.masked_fill(labels == END, -100)
+    with torch.no_grad():
+        return (causal_nll if decoder_only else seq2seq_nll)(model(**batch), labels).numpy()
+
+
+@pytest.mark.parametrize("name", [*vl.DECODERS, *vl.ENCODER_DECODERS])
+def test_loss_of_a_padded_batch_is_what_generation_gives_row_by_row(name: str, images: list[str]) -> None:
+    """The attention, positions and token types of a training batch are those that the model itself sets up to write."""
+    model, processor, collator = generator(name)
+    first = processor.tokenizer.convert_tokens_to_ids(vl.WORDS[0])
+    words = range(first, first + len(vl.WORDS))
+    views, costs, decoder_only = [], [], not model.config.is_encoder_decoder
+    for row, (question, length) in enumerate([("how many circles are there ?", 3), ("red ?", 1), ("the square ?", 2)]):
+        view = {"image": images[row], "question": question}
+        inputs = collator.prompts([view]) if decoder_only else collator([view])
+        ids, found = written(model, inputs, words, length)
+        views.append(view | {"answers": [processor.tokenizer.decode(ids)]})
+        costs.append(found)
+    losses = losses_without_end(model, collator(views), decoder_only)
+    np.testing.assert_allclose(losses, [sum(found) for found in costs], rtol=1e-5, atol=1e-5)
+    # Another image is another loss: the model does look.
+    moved = losses_without_end(model, collator([view | {"image": images[3]} for view in views]), decoder_only)
+    assert np.abs(moved - losses).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"prompt": "what is it?"}, "prompt='what is it\\?' does not hold {question}"),
+        ({"target": "two"}, "target='two' does not hold {answer}"),
+    ],
+)
+def test_templates_without_slot_are_refused(changed: dict[str, Any], said: str) -> None:
+    _, processor, _ = generator("llava")
+    with pytest.raises(DataError, match=said):
+        GeneratorCollator(processor, **changed)
+
+
+def test_tokenizers_that_cannot_end_or_pad_are_refused() -> None:
+    for name in ("eos_token", "pad_token"):
+        _, processor, _ = generator("llava")
+        setattr(processor.tokenizer, name, None)
+        with pytest.raises(DataError, match=f"LlavaProcessor has no {name}; set tokenizer.{name}"):
+            GeneratorCollator(processor)
+
+
+def test_prompts_that_have_ended_are_refused(images: list[str]) -> None:
+    _, processor, collator = generator("llava")
+    processor.chat_template += "</s>"
+    view = {"image": images[0], "question": "how many ?", "answers": ["two"]}
+    with pytest.raises(DataError, match="LlavaProcessor ends its prompts with the end token"):
+        collator([view])
+
+
+def test_a_prompt_without_image_token_is_refused(images: list[str]) -> None:
+    _, processor, _ = generator("gemma3")
+    processor.chat_template = None
+    view = {"image": images[0], "question": "how many ?", "answers": ["two"]}
+    with pytest.raises(DataError, match="Gemma3Processor refused 1 texts, the first 'how many \\?': .*image token"):
+        GeneratorCollator(processor)([view])
+
+
+@pytest.mark.parametrize("name", ["image", "question", "answers"])
+def test_a_view_without_a_column_is_refused(images: list[str], name: str) -> None:
+    _, _, collator = generator("llava")
+    view = {"image": images[0], "question": "how many ?", "answers": ["two"]}
+    with pytest.raises(DataError, match=f"row 1 of the batch: no {name!r}"):
+        collator([view, {key: value for key, value in view.items() if key != name}])
+
+
+def test_images_come_from_what_loads_them(images: list[str]) -> None:
+    _, processor, collator = generator("llava")
+    kept = {number: load_image(path) for number, path in enumerate(images)}
+    from_memory = GeneratorCollator(processor, kept.__getitem__)
+    view = {"question": "how many ?", "answers": ["two"]}
+    found, expected = from_memory([view | {"image": 2}]), collator([view | {"image": images[2]}])
+    assert all(torch.equal(found[name], values) for name, values in expected.items())
+
+
+@pytest.mark.parametrize("name", ["llava", "florence2"])
+def test_a_collator_travels_to_a_worker_process(images: list[str], name: str) -> None:
+    _, _, collator = generator(name)
+    view = {"image": images[0], "question": "how many ?", "answers": ["two"]}
+    there = pickle.loads(pickle.dumps(collator))([view])
+    assert all(torch.equal(there[key], values) for key, values in collator([view]).items())
+
+
+def test_most_frequent_answer() -> None:
+    assert most_frequent(["red", "blue", "blue"]) == "blue"
+    assert most_frequent(["red", "blue", "blue", "red"]) == "red"
+    assert most_frequent(["one"]) == "one"
+    # "two" and "2" are one answer, and so are "a cat" and "cat"; each in the spelling that most chose.
+    assert most_frequent(["cat", "2", "two", "two", "cat"]) == "two"
+    assert most_frequent(["2", "dog", "A cat", "cat", "dog", "cat"]) == "cat"

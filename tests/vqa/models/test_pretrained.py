@@ -1,0 +1,436 @@
+"""Current models from a folder: their heads, their adapters, and a run of each kind on pairs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from PIL import Image
+from transformers import (
+    AutoTokenizer,
+    BlipConfig,
+    BlipForConditionalGeneration,
+    BlipForQuestionAnswering,
+    GPT2Config,
+)
+from transformers.models.smolvlm import processing_smolvlm
+from transformers.utils import is_torchvision_available
+
+from dair_hf import DAIRTrainer
+from dair_hf.errors import DataError
+from dair_hf.modeling import ModelConfig
+from dair_hf.vqa.inputs.processors import ClassifierCollator, GeneratorCollator
+from dair_hf.vqa.models import images_only
+from dair_hf.vqa.models.pretrained import load_classifier, load_generator, load_processor
+from tests.fixtures import tiny
+from tests.fixtures import vision_language as vl
+
+ANSWERS = ["blue", "three", "one", "yes", "two"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    made: dict[str, str] = {}
+
+    def folder(name: str) -> str:
+        if name not in made:
+            make = {"vilt": vl.vilt, **vl.DECODERS, **vl.ENCODER_DECODERS}[name]
+            made[name] = vl.stored(make, tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return folder
+
+
+def config(folder: str, **settings: Any) -> ModelConfig:
+    return ModelConfig(model_name_or_path=folder, **settings)
+
+
+def trained_parts(model: torch.nn.Module) -> list[str]:
+    return [name for name, value in model.named_parameters() if value.requires_grad]
+
+
+# --- models that choose ---------------------------------------------------------------------------------------------
+
+
+def test_answers_that_the_checkpoint_knows_keep_their_rows(folders: Callable[[str], str]) -> None:
+    stored, _ = vl.made(vl.vilt)
+    model = load_classifier(config(folders("vilt")), ANSWERS)
+    assert model.config.num_labels == model.num_labels == 5
+    assert model.config.id2label == dict(enumerate(ANSWERS))
+    assert model.config.label2id == {answer: row for row, answer in enumerate(ANSWERS)}
+    old, new = stored.classifier[-1], model.classifier[-1]
+    assert new.weight.shape == (5, old.in_features)
+    for row, known in ((0, 3), (2, 0), (4, 1)):
+        assert torch.equal(new.weight[row], old.weight[known])
+        assert torch.equal(new.bias[row], old.bias[known])
+    for row in (1, 3):
+        assert 0 < new.weight[row].abs().max() < 0.2  # drawn with a deviation of 0.02
+        assert new.bias[row] == 0
+    # The rest of the head and the model are the checkpoint's.
+    kept = {name: value for name, value in stored.state_dict().items() if not name.startswith("classifier.3")}
+    found = model.state_dict()
+    assert len(kept) == len(found) - 2
+    assert all(torch.equal(found[name], value) for name, value in kept.items())
+
+
+def test_answers_are_known_by_their_meaning(folders: Callable[[str], str]) -> None:
+    stored, _ = vl.made(vl.vilt)
+    old = stored.classifier[-1]
+    model = load_classifier(config(folders("vilt")), ["a Red", "2", "one", "green"])
+    assert model.config.id2label[0] == "a Red"
+    for row, known in ((0, 2), (1, 1), (2, 0)):
+        assert torch.equal(model.classifier[-1].weight[row], old.weight[known])
+    assert model.classifier[-1].bias[3] == 0
+
+
+def test_new_rows_follow_the_seed_alone(folders: Callable[[str], str]) -> None:
+    rows = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(len(rows))
+        rows.append(load_classifier(config(folders("vilt")), ANSWERS, seed).classifier[-1].weight[1])
+    assert torch.equal(rows[0], rows[1])
+    assert not torch.equal(rows[0], rows[2])
+
+
+def test_answers_of_the_checkpoint_leave_it_as_it_is(folders: Callable[[str], str], tmp_path: Path) -> None:
+    stored, _ = vl.made(vl.vilt)
+    model = load_classifier(config(folders("vilt")), ["one", "two", "red", "blue"])
+    assert tiny.distance(tiny.weights(model), tiny.weights(stored)) == 0
+    model = load_classifier(config(folders("vilt")), ANSWERS)
+    model.save_pretrained(tmp_path)
+    again = load_classifier(config(str(tmp_path)), ANSWERS, seed=9)
+    assert tiny.distance(tiny.weights(model), tiny.weights(again)) == 0
+
+
+def test_adapters_of_a_classifier_leave_the_head_free(folders: Callable[[str], str]) -> None:
+    model = load_classifier(config(folders("vilt"), lora_rank=2, lora_alpha=6), ANSWERS)
+    trained = trained_parts(model)
+    assert {name for name in trained if "lora_" not in name} == {
+        f"base_model.model.classifier.modules_to_save.default.{layer}.{part}"
+        for layer in (0, 1, 3)
+        for part in ("weight", "bias")
+    }
+    assert any("lora_" in name for name in trained)
+    assert not any("lora_" in name and "classifier" in name for name in trained)
+    assert ClassifierCollator.for_model(model, load_processor(config(folders("vilt")))).num_answers == 5
+
+
+def test_a_model_that_writes_is_no_classifier(tmp_path: Path) -> None:
+    text = {
+        "vocab_size": 30, "hidden_size": 16, "encoder_hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "max_position_embeddings": 8, "bos_token_id": 2, "sep_token_id": 3,
+    }  # fmt: skip
+    settings = BlipConfig(text_config=text, vision_config=vl.VISION, projection_dim=16)
+    BlipForQuestionAnswering(settings).save_pretrained(tmp_path / "vqa")
+    with pytest.raises(DataError, match="BlipForQuestionAnswering writes its answers .* or one for load_generator"):
+        load_classifier(config(str(tmp_path / "vqa")), ANSWERS)
+    BlipForConditionalGeneration(settings).save_pretrained(tmp_path / "caption")
+    _, processor = vl.made(vl.llava)
+    with pytest.raises(
+        DataError, match="BlipForConditionalGeneration does not write with the library's own `generate`"
+    ):
+        load_generator(config(str(tmp_path / "caption")), processor)
+
+
+# --- models that write ----------------------------------------------------------------------------------------------
+
+
+def test_generators_write_without_chance_and_end_where_targets_end(
+    folders: Callable[[str], str], tmp_path: Path
+) -> None:
+    model, processor = vl.made(vl.llava)
+    model.generation_config.update(do_sample=True, temperature=0.7, top_p=0.9, top_k=5, eos_token_id=[9])
+    model.save_pretrained(tmp_path)
+    found = load_generator(config(str(tmp_path)), processor).generation_config
+    assert (found.do_sample, found.temperature, found.top_p, found.top_k) == (False, None, None, None)
+    assert found.eos_token_id == [9, vl.END]
+    assert found.pad_token_id == vl.PAD
+    found.save_pretrained(tmp_path)
+    assert load_generator(config(folders("llava")), processor).generation_config.eos_token_id == [vl.END]
+
+
+@pytest.mark.parametrize(("name", "task"), [("llava", "CAUSAL_LM"), ("florence2", "SEQ_2_SEQ_LM")])
+def test_adapters_of_a_generator_begin_as_nothing(folders: Callable[[str], str], name: str, task: str) -> None:
+    where = config(folders(name), lora_rank=2, lora_alpha=6)
+    processor = load_processor(where)
+    model = load_generator(where, processor)
+    assert all("lora_" in part for part in trained_parts(model))
+    (found,) = model.peft_config.values()
+    assert (found.r, found.lora_alpha, found.task_type) == (2, 6, task)
+    plain = load_generator(config(folders(name)), processor)
+    assert trained_parts(plain) == [part for part, _ in plain.named_parameters()]
+    inner = model.get_base_model()
+    assert (GeneratorCollator.for_model(model, processor).causal, inner.config.model_type) == (name == "llava", name)
+    named = load_generator(config(folders(name), lora_rank=2, lora_targets="q_proj,v_proj"), processor)
+    assert {part.split(".lora_")[0].rsplit(".", 1)[-1] for part in trained_parts(named)} == {"q_proj", "v_proj"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"model_name_or_path": "no/where"}, "model_name_or_path='no/where': "),
+        ({"model_settings": {"model_type": "vilt"}}, "model_name_or_path is not set; a model with a processor comes"),
+    ],
+)
+def test_models_that_are_not_there(settings: dict[str, Any], said: str) -> None:
+    where = ModelConfig(**settings)
+    _, processor = vl.made(vl.llava)
+    for load in (load_processor, lambda c: load_classifier(c, ANSWERS), lambda c: load_generator(c, processor)):
+        with pytest.raises(DataError, match=said) as refused:
+            load(where)
+        assert "\n" not in str(refused.value)
+
+
+def test_refused_models(folders: Callable[[str], str], tmp_path: Path) -> None:
+    _, processor = vl.made(vl.llava)
+    GPT2Config(n_embd=16, n_layer=1, n_head=2).save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(DataError, match="which does not take images and text together; name a vision-language model"):
+        load_processor(config(str(tmp_path)))
+    with pytest.raises(DataError, match=f"model_name_or_path='{tmp_path}': .*GPT2Config"):
+        load_generator(config(str(tmp_path)), processor)
+    with pytest.raises(DataError, match="LlavaConfig"):
+        load_classifier(config(folders("llava")), ANSWERS)
+    with pytest.raises(DataError, match="answer 'red' is listed twice"):
+        load_classifier(config(folders("vilt")), ["red", "two", "red"])
+    with pytest.raises(DataError, match="lora_targets='nowhere': .*nowhere"):
+        load_generator(config(folders("llava"), lora_rank=2, lora_targets="nowhere"), processor)
+
+
+def test_pickled_weights_are_not_loaded(folders: Callable[[str], str], tmp_path: Path) -> None:
+    model, processor = vl.made(vl.llava)
+    model.config.save_pretrained(tmp_path)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(DataError, match="safetensors"):
+        load_generator(config(str(tmp_path)), processor)
+
+
+def test_the_end_token_pads_where_nothing_else_does(tmp_path: Path) -> None:
+    _, processor = vl.made(vl.llava)
+    processor.tokenizer.pad_token = None
+    processor.save_pretrained(tmp_path)
+    assert load_processor(config(str(tmp_path))).tokenizer.pad_token == "</s>"
+
+
+# --- models that also take videos, as they are published --------------------------------------------------------------
+
+
+@pytest.mark.skipif(is_torchvision_available(), reason="their parts for videos load")
+@pytest.mark.parametrize("name", sorted(vl.PUBLISHED))
+def test_published_folders_load_without_torchvision(
+    folders: Callable[[str], str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processing_smolvlm, "num2words", str)
+    files = vl.PUBLISHED[name]
+    processor = load_processor(config(folders(name)))
+    settings = files["preprocessor_config.json"]
+    assert type(processor).__name__ == settings["processor_class"]
+    stored = files["chat_template.jinja"] if name == "internvl" else files["chat_template.json"]["chat_template"]
+    assert processor.chat_template == stored
+    assert list(processor.image_processor.image_mean) == settings["image_mean"]
+    assert processor.image_processor.resample == settings.get("resample", 3)
+    images, texts = [[picture] for picture in opened(tmp_path)], ["how many circles ?", "red ?"]
+    prompts = processor.apply_chat_template(
+        [[{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}] for text in texts]
+    )
+    inputs = {"images": images, "text": prompts, "padding": True, "return_tensors": "pt"}
+    expected = processor(**inputs)
+    # Stored with a model, and read again: the same, and what was published for videos is still there.
+    processor.save_pretrained(tmp_path / "stored")
+    again = load_processor(config(str(tmp_path / "stored")))
+    assert all(torch.equal(again(**inputs)[key], values) for key, values in expected.items())
+    assert again.video_processor.to_dict() == files.get("video_preprocessor_config.json", settings)
+    with pytest.raises(ImportError, match="videos need torchvision"):
+        processor.video_processor([np.zeros((2, 32, 32, 3))])
+
+
+@pytest.mark.parametrize(("content", "said"), [("[1]", "has no attribute 'get'"), ("{", "is not a valid JSON file")])
+def test_damaged_files_are_refused_in_one_line(
+    folders: Callable[[str], str], tmp_path: Path, content: str, said: str
+) -> None:
+    folder = Path(shutil.copytree(folders("internvl"), tmp_path / "copy"))
+    (folder / "video_preprocessor_config.json").write_text(content)
+    with pytest.raises(DataError, match=f"model_name_or_path='{folder}': .*{said}") as refused:
+        load_processor(config(str(folder)))
+    assert "\n" not in str(refused.value)
+    (folder / "video_preprocessor_config.json").unlink()  # not every model has one
+    assert type(load_processor(config(str(folder)))).__name__ == "InternVLProcessor"
+
+
+def opened(folder: Path) -> list[Image.Image]:
+    return [Image.open(path).convert("RGB") for path in vl.pictures(folder, 2)]
+
+
+@pytest.mark.skipif(is_torchvision_available(), reason="nothing is missing")
+def test_a_missing_package_is_named(
+    folders: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = config(folders("smolvlm"))
+    monkeypatch.setattr(processing_smolvlm, "num2words", None)
+    with pytest.raises(DataError, match="Package `num2words` is required .* Install it with `pip install num2words`"):
+        load_processor(where)
+    # A part that neither is an image processor or a tokenizer nor for videos: what is missing is said as it is.
+    monkeypatch.setattr(images_only, "LOADERS", {"tokenizer": AutoTokenizer})
+    with pytest.raises(DataError, match="requires the Torchvision library but it was not found"):
+        load_processor(config(folders("qwen2_vl")))
+
+
+# --- a step on pairs ------------------------------------------------------------------------------------------------
+
+
+def row_losses(model: Any, collator: Any, views: list[dict[str, Any]], shift: int) -> np.ndarray:
+    """Loss of every view, run alone, in float64 numpy."""
+    losses = []
+    for view in views:
+        batch = collator([view])
+        labels = batch.pop("labels")
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        if hasattr(inner, "prepare_decoder_input_ids_from_labels"):
+            batch["decoder_input_ids"] = inner.prepare_decoder_input_ids_from_labels(labels)
+        labels = labels[0].numpy()
+        with torch.no_grad():
+            logits = model(**batch).logits[0].double().numpy()
+        logs = logits - logits.max(-1, keepdims=True)
+        logs -= np.log(np.exp(logs).sum(-1, keepdims=True))
+        if labels.dtype == np.float32:
+            losses.append(-(labels * logs).sum())
+        else:
+            losses.append(-sum(logs[place - shift, labels[place]] for place in np.flatnonzero(labels != -100)))
+    return np.array(losses)
+
+
+def objective(model: Any, collator: Any, data: Any, dair_lambda: float, shift: int) -> float:
+    """Mean of 1/2 l + 1/2 l~ + lambda (sqrt l - sqrt l~)^2 over the rows; l for a row without partner."""
+    rows = list(data)
+    names = collator.columns
+    originals = row_losses(model, collator, [{name: row[name] for name in names} for row in rows], shift)
+    total = 0.0
+    for row, loss in zip(rows, originals, strict=True):
+        if row["augmented_image"] is None:
+            total += loss
+            continue
+        (other,) = row_losses(model, collator, [{name: row[f"augmented_{name}"] for name in names}], shift)
+        total += (loss + other) / 2 + dair_lambda * (np.sqrt(loss) - np.sqrt(other)) ** 2
+    return total / len(rows)
+
+
+KINDS = ["vilt", "llava", "idefics3", "qwen2_vl", "florence2", "t5gemma2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"), [*((name, rank) for name in KINDS for rank in (0, 2)), ("internvl", 2), ("llava_onevision", 0)]
+)
+def test_a_step_on_pairs_and_their_evaluation(
+    name: str, rank: int, folders: Callable[[str], str], tmp_path: Path
+) -> None:
+    where = config(folders(name), lora_rank=rank)
+    processor = load_processor(where)
+    data = vl.pairs(tmp_path)
+    if name == "vilt":
+        model = load_classifier(where, ["one", "two", "red", "blue"])
+        collator: Any = ClassifierCollator.for_model(model, processor)
+        sample_loss, shift = "soft_score", 0
+    else:
+        model = load_generator(where, processor)
+        collator = GeneratorCollator.for_model(model, processor, prompt=vl.PROMPTS.get(name, "{question}"))
+        sample_loss, shift = None, int(collator.causal)
+    before = tiny.weights(model)
+    expected = objective(model.eval(), collator, data, 0.5, shift)
+    arguments = tiny.config(
+        tmp_path, max_steps=1, per_device_train_batch_size=5, learning_rate=0.1, lr_scheduler_type="constant",
+        remove_unused_columns=False, logging_strategy="steps", logging_steps=1, dair_lambda=0.5,
+    )  # fmt: skip
+    trainer = DAIRTrainer(model, arguments, collator, data, processing_class=processor, sample_loss=sample_loss)
+    trainer.train()
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    trained = set(trained_parts(model))
+    moved = {part for part, value in model.named_parameters() if not torch.equal(value, before[part])}
+    assert moved
+    assert moved <= trained
+    file = tmp_path / "predictions.jsonl"
+    found = trainer.evaluate_pairs(
+        data,
+        lambda predictions, references: [
+            (prediction in said) if isinstance(prediction, str) else prediction in (0, 2)
+            for prediction, said in zip(predictions, references, strict=True)
+        ],
+        references="answers",
+        n_bootstrap=0,
+        predictions_file=file,
+        **({} if name == "vilt" else {"max_new_tokens": 3, "suppress_tokens": placeholders(processor)}),
+    )
+    assert (found["rows"], found["pairs"]) == (5, 4)
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    check_predictions(model.eval(), processor, collator, data, lines)
+
+
+def placeholders(processor: Any) -> list[int]:
+    """Ids of image tokens and the like, which a random model would write without an image to stand for."""
+    return list(range(vl.END + 1, processor.tokenizer.convert_tokens_to_ids(vl.WORDS[0])))
+
+
+def check_predictions(model: Any, processor: Any, collator: Any, data: Any, lines: list[dict[str, Any]]) -> None:
+    """Every recorded prediction is what the model says to that view alone."""
+    assert len(lines) == 9
+    rows = {row["row_id"]: row for row in data}
+    for line in lines:
+        prefix = "augmented_" if line["variant"] == "augmented" else ""
+        view = {name: rows[line["row_id"]][prefix + name] for name in collator.columns}
+        assert line["reference"] == rows[line["row_id"]][prefix + "answers"]
+        if isinstance(collator, ClassifierCollator):
+            batch = collator([view])
+            batch.pop("labels")
+            with torch.no_grad():
+                logits = model(**batch).logits[0]
+            assert line["prediction"] == int(logits.argmax())
+            continue
+        assert line["prediction"] == greedy(model, processor, collator, view, 3)
+
+
+def greedy(model: Any, processor: Any, collator: GeneratorCollator, view: dict[str, Any], length: int) -> str:
+    """The most probable words one after the other, without `generate`, cache or padding."""
+    words: list[int] = []
+    for _ in range(length):
+        if collator.causal:
+            inputs = collator.prompts([view])
+            for name in ("input_ids", "attention_mask", "mm_token_type_ids"):
+                fill = words if name == "input_ids" else [int(name == "attention_mask")] * len(words)
+                if name in inputs:
+                    inputs[name] = torch.cat([inputs[name], torch.tensor([fill], dtype=torch.long)], dim=1)
+        else:
+            inputs = {name: value for name, value in collator([view]).items() if name != "labels"}
+            start = {"florence2": vl.END, "t5gemma2": vl.BOS}[model.config.model_type]
+            inputs["decoder_input_ids"] = torch.tensor([[start, *words]])
+        with torch.no_grad():
+            scores = model(**inputs).logits[0, -1]
+            scores[placeholders(processor)] = -torch.inf
+            words.append(int(scores.argmax()))
+        if words[-1] in (vl.END, vl.PAD):
+            break
+    return processor.decode(words, skip_special_tokens=True)
+
+
+def test_a_trained_adapter_is_stored_and_read_again(folders: Callable[[str], str], tmp_path: Path) -> None:
+    where = config(folders("llava"), lora_rank=2)
+    processor = load_processor(where)
+    model = load_generator(where, processor)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if "lora_B" in name:
+                value.normal_()
+    model.save_pretrained(tmp_path)
+    plain = load_generator(config(folders("llava")), processor)
+    view = {"image": vl.pictures(tmp_path, 1)[0], "question": "how many ?", "answers": ["two"]}
+    batch = GeneratorCollator.for_model(model, processor)([view])
+    with torch.no_grad():
+        expected, before = model.eval()(**batch).logits, plain(**batch).logits
+        found = PeftModel.from_pretrained(plain, tmp_path).eval()(**batch).logits
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert not torch.allclose(before, expected, atol=1e-3)

@@ -1,0 +1,334 @@
+"""SAAA against its description in numpy and in plain layers; what is frozen, saved, started and refused."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AutoConfig, AutoModelForVisualQuestionAnswering, ResNetModel
+
+from dair_hf.errors import DataError
+from dair_hf.vqa.models.saaa import SAAA, SAAAConfig
+from tests.fixtures.tiny_saaa import ANSWERS, CHANNELS, WORDS, backed, batch, config, pictured, resnet, saaa, vit
+
+
+def sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 1 / (1 + np.exp(-x))
+
+
+def answers_by_hand(weights: dict[str, NDArray[np.float64]], words: list[int], features: NDArray[np.float64]) -> Any:
+    """Logits and attention of one question, word by word and position by position, in numpy float64."""
+    size = weights["lstm.weight_hh_l0"].shape[1]
+    cell = output = np.zeros(size)
+    for word in words:
+        gates = weights["lstm.weight_ih_l0"] @ np.tanh(weights["embed_tokens.weight"][word])
+        gates += weights["lstm.bias_ih_l0"] + weights["lstm.weight_hh_l0"] @ output + weights["lstm.bias_hh_l0"]
+        into, forget, new, out = gates.reshape(4, size)
+        cell = sigmoid(forget) * cell + sigmoid(into) * np.tanh(new)
+        output = sigmoid(out) * np.tanh(cell)
+    positions = [features[:, i, j] for i in range(features.shape[1]) for j in range(features.shape[2])]
+    positions = [vector / math.sqrt((vector**2).sum()) for vector in positions]
+    asked = weights["question_projection.weight"] @ cell + weights["question_projection.bias"]
+    met = [np.maximum(weights["image_projection.weight"] @ vector + asked, 0) for vector in positions]
+    scores = np.stack([weights["glimpses.weight"] @ vector + weights["glimpses.bias"] for vector in met])
+    attention = np.exp(scores) / np.exp(scores).sum(0)
+    seen = [sum(a * vector for a, vector in zip(column, positions, strict=True)) for column in attention.T]
+    hidden = weights["hidden.weight"] @ np.concatenate([*seen, cell]) + weights["hidden.bias"]
+    logits = weights["classifier.weight"] @ np.maximum(hidden, 0) + weights["classifier.bias"]
+    return logits, attention.T.reshape(-1, *features.shape[1:])
+
+
+class Described(nn.Module):
+    """The network in PyTorch's own layers as the paper words it: normalised features, 1 x 1 convolutions."""
+
+    def __init__(self, model: SAAA) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, image_features: Tensor, labels: Tensor) -> Tensor:
+        model = self.model
+        cells = []
+        for words, mask in zip(input_ids, attention_mask, strict=True):
+            embedded = model.embed_tokens(words[mask.bool()]).tanh()
+            cells.append(model.lstm(embedded)[1][1][0])
+        question, features = torch.stack(cells), functional.normalize(image_features, dim=1)
+        met = functional.conv2d(features, model.image_projection.weight[:, :, None, None])
+        met = (met + model.question_projection(question)[:, :, None, None]).relu()
+        scores = functional.conv2d(met, model.glimpses.weight[:, :, None, None], model.glimpses.bias)
+        attention = scores.flatten(2).softmax(-1).view_as(scores)
+        seen = torch.einsum("nghw,nchw->ngc", attention, features).flatten(1)
+        hidden = model.hidden(torch.cat([seen, question], 1)).relu()
+        return -(labels * model.classifier(hidden).log_softmax(-1)).sum(1).mean()
+
+
+def test_outputs_are_those_of_the_description() -> None:
+    model, inputs = saaa().eval(), batch()
+    outputs = model(**inputs, output_attentions=True)
+    weights = {name: values.detach().double().numpy() for name, values in model.named_parameters()}
+    losses = []
+    for row in range(3):
+        words = inputs["input_ids"][row, : row + 1].tolist()
+        logits, attention = answers_by_hand(weights, words, inputs["image_features"][row].double().numpy())
+        assert np.abs(outputs.logits[row].detach().numpy() - logits).max() < 1e-5
+        assert np.abs(outputs.attentions[row].detach().numpy() - attention).max() < 1e-5
+        log_probabilities = logits - np.log(np.exp(logits).sum())
+        losses.append(-(inputs["labels"][row].numpy() * log_probabilities).sum())
+    assert outputs.loss.item() == pytest.approx(np.mean(losses), abs=1e-5)
+
+
+def test_gradients_are_those_of_the_description() -> None:
+    """Also that of the features, whose length is divided out only after they were used."""
+    inputs = {name: v.double() if v.is_floating_point() else v for name, v in batch(4).items()}
+    model = saaa(dropout=0.0).double()
+    gradients = []
+    for network in (lambda **given: model(**given).loss, Described(model)):
+        model.zero_grad()
+        features = inputs["image_features"].clone().requires_grad_()
+        network(**{**inputs, "image_features": features}).backward()
+        gradients.append([features.grad, *(values.grad.clone() for values in model.parameters())])
+    for own, expected in zip(*gradients, strict=True):
+        assert expected.abs().max() > 0  # reaches every parameter
+        assert (own - expected).abs().max() < 1e-12
+
+
+def test_number_of_parameters_in_the_papers_sizes() -> None:
+    words, embedding, question, channels, attention, glimpses, hidden = 15000, 300, 1024, 2048, 512, 2, 1024
+    expected = words * embedding
+    expected += 4 * (question * embedding + question * question + 2 * question)  # four gates, two biases each
+    expected += attention * channels  # a convolution without bias
+    expected += attention * question + attention
+    expected += glimpses * attention + glimpses
+    expected += hidden * (glimpses * channels + question) + hidden
+    expected += 3000 * hidden + 3000
+    with torch.device("meta"):
+        model = SAAA(SAAAConfig())
+    assert model.num_parameters() == expected == 19_824_602
+
+
+def test_attention_sums_to_one_and_is_given_only_where_asked_for() -> None:
+    model, inputs = saaa().eval(), batch()
+    attentions = model(**inputs, output_attentions=True).attentions
+    assert attentions.shape == (3, 3, 2, 3)
+    assert (attentions.sum((2, 3)) - 1).abs().max() < 1e-6
+    assert model(**inputs).attentions is None
+    assert list(model(**inputs)) == ["loss", "logits"]
+    assert saaa(output_attentions=True)(**inputs).attentions is not None
+
+
+@pytest.mark.parametrize("more", [1, 7])
+def test_padding_does_not_matter(more: int) -> None:
+    model, inputs = saaa().eval(), batch()
+    expected = model.encode_questions(inputs["input_ids"], inputs["attention_mask"])
+    padded = functional.pad(inputs["input_ids"], (0, more))
+    mask = functional.pad(inputs["attention_mask"], (0, more))
+    assert torch.equal(model.encode_questions(padded, mask), expected)
+    assert torch.equal(model.encode_questions(padded), expected)
+    for row in range(3):  # alone, without any padding
+        alone = model.encode_questions(inputs["input_ids"][row : row + 1, : row + 1])
+        assert (alone - expected[row]).abs().max() < 1e-6
+    # Words that follow do matter, and so does which of them are taken for padding.
+    assert not torch.allclose(model.encode_questions(padded + (padded == 0)), expected)
+    assert not torch.allclose(model.encode_questions(padded, torch.ones_like(padded)), expected)
+
+
+def test_the_word_with_the_id_of_the_padding_counts_where_the_mask_says_so() -> None:
+    model = saaa(pad_token_id=3).eval()
+    words = torch.tensor([[5, 3]])
+    assert torch.equal(model.encode_questions(words), model.encode_questions(words[:, :1]))
+    assert not torch.equal(model.encode_questions(words, torch.ones(1, 2)), model.encode_questions(words))
+
+
+def test_a_question_without_words_is_one_padding_however_long() -> None:
+    model = saaa().eval()
+    empty = model.encode_questions(torch.zeros(1, 1, dtype=torch.int64))
+    assert empty.isfinite().all()
+    assert torch.equal(model.encode_questions(torch.zeros(1, 5, dtype=torch.int64)), empty)
+
+
+@pytest.mark.parametrize("mask", [[[0, 1, 1]], [[1, 0, 1]]])
+def test_padding_before_words_is_refused(mask: list[list[int]]) -> None:
+    with pytest.raises(DataError, match="pad questions on the right"):
+        saaa().encode_questions(torch.tensor([[1, 2, 3]]), torch.tensor(mask))
+
+
+def test_the_length_of_the_features_does_not_matter() -> None:
+    model, inputs = saaa().eval(), batch()
+    expected = model(**inputs).logits
+    factors = torch.tensor([0.01, 1.0, 50.0, 3.0, 7.0, 0.5]).view(1, 1, 2, 3)
+    longer = {**inputs, "image_features": inputs["image_features"] * factors}
+    assert (model(**longer).logits - expected).abs().max() < 1e-5
+    turned = {**inputs, "image_features": inputs["image_features"].flip(1)}
+    assert (model(**turned).logits - expected).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_positions_without_features_give_finite_values_and_gradients(dtype: torch.dtype) -> None:
+    """A backbone ends in ReLU: nothing may stand at a position. Half precision must hold the inverse of its length."""
+    model, inputs = saaa().to(dtype), batch()
+    features = inputs["image_features"].to(dtype)
+    features[0] = 0
+    features[1, :, 0] = 0
+    features = features.requires_grad_()
+    model(**{**inputs, "image_features": features, "labels": inputs["labels"].to(dtype)}).loss.backward()
+    assert features.grad is not None
+    assert all(values.isfinite().all() for values in [features.grad, *(p.grad for p in model.parameters())])
+
+
+def test_bfloat16_autocast_is_close() -> None:
+    model, inputs = saaa().eval(), batch()
+    expected = model(**inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = model(**inputs)
+    assert outputs.loss.dtype == torch.float32
+    assert (outputs.logits.float() - expected.logits).abs().max() < 0.05
+
+
+def test_dropout_is_before_every_layer() -> None:
+    """The LSTM, the two convolutions, the question's part of the attention and the two layers of the classifier."""
+    model, inputs, seen = saaa(), batch(), []
+    model.dropout.register_forward_hook(lambda module, given, result: seen.append(tuple(result.shape)))
+    model(**inputs)
+    words, features, question, met, joined, hidden = (3, 3, 5), (3, 6, 6), (3, 4), (3, 6, 9), (3, 22), (3, 8)
+    assert sorted(seen) == sorted([words, features, question, met, joined, hidden])
+    assert model.dropout.p == 0.5
+    assert not torch.equal(model(**inputs).logits, model(**inputs).logits)
+    assert torch.equal(model.eval()(**inputs).logits, model(**inputs).logits)
+    still = saaa(dropout=0.0)
+    assert torch.equal(still(**inputs).logits, still(**inputs).logits)
+
+
+def test_the_start_is_glorots() -> None:
+    torch.manual_seed(0)
+    model = SAAA(config(embedding_size=40, question_size=50, attention_size=60, hidden_size=70))
+    for name, values in model.named_parameters():
+        if "bias" in name:
+            assert values.abs().max() == 0, name
+            continue
+        parts = values.chunk(4) if "lstm" in name else [values]
+        for part in parts:  # each gate has the law of its own size
+            bound = math.sqrt(6 / sum(part.shape))
+            assert 0.85 * bound < part.abs().max().item() <= bound, name
+    assert model.embed_tokens.weight[0].abs().max() == 0
+    assert model.embed_tokens.weight[1:].abs().min() > 0
+
+
+def test_saved_and_loaded(tmp_path: Path) -> None:
+    texts = {index: f"answer {index}" for index in range(ANSWERS)}
+    model = backed(resnet(), id2label=texts, freeze_backbone=False)
+    model(**pictured())  # moves the batch-norm statistics
+    model.eval().save_pretrained(tmp_path)
+    inputs = pictured()
+    for loaded in (SAAA.from_pretrained(tmp_path), AutoModelForVisualQuestionAnswering.from_pretrained(tmp_path)):
+        assert isinstance(loaded, SAAA)
+        assert not loaded.training
+        assert torch.equal(loaded(**inputs).logits, model(**inputs).logits)
+        assert loaded.config.id2label == texts
+        assert loaded.config.freeze_backbone is False
+        assert loaded.config.image_feature_size == 16
+    assert isinstance(AutoConfig.from_pretrained(tmp_path), SAAAConfig)
+    assert not list(tmp_path.glob("*.bin"))
+
+
+@pytest.mark.parametrize("answers", [1, 2, 3000])
+def test_the_number_of_answers_is_kept(answers: int, tmp_path: Path) -> None:
+    config(num_labels=answers).save_pretrained(tmp_path)
+    assert SAAAConfig.from_pretrained(tmp_path).num_labels == answers
+    assert SAAAConfig().num_labels == 3000
+
+
+def test_loaded_for_other_answers_the_rest_is_kept(tmp_path: Path) -> None:
+    model = saaa()
+    model.save_pretrained(tmp_path)
+    other = SAAA.from_pretrained(tmp_path, num_labels=3, ignore_mismatched_sizes=True)
+    assert torch.equal(other.hidden.weight, model.hidden.weight)
+    assert torch.equal(other.lstm.weight_hh_l0, model.lstm.weight_hh_l0)
+    assert torch.equal(other.embed_tokens.weight, model.embed_tokens.weight)
+    assert other.classifier.weight.shape == (3, 8)
+    assert other.classifier.bias.abs().max() == 0
+
+
+def test_a_frozen_backbone_stays_as_it_is(tmp_path: Path) -> None:
+    model = backed(resnet())
+    before = {name: values.clone() for name, values in model.backbone.state_dict().items()}
+    assert model.training
+    model(**pictured()).loss.backward()
+    torch.optim.SGD([p for p in model.parameters() if p.grad is not None], lr=1.0, weight_decay=0.1).step()
+    assert all(torch.equal(values, before[name]) for name, values in model.backbone.state_dict().items())
+    assert all(values.grad is None for values in model.backbone.parameters())
+    assert all(v.grad is not None for name, v in model.named_parameters() if "backbone" not in name)
+    model.save_pretrained(tmp_path)
+    loaded = SAAA.from_pretrained(tmp_path).train()
+    assert not any(values.requires_grad for values in loaded.backbone.parameters())
+    assert loaded.training
+    assert not any(module.training for module in loaded.backbone.modules())
+
+
+def test_a_backbone_in_training_learns_and_counts_statistics() -> None:
+    for backbone in (resnet(), vit()):
+        model = backed(backbone, freeze_backbone=False)
+        before = {name: values.clone() for name, values in model.backbone.named_buffers()}
+        model(**pictured()).loss.backward()
+        assert all(values.grad is not None for values in model.parameters())
+        assert all(not torch.equal(values, before[name]) for name, values in model.backbone.named_buffers())
+        assert model.eval().backbone.training is False
+
+
+def test_features_computed_before_give_the_same_answers() -> None:
+    for backbone in (resnet(), vit()):
+        model, inputs = backed(backbone).eval(), pictured()
+        features = model.encode_images(inputs["pixel_values"])
+        assert features.shape == (3, model.config.image_feature_size, 4, 4)
+        assert not features.requires_grad
+        questions = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        expected = model(**inputs).logits
+        assert torch.equal(model(**questions, image_features=features).logits, expected)
+        assert not torch.equal(model(**questions, image_features=features.flip(3)).logits, expected)
+
+
+def test_started_from_a_pretrained_backbone(tmp_path: Path) -> None:
+    pretrained = ResNetModel(resnet()).eval()
+    with torch.no_grad():
+        for values in (*pretrained.parameters(), *pretrained.buffers()):
+            if values.is_floating_point():
+                values.uniform_(0.1, 0.5)
+    pretrained.save_pretrained(tmp_path)
+    model = SAAA.from_backbone(tmp_path, vocab_size=WORDS, num_labels=ANSWERS, freeze_backbone=False).eval()
+    pictures = pictured()["pixel_values"]
+    with torch.no_grad():
+        assert torch.allclose(model.encode_images(pictures), pretrained(pictures).last_hidden_state, atol=1e-5)
+    assert all(values.requires_grad for values in model.parameters())
+    assert (model.config.vocab_size, model.config.num_labels, model.config.image_feature_size) == (WORDS, ANSWERS, 16)
+    model.save_pretrained(tmp_path / "whole")
+    assert torch.equal(SAAA.from_pretrained(tmp_path / "whole").encode_images(pictures), model.encode_images(pictures))
+    with pytest.raises(DataError, match="backbone"):
+        SAAA.from_backbone(tmp_path / "nothing")
+
+
+def test_what_is_no_input_is_refused() -> None:
+    inputs = batch()
+    with pytest.raises(DataError, match="no backbone"):
+        saaa()(**pictured())
+    with pytest.raises(DataError, match="either pixel_values or image_features"):
+        saaa()(**inputs, pixel_values=pictured()["pixel_values"])
+    with pytest.raises(DataError, match="either pixel_values or image_features"):
+        saaa()(inputs["input_ids"])
+    for wrong in (torch.zeros(3, CHANNELS + 1, 2, 2), torch.zeros(3, CHANNELS, 6)):
+        with pytest.raises(DataError, match=rf"found shape .*must be \[N, {CHANNELS}, h, w\]"):
+            saaa()(**{**inputs, "image_features": wrong})
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(DataError, match="image_feature_size=7, but the backbone's features have 16 channels"):
+        config(backbone_config=resnet(), image_feature_size=7)
+    with pytest.raises(DataError, match="glimpses=0"):
+        config(glimpses=0)
+    with pytest.raises(DataError, match=r"dropout=1\.0"):
+        config(dropout=1.0)
+    assert config(backbone_config=resnet().to_dict()).backbone_config.to_dict() == resnet().to_dict()

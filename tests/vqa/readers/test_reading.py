@@ -1,0 +1,286 @@
+"""VQA v2, IV-VQA and CV-VQA read from files in the public formats."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset
+
+from dair_hf.errors import DataError
+from dair_hf.vqa.readers.images import ImageFolder, load_image
+from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES, read_edits, read_vqa
+from tests.fixtures.vqa_files import (
+    ASKED,
+    CV_EDITS,
+    IV_EDITS,
+    annotations_json,
+    edit_jsons,
+    questions_json,
+    write_cv,
+    write_edited_images,
+    write_images,
+    write_iv,
+    write_jsons,
+    write_vqa,
+    zip_release,
+)
+
+
+@pytest.fixture
+def vqa(tmp_path: Path) -> Path:
+    """A folder with VQA v2, IV-VQA and CV-VQA of the training split and all images."""
+    write_images(write_vqa(tmp_path / "vqa").parent / "images")
+    write_edited_images(write_iv(tmp_path / "iv") / "images", IV_EDITS)
+    write_edited_images(write_cv(tmp_path / "cv") / "images", CV_EDITS)
+    return tmp_path
+
+
+def rows_of(folder: Path, **options: Any) -> Dataset:
+    return read_vqa(folder / "vqa", folder / "vqa", folder / "images", **options)[0]
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_hold_what_the_files_say(vqa: Path) -> None:
+    rows, report = read_vqa(vqa / "vqa", vqa / "vqa", vqa / "images", strict=True, verify=True)
+    assert rows.features == ROW_FEATURES
+    assert rows.column_names == list(ROW_FEATURES)
+    assert report.to_dict() == {
+        "counts": {"questions": 24, "annotations": 24, "rows": 24, "images": 8},
+        "skipped": {},
+    }
+    suffixes = dict(zip(sorted({asked.image for asked in ASKED}), ["jpg", "JPG", "jpeg", "png"] * 2, strict=True))
+    assert rows.to_list() == [
+        {
+            "row_id": str(asked.question_id),
+            "question_id": asked.question_id,
+            "image_id": str(asked.image),
+            "image": str(vqa / "images" / f"COCO_train2014_{asked.image:012d}.{suffixes[asked.image]}"),
+            "question": asked.text,
+            "answers": asked.ten,
+            "question_type": asked.question_type,
+            "answer_type": asked.answer_type,
+        }
+        for asked in ASKED
+    ]
+    assert load_image(rows[0]["image"]).shape == (6, 8, 3)
+
+
+def test_without_public_answers_rows_have_none(vqa: Path) -> None:
+    folder = write_vqa(vqa / "test", "test")
+    rows, report = read_vqa(folder, None, vqa / "images", split="test", strict=True)
+    assert report.counts == {"questions": 24, "annotations": 0, "rows": 24, "images": 8}
+    assert rows.features == ROW_FEATURES
+    for name, empty in (("answers", []), ("question_type", ""), ("answer_type", "")):
+        assert rows[name][:] == [empty] * 24
+    assert rows["question"][:] == [asked.text for asked in ASKED]
+
+
+def test_archives_read_as_files_do(vqa: Path) -> None:
+    zips = zip_release(vqa / "zips", vqa / "vqa", "train")
+    one, two = (zips / f"v2_{kind}_Train_mscoco.zip" for kind in ("Questions", "Annotations"))
+    for asked, answered in ((zips, zips), (one, two), (vqa / "vqa", two)):
+        assert read_vqa(asked, answered, vqa / "images")[0].to_list() == rows_of(vqa).to_list()
+
+
+def test_an_index_of_images_can_be_shared(vqa: Path) -> None:
+    images = ImageFolder(vqa / "images", vqa / "cv" / "images")
+    rows, _ = read_vqa(vqa / "vqa", vqa / "vqa", images)
+    assert rows.to_list() == rows_of(vqa).to_list()
+
+
+def test_each_defect_is_left_out_and_told(vqa: Path) -> None:
+    questions, annotations = questions_json(), annotations_json()
+    by_id = {record["question_id"]: record for record in annotations["annotations"]}
+    by_id[9000]["answers"].pop()
+    by_id[25000]["image_id"] = 26
+    annotations["annotations"].remove(by_id[30000])
+    annotations["annotations"].append({**by_id[9001], "question_id": 77000})
+    questions["questions"].append(questions["questions"][1])
+    next((vqa / "images").glob("*_000000000034.*")).unlink()
+    next((vqa / "images").glob("*_000000581929.*")).write_bytes(b"no image")
+    folder = write_jsons(vqa / "broken", questions, annotations)
+
+    rows, report = read_vqa(folder, folder, vqa / "images", verify=True)
+    found = {problem: [record.id for record in records] for problem, records in report.skipped.items()}
+    assert found == {
+        "wrong_number_of_answers": ["9000"],
+        "image_mismatch": ["25000"],
+        "no_annotation": ["30000"],
+        "no_question": ["77000"],
+        "duplicate_question": ["9001"],
+        "missing_image": ["34000", "34001", "34002"],
+        "unreadable_image": ["581929000", "581929001", "581929002"],
+    }
+    left_out = {int(name) for names in found.values() for name in names} - {77000, 9001}
+    assert rows["question_id"][:] == [
+        asked.question_id for asked in ASKED if asked.question_id not in left_out
+    ]  # fmt: skip
+    assert report.counts == {"questions": 25, "annotations": 24, "rows": len(rows), "images": 6}
+
+    with pytest.raises(DataError) as refused:
+        read_vqa(folder, folder, vqa / "images", verify=True, strict=True)
+    for problem, names in found.items():
+        line = next(line for line in str(refused.value).splitlines() if line.startswith(f"  {problem}: {len(names)} "))
+        assert all(name in line for name in names)
+
+
+def test_nothing_left_is_refused(vqa: Path) -> None:
+    with pytest.raises(DataError, match=r"questions\.json: nothing of it can be used:\n  missing_image: 24 "):
+        read_vqa(vqa / "vqa", vqa / "vqa", vqa / "iv" / "images")
+
+
+def test_questions_of_one_split_with_annotations_of_another_are_refused(vqa: Path) -> None:
+    write_vqa(vqa / "val", "val")
+    with pytest.raises(DataError, match="holds annotations of val2014, .* questions of train2014"):
+        read_vqa(vqa / "vqa", vqa / "val", vqa / "images")
+
+
+def test_half_a_surrogate_pair_is_told(vqa: Path) -> None:
+    questions = questions_json()
+    questions["questions"][0]["question"] = "\ud83d?"
+    folder = write_jsons(vqa / "broken", questions, annotations_json())
+    with pytest.raises(DataError, match=r"questions\.json: text that is not Unicode, '\\ud83d\?'; correct it"):
+        read_vqa(folder, folder, vqa / "images")
+
+
+def test_the_collector_runs_again_after_an_error(vqa: Path) -> None:
+    with pytest.raises(DataError):
+        read_vqa(vqa / "absent", None, vqa / "images")
+    assert gc.isenabled()
+
+
+# --- edits ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "edits", "less"), [("iv", IV_EDITS, 0), ("cv", CV_EDITS, 1)])
+def test_edits_hold_what_the_files_say(vqa: Path, name: str, edits: dict[int, tuple[int, ...]], less: int) -> None:
+    folder = vqa / name
+    found, report = read_edits(rows_of(vqa), folder, folder, folder / "images", strict=True, verify=True)
+    assert found.features == EDIT_FEATURES
+    by_id = {asked.question_id: asked for asked in ASKED}
+    expected = [(question_id, thing) for question_id, things in edits.items() for thing in things]
+    assert found["question_id"][:] == [question_id for question_id, _ in expected]
+    assert found["image_id"][:] == [f"{question_id // 1000:012d}_{thing:012d}" for question_id, thing in expected]
+    for row, (question_id, _) in zip(found, expected, strict=True):
+        assert row["question"] == by_id[question_id].text
+        # The answers of CV-VQA are one less; `multiple_choice_answer` is not, and must not be what is read.
+        wanted = by_id[question_id].ten
+        assert row["answers"] == ([str(int(answer) - less) for answer in wanted] if less else wanted)
+        assert Path(row["image"]).stem == f"COCO_train2014_{row['image_id']}"
+        assert load_image(row["image"]).shape == (6, 8, 3)
+    assert report.to_dict() == {
+        "counts": {
+            "questions": len(expected),
+            "annotations": len(expected),
+            "edits": len(expected),
+            "edited images": len(set(found["image_id"][:])),
+            "questions with edits": len(edits),
+            "edits with other answers": less * len(expected),
+        },
+        "skipped": {},
+    }
+
+
+def test_answers_in_another_order_are_no_other_answers(vqa: Path) -> None:
+    questions, annotations = edit_jsons({9002: (1, 2), 30000: (86,)}, less=0)
+    first, second, third = (record["answers"] for record in annotations["annotations"])
+    for answers in (first, second, third):
+        answers.reverse()
+    second[0]["answer"] = "another one"
+    folder = write_jsons(vqa / "edits", questions, annotations)
+    images = write_edited_images(folder / "images", {9002: (1, 2), 30000: (86,)})
+    _, report = read_edits(rows_of(vqa), folder, folder, images)
+    assert (report.counts["edits"], report.counts["edits with other answers"]) == (3, 1)
+
+
+def test_each_defect_of_edits_is_left_out_and_told(vqa: Path) -> None:
+    folder = vqa / "cv"
+    questions = json.loads((folder / "v2_OpenEnded_mscoco_train2014_questions.json").read_text())["questions"]
+    annotations = json.loads((folder / "v2_mscoco_train2014_annotations.json").read_text())["annotations"]
+    edit = annotations[0]
+    for question_id, image_id in ((88000, "000000000088_000000000001"), (9000, "000000000025_000000000001")):
+        questions.append({"question_id": question_id, "image_id": image_id, "question": "How many?"})
+        annotations.append({**edit, "question_id": question_id, "image_id": image_id})
+    next((folder / "images").glob("*_000001039564.*")).unlink()
+    write_jsons(folder, {"questions": questions}, {"annotations": annotations})
+    rows = rows_of(vqa).filter(lambda row: row["question_id"] != 34001)
+
+    found, report = read_edits(rows, folder, folder, folder / "images")
+    assert {problem: [record.id for record in records] for problem, records in report.skipped.items()} == {
+        "orphan_edit": [
+            "34001/000000000034_000000000589",
+            "34001/000000000034_000000000590",
+            "88000/000000000088_000000000001",
+        ],
+        "foreign_edit": ["9000/000000000025_000000000001"],
+        "missing_image": ["9000/000000000009_000001039564"],
+    }
+    assert found["image_id"][:] == [
+        "000000000009_000001038967",
+        "000000000009_900100000009",
+        "000000000025_000000000595",
+        "000000524286_000002110001",
+        "000000581929_000000001767",
+        "000000581929_000000001768",
+    ]
+    with pytest.raises(DataError, match=r"not all of it can be used:\n  orphan_edit: 3 .*34001/000000000034"):
+        read_edits(rows, folder, folder, folder / "images", strict=True)
+
+
+def test_edits_need_rows_and_rows_of_their_split(vqa: Path) -> None:
+    with pytest.raises(DataError, match=r"the rows lack column image_id, question_id \(found answers\)"):
+        read_edits(Dataset.from_dict({"answers": [["4"]]}), vqa / "cv", vqa / "cv", vqa / "cv" / "images")
+    others = rows_of(vqa).select([1])
+    with pytest.raises(DataError, match="nothing of it can be used:\n  orphan_edit: 9 .*read the rows of the same"):
+        read_edits(others, vqa / "cv", vqa / "cv", vqa / "cv" / "images")
+
+
+# --- size -----------------------------------------------------------------------------------------------------------
+
+# VmHWM is the peak of the program itself; `ru_maxrss` would start from that of the process that forked it.
+MEASURED = """
+import json, pathlib, re, sys
+from dair_hf.vqa.readers.reading import read_vqa
+from tests.fixtures.cpu_time import cpu_time
+with cpu_time() as spent:
+    rows, report = read_vqa(sys.argv[1], sys.argv[1], sys.argv[1] + "/images")
+peak = int(re.search(r"VmHWM:\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1]) / 2**20
+print(json.dumps([len(rows), report.counts["images"], rows[99_999]["answers"], spent.seconds, peak]))
+"""
+
+
+@pytest.mark.slow
+def test_100_000_questions_are_read_within_10_seconds_and_a_gigabyte(tmp_path: Path) -> None:
+    questions, annotations = [], []
+    (tmp_path / "images").mkdir()
+    for number in range(100_000):
+        image = number // 5 + 1
+        if number % 5 == 0:
+            open(f"{tmp_path}/images/COCO_train2014_{image:012d}.jpg", "wb").close()
+        key = f'"image_id": {image}, "question_id": {image * 1000 + number % 5}'
+        text = f"How many things of kind {number} are to the left of the other ones?"
+        answers = [number % 50] * 7 + [f"answer {number}", f"answer {number % 999}", "none"]
+        listed = ", ".join(
+            f'{{"answer": "{answer}", "answer_confidence": "yes", "answer_id": {place}}}'
+            for place, answer in enumerate(answers, start=1)
+        )
+        types = '"question_type": "how many", "answer_type": "number", "multiple_choice_answer": "4"'
+        questions.append(f'{{{key}, "question": "{text}"}}')
+        annotations.append(f'{{{types}, {key}, "answers": [{listed}]}}')
+    for kind, records in (("questions", questions), ("annotations", annotations)):
+        (tmp_path / f"v2_mscoco_train2014_{kind}.json").write_text(f'{{"{kind}": [{", ".join(records)}]}}')
+    del questions, annotations, records
+    done = subprocess.run([sys.executable, "-c", MEASURED, str(tmp_path)], capture_output=True, text=True, check=True)
+    rows, images, last, seconds, gigabytes = json.loads(done.stdout)
+    assert (rows, images) == (100_000, 20_000)
+    assert last == ["49"] * 7 + ["answer 99999", "answer 99", "none"]
+    assert seconds < 10, f"{seconds:.1f} s of an idle core; 3 s is the aim"
+    assert gigabytes < 1, f"{gigabytes:.2f} GB at the peak; 0.5 GB is the aim"

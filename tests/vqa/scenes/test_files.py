@@ -1,0 +1,420 @@
+"""Counting scenes on disk: read by the readers of VQA v2, answered by looking at the pictures, whole or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from dair_hf.errors import DataError
+from dair_hf.io.folders import MANIFEST
+from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES, read_edits, read_vqa
+from dair_hf.vqa.scenes import files as scene_files_module
+from dair_hf.vqa.scenes.files import SPLITS, SceneConfig, scene_files, write_scenes
+from dair_hf.vqa.scenes.questions import Correlations
+from dair_hf.vqa.scenes.scene import background
+from dair_hf.vqa.scenes.sprites import OBJECTS
+from tests.fixtures.counting_scenes import cells_of, object_colour, shapes_in, write_digits, write_objects
+from tests.fixtures.paths import ROOT
+
+TRAIN, TEST = 40, 20
+COUNTS = {split: TRAIN if split == "train" else TEST for split in SPLITS}
+PLURALS = {"crosses": "cross"}
+
+
+def small(edit: str = "cv", **settings: Any) -> SceneConfig:
+    return SceneConfig(edit=edit, **{"train_scenes": TRAIN, "test_scenes": TEST, **settings})
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Scenes with covariant and with invariant edits."""
+    folder = tmp_path_factory.mktemp("scenes")
+    return {edit: write_scenes(small(edit), folder / edit, progress=False) for edit in ("cv", "iv")}
+
+
+def parsed(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def pixels(path: str | Path) -> NDArray[np.uint8]:
+    return np.array(Image.open(path))
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Content of every file below a folder."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def seen_answer(question: str, things: list[tuple[str, str]]) -> str:
+    """The answer to a question about the shapes and colours that a picture shows."""
+    if found := re.fullmatch(r"How many (\w+) are there\?", question):
+        one = PLURALS.get(found[1], found[1].removesuffix("s"))
+        return str(sum(shape == one for shape, _ in things))
+    if found := re.fullmatch(r"Is there an? (\w+)\?", question):
+        return "yes" if any(shape == found[1] for shape, _ in things) else "no"
+    found = re.fullmatch(r"What color is the (\w+)\?", question)
+    assert found, question
+    (colour,) = [colour for shape, colour in things if shape == found[1]]
+    return colour
+
+
+def kind_asked(question: str) -> str:
+    """The kind that a question is about."""
+    word = question.rstrip("?").split()[2 if question.startswith("How") else -1]
+    return PLURALS.get(word, word.removesuffix("s")) if question.startswith("How") else word
+
+
+# --- the format -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("edit", ["cv", "iv"])
+@pytest.mark.parametrize("split", SPLITS)
+def test_files_have_the_public_formats(written: dict[str, Path], edit: str, split: str) -> None:
+    files = scene_files(written[edit], split)
+    assert files.questions == written[edit] / split / "questions.json"
+    asked, answered = parsed(files.questions), parsed(files.annotations)
+    header = {"info", "license", "data_type", "data_subtype"}
+    assert set(asked) == {*header, "task_type", "questions"}
+    assert set(answered) == {*header, "annotations"}
+    assert asked["task_type"] == "Open-Ended"
+    assert asked["data_subtype"] == answered["data_subtype"] == split
+    assert len(asked["questions"]) == len(answered["annotations"]) == COUNTS[split]
+    edits_asked, edits_answered = (parsed(files.edits / f"{name}.json") for name in ("questions", "annotations"))
+    assert set(edits_asked) == {"questions"} and set(edits_answered) == {"annotations"}
+    for is_edit, questions, answers in (
+        (False, asked["questions"], answered["annotations"]),
+        (True, edits_asked["questions"], edits_answered["annotations"]),
+    ):
+        for question, annotation in zip(questions, answers, strict=True):
+            assert set(question) == {"image_id", "question", "question_id"}
+            keys = {"question_type", "multiple_choice_answer", "answers", "image_id", "answer_type", "question_id"}
+            assert set(annotation) == keys
+            assert type(question["question_id"]) is int
+            assert annotation["question_id"] == question["question_id"]
+            assert annotation["image_id"] == question["image_id"]
+            if is_edit:
+                original, removed = re.fullmatch(r"(\d{12})_(\d{12})", question["image_id"]).groups()
+                assert int(original) == question["question_id"] and int(removed) > 0
+            else:
+                assert type(question["image_id"]) is int
+            answer = annotation["multiple_choice_answer"]
+            assert annotation["answers"] == [
+                {"answer": answer, "answer_confidence": "yes", "answer_id": number} for number in range(1, 11)
+            ]
+            assert question["question"].lower().startswith(annotation["question_type"])
+            answer_type = "number" if answer.isdigit() else "yes/no" if answer in ("yes", "no") else "other"
+            assert annotation["answer_type"] == answer_type
+    names = sorted(path.name for path in files.images.iterdir())
+    assert names == [f"{question['image_id']:012}.png" for question in asked["questions"]]
+    names = sorted(path.name for path in (files.edits / "images").iterdir())
+    assert names == sorted(f"{question['image_id']}.png" for question in edits_asked["questions"])
+
+
+@pytest.mark.parametrize("edit", ["cv", "iv"])
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_readers_leave_nothing_out(written: dict[str, Path], edit: str, split: str) -> None:
+    files = scene_files(written[edit], split)
+    rows, report = read_vqa(files.questions, files.annotations, files.images, strict=True, verify=True)
+    assert rows.features == ROW_FEATURES and not report.skipped
+    assert report.counts == dict.fromkeys(("questions", "annotations", "rows", "images"), COUNTS[split])
+    sources = (files.edits / "questions.json", files.edits / "annotations.json", files.edits / "images")
+    edits, report = read_edits(rows, *sources, strict=True, verify=True)
+    assert edits.features == EDIT_FEATURES and not report.skipped
+    assert len(edits) == len(parsed(sources[0])["questions"]) > 0
+    # The folder of the edits alone will do, too.
+    again, _ = read_edits(rows, files.edits, files.edits, files.edits / "images", strict=True)
+    assert again.to_list() == edits.to_list()
+
+
+# --- what it says and shows -----------------------------------------------------------------------------------------
+
+
+def originals_and_edits(folder: Path, split: str) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Each question with its edits, as the files say: question, answer and path of the picture."""
+    files = scene_files(folder, split)
+
+    def records(root: Path, images: Path) -> list[dict[str, Any]]:
+        answers = [record["multiple_choice_answer"] for record in parsed(root / "annotations.json")["annotations"]]
+        questions = parsed(root / "questions.json")["questions"]
+        for question, answer in zip(questions, answers, strict=True):
+            name = question["image_id"]
+            question |= {
+                "answer": answer,
+                "picture": images / f"{name if isinstance(name, str) else f'{name:012}'}.png",
+            }
+        return questions
+
+    edits = records(files.edits, files.edits / "images")
+    return [
+        (question, [edit for edit in edits if edit["question_id"] == question["question_id"]])
+        for question in records(files.questions.parent, files.images)
+    ]
+
+
+@pytest.mark.parametrize("edit", ["cv", "iv"])
+@pytest.mark.parametrize("split", SPLITS)
+def test_answers_are_what_the_pictures_show(written: dict[str, Path], edit: str, split: str) -> None:
+    removed = Counter[str]()
+    for question, edits in originals_and_edits(written[edit], split):
+        whole = pixels(question["picture"])
+        things = shapes_in(whole, 4)
+        assert question["answer"] == seen_answer(question["question"], list(things.values()))
+        assert len(edits) <= (2 if split == "train" else 1)
+        asked = kind_asked(question["question"])
+        for edited in edits:
+            assert edited["question"] == question["question"]
+            picture = pixels(edited["picture"])
+            left = shapes_in(picture, 4)
+            assert edited["answer"] == seen_answer(question["question"], list(left.values()))
+            gone = things.keys() - left.keys()
+            assert left == {cell: thing for cell, thing in things.items() if cell not in gone}
+            changed = {
+                cell
+                for cell, (one, other) in enumerate(zip(cells_of(whole, 4), cells_of(picture, 4), strict=True))
+                if (one != other).any()
+            }
+            assert changed == gone
+            kinds = {things[cell][0] for cell in gone}
+            if edit == "cv":
+                assert len(gone) == 1 and kinds == {asked}
+                assert edited["answer"] != question["answer"]
+                if question["answer"].isdigit():
+                    assert int(edited["answer"]) == int(question["answer"]) - 1
+            else:
+                assert len(kinds) == 1 and asked not in kinds
+                assert gone == {cell for cell, (shape, _) in things.items() if {shape} == kinds}
+                assert edited["answer"] == question["answer"]
+            removed[question["answer"]] += 1
+    assert len(removed) >= 3, "edits of several answers"
+
+
+def test_training_scenes_have_up_to_so_many_edits(tmp_path: Path) -> None:
+    folder = write_scenes(small(edits_per_scene=4, test_scenes=8), tmp_path / "scenes", progress=False)
+    for question, edits in originals_and_edits(folder, "train"):
+        possible = {"yes": 1, "no": 0}.get(question["answer"], 0)
+        if question["answer"].isdigit():
+            possible = int(question["answer"])
+        assert len(edits) == len({edit["image_id"] for edit in edits}) == possible
+
+
+def test_objects_are_those_of_their_split(tmp_path: Path) -> None:
+    """Flat colours stand for the classes; those to test with come from the other file."""
+    config = small(sprites="objects", sprite_folder=str(write_objects(tmp_path / "cifar10")), scene_size=48)
+    folder = write_scenes(config, tmp_path / "scenes", progress=False)
+    for split in SPLITS:
+        colours = [object_colour(label, "train" if split == "train" else "test") for label in range(10)]
+        for question, edits in originals_and_edits(folder, split):
+            for record in (question, *edits):
+                middles = [tuple(cell[6, 6].tolist()) for cell in cells_of(pixels(record["picture"]), 4)]
+                names = [OBJECTS[colours.index(middle)] for middle in middles if middle in colours]
+                asked = record["question"].replace("How many deer", "How many deers")
+                assert record["answer"] == seen_answer(asked, [(name, "") for name in names])
+
+
+def test_digits_are_written_too(tmp_path: Path) -> None:
+    config = small(sprites="digits", sprite_folder=str(write_digits(tmp_path / "mnist")), scene_size=48)
+    folder = write_scenes(config, tmp_path / "scenes", progress=False)
+    asked = {kind_asked(question["question"]) for question, _ in originals_and_edits(folder, "train")}
+    assert {"zero", "one", "two"} & asked
+
+
+# --- no shortcuts but the two that are meant ------------------------------------------------------------------------
+
+
+def test_correlations_are_those_of_the_split() -> None:
+    config = SceneConfig(co_occurrence=0.7, language_prior=0.2)
+    assert {split: config.correlations(split) for split in ("train", "familiar", "validation", "test")} == {
+        "train": Correlations(0.7, 0.2),
+        "familiar": Correlations(0.7, 0.2),
+        "validation": Correlations(0.0, 0.0),
+        "test": Correlations(0.0, 0.0),
+    }
+
+
+def test_the_background_does_not_tell_the_answer(tmp_path: Path) -> None:
+    """The texture, seen without what stands on it, is independent of question and answer."""
+    config = small("iv", train_scenes=250, scene_size=40, edits_per_scene=1)
+    folder = write_scenes(config, tmp_path / "scenes", progress=False)
+    records = [question for question, _ in originals_and_edits(folder, "train")]
+    textures = np.stack([background(record["question_id"], config.stage) for record in records])
+    blocks = textures.reshape(len(records), 8, 5, 8, 5, 3).mean(axis=(2, 4)).reshape(len(records), -1)
+    counted = np.array([record["question"].startswith("How") for record in records])
+    for name, values, rows in (
+        ("type", counted, slice(None)),
+        ("kind", np.unique([kind_asked(r["question"]) for r in records], return_inverse=True)[1], slice(None)),
+        ("count", np.array([int(r["answer"]) if r["answer"].isdigit() else 0 for r in records]), counted),
+    ):
+        of_rows, seen = values[rows].astype(float), blocks[rows]
+        correlations = [np.corrcoef(column, of_rows)[0, 1] for column in seen.T]
+        # 192 places are looked at: the largest of so many is allowed five standard errors.
+        assert max(map(abs, correlations)) < 5 / np.sqrt(len(of_rows)), name
+
+
+# --- the same every time --------------------------------------------------------------------------------------------
+
+
+def test_the_same_settings_give_the_same_bytes(written: dict[str, Path], tmp_path: Path) -> None:
+    again = write_scenes(small("cv"), tmp_path / "again", progress=False)
+    assert digests(again) == digests(written["cv"])
+    other = write_scenes(small("cv", scene_seed=1), tmp_path / "other", progress=False)
+    pictures = [{d for name, d in digests(f).items() if name.endswith(".png")} for f in (again, other)]
+    assert not pictures[0] & pictures[1]
+
+
+def test_both_kinds_of_edits_are_of_the_same_scenes(written: dict[str, Path]) -> None:
+    cv, iv = (
+        {name: digest for name, digest in digests(folder).items() if "/edits/" not in name and name != MANIFEST}
+        for folder in written.values()
+    )
+    assert cv == iv
+
+
+def test_more_scenes_leave_the_others_as_they_are(written: dict[str, Path], tmp_path: Path) -> None:
+    config = small("cv", train_scenes=TRAIN + 7, test_scenes=TEST + 3)
+    more = write_scenes(config, tmp_path / "more", progress=False)
+    few, many = digests(written["cv"]), digests(more)
+    pictures = {name for name in few if name.endswith(".png")}
+    assert all(many[name] == few[name] for name in pictures)
+    for split in SPLITS:
+        for name in ("questions", "edits/questions"):
+            first, second = (parsed(folder / split / f"{name}.json")["questions"] for folder in (written["cv"], more))
+            assert second[: len(first)] == first
+    assert len([name for name in many if re.fullmatch(r"train/images/.*", name)]) == TRAIN + 7
+
+
+def test_splits_share_no_scene(written: dict[str, Path]) -> None:
+    ids, pictures = Counter[int](), Counter[str]()
+    for split in SPLITS:
+        ids.update(record["question_id"] for record in parsed(written["cv"] / split / "questions.json")["questions"])
+    pictures.update(digest for name, digest in digests(written["cv"]).items() if name.endswith(".png"))
+    assert len(ids) == sum(COUNTS.values()) and set(ids.values()) == {1}
+    assert set(pictures.values()) == {1}, "no two pictures are the same, edits included"
+    # The largest splits do not reach the numbers of the next one.
+    starts = [parsed(written["cv"] / split / "questions.json")["questions"][0]["question_id"] for split in SPLITS]
+    assert all(later - earlier >= 1_000_000 for earlier, later in zip(starts, starts[1:], strict=False))
+
+
+# --- whole or not at all --------------------------------------------------------------------------------------------
+
+
+def test_a_log_gets_no_progress_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_scenes(small(train_scenes=10, test_scenes=10), tmp_path / "scenes")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_folder_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "scenes"
+    folder.mkdir()
+    (folder / "mine.txt").write_text("keep")
+    assert write_scenes(small(), str(folder)) == folder
+    assert [path.name for path in folder.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_error_in_the_middle_leaves_nothing(
+    error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, render = [], scene_files_module.render
+
+    def failing(*arguments: Any) -> Any:
+        drawn.append(1)
+        if len(drawn) == TRAIN + 5:  # in the second split
+            raise error
+        return render(*arguments)
+
+    monkeypatch.setattr(scene_files_module, "render", failing)
+    with pytest.raises(error):
+        write_scenes(small(), tmp_path / "scenes", progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kill_in_the_middle_leaves_no_such_folder(written: dict[str, Path], tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from dair_hf.vqa import scene_files as files\n"
+        "drawn, render = [], files.render\n"
+        "def killed(*arguments):\n"
+        "    drawn.append(1)\n"
+        f"    if len(drawn) == {TRAIN + 5}: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return render(*arguments)\n"
+        "files.render = killed\n"
+        f"config = files.SceneConfig(train_scenes={TRAIN}, test_scenes={TEST})\n"
+        "files.write_scenes(config, sys.argv[1], progress=False)\n"
+    )
+    target = tmp_path / "scenes"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(target)], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    assert list(tmp_path.glob(".scenes.*")), "what it had begun lies beside, under another name"
+    assert not target.exists()
+    assert digests(write_scenes(small(), target, progress=False)) == digests(written["cv"])
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"edit": "swap"}, "edit='swap' is unknown; use one of cv, iv"),
+        ({"train_scenes": 0}, "train_scenes=0 must be at least 1"),
+        ({"test_scenes": -3}, "test_scenes=-3 must be at least 1"),
+        ({"edits_per_scene": 0}, "edits_per_scene=0 must be at least 1"),
+        ({"most": 0}, "most=0 must be at least 1"),
+        ({"scene_seed": -1}, "scene_seed=-1 must be at least 0"),
+        ({"train_scenes": 1_000_001}, "train_scenes and test_scenes must be at most 1,000,000"),
+        ({"scene_size": 66}, "size=66 and grid=4: the grid, 2 or more, must divide the size"),
+        ({"scene_grid": 1, "most": 1}, "size=64 and grid=1: the grid, 2 or more"),
+        ({"scene_grid": 0}, "size=64 and grid=0"),
+        ({"most": 9}, "most=9 of a kind and of its companion do not fit into 16 cells; raise scene_grid or lower"),
+        ({"scene_grid": 2, "most": 3}, "most=3 of a kind and of its companion do not fit into 4 cells"),
+        ({"co_occurrence": 1.5}, r"co_occurrence=1.5 must lie in \[0, 1\]"),
+        ({"language_prior": -0.5}, r"language_prior=-0.5 must lie in \[0, 1\]"),
+        ({"co_occurrence": float("nan")}, r"co_occurrence=nan must lie in \[0, 1\]"),
+    ],
+)
+def test_settings_that_make_no_scenes(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        SceneConfig(**settings)
+    SceneConfig(scene_grid=2, most=2)  # just fits
+
+
+def test_things_that_cannot_be_had(tmp_path: Path) -> None:
+    (tmp_path / "few").mkdir()
+    write_objects(tmp_path / "objects")
+    (tmp_path / "objects" / "test.parquet").unlink()
+    for settings, message in (
+        ({"sprites": "letters"}, "sprites='letters' is unknown; use shapes, digits or objects"),
+        ({"sprites": "digits"}, "sprites='digits' needs sprite_folder"),
+        ({"sprites": "digits", "sprite_folder": str(tmp_path / "few")}, r"few: no train\*\.parquet"),
+        ({"sprites": "objects", "sprite_folder": str(tmp_path / "objects")}, r"objects: no test\*\.parquet"),
+        ({"scene_size": 36}, "things of 7 pixels cannot be told apart"),
+        ({"scene_size": 0}, "things of -2 pixels"),
+    ):
+        with pytest.raises(DataError, match=message):
+            write_scenes(small(**settings), tmp_path / "scenes", progress=False)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["few", "objects"]
+
+
+def test_scenes_without_any_edit_are_refused(tmp_path: Path) -> None:
+    """Else the readers would find a file without questions and a folder without images."""
+    with pytest.raises(DataError, match=r"split \w+: none of its 1 scenes has an edit \(cv\); draw more scenes"):
+        write_scenes(small(train_scenes=1, test_scenes=1), tmp_path / "scenes", progress=False)
+    assert list(tmp_path.iterdir()) == []
