@@ -29,10 +29,10 @@ from dair_hf.experiments.comparison import (
     ComparisonConfig,
     Result,
     Run,
+    claim_output_folder,
     compare,
-    output_folder,
     runs_of,
-    train_and_measure,
+    train_evaluate_save,
 )
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.sweeps import plot_sweep
@@ -86,14 +86,14 @@ def train_and_evaluate(
             progress=not run.args.disable_tqdm,
         )
 
-    return train_and_measure(trainer, evaluate)
+    return train_evaluate_save(trainer, evaluate)
 
 
 def main() -> None:
     """Train all runs that are not finished, print the table and draw the trade-off."""
     types = [AdversarialDataConfig, NetworkConfig, AttackConfig, ComparisonConfig, DAIRConfig]
     data, network, attacks, comparison, args = parse_arguments(types)
-    folder, runs = output_folder(args), list(runs_of(comparison, args))
+    folder, runs = claim_output_folder(args), list(runs_of(comparison, args))
     files = load_pictures(data)
     table = compare(
         runs,

@@ -31,10 +31,10 @@ from dair_hf.experiments.comparison import (
     ComparisonConfig,
     Result,
     Run,
+    claim_output_folder,
     compare,
-    output_folder,
     runs_of,
-    train_and_measure,
+    train_evaluate_save,
 )
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import LambdaSearch, SearchConfig, search_and_test
@@ -83,7 +83,7 @@ def train_and_evaluate(
         sample_loss="binary",
         objective=environments.objective(run.method),
     )
-    return train_and_measure(trainer, partial(evaluate, mnist=mnist, data=data, split=split))
+    return train_evaluate_save(trainer, partial(evaluate, mnist=mnist, data=data, split=split))
 
 
 def main() -> None:
@@ -91,7 +91,7 @@ def main() -> None:
     data, environments, comparison, search, args = parse_arguments(
         [ColoredConfig, EnvironmentConfig, ComparisonConfig, SearchConfig, DAIRConfig]
     )
-    folder = output_folder(args)
+    folder = claim_output_folder(args)
     mnist = {split: load_mnist(data.mnist, split) for split in ("train", "test")}
     title, settings = f"Colored MNIST, {data.setup}", {"data": data, "environments": environments}
     files = {split: tensor_fingerprint(*digits) for split, digits in mnist.items()}

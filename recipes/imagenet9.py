@@ -25,10 +25,10 @@ from dair_hf.experiments.comparison import (
     ComparisonConfig,
     Result,
     Run,
+    claim_output_folder,
     compare,
-    output_folder,
     runs_of,
-    train_and_measure,
+    train_evaluate_save,
 )
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import finished_records
@@ -58,14 +58,16 @@ def train_and_evaluate(run: Run, data: Challenge, network: NetworkConfig) -> Res
         data.train(run.seed, run.args.uses_partners),
         sample_loss="classification",
     )
-    return train_and_measure(trainer, lambda trained: evaluate_variants(trained.evaluate_pairs, data.tests, data.name))
+    return train_evaluate_save(
+        trainer, lambda trained: evaluate_variants(trained.evaluate_pairs, data.tests, data.name)
+    )
 
 
 def main() -> None:
     """Train all runs that are not finished and print the table."""
     types = [ChallengeConfig, BackgroundsConfig, ImageNet9Config, NetworkConfig, ComparisonConfig, DAIRConfig]
     source, drawn, public, network, comparison, args = parse_arguments(types)
-    folder = output_folder(args)
+    folder = claim_output_folder(args)
     data = load_challenge(source, drawn, public)
     runs = list(runs_of(comparison, args))
     settings = {"source": source, "data": data.config, "network": network, "split": public.evaluate_on}

@@ -34,15 +34,15 @@ from dair_hf.experiments.comparison import (
     ComparisonConfig,
     Result,
     Run,
-    common_base,
+    claim_output_folder,
     compare,
-    derive,
     fingerprint,
     lambda_note,
-    output_folder,
     runs_of,
-    save_all,
-    train_on,
+    save_run,
+    train_base_once,
+    train_resumable,
+    with_settings,
 )
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import finished_records
@@ -84,14 +84,14 @@ def initial_weights(
     rows = dialogs.pretrain
     name = f"base_{fingerprint(model, data, rows._fingerprint, args.seed)}"
     folder = Path(args.output_dir).parent.parent / name
-    base_args = derive(args, method="erm", output_dir=f"{folder}_training", **(data.pretrain or {}))
+    base_args = with_settings(args, method="erm", output_dir=f"{folder}_training", **(data.pretrain or {}))
 
     def make_trainer() -> DAIRTrainer:
         # The base is trained whole; adapters come on top of it.
         network = load_model(replace(model, lora_rank=0), encoder.tokenizer, args.seed)
         return trainer_for(network, base_args, rows.map(encoder, batched=True, desc="Tokenising base"), encoder)
 
-    return replace(model, model_name_or_path=str(common_base(folder, make_trainer)), model_settings=None)
+    return replace(model, model_name_or_path=str(train_base_once(folder, make_trainer)), model_settings=None)
 
 
 def train_and_evaluate(
@@ -103,7 +103,7 @@ def train_and_evaluate(
     network = load_model(start_weights, encoder.tokenizer, run.seed)
     trainer = trainer_for(network, run.args, training_pairs(dialogs.train, encoder, data, run.args), encoder)
     start = time.perf_counter()
-    train_on(trainer)
+    train_resumable(trainer)
     trained = time.perf_counter()
     metrics = trainer.evaluate_pairs(
         evaluation_pairs(dialogs, data).map(encoder, batched=True, desc="Tokenising test"),
@@ -116,14 +116,14 @@ def train_and_evaluate(
         subsets={"attainable": ceiling.attainable},
     )
     seconds = {"training": trained - start, "evaluation": time.perf_counter() - trained}
-    save_all(trainer, dataset=dialogs.name)
+    save_run(trainer, dataset=dialogs.name)
     return Result(metrics, seconds)
 
 
 def main() -> None:
     """Train all runs that are not finished and print the table."""
     data, model, comparison, args = parse_arguments([DialogConfig, ModelConfig, ComparisonConfig, DAIRConfig])
-    folder = output_folder(args)
+    folder = claim_output_folder(args)
     dialogs = load_dialogs(data)
     base_rows = [dialogs.train] if dialogs.pretrain is None else [dialogs.train, dialogs.pretrain]
     tokenizer = load_tokenizer(model) if model.model_name_or_path else tokenizer_for(base_rows, data)

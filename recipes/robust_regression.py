@@ -28,12 +28,12 @@ from dair_hf.experiments.comparison import (
     ComparisonConfig,
     Result,
     Run,
+    claim_output_folder,
     compare,
-    derive,
     lambda_note,
-    output_folder,
     runs_of,
-    train_and_measure,
+    train_evaluate_save,
+    with_settings,
 )
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import LambdaSearch, SearchConfig, search_and_test
@@ -76,7 +76,7 @@ def train_and_evaluate(
     """One run: full batches from fresh weights."""
     set_seed(run.seed)
     pairs = train_pairs(table, data, run.seed)
-    args = derive(run.args, per_device_train_batch_size=len(pairs))
+    args = with_settings(run.args, per_device_train_batch_size=len(pairs))
     objective = None
     if loss.aggregate is not None:
         objective = AggregatedDAIR(loss.aggregate, args.method, args.dair_lambda, loss.consistency, args.loss_epsilon)
@@ -88,7 +88,7 @@ def train_and_evaluate(
         sample_loss=loss.sample_loss,
         objective=objective,
     )
-    return train_and_measure(trainer, partial(evaluate, table=table, data=data, split=split))
+    return train_evaluate_save(trainer, partial(evaluate, table=table, data=data, split=split))
 
 
 def main() -> None:
@@ -96,7 +96,7 @@ def main() -> None:
     data, loss, comparison, search, args = parse_arguments(
         [RegressionConfig, RobustLossConfig, ComparisonConfig, SearchConfig, DAIRConfig]
     )
-    folder = output_folder(args)
+    folder = claim_output_folder(args)
     table = load_regression(data)
     title, settings = f"Robust regression, {loss.loss}, {data.noise_share:.0%} noise", {"data": data, "loss": loss}
     files = {"table": tensor_fingerprint(*table)}

@@ -30,10 +30,10 @@ from dair_hf.experiments.comparison import (
     ComparisonConfig,
     Result,
     Run,
+    claim_output_folder,
     compare,
-    output_folder,
     runs_of,
-    train_and_measure,
+    train_evaluate_save,
 )
 from dair_hf.experiments.plots import plot_ends
 from dair_hf.experiments.report import Column
@@ -82,7 +82,7 @@ def train_and_evaluate(run: Run, mnist: Mapping[str, Digits], data: RotatedConfi
     pairs = train_pairs(mnist, data, run.seed)
     model = DigitCNN(DigitCNNConfig(num_channels=1, num_labels=10))
     trainer = DAIRTrainer(model, run.args, train_dataset=pairs, sample_loss="classification")
-    return train_and_measure(trainer, partial(evaluate, mnist=mnist, data=data, split=split))
+    return train_evaluate_save(trainer, partial(evaluate, mnist=mnist, data=data, split=split))
 
 
 def plot_regularizer(folder: Path, runs: Sequence[Run]) -> None:
@@ -98,7 +98,7 @@ def plot_regularizer(folder: Path, runs: Sequence[Run]) -> None:
 def main() -> None:
     """Train all runs that are not finished and print the table; or search for lambda, where a grid is given."""
     data, comparison, search, args = parse_arguments([RotatedConfig, ComparisonConfig, SearchConfig, DAIRConfig])
-    folder = output_folder(args)
+    folder = claim_output_folder(args)
     mnist = {split: load_mnist(data.mnist, split) for split in ("train", "test")}
     title, settings = f"Rotated MNIST, {data.setup}", {"data": data}
     files = {split: tensor_fingerprint(*digits) for split, digits in mnist.items()}

@@ -32,14 +32,14 @@ from dair_hf.experiments.comparison import (
     ComparisonConfig,
     Result,
     Run,
-    common_base,
+    claim_output_folder,
     compare,
-    derive,
     fingerprint,
     lambda_note,
-    output_folder,
     runs_of,
-    train_and_measure,
+    train_base_once,
+    train_evaluate_save,
+    with_settings,
 )
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import finished_records
@@ -75,7 +75,7 @@ def scene_backbone(scenes: SceneConfig, count: int, args: DAIRConfig) -> nn.Modu
     folder = Path(args.output_dir).parent / f"scene_backbone_{fingerprint(*what)}"
     steps = BACKBONE_EPOCHS * math.ceil(count / BACKBONE_BATCH)
     # Nothing here may depend on the method or the seed: all runs share it.
-    base_args = derive(
+    base_args = with_settings(
         args, method="erm", output_dir=f"{folder}_training", seed=BACKBONE_SEED, max_steps=-1,
         num_train_epochs=BACKBONE_EPOCHS, per_device_train_batch_size=BACKBONE_BATCH, learning_rate=4e-3,
         lr_scheduler_type="linear", warmup_steps=min(100, steps // 3), weight_decay=0.0, max_grad_norm=1.0,
@@ -93,7 +93,7 @@ def scene_backbone(scenes: SceneConfig, count: int, args: DAIRConfig) -> nn.Modu
         model = CellNamer(CellNamerConfig(backbone_config=network, num_labels=int(names.max()) + 1))
         return DAIRTrainer(model, base_args, train_dataset=TensorPairs(view, rows=len(names)), sample_loss="seq2seq")
 
-    return CellNamer.from_pretrained(common_base(folder, make_trainer)).backbone.eval()
+    return CellNamer.from_pretrained(train_base_once(folder, make_trainer)).backbone.eval()
 
 
 def evaluate(trainer: DAIRTrainer, task: VQATask) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def train_and_evaluate(run: Run, task: VQATask) -> Result:
         processing_class=task.processing_class,
         sample_loss=task.sample_loss,
     )
-    return train_and_measure(trainer, partial(evaluate, task=task))
+    return train_evaluate_save(trainer, partial(evaluate, task=task))
 
 
 def main() -> None:
@@ -145,7 +145,7 @@ def main() -> None:
     types = [VQAConfig, SceneConfig, NetworkConfig, ModelConfig, ComparisonConfig, DAIRConfig]
     config, scenes, network, model, comparison, args = parse_arguments(types)
     require_model(network, model)
-    folder = output_folder(args)
+    folder = claim_output_folder(args)
     kept = folder.parent / f"counting_scenes_{fingerprint(scenes)}", folder.parent / "verified_images.json"
     data = load_vqa(config, scenes, *kept)
     runs = list(runs_of(comparison, args))

@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 from tqdm.auto import tqdm
 
 from dair_hf.experiments.arguments import parse_arguments
-from dair_hf.experiments.comparison import Result, Run, compare, output_folder
+from dair_hf.experiments.comparison import Result, Run, claim_output_folder, compare
 from dair_hf.experiments.plots import plot_curves
 from dair_hf.experiments.report import Column
 from dair_hf.io.commands import run_recipe
@@ -138,7 +138,7 @@ def lambda_table(
 def main() -> None:
     """Solve the toys for each seed that is not finished; write tables and plots."""
     (config,) = parse_arguments([TheoryConfig])
-    folder, lambdas = output_folder(config), sorted(config.lambdas)
+    folder, lambdas = claim_output_folder(config), sorted(config.lambdas)
     runs = [
         Run(method, seed, replace(config, seeds=[seed], output_dir=str(folder / "runs" / f"{method}_seed{seed}")))
         for seed in config.seeds

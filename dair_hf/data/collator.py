@@ -257,7 +257,7 @@ class PairCollator:
             )
         if bool(view_mask.all()):
             return values.reshape(*view_mask.shape, *values.shape[1:])
-        laid_out = values.new_full((*view_mask.shape, *values.shape[1:]), absent_value(name, values))
+        laid_out = values.new_full((*view_mask.shape, *values.shape[1:]), fill_value(name, values))
         laid_out[view_mask] = values
         return laid_out
 
@@ -269,7 +269,7 @@ def collate_unless_ready(
     return rows if isinstance(rows, dict) else collator(rows)
 
 
-def absent_value(name: str, values: Tensor) -> int:
+def fill_value(name: str, values: Tensor) -> int:
     """What the places of absent views hold in a column: -100 in integer labels, else 0."""
     return IGNORE_INDEX if name.startswith("label") and not values.is_floating_point() else 0
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dair_hf.data.collator import AUGMENTED_PREFIX, ROW_ID, VIEW_MASK, absent_value, on_device
+from dair_hf.data.collator import AUGMENTED_PREFIX, ROW_ID, VIEW_MASK, fill_value, on_device
 from dair_hf.errors import DataError
 
 Columns = Mapping[str, Tensor]
@@ -231,7 +231,7 @@ def _side_by_side(name: str, original: Tensor, augmented: Tensor, places: Tensor
     """`[B, 2, ...]`, partners at these rows; what the places of absent ones hold is the collator's choice."""
     if places is None:
         return torch.stack([original, augmented], dim=1)
-    laid_out = original.new_full((len(original), 2, *original.shape[1:]), absent_value(name, original))
+    laid_out = original.new_full((len(original), 2, *original.shape[1:]), fill_value(name, original))
     laid_out[:, 0] = original
     laid_out[:, 1] = laid_out[:, 1].index_copy(0, places, augmented)
     return laid_out

@@ -14,7 +14,7 @@ from dair_hf.dialog.ceiling import Ceiling, find_ceiling
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.renaming.leftovers import LeftoverSearch
 from dair_hf.errors import DataError
-from dair_hf.io.arrow import paused_collection, to_python
+from dair_hf.io.arrow import paused_gc, to_python
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -217,7 +217,7 @@ def audit(
     if train is not None:
         known = names_of(train) if isinstance(train, Dataset) else {spelling(name) for name in train}
     run = _Audit(known=known, max_examples=max_examples)
-    with paused_collection():
+    with paused_gc():
         for pair in _pairs(dataset):
             run.add(pair)
         return run.report(None if encoder is None else find_ceiling(dataset, encoder, max_examples))

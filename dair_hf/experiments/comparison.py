@@ -25,7 +25,7 @@ from dair_hf.losses.objective import REGULARIZED
 from dair_hf.training.trainer import DAIRTrainer
 
 # What each name of a comparison means: (method, regularizer).
-COMPARED = {
+METHOD_PRESETS = {
     "erm": ("erm", "sq"),
     "da": ("da", "sq"),
     "kl": ("dair", "kl"),
@@ -57,7 +57,7 @@ class ComparisonConfig:
 
     methods: list[str] = field(
         default_factory=lambda: ["erm", "da", "kl", "dair"],
-        metadata={"help": f"Methods to compare, from the same initial weights: any of {', '.join(COMPARED)}."},
+        metadata={"help": f"Methods to compare, from the same initial weights: any of {', '.join(METHOD_PRESETS)}."},
     )
     lambdas: dict[str, float] | None = field(
         default=None,
@@ -76,8 +76,8 @@ class ComparisonConfig:
     )
 
     def __post_init__(self) -> None:
-        if unknown := sorted({*self.methods, *(self.lambdas or {})} - set(COMPARED)):
-            raise DataError(f"methods: unknown {', '.join(unknown)}; use {', '.join(COMPARED)}")
+        if unknown := sorted({*self.methods, *(self.lambdas or {})} - set(METHOD_PRESETS)):
+            raise DataError(f"methods: unknown {', '.join(unknown)}; use {', '.join(METHOD_PRESETS)}")
         if not self.methods or not self.seeds:
             raise DataError("methods and seeds must each hold at least one entry")
         if self.lambdas and self.lambda_sweep:
@@ -131,14 +131,14 @@ def runs_of(config: ComparisonConfig, args: DAIRConfig) -> Iterator[Run]:
         )
     for seed in config.seeds:
         for name in config.methods:
-            method, regularizer = COMPARED[name]
+            method, regularizer = METHOD_PRESETS[name]
             own = (config.lambdas or {}).get(name, args.dair_lambda)
             swept = config.lambda_sweep if method in REGULARIZED else None
             for weight in swept or [own]:
                 label = f"{name}_lambda{weight:g}" if swept else name
                 folder = Path(args.output_dir) / "runs" / f"{label}_seed{seed}"
                 changes = {"method": method, "regularizer": regularizer, "dair_lambda": weight, "seed": seed}
-                yield Run(label, seed, derive(args, **changes, output_dir=str(folder)))
+                yield Run(label, seed, with_settings(args, **changes, output_dir=str(folder)))
 
 
 class Result(NamedTuple):
@@ -153,7 +153,7 @@ class Result(NamedTuple):
     seconds: Mapping[str, float]
 
 
-def output_folder(args: Any) -> Path:
+def claim_output_folder(args: Any) -> Path:
     """Claim the output folder of a recipe, before anything is written to it.
 
     Args:
@@ -214,7 +214,7 @@ def compare(
             settings = fingerprint(config, run.args, data)
             _take_run_folder(Path(run.args.output_dir), settings)
             # On a copy: a trainer settles parts of its arguments, which must not change what the run is known by.
-            result = execute(run._replace(args=derive(run.args)))
+            result = execute(run._replace(args=with_settings(run.args)))
             whole = {**config, "training": run.args}
             record = run_record(run.name, run.method, run.seed, whole, *result, data, settings)
             if PartialState().is_main_process:
@@ -247,7 +247,7 @@ def _take_run_folder(folder: Path, settings: str) -> None:
     state.wait_for_everyone()
 
 
-def train_and_measure(trainer: DAIRTrainer, evaluate: Callable[[DAIRTrainer], Mapping[str, Any]]) -> Result:
+def train_evaluate_save(trainer: DAIRTrainer, evaluate: Callable[[DAIRTrainer], Mapping[str, Any]]) -> Result:
     """A run: train (from its last checkpoint, if it was killed), evaluate, save the model and its card.
 
     Args:
@@ -258,15 +258,15 @@ def train_and_measure(trainer: DAIRTrainer, evaluate: Callable[[DAIRTrainer], Ma
         The metrics and the seconds of training and evaluation.
     """
     start = time.perf_counter()
-    train_on(trainer)
+    train_resumable(trainer)
     trained = time.perf_counter()
     metrics = evaluate(trainer)
     seconds = {"training": trained - start, "evaluation": time.perf_counter() - trained}
-    save_all(trainer)
+    save_run(trainer)
     return Result(metrics, seconds)
 
 
-def save_all(trainer: DAIRTrainer, **card: Any) -> None:
+def save_run(trainer: DAIRTrainer, **card: Any) -> None:
     """Save the model, the trainer's state and the model card; where that fails, no new file of them is left.
 
     Args:
@@ -282,7 +282,7 @@ def save_all(trainer: DAIRTrainer, **card: Any) -> None:
         trainer.create_model_card(**card)
 
 
-def train_on(trainer: DAIRTrainer) -> None:
+def train_resumable(trainer: DAIRTrainer) -> None:
     """Train from the last whole checkpoint of the trainer's folder, if a killed run left one, else from the start.
 
     Raises:
@@ -329,7 +329,7 @@ def _step_of(checkpoint: Path) -> int | None:
         return None
 
 
-def common_base(folder: Path, make_trainer: Callable[[], DAIRTrainer]) -> Path:
+def train_base_once(folder: Path, make_trainer: Callable[[], DAIRTrainer]) -> Path:
     """Weights from which several runs start: trained once, kept in `folder`, whole or absent.
 
     Args:
@@ -346,7 +346,7 @@ def common_base(folder: Path, make_trainer: Callable[[], DAIRTrainer]) -> Path:
         trainer = make_trainer()
         if trainer.is_world_process_zero():
             claim_folder(trainer.args.output_dir)
-        train_on(trainer)
+        train_resumable(trainer)
         if trainer.is_world_process_zero():
             with atomic_folder(folder) as scratch:
                 trainer.save_model(str(scratch))
@@ -354,7 +354,7 @@ def common_base(folder: Path, make_trainer: Callable[[], DAIRTrainer]) -> Path:
     return folder
 
 
-def derive(args: DAIRConfig, **changes: Any) -> DAIRConfig:
+def with_settings(args: DAIRConfig, **changes: Any) -> DAIRConfig:
     """A copy of `args` with other values, validated again.
 
     Args:
@@ -368,7 +368,7 @@ def derive(args: DAIRConfig, **changes: Any) -> DAIRConfig:
         DataError: A name that is no field of `args`, or a value that is refused.
 
     Example:
-        >>> derive(DAIRConfig("out"), dair_lambda=2.0).dair_lambda
+        >>> with_settings(DAIRConfig("out"), dair_lambda=2.0).dair_lambda
         2.0
     """
     # Copied deeply: a trainer settles parts of its arguments, which must not show in those of another run.

@@ -17,15 +17,15 @@ from dair_hf.errors import DataError
 from dair_hf.experiments.comparison import (
     ComparisonConfig,
     Result,
+    claim_output_folder,
     compare,
-    derive,
-    output_folder,
     runs_of,
+    with_settings,
 )
 from dair_hf.experiments.plots import plot_curves, plot_front
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import Run, changed_settings, finished_record, redo_changed
-from dair_hf.experiments.selection import Point, best_accuracy, best_consistency_within, front, points_of
+from dair_hf.experiments.selection import Point, best_accuracy, best_consistency_within, pareto_front, points_by_lambda
 from dair_hf.io.files import read_json, write_json
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class LambdaSearch:
 
     Args:
         config: Grid, seeds and rule.
-        method: What to search for, a name of `dair_hf.experiments.comparison.COMPARED` with a lambda, such as "dair".
+        method: Name in `METHOD_PRESETS` of a method with a lambda, such as "dair".
         args: What all runs share; `output_dir` holds everything.
         accuracy: Key of the metric that chooses.
         consistency: Key of CM in the metrics, if there is one.
@@ -197,7 +197,7 @@ class LambdaSearch:
         name = f"{self.method}_lambda{dair_lambda:g}"
         place = str(self.folder / "runs" / f"{name}_seed{seed}")
         (run,) = self._runs(dair_lambda, [seed], self.folder)
-        return run._replace(method=name, args=derive(run.args, output_dir=place))
+        return run._replace(method=name, args=with_settings(run.args, output_dir=place))
 
     def run(self, execute: Callable[[Run], Result]) -> Point:
         """Execute the trials that are not finished, choose, and write table, choice and plots into `search/`.
@@ -209,7 +209,7 @@ class LambdaSearch:
             The chosen point.
         """
         optuna = _import_optuna()
-        output_folder(self.args)
+        claim_output_folder(self.args)
         lambdas, seeds = list(self.config.lambdas), list(self.config.search_seeds)
         trials = [self.trial(value, seed) for seed in seeds for value in lambdas]
         missing = sum(self._record(run) is None for run in trials)
@@ -277,7 +277,7 @@ class LambdaSearch:
                 if record is None:
                     raise DataError(f"{self.folder / run.name}.json: this trial is not finished; call run() first")
                 records.append(record)
-        return points_of(records, self.accuracy, self.consistency)
+        return points_by_lambda(records, self.accuracy, self.consistency)
 
     def final(
         self, execute: Callable[[Run], Result], data: Mapping[str, str], seeds: Sequence[int]
@@ -318,7 +318,7 @@ class LambdaSearch:
 
     def _runs(self, dair_lambda: float, seeds: Sequence[int], folder: Path) -> list[Run]:
         config = ComparisonConfig([self.method], {self.method: dair_lambda}, list(seeds))
-        return list(runs_of(config, derive(self.args, output_dir=str(folder))))
+        return list(runs_of(config, with_settings(self.args, output_dir=str(folder))))
 
     def _record(self, run: Run) -> dict[str, Any] | None:
         return finished_record(self.folder, run, self.settings, self.validation)
@@ -326,7 +326,7 @@ class LambdaSearch:
     def _write(self, chosen: Point) -> None:
         """`choice.json`, `sweep.png` and, where there is a CM, `front.png`."""
         points = self.points()
-        best = front(points, self.lower_is_better)
+        best = pareto_front(points, self.lower_is_better)
         write_json(
             self.folder / "choice.json",
             {

@@ -35,7 +35,9 @@ class Point(NamedTuple):
         return statistics.fmean(defined) if defined and len(defined) == len(self.consistencies) else None
 
 
-def points_of(records: Iterable[Mapping[str, Any]], accuracy: str, consistency: str | None = None) -> list[Point]:
+def points_by_lambda(
+    records: Iterable[Mapping[str, Any]], accuracy: str, consistency: str | None = None
+) -> list[Point]:
     """The records of a search, gathered by lambda.
 
     Args:
@@ -84,7 +86,7 @@ def best_accuracy(points: Sequence[Point], lower_is_better: bool = False) -> Poi
     """The lambda with the best mean accuracy; of equal ones the smallest lambda.
 
     Args:
-        points: As `points_of` makes them.
+        points: As `points_by_lambda` makes them.
         lower_is_better: Whether `accuracy` is an error, such as RMSE.
 
     Example:
@@ -99,7 +101,7 @@ def best_consistency_within(points: Sequence[Point], epsilon: float, lower_is_be
     smallest lambda.
 
     Args:
-        points: As `points_of` makes them.
+        points: As `points_by_lambda` makes them.
         epsilon: How much accuracy may be given away, at least 0, in its unit.
         lower_is_better: Whether `accuracy` is an error.
 
@@ -120,13 +122,13 @@ def best_consistency_within(points: Sequence[Point], epsilon: float, lower_is_be
     return min(judged)[2]
 
 
-def front(points: Sequence[Point], lower_is_better: bool = False) -> list[Point]:
+def pareto_front(points: Sequence[Point], lower_is_better: bool = False) -> list[Point]:
     """The accuracy-consistency front: the points that no other equals or beats on both counts.
 
     Of points that are equal on both, the smallest lambda stays. A point without CM is not on the front.
 
     Args:
-        points: As `points_of` makes them.
+        points: As `points_by_lambda` makes them.
         lower_is_better: Whether `accuracy` is an error.
 
     Returns:

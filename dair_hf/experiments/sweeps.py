@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dair_hf.experiments.comparison import COMPARED
+from dair_hf.experiments.comparison import METHOD_PRESETS
 from dair_hf.experiments.plots import Series, plot_curves, plot_front
 from dair_hf.experiments.run_records import Run
-from dair_hf.experiments.selection import Point, front
+from dair_hf.experiments.selection import Point, pareto_front
 from dair_hf.io.files import read_json
 from dair_hf.losses.objective import REGULARIZED
 
@@ -30,7 +30,7 @@ def sweep_series(folder: Path, runs: Sequence[Run], key: str) -> dict[str, Serie
     for run in runs:
         found.setdefault(run.method, []).append(read_json(folder / f"{run.name}.json")["metrics"][key])
     curves: dict[str, list[tuple[float, list[float | None]]]] = {}
-    for name in COMPARED:
+    for name in METHOD_PRESETS:
         swept = {run.args.dair_lambda: run.method for run in runs if run.method.startswith(f"{name}_lambda")}
         if swept:
             curves[name] = [(value, found[label]) for value, label in sorted(swept.items())]
@@ -65,7 +65,7 @@ def plot_sweep(folder: Path, runs: Sequence[Run], title: str, metrics: Mapping[s
     (accuracy, xlabel), (consistency, ylabel), *_ = metrics.items()
     fronts = {}
     for name, (lambdas, accuracies, _) in by_key[accuracy].items():
-        if name not in COMPARED or COMPARED[name][0] not in REGULARIZED:
+        if name not in METHOD_PRESETS or METHOD_PRESETS[name][0] not in REGULARIZED:
             continue
         places, consistencies, _ = by_key[consistency].get(name, ([], [], None))
         second = dict(zip(places, consistencies, strict=True))
@@ -74,7 +74,7 @@ def plot_sweep(folder: Path, runs: Sequence[Run], title: str, metrics: Mapping[s
             fronts[name] = named
     everywhere = [place for named in fronts.values() for place in named.values()]
     for name, named in fronts.items():
-        best = front([Point(value, (x,), (y,)) for value, (x, y) in named.items()])
+        best = pareto_front([Point(value, (x,), (y,)) for value, (x, y) in named.items()])
         written.append(folder / f"{name}_front.png")
         plot_front(
             written[-1],

@@ -11,14 +11,14 @@ import pyarrow as pa
 
 
 @contextlib.contextmanager
-def paused_collection() -> Iterator[None]:
+def paused_gc() -> Iterator[None]:
     """Pause the search for reference cycles while many small objects are made that hold none.
 
     Rows are tens of thousands of small dicts. Their number alone makes the collector walk all that the process has
     loaded, time and again, which took half the time of reading and rewriting them.
 
     Example:
-        >>> with paused_collection():
+        >>> with paused_gc():
         ...     gc.isenabled()
         False
     """

@@ -68,7 +68,7 @@ def gather_results(work: Callable[[], Result]) -> list[Result]:
     return [result for result, _ in outcomes]
 
 
-def share_out(items: Sequence[Item], work: Callable[[Sequence[Item]], Sequence[Result]]) -> list[Result]:
+def map_across_ranks(items: Sequence[Item], work: Callable[[Sequence[Item]], Sequence[Result]]) -> list[Result]:
     """Run `work` on the items, each process on its share of them, and give each process the results of all.
 
     Args:
@@ -83,7 +83,7 @@ def share_out(items: Sequence[Item], work: Callable[[Sequence[Item]], Sequence[R
         RuntimeError: As `gather_results`.
 
     Example:
-        >>> share_out([1, 2, 3], lambda share: [10 * item for item in share])
+        >>> map_across_ranks([1, 2, 3], lambda share: [10 * item for item in share])
         [10, 20, 30]
     """
     rank, size = rank_and_size()

@@ -79,7 +79,7 @@ class AttackConfig:
         }
 
     def augmenter(self, method: str) -> AttackAugmenter | None:
-        """What makes the partners of a method of `comparison.COMPARED`; None for ERM, which has none."""
+        """What makes the partners of a method of `comparison.METHOD_PRESETS`; None for ERM, which has none."""
         return None if method == "erm" else AttackAugmenter(self.training_attack(method))
 
 

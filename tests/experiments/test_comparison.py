@@ -19,14 +19,14 @@ from dair_hf.experiments.comparison import (
     ComparisonConfig,
     Result,
     Run,
-    common_base,
     compare,
-    derive,
     lambda_note,
     last_checkpoint,
     runs_of,
-    save_all,
-    train_on,
+    save_run,
+    train_base_once,
+    train_resumable,
+    with_settings,
 )
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import REDO_CHANGED, fingerprint
@@ -79,16 +79,16 @@ def test_refused_comparisons(settings: dict[str, Any], said: str) -> None:
 
 def test_derive_refuses_what_the_arguments_refuse(tmp_path: Path) -> None:
     args = tiny.config(tmp_path)
-    assert derive(args, max_steps=9).max_steps == 9
+    assert with_settings(args, max_steps=9).max_steps == 9
     with pytest.raises(DataError, match="DAIRConfig has no field max_step, stepz; see --help"):
-        derive(args, stepz=1, max_step=2)
+        with_settings(args, stepz=1, max_step=2)
     with pytest.raises(DataError, match="dair_lambda=-1 is out of range"):
-        derive(args, dair_lambda=-1)
+        with_settings(args, dair_lambda=-1)
 
 
 def test_derived_arguments_share_nothing(tmp_path: Path) -> None:
     args = tiny.config(tmp_path)
-    one, other = derive(args), derive(args)
+    one, other = with_settings(args), with_settings(args)
     before = fingerprint(other)
     one.accelerator_config.dispatch_batches = False
     assert args.accelerator_config.dispatch_batches is None
@@ -275,10 +275,10 @@ def test_common_base_is_trained_once_and_whole(tmp_path: Path) -> None:
         made.append(1)
         return tiny.trainer(tmp_path / "training", "t5", tiny.pairs("t5", 4), max_steps=1, method="erm")
 
-    folder = common_base(tmp_path / "base", make)
+    folder = train_base_once(tmp_path / "base", make)
     assert folder == tmp_path / "base"
     assert (folder / "model.safetensors").exists()
-    common_base(tmp_path / "base", make)
+    train_base_once(tmp_path / "base", make)
     assert len(made) == 1
 
     def fails() -> Any:
@@ -287,7 +287,7 @@ def test_common_base_is_trained_once_and_whole(tmp_path: Path) -> None:
         return trainer
 
     with pytest.raises(ZeroDivisionError):
-        common_base(tmp_path / "other", fails)
+        train_base_once(tmp_path / "other", fails)
     assert not (tmp_path / "other").exists()
 
 
@@ -295,14 +295,14 @@ def test_train_on_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:
     data = tiny.pairs("t5", 8)
     settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
     whole = tiny.trainer(tmp_path / "whole", "t5", data, **settings)
-    train_on(whole)
+    train_resumable(whole)
     begun = tiny.trainer(tmp_path / "begun", "t5", data, **settings)
     begun.train()
     # As if killed after step 2, while step 4 was being written.
     (tmp_path / "begun/checkpoint-4/trainer_state.json").unlink()
     (tmp_path / "begun/checkpoint-4/model.safetensors").write_bytes(b"torn")
     resumed = tiny.trainer(tmp_path / "begun", "t5", data, **settings)
-    train_on(resumed)
+    train_resumable(resumed)
     assert resumed.state.global_step == 4
     assert tiny.distance(tiny.weights(resumed.model), tiny.weights(whole.model)) == 0
 
@@ -320,11 +320,11 @@ def test_a_full_disk_leaves_whole_checkpoints_and_no_part_of_a_model(
 
     monkeypatch.setattr(torch, "save", fails_at_the_second)
     with pytest.raises(DataError, match=f"{tmp_path}: cannot be written: the disk mounted at .* is full"):
-        train_on(tiny.trainer(tmp_path, "t5", data, **settings))
+        train_resumable(tiny.trainer(tmp_path, "t5", data, **settings))
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-1"]
     monkeypatch.undo()
     trainer = tiny.trainer(tmp_path, "t5", data, **settings)
-    train_on(trainer)
+    train_resumable(trainer)
     before = set(tmp_path.iterdir())
 
     def fails(**card: Any) -> None:
@@ -335,12 +335,12 @@ def test_a_full_disk_leaves_whole_checkpoints_and_no_part_of_a_model(
     with pytest.raises(
         DataError, match=r"is full, or .* \(No space left on device; [\d,]+ bytes are free\); free some"
     ):
-        save_all(trainer)
+        save_run(trainer)
     assert set(tmp_path.iterdir()) == before
 
 
 def test_default_arguments_can_be_derived() -> None:
-    assert derive(DAIRConfig("out", use_cpu=True)).method == "dair"
+    assert with_settings(DAIRConfig("out", use_cpu=True)).method == "dair"
 
 
 def test_a_sweep_runs_each_lambda_of_what_has_a_regularizer(tmp_path: Path) -> None:

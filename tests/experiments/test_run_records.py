@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.experiments.comparison import ComparisonConfig, Run, derive
+from dair_hf.experiments.comparison import ComparisonConfig, Run, with_settings
 from dair_hf.experiments.report import SECRETS, plain_config
 from dair_hf.experiments.run_records import changed_settings, fingerprint, finished_record
 from dair_hf.io.files import write_json
@@ -19,9 +19,9 @@ from tests.fixtures import tiny
 
 def test_fingerprint_tells_settings_apart(tmp_path: Path) -> None:
     args = tiny.config(tmp_path)
-    assert fingerprint(args, {"b": 1, "a": Path("x")}) == fingerprint(derive(args), {"a": Path("x"), "b": 1})
+    assert fingerprint(args, {"b": 1, "a": Path("x")}) == fingerprint(with_settings(args), {"a": Path("x"), "b": 1})
     changed = [{"dair_lambda": 0.6}, {"method": "da"}, {"learning_rate": 0.5}, {"max_steps": 3}, {"seed": 6}]
-    marks = {fingerprint(args), *(fingerprint(derive(args, **change)) for change in changed)}
+    marks = {fingerprint(args), *(fingerprint(with_settings(args, **change)) for change in changed)}
     assert len(marks) == 1 + len(changed)
     assert fingerprint(ComparisonConfig(seeds=[1])) != fingerprint(ComparisonConfig(seeds=[2]))
 

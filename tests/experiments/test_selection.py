@@ -9,7 +9,7 @@ import optuna
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.experiments.selection import Point, best_accuracy, best_consistency_within, front, points_of
+from dair_hf.experiments.selection import Point, best_accuracy, best_consistency_within, pareto_front, points_by_lambda
 
 
 def record(dair_lambda: float, seed: int = 0, **metrics: Any) -> dict[str, Any]:
@@ -28,12 +28,12 @@ def test_points_gather_seeds_by_lambda_whatever_the_order() -> None:
         record(10.0, 0, acc=0.75, cm=0.25),
         record(1.0, 1, acc=0.75, cm=None),
     ]
-    found = points_of(records, "acc", "cm")
+    found = points_by_lambda(records, "acc", "cm")
     assert found == [Point(1.0, (0.25, 0.75), (1.0, None)), Point(10.0, (0.75, 0.5), (0.25, 0.75))]
-    assert points_of(records[::-1], "acc", "cm") == found
+    assert points_by_lambda(records[::-1], "acc", "cm") == found
     assert [(p.accuracy, p.consistency) for p in found] == [(0.5, None), (0.625, 0.5)]
-    assert points_of(records, "acc")[0] == Point(1.0, (0.25, 0.75))
-    assert points_of(records, "acc")[0].consistency is None
+    assert points_by_lambda(records, "acc")[0] == Point(1.0, (0.25, 0.75))
+    assert points_by_lambda(records, "acc")[0].consistency is None
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_points_gather_seeds_by_lambda_whatever_the_order() -> None:
 )
 def test_records_that_allow_no_choice(records: Any, said: str) -> None:
     with pytest.raises(DataError, match=said):
-        points_of(records, "acc")
+        points_by_lambda(records, "acc")
 
 
 def test_best_accuracy_is_of_the_mean_and_ties_go_to_the_smaller_lambda() -> None:
@@ -86,11 +86,11 @@ def test_front_by_hand() -> None:
         point(6, 0.60, 0.95),  # lambda 4 again
         point(7, 0.99, None),
     ]
-    assert [p.dair_lambda for p in front(points)] == [1, 2, 4]
-    assert [p.dair_lambda for p in front(points[::-1])] == [1, 2, 4]
-    assert front([point(7, 0.99, None)]) == []
+    assert [p.dair_lambda for p in pareto_front(points)] == [1, 2, 4]
+    assert [p.dair_lambda for p in pareto_front(points[::-1])] == [1, 2, 4]
+    assert pareto_front([point(7, 0.99, None)]) == []
     # An error of 0.6 is better than one of 0.7: lambda 4 now wins on both counts.
-    assert [p.dair_lambda for p in front(points, lower_is_better=True)] == [4]
+    assert [p.dair_lambda for p in pareto_front(points, lower_is_better=True)] == [4]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -104,4 +104,4 @@ def test_front_is_that_of_optuna(seed: int) -> None:
         study.add_trial(
             optuna.trial.create_trial(params={"x": p.dair_lambda}, distributions=distributions, values=values)  # type: ignore[arg-type]
         )
-    assert [p.dair_lambda for p in front(points)] == sorted(trial.params["x"] for trial in study.best_trials)
+    assert [p.dair_lambda for p in pareto_front(points)] == sorted(trial.params["x"] for trial in study.best_trials)

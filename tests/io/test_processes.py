@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.io.processes import gather_results, rank_and_size, share_out
+from dair_hf.io.processes import gather_results, map_across_ranks, rank_and_size
 from tests.fixtures.ranks import on_ranks
 
 
@@ -18,7 +18,7 @@ def test_each_item_is_worked_on_once_and_known_to_all(monkeypatch: pytest.Monkey
         worked.extend(share)
         return [item * item for item in share]
 
-    found = on_ranks(monkeypatch, size, lambda rank: share_out(range(count), squares))  # type: ignore[arg-type]
+    found = on_ranks(monkeypatch, size, lambda rank: map_across_ranks(range(count), squares))  # type: ignore[arg-type]
     assert found == [[item * item for item in range(count)]] * size
     assert sorted(worked) == list(range(count))
 

@@ -13,7 +13,7 @@ from datasets import Dataset, Features
 from dair_hf.dialog.renaming.names import METHODS, RESERVED, normalise, rename
 from dair_hf.dialog.renaming.rewriting import Dialogue, rewrite_history, rewrite_state
 from dair_hf.errors import DataError
-from dair_hf.io.arrow import paused_collection, to_python
+from dair_hf.io.arrow import paused_gc, to_python
 from dair_hf.io.files import read_json
 
 DEFAULT_SLOTS = ("hotel-name", "restaurant-name", "attraction-name")
@@ -117,7 +117,7 @@ class EntityAugmenter:
         missing = [column for column in COLUMNS if column not in present]
         if missing:
             raise DataError(f"columns {missing} are missing (found {sorted(present)}); prepare dialog rows first")
-        with paused_collection():
+        with paused_gc():
             columns = [to_python(source[c]) if isinstance(source, pa.Table) else source[c] for c in COLUMNS]
             dialogues: dict[str, Dialogue] = {}
             rows = (dict(zip(COLUMNS, values, strict=True)) for values in zip(*columns, strict=True))

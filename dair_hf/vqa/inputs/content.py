@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from dair_hf.errors import DataError
 from dair_hf.io.files import read_json, write_json
-from dair_hf.io.processes import rank_and_size, share_out
+from dair_hf.io.processes import map_across_ranks, rank_and_size
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -120,7 +120,7 @@ class FileRecord:
         """
         paths = [os.path.abspath(path) for path in paths]
         distinct = list(dict.fromkeys(paths))
-        entries = share_out(distinct, lambda share: self._entries(share, progress))
+        entries = map_across_ranks(distinct, lambda share: self._entries(share, progress))
         values = self._kept(paths, dict(zip(distinct, entries, strict=True)))
         if rank_and_size()[0] == 0:
             self.save()

@@ -12,7 +12,7 @@ from datasets.info import DatasetInfo
 from datasets.table import InMemoryTable
 
 from dair_hf.errors import DataError
-from dair_hf.io.arrow import paused_collection, to_python
+from dair_hf.io.arrow import paused_gc, to_python
 from dair_hf.vqa.readers.images import ImageFolder
 from dair_hf.vqa.readers.matching import (
     Entry,
@@ -47,7 +47,7 @@ ROW_FEATURES = Features(
 FileOrFolder = str | os.PathLike[str]
 
 
-@paused_collection()
+@paused_gc()
 def read_vqa(
     questions: FileOrFolder,
     annotations: FileOrFolder | None,
@@ -97,7 +97,7 @@ def read_vqa(
     return _dataset(columns, ROW_FEATURES, asked.label), report
 
 
-@paused_collection()
+@paused_gc()
 def read_edits(
     rows: Dataset,
     questions: FileOrFolder,

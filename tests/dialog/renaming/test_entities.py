@@ -26,7 +26,7 @@ from dair_hf.dialog.renaming.entities import (
 from dair_hf.dialog.renaming.names import match_case
 from dair_hf.dialog.text.rows import FEATURES, NAME_SLOTS, PLACE_SLOTS
 from dair_hf.errors import DataError
-from dair_hf.io.arrow import paused_collection, to_python
+from dair_hf.io.arrow import paused_gc, to_python
 
 BANK = {
     "hotel": ["Hilton Garden Inn", "Best Western"],
@@ -576,13 +576,13 @@ def test_columns_read_as_arrow_itself_reads_them(column):
 
 def test_the_collector_is_as_it_was_after_a_pause():
     assert gc.isenabled()
-    with pytest.raises(ZeroDivisionError), paused_collection(), paused_collection():
+    with pytest.raises(ZeroDivisionError), paused_gc(), paused_gc():
         assert not gc.isenabled()
         _ = 1 / 0
     assert gc.isenabled()
     gc.disable()
     try:
-        with paused_collection():
+        with paused_gc():
             pass
         assert not gc.isenabled()
     finally:
