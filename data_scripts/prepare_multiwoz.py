@@ -26,6 +26,7 @@ from dair_hf.io.archives import Source, download, with_checksums
 from dair_hf.io.commands import exit_status
 from dair_hf.io.files import read_json, write_json
 from dair_hf.io.folders import atomic_folder
+from dair_hf.io.prepared import save_splits
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -67,7 +68,7 @@ def prepare(args: argparse.Namespace) -> None:
             rows, reports[split] = read_multiwoz(args.source, None if split == "all" else split, args.version)
             validate_rows(rows, f"{args.source}, split {split}")
             data[split] = rows
-        data.save_to_disk(str(folder))
+        save_splits(folder, "multiwoz", {"": data})
         write_json(folder / "report.json", {split: dataclasses.asdict(report) for split, report in reports.items()})
     print(summary_table(reports))
     print(f"written: {Path(args.output)}")

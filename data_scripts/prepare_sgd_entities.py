@@ -47,14 +47,18 @@ def prepare(args: argparse.Namespace) -> None:
         for name, sha256 in download(with_checksums(files, known), args.source).items():
             print(f"trusted on first use: {sha256}  {name}")
     names = {split: read_entity_names(args.source, split) for split in args.split}
-    bank, removed = build_bank(names)
+    bank, counts = build_bank(names)
     for split, kinds in bank.items():
         if not any(kinds.values()):
             raise DataError(f"{args.source}: split {split!r} has no name of its own; check that the splits differ")
-    write_json(args.output, bank)
+    removed = {
+        split: {kind: sorted(set(names[split][kind]) - set(unique)) for kind, unique in kinds.items()}
+        for split, kinds in bank.items()
+    }
+    write_json(args.output, {**bank, "removed": removed})
     print(f"{'split':<8}" + "".join(f"{kind:>12}" for kind in KINDS) + f"{'removed':>12}")
     for split, kinds in bank.items():
-        print(f"{split:<8}" + "".join(f"{len(kinds[kind]):>12}" for kind in KINDS) + f"{removed[split]:>12}")
+        print(f"{split:<8}" + "".join(f"{len(kinds[kind]):>12}" for kind in KINDS) + f"{counts[split]:>12}")
     print(f"written: {Path(args.output)}")
 
 

@@ -26,6 +26,7 @@ from dair_hf.io.archives import download, with_checksums
 from dair_hf.io.commands import exit_status
 from dair_hf.io.files import read_json, write_json
 from dair_hf.io.folders import atomic_folder
+from dair_hf.io.prepared import save_splits
 from dair_hf.vqa.readers.images import ImageFolder
 from dair_hf.vqa.readers.reading import read_edits, read_vqa
 from dair_hf.vqa.readers.records import splits_in
@@ -97,9 +98,7 @@ def read_and_save(args: argparse.Namespace, folder: Path) -> dict[str, dict[str,
         if edited_images is not None and answered:
             edits, report = read_edits(rows, args.edits, args.edits, edited_images, **source)
             data["edits"][split], reports["edits"][split] = edits, report
-    for name, splits in data.items():
-        if splits:
-            splits.save_to_disk(str(folder / name))
+    save_splits(folder, "vqa", {name: splits for name, splits in data.items() if splits})
     found = {name: {split: report.to_dict() for split, report in by.items()} for name, by in reports.items()}
     write_json(folder / "report.json", found)
     return reports

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from dair_hf.dialog.demo import generate_dialogs, make_names, train_names
-from dair_hf.dialog.readers.multiwoz import read_multiwoz
+from dair_hf.dialog.readers.multiwoz import SPLITS, read_multiwoz
 from dair_hf.dialog.readers.sgd import build_bank, read_entity_names, read_sgd
+from dair_hf.dialog.renaming.entities import load_bank
+from dair_hf.dialog.text.rows import FEATURES
 from dair_hf.dialog.text.state import state_from_row, target_text
 from dair_hf.dialog.text.words import history_to_text
 from dair_hf.dialog.tokenizer import build_tokenizer, count_words
 from dair_hf.errors import DataError
+from dair_hf.io.files import read_json
+from dair_hf.io.prepared import is_prepared, load_split, read_mark
 from dair_hf.metrics.state.conventions import resolve_convention
 
 SOURCES = ("demo", "multiwoz")
@@ -35,10 +41,19 @@ class DialogConfig:
     """
 
     source: str = field(default="demo", metadata={"help": "demo (generated) or multiwoz.", "choices": SOURCES})
-    data_dir: str | None = field(default=None, metadata={"help": "MultiWOZ 2.1 or 2.2: folder or archive."})
+    data_dir: str | None = field(
+        default=None,
+        metadata={
+            "help": "MultiWOZ 2.1 or 2.2: folder or archive of the raw files, or the folder written by "
+            "data_scripts/prepare_multiwoz.py."
+        },
+    )
     sgd_dir: str | None = field(
         default=None,
-        metadata={"help": "Schema-Guided Dialogue: folder or archive; its test names are the unseen ones."},
+        metadata={
+            "help": "Schema-Guided Dialogue, whose test names are the unseen ones: folder or archive of the raw files, "
+            "or the JSON file written by data_scripts/prepare_sgd_entities.py."
+        },
     )
     train_split: str = field(default="train", metadata={"help": "Split to train on: train, val or test."})
     test_split: str = field(default="test", metadata={"help": "Split to test on."})
@@ -152,16 +167,22 @@ def load_dialogs(config: DialogConfig) -> DialogData:
             None,
         )
     assert config.data_dir is not None and config.sgd_dir is not None
-    train, _ = read_multiwoz(config.data_dir, config.train_split)
+    train = read_rows(config.data_dir, config.train_split)
     unseen = "test" if config.evaluate_on == "test" else "dev"
     if config.evaluate_on == "test":
         name = f"MultiWOZ {config.test_split}"
-        test, _ = read_multiwoz(config.data_dir, config.test_split)
+        test = read_rows(config.data_dir, config.test_split)
     else:
         name = f"MultiWOZ {config.train_split}, last tenth"
         train, test = held_out(train)
-    bank, _ = build_bank({split: read_entity_names(config.sgd_dir, split) for split in ("train", unseen)})
-    pretrain = read_sgd(config.sgd_dir, "train")[0] if config.pretrain is not None else None
+    bank, _ = build_bank({split: read_names(config.sgd_dir, split) for split in ("train", unseen)})
+    pretrain = None
+    if config.pretrain is not None:
+        if _is_name_file(config.sgd_dir):
+            raise DataError(
+                f"{config.sgd_dir}: holds names only, and pretrain needs the dialogues; give the raw SGD folder"
+            )
+        pretrain = read_sgd(config.sgd_dir, "train")[0]
     return DialogData(
         name,
         first_dialogs(train, config.train_dialogs),
@@ -169,6 +190,54 @@ def load_dialogs(config: DialogConfig) -> DialogData:
         bank[unseen],
         pretrain,
     )
+
+
+def read_rows(path: str | os.PathLike[str], split: str) -> Dataset:
+    """Read one split of MultiWOZ, raw or prepared; the rows are the same.
+
+    Args:
+        path: Raw files, as for `read_multiwoz`, or a folder written by `data_scripts/prepare_multiwoz.py`.
+        split: "train", "dev" (or "val", "validation") or "test".
+
+    Raises:
+        DataError: As `read_multiwoz`; or the prepared folder is damaged, of another version, or lacks the split.
+    """
+    if not is_prepared(path):
+        return read_multiwoz(path, split)[0]
+    saved = read_mark(path, "multiwoz").get("splits", {})
+    aliases = [name for name in saved if SPLITS.get(name, name) == SPLITS.get(split, split)]
+    return load_split(path, "multiwoz", aliases[0] if aliases else split, FEATURES)
+
+
+def read_names(path: str | os.PathLike[str], split: str) -> dict[str, list[str]]:
+    """Read the names of one split of SGD, raw or prepared; the names are the same.
+
+    Args:
+        path: Raw files, as for `read_entity_names`, or a JSON file written by `data_scripts/prepare_sgd_entities.py`.
+        split: "train", "dev" or "test".
+
+    Returns:
+        Kind -> sorted names, including those that an earlier split has too.
+
+    Raises:
+        DataError: As `read_entity_names`; or the prepared file is damaged, of another version, or lacks the split.
+    """
+    if not _is_name_file(path):
+        return read_entity_names(path, split)
+    names, content = load_bank(path, split), read_json(path)
+    try:
+        return {kind: sorted([*unique, *content["removed"][split][kind]]) for kind, unique in names.items()}
+    except (KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}: names of split {split!r} in another format than prepare_sgd_entities.py writes today; prepare "
+            "them anew"
+        ) from error
+
+
+def _is_name_file(path: str | os.PathLike[str]) -> bool:
+    # A file of raw dialogues is named dialogues_001.json.
+    file = Path(path)
+    return file.suffix == ".json" and file.is_file() and not file.name.startswith("dialogues_")
 
 
 def held_out(rows: Dataset) -> tuple[Dataset, Dataset]:

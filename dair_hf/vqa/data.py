@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from datasets import Dataset
+from datasets import Dataset, Features
 
 from dair_hf.errors import DataError
+from dair_hf.io.files import read_json
+from dair_hf.io.prepared import is_prepared, load_split, read_mark
 from dair_hf.io.processes import gather_results, rank_and_size
 from dair_hf.vqa.readers.images import ImageFolder, verified_images
-from dair_hf.vqa.readers.reading import read_edits, read_vqa
-from dair_hf.vqa.readers.report import VQAReport
+from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES, read_edits, read_vqa
+from dair_hf.vqa.readers.report import Skipped, VQAReport
 from dair_hf.vqa.scenes.files import SceneConfig, scene_files, write_scenes
 
 SOURCES = ("scenes", "files")
 EVALUATED = ("test", "validation")
+SplitReader = Callable[[str], tuple[Dataset, VQAReport, Dataset, VQAReport]]
 HELD_OUT = 10  # of the training images every tenth is held out to choose lambda with
 
 
@@ -39,13 +43,23 @@ class VQAConfig:
     )
     questions: str | None = field(
         default=None,
-        metadata={"help": "Folder or archive with the questions and annotations of VQA v2, under their public names."},
+        metadata={
+            "help": "Folder or archive with the questions and annotations of VQA v2, under their public names; or the "
+            "folder written by data_scripts/prepare_vqa.py, which also holds the edits and the paths of all images."
+        },
     )
     images: list[str] | None = field(default=None, metadata={"help": "Folders with their images."})
     edits: str | None = field(
         default=None, metadata={"help": "Folder or archive with questions and annotations of IV-VQA or CV-VQA."}
     )
     edited_images: list[str] | None = field(default=None, metadata={"help": "Folders with the edited images."})
+    scene_folder: str | None = field(
+        default=None,
+        metadata={
+            "help": "Folder written by data_scripts/prepare_counting_scenes.py with the same scene settings; None "
+            "draws the scenes beside the output folder."
+        },
+    )
     strict: bool = field(default=False, metadata={"help": "Refuse data where anything would be left out."})
     train_questions: int | None = field(
         default=None, metadata={"help": "Training questions, the first of the file; None takes all."}
@@ -77,9 +91,16 @@ class VQAConfig:
         given = [f"--{name}" for name in folders if getattr(self, name)]
         if self.source == "scenes" and given:
             raise DataError(f"{', '.join(given)} would not be read with source=scenes; set --source files")
-        missing = [f"--{name}" for name in folders if f"--{name}" not in given]
-        if self.source == "files" and missing:
-            raise DataError(f"source=files needs {', '.join(missing)}: folders with VQA v2, COCO and the edits")
+        if self.source == "files" and self.scene_folder:
+            raise DataError("--scene_folder would not be read with source=files; set --source scenes")
+        if self.source == "files" and self.questions and is_prepared(self.questions):
+            if given[1:]:
+                raise DataError(f"{self.questions}: prepared data; leave out {', '.join(given[1:])}, which it holds")
+        elif self.source == "files" and (missing := [f"--{name}" for name in folders if f"--{name}" not in given]):
+            raise DataError(
+                f"source=files needs {', '.join(missing)}: folders with VQA v2, COCO and the edits; or --questions "
+                "alone with a folder written by data_scripts/prepare_vqa.py"
+            )
 
 
 class VQAData(NamedTuple):
@@ -130,8 +151,21 @@ def load_vqa(
         DataError: As the readers do.
     """
     if config.source == "scenes":
-        return _scenes(config, scenes, Path(folder))
+        if config.scene_folder:
+            _require_scenes(config.scene_folder, scenes)
+        return _scenes(config, scenes, Path(config.scene_folder or folder))
     return _files(config, verified)
+
+
+def _require_scenes(folder: str, scenes: SceneConfig) -> None:
+    """Raise DataError unless a prepared folder was drawn with these settings."""
+    drawn = read_mark(folder, "scenes").get("settings", {})
+    for name, value in asdict(scenes).items():
+        if name != "sprite_folder" and (name not in drawn or drawn[name] != value):
+            raise DataError(
+                f"{folder}: drawn with {name}={drawn.get(name)!r}, the run has {name}={value!r}; give the run the same "
+                "scene settings, or prepare the scenes anew"
+            )
 
 
 def _scenes(config: VQAConfig, scenes: SceneConfig, folder: Path) -> VQAData:
@@ -158,18 +192,12 @@ def _scenes(config: VQAConfig, scenes: SceneConfig, folder: Path) -> VQAData:
 
 
 def _files(config: VQAConfig, record: str | os.PathLike[str] | None) -> VQAData:
-    assert config.questions and config.images and config.edits and config.edited_images
-    questions, edited = config.questions, config.edits
-    verified = verified_images(record)
-    images, edited_images = (
-        ImageFolder(*folders, verified=verified) for folders in (config.images, config.edited_images)
-    )
+    assert config.questions
     reports: dict[str, VQAReport] = {}
+    read_split = _prepared_reader(config) if is_prepared(config.questions) else _raw_reader(config, record)
 
     def read(split: str) -> tuple[Dataset, Dataset]:
-        checks: dict[str, Any] = {"split": split, "strict": config.strict, "verify": True}
-        rows, reports[split] = read_vqa(questions, questions, images, **checks)
-        edits, reports[f"{split}, edits"] = read_edits(rows, edited, edited, edited_images, **checks)
+        rows, reports[split], edits, reports[f"{split}, edits"] = read_split(split)
         return rows, edits
 
     train, train_edits = read("train")
@@ -180,6 +208,44 @@ def _files(config: VQAConfig, record: str | os.PathLike[str] | None) -> VQAData:
         (test, test_edits), name = read("val"), "VQA v2 val"
     train, test = _first(train, config.train_questions), _first(test, config.test_questions)
     return VQAData(name, train, _edits_of(train, train_edits), test, _edits_of(test, test_edits), None, reports)
+
+
+def _raw_reader(config: VQAConfig, record: str | os.PathLike[str] | None) -> SplitReader:
+    assert config.questions and config.images and config.edits and config.edited_images
+    questions, edited = config.questions, config.edits
+    verified = verified_images(record)
+    images, edited_images = (
+        ImageFolder(*folders, verified=verified) for folders in (config.images, config.edited_images)
+    )
+
+    def read(split: str) -> tuple[Dataset, VQAReport, Dataset, VQAReport]:
+        checks: dict[str, Any] = {"split": split, "strict": config.strict, "verify": True}
+        rows, report = read_vqa(questions, questions, images, **checks)
+        return rows, report, *read_edits(rows, edited, edited, edited_images, **checks)
+
+    return read
+
+
+def _prepared_reader(config: VQAConfig) -> SplitReader:
+    assert config.questions
+    folder = Path(config.questions)
+
+    def load(name: str, split: str, features: Features) -> tuple[Dataset, VQAReport]:
+        rows = load_split(folder, "vqa", f"{name}/{split}", features)
+        try:
+            content = read_json(folder / "report.json")[name][split]
+            report = VQAReport(
+                content["counts"],
+                {problem: [Skipped(**entry) for entry in entries] for problem, entries in content["skipped"].items()},
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"{folder / 'report.json'}: lacks {name} of split {split!r}; prepare the data anew"
+            ) from error
+        report.check(f"{folder}: {name} of split {split!r}", len(rows), strict=config.strict)
+        return rows, report
+
+    return lambda split: (*load("rows", split, ROW_FEATURES), *load("edits", split, EDIT_FEATURES))
 
 
 def hold_out_images(rows: Dataset) -> tuple[Dataset, Dataset]:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from dair_hf.errors import DataError
+from dair_hf.vqa.data import VQAConfig, load_vqa
 from dair_hf.vqa.scenes.files import SceneConfig
 from tests.data_scripts.scripts import ROOT, Done, run_script
 
@@ -92,6 +94,45 @@ def test_options_reach_the_scenes(tmp_path: Path) -> None:
             assert edited["multiple_choice_answer"] == answers[edited["question_id"]], "invariant"
         counts = {answer for answer in answers.values() if answer.isdigit()}
         assert counts <= ({"1", "2"} if split in ("train", "familiar") else {"0", "1", "2"})
+
+
+def test_recipe_reads_the_same_rows_drawn_and_prepared(tmp_path: Path) -> None:
+    assert run(*SMALL, "--output", tmp_path / "scenes").returncode == 0
+    settings = SceneConfig(train_scenes=30, test_scenes=12)
+    config = VQAConfig(scene_folder=str(tmp_path / "scenes"))
+    prepared = load_vqa(config, settings, tmp_path / "unused")
+    drawn = load_vqa(VQAConfig(), settings, tmp_path / "drawn")
+    assert not (tmp_path / "unused").exists()
+    assert (prepared.name, prepared.reports) == (drawn.name, drawn.reports)
+    for name in ("train", "train_edits", "test", "test_edits", "familiar"):
+        rows, same = getattr(prepared, name), getattr(drawn, name)
+        images = [[Path(path) for path in part["image"][:]] for part in (rows, same)]
+        assert [path.relative_to(tmp_path / "scenes") for path in images[0]] == [
+            path.relative_to(tmp_path / "drawn") for path in images[1]
+        ]
+        assert images[0][0].read_bytes() == images[1][0].read_bytes()
+        assert rows.remove_columns("image").to_list() == same.remove_columns("image").to_list()
+
+
+def test_recipe_refuses_scenes_of_other_settings_and_versions(tmp_path: Path) -> None:
+    assert run(*SMALL, "--output", tmp_path / "scenes").returncode == 0
+    config = VQAConfig(scene_folder=str(tmp_path / "scenes"))
+    mark = tmp_path / "scenes" / "prepared.json"
+    text = mark.read_text()
+    for settings, content, said in (
+        (SceneConfig("iv", train_scenes=30, test_scenes=12), text, "drawn with edit='cv', the run has edit='iv'"),
+        (SceneConfig(train_scenes=30), text, "drawn with test_scenes=12, the run has test_scenes=2000"),
+        (SceneConfig(), '{"kind": "scenes", "version": 9}', "another version (format 9, expected 1)"),
+        (SceneConfig(), '{"kind": "vqa", "version": 1}', "of kind 'vqa', expected 'scenes'"),
+    ):
+        mark.write_text(content)
+        with pytest.raises(DataError, match=re.escape(said)) as refused:
+            load_vqa(config, settings, tmp_path / "unused")
+        assert "\n" not in str(refused.value)
+    with pytest.raises(DataError, match="no folder that a command in data_scripts/ wrote"):
+        load_vqa(VQAConfig(scene_folder=str(tmp_path / "absent")), SceneConfig(), tmp_path / "unused")
+    with pytest.raises(DataError, match="--scene_folder would not be read with source=files"):
+        VQAConfig("files", scene_folder="scenes")
 
 
 def test_the_order_of_large_numbers(tmp_path: Path) -> None:

@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 from datasets import load_from_disk
 
+from dair_hf.dialog.data import DialogConfig, load_dialogs
 from dair_hf.dialog.readers.sources import multiwoz_files, sgd_files
 from dair_hf.dialog.text.rows import FEATURES
+from dair_hf.errors import DataError
 from tests.data_scripts.scripts import ROOT, Done, run_script
+from tests.fixtures.dialogs import write_multiwoz21, write_sgd
 
 FIXTURES = ROOT / "tests" / "fixtures" / "multiwoz22"
 
@@ -38,6 +41,85 @@ def test_writes_rows_and_a_summary(tmp_path: Path) -> None:
     assert ["names", "in", "the", "text", "1"] in lines
     assert any(line[:5] == ["skipped:", "span", "outside", "the", "text"] for line in lines)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Raw MultiWOZ 2.1 and SGD, and what the script makes of the former."""
+    folder = tmp_path_factory.mktemp("prepared")
+    done = run("--source", write_multiwoz21(folder / "raw", dialogues=20), "--output", folder / "out")
+    assert done.returncode == 0, done.stderr
+    write_sgd(folder / "sgd")
+    return folder
+
+
+@pytest.mark.parametrize("evaluate_on", ["test", "validation"])
+@pytest.mark.parametrize("train_split", ["val", "dev"])
+def test_recipe_reads_the_same_rows_raw_and_prepared(prepared: Path, evaluate_on: str, train_split: str) -> None:
+    settings = {"source": "multiwoz", "sgd_dir": str(prepared / "sgd"), "train_split": train_split}
+    raw, ours = (
+        load_dialogs(DialogConfig(data_dir=str(prepared / name), evaluate_on=evaluate_on, **settings))
+        for name in ("raw", "out")
+    )
+    assert len(raw.train) >= 36 and len(raw.test) >= 4
+    for expected, rows in ((raw.train, ours.train), (raw.test, ours.test)):
+        assert rows.to_list() == expected.to_list()
+        assert (rows.features, rows._fingerprint) == (expected.features, expected._fingerprint)
+    before = digests(prepared / "out")
+    ours.train.map(lambda row: {"length": len(row["history"])})
+    assert digests(prepared / "out") == before, "no cache files in the folder"
+
+
+def damage(folder: Path, name: str, content: bytes | None) -> None:
+    (folder / name).unlink() if content is None else (folder / name).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("prepared.json", None, r"prepared by another version \(format 0, expected 1\); prepare the data anew"),
+        ("prepared.json", b'{"kind": "multiwoz", "version": 2}', r"another version \(format 2, expected 1\)"),
+        ("prepared.json", b'{"kind": "vqa", "version": 1}', "holds prepared data of kind 'vqa', expected 'multiwoz'"),
+        ("prepared.json", b'{"kind"', "prepared.json: line 1, column 8: not valid JSON"),
+        ("prepared.json", b"[]", "prepared.json: expected kind and version of the data, found"),
+        ("prepared.json", b'{"kind": "multiwoz", "version": 1, "splits": {"test": 0}}', "holds no split 'val'"),
+        ("prepared.json", b'{"kind": "multiwoz", "version": 1, "splits": {"dev": 41}}', "split 'dev' cannot be read"),
+        (
+            "prepared.json",
+            b'{"kind": "multiwoz", "version": 1, "splits": {"dev": {"rows": 41, "fingerprint": ""}}}',
+            "'dev' has 40 rows of 41",
+        ),
+        ("dev/data-00000-of-00001.arrow", None, "split 'dev' cannot be read"),
+        ("dev/data-00000-of-00001.arrow", b"", "split 'dev' cannot be read"),
+        ("dev/data-00000-of-00001.arrow", b"ARROW" * 100, "split 'dev' cannot be read"),
+        ("dev/state.json", b"{}", "split 'dev' cannot be read"),
+        ("dev/state.json", None, "split 'dev' cannot be read"),
+    ],
+)
+def test_other_versions_and_broken_folders_are_refused(
+    prepared: Path, tmp_path: Path, name: str, content: bytes | None, said: str
+) -> None:
+    folder = shutil.copytree(prepared / "out", tmp_path / "out")
+    damage(folder, name, content)
+    with pytest.raises(DataError, match=said) as refused:
+        load_dialogs(DialogConfig("multiwoz", str(folder), str(prepared / "sgd"), train_split="val"))
+    assert str(folder) in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_truncated_split_is_refused(prepared: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(prepared / "out", tmp_path / "out")
+    (file,) = (folder / "dev").glob("*.arrow")
+    damage(folder, f"dev/{file.name}", file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(DataError, match="out: split 'dev' .*; prepare the data anew"):
+        load_dialogs(DialogConfig("multiwoz", str(folder), str(prepared / "sgd"), train_split="val"))
+
+
+def test_columns_of_another_version_are_refused(prepared: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(prepared / "out", tmp_path / "out")
+    shutil.rmtree(folder / "dev")
+    load_from_disk(str(prepared / "out" / "dev")).remove_columns("turn_id").save_to_disk(str(folder / "dev"))
+    with pytest.raises(DataError, match="split 'dev' has other columns than expected; prepare the data anew"):
+        load_dialogs(DialogConfig("multiwoz", str(folder), str(prepared / "sgd"), train_split="val"))
 
 
 def digests(folder: Path) -> dict[str, bytes]:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
+
+from dair_hf.dialog.data import DialogConfig, load_dialogs, read_names
 from dair_hf.dialog.readers.sources import sgd_files
+from dair_hf.errors import DataError
 from tests.data_scripts.scripts import Done, run_script
+from tests.fixtures.dialogs import write_multiwoz21
 
 
 def run(*arguments: object) -> Done:
@@ -35,6 +41,12 @@ def test_bank_is_written_and_counted(tmp_path: Path) -> None:
     done = run("--source", source, "--output", tmp_path / "bank.json")
     assert done.returncode == 0, done.stderr
     bank = json.loads((tmp_path / "bank.json").read_text())
+    removed = bank.pop("removed")
+    assert {split: kinds["hotel"] for split, kinds in removed.items()} == {
+        "train": [],
+        "dev": ["Elm Inn"],
+        "test": ["Elm Inn"],
+    }
     assert {split: kinds["hotel"] for split, kinds in bank.items()} == {
         "train": ["Elm Inn", "Oak"],
         "dev": ["Ash"],
@@ -47,6 +59,50 @@ def test_bank_is_written_and_counted(tmp_path: Path) -> None:
         ["dev", "1", "0", "0", "0", "1"],
         ["test", "1", "0", "0", "0", "1"],
     ]
+
+
+def test_recipe_reads_the_same_names_raw_and_prepared(tmp_path: Path) -> None:
+    """Including a test name that dev has too and train has not: it was not swapped in for training."""
+    source = write(tmp_path / "sgd", train="Oak", dev="Ash", test="Fir")
+    for split in ("dev", "test"):
+        path = source / split / "dialogues_001.json"
+        path.write_text(path.read_text().replace("Elm Inn", "elm inn" if split == "dev" else "ash"))
+    assert run("--source", source, "--output", tmp_path / "names.json").returncode == 0
+    for split in ("train", "dev", "test"):
+        assert read_names(tmp_path / "names.json", split) == read_names(source, split)
+    data = str(write_multiwoz21(tmp_path / "multiwoz"))
+    for evaluate_on, expected in (("test", ["Fir", "ash"]), ("validation", ["Ash"])):
+        raw, prepared = (
+            load_dialogs(DialogConfig("multiwoz", data, str(path), train_split="val", evaluate_on=evaluate_on))
+            for path in (source, tmp_path / "names.json")
+        )
+        assert raw.unseen_names == prepared.unseen_names
+        assert raw.unseen_names["hotel"] == expected
+
+
+def test_names_of_another_version_and_broken_files_are_refused(tmp_path: Path) -> None:
+    source = write(tmp_path / "sgd", train="Oak", dev="Ash", test="Fir")
+    path = tmp_path / "names.json"
+    assert run("--source", source, "--output", path).returncode == 0
+    whole = json.loads(path.read_text())
+    earlier = {split: kinds for split, kinds in whole.items() if split != "removed"}
+    part = {"train": whole["train"], "removed": whole["removed"]}
+    data = str(write_multiwoz21(tmp_path / "multiwoz"))
+    for text, said in (
+        (json.dumps(earlier), "names of split 'train' in another format than prepare_sgd_entities.py writes today"),
+        (json.dumps({**whole, "removed": {}}), "prepare them anew"),
+        (json.dumps(part), "no split 'test' (found ['removed', 'train'])"),
+        (json.dumps({**whole, "train": {"hotel": "Oak"}}), "train.hotel: expected a list of names"),
+        (path.read_text()[:40], "not valid JSON"),
+        ("[]", "no split 'train' (found list)"),
+    ):
+        path.write_text(text)
+        with pytest.raises(DataError, match=re.escape(said)) as refused:
+            load_dialogs(DialogConfig("multiwoz", data, str(path), train_split="val"))
+        assert str(refused.value).startswith(str(path)) and "\n" not in str(refused.value)
+    path.write_text(json.dumps(whole))
+    with pytest.raises(DataError, match="holds names only, and pretrain needs the dialogues; give the raw SGD folder"):
+        load_dialogs(DialogConfig("multiwoz", data, str(path), train_split="val", pretrain={"max_steps": 1}))
 
 
 def test_one_line_errors(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import http.server
 import json
@@ -12,9 +13,12 @@ from pathlib import Path
 import pytest
 from datasets import load_from_disk
 
+from dair_hf.errors import DataError
+from dair_hf.vqa.data import VQAConfig, load_vqa
 from dair_hf.vqa.pairs import expand_edits
 from dair_hf.vqa.readers.images import load_image
 from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES
+from dair_hf.vqa.scenes.files import SceneConfig
 from tests.data_scripts.scripts import Done, run_script
 from tests.fixtures.vqa_files import (
     CV_EDITS,
@@ -70,6 +74,55 @@ def test_writes_rows_edits_and_a_summary(data: Path) -> None:
     assert ["questions", "with", "edits", "5", "5"] in lines
     assert lines[-1] == ["written:", str(data / "out")]
     assert {path.name for path in data.iterdir()} == before | {"out"}
+
+
+def test_recipe_reads_the_same_rows_raw_and_prepared(data: Path) -> None:
+    (image,) = (data / "images").glob("*_000000000025.*")
+    image.write_bytes(b"no image")  # what is left out, and its report, are the same as well
+    arguments = ("--source", data / "vqa", "--images", data / "images", *edits_of(data), "--output", data / "out")
+    assert run(*arguments).returncode == 0
+    folders = {"images": [str(data / "images")], "edits": str(data / "cv"), "edited_images": [str(data / "edited")]}
+    raw = VQAConfig("files", str(data / "vqa"), **folders)
+    prepared = VQAConfig("files", str(data / "out"))
+    expected, found = (load_vqa(config, SceneConfig(), data / "unused") for config in (raw, prepared))
+    assert (found.name, found.familiar, found.reports) == (expected.name, None, expected.reports)
+    assert expected.reports["train"].skipped
+    for name in ("train", "train_edits", "test", "test_edits"):
+        rows, same = getattr(found, name), getattr(expected, name)
+        assert len(rows) > 0 and rows.to_list() == same.to_list()
+        assert (rows.features, rows._fingerprint) == (same.features, same._fingerprint)
+    with pytest.raises(DataError, match=r"out: rows of split 'train': not all of it can be used:\n  unreadable_image"):
+        load_vqa(dataclasses.replace(prepared, strict=True), SceneConfig(), data / "unused")
+    with pytest.raises(DataError, match="out: prepared data; leave out --images, --edited_images, which it holds"):
+        VQAConfig("files", str(data / "out"), images=["i"], edited_images=["e"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("prepared.json", None, "prepared by another version"),
+        ("prepared.json", b'{"kind": "vqa", "version": 0}', "prepared by another version"),
+        ("prepared.json", b'{"kind": "multiwoz", "version": 1}', "of kind 'multiwoz', expected 'vqa'"),
+        ("rows/train/data-00000-of-00001.arrow", b"", "split 'rows/train' cannot be read"),
+        ("edits/val/dataset_info.json", None, "split 'edits/val' cannot be read"),
+        ("report.json", None, "report.json: no such file"),
+        ("report.json", b"{}", "report.json: lacks rows of split 'train'"),
+        ("report.json", b'{"rows": {"train": {"counts": {}, "skipped": []}}}', "report.json: lacks rows of split"),
+    ],
+)
+def test_other_versions_and_broken_folders_are_refused(data: Path, name: str, content: bytes | None, said: str) -> None:
+    arguments = ("--source", data / "vqa", "--images", data / "images", *edits_of(data), "--output", data / "out")
+    assert run(*arguments).returncode == 0
+    (data / "out" / name).unlink() if content is None else (data / "out" / name).write_bytes(content)
+    with pytest.raises(DataError, match=said) as refused:
+        load_vqa(VQAConfig("files", str(data / "out")), SceneConfig(), data / "unused")
+    assert str(data / "out") in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_prepared_without_edits_is_refused(data: Path) -> None:
+    assert run("--source", data / "vqa", "--images", data / "images", "--output", data / "out").returncode == 0
+    with pytest.raises(DataError, match=r"out: holds no split 'edits/train' \(found rows/train, rows/val\)"):
+        load_vqa(VQAConfig("files", str(data / "out")), SceneConfig(), data / "unused")
 
 
 def test_what_is_left_out_is_in_the_report(data: Path) -> None:

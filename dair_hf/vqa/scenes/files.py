@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 from dair_hf.errors import DataError
 from dair_hf.io.files import write_json
 from dair_hf.io.folders import atomic_folder
+from dair_hf.io.prepared import write_mark
 from dair_hf.vqa.scenes.questions import EDITS, Correlations, SceneQuestion, draw_scene, edits_of
 from dair_hf.vqa.scenes.scene import Scene, Stage, render, require_stage
 from dair_hf.vqa.scenes.sprites import Sprites, load_sprites
@@ -168,6 +169,7 @@ def write_scenes(
     ):
         for split, count in counts.items():
             _write_split(config, split, count, scene_files(scratch, split), bar)
+        write_mark(scratch, "scenes", {"settings": asdict(config)})
     return target
 
 
