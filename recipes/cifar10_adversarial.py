@@ -1,17 +1,16 @@
-"""Adversarial robustness: the partner is the worst picture near the original that an attack finds (paper, section 7).
+"""Adversarial robustness: the partner is the worst image near the original that an attack finds (paper, section 7).
 
-Run (MNIST on a CPU, from a folder with its files or the Hub; two minutes a run on two cores):
+Command (MNIST from a local folder or the Hub; two minutes a run on two cores):
 
     accelerate launch recipes/cifar10_adversarial.py --config recipes/configs/mnist_adversarial.yaml
 
-The paper's setting, CIFAR-10 with a pre-activation ResNet-18, is `cifar10_adversarial.yaml`, for a GPU; its header says
-what to expect.
+`cifar10_adversarial.yaml` is the paper's setting, CIFAR-10 with a pre-activation ResNet-18 on a GPU. The header of each
+configuration states the expected results, time and hardware.
 
-What happens: while training, projected gradient ascent on the model as it stands makes a partner for every picture.
-PGD training uses the partners only, TRADES and MART add a term of their own, JS and DAIR their consistency. Every model
-is judged on pictures as they are, under FGSM and PGD-20, and with `--autoattack_rows 1000` by AutoAttack. A table, and
-with `--lambda_sweep` the trade-off between clean and robust accuracy as plots, come out. Finished runs are kept as JSON
-and not repeated.
+Steps: during training, projected gradient ascent on the current model makes a partner for every image. PGD training
+uses the partners only; TRADES and MART add their own regularizer; JS and DAIR add theirs. Every model is evaluated on
+clean images, under FGSM and PGD-20, and with `--autoattack_rows 1000` under AutoAttack. The recipe writes a table and,
+with `--lambda_sweep`, plots of clean against robust accuracy. Finished runs are stored as JSON and not repeated.
 """
 
 from __future__ import annotations
@@ -47,15 +46,15 @@ CLASSES = 10
 
 
 def columns_of(attacks: AttackConfig) -> list[Column]:
-    """What the table shows."""
-    found = [
+    """Return the columns of the table."""
+    columns = [
         Column("accuracy", "clean"),
         Column("accuracy_fgsm", "FGSM"),
         Column("accuracy_pgd", f"PGD-{attacks.test_steps}"),
         Column("cm_pgd", f"CM, PGD-{attacks.test_steps}", ("cm_numerator_pgd", "cm_denominator")),
         Column("both_correct_pgd", f"both right, PGD-{attacks.test_steps}"),
     ]
-    return found + [Column("accuracy_autoattack", "AutoAttack")] * (attacks.autoattack_rows > 0)
+    return columns + [Column("accuracy_autoattack", "AutoAttack")] * (attacks.autoattack_rows > 0)
 
 
 def train_and_evaluate(
@@ -65,7 +64,7 @@ def train_and_evaluate(
     network: NetworkConfig,
     attacks: AttackConfig,
 ) -> Result:
-    """One run from fresh weights."""
+    """Train and evaluate one run from new weights."""
     set_seed(run.seed)
     trainer = DAIRTrainer(
         make_network(network, files["train"].images.shape[1], CLASSES),
@@ -90,7 +89,7 @@ def train_and_evaluate(
 
 
 def main() -> None:
-    """Train all runs that are not finished, print the table and draw the trade-off."""
+    """Train all unfinished runs, write the table and plot the trade-off."""
     types = [AdversarialDataConfig, NetworkConfig, AttackConfig, ComparisonConfig, DAIRConfig]
     data, network, attacks, comparison, args = parse_arguments(types)
     folder, runs = claim_output_folder(args), list(runs_of(comparison, args))

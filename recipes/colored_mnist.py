@@ -1,19 +1,20 @@
-"""Colored MNIST: a colour that agrees with the label in training and deceives at the test (section 4 of the paper).
+"""Colored MNIST: a color that agrees with the label in training and misleads at test (section 4 of the paper).
 
-Run (downloads MNIST, or takes --mnist FOLDER with its parquet or IDX files; three minutes a run on two cores):
+Command (downloads MNIST, or reads parquet or IDX files from --mnist FOLDER; three minutes a run on two cores):
 
     accelerate launch recipes/colored_mnist.py --config recipes/configs/colored_mnist_adv.yaml
 
-Other configurations, each with its expected outcome and hours in its header: `colored_mnist_rnd.yaml`, and
-`colored_mnist_irm.yaml` for invariant risk minimisation, which needs larger batches than the others. Partial
-augmentation and the released code's way of drawing the colours are options of the same recipe:
-`--partner_fraction 0.3`, `--color_draws dependent --fresh_colors false`. `--search_lambdas 10 100 1000` chooses lambda
-on validation digits first and tests the chosen one.
+- `colored_mnist_rnd.yaml` draws random colors for the partners.
+- `colored_mnist_irm.yaml` is for invariant risk minimization, which needs larger batches than the other methods.
 
-What happens: originals in scheme C1, partners in C2 (adv) or uniformly random colours (rnd); every method starts from
-the same weights. Accuracy is that under C3, the test scheme, whose ceiling is 75 % (a quarter of the labels is wrong).
-CM is reported twice: between C1 and C3, as the paper's text defines it, and between C1 and the augmentation, which its
-figures fit. Finished runs are kept as JSON and not repeated.
+The header of each configuration states the expected results, time and hardware. Options: partial augmentation
+(`--partner_fraction 0.3`), colors drawn as in the released code (`--color_draws dependent --fresh_colors false`), and
+choosing lambda on validation digits before the test (`--search_lambdas 10 100 1000`).
+
+Steps: color the originals by scheme C1 and the partners by C2 (adv) or uniformly at random (rnd); train every method
+from the same weights; evaluate accuracy under the test scheme C3, where 75 % is the maximum because a quarter of the
+labels is wrong. CM is reported between C1 and C3, as the paper's text defines it, and between C1 and the augmentation,
+which matches the paper's figures. Finished runs are stored as JSON and not repeated.
 """
 
 from __future__ import annotations
@@ -54,27 +55,27 @@ COLUMNS = [
 
 
 def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: ColoredConfig, split: str) -> dict[str, Any]:
-    """Accuracy under the training and the test scheme, and both CMs."""
-    found = {}
+    """Return the accuracy under the training and the test scheme, and both CMs."""
+    results = {}
     for name, scheme in (("c3", "C3"), ("augmentation", data.augmentation)):
         pairs = evaluation_pairs(mnist, data, trainer.args.seed, split, scheme)
-        found[name] = trainer.evaluate_pairs(
+        results[name] = trainer.evaluate_pairs(
             pairs, is_correct, n_bootstrap=0, data_name=f"Colored MNIST {split}, C1 and {scheme}"
         )
     return {
-        "accuracy_c1": found["c3"]["original_accuracy"],
-        **{f"accuracy_{name}": metrics["augmented_accuracy"] for name, metrics in found.items()},
-        **{f"cm_c1_{name}": metrics["cm"] for name, metrics in found.items()},
-        **{f"cm_numerator_c1_{name}": metrics["cm_numerator"] for name, metrics in found.items()},
-        "cm_denominator": found["c3"]["cm_denominator"],
-        **{f"both_correct_c1_{name}": metrics["both_correct"] for name, metrics in found.items()},
+        "accuracy_c1": results["c3"]["original_accuracy"],
+        **{f"accuracy_{name}": metrics["augmented_accuracy"] for name, metrics in results.items()},
+        **{f"cm_c1_{name}": metrics["cm"] for name, metrics in results.items()},
+        **{f"cm_numerator_c1_{name}": metrics["cm_numerator"] for name, metrics in results.items()},
+        "cm_denominator": results["c3"]["cm_denominator"],
+        **{f"both_correct_c1_{name}": metrics["both_correct"] for name, metrics in results.items()},
     }
 
 
 def train_and_evaluate(
     run: Run, mnist: Mapping[str, Digits], data: ColoredConfig, environments: EnvironmentConfig, split: str = "test"
 ) -> Result:
-    """One run from fresh weights."""
+    """Train and evaluate one run from new weights."""
     set_seed(run.seed)
     trainer = DAIRTrainer(
         DigitCNN(DigitCNNConfig(num_channels=3, num_labels=1)),
@@ -87,7 +88,7 @@ def train_and_evaluate(
 
 
 def main() -> None:
-    """Train all runs that are not finished and print the table; or search for lambda, where a grid is given."""
+    """Train all unfinished runs and write the table; with a grid of lambdas, choose lambda first."""
     data, environments, comparison, search, args = parse_arguments(
         [ColoredConfig, EnvironmentConfig, ComparisonConfig, SearchConfig, DAIRConfig]
     )

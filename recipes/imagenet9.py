@@ -1,16 +1,17 @@
-"""ImageNet-9: a classifier that looks at the foreground, whatever it stands on (section 8 of the paper).
+"""ImageNet-9: a classifier that looks at the foreground, whatever the background (section 8 of the paper).
 
-Run (pictures are drawn: nothing to download; two minutes a run on two cores):
+Command (draws its images, no download; two minutes a run on two cores):
 
     accelerate launch recipes/imagenet9.py --config recipes/configs/backgrounds.yaml
 
-The paper's setting, ResNet-50 on ImageNet-9, is `imagenet9.yaml`: it needs the public files of Xiao et al. (2021) and a
-GPU. Its header says where they are and what to expect. Drawn pictures stand in for them: nine shapes, or digits or
-objects (`--foreground digits --foreground_source FOLDER`), on stripes that nearly always give the class away.
+The drawn images are nine shapes, or digits or objects (`--foreground digits --foreground_source FOLDER`), on stripes
+that nearly always reveal the class. `imagenet9.yaml` is the paper's setting, ResNet-50 on ImageNet-9; it needs a GPU
+and the public files of Xiao et al. (2021). The header of each configuration states the expected results, time and
+hardware.
 
-What happens: originals in which the background tells the class, partners with the same foreground on the background of
-any picture. Every method is judged on the eight variants of the background challenge; an arrow down marks those in
-which nothing of the foreground is left. Finished runs are kept as JSON and not repeated.
+Steps: train on originals whose background reveals the class, and on partners with the same foreground on the
+background of a random image; evaluate every method on the eight variants of the background challenge. An arrow down
+marks variants without any foreground, where low accuracy is good. Finished runs are stored as JSON and not repeated.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ PAIRED = [
 
 
 def train_and_evaluate(run: Run, data: Challenge, network: NetworkConfig) -> Result:
-    """One run from the same weights as all others of its seed."""
+    """Train and evaluate one run from the initial weights of its seed."""
     set_seed(run.seed)
     trainer = DAIRTrainer(
         make_network(network, CHANNELS, CLASSES),
@@ -64,14 +65,14 @@ def train_and_evaluate(run: Run, data: Challenge, network: NetworkConfig) -> Res
 
 
 def main() -> None:
-    """Train all runs that are not finished and print the table."""
+    """Train all unfinished runs and write the table."""
     types = [ChallengeConfig, BackgroundsConfig, ImageNet9Config, NetworkConfig, ComparisonConfig, DAIRConfig]
     source, drawn, public, network, comparison, args = parse_arguments(types)
     folder = claim_output_folder(args)
     data = load_challenge(source, drawn, public)
     runs = list(runs_of(comparison, args))
     settings = {"source": source, "data": data.config, "network": network, "split": public.evaluate_on}
-    finished_records(folder, runs, settings, data.content)  # other settings are refused before anything is written
+    finished_records(folder, runs, settings, data.content)  # refuses a folder of other settings before writing to it
     if data.missing:
         write_json(folder / "missing.json", data.missing)
     compare(

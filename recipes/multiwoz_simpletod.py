@@ -1,17 +1,22 @@
 """Dialog state tracking with renamed entities: SimpleTOD-style models trained with ERM, DA-ERM, KL and DAIR.
 
-Run (no data, no network, two cores, about ten minutes; writes outputs/demo):
+Command (no data, no network; about ten minutes on two cores; writes outputs/demo):
 
     accelerate launch recipes/multiwoz_simpletod.py --config recipes/configs/demo.yaml
 
-Other configurations, each with its expected outcome and hours in its header: `multiwoz21_small.yaml` (from scratch on
-MultiWOZ 2.1), `multiwoz22_bart.yaml` (the paper's setting), `multiwoz22_gpt2_lora.yaml`. Any field of the YAML is a
-command-line option too: `--methods erm dair --seeds 0 1 2 --dair_lambda 1`.
+- `multiwoz21_small.yaml` trains a small model from scratch on MultiWOZ 2.1.
+- `multiwoz22_bart.yaml` is the paper's setting.
+- `multiwoz22_gpt2_lora.yaml` trains adapters of a decoder-only model.
 
-What happens: rows are read or generated; training rows get partners with scrambled names, test rows partners with names
-that no training row holds; the pairs are audited, and their gold targets scored as predictions will be: the ceiling,
-below which nothing is trained unless `--allow_low_ceiling true`; every method starts from the same weights; joint goal
-accuracy on both views and CM come out as one table. Finished runs are kept as JSON and not repeated.
+The header of each configuration states the expected results, time and hardware. Every field of the YAML is also a
+command-line option: `--methods erm dair --seeds 0 1 2 --dair_lambda 1`. `--data_dir` takes raw MultiWOZ or the folder
+written by `data_scripts/prepare_multiwoz.py`; `--sgd_dir` takes raw SGD or the JSON file written by
+`data_scripts/prepare_sgd_entities.py`.
+
+Steps: read or generate dialogues; give training rows partners with scrambled names, and test rows partners with names
+that no training row has; audit the pairs; score the gold targets as predictions will be scored, and stop if they score
+too low (unless `--allow_low_ceiling true`); train every method from the same weights; write joint goal accuracy of both
+views and CM as a table. Finished runs are stored as JSON and not repeated.
 """
 
 from __future__ import annotations
@@ -60,17 +65,16 @@ COLUMNS = [
     Column("attainable_cm", "CM, attainable", ("attainable_cm_numerator", "attainable_cm_denominator")),
 ]
 NOTE = (
-    "CM and both right are over the turns in which a name changes. JGA unseen and CM, all turns, are over all turns, "
-    "as in the paper: one in which none changes counts as two identical views. Attainable are the turns whose "
-    "target scores right and whose input, as it was cut, holds the names of the state and all else of it that the "
-    "dialogue says, in both views."
+    "CM and both right: turns in which a name changes. JGA unseen and CM, all turns: all turns, as in the paper; a "
+    "turn without a changed name counts as two identical views. Attainable: turns whose target scores as correct and "
+    "whose truncated input still contains, in both views, every value of the state that the dialogue mentions."
 )
 
 
 def trainer_for(
     network: PreTrainedModel, args: DAIRConfig, rows: Dataset | EpochPairs, encoder: DialogEncoder
 ) -> DAIRTrainer:
-    """The trainer, whose sample loss follows from the model."""
+    """Return the trainer; it derives the sample loss from the model."""
     collator = DataCollatorForSeq2Seq(encoder.tokenizer)
     return DAIRTrainer(network, args, collator, rows, processing_class=encoder.tokenizer)
 
@@ -78,7 +82,7 @@ def trainer_for(
 def initial_weights(
     model: ModelConfig, encoder: DialogEncoder, dialogs: DialogData, data: DialogConfig, args: DAIRConfig
 ) -> ModelConfig:
-    """Where every method of this seed starts: the model as given, or a common base trained on other dialogues."""
+    """Return the model that every method of this seed starts from: as given, or pretrained on other dialogues."""
     if dialogs.pretrain is None:
         return model
     rows = dialogs.pretrain
@@ -87,9 +91,9 @@ def initial_weights(
     base_args = with_settings(args, method="erm", output_dir=f"{folder}_training", **(data.pretrain or {}))
 
     def make_trainer() -> DAIRTrainer:
-        # The base is trained whole; adapters come on top of it.
+        # Train all weights of the base; adapters are added later.
         network = load_model(replace(model, lora_rank=0), encoder.tokenizer, args.seed)
-        return trainer_for(network, base_args, rows.map(encoder, batched=True, desc="Tokenising base"), encoder)
+        return trainer_for(network, base_args, rows.map(encoder, batched=True, desc="Tokenizing base"), encoder)
 
     return replace(model, model_name_or_path=str(train_base_once(folder, make_trainer)), model_settings=None)
 
@@ -97,7 +101,7 @@ def initial_weights(
 def train_and_evaluate(
     run: Run, model: ModelConfig, encoder: DialogEncoder, dialogs: DialogData, data: DialogConfig, ceiling: Ceiling
 ) -> Result:
-    """One run: train, evaluate both views, save model, card and predictions."""
+    """Train and evaluate one run; save model, model card and predictions."""
     set_seed(run.seed)
     start_weights = initial_weights(model, encoder, dialogs, data, run.args)
     network = load_model(start_weights, encoder.tokenizer, run.seed)
@@ -106,7 +110,7 @@ def train_and_evaluate(
     train_resumable(trainer)
     trained = time.perf_counter()
     metrics = trainer.evaluate_pairs(
-        evaluation_pairs(dialogs, data).map(encoder, batched=True, desc="Tokenising test"),
+        evaluation_pairs(dialogs, data).map(encoder, batched=True, desc="Tokenizing test"),
         functools.partial(is_correct, preset=data.preset),
         references="state",
         accuracy_name="joint_goal_accuracy",
@@ -121,7 +125,7 @@ def train_and_evaluate(
 
 
 def main() -> None:
-    """Train all runs that are not finished and print the table."""
+    """Train all unfinished runs and write the table."""
     data, model, comparison, args = parse_arguments([DialogConfig, ModelConfig, ComparisonConfig, DAIRConfig])
     folder = claim_output_folder(args)
     dialogs = load_dialogs(data)

@@ -1,17 +1,17 @@
 """Robust regression: a spurious feature that misleads at test, and noise in the targets (section 6 of the paper).
 
-Run (needs the Drug Discovery file qsar.mat of the TERM repository; half a minute a run on two cores):
+Command (needs the Drug Discovery file qsar.mat of the TERM repository; half a minute a run on two cores):
 
     accelerate launch recipes/robust_regression.py --config recipes/configs/robust_regression.yaml --data_file qsar.mat
 
-Losses, noise and the variants of the authors' released code are options: `--loss huber --noise_share 0.4`,
-`--loss term --consistency batch --augmented_feature one`. Your own table: `--data_file train.csv --test_file test.csv
---target price`. `--search_grid regression --validation_share 0.2` chooses lambda on held-out rows first.
+The header of the configuration states the expected results. Options: other losses, noise and the variants of the
+released code (`--loss huber --noise_share 0.4`, `--loss term --consistency batch --augmented_feature one`); your own
+table (`--data_file train.csv --test_file test.csv --target price`); choosing lambda on held-out rows before the test
+(`--search_grid regression --validation_share 0.2`); the paper's "clean ERM" (`--spurious_feature false --methods erm`).
 
-What happens: a linear model is trained on all rows at once; the partner of a row has another value of the spurious
-feature. The table shows the root mean squared error on test rows, whose feature is reversed and whose targets are
-clean. `--spurious_feature false --methods erm` is the paper's "clean ERM". Finished runs are kept as JSON and not
-repeated.
+Steps: train a linear model on full batches, where the partner of a row has another value of the spurious feature;
+evaluate the root mean squared error on test rows with the feature reversed and clean targets. Finished runs are stored
+as JSON and not repeated.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ COLUMNS = [
 def evaluate(
     trainer: DAIRTrainer, table: RegressionData, data: RegressionConfig, split: str = "test"
 ) -> dict[str, Any]:
-    """RMSE with the feature reversed and as in training; CM of predictions within the tolerance."""
+    """Return the RMSE with the feature reversed and as in training, and CM of predictions within the tolerance."""
     errors: dict[str, float] = {}
     pairs = evaluation_pairs(table, data, trainer.args.seed, split)
 
@@ -73,7 +73,7 @@ def evaluate(
 def train_and_evaluate(
     run: Run, table: RegressionData, data: RegressionConfig, loss: RobustLossConfig, split: str = "test"
 ) -> Result:
-    """One run: full batches from fresh weights."""
+    """Train one run on full batches from new weights, and evaluate it."""
     set_seed(run.seed)
     pairs = train_pairs(table, data, run.seed)
     args = with_settings(run.args, per_device_train_batch_size=len(pairs))
@@ -92,7 +92,7 @@ def train_and_evaluate(
 
 
 def main() -> None:
-    """Train all runs that are not finished and print the table; or search for lambda, where a grid is given."""
+    """Train all unfinished runs and write the table; with a grid of lambdas, choose lambda first."""
     data, loss, comparison, search, args = parse_arguments(
         [RegressionConfig, RobustLossConfig, ComparisonConfig, SearchConfig, DAIRConfig]
     )

@@ -1,15 +1,17 @@
 """Rotated 6 and 9: half a turn makes one the other, so the label must change with the image (section 3 of the paper).
 
-Run (downloads MNIST, or takes --mnist FOLDER with its parquet or IDX files; two minutes a run on two cores):
+Command (downloads MNIST, or reads parquet or IDX files from --mnist FOLDER; two minutes a run on two cores):
 
     accelerate launch recipes/rotated_6_9.py --config recipes/configs/rotated_6_9.yaml
 
-What happens: sixes and nines upright, partners turned by 180 degrees with the other label; a sweep over lambda for
-DAIR, DAIR-L1 and KL. Every model is tested on digits turned by an angle theta between 0 and 60 degrees,
-where a view of the training says little: accuracy and CM against theta, and against lambda at 45 degrees, come out as
-a table and two plots. Expect (the paper's curves): DA-ERM below ERM at every theta, KL sinking as lambda grows, DAIR-L1
-at chance for large lambda, DAIR above ERM at 45 degrees. `--search_lambdas 0.3 1 3 10 30` chooses the lambda of DAIR on
-validation digits turned by 45 degrees first and tests the chosen one. Finished runs are kept as JSON and not repeated.
+Expected (the paper's curves): DA-ERM below ERM at every angle, KL falling as lambda grows, DAIR-L1 at chance for large
+lambda, DAIR above ERM at 45 degrees. `--search_lambdas 0.3 1 3 10 30` chooses the lambda of DAIR on validation digits
+rotated by 45 degrees before the test.
+
+Steps: train on upright sixes and nines, and on partners rotated by 180 degrees with the other label, with a sweep over
+lambda for DAIR, DAIR-L1 and KL; evaluate on digits rotated by 0 to 60 degrees;
+write accuracy and CM by angle, and by lambda at 45 degrees, as a table and two plots. Finished runs are stored as JSON
+and not repeated.
 """
 
 from __future__ import annotations
@@ -50,20 +52,19 @@ COLUMNS = [Column(f"accuracy_theta_{theta}", f"{theta} degrees") for theta in TH
 
 
 def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: SixNineConfig, split: str) -> dict[str, Any]:
-    """Accuracy and CM at every angle."""
+    """Return accuracy and CM at every angle."""
     metrics: dict[str, Any] = {}
     for theta in THETAS:
         pairs = evaluation_pairs(mnist, data, theta, split)
-        found = trainer.evaluate_pairs(
-            pairs, is_correct, n_bootstrap=0, data_name=f"6 and 9 at {theta} degrees, {split}"
-        )
-        metrics[f"accuracy_theta_{theta}"] = found["original_accuracy"]
-        metrics[f"cm_theta_{theta}"] = found["cm"]
+        name = f"6 and 9 at {theta} degrees, {split}"
+        result = trainer.evaluate_pairs(pairs, is_correct, n_bootstrap=0, data_name=name)
+        metrics[f"accuracy_theta_{theta}"] = result["original_accuracy"]
+        metrics[f"cm_theta_{theta}"] = result["cm"]
     return metrics
 
 
 def train_and_evaluate(run: Run, mnist: Mapping[str, Digits], data: SixNineConfig, split: str = "test") -> Result:
-    """One run from fresh weights."""
+    """Train and evaluate one run from new weights."""
     set_seed(run.seed)
     model = DigitCNN(DigitCNNConfig(num_channels=1, num_labels=1))
     pairs = train_pairs(mnist, data, run.seed)
@@ -72,14 +73,14 @@ def train_and_evaluate(run: Run, mnist: Mapping[str, Digits], data: SixNineConfi
 
 
 def plot_thetas(folder: Path, runs: Sequence[Run]) -> None:
-    """Accuracy against theta, a curve for each method and lambda, and against lambda at 45 degrees."""
+    """Plot accuracy by angle, one curve for each method and lambda, and by lambda at 45 degrees."""
     records = [read_json(folder / f"{run.name}.json") for run in runs]
     labels = list(dict.fromkeys(run.method for run in runs))
 
     def curve(label: str, keys: Sequence[str]) -> tuple[list[float], list[float]]:
-        found = [[r["metrics"][key] for r in records if r["method"] == label] for key in keys]
-        spread = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in found]
-        return [statistics.fmean(values) for values in found], spread
+        values = [[r["metrics"][key] for r in records if r["method"] == label] for key in keys]
+        spread = [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in values]
+        return [statistics.fmean(seeds) for seeds in values], spread
 
     by_theta = {label: (list(THETAS), *curve(label, [c.key for c in COLUMNS])) for label in labels}
     plot_curves(folder / "theta.png", "6 and 9", "theta (degrees)", "accuracy", by_theta)
@@ -89,7 +90,7 @@ def plot_thetas(folder: Path, runs: Sequence[Run]) -> None:
 
 
 def main() -> None:
-    """Train all runs that are not finished and draw the curves; or search for lambda, where a grid is given."""
+    """Train all unfinished runs and plot the curves; with a grid of lambdas, choose lambda first."""
     data, comparison, search, args = parse_arguments([SixNineConfig, ComparisonConfig, SearchConfig, DAIRConfig])
     folder = claim_output_folder(args)
     mnist = {split: load_mnist(data.mnist, split) for split in ("train", "test")}

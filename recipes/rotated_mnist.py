@@ -1,17 +1,18 @@
 """Rotated MNIST: digits trained at some angles, augmented at others, tested upright (section 5 of the paper).
 
-Run (downloads MNIST, or takes --mnist FOLDER with its parquet or IDX files; three minutes a run on two cores):
+Command (downloads MNIST, or reads parquet or IDX files from --mnist FOLDER; three minutes a run on two cores):
 
     accelerate launch recipes/rotated_mnist.py --config recipes/configs/rotated_mnist_weak.yaml
 
-Other configurations, each with its expected outcome and hours in its header: `rotated_mnist_strong.yaml`. Label noise,
-partial augmentation, longer training and sweeps over lambda are options of the same recipe: `--label_noise 0.2`,
-`--partner_fraction 0.3`, `--num_train_epochs 160`, `--lambda_sweep 1.43 8.85 16.23 100`. `--logging_steps 1` draws the
-regularizer while training; `--search_grid mnist` chooses lambda on validation digits first and tests the chosen one.
+`rotated_mnist_strong.yaml` augments with any angle. The header of each configuration states the expected results, time
+and hardware. Options: label noise (`--label_noise 0.2`), partial augmentation (`--partner_fraction 0.3`), longer
+training (`--num_train_epochs 160`), a sweep over lambda (`--lambda_sweep 1.43 8.85 16.23 100`), a plot of the
+regularizer during training (`--logging_steps 1`), and choosing lambda on validation digits before the test
+(`--search_grid mnist`).
 
-What happens: both views of a training digit are turned by angles drawn anew each epoch; every method starts from the
-same weights; accuracy is that of the test digits at the setup's test angle, digit by digit as well, and CM compares
-them upright and upside down. Finished runs are kept as JSON and not repeated.
+Steps: rotate both views of every training digit by angles that are new in each epoch; train every method from the same
+weights; evaluate accuracy at the setup's test angle, overall and by digit, and CM between upright and upside-down
+digits. Finished runs are stored as JSON and not repeated.
 """
 
 from __future__ import annotations
@@ -53,31 +54,31 @@ COLUMNS = [
 
 
 def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: RotatedConfig, split: str) -> dict[str, Any]:
-    """Accuracy at the test angle and CM between upright digits and half a turn, both whole and by digit."""
+    """Return accuracy at the test angle and CM between 0 and 180 degrees, overall and by digit."""
     by_digit: dict[str, float] = {}
     tested = evaluation_pairs(mnist, data, trainer.args.seed, split)
     upright = evaluation_pairs(mnist, data, trainer.args.seed, split, scheme="R1")
 
     def correct(predictions: list[Any], references: list[int]) -> Any:
-        found = is_correct(predictions, references)
-        shares = accuracy_by_class(found[: len(tested)], references[: len(tested)])
+        right = is_correct(predictions, references)
+        shares = accuracy_by_class(right[: len(tested)], references[: len(tested)])
         by_digit.update({f"accuracy_digit_{digit}": share for digit, share in shares.items()})
-        return found
+        return right
 
     def consistent(predictions: list[Any], references: list[int]) -> Any:
-        found, rows = is_correct(predictions, references), len(upright)
-        shares = consistency_by_class(found[:rows], found[rows:], references[:rows])
+        right, rows = is_correct(predictions, references), len(upright)
+        shares = consistency_by_class(right[:rows], right[rows:], references[:rows])
         by_digit.update({f"cm_digit_{digit}": share for digit, share in shares.items()})
-        return found
+        return right
 
     metrics = trainer.evaluate_pairs(tested, correct, n_bootstrap=0, data_name=f"Rotated MNIST ({data.setup}) {split}")
-    turned = trainer.evaluate_pairs(upright, consistent, n_bootstrap=0, data_name=f"upright MNIST {split}")
-    of_pairs = ("rows", "pairs", "cm", "cm_numerator", "cm_denominator", "both_correct")
-    return {"original_accuracy": metrics["original_accuracy"], **by_digit, **{key: turned[key] for key in of_pairs}}
+    half_turn = trainer.evaluate_pairs(upright, consistent, n_bootstrap=0, data_name=f"upright MNIST {split}")
+    keys = ("rows", "pairs", "cm", "cm_numerator", "cm_denominator", "both_correct")
+    return {"original_accuracy": metrics["original_accuracy"], **by_digit, **{key: half_turn[key] for key in keys}}
 
 
 def train_and_evaluate(run: Run, mnist: Mapping[str, Digits], data: RotatedConfig, split: str = "test") -> Result:
-    """One run from fresh weights."""
+    """Train and evaluate one run from new weights."""
     set_seed(run.seed)
     pairs = train_pairs(mnist, data, run.seed)
     model = DigitCNN(DigitCNNConfig(num_channels=1, num_labels=10))
@@ -86,7 +87,7 @@ def train_and_evaluate(run: Run, mnist: Mapping[str, Digits], data: RotatedConfi
 
 
 def plot_regularizer(folder: Path, runs: Sequence[Run]) -> None:
-    """The regularizer at the first and the last iterations of each run, where every step was logged."""
+    """Plot the regularizer at the first and the last steps of each run; every step must have been logged."""
     states = {run.method: read_json(Path(run.args.output_dir) / "trainer_state.json") for run in runs}
     curves = {
         method: [log["consistency"] for log in state["log_history"] if "consistency" in log]
@@ -96,7 +97,7 @@ def plot_regularizer(folder: Path, runs: Sequence[Run]) -> None:
 
 
 def main() -> None:
-    """Train all runs that are not finished and print the table; or search for lambda, where a grid is given."""
+    """Train all unfinished runs and write the table; with a grid of lambdas, choose lambda first."""
     data, comparison, search, args = parse_arguments([RotatedConfig, ComparisonConfig, SearchConfig, DAIRConfig])
     folder = claim_output_folder(args)
     mnist = {split: load_mnist(data.mnist, split) for split in ("train", "test")}

@@ -1,16 +1,21 @@
-"""Visual question answering under edited images: remove what is asked about and the answer must change with it.
+"""Visual question answering under edited images: remove what is asked about, and the answer must change.
 
-Run (no data, no network, two cores, about ten minutes; writes outputs/counting_scenes_cv):
+Command (no data, no network; about ten minutes on two cores; writes outputs/counting_scenes_cv):
 
     accelerate launch recipes/vqa_saaa.py --config recipes/configs/counting_scenes_cv.yaml
 
-`counting_scenes_iv.yaml` removes what is not asked about: the answer must stay. `cv_vqa.yaml` and `iv_vqa.yaml` are the
-paper's setting on VQA v2 with the edits of CV-VQA and IV-VQA; `vilt_lora.yaml` fine-tunes a current model. Each header
-states what to expect. Any field of the YAML is a command-line option too: `--methods erm dair --lambda_sweep 0.1 1 10`.
+- `counting_scenes_iv.yaml` removes what is not asked about, so the answer must stay.
+- `cv_vqa.yaml` and `iv_vqa.yaml` are the paper's setting on VQA v2 with the edits of CV-VQA and IV-VQA.
+- `vilt_lora.yaml` fine-tunes a current model.
 
-What happens: questions, images and edits are read (or drawn); a frozen backbone turns images into features, which are
-kept on disk; every method trains SAAA ("Show, Ask, Attend, and Answer") from the same weights; accuracy, CM and the
-flips of the answers come out as a table, and a plot where lambda is swept. Finished runs are kept as JSON.
+The header of each configuration states the expected results, time and hardware. Data are the raw files (`--questions`,
+`--images`, `--edits`, `--edited_images`) or, with `--questions` alone, the folder written by
+`data_scripts/prepare_vqa.py`. Scenes are drawn, or read from the folder written by
+`data_scripts/prepare_counting_scenes.py` (`--scene_folder`).
+
+Steps: read or draw questions, images and edits; compute image features with a frozen backbone and store them on disk;
+train SAAA ("Show, Ask, Attend, and Answer") with every method from the same weights; write accuracy, CM and answer
+flips as a table, with plots if lambda is swept. Finished runs are stored as JSON and not repeated.
 """
 
 from __future__ import annotations
@@ -69,12 +74,12 @@ BACKBONE_SEED, BACKBONE_BATCH, BACKBONE_EPOCHS = 0, 50, 3
 
 
 def scene_backbone(scenes: SceneConfig, count: int, args: DAIRConfig) -> nn.Module:
-    """A small ResNet that has learnt what stands in the cells of scenes drawn at random; trained once and kept."""
+    """Train a small ResNet to name the object in each cell of random scenes, once for all runs."""
     network = scene_network(scenes)
-    what = (scenes.stage, scenes.sprites, scenes.sprite_folder, network, count)
-    folder = Path(args.output_dir).parent / f"scene_backbone_{fingerprint(*what)}"
+    name = fingerprint(scenes.stage, scenes.sprites, scenes.sprite_folder, network, count)
+    folder = Path(args.output_dir).parent / f"scene_backbone_{name}"
     steps = BACKBONE_EPOCHS * math.ceil(count / BACKBONE_BATCH)
-    # Nothing here may depend on the method or the seed: all runs share it.
+    # All runs share the backbone, so no setting may depend on the method or the seed.
     base_args = with_settings(
         args, method="erm", output_dir=f"{folder}_training", seed=BACKBONE_SEED, max_steps=-1,
         num_train_epochs=BACKBONE_EPOCHS, per_device_train_batch_size=BACKBONE_BATCH, learning_rate=4e-3,
@@ -84,30 +89,29 @@ def scene_backbone(scenes: SceneConfig, count: int, args: DAIRConfig) -> nn.Modu
 
     def make_trainer() -> DAIRTrainer:
         set_seed(BACKBONE_SEED)
-        pictures, names = named_scenes(scenes, count)
+        images, labels = named_scenes(scenes, count)
         mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
 
         def view(rows: Tensor, epoch: int) -> dict[str, Tensor]:
-            return {"pixel_values": (pictures[rows] / 255 - mean) / std, "labels": names[rows]}
+            return {"pixel_values": (images[rows] / 255 - mean) / std, "labels": labels[rows]}
 
-        model = CellNamer(CellNamerConfig(backbone_config=network, num_labels=int(names.max()) + 1))
-        return DAIRTrainer(model, base_args, train_dataset=TensorPairs(view, rows=len(names)), sample_loss="seq2seq")
+        model = CellNamer(CellNamerConfig(backbone_config=network, num_labels=int(labels.max()) + 1))
+        return DAIRTrainer(model, base_args, train_dataset=TensorPairs(view, rows=len(labels)), sample_loss="seq2seq")
 
     return CellNamer.from_pretrained(train_base_once(folder, make_trainer)).backbone.eval()
 
 
 def evaluate(trainer: DAIRTrainer, task: VQATask) -> dict[str, Any]:
-    """Accuracy on all test questions, and on those like the training ones; CM and flips over every edit."""
+    """Return CM and flips over all edits, and accuracy on test questions and on questions like the training ones."""
     judge, data = task.judge, task.data
-    scores = {"vqa_accuracy": judge.accuracy}
-    judged = partial(
+    evaluate_pairs = partial(
         trainer.evaluate_pairs,
         is_correct=judge.is_correct,
         references="answers",
         clusters="image_id",
-        scores=scores,
+        scores={"vqa_accuracy": judge.accuracy},
     )
-    metrics = judged(
+    metrics = evaluate_pairs(
         expand_edits(data.test, data.test_edits),
         answers=judge.answers,
         data_name=data.name,
@@ -116,16 +120,15 @@ def evaluate(trainer: DAIRTrainer, task: VQATask) -> dict[str, Any]:
     for name, rows in (("", data.test), ("familiar_", data.familiar)):
         if rows is not None:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UndefinedMetricWarning)  # questions alone: CM is that of the edits
-                found = judged(rows, data_name=f"{data.name}, {name}questions")
-            metrics |= {
-                f"{name}vqa_accuracy{end}": found[f"original_vqa_accuracy{end}"] for end in ("", "_low", "_high")
-            }
+                warnings.simplefilter("ignore", UndefinedMetricWarning)  # questions without edits have no CM
+                single = evaluate_pairs(rows, data_name=f"{data.name}, {name}questions")
+            ends = ("", "_low", "_high")
+            metrics |= {f"{name}vqa_accuracy{end}": single[f"original_vqa_accuracy{end}"] for end in ends}
     return metrics
 
 
 def train_and_evaluate(run: Run, task: VQATask) -> Result:
-    """One run from the same weights as all others of its seed."""
+    """Train and evaluate one run from the initial weights of its seed."""
     set_seed(run.seed)
     data = task.data
     pairs = edit_pairs(data.train, data.train_edits, run.seed) if run.args.uses_partners else data.train
@@ -141,23 +144,23 @@ def train_and_evaluate(run: Run, task: VQATask) -> Result:
 
 
 def main() -> None:
-    """Train all runs that are not finished and print the table."""
+    """Train all unfinished runs and write the table."""
     types = [VQAConfig, SceneConfig, NetworkConfig, ModelConfig, ComparisonConfig, DAIRConfig]
     config, scenes, network, model, comparison, args = parse_arguments(types)
     require_model(network, model)
     folder = claim_output_folder(args)
-    kept = folder.parent / f"counting_scenes_{fingerprint(scenes)}", folder.parent / "verified_images.json"
-    data = load_vqa(config, scenes, *kept)
+    scene_folder = folder.parent / f"counting_scenes_{fingerprint(scenes)}"
+    data = load_vqa(config, scenes, scene_folder, folder.parent / "verified_images.json")
     runs = list(runs_of(comparison, args))
     settings = {"data": config, "scenes": scenes, "network": network, "model": model}
     files = {name: getattr(data, name)._fingerprint for name in ("train", "train_edits", "test", "test_edits")}
-    finished_records(folder, runs, settings, files)  # a folder of other settings is refused before it is written to
+    finished_records(folder, runs, settings, files)  # refuses a folder of other settings before writing to it
     reports = {name: report.to_dict() for name, report in data.reports.items()}
     if PartialState().is_main_process:
         print(summary_table(data.reports))
         write_json(folder / "data.json", reports)
-    drawn = config.source == "scenes" and network.network == "saaa" and network.backbone is None
-    backbone = scene_backbone(scenes, network.backbone_scenes, args) if drawn else None
+    needs_backbone = config.source == "scenes" and network.network == "saaa" and network.backbone is None
+    backbone = scene_backbone(scenes, network.backbone_scenes, args) if needs_backbone else None
     task = prepare_task(network, model, config, data, backbone, args.device)
     if PartialState().is_main_process:
         write_json(folder / "data.json", {**reports, "without an answer in the vocabulary": task.unknown_answers})
@@ -166,7 +169,7 @@ def main() -> None:
         lambda run: train_and_evaluate(run, task),
         folder,
         f"Answers under edited images, {data.name}",
-        COLUMNS if data.familiar is not None else [c for c in COLUMNS if not c.key.startswith("familiar")],
+        [column for column in COLUMNS if data.familiar is not None or not column.key.startswith("familiar")],
         settings,
         files,
         [f"Shares of all (question, edit) pairs; {lambda_note(comparison, args)}."],
