@@ -1,13 +1,16 @@
-"""Draw counting scenes: pictures with questions, and edits that remove things, in the formats of VQA v2 and its edits.
+"""Draw counting scenes: images with questions, and edits that remove objects, in the formats of VQA v2 and its edits.
 
     python data_scripts/prepare_counting_scenes.py --output data/scenes_cv
     python data_scripts/prepare_counting_scenes.py --edit iv --sprites digits --sprite_folder mnist --output digits_iv
 
-Shapes need no data; digits and objects are those of MNIST and CIFAR-10, from parquet files of yours. The output is a
-folder that appears when it is whole, with the splits train, familiar (like train, but other scenes), validation and
-test: each has `questions.json`, `annotations.json` and `images`, and `edits` with the same three. In train and familiar
-two things give answers away, as often as `--co_occurrence` and `--language_prior` say; in the other two nothing does.
-The same options draw the same files. What was written is read again for the table that is printed.
+The objects are drawn shapes, digits of MNIST or objects of CIFAR-10; the last two need parquet files. The output is a
+folder for `--scene_folder` of `recipes/vqa_saaa.py`, which draws the same scenes if it is not given. It appears only
+when it is complete, and the same options draw the same files.
+
+The splits are train, familiar (other scenes of the same kind), validation and test. Each has `questions.json`,
+`annotations.json` and `images`, and `edits` with the same three. In train and familiar, answers can be guessed in two
+ways, as often as `--co_occurrence` and `--language_prior` say; in the other two splits they cannot. The command reads
+the files again and prints a table of their content.
 """
 
 from __future__ import annotations
@@ -26,14 +29,14 @@ from dair_hf.vqa.scenes.files import SPLITS, SceneConfig, scene_files, write_sce
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Shows defaults, and the lines of the description as they are."""
+    """Formatter that shows defaults and keeps the lines of the description."""
 
 
 def parse(argv: list[str] | None) -> tuple[SceneConfig, str, bool]:
-    """The command line: what to draw, where to, and whether scenes that are there may be replaced.
+    """Return the scene settings, the output folder, and whether it may be replaced.
 
     Raises:
-        DataError: A value out of range.
+        DataError: A value is out of range.
     """
     parser = SettingsParser([SceneConfig], description=__doc__, formatter_class=_HelpFormatter)
     parser.add_argument("--output", required=True, default=argparse.SUPPRESS, help="folder to write, new or empty")
@@ -43,10 +46,10 @@ def parse(argv: list[str] | None) -> tuple[SceneConfig, str, bool]:
 
 
 def count(folder: Path, split: str) -> dict[str, Counter[str]]:
-    """Read one split and count its questions by type and by answer, its edits, and the questions that have any.
+    """Count the questions of one split by type and by answer, and its edits by question.
 
     Raises:
-        DataError: Not all of it can be used.
+        DataError: The files cannot be used completely.
     """
     files = scene_files(folder, split)
     rows, _ = read_vqa(files.questions, files.annotations, files.images, strict=True)
@@ -59,22 +62,21 @@ def count(folder: Path, split: str) -> dict[str, Counter[str]]:
 
 
 def table(counts: Mapping[str, Mapping[str, Counter[str]]]) -> str:
-    """What `count` found, one column a split."""
+    """Format the results of `count`, one column per split."""
     lines = [["", *counts]]
-    for what in ("questions", "answers"):
-        found = [split[what] for split in counts.values()]
-        lines.append([what, *(str(counter.total()) for counter in found)])
-        # Numbers by their size, then words.
-        for name in sorted(set().union(*found), key=lambda name: (int(name) if name.isdigit() else sys.maxsize, name)):
-            lines.append([f"  {name}", *(str(counter[name]) for counter in found)])
+    for heading in ("questions", "answers"):
+        counters = [split[heading] for split in counts.values()]
+        lines.append([heading, *(str(counter.total()) for counter in counters)])
+        # Numbers in numerical order, then words.
+        names = sorted(set().union(*counters), key=lambda name: (int(name) if name.isdigit() else sys.maxsize, name))
+        lines += [[f"  {name}", *(str(counter[name]) for counter in counters)] for name in names]
     lines.append(["edits", *(str(split["edits"].total()) for split in counts.values())])
     shares = [100 * len(split["edits"]) / split["questions"].total() for split in counts.values()]
     lines.append(["questions with an edit", *(f"{share:.1f} %" for share in shares)])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    first, *widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
-        f"{line[0]:<{widths[0]}}"
-        + "".join(f"{cell:>{2 + width}}" for cell, width in zip(line[1:], widths[1:], strict=True))
-        for line in lines
+        f"{name:<{first}}" + "".join(f"{cell:>{2 + width}}" for cell, width in zip(cells, widths, strict=True))
+        for name, *cells in lines
     )
 
 
@@ -87,7 +89,7 @@ def prepare(config: SceneConfig, output: str, overwrite: bool) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run; return the exit status."""
+    """Run the command and return its exit status."""
     return exit_status(lambda: prepare(*parse(argv)))
 
 

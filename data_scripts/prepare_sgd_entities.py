@@ -1,11 +1,12 @@
-"""Collect the hotel, restaurant, attraction and town names of Schema-Guided Dialogue into a bank for swapping.
+"""Collect the hotel, restaurant, attraction and town names of Schema-Guided Dialogue in a JSON file.
 
     python data_scripts/prepare_sgd_entities.py --source sgd --output data/sgd_names.json
     python data_scripts/prepare_sgd_entities.py --download --source downloads/sgd --output data/sgd_names.json
 
-The bank is JSON: split -> kind -> sorted names. A name that an earlier split has, whatever its case or kind there, is
-removed from the later ones, so that names swapped in for testing were never swapped in for training. Downloads are
-pinned and recorded as in prepare_multiwoz.py.
+The file holds split -> kind -> sorted names, for `--sgd_dir` of `recipes/multiwoz_simpletod.py` and for
+`dair_hf.dialog.renaming.entities.load_bank`. A name belongs to the first split that has it, whatever its case or kind
+there, so that no name of a test was seen in training. Names taken from later splits are under `removed`. Downloads are
+pinned and verified as in prepare_multiwoz.py.
 """
 
 from __future__ import annotations
@@ -14,38 +15,27 @@ import argparse
 import sys
 from pathlib import Path
 
+from sources import download_sources, parse_source, source_parser
+
 from dair_hf.dialog.readers.sgd import KINDS, SPLITS, build_bank, read_entity_names
 from dair_hf.dialog.readers.sources import HOST, sgd_files
 from dair_hf.errors import DataError
-from dair_hf.io.archives import download, with_checksums
 from dair_hf.io.commands import exit_status
-from dair_hf.io.files import read_json, require_output_file, write_json
+from dair_hf.io.files import require_output_file, write_json
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--source", required=True, help="folder or archive; with --download where to keep the files")
-    parser.add_argument("--output", required=True, help="JSON file to write")
-    parser.add_argument("--overwrite", action="store_true", help="replace the file, where it is there already")
+    """Parse the command line."""
+    parser = source_parser(__doc__, "JSON file to write", HOST)
     parser.add_argument("--split", nargs="+", default=list(SPLITS), choices=SPLITS, help="default: all three")
-    parser.add_argument("--download", action="store_true", help="fetch the files first")
-    parser.add_argument("--checksums", help="with --download: JSON of file name -> SHA-256; nothing else is accepted")
-    parser.add_argument("--host", default=HOST, help="with --download: a mirror with the same paths")
-    args = parser.parse_args(argv)
-    if args.checksums and not args.download:
-        parser.error("--checksums goes with --download")
-    return args
+    return parse_source(parser, argv)
 
 
 def prepare(args: argparse.Namespace) -> None:
     """Read, make the splits disjoint, write."""
     require_output_file(args.output, [args.source, *filter(None, [args.checksums])], args.overwrite)
     if args.download:
-        files = [file for split in args.split for file in sgd_files(split, args.host)]
-        known = read_json(args.checksums) if args.checksums else None
-        for name, sha256 in download(with_checksums(files, known), args.source).items():
-            print(f"trusted on first use: {sha256}  {name}")
+        download_sources(args, [file for split in args.split for file in sgd_files(split, args.host)])
     names = {split: read_entity_names(args.source, split) for split in args.split}
     bank, counts = build_bank(names)
     for split, kinds in bank.items():
@@ -56,14 +46,14 @@ def prepare(args: argparse.Namespace) -> None:
         for split, kinds in bank.items()
     }
     write_json(args.output, {**bank, "removed": removed})
-    print(f"{'split':<8}" + "".join(f"{kind:>12}" for kind in KINDS) + f"{'removed':>12}")
+    print(f"{'split':<8}" + "".join(f"{kind:>12}" for kind in (*KINDS, "removed")))
     for split, kinds in bank.items():
-        print(f"{split:<8}" + "".join(f"{len(kinds[kind]):>12}" for kind in KINDS) + f"{counts[split]:>12}")
+        print(f"{split:<8}" + "".join(f"{count:>12}" for count in (*(len(kinds[k]) for k in KINDS), counts[split])))
     print(f"written: {Path(args.output)}")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run; return the exit status."""
+    """Run the command and return its exit status."""
     return exit_status(lambda: prepare(parse(argv)))
 
 

@@ -1,13 +1,17 @@
-"""Runs a script of `data_scripts/` in this process: importing the libraries anew for each run takes seconds."""
+"""Running a command of `data_scripts/` in this process, since importing the libraries again takes seconds."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import runpy
+import sys
 from typing import NamedTuple
+from unittest import mock
 
 from tests.fixtures.paths import ROOT
+
+FOLDER = ROOT / "data_scripts"
 
 
 class Done(NamedTuple):
@@ -18,7 +22,10 @@ class Done(NamedTuple):
 
 def run_script(name: str, *arguments: object) -> Done:
     stdout, stderr = io.StringIO(), io.StringIO()
-    main = runpy.run_path(str(ROOT / "data_scripts" / name), run_name=name)["main"]
-    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
-        code = main([str(argument) for argument in arguments])
+    with (
+        mock.patch.object(sys, "path", [str(FOLDER), *sys.path]),
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+    ):
+        code = runpy.run_path(str(FOLDER / name), run_name=name)["main"]([str(argument) for argument in arguments])
     return Done(code, stdout.getvalue(), stderr.getvalue())

@@ -1,0 +1,45 @@
+"""Options and downloads shared by the commands that read public data."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+
+from dair_hf.io.archives import RemoteFile, download, with_checksums
+from dair_hf.io.files import read_json
+
+
+def source_parser(description: str | None, output: str, host: str) -> argparse.ArgumentParser:
+    """Return a parser with the options that all commands share.
+
+    Args:
+        description: Text of `--help`.
+        output: Help of `--output`.
+        host: Server to download from.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--source", required=True, help="folder, archive or file; with --download, the folder to store downloads in"
+    )
+    parser.add_argument("--output", required=True, help=output)
+    parser.add_argument("--overwrite", action="store_true", help="replace what this command wrote there before")
+    parser.add_argument("--download", action="store_true", help="download the files first")
+    parser.add_argument("--checksums", help="with --download: JSON of file name -> SHA-256; refuse all other files")
+    parser.add_argument("--host", default=host, help="with --download: a mirror with the same paths")
+    return parser
+
+
+def parse_source(parser: argparse.ArgumentParser, argv: list[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
+    args = parser.parse_args(argv)
+    if args.checksums and not args.download:
+        parser.error("--checksums goes with --download")
+    return args
+
+
+def download_sources(args: argparse.Namespace, files: Iterable[RemoteFile]) -> None:
+    """Download files into `--source`; print the checksum of every file that is trusted on first use."""
+    known = read_json(args.checksums) if args.checksums else None
+    unique = {file.name: file for file in files}
+    for name, sha256 in download(with_checksums(unique.values(), known), args.source).items():
+        print(f"trusted on first use: {sha256}  {name}")
