@@ -1,33 +1,30 @@
-"""What batches of similar length save on MultiWOZ 2.1: padding, and real tokens a second.
+"""Padding and speed of DAIR epochs on MultiWOZ 2.1 with batches in random order, by length, and by number of tokens.
 
     python benchmarks/batching.py --data_dir path/to/multiwoz21 [--dialogs 100] [--rounds 5]
 
-DAIR epochs in random order, in batches of similar length (`pair_group_by_length`), and in batches of as many rows as a
-budget of tokens holds (`max_tokens_per_batch`, that of 16 average rows):
+Batches by length are `pair_group_by_length`. Batches by tokens are `max_tokens_per_batch`, with the number of tokens of
+16 average rows.
 
-- `padding`: share of the input positions that hold padding, over an epoch of the whole split at batch 16;
-- `speed`: real tokens a second in an epoch over some dialogues, against random order.
+- `padding`: share of padding in the input positions of an epoch over the whole split at batch size 16;
+- `speed`: tokens per second, without padding, in an epoch over some dialogues, relative to random order.
 
-Histories are cut at 448 tokens as in the paper. `--source_tokens 256` leaves less to save: see batching_256.json.
+Histories are truncated at 448 tokens as in the paper; batching_256.json is measured with `--source_tokens 256`.
 
 About five minutes on two cores. Writes results/benchmarks/batching.json.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
-from dialogs import MODEL, add_data_options, encoded_pairs, quiet_settings, small_model
-from outcome import Measure, conclude, measured
-from timing import interleaved, ratio
+from measuring import Measure, benchmark_parser, conclude, interleaved, ratio
 from torch.utils.data import RandomSampler
 from transformers import DataCollatorForSeq2Seq
+from workloads import MODEL, add_data_options, encoded_pairs, quiet_settings, small_model
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.data.sampling import PairLengthSampler, TokenBatchSampler, view_counts, view_lengths
@@ -38,33 +35,31 @@ ORDERS = {"random": "in random order", "length": "by length", "tokens": "by toke
 
 
 def budget(pairs: datasets.Dataset) -> int:
-    """Tokens of `BATCH` average rows, partners included."""
+    """Return the number of tokens of `BATCH` average rows, including partners."""
     lengths, views = view_lengths(pairs), view_counts(pairs)
     return max(int(BATCH * (lengths * views).mean()), int((lengths * views).max()))
 
 
 def padding_shares(pairs: datasets.Dataset) -> dict[str, float]:
-    """Share of padding in one epoch of every order."""
+    """Return the share of padding in one epoch of every order."""
     lengths, views = view_lengths(pairs), view_counts(pairs)
     tokens = sum(len(ids) for name in ("input_ids", "augmented_input_ids") for ids in pairs[name] if ids)
-    in_turn = {"random": list(RandomSampler(range(len(pairs)))), "length": list(PairLengthSampler(lengths, BATCH))}
+    orders = {"random": list(RandomSampler(range(len(pairs)))), "length": list(PairLengthSampler(lengths, BATCH))}
     batches = {
-        name: [order[start : start + BATCH] for start in range(0, len(order), BATCH)] for name, order in in_turn.items()
+        name: [order[start : start + BATCH] for start in range(0, len(order), BATCH)] for name, order in orders.items()
     }
     batches["tokens"] = list(TokenBatchSampler(lengths, budget(pairs), views))
     return {
-        name: 1 - tokens / sum(int(views[rows].sum() * lengths[rows].max()) for rows in map(np.array, found))
-        for name, found in batches.items()
+        name: 1 - tokens / sum(int(views[rows].sum() * lengths[rows].max()) for rows in map(np.array, chosen))
+        for name, chosen in batches.items()
     }
 
 
 def main() -> None:
-    """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Run the benchmark."""
+    parser = benchmark_parser(__doc__, rounds=5)
     add_data_options(parser, dialogs=100)
-    parser.add_argument("--source_tokens", type=int, default=448, help="longest history; the paper's setting is 448")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", type=Path, help="where to write instead")
+    parser.add_argument("--source_tokens", type=int, default=448, help="longest history; 448 in the paper")
     options = parser.parse_args()
     whole, tokenizer = encoded_pairs(options.data_dir, "val", 0, source_tokens=options.source_tokens)
     shares = padding_shares(whole)
@@ -76,7 +71,7 @@ def main() -> None:
     }
 
     def epoch(order: str) -> Callable[[], object]:
-        args = DAIRConfig(per_device_train_batch_size=BATCH, **settings[order], **quiet_settings())
+        args = DAIRConfig(**quiet_settings(per_device_train_batch_size=BATCH, **settings[order]))
         model, collator = small_model(tokenizer, MODEL), DataCollatorForSeq2Seq(tokenizer)
         return DAIRTrainer(model, args, collator, pairs, processing_class=tokenizer).train
 
@@ -91,10 +86,11 @@ def main() -> None:
                 for order, words in ORDERS.items()
             ),
             *(
-                measured(
+                ratio(
                     f"speed {ORDERS[order]}",
-                    # The same tokens in less time: seconds of random order over seconds of this one.
-                    ratio(seconds, "random", order),
+                    seconds,
+                    "random",
+                    order,
                     target=1.5,
                     at_least=True,
                     arithmetic=f"{(1 - shares[order]) / (1 - shares['random']):.3f} times fewer positions",

@@ -1,19 +1,18 @@
-"""Generating the test set for joint goal accuracy: `evaluate_pairs` against `Seq2SeqTrainer.predict`.
+"""Speed of generating the answers of a test set with `evaluate_pairs`, relative to `Seq2SeqTrainer.predict`.
 
-    python benchmarks/generation.py --data_dir path/to/multiwoz21 --model_dir path/to/tracker [--dialogs 60]
+    python benchmarks/generation.py --data_dir path/to/multiwoz21 --model_dir path/to/model [--dialogs 60]
 
-Both answer the same turns with the same trained tracker (a run of `multiwoz21_small.yaml`, say), batch size and limit
-of length; the answers must be the same, token by token. `Seq2SeqTrainer` takes the rows in their order, each batch
-until the longest answer in it has ended, and computes their losses besides. `DAIRTrainer` encodes as many rows at once
-and then writes eight times as many answers, of rows that end together; what has ended leaves its batch, what runs on
-is sorted anew. Without `--model_dir` a small model is trained for some steps first; its answers run on far more often
-than those of a tracker.
+Both answer the same turns with the same trained model (such as a run of `multiwoz21_small.yaml`), batch size and length
+limit, and must generate the same tokens. `Seq2SeqTrainer` runs batches in the order of the rows, each until its longest
+answer ends, and also computes losses. `DAIRTrainer` encodes batches of the same size but generates eight times as many
+answers at once, grouped by expected length; finished answers leave their batch, and unfinished ones are regrouped.
+Without `--model_dir` the benchmark trains a small model first, whose answers rarely end by themselves.
 
-- `rows a second`: `evaluate_pairs`, which computes no losses, against `Seq2SeqTrainer.predict`;
-- `rows a second, answers alone`: `evaluate_pairs` against `generate` in a loop over the rows in their order;
-- `rows a second, predict`: `DAIRTrainer.predict`, which computes losses as well, against `Seq2SeqTrainer.predict`;
-- `rows a second, batches as wide`: `evaluate_pairs` against `Seq2SeqTrainer.predict` in batches as large as those that
-  answers are written in.
+- `rows a second`: `evaluate_pairs`, without losses, relative to `Seq2SeqTrainer.predict`;
+- `rows a second, answers alone`: `evaluate_pairs` relative to a loop of `generate` over the rows in their order;
+- `rows a second, predict`: `DAIRTrainer.predict`, with losses, relative to `Seq2SeqTrainer.predict`;
+- `rows a second, batches as wide`: `evaluate_pairs` relative to `Seq2SeqTrainer.predict` in batches as large as those
+  of the generation.
 
 About eight minutes on two cores. Writes results/benchmarks/generation.json.
 """
@@ -28,9 +27,7 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-from dialogs import COLUMNS, MODEL, add_data_options, encoded_pairs, quiet_settings, small_model
-from outcome import Measure, conclude, measured
-from timing import interleaved, ratio
+from measuring import Measure, benchmark_parser, conclude, interleaved, ratio
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -40,6 +37,7 @@ from transformers import (
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
 )
+from workloads import COLUMNS, MODEL, add_data_options, encoded_pairs, quiet_settings, small_model
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.io.commands import exit_status
@@ -48,53 +46,59 @@ IGNORED = -100
 
 
 def answers(predictions: Any, special: set[int]) -> list[list[int]]:
-    """Generated ids without start, padding and end tokens."""
+    """Return the generated ids without start, padding and end tokens."""
     return [[token for token in row if token not in special] for row in np.asarray(predictions).tolist()]
 
 
 def right(predictions: Sequence[str], references: Sequence[str]) -> list[bool]:
-    """Correctness of whole answers."""
+    """Return whether each answer equals its reference."""
     return [prediction == reference for prediction, reference in zip(predictions, references, strict=True)]
 
 
 def generate_in_order(
     model: PreTrainedModel, rows: datasets.Dataset, collator: DataCollatorForSeq2Seq, batch: int, limit: dict[str, int]
 ) -> None:
-    """What one would write by hand: the rows in their order, answers and no losses."""
+    """Generate the answers in a plain loop, in the order of the rows, without losses."""
     for start in range(0, len(rows), batch):
         inputs = collator([dict(row) for row in rows.select(range(start, min(start + batch, len(rows))))])
         with torch.inference_mode():
             model.generate(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], **limit)
 
 
-def tracker(options: argparse.Namespace) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model of a folder, or a small one trained for some steps."""
+def load_or_train(options: argparse.Namespace) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load model and tokenizer from `--model_dir`, or train a small model."""
     if options.model_dir:
         return AutoModelForSeq2SeqLM.from_pretrained(options.model_dir), AutoTokenizer.from_pretrained(
             options.model_dir
         )
     train, tokenizer = encoded_pairs(options.data_dir, "val", 200)
     model = small_model(tokenizer, MODEL)
-    learning = {**quiet_settings(), "learning_rate": 1e-3, "max_steps": options.train_steps}
-    args = DAIRConfig(method="erm", per_device_train_batch_size=16, pair_group_by_length=True, **learning)
-    DAIRTrainer(model, args, DataCollatorForSeq2Seq(tokenizer), train, processing_class=tokenizer).train()
+    settings = quiet_settings(
+        method="erm",
+        per_device_train_batch_size=16,
+        pair_group_by_length=True,
+        learning_rate=1e-3,
+        max_steps=options.train_steps,
+    )
+    DAIRTrainer(
+        model, DAIRConfig(**settings), DataCollatorForSeq2Seq(tokenizer), train, processing_class=tokenizer
+    ).train()
     return model, tokenizer
 
 
 def main() -> None:
-    """Compare the answers, time, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Run the benchmark."""
+    parser = benchmark_parser(__doc__, rounds=3)
     add_data_options(parser, dialogs=60)
-    parser.add_argument("--model_dir", help="a trained tracker with its tokenizer")
+    parser.add_argument("--model_dir", help="folder of a trained model with its tokenizer")
     parser.add_argument("--train_steps", type=int, default=1000, help="without --model_dir")
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    model, tokenizer = tracker(options)
+    model, tokenizer = load_or_train(options)
     pairs, _ = encoded_pairs(options.data_dir, "test", options.dialogs, tokenizer)
     rows = pairs.select_columns(list(COLUMNS))
     limit = {"max_new_tokens": max(len(labels) for labels in rows["labels"]) + 8}
-    shared = {**quiet_settings(), "per_device_eval_batch_size": options.batch, "predict_with_generate": True}
+    shared = quiet_settings(per_device_eval_batch_size=options.batch, predict_with_generate=True)
     collator = DataCollatorForSeq2Seq(tokenizer)
     wide = 8 * options.batch
     ours = DAIRTrainer(model, DAIRConfig(**shared, generation_batch_size=wide), collator, processing_class=tokenizer)
@@ -108,10 +112,11 @@ def main() -> None:
         for size in (options.batch, wide)
     )
     special = {IGNORED, model.config.decoder_start_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
-    found = [answers(trainer.predict(rows, **limit).predictions, special) for trainer in (ours, theirs)]
-    same = np.mean([mine == other for mine, other in zip(*found, strict=True)])
-    lengths = np.array([len(answer) for answer in found[0]])
-    # What batches in the order of the rows run, over what the answers hold: no batching saves more steps than that.
+    generated = [answers(trainer.predict(rows, **limit).predictions, special) for trainer in (ours, theirs)]
+    same = np.mean([mine == other for mine, other in zip(*generated, strict=True)])
+    lengths = np.array([len(answer) for answer in generated[0]])
+    # Decoding steps of batches in the order of the rows, relative to the tokens of the answers: an upper bound of what
+    # better batches can save.
     in_order = np.array(
         [lengths[start : start + options.batch].max() for start in range(0, len(lengths), options.batch)]
     )
@@ -132,18 +137,18 @@ def main() -> None:
         f"Generating {len(rows)} test turns of MultiWOZ 2.1, batch {options.batch}",
         [
             Measure("identical predictions", float(same), target=1.0, at_least=True),
-            measured(
+            ratio(
                 "rows a second",
-                ratio(seconds, "Seq2SeqTrainer.predict", "evaluate_pairs"),
+                seconds,
+                "Seq2SeqTrainer.predict",
+                "evaluate_pairs",
                 target=3.0,
                 at_least=True,
                 arithmetic=f"{fewer:.2f} times fewer tokens to decode at best",
             ),
-            measured("rows a second, answers alone", ratio(seconds, "model.generate", "evaluate_pairs")),
-            measured(
-                "rows a second, batches as wide", ratio(seconds, "Seq2SeqTrainer.predict, wide", "evaluate_pairs")
-            ),
-            measured("rows a second, predict", ratio(seconds, "Seq2SeqTrainer.predict", "DAIRTrainer.predict")),
+            ratio("rows a second, answers alone", seconds, "model.generate", "evaluate_pairs"),
+            ratio("rows a second, batches as wide", seconds, "Seq2SeqTrainer.predict, wide", "evaluate_pairs"),
+            ratio("rows a second, predict", seconds, "Seq2SeqTrainer.predict", "DAIRTrainer.predict"),
         ],
         {
             **{name: getattr(options, name) for name in ("dialogs", "batch", "rounds")},
@@ -156,6 +161,7 @@ def main() -> None:
         },
         seconds,
         {"test": pairs._fingerprint},
+        options.output,
     )
 
 

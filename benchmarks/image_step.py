@@ -1,38 +1,35 @@
-"""What the trainer costs on small images: DAIRTrainer on Rotated MNIST against a loop written by hand.
+"""Time of DAIRTrainer on small images, relative to a plain PyTorch loop, with a profile of a step.
 
     python benchmarks/image_step.py --mnist path/to/mnist [--steps 1000] [--rounds 5]
 
-Ratios of medians from interleaved runs of the same steps (64 pairs, the paper's CNN, Adam):
+Ratios of medians of interleaved runs on Rotated MNIST (64 pairs a step, the paper's CNN, Adam):
 
-- `trainer`: DAIRTrainer against a plain PyTorch loop over the same tensors, with the same rotation in batches;
-- `image by image`: DAIRTrainer against that loop with each image rotated on its own by PIL in a data set's
-  `__getitem__`, as the authors' released code does.
+- `trainer`: DAIRTrainer relative to a plain loop over the same tensors, with the same batched rotation;
+- `image by image`: DAIRTrainer relative to that loop with each image rotated by PIL in the `__getitem__` of a data set,
+  as in the authors' released code.
 
-Then a profile of the trainer's steps: milliseconds of data, forward and loss, backward, optimizer, and all the rest.
+The profile shows milliseconds of data, forward and loss, backward, optimizer, and the rest.
+
 About five minutes on one core. Writes results/benchmarks/image_step.json.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from outcome import Measure, conclude, measured
+from measuring import Measure, benchmark_parser, conclude, interleaved, ratio
 from PIL import Image
-from timing import interleaved, ratio
 from torch.utils.data import DataLoader
-from transformers import set_seed
+from workloads import digit_model, quiet_settings
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.data.tensor_pairs import TensorPairs, tensor_fingerprint
 from dair_hf.io.commands import exit_status
-from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 from dair_hf.vision.mnist.digits import Digits, load_mnist
 from dair_hf.vision.mnist.rotated import RotatedConfig, RotatedView, draw_angles, train_pairs
 
@@ -42,7 +39,7 @@ RATE = 0.005
 
 
 class RotatedImages(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
-    """Two views of a digit, rotated by PIL one by one when asked for: how data sets of digits are commonly written."""
+    """Data set that rotates two views of a digit with PIL on access, as is common for data sets of digits."""
 
     def __init__(self, digits: Digits, views: tuple[RotatedView, RotatedView]) -> None:
         self.images = digits.images.numpy()
@@ -54,22 +51,16 @@ class RotatedImages(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor, i
         return len(self.angles[0])
 
     def __getitem__(self, row: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-        turned = [Image.fromarray(self.images[row]).rotate(angles[row]) for angles in self.angles]
+        rotated = [Image.fromarray(self.images[row]).rotate(angles[row]) for angles in self.angles]
         first, second = (
-            torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(1, 28, 28) for image in turned
+            torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(1, 28, 28) for image in rotated
         )
         return first.float() / 255, second.float() / 255, self.labels[row]
 
 
-def network() -> DigitCNN:
-    """The paper's CNN from the same weights each time."""
-    set_seed(0)
-    return DigitCNN(DigitCNNConfig(num_channels=1, num_labels=10))
-
-
 def train_by_hand(steps: int, batches: Callable[[], Any]) -> None:
-    """A loop as one writes it: two views in one forward, the objective, Adam."""
-    model, taken = network(), 0
+    """Train in a plain PyTorch loop: two views in one forward, the objective, Adam."""
+    model, step = digit_model(), 0
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     while True:
         for first, second, labels in batches():
@@ -81,22 +72,21 @@ def train_by_hand(steps: int, batches: Callable[[], Any]) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            taken += 1
-            if taken == steps:
+            step += 1
+            if step == steps:
                 return
 
 
 def tensor_batches(pairs: TensorPairs) -> Any:
-    """Batches of both views from tensors, in random order."""
+    """Yield batches of both views in random order."""
     for rows in torch.randperm(len(pairs)).split(BATCH):
         first, second = pairs.view(rows, augmented=False), pairs.view(rows, augmented=True)
         yield first["pixel_values"], second["pixel_values"], first["labels"]
 
 
 def trainer(pairs: TensorPairs, steps: int) -> DAIRTrainer:
-    """The library's way."""
-    args = DAIRConfig(
-        tempfile.mkdtemp(),
+    """Return DAIRTrainer with the settings of the plain loop."""
+    settings = quiet_settings(
         dair_lambda=LAMBDA,
         max_steps=steps,
         per_device_train_batch_size=BATCH,
@@ -104,15 +94,12 @@ def trainer(pairs: TensorPairs, steps: int) -> DAIRTrainer:
         lr_scheduler_type="constant",
         max_grad_norm=0.0,
         logging_steps=500,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
     )
-    return DAIRTrainer(network(), args, train_dataset=pairs, sample_loss="classification")
+    return DAIRTrainer(digit_model(), DAIRConfig(**settings), train_dataset=pairs, sample_loss="classification")
 
 
 def profile(made: DAIRTrainer, steps: int) -> dict[str, float]:
-    """Milliseconds a step of each part of a run; what none of them covers is the rest."""
+    """Return the milliseconds that each part of a step takes, and the rest."""
     spent: dict[str, float] = defaultdict(float)
 
     def timed(owner: Any, name: str, part: str) -> None:
@@ -136,16 +123,15 @@ def profile(made: DAIRTrainer, steps: int) -> dict[str, float]:
     start = time.perf_counter()
     made.train()
     total = time.perf_counter() - start
-    found = {part: 1e3 * seconds / steps for part, seconds in spent.items()}
-    return {**found, "rest": 1e3 * total / steps - sum(found.values()), "whole step": 1e3 * total / steps}
+    parts = {part: 1e3 * seconds / steps for part, seconds in spent.items()}
+    return {**parts, "rest": 1e3 * total / steps - sum(parts.values()), "whole step": 1e3 * total / steps}
 
 
 def main() -> None:
-    """Time, profile, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Run the benchmark."""
+    parser = benchmark_parser(__doc__, rounds=5)
     parser.add_argument("--mnist", required=True, help="folder with MNIST, or a name on the Hub")
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     digits = load_mnist(options.mnist, "train")
     pairs = train_pairs({"train": digits}, RotatedConfig(), seed=0)
@@ -166,13 +152,14 @@ def main() -> None:
         "image_step",
         f"DAIRTrainer on Rotated MNIST, {BATCH} pairs a step",
         [
-            measured("trainer", ratio(seconds, "DAIRTrainer", "plain loop"), target=1.2),
-            measured("image by image", ratio(seconds, "DAIRTrainer", "plain loop, image by image"), target=1.0),
+            ratio("trainer", seconds, "DAIRTrainer", "plain loop", target=1.2),
+            ratio("image by image", seconds, "DAIRTrainer", "plain loop, image by image", target=1.0),
             *(Measure(f"ms of a step: {part}", milliseconds) for part, milliseconds in parts.items()),
         ],
         {"steps": options.steps, "rounds": options.rounds},
         seconds,
         {"train": tensor_fingerprint(*digits)},
+        options.output,
     )
 
 

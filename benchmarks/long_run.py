@@ -1,11 +1,12 @@
-"""A long run: memory that does not grow, and a run killed five times that ends as the one that was not.
+"""Memory growth over a long run, and the difference between that run and the same run killed five times.
 
     python benchmarks/long_run.py [--steps 20000] [--kills 5]
 
-The demo's model on generated dialogues, batches of similar length, partners drawn anew each epoch, saved from time to
-time. One run without interruption, whose resident memory is read every hundred steps: `growth` is the slope of a line
-through them after the warm-up. Beside it the same run, killed with `kill -9` at random steps and started again each
-time: `difference` is the largest of all weights and optimizer states, which must be 0.
+Trains a small model on generated dialogues, in batches of similar length, with new partners each epoch and checkpoints:
+
+- `growth`: slope of a line through the resident memory after the warm-up, read every hundred steps;
+- `difference`: largest difference of any weight or optimizer state to the run that was killed with `kill -9` at random
+  steps and restarted each time; it must be 0.
 
 About forty minutes on two cores, one for each run. Writes results/benchmarks/long_run.json.
 """
@@ -28,12 +29,13 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
+from measuring import Measure, benchmark_parser, conclude
 from memory import resident
-from outcome import Measure, conclude
 from safetensors.torch import load_file
 from tqdm.auto import tqdm
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, TrainerCallback
+from transformers import DataCollatorForSeq2Seq, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
+from workloads import quiet_settings, small_model
 
 from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs
 from dair_hf.dialog.data import DialogConfig, load_dialogs, tokenizer_for
@@ -51,13 +53,13 @@ MODEL = {
 
 
 class Watch(TrainerCallback):
-    """Writes the resident memory down, and ends the process as a power cut would at one step."""
+    """Callback that records the resident memory, and kills the process at one step."""
 
     def __init__(self, output: Path, kill_at: int) -> None:
         self.output, self.kill_at = output, kill_at
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Look at the step."""
+        """Record the memory, or kill the process."""
         if state.global_step % EVERY == 0:
             with self.output.open("a") as file:
                 file.write(f"{state.global_step} {resident()}\n")
@@ -66,7 +68,7 @@ class Watch(TrainerCallback):
 
 
 def work(folder: Path, steps: int, kill_at: int) -> None:
-    """Train to the end, or to the kill; from the last checkpoint where there is one."""
+    """Train from the last checkpoint, if there is one, to the end or to the kill."""
     torch.set_num_threads(1)
     data = DialogConfig(source="demo", train_dialogs=300, test_dialogs=10, max_source_tokens=64)
     rows = load_dialogs(data).train
@@ -78,65 +80,67 @@ def work(folder: Path, steps: int, kill_at: int) -> None:
         pairs = redraw(encoded, EntityAugmenter("scramble", seed=0), epoch % 4)
         return pairs.map(encoder, batched=True)
 
-    torch.manual_seed(0)
-    own = {"vocab_size": len(tokenizer), "pad_token_id": 0, "eos_token_id": tokenizer.eos_token_id}
-    model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(**own, decoder_start_token_id=0, **MODEL))
-    args = DAIRConfig(
-        str(folder / "training"),
+    model = small_model(tokenizer, MODEL)
+    settings = quiet_settings(
+        output_dir=str(folder / "training"),
         max_steps=steps,
+        learning_rate=5e-5,
         per_device_train_batch_size=4,
         pair_group_by_length=True,
+        save_strategy="steps",
         save_steps=max(steps // 20, 1),
         save_total_limit=2,
         logging_steps=500,
-        report_to="none",
-        disable_tqdm=True,
         use_cpu=True,
     )
-    watch = Watch(folder / "memory.txt", kill_at)
     trainer = DAIRTrainer(
-        model, args, DataCollatorForSeq2Seq(tokenizer), EpochPairs(draw), processing_class=tokenizer, callbacks=[watch]
+        model,
+        args := DAIRConfig(**settings),
+        DataCollatorForSeq2Seq(tokenizer),
+        EpochPairs(draw),
+        processing_class=tokenizer,
+        callbacks=[Watch(folder / "memory.txt", kill_at)],
     )
-    known = get_last_checkpoint(args.output_dir) if Path(args.output_dir).exists() else None
-    trainer.train(resume_from_checkpoint=known)
+    checkpoint = get_last_checkpoint(args.output_dir) if Path(args.output_dir).exists() else None
+    trainer.train(resume_from_checkpoint=checkpoint)
 
 
 def run(folder: Path, steps: int, kills: list[int]) -> float:
-    """A run through all its kills; seconds."""
+    """Train in processes that are killed at these steps, then to the end; return the seconds."""
     folder.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     for kill_at in tqdm([*kills, 0], desc=folder.name, unit="start"):
         argv = [sys.executable, __file__, "--worker", str(folder), "--steps", str(steps), "--kill_at", str(kill_at)]
         done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
         if done.returncode != (-signal.SIGKILL if kill_at else 0):
-            sys.exit(f"error: a run that was to end at step {kill_at or steps} ended with {done.returncode}:\n"
+            sys.exit(f"error: a run to step {kill_at or steps} ended with exit status {done.returncode}:\n"
                      f"{done.stderr[-3000:]}")  # fmt: skip
     return time.perf_counter() - start
 
 
 def final_state(folder: Path, steps: int) -> dict[str, torch.Tensor]:
-    """Weights and optimizer state at the end."""
+    """Return weights and optimizer state at the end."""
     checkpoint = folder / "training" / f"checkpoint-{steps}"
-    found = dict(load_file(checkpoint / "model.safetensors"))
+    tensors = dict(load_file(checkpoint / "model.safetensors"))
     optimizer = torch.load(checkpoint / "optimizer.pt", weights_only=True)
     for number, state in optimizer["state"].items():
-        found |= {f"{number}/{name}": value for name, value in state.items() if isinstance(value, torch.Tensor)}
-    return found
+        tensors |= {f"{number}/{name}": value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    return tensors
 
 
 def growth(folder: Path, steps: int) -> tuple[float, list[list[float]]]:
-    """Slope of resident memory after the warm-up, bytes a step, and what was read."""
-    read = [[float(part) for part in line.split()] for line in (folder / "memory.txt").read_text().splitlines()]
-    later = np.array([point for point in read if point[0] >= WARMUP * steps])
-    return float(np.polyfit(later[:, 0], later[:, 1], 1)[0]), read
+    """Return the slope of the resident memory after the warm-up (bytes a step), and all pairs of step and memory."""
+    points = [[float(part) for part in line.split()] for line in (folder / "memory.txt").read_text().splitlines()]
+    later = np.array([point for point in points if point[0] >= WARMUP * steps])
+    return float(np.polyfit(later[:, 0], later[:, 1], 1)[0]), points
 
 
 def main() -> None:
-    """Run, compare, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Run the benchmark."""
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--kills", type=int, default=5)
-    parser.add_argument("--folder", type=Path, help="where to work; a finished part is not repeated")
+    parser.add_argument("--folder", type=Path, help="working folder; finished parts are not repeated")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--kill_at", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -153,9 +157,9 @@ def main() -> None:
             write_json(done, run(folder / name, options.steps, planned[name]))
         return [read_json(done)]
 
-    with ThreadPoolExecutor() as pool:  # each waits for processes of its own, in a folder of its own
+    with ThreadPoolExecutor() as pool:  # each thread waits for its own processes, in its own folder
         seconds = dict(zip(planned, pool.map(run_once, planned), strict=True))
-    slope, read = growth(folder / "uninterrupted", options.steps)
+    slope, points = growth(folder / "uninterrupted", options.steps)
     whole, killed = (final_state(folder / name, options.steps) for name in seconds)
     assert whole.keys() == killed.keys() and len(whole) > 20, re.sub(r"\s+", " ", str(sorted(whole)))[:500]
     difference = max((whole[name].double() - killed[name].double()).abs().max().item() for name in whole)
@@ -166,8 +170,9 @@ def main() -> None:
             Measure("growth, bytes a step", slope, target=1024.0),
             Measure("difference after the kills", difference, target=0.0),
         ],
-        {**MODEL, "steps": options.steps, "kills": kills, "resident_bytes": read[:: max(len(read) // 40, 1)]},
+        {**MODEL, "steps": options.steps, "kills": kills, "resident_bytes": points[:: max(len(points) // 40, 1)]},
         seconds,
+        output=options.output,
     )
 
 

@@ -1,4 +1,4 @@
-"""Peak memory of a computation on Linux, in a process of its own: what other variants left behind does not count."""
+"""Peak memory of a computation on Linux, measured in a new process."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ RESET_PEAK = "5"  # proc(5): "reset the peak resident set size to the process's 
 
 
 def resident(field: str = "VmRSS") -> int:
-    """Resident memory now (VmRSS) or its peak (VmHWM), bytes."""
-    found = re.search(rf"^{field}:\s+(\d+) kB", STATUS.read_text(), re.MULTILINE)
-    assert found is not None
-    return 1024 * int(found[1])
+    """Return the resident memory now (VmRSS) or its peak (VmHWM), in bytes."""
+    match = re.search(rf"^{field}:\s+(\d+) kB", STATUS.read_text(), re.MULTILINE)
+    assert match is not None
+    return 1024 * int(match[1])
 
 
 def peak_above_start(run: Callable[[], object]) -> int:
-    """How far resident memory rises above its start while `run` runs, bytes."""
+    """Return the rise of resident memory during `run()`, in bytes."""
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what the allocator kept would be used again unseen
+    ctypes.CDLL(None).malloc_trim(0)  # memory that the allocator keeps would be used again without a rise
     CLEAR.write_text(RESET_PEAK)
     start = resident()
     run()
@@ -35,15 +35,16 @@ def peak_above_start(run: Callable[[], object]) -> int:
 
 def _measure(build: Callable[..., Callable[[], object]], arguments: tuple[Any, ...]) -> int:
     run = build(*arguments)
-    run()  # gradients and workspaces come into being
+    run()  # allocates gradients and workspaces
     return peak_above_start(run)
 
 
 def peak_memory(build: Callable[..., Callable[[], object]], *arguments: Any) -> int:
-    """Peak of the second run of `build(*arguments)()` above what the first one left, bytes.
+    """Return the memory rise during the second call of `build(*arguments)()`, in bytes.
 
     Args:
-        build: A function of a module: makes model and data, which do not count, and returns what is measured.
+        build: Function of a module that creates model and data, which are not measured, and returns the function to
+            measure.
         *arguments: Its arguments.
     """
     context = multiprocessing.get_context("spawn")

@@ -1,8 +1,8 @@
-"""results/PERFORMANCE.md from what the benchmarks wrote.
+"""Page results/PERFORMANCE.md, from the JSON files of the benchmarks.
 
     python benchmarks/performance.py [--results results]
 
-One table for each JSON in results/benchmarks/, with targets, quartiles, what arithmetic asks for, and the machine.
+The page has one table per file in results/benchmarks/, with targets, quartiles, expected values, and the machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from outcome import HEADINGS, Measure
+from measuring import HEADINGS, Measure
 
 from dair_hf.io.commands import exit_status
 from dair_hf.io.files import write_generated
@@ -49,29 +49,25 @@ machines: [docs/scaling.md](../docs/scaling.md).
 
 
 def section(name: str, record: dict[str, Any]) -> str:
-    """Heading, machine and table of one benchmark; `name` is that of its file."""
-    found, hardware = record["metrics"], record["hardware"]
+    """Return heading, machine and table of the benchmark file `name`."""
+    metrics, hardware = record["metrics"], record["hardware"]
     machine = f"{hardware['cores']} cores, {hardware['torch_threads']} threads"
     if hardware["gpus"]:
         machine += ", " + ", ".join(hardware["gpus"])
-    rows = [Measure(**measure).cells() for measure in found["measures"]]
+    rows = [Measure(**measure).cells() for measure in metrics["measures"]]
     lines = ["| " + " | ".join(cells) + " |" for cells in (HEADINGS, ("---",) * len(HEADINGS), *rows)]
     source = f"`benchmarks/{SCRIPTS.get(name, name)}.py`"
     when = f"measured {record['finished'][:10]} at revision {record['git_revision']}"
     about = f"{source}, [JSON](benchmarks/{name}.json); {machine}; torch {record['versions']['torch']}; {when}."
-    return f"## {found['title']}\n\n{about}\n\n" + "\n".join(lines) + "\n"
+    return f"## {metrics['title']}\n\n{about}\n\n" + "\n".join(lines) + "\n"
 
 
-# Another JSON of the same script.
+# Name of a file -> script that wrote it, if the names differ.
 SCRIPTS = {"pair_cost_step": "pair_cost", "batching_256": "batching"}
 
 
 def performance(folder: Path) -> str:
-    """The whole page.
-
-    Args:
-        folder: Where the JSONs are; one that `ORDER` does not know comes last.
-    """
+    """Return the page for the JSON files of a folder; files that are not in `ORDER` come last."""
     records = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     names = [name for name in ORDER if name in records] + [name for name in records if name not in ORDER]
     missing = [name for name in ORDER if name not in records]

@@ -1,4 +1,4 @@
-"""The arithmetic of the benchmarks; the benchmarks themselves are run by hand."""
+"""Arithmetic of the benchmarks; the benchmarks themselves are run by hand."""
 
 from __future__ import annotations
 
@@ -16,30 +16,29 @@ FOLDER = ROOT / "benchmarks"
 
 
 @pytest.fixture(scope="module")
-def timing() -> dict[str, Any]:
-    return runpy.run_path(str(FOLDER / "timing.py"))
+def measuring() -> dict[str, Any]:
+    return runpy.run_path(str(FOLDER / "measuring.py"), run_name="measuring")
 
 
-def test_ratio_by_hand(timing: dict[str, Any]) -> None:
+def test_ratio_by_hand(measuring: dict[str, Any]) -> None:
     seconds = {"a": [1.0, 9.0, 3.0], "b": [2.0, 3.0, 4.0]}
     # Medians 3 and 3; within the rounds 0.5, 3 and 0.75.
-    found = timing["ratio"](seconds, "a", "b")
-    assert found["ratio"] == 1.0
-    assert found["quartile_low"] == pytest.approx(0.5)
-    assert found["quartile_high"] == pytest.approx(3.0)
-    assert timing["ratio"]({"a": [1.0], "b": [4.0]}, "a", "b") == {
-        "ratio": 0.25,
-        "quartile_low": 0.25,
-        "quartile_high": 0.25,
-    }
+    measure = measuring["ratio"]("speed", seconds, "a", "b", target=1.5)
+    assert (measure.name, measure.value, measure.target) == ("speed", 1.0, 1.5)
+    assert measure.low == pytest.approx(0.5)
+    assert measure.high == pytest.approx(3.0)
+    single = measuring["ratio"]("speed", {"a": [1.0], "b": [4.0]}, "a", "b")
+    assert (single.value, single.low, single.high) == (0.25, 0.25, 0.25)
 
 
-def test_ratio_needs_the_same_rounds(timing: dict[str, Any]) -> None:
+def test_ratio_needs_the_same_rounds(measuring: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="shorter"):
-        timing["ratio"]({"a": [1.0, 2.0], "b": [1.0]}, "a", "b")
+        measuring["ratio"]("speed", {"a": [1.0, 2.0], "b": [1.0]}, "a", "b")
 
 
-def test_rounds_are_interleaved_and_begin_in_turn(timing: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_are_interleaved_and_start_with_each_variant_in_turn(
+    measuring: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = [0.0]
     order: list[str] = []
 
@@ -51,14 +50,15 @@ def test_rounds_are_interleaved_and_begin_in_turn(timing: dict[str, Any], monkey
         return run
 
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
-    found = timing["interleaved"]({"a": variant("a", 1.0), "b": variant("b", 2.0), "c": variant("c", 4.0)}, 3, warmup=1)
+    variants = {"a": variant("a", 1.0), "b": variant("b", 2.0), "c": variant("c", 4.0)}
+    seconds = measuring["interleaved"](variants, 3, warmup=1)
     assert "".join(order) == "abc" + "bca" + "cab" + "abc"
-    assert found == {"a": [1.0] * 3, "b": [2.0] * 3, "c": [4.0] * 3}
+    assert seconds == {"a": [1.0] * 3, "b": [2.0] * 3, "c": [4.0] * 3}
 
 
 @pytest.fixture
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
-    """Name of a script -> what it defines; its neighbours can be imported."""
+    """Function from the name of a script to its globals."""
     monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
     return lambda name: runpy.run_path(str(FOLDER / f"{name}.py"))
 
@@ -68,47 +68,46 @@ def test_views_as_rows_and_turns_as_their_own_partners(benchmarks: Callable[[str
     pairs = datasets.Dataset.from_dict(
         {name: [[1], [2, 2]] for name in columns} | {f"augmented_{name}": [[3], None] for name in columns}
     )
-    assert benchmarks("dialogs")["flat_rows"](pairs).to_dict() == {name: [[1], [3], [2, 2]] for name in columns}
+    assert benchmarks("workloads")["flat_rows"](pairs).to_dict() == {name: [[1], [3], [2, 2]] for name in columns}
     batch = {name: [[1], [2]] for name in columns} | {f"augmented_{name}": [None, [4]] for name in columns}
     assert benchmarks("pair_cost")["_own_partner"](batch) == {f"augmented_{name}": [[1], [4]] for name in columns}
 
 
-def test_a_measure_says_whether_it_holds(benchmarks: Callable[[str], dict[str, Any]]) -> None:
-    measure = benchmarks("outcome")["Measure"]
+def test_a_measure_shows_whether_it_reaches_its_target(measuring: dict[str, Any]) -> None:
+    measure = measuring["Measure"]
     assert measure("a", 1.5, 1.0, 2.0, target=1.5).cells() == ("a", "1.500", "1.000 to 2.000", "at most 1.5", "yes", "")
     assert measure("b", 1.5, target=2.0, at_least=True).cells()[3:5] == ("at least 2", "no")
     assert measure("c", 1.5, arithmetic="2").cells() == ("c", "1.500", "", "", "", "2")
 
 
-def test_the_page_of_results_is_that_of_the_files(benchmarks: Callable[[str], dict[str, Any]]) -> None:
+def test_the_page_of_results_is_up_to_date(benchmarks: Callable[[str], dict[str, Any]]) -> None:
     results = FOLDER.parent / "results"
     page = benchmarks("performance")["performance"](results / "benchmarks")
     assert page == (results / "PERFORMANCE.md").read_text(encoding="utf-8"), "run benchmarks/performance.py"
     assert page.count("\n## ") == 1 + len(list((results / "benchmarks").glob("*.json")))
 
 
-def test_every_benchmark_says_what_it_measures_and_how_long_it_takes() -> None:
+def test_every_benchmark_states_command_output_and_time() -> None:
     for path in FOLDER.glob("*.py"):
         code = path.read_text(encoding="utf-8")
-        if "conclude(\n" in code and path.stem != "outcome":
+        if "conclude(\n" in code and path.stem != "measuring":
             assert f"python benchmarks/{path.name}" in code, path.name
             assert f"results/benchmarks/{path.stem}.json" in code, path.name
             assert "minutes on" in code or "hour on" in code, path.name
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_peak_memory_is_that_of_what_runs(benchmarks: Callable[[str], dict[str, Any]]) -> None:
+def test_peak_memory_includes_what_is_freed_again(benchmarks: Callable[[str], dict[str, Any]]) -> None:
     peak_above_start = benchmarks("memory")["peak_above_start"]
-    kept = []
+    small: list[int] = []
+    buffers: list[bytearray] = []
 
-    def passing() -> None:
-        del passing_by[:]
-        passing_by.append(bytearray(b"x" * 64 * 2**20))
-        del passing_by[:]
+    def allocate_and_free() -> None:
+        buffers.append(bytearray(b"x" * 64 * 2**20))
+        buffers.clear()
 
-    passing_by: list[bytearray] = []
-    assert 60 * 2**20 < peak_above_start(passing) < 200 * 2**20
-    assert peak_above_start(lambda: kept.append(1)) < 4 * 2**20
+    assert 60 * 2**20 < peak_above_start(allocate_and_free) < 200 * 2**20
+    assert peak_above_start(lambda: small.append(1)) < 4 * 2**20
 
 
 def test_batching_counts_padding_by_hand(benchmarks: Callable[[str], dict[str, Any]]) -> None:
