@@ -1,4 +1,4 @@
-# `make help` lists what there is to do. Every target works from a fresh clone: what it needs is installed first.
+# `make help` lists the targets. Every target works from a fresh clone and installs what it needs first.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,7 +12,7 @@ BENCH := results/benchmarks
 comma := ,
 STAMP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 
-# Nothing after the install needs a network. A recipe that fetches a model from the Hub is run by hand, without make.
+# After the installation no target needs a network. Run recipes that download a model from the Hub by hand, without make.
 OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
 
 .DEFAULT_GOAL := help
@@ -24,7 +24,7 @@ help: ## List the targets
 
 install: $(STAMP) ## Create the virtual environment and install the library, once
 
-# The stamp holds the time of the last install: it is repeated only when the requirements change.
+# The stamp records the last installation, which is repeated only when the requirements change.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[$(EXTRAS)]'
@@ -33,11 +33,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## Train and compare the methods on generated dialogues; writes outputs/demo
 	$(OFFLINE) $(BIN)/accelerate launch --quiet recipes/multiwoz_simpletod.py --config $(CONFIG)
 
-results: $(STAMP) ## Run what results/experiments.yaml holds and is not done (DATA=folder); write results/RESULTS.md
+results: $(STAMP) ## Run the unfinished experiments of results/experiments.yaml (DATA=folder); write results/RESULTS.md
 	$(OFFLINE) $(BIN)/python -m reproduction.results --data "$(DATA)"
 
-# Timed one after the other; each says in its first lines how long it takes.
-bench: $(STAMP) ## Measure all of results/PERFORMANCE.md (DATA=folder, TRACKER=trained tracker); two and a half hours
+# The benchmarks run one after the other; the docstring of each says how long it takes.
+bench: $(STAMP) ## Run all benchmarks of results/PERFORMANCE.md (DATA=folder, TRACKER=trained model); two and a half hours
 	for command in "pair_cost --data_dir $(DATA)/multiwoz21" \
 	  "pair_cost --data_dir $(DATA)/multiwoz21 --dialogs 20 --ratios step --rounds 21 --output $(BENCH)/pair_cost_step.json" \
 	  "batching --data_dir $(DATA)/multiwoz21" \
@@ -48,7 +48,7 @@ bench: $(STAMP) ## Measure all of results/PERFORMANCE.md (DATA=folder, TRACKER=t
 	  $(OFFLINE) $(BIN)/python benchmarks/$$script.py "$$@" || exit 1; \
 	done
 
-test: $(STAMP) ## Run the test suite (PYTEST_ARGS="-k hub" for a part of it)
+test: $(STAMP) ## Run the test suite (PYTEST_ARGS="-k hub" for a part)
 	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Check style and types: ruff and mypy
@@ -56,10 +56,10 @@ lint: $(STAMP) ## Check style and types: ruff and mypy
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
 
-format: $(STAMP) ## Bring the code into shape: ruff's fixes and formatting
+format: $(STAMP) ## Fix and format the code with ruff
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
-clean: ## Remove the environment, caches and build leftovers; outputs stay
+clean: ## Remove the environment, caches and build files; keep outputs
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
