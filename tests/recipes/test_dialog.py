@@ -1,24 +1,15 @@
-"""The recipe as a user runs it, on a few dialogues and for a few steps."""
+"""Dialog recipe, run on a few dialogues for a few steps."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import runpy
 import shutil
-import signal
-import socket
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from dair_hf import DAIRConfig
 from dair_hf.dialog.data import DialogConfig
@@ -27,19 +18,27 @@ from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import ComparisonConfig, runs_of
 from dair_hf.modeling import ModelConfig, load_model
 from tests.fixtures.dialogs import UNSEEN, write_multiwoz21, write_sgd
-from tests.fixtures.paths import ROOT
+from tests.fixtures.recipe_runs import (
+    CONFIGS,
+    command_line,
+    equal_weights,
+    kill_at_checkpoint,
+    methods_of,
+    predictions,
+    read,
+    run_alone,
+    run_here,
+    run_two_processes,
+    weights,
+)
 
-RECIPE = ROOT / "recipes" / "multiwoz_simpletod.py"
-CONFIGS = [
-    path
-    for path in sorted((ROOT / "recipes" / "configs").glob("*.yaml"))
-    if f"recipes/{RECIPE.name} " in path.read_text()
-]
+RECIPE = "multiwoz_simpletod"
+SHIPPED = [path for path in sorted(CONFIGS.glob("*.yaml")) if f"recipes/{RECIPE}.py " in path.read_text()]
 SETTINGS = (DialogConfig, ModelConfig, ComparisonConfig, DAIRConfig)
 
 pytestmark = pytest.mark.slow
 
-# Overrides that make any run of the demo tiny.
+# Settings that make any run of the demo tiny.
 TINY = {
     "config": "recipes/configs/demo.yaml",
     "train_dialogs": 6,
@@ -57,66 +56,19 @@ TINY = {
 GPT2 = json.dumps({"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 512})
 
 
-def options(**overrides: Any) -> list[str]:
-    """Command line of a tiny run; a list gives several values, None leaves an option out."""
-    found = []
-    for name, value in {**TINY, **overrides}.items():
-        if value is not None:
-            found += [f"--{name}", *(map(str, value) if isinstance(value, (list, tuple)) else [str(value)])]
-    return found
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-
-
-def launch(*launcher: str, **overrides: Any) -> subprocess.CompletedProcess[str]:
-    """Run the recipe under `accelerate launch`, as the documentation says."""
-    command = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", *launcher, str(RECIPE)]
-    return subprocess.run(
-        [*command, *options(**overrides)], env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=240
-    )
-
-
-@contextlib.contextmanager
-def as_program(argv: list[str]) -> Iterator[None]:
-    """`sys.argv`, the working folder and the number of threads of a program of its own."""
-    before = sys.argv, Path.cwd(), torch.get_num_threads()
-    sys.argv = [str(RECIPE), *argv]
-    os.chdir(ROOT)
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        sys.argv = before[0]
-        os.chdir(before[1])
-        torch.set_num_threads(before[2])
+def tiny(**overrides: Any) -> list[str]:
+    return command_line(**{**TINY, **overrides})
 
 
 def run(**overrides: Any) -> None:
-    """Run the recipe in this process: importing the libraries anew for each run takes ten seconds."""
-    with as_program(options(**overrides)):
-        runpy.run_path(str(RECIPE), run_name="__main__")
-
-
-def read(path: Path) -> Any:
-    return json.loads(path.read_text())
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model.safetensors")
-
-
-def equal(left: Path, right: Path) -> bool:
-    a, b = weights(left), weights(right)
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    run_here(RECIPE, tiny(**overrides))
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """The demo, once for several tests: its folder and what it printed."""
+    """Folder and output of the demo, run once for several tests under `accelerate launch`."""
     folder = tmp_path_factory.mktemp("recipe") / "demo"
-    done = launch("--cpu", output_dir=folder, methods=["erm", "dair", "kl"])
+    done = run_alone(RECIPE, tiny(output_dir=folder, methods=["erm", "dair", "kl"]), ["--cpu"])
     assert done.returncode == 0, done.stderr[-4000:]
     return folder, done
 
@@ -145,10 +97,10 @@ def test_demo_writes_records_table_and_plot(demo: Any) -> None:
         assert record["metrics"]["rows"] >= record["metrics"]["pairs"] > 0
         assert record["metrics"]["rows"] >= record["metrics"]["attainable_rows"] > 0
         assert "attainable_cm" in record["metrics"]
-        lines = (folder / "runs" / name / "predictions.jsonl").read_text().splitlines()
+        lines = predictions(folder / "runs" / name)
         assert len(lines) == record["metrics"]["rows"] + record["metrics"]["pairs"]
-        assert json.loads(lines[0]).keys() == {"row_id", "variant", "prediction", "reference", "correct"}
-    # Nothing half-written is left beside the results.
+        assert lines[0].keys() == {"row_id", "variant", "prediction", "reference", "correct"}
+    # No incomplete files are left.
     assert not list(folder.rglob(".*"))
 
 
@@ -165,11 +117,10 @@ def test_finished_runs_are_skipped_and_others_added(demo: Any, capsys: pytest.Ca
     before = {path: (path.stat().st_mtime_ns, path.read_text()) for path in kept}
     run(output_dir=folder, methods=["erm", "dair", "kl", "da"])
     assert {path: (path.stat().st_mtime_ns, path.read_text()) for path in kept} == before
-    methods = [record["method"] for record in read(folder / "comparison.json")["runs"]]
-    assert methods == ["erm", "dair", "kl", "da"]
+    assert methods_of(folder) == ["erm", "dair", "kl", "da"]
     shown = capsys.readouterr().out
     assert "| da | 1 |" in shown and "Audit of the train pairs" in shown
-    # Where all is finished nothing is audited, and the table is that of the folder.
+    # If all runs are finished, nothing is audited, and the table shows all runs of the folder.
     run(output_dir=folder, methods=["da"])
     shown = capsys.readouterr().out
     assert "Audit" not in shown and "| kl | 1 |" in shown
@@ -191,58 +142,38 @@ def test_other_settings_do_not_overwrite_and_do_not_resume(demo: Any, tmp_path: 
         run(output_dir=folder, methods=["dair"], max_source_tokens=300)
     assert {(folder / f"audit_{name}.json").read_text() for name in ("train", "test")} == {"kept"}
     assert {path: path.read_bytes() for path in before} == before
-    # The checkpoints of the old settings stand in the run's folder, at the last step: they must not be resumed.
+    # The run's folder has checkpoints of the old settings, up to the last step: they must not be resumed.
     (folder / "dair_seed0.json").rename(tmp_path / "dair_seed0.json")
     run(**settings)
     assert read(folder / "dair_seed0.json")["config"]["training"]["learning_rate"] == 0.03
-    assert not equal(demo[0] / "runs/dair_seed0", folder / "runs/dair_seed0")
+    assert not equal_weights(demo[0] / "runs/dair_seed0", folder / "runs/dair_seed0")
     (aside,) = [path for path in (folder / "runs").iterdir() if path.name.startswith("dair_seed0_of_")]
-    assert equal(aside, demo[0] / "runs/dair_seed0")
+    assert equal_weights(aside, demo[0] / "runs/dair_seed0")
 
 
-def test_killed_run_goes_on_to_the_same_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_killed_run_resumes_to_the_same_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"methods": ["dair"], "max_steps": 40, "save_steps": 5, "save_total_limit": 2}
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    command = [sys.executable, str(RECIPE), *options(output_dir=killed, **settings)]
-    process = subprocess.Popen(
-        command, env=environment(), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        # Once the next checkpoint is begun, that of step 10 is whole.
-        wait_for(lambda: (killed / "runs/dair_seed0/checkpoint-15").exists(), process)
-        process.send_signal(signal.SIGKILL)
-    finally:
-        process.kill()
-        process.wait()
+    kill_at_checkpoint(RECIPE, tiny(output_dir=killed, **settings), killed / "runs/dair_seed0/checkpoint-15")
     assert not (killed / "dair_seed0.json").exists()
-    # A power cut while a checkpoint was written: its state is missing, so the one before it counts.
+    # A power cut during the writing of a checkpoint: its state is missing, so the run resumes from the one before.
     torn = killed / "runs/dair_seed0/checkpoint-39"
     torn.mkdir()
     (torn / "model.safetensors").write_bytes(b"torn")
 
     run(output_dir=killed, **settings)
-    # One line every two steps: those from the start to the kill are not trained again.
+    # One line every two steps: steps before the kill are not repeated.
     assert 0 < capsys.readouterr().out.count("'loss'") <= 15
     run(output_dir=whole, **settings)
     assert capsys.readouterr().out.count("'loss'") == 20
-    assert equal(killed / "runs/dair_seed0", whole / "runs/dair_seed0")
-    assert (killed / "runs/dair_seed0/predictions.jsonl").read_text() == (
-        whole / "runs/dair_seed0/predictions.jsonl"
-    ).read_text()
+    assert equal_weights(killed / "runs/dair_seed0", whole / "runs/dair_seed0")
+    assert predictions(killed / "runs/dair_seed0") == predictions(whole / "runs/dair_seed0")
     assert read(killed / "dair_seed0.json")["metrics"] == read(whole / "dair_seed0.json")["metrics"]
-
-
-def wait_for(happened: Callable[[], bool], process: subprocess.Popen[Any], seconds: float = 240) -> None:
-    end = time.monotonic() + seconds
-    while not happened():
-        assert process.poll() is None, f"the recipe ended by itself with {process.returncode}"
-        assert time.monotonic() < end, "the recipe wrote no checkpoint in time"
-        time.sleep(0.01)
 
 
 def test_decoder_only_model(tmp_path: Path) -> None:
     run(output_dir=tmp_path, methods=["erm", "dair", "kl"], model_settings=GPT2, neighbour_attention=0, max_steps=2)
-    assert [record["method"] for record in read(tmp_path / "comparison.json")["runs"]] == ["erm", "dair", "kl"]
+    assert methods_of(tmp_path) == ["erm", "dair", "kl"]
     settings = read(tmp_path / "runs/dair_seed0/config.json")
     assert settings["model_type"] == "gpt2"
     assert settings["vocab_size"] < 1000
@@ -250,7 +181,7 @@ def test_decoder_only_model(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def multiwoz(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Settings of the recipe on small MultiWOZ and SGD folders, with a base trained on the latter."""
+    """Settings for small MultiWOZ and SGD folders, with a base trained on SGD."""
     folder = tmp_path_factory.mktemp("data")
     return {
         "source": "multiwoz",
@@ -271,22 +202,21 @@ def test_multiwoz_with_a_common_base(multiwoz: dict[str, Any], tmp_path: Path) -
     for method in ("erm", "dair"):
         record = read(tmp_path / f"{method}_seed0.json")
         assert record["metrics"]["rows"] == 12
-        # Two turns a dialogue hold a name in history or state: the second.
+        # The second turn of a dialogue has a name in history or state.
         assert record["metrics"]["pairs"] >= 6
         moved = weights(tmp_path / "runs" / f"{method}_seed0")
         assert start.keys() == moved.keys()
         assert any(not torch.equal(start[name], moved[name]) for name in start)
-    lines = map(json.loads, (tmp_path / "runs/erm_seed0/predictions.jsonl").read_text().splitlines())
     named = {
         entry["values"][0].lower()
-        for line in lines
+        for line in predictions(tmp_path / "runs/erm_seed0")
         if line["variant"] == "augmented"
         for entry in line["reference"]
         if entry["slot"] == "hotel-name"
     }
     assert named
     assert named <= {name.lower() for name in UNSEEN}
-    # The base is kept: another method starts from the same weights without training them anew.
+    # Another method starts from the stored base and does not train it again.
     made = {path: path.stat().st_mtime_ns for path in base.iterdir()}
     run(output_dir=tmp_path, methods=["da"], neighbour_attention=0, **multiwoz)
     assert {path: path.stat().st_mtime_ns for path in base.iterdir()} == made
@@ -308,25 +238,21 @@ def test_adapters_on_a_decoder_only_base(multiwoz: dict[str, Any], tmp_path: Pat
     adapter = read(tmp_path / "runs/dair_seed0/adapter_config.json")
     assert (adapter["r"], adapter["lora_alpha"]) == (2, 7)
     assert adapter["base_model_name_or_path"] == str(base)
-    # Prompts are masked: the base saw the loss of its targets alone, some tens of nats and not hundreds.
+    # Prompts are masked: the base is trained on the loss of its targets, tens of nats and not hundreds.
     log = read(Path(f"{base}_training") / "checkpoint-2" / "trainer_state.json")["log_history"]
     assert 0 < log[0]["loss_original"] < 150
 
 
 def test_two_processes_write_one_set_of_files(multiwoz: dict[str, Any], tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     settings = {**multiwoz, "output_dir": tmp_path, "methods": ["dair"], "neighbour_attention": 0, "use_cpu": True}
-    # `--multi_gpu` is accelerate's name for one process a rank; with `--cpu` it would start a single process, silently.
-    done = launch("--multi_gpu", "--num_processes", "2", "--main_process_port", port, **settings)
+    done = run_two_processes(RECIPE, tiny(**settings))
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.count("| dair | 1 |") == 1
     path = tmp_path / "dair_seed0.json"
     record = read(path)
     assert record["hardware"]["processes"] == 2
-    lines = (tmp_path / "runs/dair_seed0/predictions.jsonl").read_text().splitlines()
-    assert len({(line["row_id"], line["variant"]) for line in map(json.loads, lines)}) == len(lines)
+    lines = predictions(tmp_path / "runs/dair_seed0")
+    assert len({(line["row_id"], line["variant"]) for line in lines}) == len(lines)
     assert len(lines) == record["metrics"]["rows"] + record["metrics"]["pairs"]
     names = {path.name for path in tmp_path.iterdir() if not path.name.startswith("base_")}
     assert names == {
@@ -334,7 +260,7 @@ def test_two_processes_write_one_set_of_files(multiwoz: dict[str, Any], tmp_path
         "dair_seed0.json", "runs",
     }  # fmt: skip
     assert len(list(tmp_path.glob("base_*/model.safetensors"))) == 1
-    # Whoever goes on with one process finds the run finished.
+    # A later call with one process finds the run finished.
     before = path.stat().st_mtime_ns
     run(**settings)
     assert path.stat().st_mtime_ns == before
@@ -401,16 +327,15 @@ def test_bad_settings_are_one_line(name: str, tmp_path: Path, capsys: pytest.Cap
 
 
 def test_bad_settings_end_the_program_without_traceback(tmp_path: Path) -> None:
-    command = [sys.executable, str(RECIPE), "--config", "nowhere.yaml", "--output_dir", str(tmp_path)]
-    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = run_alone(RECIPE, ["--config", "nowhere.yaml", "--output_dir", str(tmp_path)])
     assert done.returncode == 2
     assert done.stderr == "error: nowhere.yaml: no such file; the shipped ones are in recipes/configs/\n"
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_shipped_configurations_are_valid(path: Path) -> None:
-    # bf16 needs a GPU, which the machine of a test may lack.
+    # bf16 needs a GPU, which the test machine may lack.
     argv = ["--config", str(path), "--data_dir", "data", "--sgd_dir", "sgd", "--bf16", "false"]
     data, model, comparison, args = parse_arguments(SETTINGS, argv)
     runs = list(runs_of(comparison, args))
@@ -427,4 +352,4 @@ def test_shipped_configurations_are_valid(path: Path) -> None:
 
 
 def test_there_are_configurations() -> None:
-    assert {path.stem for path in CONFIGS} == {"demo", "multiwoz21_small", "multiwoz22_bart", "multiwoz22_gpt2_lora"}
+    assert {path.stem for path in SHIPPED} == {"demo", "multiwoz21_small", "multiwoz22_bart", "multiwoz22_gpt2_lora"}

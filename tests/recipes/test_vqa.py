@@ -1,24 +1,14 @@
-"""The recipe on edited images as a user runs it: a few scenes, a few questions in the public formats, a few steps."""
+"""VQA recipe, run on a few scenes and a few questions in the public formats for a few steps."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import runpy
-import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from dair_hf import DAIRConfig
@@ -34,13 +24,22 @@ from dair_hf.vqa.scenes.backbone import CellNamer
 from dair_hf.vqa.scenes.files import SceneConfig
 from dair_hf.vqa.task import NetworkConfig
 from tests.fixtures import vision_language as vl
-from tests.fixtures.paths import ROOT
+from tests.fixtures.recipe_runs import (
+    CONFIGS,
+    command_line,
+    equal_weights,
+    kill_at_checkpoint,
+    methods_of,
+    predictions,
+    read,
+    run_here,
+    run_two_processes,
+)
 from tests.fixtures.tiny_saaa import resnet
 from tests.fixtures.vqa_files import ASKED, CV_EDITS, write_cv, write_edited_images, write_images, write_vqa
 
-RECIPE = ROOT / "recipes" / "vqa_saaa.py"
-FOLDER = ROOT / "recipes" / "configs"
-CONFIGS = [path for path in sorted(FOLDER.glob("*.yaml")) if f"recipes/{RECIPE.name} " in path.read_text()]
+RECIPE = "vqa_saaa"
+SHIPPED = [path for path in sorted(CONFIGS.glob("*.yaml")) if f"recipes/{RECIPE}.py " in path.read_text()]
 SETTINGS = (VQAConfig, SceneConfig, NetworkConfig, ModelConfig, ComparisonConfig, DAIRConfig)
 METRICS = {
     "vqa_accuracy", "familiar_vqa_accuracy", "cm", "cm_numerator", "cm_denominator", "both_correct", "flipped",
@@ -50,7 +49,7 @@ SIZES = json.dumps({"embedding_size": 8, "question_size": 8, "attention_size": 8
 
 pytestmark = pytest.mark.slow
 
-# Overrides that make any run on scenes tiny.
+# Settings that make any run on scenes tiny.
 TINY: dict[str, Any] = {
     "train_scenes": 64,
     "test_scenes": 40,
@@ -67,54 +66,12 @@ TINY: dict[str, Any] = {
     "use_cpu": True,
 }
 
-
-# Enough training that answers are right now and then, and differ.
+# Enough training for some correct answers and some flips.
 LONGER = {"num_train_epochs": 20, "learning_rate": 0.02}
 
 
-def options(**overrides: Any) -> list[str]:
-    """Command line; a list gives several values, None leaves an option out."""
-    found = []
-    for name, value in overrides.items():
-        if value is not None:
-            found += [f"--{name}", *(map(str, value) if isinstance(value, (list, tuple)) else [str(value)])]
-    return found
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-
-
-@contextlib.contextmanager
-def as_program(argv: list[str]) -> Iterator[None]:
-    """`sys.argv` and the number of threads of a program of its own."""
-    before = sys.argv, torch.get_num_threads()
-    sys.argv = [str(RECIPE), *argv]
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        sys.argv = before[0]
-        torch.set_num_threads(before[1])
-
-
 def run(**overrides: Any) -> None:
-    """Run the recipe in this process: importing the libraries anew for each run takes ten seconds."""
-    with as_program(options(**overrides)):
-        runpy.run_path(str(RECIPE), run_name="__main__")
-
-
-def read(path: Path) -> Any:
-    return json.loads(path.read_text())
-
-
-def equal(left: Path, right: Path) -> bool:
-    a, b = (load_file(folder / "model.safetensors") for folder in (left, right))
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def methods_of(folder: Path) -> list[str]:
-    return [record["method"] for record in read(folder / "comparison.json")["runs"]]
+    run_here(RECIPE, command_line(**overrides))
 
 
 # --- scenes ---------------------------------------------------------------------------------------------------------
@@ -122,22 +79,22 @@ def methods_of(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which runs share their scenes, the backbone and its features."""
+    """Folder in which runs share scenes, backbone and features."""
     return tmp_path_factory.mktemp("outputs")
 
 
 def scenes(outputs: Path, name: str, **overrides: Any) -> dict[str, Any]:
-    """Settings of a tiny run on scenes."""
-    own = {"output_dir": outputs / name, "features_folder": outputs / "features"}
-    return {"config": FOLDER / "counting_scenes_cv.yaml", **TINY, **own, **overrides}
+    """Return the settings of a tiny run on scenes."""
+    folders = {"output_dir": outputs / name, "features_folder": outputs / "features"}
+    return {"config": CONFIGS / "counting_scenes_cv.yaml", **TINY, **folders, **overrides}
 
 
 @pytest.fixture(scope="module")
 def compared(outputs: Path) -> dict[str, Path]:
-    """Both configurations with every method, once for several tests: their folders."""
+    """Folders of both configurations, run with every method once for several tests."""
     folders = {}
     for kind in ("cv", "iv"):
-        run(**scenes(outputs, kind, config=FOLDER / f"counting_scenes_{kind}.yaml", **LONGER))
+        run(**scenes(outputs, kind, config=CONFIGS / f"counting_scenes_{kind}.yaml", **LONGER))
         folders[kind] = outputs / kind
     return folders
 
@@ -162,20 +119,20 @@ def test_every_method_is_trained_and_listed(compared: dict[str, Path], kind: str
         assert record["config"]["training"]["method"] == {"kl": "dair"}.get(method, method)
         assert record["config"]["network"]["saaa"] == json.loads(SIZES)
         assert set(record["data"]) == {"train", "train_edits", "test", "test_edits"}
-    # Nothing half-written is left beside the results.
+    # No incomplete files are left.
     assert not list(folder.parent.rglob(".*"))
 
 
-def test_what_was_read_is_kept(compared: dict[str, Path]) -> None:
+def test_reports_of_the_data_are_stored(compared: dict[str, Path]) -> None:
     for kind, folder in compared.items():
-        found = read(folder / "data.json")
-        unknown = found.pop("without an answer in the vocabulary")
+        reports = read(folder / "data.json")
+        unknown = reports.pop("without an answer in the vocabulary")
         assert unknown == {"train": 0, "train_edits": 0, "test": 0, "test_edits": 0}
-        assert list(found) == ["train", "train, edits", "familiar", "familiar, edits", "test", "test, edits"]
-        edits = found["train, edits"]["counts"]
+        assert list(reports) == ["train", "train, edits", "familiar", "familiar, edits", "test", "test, edits"]
+        edits = reports["train, edits"]["counts"]
         assert edits["edits with other answers"] == (edits["edits"] if kind == "cv" else 0)
-        assert [found[split]["counts"]["rows"] for split in ("train", "familiar", "test")] == [64, 40, 40]
-        assert all(report["skipped"] == {} for report in found.values())
+        assert [reports[split]["counts"]["rows"] for split in ("train", "familiar", "test")] == [64, 40, 40]
+        assert all(report["skipped"] == {} for report in reports.values())
 
 
 @pytest.mark.parametrize("kind", ["cv", "iv"])
@@ -184,13 +141,13 @@ def test_figures_follow_from_the_predictions(compared: dict[str, Path], kind: st
     folder = compared[kind] / "runs" / f"{method}_seed0"
     answers = set(read(folder / "config.json")["id2label"].values())
     views: dict[str, dict[str, tuple[str, bool]]] = {"original": {}, "augmented": {}}
-    for line in map(json.loads, (folder / "predictions.jsonl").read_text().splitlines()):
+    for line in predictions(folder):
         said, right = line["prediction"], line["prediction"] in line["reference"]
         assert said in answers
         assert (line["correct"], set(line)) == (right, {"row_id", "variant", "prediction", "reference", "correct"})
         views[line["variant"]][line["row_id"]] = (said, right)
     assert views["original"].keys() == views["augmented"].keys()
-    # A row is named by its question and by the edit.
+    # A row id consists of question and edit.
     assert all(name.split("/")[1].split("_")[0] == f"{int(name.split('/')[0]):012d}" for name in views["original"])
     pairs = [(views["original"][name], views["augmented"][name]) for name in views["original"]]
     count = len(pairs)
@@ -217,8 +174,8 @@ def test_figures_follow_from_the_predictions(compared: dict[str, Path], kind: st
 def test_accuracy_is_that_of_the_saved_model(compared: dict[str, Path], outputs: Path) -> None:
     folder = compared["cv"] / "runs" / "dair_seed0"
     model, tokenizer = SAAA.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
-    (eyes,) = [path for path in outputs.glob("scene_backbone_*") if not path.name.endswith("_training")]
-    backbone = CellNamer.from_pretrained(eyes).backbone.eval()
+    (stored_backbone,) = [path for path in outputs.glob("scene_backbone_*") if not path.name.endswith("_training")]
+    backbone = CellNamer.from_pretrained(stored_backbone).backbone.eval()
     record = read(compared["cv"] / "dair_seed0.json")
     drawn, metrics = outputs / f"counting_scenes_{fingerprint(record['config']['scenes'])}", record["metrics"]
     for split, key in (("test", "vqa_accuracy"), ("familiar", "familiar_vqa_accuracy")):
@@ -240,14 +197,14 @@ def test_finished_runs_scenes_backbone_and_features_are_kept(compared: dict[str,
     kept = [path for path in outputs.rglob("*") if path.is_file() and path.parent != compared["cv"]]
     kept += sorted(compared["cv"].glob("*_seed0.json"))
     before = {path: path.stat().st_mtime_ns for path in kept}
-    # The two configurations share the backbone, but not its pictures.
+    # The two configurations share the backbone, but not its images.
     assert len(list(outputs.glob("scene_backbone_*"))) == len(list(outputs.glob("counting_scenes_*"))) == 2
     assert len(list((outputs / "features").glob("*/about.json"))) == 1
     run(**scenes(outputs, "cv", **LONGER))
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_a_sweep_over_lambda_is_drawn(compared: dict[str, Path], outputs: Path) -> None:
+def test_a_sweep_over_lambda_is_plotted(compared: dict[str, Path], outputs: Path) -> None:
     folder = outputs / "sweep"
     sweep = {"methods": ["erm", "dair"], "lambda_sweep": [0.1, 10]}
     run(**scenes(outputs, "sweep", **LONGER, **sweep))
@@ -260,19 +217,19 @@ def test_a_sweep_over_lambda_is_drawn(compared: dict[str, Path], outputs: Path) 
     assert all((folder / name).read_bytes().startswith(b"\x89PNG") for name in drawn)
 
 
-def test_lambda_is_chosen_on_scenes_of_its_own(compared: dict[str, Path], outputs: Path) -> None:
+def test_lambda_is_chosen_on_validation_scenes(compared: dict[str, Path], outputs: Path) -> None:
     run(**scenes(outputs, "validation", methods="erm", evaluate_on="validation", test_questions=25))
     record = read(outputs / "validation" / "erm_seed0.json")
     assert list(read(outputs / "validation" / "data.json"))[-3:-1] == ["validation", "validation, edits"]
     assert record["data"]["train"] == read(compared["cv"] / "erm_seed0.json")["data"]["train"]
     assert record["data"]["test"] != read(compared["cv"] / "erm_seed0.json")["data"]["test"]
-    lines = (outputs / "validation/runs/erm_seed0/predictions.jsonl").read_text().splitlines()
-    # No scene of the test split.
-    tested = (compared["cv"] / "runs/erm_seed0/predictions.jsonl").read_text().splitlines()
-    assert not {json.loads(line)["row_id"] for line in lines} & {json.loads(line)["row_id"] for line in tested}
+    lines = predictions(outputs / "validation/runs/erm_seed0")
+    # No scene is of the test split.
+    tested = predictions(compared["cv"] / "runs/erm_seed0")
+    assert not {line["row_id"] for line in lines} & {line["row_id"] for line in tested}
 
 
-def test_a_backbone_may_be_trained_along(compared: dict[str, Path], outputs: Path) -> None:
+def test_the_backbone_can_be_trained_too(compared: dict[str, Path], outputs: Path) -> None:
     run(**scenes(outputs, "trained", methods="dair", train_backbone=True, num_train_epochs=1))
     model = SAAA.from_pretrained(outputs / "trained/runs/dair_seed0")
     (start,) = [path for path in outputs.glob("scene_backbone_*") if not path.name.endswith("_training")]
@@ -282,30 +239,22 @@ def test_a_backbone_may_be_trained_along(compared: dict[str, Path], outputs: Pat
     assert not all(torch.equal(after[name], value) for name, value in before.items())
 
 
-def test_a_killed_run_goes_on_to_the_same_weights(compared: dict[str, Path], outputs: Path, capsys: Any) -> None:
+def test_a_killed_run_resumes_to_the_same_weights(compared: dict[str, Path], outputs: Path, capsys: Any) -> None:
     settings = {
         "methods": ["dair"], "num_train_epochs": 40, "save_strategy": "steps", "save_steps": 10, "save_total_limit": 2,
         "logging_steps": 4,
     }  # fmt: skip
     killed, whole = outputs / "killed", outputs / "whole"
-    command = [sys.executable, str(RECIPE), *options(**scenes(outputs, "killed", **settings))]
-    process = subprocess.Popen(
-        command, env=environment(), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        # Once the next checkpoint is begun, that of step 30, in the middle of an epoch of four steps, is whole.
-        wait_for(lambda: (killed / "runs/dair_seed0/checkpoint-40").exists(), process)
-        process.send_signal(signal.SIGKILL)
-    finally:
-        process.kill()
-        process.wait()
+    # An epoch has four steps, so the run resumes from step 30, in the middle of an epoch.
+    arguments = command_line(**scenes(outputs, "killed", **settings))
+    kill_at_checkpoint(RECIPE, arguments, killed / "runs/dair_seed0/checkpoint-40")
     assert not (killed / "dair_seed0.json").exists()
     run(**scenes(outputs, "killed", **settings))
-    # One line every four steps: those from the start to the kill are not trained again.
+    # One line every four steps: steps before the kill are not repeated.
     assert 0 < capsys.readouterr().out.count("'loss'") < 40
     run(**scenes(outputs, "whole", **settings))
     assert capsys.readouterr().out.count("'loss'") == 40
-    assert equal(killed / "runs/dair_seed0", whole / "runs/dair_seed0")
+    assert equal_weights(killed / "runs/dair_seed0", whole / "runs/dair_seed0")
     names = ("predictions.jsonl", "tokenizer.json")
     assert all(
         (killed / "runs/dair_seed0" / name).read_text() == (whole / "runs/dair_seed0" / name).read_text()
@@ -314,44 +263,28 @@ def test_a_killed_run_goes_on_to_the_same_weights(compared: dict[str, Path], out
     assert read(killed / "dair_seed0.json")["metrics"] == read(whole / "dair_seed0.json")["metrics"]
 
 
-def wait_for(happened: Callable[[], bool], process: subprocess.Popen[Any], seconds: float = 240) -> None:
-    end = time.monotonic() + seconds
-    while not happened():
-        assert process.poll() is None, f"the recipe ended by itself with {process.returncode}"
-        assert time.monotonic() < end, "the recipe wrote no checkpoint in time"
-        time.sleep(0.01)
-
-
-def test_two_processes_write_one_set_of_files(eyes: str, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    settings = scenes(tmp_path, "two", methods=["dair"], backbone=eyes)
-    # `--multi_gpu` is accelerate's name for one process a rank; with `--cpu` it would start a single process, silently.
-    launcher = ["--multi_gpu", "--num_processes", "2", "--main_process_port", port]
-    command = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", *launcher, str(RECIPE)]
-    done = subprocess.run(
-        [*command, *options(**settings)], env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=240
-    )
+def test_two_processes_write_one_set_of_files(vision_model: str, tmp_path: Path) -> None:
+    settings = scenes(tmp_path, "two", methods=["dair"], backbone=vision_model)
+    done = run_two_processes(RECIPE, command_line(**settings))
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.count("| dair | 1 |") == 1
     assert done.stdout.count("questions with edits") == 1
     folder = tmp_path / "two"
     record = read(folder / "dair_seed0.json")
     assert record["hardware"]["processes"] == 2
-    lines = [json.loads(line) for line in (folder / "runs/dair_seed0/predictions.jsonl").read_text().splitlines()]
+    lines = predictions(folder / "runs/dair_seed0")
     assert len({(line["row_id"], line["variant"]) for line in lines}) == len(lines) == 2 * record["metrics"]["pairs"]
     assert {path.name for path in folder.iterdir()} == {
         "comparison.json", "comparison.md", "comparison.png", "dair_hf.lock", "data.json", "dair_seed0.json", "runs",
     }  # fmt: skip
-    # Each picture went through the backbone once.
+    # The backbone ran on each image once.
     keys = [
         key
         for shard in (tmp_path / "features").rglob("*.safetensors")
         for key in json.loads(safe_open(shard, framework="pt").metadata()["keys"])
     ]
     assert len(keys) == len(set(keys)) > 0
-    # Whoever goes on with one process finds the run finished.
+    # A later call with one process finds the run finished.
     before = (folder / "dair_seed0.json").stat().st_mtime_ns
     run(**settings)
     assert (folder / "dair_seed0.json").stat().st_mtime_ns == before
@@ -361,9 +294,9 @@ def test_two_processes_write_one_set_of_files(eyes: str, tmp_path: Path) -> None
 
 
 @pytest.fixture(scope="module")
-def eyes(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder with a vision model."""
-    folder = tmp_path_factory.mktemp("eyes")
+def vision_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Folder with a vision model."""
+    folder = tmp_path_factory.mktemp("vision_model")
     torch.manual_seed(0)
     new_backbone(resnet()).save_pretrained(folder)
     return str(folder)
@@ -371,14 +304,14 @@ def eyes(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Folders with models that bring a processor."""
+    """Folders with models that have a processor."""
     makers = {"vilt": vl.vilt, "llava": vl.llava}
     return {name: vl.stored(make, tmp_path_factory.mktemp(name)) for name, make in makers.items()}
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Settings of a tiny run on VQA v2 and CV-VQA in small."""
+    """Settings of a tiny run on small versions of VQA v2 and CV-VQA."""
     folder = tmp_path_factory.mktemp("files")
     for split in ("train", "val"):
         write_vqa(folder / "vqa", split)
@@ -402,9 +335,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
 
 
-def test_questions_in_the_public_formats(files: dict[str, Any], eyes: str, tmp_path: Path, capsys: Any) -> None:
+def test_questions_in_the_public_formats(files: dict[str, Any], vision_model: str, tmp_path: Path, capsys: Any) -> None:
     own = {
-        "backbone": eyes,
+        "backbone": vision_model,
         "image_size": 32,
         "saaa": SIZES,
         "methods": ["erm", "dair"],
@@ -415,9 +348,9 @@ def test_questions_in_the_public_formats(files: dict[str, Any], eyes: str, tmp_p
     pairs = sum(map(len, CV_EDITS.values()))
     assert (record["metrics"]["rows"], record["metrics"]["pairs"]) == (pairs, pairs)
     assert not [key for key in record["metrics"] if key.startswith("familiar")]
-    found = read(tmp_path / "out" / "data.json")
-    assert found["val"]["counts"]["rows"] == len(ASKED)
-    assert found["without an answer in the vocabulary"]["train_edits"] == 2
+    reports = read(tmp_path / "out" / "data.json")
+    assert reports["val"]["counts"]["rows"] == len(ASKED)
+    assert reports["without an answer in the vocabulary"]["train_edits"] == 2
     settings = read(tmp_path / "out/runs/dair_seed0/config.json")
     assert (len(settings["id2label"]), settings["image_feature_size"]) == (10, 16)
     assert "edits with other answers" in capsys.readouterr().out
@@ -435,15 +368,9 @@ def test_a_classifier_with_adapters(files: dict[str, Any], stored: dict[str, str
     adapter = read(tmp_path / "runs/dair_seed0/adapter_config.json")
     assert (adapter["r"], adapter["lora_alpha"], adapter["base_model_name_or_path"]) == (2, 5, stored["vilt"])
     assert (tmp_path / "runs/dair_seed0/tokenizer.json").exists()
-    lines = (tmp_path / "runs/dair_seed0/predictions.jsonl").read_text().splitlines()
-    # What was answered, and not twelve logits.
-    assert all(isinstance(json.loads(line)["prediction"], str) for line in lines)
-    assert not equal_adapters(tmp_path / "runs/erm_seed0", tmp_path / "runs/dair_seed0")
-
-
-def equal_adapters(left: Path, right: Path) -> bool:
-    a, b = (load_file(folder / "adapter_model.safetensors") for folder in (left, right))
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    # Predictions are answers, not twelve logits.
+    assert all(isinstance(line["prediction"], str) for line in predictions(tmp_path / "runs/dair_seed0"))
+    assert not equal_weights(tmp_path / "runs/erm_seed0", tmp_path / "runs/dair_seed0", "adapter_model")
 
 
 def test_a_generator_with_adapters(files: dict[str, Any], stored: dict[str, str], tmp_path: Path) -> None:
@@ -455,8 +382,7 @@ def test_a_generator_with_adapters(files: dict[str, Any], stored: dict[str, str]
     assert (record["metrics"]["rows"], record["metrics"]["pairs"]) == (4, 4)
     assert METRICS - {"familiar_vqa_accuracy"} <= set(record["metrics"])
     assert read(tmp_path / "runs/dair_seed0/adapter_config.json")["r"] == 2
-    lines = (tmp_path / "runs/dair_seed0/predictions.jsonl").read_text().splitlines()
-    assert all(isinstance(json.loads(line)["prediction"], str) for line in lines)
+    assert all(isinstance(line["prediction"], str) for line in predictions(tmp_path / "runs/dair_seed0"))
 
 
 # --- settings -------------------------------------------------------------------------------------------------------
@@ -509,13 +435,13 @@ def test_bad_settings_are_one_line(name: str, tmp_path: Path, stored: dict[str, 
     assert not list(tmp_path.rglob("*_seed0.json"))
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_shipped_configurations_are_valid(path: Path) -> None:
     folders = {"questions": "q", "images": ["a", "b"], "edits": "e", "edited_images": "x"}
     text = path.read_text()
     given = folders if "source: files" in text else {}
-    # bf16 needs a GPU, which the machine of a test may lack.
-    parsed = parse_arguments(SETTINGS, ["--config", str(path), *options(**given, bf16=False)])
+    # bf16 needs a GPU, which the test machine may lack.
+    parsed = parse_arguments(SETTINGS, ["--config", str(path), *command_line(**given, bf16=False)])
     data, drawn, network, model, comparison, args = parsed
     assert {run.method for run in runs_of(comparison, args)} >= {"erm", "da", "dair"}
     assert (args.output_dir, args.dair_lambda, args.normalization) == (f"outputs/{path.stem}", 1, "pair")
@@ -541,4 +467,4 @@ def test_shipped_configurations_are_valid(path: Path) -> None:
 
 def test_there_are_configurations() -> None:
     names = {"counting_scenes_cv", "counting_scenes_iv", "cv_vqa", "iv_vqa", "vilt_lora"}
-    assert {path.stem for path in CONFIGS} == names
+    assert {path.stem for path in SHIPPED} == names
