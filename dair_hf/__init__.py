@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dair_hf.errors import NonFiniteLossError as NonFiniteLossError
     from dair_hf.errors import SlotNameWarning as SlotNameWarning
     from dair_hf.errors import UndefinedMetricWarning as UndefinedMetricWarning
+    from dair_hf.evaluation.evaluator import PairEvaluator as PairEvaluator
     from dair_hf.training.trainer import DAIRTrainer as DAIRTrainer
 
 __version__ = "0.1.0"
@@ -25,6 +26,7 @@ _HOMES = {
     "EpochPairs": "dair_hf.data.sampling",
     "NonFiniteLossError": "dair_hf.errors",
     "PairCollator": "dair_hf.data.collator",
+    "PairEvaluator": "dair_hf.evaluation.evaluator",
     "SlotNameWarning": "dair_hf.errors",
     "TensorPairs": "dair_hf.data.tensor_pairs",
     "UndefinedMetricWarning": "dair_hf.errors",
@@ -36,6 +38,7 @@ __all__ = [
     "EpochPairs",
     "NonFiniteLossError",
     "PairCollator",
+    "PairEvaluator",
     "SlotNameWarning",
     "TensorPairs",
     "UndefinedMetricWarning",

@@ -98,13 +98,6 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             "are then made of rows of similar length, as many as fit, whatever per_device_train_batch_size says.",
         },
     )
-    pair_packing: bool = field(
-        default=False,
-        metadata={
-            "help": "Run the views of a batch behind one another in one row without padding. Decoder-only models on a "
-            "GPU with attn_implementation flash_attention_2, flash_attention_3 or flex_attention.",
-        },
-    )
     chunked_loss: bool = field(
         default=False,
         metadata={
@@ -116,9 +109,9 @@ class DAIRConfig(Seq2SeqTrainingArguments):
     gradient_cache: int | None = field(
         default=None,
         metadata={
-            "help": "Pairs, >= 1, whose activations are held at once; the gradient of the whole batch is put together "
-            "from such parts. Costs nothing for the objectives of this library's methods, which are sums over pairs, "
-            "and one more forward for an `objective` of a whole batch. None: the whole batch at once.",
+            "help": "For an `objective` of the whole batch: number of pairs, >= 1, whose activations are held at once. "
+            "Activations of the others are computed again in the backward pass, which costs one more forward. None: "
+            "all. The objectives of `method` are sums over pairs: use gradient_accumulation_steps for those.",
         },
     )
     predict_with_generate: bool | None = field(

@@ -29,7 +29,7 @@ from pathlib import Path
 from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, set_seed
 
-from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs
+from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs, PairEvaluator
 from dair_hf.dialog.ceiling import Ceiling
 from dair_hf.dialog.data import DialogConfig, DialogData, load_dialogs, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
@@ -111,10 +111,12 @@ def train_and_evaluate(
     trained = time.perf_counter()
     metrics = trainer.evaluate_pairs(
         evaluation_pairs(dialogs, data).map(encoder, batched=True, desc="Tokenizing test"),
-        functools.partial(is_correct, preset=data.preset),
-        references="state",
-        accuracy_name="joint_goal_accuracy",
-        preset=data.preset,
+        PairEvaluator(
+            functools.partial(is_correct, preset=data.preset),
+            references="state",
+            accuracy_name="joint_goal_accuracy",
+            preset=data.preset,
+        ),
         data_name=dialogs.name,
         predictions_file=Path(run.args.output_dir) / "predictions.jsonl",
         subsets={"attainable": ceiling.attainable},

@@ -31,7 +31,7 @@ from accelerate import PartialState
 from torch import Tensor, nn
 from transformers import set_seed
 
-from dair_hf import DAIRConfig, DAIRTrainer, TensorPairs, UndefinedMetricWarning
+from dair_hf import DAIRConfig, DAIRTrainer, PairEvaluator, TensorPairs, UndefinedMetricWarning
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import (
     ComparisonConfig,
@@ -104,16 +104,12 @@ def scene_backbone(scenes: SceneConfig, count: int, args: DAIRConfig) -> nn.Modu
 def evaluate(trainer: DAIRTrainer, task: VQATask) -> dict[str, Any]:
     """Return CM and flips over all edits, and accuracy on test questions and on questions like the training ones."""
     judge, data = task.judge, task.data
-    evaluate_pairs = partial(
-        trainer.evaluate_pairs,
-        is_correct=judge.is_correct,
-        references="answers",
-        clusters="image_id",
-        scores={"vqa_accuracy": judge.accuracy},
+    evaluator = PairEvaluator(
+        judge.is_correct, judge.answers, {"vqa_accuracy": judge.accuracy}, references="answers", clusters="image_id"
     )
-    metrics = evaluate_pairs(
+    metrics = trainer.evaluate_pairs(
         expand_edits(data.test, data.test_edits),
-        answers=judge.answers,
+        evaluator,
         data_name=data.name,
         predictions_file=Path(trainer.args.output_dir) / "predictions.jsonl",
     )
@@ -121,7 +117,7 @@ def evaluate(trainer: DAIRTrainer, task: VQATask) -> dict[str, Any]:
         if rows is not None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UndefinedMetricWarning)  # questions without edits have no CM
-                single = evaluate_pairs(rows, data_name=f"{data.name}, {name}questions")
+                single = trainer.evaluate_pairs(rows, evaluator, data_name=f"{data.name}, {name}questions")
             ends = ("", "_low", "_high")
             metrics |= {f"{name}vqa_accuracy{end}": single[f"original_vqa_accuracy{end}"] for end in ends}
     return metrics

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dair_hf.data.collator import LABELS, LAYOUT, VIEW_MASK
 from dair_hf.errors import DataError
-from dair_hf.losses.objective import align_targets
+from dair_hf.losses.divergence import align_targets
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
 
@@ -92,7 +92,7 @@ class TargetRule:
 
     Args:
         shifts_labels: Whether targets are the *next* input tokens, so that a first label is none.
-        are_scores: Whether labels are scores of all classes, one target unless they are all 0.
+        soft_labels: Whether labels are scores of all classes, one target unless they are all 0.
         aligns: Whether layouts say which targets of the two views are compared (KL and JS of sequences).
 
     Example:
@@ -105,7 +105,7 @@ class TargetRule:
     """
 
     shifts_labels: bool = False
-    are_scores: bool = False
+    soft_labels: bool = False
     aligns: bool = False
 
     def counts(self, batch: Mapping[str, Any]) -> Tensor:
@@ -118,7 +118,7 @@ class TargetRule:
             `[B, V]` int64, on the device of the batch; 0 where the view does not exist or has no target.
         """
         mask, labels = view_mask(batch), batch.get(LABELS)
-        if labels is not None and self.are_scores:
+        if labels is not None and self.soft_labels:
             return (labels != 0).any(-1).long() * mask
         if labels is None or labels.is_floating_point():
             return mask.long()

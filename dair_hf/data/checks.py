@@ -9,7 +9,7 @@ from typing import Any
 import datasets
 import torch
 
-from dair_hf.data.collator import AUGMENTED_PREFIX, FILLER, ROW_ID
+from dair_hf.data.collator import AUGMENTED_PREFIX, PADDING_ROW, ROW_ID
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
@@ -65,7 +65,7 @@ def require_named_partners(columns: Sequence[str], known: Collection[str], name:
     """
     for column in columns:
         wanted = AUGMENTED_PREFIX + column
-        if column.startswith(AUGMENTED_PREFIX) or column not in known or column in (ROW_ID, FILLER):
+        if column.startswith(AUGMENTED_PREFIX) or column not in known or column in (ROW_ID, PADDING_ROW):
             continue
         if wanted not in columns and (found := _misspelt(wanted, columns, known)):
             raise DataError(

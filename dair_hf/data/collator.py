@@ -18,7 +18,7 @@ ROW_ID = "row_id"
 LABELS = "labels"
 LABEL_COLUMNS = (LABELS, "label_ids", "label")  # collators of transformers make `labels` of each
 TARGET_PREFIXES = ("label", "decoder_")  # columns of the output, and the masks that belong to them
-FILLER = "is_filler"  # marks a row that only keeps ranks even and counts nothing
+PADDING_ROW = "is_filler"  # marks a row that only keeps ranks even and counts nothing
 VIEW_MASK = "view_mask"
 LAYOUT = "layout"  # what the host knows of a batch (`batch_layout.BatchLayout`)
 ASYNCHRONOUS = ("cuda", "xpu")  # devices that copy from and to the host's memory while the host goes on
@@ -79,7 +79,7 @@ def split_views(feature: Mapping[str, Any], rules: RowRules = NO_RULES) -> tuple
     for name, value in feature.items():
         if name.startswith(AUGMENTED_PREFIX):
             augmented[name.removeprefix(AUGMENTED_PREFIX)] = value
-        elif name not in (ROW_ID, FILLER):
+        elif name not in (ROW_ID, PADDING_ROW):
             original[name] = value
     where = f"row {feature.get(ROW_ID, '(no row_id)')!r}"
     _check_view(where, "", original, rules)
@@ -242,7 +242,7 @@ class PairCollator:
             for name, values in self.base_collator(views).items()
         }
         # A filler is collated, so that a batch of nothing else still has something to run, and then does not exist.
-        is_filler = torch.tensor([bool(feature.get(FILLER)) for feature in features])
+        is_filler = torch.tensor([bool(feature.get(PADDING_ROW)) for feature in features])
         batch[VIEW_MASK] = view_mask & ~is_filler[:, None]
         if ROW_ID in features[0]:
             batch[ROW_ID] = [feature[ROW_ID] for feature in features]

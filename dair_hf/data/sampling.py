@@ -11,7 +11,7 @@ import pyarrow.compute
 import torch
 from transformers.trainer_pt_utils import BatchRebalanceSampler
 
-from dair_hf.data.collator import AUGMENTED_PREFIX, FILLER
+from dair_hf.data.collator import AUGMENTED_PREFIX, PADDING_ROW
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
@@ -74,7 +74,7 @@ class EpochPairs(torch.utils.data.Dataset[dict[str, Any]]):
         return self.pairs.__getitems__(indices)
 
 
-class FilledStream(torch.utils.data.IterableDataset[dict[str, Any]]):
+class PaddedStream(torch.utils.data.IterableDataset[dict[str, Any]]):
     """A stream of rows, filled up to whole steps of all ranks with rows that count nothing.
 
     `accelerate` evens out ranks by repeating rows, and cannot tell which of a stream's rows are repeats.
@@ -84,7 +84,7 @@ class FilledStream(torch.utils.data.IterableDataset[dict[str, Any]]):
         multiple: Rows of one step over all ranks.
 
     Example:
-        >>> [row.get("is_filler", False) for row in FilledStream([{"x": 1}, {"x": 2}, {"x": 3}], multiple=2)]
+        >>> [row.get("is_filler", False) for row in PaddedStream([{"x": 1}, {"x": 2}, {"x": 3}], multiple=2)]
         [False, False, False, True]
     """
 
@@ -104,7 +104,7 @@ class FilledStream(torch.utils.data.IterableDataset[dict[str, Any]]):
             yield row
         for _ in range(-count % self.multiple):
             assert last is not None
-            yield {**last, FILLER: True}
+            yield {**last, PADDING_ROW: True}
 
 
 def view_lengths(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids") -> np.ndarray:

@@ -1,37 +1,47 @@
-"""Predictions for every view of a paired data set: bucketed by length, sharded over ranks, each view once."""
+"""Predictions for every view of paired data: in batches of similar length, shared out over ranks, each view once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from numpy.typing import ArrayLike
+from torch import Tensor
 from tqdm.auto import tqdm
+from transformers.utils import logging
 
-from dair_hf.errors import DataError
+from dair_hf.config import DAIRConfig
+from dair_hf.data.collator import PairCollator
+from dair_hf.errors import DataError, NonFiniteLossError
+from dair_hf.evaluation.generation import AnswerGenerator, Features
+from dair_hf.evaluation.target_tokens import ROWS_CHECKED, check_targets, decoder_positions
+from dair_hf.evaluation.views import PairViews
+from dair_hf.losses.per_sample import IGNORE_INDEX
 
-MARGIN = 8  # tokens that an answer may hold beyond its target before it is taken for one that runs on
-MORE_ROWS = 4  # what a batch of short rows may hold beyond the batch size: what is kept of a row has its share too
+logger = logging.get_logger(__name__)
+
+MORE_ROWS = 4  # a batch of short rows holds at most this many times the batch size
+WIDER, WIDEST = 8, 128  # answers written at once per encoded view, and at most, if the encoder is run apart
 
 
-def buckets(lengths: ArrayLike, batch_size: int, ranks: int = 1, most: int | None = None) -> list[np.ndarray]:
-    """Items of similar length, for all ranks together, each bucket to be run in one batch a rank.
+def buckets(lengths: ArrayLike, batch_size: int, ranks: int = 1) -> list[np.ndarray]:
+    """Group items of similar length into buckets, one batch per rank each.
 
-    A bucket of the longest items holds `batch_size` items a rank. One of shorter items holds more, as long as no more
-    tokens come together than `batch_size` of the longest make, and at most `MORE_ROWS` times as many, or `most`.
+    A bucket of the longest items holds `batch_size` items per rank. A bucket of shorter items holds more: at most as
+    many tokens as `batch_size` of the longest items, and at most `MORE_ROWS * batch_size` items.
 
     Args:
-        lengths: Tokens of every item, `[N]`, or `[N, K]` of K kinds, whose sum counts; items are sorted by the first
-            kind, then by the next: what costs most first.
-        batch_size: Items of a batch on each rank.
-        ranks: Processes.
-        most: Items of a batch at most; None: `MORE_ROWS * batch_size`.
+        lengths: Number of tokens of every item, `[N]`; or `[N, K]` for K kinds of tokens, which are summed. Items are
+            sorted by the first kind, then by the next.
+        batch_size: Items per batch on each rank.
+        ranks: Number of processes.
 
     Returns:
-        Item numbers, longest first (so that memory runs out at once or never).
+        Item numbers, longest first, so that a lack of memory shows in the first batch.
 
     Example:
         >>> [bucket.tolist() for bucket in buckets([2, 8, 4, 2], batch_size=1)]
@@ -41,18 +51,17 @@ def buckets(lengths: ArrayLike, batch_size: int, ranks: int = 1, most: int | Non
     kinds = kinds[:, None] if kinds.ndim == 1 else kinds
     order = np.lexsort(-kinds.T[::-1])
     tokens = np.maximum(kinds.sum(1), 1)[order]
-    budget, most = batch_size * tokens.max(initial=1), MORE_ROWS * batch_size if most is None else most
-    found, start, longest = [], 0, 0
+    budget, most = batch_size * tokens.max(initial=1), MORE_ROWS * batch_size
+    result, start, longest = [], 0, 0
     for end in range(len(order) + 1):
-        # Shared out, each rank gets this many: the bucket and one item more.
-        share = -(-(end + 1 - start) // ranks)
+        share = -(-(end + 1 - start) // ranks)  # items per rank if the bucket takes one more
         longest = max(longest, tokens[end]) if end < len(order) else longest
         if end == len(order) or share * longest > budget or share > most:
             if end > start:
-                found.append(order[start:end])
+                result.append(order[start:end])
             if end < len(order):
                 start, longest = end, tokens[end]
-    return found
+    return result
 
 
 def predict_in_buckets(
@@ -62,24 +71,21 @@ def predict_in_buckets(
     batch_size: int,
     description: str = "Predicting",
     show_progress: bool = True,
-    most: int | None = None,
 ) -> list[Any]:
-    """Predictions of all items, in their own order, computed in batches of similar length and shared out over ranks.
+    """Predict all items in batches of similar length, shared out over the ranks.
 
-    The items of a bucket (`buckets`) are dealt to the ranks in turn; every rank runs the same number of batches, so
-    that sharded models stay in step.
+    Every rank runs the same number of batches, so that sharded models stay in step.
 
     Args:
-        lengths: Length of every item, `[N]` or `[N, K]`, as in `buckets`.
-        run: Item numbers -> one prediction for each. Called on each rank with that rank's items.
-        accelerator: Knows the ranks.
-        batch_size: Items a call on each rank; more where they are short.
-        description: Label of the progress bar, which the main process shows.
+        lengths: Length of every item, as in `buckets`.
+        run: Item numbers -> one prediction each. Called on each rank with its share of the items.
+        accelerator: Source of the number of ranks.
+        batch_size: Items per call on each rank; more if they are short.
+        description: Label of the progress bar, shown by the main process.
         show_progress: Whether to show it.
-        most: Items a call at most; None: as in `buckets`.
 
     Returns:
-        N predictions, on every rank.
+        N predictions in the order of the items, on every rank.
 
     Raises:
         DataError: `run` returned another number of predictions than it got items.
@@ -90,86 +96,275 @@ def predict_in_buckets(
     """
     ranks, rank = accelerator.num_processes, accelerator.process_index
     count = len(np.asarray(lengths))
-    found: dict[int, Any] = {}
-    with tqdm(
-        total=count, desc=description, unit="view", disable=not show_progress or not accelerator.is_main_process
-    ) as bar:
-        for bucket in buckets(lengths, batch_size, ranks, most):
+    predicted: dict[int, Any] = {}
+    hidden = not show_progress or not accelerator.is_main_process
+    with tqdm(total=count, desc=description, unit="view", disable=hidden) as bar:
+        for bucket in buckets(lengths, batch_size, ranks):
             share = -(-len(bucket) // ranks)
-            # A rank that would get one item less repeats one: sharded models need every rank at every forward.
+            # A rank that would get one item less repeats one: sharded models need every rank in every forward.
             items = np.resize(bucket, share * ranks)[rank::ranks].tolist()
             predictions = run(items)
             if len(predictions) != len(items):
                 raise DataError(
-                    f"{description}: {len(predictions)} predictions came back for {len(items)} views; "
-                    "a prediction function returns one for each"
+                    f"{description}: {len(predictions)} predictions came back for {len(items)} views; return one "
+                    "prediction per view"
                 )
-            found.update(zip(items, predictions, strict=True))
+            predicted.update(zip(items, predictions, strict=True))
             bar.update(len(bucket))
-    for other in gather_object([found]):
-        found.update(other)
-    return [found[item] for item in range(count)]
+    for of_rank in gather_object([predicted]):
+        predicted.update(of_rank)
+    return [predicted[item] for item in range(count)]
 
 
-def predict_in_stages(
-    lengths: np.ndarray,
-    advance: Callable[[list[int], list[list[int]], int], Sequence[tuple[list[int], bool]]],
-    limit: int,
-    accelerator: Accelerator,
-    batch_size: int,
-    resumed_tokens: int | None = None,
-    description: str = "Generating",
-    show_progress: bool = True,
-) -> list[list[int]]:
-    """Answers of all items, written some tokens at a time: those that have ended do not wait for the others.
-
-    First every batch runs until its longest answer is due: at its targets and `MARGIN` tokens more, or at its end where
-    no targets are known. Answers that have not ended then are put into new batches, by what they hold so far, and may
-    double in length; and so on. Each round ends with all ranks knowing all answers, so that they run the same batches.
+class PairPredictor:
+    """Predicts the views of paired data and reads their references.
 
     Args:
-        lengths: `[N, 2]`: tokens of the targets, 0 where they are not known, and of the input.
-        advance: (item numbers, their answers so far, tokens to reach) -> answers so far, and whether they have ended.
-            Answers so far are of one length in a call.
-        limit: Tokens after which every answer has ended.
-        accelerator: Knows the ranks.
-        batch_size: Items a call on each rank; more where they are short.
-        resumed_tokens: Tokens, at most, that answers taken up together hold so far, on each rank (more only where it is
-            one answer), where the model computes the logits of all of them once more. None: any number.
-        description: Label of the progress bars.
-        show_progress: Whether to show them.
+        model: The trained model.
+        args: Batch size and lengths of the evaluation.
+        collator: Collator of the trainer.
+        accelerator: Source of the device and of the ranks.
+        processing_class: Tokenizer; without one, answers stay token ids.
+        generates: Whether predictions are generated. Otherwise they come from one forward.
+        reduce: `(outputs, labels) -> predictions` of a batch, so that less than its logits is kept; None: the logits.
+        model_inputs: Batch -> inputs of the model and labels, so that an encoder-decoder that does not generate gets
+            decoder inputs; None: labels are dropped.
+    """
 
-    Returns:
-        N answers, on every rank.
+    def __init__(
+        self,
+        model: Any,
+        args: DAIRConfig,
+        collator: PairCollator,
+        accelerator: Accelerator,
+        processing_class: Any,
+        generates: bool,
+        reduce: Callable[[Any, Tensor | None], Any] | None = None,
+        model_inputs: Callable[[Mapping[str, Tensor]], tuple[dict[str, Tensor], Tensor | None]] | None = None,
+    ) -> None:
+        self.model = model
+        self.args = args
+        self.collator = collator
+        self.accelerator = accelerator
+        self.processing_class = processing_class
+        self.generates = generates
+        self.reduce = reduce
+        self.model_inputs = model_inputs or _without_labels
+
+    def predict(self, views: PairViews, gen_kwargs: dict[str, Any], *, equal_labels: bool = False) -> list[Any]:
+        """Return the prediction for every view, in their order. Originals that are equal are run once.
+
+        Args:
+            views: Views with the model's columns only.
+            gen_kwargs: Arguments of `generate`.
+            equal_labels: Whether answers count as right if they equal the labels.
+
+        Returns:
+            Lists of token ids if predictions are generated; class numbers (`ClassNumber`, for tokens arrays `[T]`) if
+            `reduce` is `chosen_class`; otherwise what `reduce` returns, or logits.
+
+        Raises:
+            DataError: With `equal_labels`, no answer can begin as its label does.
+        """
+        items, position = views.distinct()
+
+        def features(numbers: Any) -> Any:
+            return views.features(items[numbers].tolist(), self.collator.rules)
+
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            run: Callable[[Features], list[Any]] = self._forward
+            if self.generates:
+                generator = self._generator(views, gen_kwargs)
+                check_targets(self.model, features(slice(ROWS_CHECKED)), generator.settings, refuse=equal_labels)
+                # Generation takes as many steps as the longest answer of the batch: rows that end together go together.
+                lengths = np.stack([views.target_lengths(), views.lengths()], axis=1)[items]
+                run, batch_size, description = generator, self._rows_at_once(generator, features([0])), "Generating"
+            else:
+                lengths, batch_size = views.lengths()[items], self.args.eval_batch_size
+                description = "Predicting"
+            predictions = predict_in_buckets(
+                lengths,
+                lambda numbers: run(features(numbers)),
+                self.accelerator,
+                batch_size,
+                description,
+                show_progress=not self.args.disable_tqdm,
+            )
+        finally:
+            self.model.train(was_training)
+        if self.reduce is chosen_class:
+            predictions = [value if isinstance(value, np.ndarray) else ClassNumber(value) for value in predictions]
+        return [predictions[number] for number in position]
+
+    def decode(self, predictions: list[Any]) -> list[Any]:
+        """Return generated token ids as texts if there is a tokenizer, and everything else unchanged."""
+        is_generated = bool(predictions) and isinstance(predictions[0], list)
+        if not is_generated or not hasattr(self.processing_class, "batch_decode"):
+            return predictions
+        return self.processing_class.batch_decode(predictions, skip_special_tokens=True)
+
+    def references(self, views: PairViews, column: str | None) -> list[Any]:
+        """Return the reference of every view: the values of `column`, or labels, decoded if answers are generated."""
+        references = views.column(column or views.label_column)
+        if column is None and self.generates and isinstance(references[0], list):
+            references = self.decode([[token for token in labels if token != IGNORE_INDEX] for labels in references])
+        return references
+
+    def _forward(self, features: Features) -> list[Any]:
+        batch = features if isinstance(features, Mapping) else self.collator.base_collator(features)
+        inputs, labels = self.model_inputs({name: v.to(self.accelerator.device) for name, v in batch.items()})
+        with torch.inference_mode():
+            outputs = self.model(**inputs)
+            if self.reduce is None:
+                return _split_batch(outputs.logits)
+            return _split_batch(self.reduce(output_of(outputs, getattr(self.model, "config", None)), labels))
+
+    def _generator(self, views: PairViews, gen_kwargs: dict[str, Any]) -> AnswerGenerator:
+        return AnswerGenerator(
+            self.model,
+            self.collator.base_collator,
+            self.accelerator.device,
+            self._pad_token_id(),
+            self._generation_settings(views, gen_kwargs),
+            encoder_rows=self.args.eval_batch_size,
+        )
+
+    def _generation_settings(self, views: PairViews, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
+        settings = dict(gen_kwargs)
+        if self.args.generation_num_beams is not None:
+            settings.setdefault("num_beams", self.args.generation_num_beams)
+        if self.args.generation_max_length is not None and "max_new_tokens" not in settings:
+            settings.setdefault("max_length", self.args.generation_max_length)
+        if "max_length" not in settings and "max_new_tokens" not in settings:
+            configured = self.model.generation_config.max_new_tokens
+            settings["max_new_tokens"] = views.longest_target() + 8 if configured is None else configured
+        limit, longest = settings.get("max_new_tokens"), int(views.target_lengths().max())
+        if limit is not None and limit < longest:
+            logger.warning(
+                f"answers end after max_new_tokens={limit}, but targets have up to {longest} tokens; give "
+                "evaluate_pairs a higher max_new_tokens, or set model.generation_config.max_new_tokens to None"
+            )
+        positions = decoder_positions(self.model)
+        used = views.target_lengths() if self.model.config.is_encoder_decoder else views.lengths()
+        if positions is not None and (beyond := int((used > positions).sum())):
+            logger.warning(
+                f"{beyond} of {len(views)} views reach beyond the {positions} positions of "
+                f"{type(self.model).__name__}, where their answers end; use shorter inputs and targets"
+            )
+        return settings
+
+    def _rows_at_once(self, generator: AnswerGenerator, features: Features) -> int:
+        """Return the number of answers written at once: more if their inputs are encoded in smaller batches."""
+        encoded = self.args.eval_batch_size
+        if not generator.encodes_apart(features):
+            return encoded
+        rows = self.args.generation_batch_size or max(encoded, min(WIDER * encoded, WIDEST))
+        return max(1, rows // (generator.setting("num_beams") or 1))
+
+    def _pad_token_id(self) -> int | None:
+        configs = (getattr(self.model, "generation_config", None), getattr(self.model, "config", None))
+        for holder in (self.processing_class, *configs):
+            token = getattr(holder, "pad_token_id", None)
+            if token is not None:
+                return int(token)
+        return None
+
+
+class ClassNumber(np.int64):
+    """Class chosen by a classifier: a numpy integer without `argmax`.
+
+    `argmax` of logits is the class, but `argmax` of a single number is 0, whatever the class.
+
+    Raises:
+        DataError: `argmax` is called, also as `numpy.argmax`.
 
     Example:
-        >>> def count(items, begun, until):
-        ...     return [([1] * min(until, 9 * item), until >= 9 * item) for item in items]
-        >>> found = predict_in_stages(np.array([[1, 1]] * 3), count, 99, Accelerator(), 2, show_progress=False)
-        >>> [len(answer) for answer in found]
-        [0, 9, 18]
+        >>> ClassNumber(3) == 3
+        np.True_
     """
-    answers: list[list[int]] = [[] for _ in range(len(lengths))]
-    waiting, targets = np.arange(len(lengths)), lengths[:, 0]
-    due = np.minimum(np.where(targets > 0, targets + MARGIN, limit), limit)
-    label, begun = description, False
-    while len(waiting):
 
-        def run(places: list[int], waiting: np.ndarray = waiting, due: np.ndarray = due) -> Any:
-            items = waiting[places].tolist()
-            shortest = min(len(answers[item]) for item in items)
-            return advance(items, [answers[item][:shortest] for item in items], int(due[items].max()))
+    def argmax(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse."""
+        raise DataError(
+            f"argmax of the prediction {int(self)}: predictions of a classifier are class numbers already; compare "
+            "them with the references, or pass preprocess_logits_for_metrics=lambda logits, labels: logits to "
+            "DAIRTrainer to get logits"
+        )
 
-        kinds = np.stack([due, lengths[:, 1]], axis=1)[waiting]
-        rows, most = batch_size, None
-        if resumed_tokens is not None and begun:
-            # By what answers hold alone, of which a bucket has no more than `rows` of the longest.
-            longest = max(len(answers[item]) for item in waiting)
-            kinds, rows, most = kinds[:, :1], max(resumed_tokens // longest, 1), batch_size
-        found = predict_in_buckets(kinds, run, accelerator, rows, label, show_progress, most)
-        for item, (answer, _) in zip(waiting.tolist(), found, strict=True):
-            answers[item] = answer
-        waiting = waiting[[not ended for _, ended in found]]
-        due = np.minimum([2 * len(answer) for answer in answers], limit)
-        label, begun = f"{description} on", True
-    return answers
+
+def chosen_class(outputs: Any, labels: Tensor | None = None) -> Tensor:
+    """Return the class with the largest logit, `[N, ..., C] -> [N, ...]`.
+
+    Args:
+        outputs: Logits, or a tuple of outputs that begins with them.
+        labels: Unused; part of the signature of `preprocess_logits_for_metrics`.
+
+    Raises:
+        NonFiniteLossError: A logit is NaN.
+
+    Example:
+        >>> chosen_class(torch.tensor([[0.1, 0.7, 0.2]]))
+        tensor([1])
+    """
+    logits = outputs[0] if isinstance(outputs, tuple) else outputs
+    if logits.isnan().any():
+        raise NonFiniteLossError(
+            "a logit is NaN, so no class is the largest: the model diverged; train it with a lower learning rate or "
+            "gradient clipping"
+        )
+    return logits.argmax(-1)
+
+
+def output_of(outputs: Any, config: Any, ignore_keys: Sequence[str] | None = None) -> Any:
+    """Return the outputs that `Trainer` counts as predictions and passes to `preprocess_logits_for_metrics`.
+
+    Args:
+        outputs: Outputs of the model for a batch without labels.
+        config: Configuration of the model, or None.
+        ignore_keys: Outputs to leave out; None: those that the configuration names.
+
+    Returns:
+        The remaining output, usually the logits, or a tuple of several.
+
+    Example:
+        >>> output_of({"logits": 1, "past_key_values": 2}, None)
+        1
+    """
+    if not isinstance(outputs, dict):
+        return getattr(outputs, "logits", outputs)
+    if ignore_keys is None:
+        ignore_keys = getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])
+    values = tuple(value for name, value in outputs.items() if name not in [*ignore_keys, "loss"])
+    return values[0] if len(values) == 1 else values
+
+
+def padded_array(values: list[Any]) -> np.ndarray:
+    """Return all values as one array; lists of token ids are padded with -100.
+
+    Example:
+        >>> padded_array([[5], [6, 7]])
+        array([[   5, -100],
+               [   6,    7]])
+    """
+    if not values or not isinstance(values[0], list):
+        return np.asarray(values)
+    padded = np.full((len(values), max(len(value) for value in values)), IGNORE_INDEX)
+    for row, value in enumerate(values):
+        padded[row, : len(value)] = value
+    return padded
+
+
+def _without_labels(batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
+    return {name: values for name, values in batch.items() if name != "labels"}, batch.get("labels")
+
+
+def _split_batch(values: Any) -> list[Any]:
+    """Split predictions of a batch into one per row: numbers, arrays, or tuples of them."""
+    if isinstance(values, (tuple, list)):
+        return list(zip(*(_split_batch(part) for part in values), strict=True))
+    values = values.detach().cpu()
+    if values.is_floating_point():
+        values = values.float()
+    return values.tolist() if values.ndim == 1 else list(values.numpy())

@@ -24,8 +24,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from dair_hf.errors import DataError
-from dair_hf.losses.forwards import evaluating
-from dair_hf.losses.packing import pack, unpack
 from dair_hf.losses.per_sample import IGNORE_INDEX, causal_nll, full_precision, seq2seq_nll
 from dair_hf.losses.projection import projected_nll
 
@@ -78,16 +76,13 @@ class ChunkedLoss:
             (part for part in model.modules() if isinstance(getattr(part, BIAS, None), Tensor)), None
         )
 
-    def __call__(
-        self, model: nn.Module, inputs: Mapping[str, Any], labels: Tensor, packs: bool = False
-    ) -> tuple[Any, Tensor]:
+    def __call__(self, model: nn.Module, inputs: Mapping[str, Any], labels: Tensor) -> tuple[Any, Tensor]:
         """Run the model and compute the losses of the rows; the first batch with a target is verified before.
 
         Args:
             model: The model, in whatever an engine wrapped it.
             inputs: Its inputs, without labels, `[N, ...]`.
             labels: `[N, T]` token ids, -100 where there is no target.
-            packs: Whether to run the rows as one row without padding (`packing.pack`).
 
         Returns:
             Its outputs, whose `logits` are a stand-in `[N, T, 1]`, and the losses `[N]`, nats per sequence; 0,
@@ -98,14 +93,11 @@ class ChunkedLoss:
         """
         if not self.verified:
             self._verify(inputs, labels)
-        return self._run(model, inputs, labels, packs)
+        return self._run(model, inputs, labels)
 
     def _run(
-        self, model: nn.Module, inputs: Mapping[str, Any], labels: Tensor, packs: bool, scale: float = 1.0
+        self, model: nn.Module, inputs: Mapping[str, Any], labels: Tensor, scale: float = 1.0
     ) -> tuple[Any, Tensor]:
-        packed = None
-        if packs:
-            inputs, packed = pack(inputs)
         with self._without_head() as seen:
             outputs = model(**inputs)
         if len(seen) != 1:
@@ -113,7 +105,7 @@ class ChunkedLoss:
                 f"chunked_loss=True: {type(model).__name__} used its output projection {len(seen)} times in a forward, "
                 "where once is expected; set chunked_loss=False"
             )
-        hidden = seen[0] if packed is None else unpack(seen[0], packed)
+        hidden = seen[0]
         if scale != 1.0:
             hidden = hidden * scale
         if self.shifts_labels:
@@ -182,10 +174,10 @@ class ChunkedLoss:
         part = {name: values[rows] if isinstance(values, Tensor) else values for name, values in inputs.items()}
         tokens = (judged[rows] != IGNORE_INDEX).sum(1)
         scale, refusal = 1.0, None
-        with torch.no_grad(), evaluating(self.model, labels.device):
+        with torch.no_grad(), evaluation_mode(self.model, labels.device):
             for _ in range(2):
                 expected, projected = self._losses_of_full_logits(part, labels[rows], scale)
-                _, found = self._run(self.model, part, labels[rows], packs=False, scale=scale)
+                _, found = self._run(self.model, part, labels[rows], scale=scale)
                 # Both round the same projection, each in its own order: by a unit of its type or two for every target.
                 largest = projected.abs().max().item()
                 rounding = 2 * torch.finfo(projected.dtype).eps * largest * tokens
@@ -221,6 +213,20 @@ class ChunkedLoss:
             f"{chunks} in chunks. The model changes its logits after the projection in a way that is not known here; "
             "set chunked_loss=False"
         )
+
+
+@contextlib.contextmanager
+def evaluation_mode(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Put a model into evaluation mode; on exit its modes and the random state are as before."""
+    modes = [(module, module.training) for module in model.modules()]
+    devices = [] if device.type == "cpu" else [device]
+    with torch.random.fork_rng(devices, device_type="cuda" if device.type == "cpu" else device.type):
+        model.eval()
+        try:
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
 
 
 class _StandIn(torch.autograd.Function):

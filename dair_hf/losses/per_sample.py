@@ -2,7 +2,7 @@
 
 A sample loss is any callable of that shape. One whose targets are the *next* input tokens says so with a true attribute
 `shifts_labels`, so that the first label of a row is not counted as a target; one whose labels are scores of all classes
-says so with `targets_are_scores`, so that a row of zeros counts as one without target.
+says so with `soft_labels`, so that a row of zeros counts as one without target.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def soft_score(outputs: Any, labels: Tensor) -> Tensor:
     return -(labels.to(log_probabilities.dtype) * log_probabilities).sum(-1)
 
 
-soft_score.targets_are_scores = True  # type: ignore[attr-defined]
+soft_score.soft_labels = True  # type: ignore[attr-defined]
 
 
 def squared_error(outputs: Any, labels: Tensor) -> Tensor:

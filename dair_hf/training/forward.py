@@ -15,27 +15,25 @@ from dair_hf.data.batch_layout import BatchLayout, TargetRule, view_mask
 from dair_hf.data.collator import LABELS, LAYOUT, flatten_views, on_device
 from dair_hf.errors import DataError
 from dair_hf.losses.chunked import ChunkedLoss
-from dair_hf.losses.divergence import feature_consistency
-from dair_hf.losses.forwards import (
-    Forward,
-    forward_a_view,
-    forwards_with_the_same_masks,
-    joint_forward,
-    lent_masks,
-    split_mask,
-    without_activations,
-)
+from dair_hf.losses.divergence import feature_consistency, mart_terms
 from dair_hf.losses.objective import (
     LOSS_REGULARIZERS,
     Counts,
     PairTerms,
     absolute_consistency,
-    mart_terms,
     normalized_objective,
     squared_root_consistency,
 )
-from dair_hf.losses.packing import pack, unpack
 from dair_hf.losses.per_sample import SAMPLE_LOSSES, SampleLoss, full_precision
+from dair_hf.training.forward_plan import (
+    Forward,
+    checkpointed,
+    joint_plan,
+    replay_rng,
+    separate_plan,
+    shared_dropout_plan,
+    split_mask,
+)
 
 
 class PairOutputs(NamedTuple):
@@ -77,8 +75,6 @@ class PairLoss:
         decoder_inputs: What an encoder-decoder derives its decoder inputs from the labels with
             (`model.prepare_decoder_input_ids_from_labels`); None: the model needs none.
         chunked: What runs and judges the model in place of `sample_loss`, without its logits; None: nothing does.
-        pairs_at_once: Pairs whose activations are held at once while the model trains, those of the others being
-            computed once more going backward; None: all.
     """
 
     def __init__(
@@ -87,20 +83,18 @@ class PairLoss:
         sample_loss: SampleLoss,
         decoder_inputs: Callable[..., Tensor] | None = None,
         chunked: ChunkedLoss | None = None,
-        pairs_at_once: int | None = None,
     ) -> None:
         self.args = args
-        self.pairs_at_once = pairs_at_once
         self.chunked = chunked
         self.sample_loss = sample_loss
         self.decoder_inputs = decoder_inputs
         self.shifts_labels = bool(getattr(sample_loss, "shifts_labels", False))
-        self.targets_are_scores = bool(getattr(sample_loss, "targets_are_scores", False))
+        self.soft_labels = bool(getattr(sample_loss, "soft_labels", False))
 
     @property
     def target_rule(self) -> TargetRule:
         """What counts as a target, for those who lay out batches."""
-        return TargetRule(self.shifts_labels, self.targets_are_scores, aligns=self.args.uses_features)
+        return TargetRule(self.shifts_labels, self.soft_labels, aligns=self.args.uses_features)
 
     def target_counts(self, batch: Mapping[str, Any]) -> Tensor:
         """Number of targets of every view, `[B, V]` int64 (`TargetRule.counts`)."""
@@ -201,7 +195,7 @@ class PairLoss:
         for forward in self._forwards(mask, model.training):
             inputs, labels = self.model_inputs(flatten_views(batch, forward.views))
             count = len(next(iter(inputs.values())))
-            with lent_masks(device, forward.lends_masks):
+            with replay_rng(device, forward.replays_rng):
                 outputs, found = self._judge(model, inputs, labels)
             forwards.append((outputs, labels))
             losses.append(_checked(found, count))
@@ -240,32 +234,27 @@ class PairLoss:
                 f"the column of the targets {LABELS!r}, or pass a callable (outputs, None) -> [rows]"
             )
         if self.chunked is not None and labels is not None:
-            return self.chunked(model, inputs, labels, self.args.pair_packing)
-        mask = None
-        if self.args.pair_packing:
-            inputs, mask = pack(inputs)
+            return self.chunked(model, inputs, labels)
 
         def run() -> tuple[Any, Tensor]:
             outputs = model(**inputs)
-            if mask is not None:
-                outputs = SimpleNamespace(logits=unpack(outputs.logits, mask))
             return outputs, self.sample_loss(outputs, labels)  # type: ignore[arg-type]
 
-        if self.pairs_at_once is None or not model.training:
+        if self.args.gradient_cache is None or not model.training:
             return run()
 
         def logits_and_losses() -> tuple[Tensor, ...]:
             outputs, losses = run()
             return outputs.logits, losses
 
-        logits, losses = without_activations(logits_and_losses)
+        logits, losses = checkpointed(logits_and_losses)
         return SimpleNamespace(logits=logits), losses
 
     def _forwards(self, mask: np.ndarray, training: bool) -> list[Forward]:
-        plan = forward_a_view if self.args.forward_mode == "separate" else joint_forward
+        plan = separate_plan if self.args.forward_mode == "separate" else joint_plan
         if training and self.args.pair_dropout == "shared":
-            plan = forwards_with_the_same_masks
-        parts = split_mask(mask, self.pairs_at_once if training else None)
+            plan = shared_dropout_plan
+        parts = split_mask(mask, self.args.gradient_cache if training else None)
         return [forward for part in parts for forward in plan(part)]
 
     def _loss_consistency(self, original: Tensor, augmented: Tensor) -> Tensor:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import datasets
+import numpy as np
 import safetensors.torch
 import torch
 from accelerate.utils import recursively_apply
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from transformers import (
     DataCollatorForSeq2Seq,
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
     PreTrainedTokenizerBase,
+    Seq2SeqTrainer,
     SequenceFeatureExtractor,
     default_data_collator,
 )
@@ -24,21 +29,47 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 from transformers.utils import logging
 
 from dair_hf.config import DAIRConfig
-from dair_hf.data.batch_layout import view_mask
-from dair_hf.data.checks import require_named_partners, require_pairs, require_rows
-from dair_hf.data.collator import LABELS, LAYOUT, ROW_ID, VIEW_MASK, PairCollator, filled_positions
+from dair_hf.data.batch_layout import LayoutCollator, view_mask
+from dair_hf.data.checks import columns_of, require_named_partners, require_pairs, require_rows
+from dair_hf.data.collator import (
+    AUGMENTED_PREFIX,
+    LABELS,
+    LAYOUT,
+    PADDING_ROW,
+    ROW_ID,
+    VIEW_MASK,
+    PairCollator,
+    collate_unless_ready,
+    filled_positions,
+    on_device,
+)
+from dair_hf.data.sampling import PaddedStream, PairLengthSampler, TokenBatchSampler
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
-from dair_hf.evaluation.generation import chosen_class, output_of
-from dair_hf.evaluation.pair_predictor import PairPredictor, padded_array
-from dair_hf.evaluation.tensor_views import TensorViews, views_of
-from dair_hf.evaluation.views import PairViews
+from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator
+from dair_hf.evaluation.prediction import PairPredictor, chosen_class, output_of, padded_array
+from dair_hf.evaluation.target_tokens import check_targets
+from dair_hf.evaluation.views import PairViews, TensorViews, views_of
 from dair_hf.io.files import require_file
+from dair_hf.io.processes import gather_results
 from dair_hf.losses.chunked import ChunkedLoss
-from dair_hf.losses.forwards import split_pairs
 from dair_hf.losses.objective import Counts, PairTerms
-from dair_hf.losses.per_sample import SampleLoss, causal_nll
-from dair_hf.training.checks import (
+from dair_hf.losses.per_sample import IGNORE_INDEX, SampleLoss, causal_nll
+from dair_hf.training.checks import dropout_rates, refuse_unsupported, refuse_unsupported_launch
+from dair_hf.training.environments import BatchObjective, FreshOptimizer, PenalizedRisk
+from dair_hf.training.finiteness import FinitenessCheck, negative_losses, undefined_roots
+from dair_hf.training.forward import PairLoss, PairOutputs
+from dair_hf.training.loading import (
+    Augmenter,
+    EpochCallback,
+    PairWatch,
+    add_online_partners,
+    length_sampler,
+    longest_first,
+    mask_repeated_rows,
+)
+from dair_hf.training.model_card import PairReport, write_model_card
+from dair_hf.training.sample_loss import (
     CLASS_LOSSES,
     LANGUAGE_LOSSES,
     MODEL_LOSSES,
@@ -47,27 +78,18 @@ from dair_hf.training.checks import (
     compare_with_own_loss,
     decoder_inputs_of,
     derived_sample_loss,
-    dropout_rates,
-    refuse_unsupported,
-    refuse_unsupported_launch,
     resolve_sample_loss,
     row_rules,
 )
-from dair_hf.training.environments import BatchObjective, FreshOptimizer, PenalizedRisk
-from dair_hf.training.finiteness import FinitenessCheck, negative_losses, undefined_roots
-from dair_hf.training.forward import PairLoss, PairOutputs
-from dair_hf.training.loading import Augmenter, EpochCallback, PairLoading
-from dair_hf.training.model_card import PairReport, write_model_card
 from dair_hf.training.schedules import epoch_drops, half_life
 from dair_hf.training.train_metrics import mean_terms, sum_terms
 
 logger = logging.get_logger(__name__)
 
 OBJECTIVE_FILE = "objective.safetensors"
-IsCorrect = Callable[[list[Any], list[Any]], ArrayLike]
 
 
-class DAIRTrainer(PairLoading):
+class DAIRTrainer(Seq2SeqTrainer):
     """Trains on pairs with the DAIR objective; everything else is `Seq2SeqTrainer`.
 
     The objective (equations 1 to 4 of the paper, `objective.normalized_objective`) is normalised by the counts of the
@@ -92,11 +114,8 @@ class DAIRTrainer(PairLoading):
             configuration (`trainer_checks.derived_sample_loss`). A name of `sample_losses.SAMPLE_LOSSES`; one that a
             model may compute itself is compared with the model's own loss before the first step. Or a callable
             `(outputs, labels) -> [rows]`.
-        is_correct: The task's correctness `(predictions, references) -> bool [N]`, of texts, classes or logits
-            (`evaluate_pairs`). Where given, `evaluate` runs `evaluate_pairs` as well, so that
-            `metric_for_best_model="eval_cm"` works.
-        references: Column that holds the references of `is_correct` (its partner column is `augmented_<name>`);
-            None: the labels, decoded for language models.
+        evaluator: A `PairEvaluator`, or its `correct` alone: `(predictions, references) -> [N]` bool. If given,
+            `evaluate` also runs `evaluate_pairs`, so that `metric_for_best_model="eval_cm"` works.
         objective: What is trained in place of the DAIR objective: a callable `(found, step) -> scalar` over one batch
             (`batch_objectives`: IRM, V-REx, Group DRO, ...). `method` then only says whether partners are run, and what
             is logged and evaluated stays the objective of `args`.
@@ -114,6 +133,10 @@ class DAIRTrainer(PairLoading):
         >>> trainer.train()  # doctest: +SKIP
     """
 
+    args: DAIRConfig
+    pair_sampler: PairLengthSampler | TokenBatchSampler | None = None  # of `pair_group_by_length` or the like
+    _keeps_order = False  # whether evaluation data is read in its order, as predictions come; else by length
+
     def __init__(
         self,
         model: Any = None,
@@ -124,8 +147,7 @@ class DAIRTrainer(PairLoading):
         processing_class: Any = None,
         *,
         sample_loss: str | SampleLoss | None = None,
-        is_correct: IsCorrect | None = None,
-        references: str | None = None,
+        evaluator: PairEvaluator | Correct | None = None,
         objective: BatchObjective | None = None,
         augmenter: Augmenter | None = None,
         **kwargs: Any,
@@ -133,8 +155,7 @@ class DAIRTrainer(PairLoading):
         args = DAIRConfig("tmp_trainer") if args is None else args
         if not isinstance(args, DAIRConfig):
             raise TypeError(f"args is a {type(args).__name__}; DAIRTrainer needs a DAIRConfig, which has its fields")
-        self.is_correct = is_correct
-        self.references = references
+        self.evaluator = None if evaluator is None else as_evaluator(evaluator)
         self.objective = objective
         self.augmenter = augmenter
         require_rows(train_dataset, "train_dataset")
@@ -175,6 +196,8 @@ class DAIRTrainer(PairLoading):
         self._objective_start = copy.deepcopy(objective.state_dict()) if isinstance(objective, nn.Module) else None
         self._sums: Tensor | None = None
         self._said_dropout = False
+        self._checked_targets = False
+        self._pair_watch = PairWatch(found=True)
         self._uncompared_loss = self.sample_loss_name if self.sample_loss_name in MODEL_LOSSES else None
         self._evaluated_rows: list[Tensor] = []
         self._rows_seen = 0
@@ -192,12 +215,10 @@ class DAIRTrainer(PairLoading):
     def pair_loss(self) -> PairLoss:
         """Losses and counts of batches; made anew where the model was replaced, as `model_init` does for each run."""
         args, model = self.args, self.model
-        # A sum over pairs is trained part by part; for anything else all losses are needed before the first gradient.
-        held = args.gradient_cache if self.objective is not None else None
-        key = (model, args.chunked_loss, held)
+        key = (model, args.chunked_loss, args.gradient_cache)
         if self._pair_loss is None or self._pair_loss_key != key:
             chunked = ChunkedLoss(model, self.sample_loss is causal_nll) if args.chunked_loss else None
-            self._pair_loss = PairLoss(args, self.sample_loss, decoder_inputs_of(model), chunked, held)
+            self._pair_loss = PairLoss(args, self.sample_loss, decoder_inputs_of(model), chunked)
             self._pair_loss_key = key
         return self._pair_loss
 
@@ -249,11 +270,10 @@ class DAIRTrainer(PairLoading):
         self._sums = None
         self._finiteness.clear()
         self._set_row_rules()  # embeddings may have been resized
-        self._steps_watched, self._saw_here, self._read_to_end = 0, False, False
-        self._saw_pair = not self.args.uses_partners or self.augmenter is not None
-        if not self._saw_pair:
-            data = self.train_dataset
-            self._saw_pair = require_pairs(data, self._known_columns(data), self.args.method, "train_dataset")
+        data, needs_pairs = self.train_dataset, self.args.uses_partners and self.augmenter is None
+        self._pair_watch = PairWatch(
+            not needs_pairs or require_pairs(data, self._known_columns(data), self.args.method, "train_dataset")
+        )
         if self.model_init is not None and isinstance(self.objective, nn.Module) and self._objective_start is not None:
             self.objective.load_state_dict(self._objective_start)
         return super()._inner_training_loop(batch_size, *args, **kwargs)
@@ -270,6 +290,97 @@ class DAIRTrainer(PairLoading):
                 self.lr_scheduler = half_life(optimizer or self.optimizer, args.lr_half_life_steps)
             self._created_lr_scheduler = getattr(self, "lr_scheduler", None) is not None
         return super().create_scheduler(num_training_steps, optimizer)
+
+    # ---- data ----
+
+    def _set_signature_columns_if_needed(self) -> None:
+        if self._signature_columns is None:
+            super()._set_signature_columns_if_needed()
+            known: list[str] = vars(self)["_signature_columns"]
+            # The collator may need columns that the model does not take (paths of images, texts), the loss its labels.
+            known += [LABELS, *getattr(self.data_collator.base_collator, "columns", ())]
+            known += [AUGMENTED_PREFIX + name for name in known] + [ROW_ID, PADDING_ROW]
+
+    def _known_columns(self, data: Any) -> list[str]:
+        """Return the columns that are read: all, or those of the model and the collator for both views."""
+        if not self.args.remove_unused_columns:
+            return columns_of(data) or []
+        self._set_signature_columns_if_needed()
+        return list(self._signature_columns or ())
+
+    def _remove_unused_columns(self, dataset: datasets.Dataset, description: str | None = None) -> datasets.Dataset:
+        if not self.args.uses_partners and description is not None and description.lower() == "training":
+            # ERM neither reads nor collates partners.
+            dataset = dataset.select_columns([n for n in dataset.column_names if not n.startswith(AUGMENTED_PREFIX)])
+        return super()._remove_unused_columns(dataset, description=description)
+
+    def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
+        return partial(collate_unless_ready, super()._get_collator_with_removed_columns(data_collator, description))
+
+    def _get_dataloader(self, dataset: Any, description: str, batch_size: int, *args: Any, **kwargs: Any) -> Any:
+        if description == "Training" and isinstance(dataset, TensorPairs) and not self.args.uses_partners:
+            dataset = dataset.originals()
+        if self.accelerator.num_processes > 1 and isinstance(dataset, torch.utils.data.IterableDataset):
+            dataset = PaddedStream(dataset, batch_size * self.accelerator.num_processes)
+        loader = super()._get_dataloader(dataset, description, batch_size, *args, **kwargs)
+        # Here and not in the collator: `TensorPairs` make batches without one.
+        inner = getattr(loader, "base_dataloader", loader)
+        inner.collate_fn = LayoutCollator(inner.collate_fn, self.pair_loss.target_rule)
+        return loader
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        if not self.args.pair_group_by_length and self.args.max_tokens_per_batch is None:
+            return super()._get_train_sampler(train_dataset)
+        dataset = train_dataset if train_dataset is not None else self.train_dataset
+        self.pair_sampler = length_sampler(dataset, self.args, self._train_batch_size)
+        return self.pair_sampler
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        if self._keeps_order:
+            return torch.utils.data.SequentialSampler(eval_dataset)
+        # Results are sums over rows, so their order is free; which rows are dropped must not depend on their length.
+        order = None if self.args.dataloader_drop_last else longest_first(eval_dataset)
+        return super()._get_eval_sampler(eval_dataset) if order is None else order
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Any]:
+        """Return the micro-batches of one optimizer step, and the counts of all of them over all ranks."""
+        batches = list(itertools.islice(epoch_iterator, num_batches))
+        if not batches:
+            return batches, None
+        mask_repeated_rows(batches[-1], self.pair_loss.layout(batches[-1]), self.accelerator)
+        self._check_targets_once(batches[0])
+        known = self._known_columns(self.train_dataset)
+        self._pair_watch.see(batches, self.accelerator, self.state, self.train_dataset, known, self.args.method)
+        if self.augmenter is not None and self.args.uses_partners:
+            batches = [self._with_online_partners(batch, number) for number, batch in enumerate(batches)]
+        local = np.sum([self.pair_loss.layout(batch).counts(self.args.uses_partners) for batch in batches], axis=0)
+        counts = Counts(*self.accelerator.reduce(on_device(local, device), "sum"))
+        # The sum over ranks stays on the device; it need not be read where this rank has a target.
+        if local[2] == 0 and counts.tokens == 0:
+            raise DataError(
+                f"no row of step {self.state.global_step + 1} has a target: all labels are {IGNORE_INDEX} (rows such "
+                f"as {batches[0].get(ROW_ID, ['(no row_id)'])[:8]}); were the targets truncated? Truncate inputs, not "
+                "targets"
+            )
+        return batches, counts
+
+    def _check_targets_once(self, batch: Mapping[str, Any]) -> None:
+        if self._checked_targets:
+            return
+        self._checked_targets = True
+        columns = {name: batch.get(name) for name in ("input_ids", LABELS)}
+        originals = {name: values[:, 0] for name, values in columns.items() if isinstance(values, Tensor)}
+        # On all ranks together: if one refuses its rows, the others must not wait for it.
+        gather_results(lambda: check_targets(self.model, originals, refuse=self.generates))
+
+    def _with_online_partners(self, batch: dict[str, Any], number: int) -> dict[str, Any]:
+        assert self.augmenter is not None
+        seed = self.args.data_seed if self.args.data_seed is not None else self.args.seed
+        key = (seed, "augmenter", self.state.global_step, self.accelerator.process_index, number)
+        with self.compute_loss_context_manager():
+            return add_online_partners(self.augmenter, self.model, self._prepare_inputs(batch), self.args.device, *key)
 
     # ---- checkpoints ----
 
@@ -294,18 +405,9 @@ class DAIRTrainer(PairLoading):
     # ---- loss ----
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """As `Seq2SeqTrainer.training_step`; with `gradient_cache` part by part, each with the counts of the step."""
+        """As `Seq2SeqTrainer.training_step`; the first call compares a named sample loss with the model's own."""
         self._compare_loss_once(inputs)
-        *others, last = split_pairs(inputs, self.args.gradient_cache if self.objective is None else None)
-        loss: Any = 0.0
-        state = self.accelerator.gradient_state
-        syncs = state.sync_gradients
-        for part in others:
-            state._set_sync_gradients(False)
-            with self.accelerator.no_sync(model):
-                loss += super().training_step(model, part, num_items_in_batch)
-        state._set_sync_gradients(syncs)
-        return loss + super().training_step(model, last, num_items_in_batch)
+        return super().training_step(model, inputs, num_items_in_batch)
 
     def _compare_loss_once(self, inputs: Mapping[str, Any]) -> None:
         """Before anything is trained with it, compare a named loss with the model's own."""
@@ -508,22 +610,22 @@ class DAIRTrainer(PairLoading):
         metric_key_prefix: str = "eval",
         **gen_kwargs: Any,
     ) -> dict[str, float]:
-        """As `Seq2SeqTrainer.evaluate`; with `is_correct` also what `evaluate_pairs` finds, under the same prefix."""
+        """As `Seq2SeqTrainer.evaluate`; with an evaluator also what `evaluate_pairs` finds, under the same prefix."""
         self._finiteness.check()
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(dataset, str):
             if not isinstance(self.eval_dataset, dict) or dataset not in self.eval_dataset:
                 raise DataError(f"eval_dataset={dataset!r} names no evaluation set; pass a data set")
             dataset = self.eval_dataset[dataset]  # one of several evaluation sets, by its name
-        if self.is_correct is not None and not isinstance(dataset, dict):
+        if self.evaluator is not None and not isinstance(dataset, dict):
             self._judged = (dataset, gen_kwargs)
         if not isinstance(dataset, dict):
             require_rows(dataset, "eval_dataset")
-        self.keeps_order = self.compute_metrics is not None and not self.args.prediction_loss_only
+        self._keeps_order = self.compute_metrics is not None and not self.args.prediction_loss_only
         try:
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
         finally:
-            self._judged, self.keeps_order = None, False
+            self._judged, self._keeps_order = None, False
 
     def predict(
         self,
@@ -534,91 +636,77 @@ class DAIRTrainer(PairLoading):
     ) -> PredictionOutput:
         """As `Seq2SeqTrainer.predict`: predictions and labels of the originals, in the order of the data."""
         require_rows(test_dataset, "test_dataset")
-        self.keeps_order = not self.args.prediction_loss_only
+        self._keeps_order = not self.args.prediction_loss_only
         try:
             return super().predict(test_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
         finally:
-            self.keeps_order = False
+            self._keeps_order = False
 
     def evaluate_pairs(
         self,
         dataset: Any = None,
-        is_correct: IsCorrect | None = None,
+        evaluator: PairEvaluator | Correct | None = None,
         *,
-        references: str | None = None,
-        clusters: str | None = None,
-        accuracy_name: str = "accuracy",
-        preset: str | None = None,
-        data_name: str = "evaluation data",
+        subsets: Mapping[str, Any] | None = None,
         n_bootstrap: int = 1000,
         predictions_file: str | Path | None = None,
-        answers: Callable[[list[Any]], Sequence[Any]] | None = None,
-        scores: Mapping[str, Callable[[list[Any], list[Any]], ArrayLike]] | None = None,
-        subsets: Mapping[str, Any] | None = None,
+        data_name: str = "evaluation data",
         **gen_kwargs: Any,
     ) -> dict[str, Any]:
-        """Predict every view once and compare: accuracy of both views, CM, flips, with clustered bootstrap intervals.
+        """Predict every view once and judge it: accuracy of both views, CM, flips, with clustered bootstrap intervals.
 
-        CM = P(H(z~) = 1 | H(z) = 1) over the rows with a partner, H being `is_correct` (the paper's consistency
-        metric). Views are run in batches of similar length, shared out over the ranks; a row without partner is
-        predicted once.
+        Views are run in batches of similar length, shared out over the ranks. A row without a partner is predicted
+        once. A prediction, as the evaluator gets it, is
+
+        - the decoded text if the model generates (the token ids without a tokenizer);
+        - the class number, a numpy integer, for a classifier (sample loss "classification" or "soft_score"), and an
+          array `[T]` of them, padding included, for "token_classification";
+        - the logits, an array, or a float if there is only one, for any other model;
+        - with `preprocess_logits_for_metrics` the return value of that function, such as a classifier's logits with
+          `lambda logits, labels: logits`.
 
         Args:
-            dataset: Paired rows, tokenised; None: the trainer's `eval_dataset`.
-            is_correct: `(predictions, references) -> [N]` of True or False, or exactly 1 or 0; None: the trainer's.
-                A prediction is, of a model that generates, the decoded text (without a tokenizer the list of its ids);
-                of a classifier (sample loss "classification" or "soft_score") the number of its class, a numpy integer;
-                of "token_classification" an array `[T]` of such numbers, padding included; of any other model its
-                logits, an array, or a float where there is one. With `preprocess_logits_for_metrics` it is what that
-                function makes of a view instead: a classifier's logits with `lambda logits, labels: logits`.
-            references: Column of the references; None: the trainer's, or the labels.
-            clusters: Column whose equal values belong together in the bootstrap; None: `dialogue_id` where the data
-                has it, else every row on its own.
-            accuracy_name: What the task calls its accuracy, such as "joint_goal_accuracy".
-            preset: Preset of that accuracy, named in the model card.
+            dataset: Paired rows, tokenised; None: `eval_dataset`.
+            evaluator: The task's `PairEvaluator`, or its `correct` alone; None: the trainer's.
+            subsets: Name -> one bool per row. Adds the same metrics over these rows, such as `attainable_cm`.
+            n_bootstrap: Number of resamples; 0: no intervals.
+            predictions_file: File for one JSON line per view: row_id, variant, prediction, reference, correct.
             data_name: Name of the data in the model card.
-            n_bootstrap: Resamples of the intervals; 0 leaves them out.
-            predictions_file: Where to write one JSON line a view: row_id, variant, prediction, reference, correct.
-            answers: Predictions -> what was answered, hashable; adds the flips of the answers, right or wrong, and is
-                written to `predictions_file` in the place of the predictions: thousands of logits a view would fill it.
-            scores: Name -> graded correctness `(predictions, references) -> float [N]`; adds `original_<name>` and
-                `augmented_<name>`, such as the soft accuracy of visual question answering beside the strict one.
-            subsets: Name -> one bool for every row of the data: the same figures over these rows alone, their keys with
-                `<name>_` in front, such as `attainable_cm`.
-            **gen_kwargs: Arguments of `generate`. Without any length among them `max_new_tokens` is the longest target
-                of the data plus 8. No answer goes beyond the positions of a model that has a table of them.
+            **gen_kwargs: Arguments of `generate`. Without a length among them `max_new_tokens` is the longest target of
+                the data plus 8. No answer exceeds the positions of a model with a table of positions.
 
         Returns:
-            As `evaluation.correctness_metrics`, with `accuracy_name` in the place of "accuracy": over the rows with a
-            partner `cm`, `cm_numerator`, `cm_denominator`, `both_correct`, `pos_to_neg`, `neg_to_pos`, `neg_to_neg`,
-            `original_<accuracy_name>_pairs`, `augmented_<accuracy_name>_pairs`; over all rows, one without partner
-            counting as two identical views, `original_<accuracy_name>`, `augmented_<accuracy_name>`, `cm_all_rows`,
-            `cm_all_rows_numerator`, `cm_all_rows_denominator`; `rows`, `pairs`; and `_low` / `_high` of each ratio.
+            Metrics, as `PairEvaluator.__call__` returns them.
 
         Raises:
             DataError: No data, a missing column, a `predictions_file` that is no regular file, labels as references
-                that no generated answer can begin with, or an `is_correct` that answers for another number of rows or
-                with anything but right and wrong.
+                that no generated answer can begin with, or an evaluator that does not return one True or False per
+                prediction.
 
         Warns:
-            UndefinedMetricWarning: No row has a partner, so CM is NaN.
+            UndefinedMetricWarning: No row has a partner, so that CM is NaN.
 
         Example:
-            >>> found = trainer.evaluate_pairs(  # doctest: +SKIP
+            >>> metrics = trainer.evaluate_pairs(  # doctest: +SKIP
             ...     pairs,
-            ...     is_correct=lambda predictions, references: [p == r for p, r in zip(predictions, references)],
+            ...     lambda predictions, references: [p == r for p, r in zip(predictions, references)],
             ...     subsets={"long": [len(ids) > 100 for ids in pairs["input_ids"]]},
             ... )
-            >>> found["cm"], found["long_cm"]  # doctest: +SKIP
+            >>> metrics["cm"], metrics["long_cm"]  # doctest: +SKIP
             (0.91, 0.84)
         """
-        is_correct = is_correct or self.is_correct
-        if is_correct is None:
+        evaluator = self.evaluator if evaluator is None else as_evaluator(evaluator)
+        if evaluator is None:
             raise DataError(
-                "evaluate_pairs needs is_correct=(predictions, references) -> bool [N]; pass it here or at once"
+                "evaluate_pairs needs an evaluator: a PairEvaluator or a function (predictions, references) -> [N] "
+                "bool; pass it here or to DAIRTrainer"
             )
+        if misplaced := sorted({field.name for field in fields(PairEvaluator)}.intersection(gen_kwargs)):
+            raise DataError(f"evaluate_pairs: give {', '.join(misplaced)} to PairEvaluator, and the evaluator here")
+        if gen_kwargs and not self.generates:
+            raise DataError(f"evaluate_pairs: {', '.join(gen_kwargs)}: this model does not generate, so leave it out")
         if predictions_file is not None:
-            require_file(predictions_file)  # now and not after hours of generation
+            require_file(predictions_file)  # before hours of generation
         data = self.eval_dataset if dataset is None else dataset
         require_rows(data, "dataset")
         views = views_of(data)
@@ -631,25 +719,23 @@ class DAIRTrainer(PairLoading):
                 "evaluate_pairs judges answers, but with predict_with_generate=False a language model gives none; "
                 "leave it unset, or pass preprocess_logits_for_metrics=(logits, labels) -> predictions to DAIRTrainer"
             )
-        references = references or self.references
-        expected = predictor.references(views, references)
-        predicted = predictor.predict(self._model_columns(views), gen_kwargs, equal_labels=references is None)
-        predictions = predictor.decode(predicted)
-        correct = views.correctness(is_correct(predictions, expected))
-        answered = None if answers is None else answers(predictions)
-        found = views.judge(
-            correct,
-            clusters,
-            accuracy_name,
-            n_bootstrap,
-            answers=answered,
-            scores={name: score(predictions, expected) for name, score in (scores or {}).items()},
-            subsets=subsets,
+        references = predictor.references(views, evaluator.references)
+        clusters = evaluator.clusters
+        if clusters is None and "dialogue_id" in views.column_names:
+            clusters = "dialogue_id"
+        equal_labels = evaluator.references is None
+        predictions = predictor.decode(
+            predictor.predict(self._model_columns(views), gen_kwargs, equal_labels=equal_labels)
+        )
+        judgement = evaluator.judge(
+            views, predictions, references, views.values(clusters) if clusters else None, subsets, n_bootstrap
         )
         if predictions_file is not None and self.is_world_process_zero():
-            views.write(predictions_file, predictions if answered is None else answered, expected, correct)
-        self.pair_reports[data_name] = PairReport(data_name, accuracy_name, preset, found)
-        return found
+            views.write(predictions_file, judgement.answers, references, judgement.correct)
+        self.pair_reports[data_name] = PairReport(
+            data_name, evaluator.accuracy_name, evaluator.preset, judgement.metrics
+        )
+        return judgement.metrics
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write the model card: the Trainer's, with method, lambda and its unit, data and metrics of pairs."""

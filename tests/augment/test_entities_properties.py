@@ -13,7 +13,7 @@ WORD = st.text("abcdefgh", min_size=1, max_size=6)
 NAME = st.lists(WORD, min_size=1, max_size=3).map(" ".join)
 NAMES = st.lists(NAME, min_size=1, max_size=4, unique=True)
 BANK = st.lists(NAME, min_size=1, max_size=6)
-FILLER = st.lists(st.sampled_from(["THE", "xyz", "is", "?", ",", "Oz", "7"]), max_size=3)
+PADDING_ROW = st.lists(st.sampled_from(["THE", "xyz", "is", "?", ",", "Oz", "7"]), max_size=3)
 CASES = st.sampled_from([str.lower, str.upper, str.title])
 ANY = st.text(max_size=12)
 SLOTS = ("hotel-name", "restaurant-name", "attraction-name")
@@ -28,7 +28,7 @@ def dialogues(draw):
     for turn in range(draw(st.integers(1, 4))):
         text = ""
         for _ in range(draw(st.integers(0, 3))):
-            text += " ".join(["|", *draw(FILLER), "| "])
+            text += " ".join(["|", *draw(PADDING_ROW), "| "])
             index = draw(st.integers(0, len(names) - 1))
             surface = draw(CASES)(names[index])
             span = {"turn": turn, "start": len(text), "end": len(text) + len(surface)}

@@ -28,6 +28,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from dair_hf import PairEvaluator
 from dair_hf.dialog.data import DialogConfig
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.text.state import parse, state_from_row
@@ -130,8 +131,10 @@ def test_rows_learnt_by_heart_are_all_right(family: str, tmp_path: Path) -> None
     trainer.train()
     found = trainer.evaluate_pairs(
         encoded,
-        lambda predictions, gold: joint_goal_correct(map(parse, predictions), map(state_from_row, gold)),
-        references="state",
+        PairEvaluator(
+            lambda predictions, gold: joint_goal_correct(map(parse, predictions), map(state_from_row, gold)),
+            references="state",
+        ),
         n_bootstrap=0,
     )
     assert (found["original_accuracy"], found["augmented_accuracy"], found["cm"]) == (1.0, 1.0, 1.0)

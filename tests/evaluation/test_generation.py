@@ -1,4 +1,4 @@
-"""Answers are those of each row alone, however rows are padded, encoded, broken off and dropped from their batch."""
+"""Answers are those of each row alone, however rows are padded, batched and encoded."""
 
 from __future__ import annotations
 
@@ -16,12 +16,20 @@ from accelerate import Accelerator
 from peft import LoraConfig, PromptTuningConfig, TaskType, get_peft_model
 from transformers import DataCollatorForSeq2Seq
 
-from dair_hf import DataError
+from dair_hf import DataError, PairCollator
 from dair_hf.errors import UndefinedMetricWarning
-from dair_hf.evaluation.generation import STRIDE, ViewPredictor, pad_left, prompt_of, strip_generated
-from dair_hf.evaluation.prediction import predict_in_stages
+from dair_hf.evaluation.generation import AnswerGenerator, pad_left, prompt_of, strip_generated
+from dair_hf.evaluation.prediction import PairPredictor
 from dair_hf.evaluation.target_tokens import decoder_positions
+from dair_hf.evaluation.views import PairViews
 from tests.fixtures import tiny
+
+CPU = torch.device("cpu")
+
+
+def generator_for(model: Any, limit: int = 16, encoder_rows: int | None = 3) -> AnswerGenerator:
+    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
+    return AnswerGenerator(model, collator, CPU, tiny.PAD, {"max_new_tokens": limit}, encoder_rows)
 
 
 def test_the_prompt_ends_before_the_first_target() -> None:
@@ -38,7 +46,7 @@ def test_prompts_are_padded_on_the_left() -> None:
     assert found["attention_mask"].tolist() == [[0, 0, 1], [1, 1, 1], [0, 0, 0]]
     masked = [{"input_ids": [5, 6], "attention_mask": [0, 1]}, {"input_ids": [7, 8, 4]}]
     assert pad_left(masked, 9)["attention_mask"].tolist() == [[0, 0, 1], [1, 1, 1]]  # what a row masks stays masked
-    with pytest.raises(DataError, match="prompt 0 has 1 input_ids and an attention_mask of 2"):
+    with pytest.raises(DataError, match="prompt 0 has 1 input_ids, but an attention_mask of length 2"):
         pad_left([{"input_ids": [5], "attention_mask": [1, 1]}], 9)
 
 
@@ -52,7 +60,7 @@ def test_padded_generation_of_a_decoder_only_model_is_the_unpadded_one_row_by_ro
     model = tiny.model(kind).eval()
     data = tiny.pairs(kind, 9, partner=lambda row: False).select_columns(["input_ids", "attention_mask", "labels"])
     collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
-    predictor = ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, {"max_new_tokens": 5})
+    predictor = AnswerGenerator(model, collator, CPU, tiny.PAD, {"max_new_tokens": 5})
     together = predictor(list(data))
     for row, found in zip(data, together, strict=True):
         prompt = [token for token, label in zip(row["input_ids"], row["labels"], strict=True) if label == -100]
@@ -75,19 +83,18 @@ def test_padded_generation_of_an_encoder_decoder_is_the_unpadded_one(kind: str) 
         tiny.pairs(kind, 6, partner=lambda row: False).select_columns(["input_ids", "attention_mask", "labels"])
     )
     collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
-    predictor = ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, {"max_new_tokens": 5})
+    predictor = AnswerGenerator(model, collator, CPU, tiny.PAD, {"max_new_tokens": 5})
     assert predictor(data) == [predictor([row])[0] for row in data]
 
 
-@pytest.mark.parametrize("stages", [False, True])
-def test_answers_end_at_the_last_position_whatever_they_are_batched_with(stages: bool) -> None:
+def test_answers_end_at_the_last_position_whatever_they_are_batched_with() -> None:
     model = tiny.model("gpt2").eval()  # of 32 positions
     model.generation_config.eos_token_id = None
     lengths = [5, 30, 32, 30, 28]
     features = [{"input_ids": [4 + row] * length, "labels": [-100] * length} for row, length in enumerate(lengths)]
     collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
-    predictor = ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, {"max_new_tokens": 12})
-    found = staged(predictor, features, 5) if stages else predictor(features)
+    predictor = AnswerGenerator(model, collator, CPU, tiny.PAD, {"max_new_tokens": 12})
+    found = predictor(features)
     for feature, answer in zip(features, found, strict=True):
         ids = list(feature["input_ids"])
         while len(ids) < min(len(feature["input_ids"]) + 12, 33):  # greedy decoding written out
@@ -104,10 +111,9 @@ def test_only_a_table_of_positions_ends_answers(kind: str, expected: int) -> Non
     assert decoder_positions(model) == (32 if kind == "bart" else None)
     model.generation_config.suppress_tokens = [tiny.PAD]
     collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
-    predictor = ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, {"max_new_tokens": 40})
+    predictor = AnswerGenerator(model, collator, CPU, tiny.PAD, {"max_new_tokens": 40})
     feature = {"input_ids": [5, 6], "labels": [-100, -100]}
     assert len(predictor([feature])[0]) == expected
-    assert len(predictor.advance([feature], [[]], 40)[0][0]) == expected
 
 
 def test_rows_that_fill_all_positions_are_evaluated(
@@ -139,70 +145,31 @@ class Echo:
         return torch.cat([inputs["input_ids"], torch.tensor([[5, 6, 7]] * len(inputs["input_ids"]))], dim=1)
 
 
-def staged(predictor: ViewPredictor, features: list[Any], batch_size: int) -> list[list[int]]:
-    """Answers of a predictor in stages; every batch of a stage must have begun alike."""
-
-    def advance(items: list[int], begun: list[list[int]], until: int) -> list[tuple[list[int], bool]]:
-        assert len({len(answer) for answer in begun}) == 1
-        return predictor.advance([features[item] for item in items], begun, until)
-
-    lengths = np.array([[item % 3 + 1, len(feature["input_ids"])] for item, feature in enumerate(features)])
-    limit = predictor.generation["max_new_tokens"]
-    return predict_in_stages(lengths, advance, limit, Accelerator(cpu=True), batch_size, show_progress=False)
-
-
-@pytest.mark.parametrize("kind", ["t5", "bart", "gpt2", "llama"])
-@pytest.mark.parametrize(("limit", "stride"), [(1, 1), (2, 4), (3, 2), (9, 4), (16, 1), (16, 4), (16, STRIDE)])
-def test_answers_in_stages_are_those_in_one_piece(
-    kind: str, limit: int, stride: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dair_hf.evaluation.prediction.MARGIN", 1)
-    monkeypatch.setattr("dair_hf.evaluation.generation.STRIDE", stride)
-    model = tiny.model(kind).eval()
-    if kind == "bart":
-        model.generation_config.forced_eos_token_id = 5  # the last token at the limit, and at no break before it
-    rows = tiny.pairs(kind, 24, target_lengths=(1, 3), seed=4)
-    features = [{name: row[name] for name in ("input_ids", "attention_mask", "labels")} for row in rows]
-    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
-    predictor = ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, {"max_new_tokens": limit}, 3)
-    assert predictor.takes_stages
-    assert predictor.encodes_apart(features[:1]) == (kind in ("t5", "bart"))
-    whole = [predictor([feature])[0] for feature in features]
-    assert staged(predictor, features, 5) == whole
-    assert len({len(answer) for answer in whole}) > 1 or limit == 1 or kind == "bart"  # which never ends by itself
-    if limit > 2:
-        assert max(map(len, whole)) > 2  # taken up at least once
-    if kind == "bart":
-        assert {answer[-1] for answer in whole if len(answer) == limit} <= {5}
-
-
 @pytest.mark.parametrize("kind", ["t5", "bart", "gpt2", "llama"])
 @pytest.mark.parametrize(
     "configured",
     [
+        {},
         {"eos_token_id": [tiny.EOS, 9, 12, 17, 20]},  # answers of all lengths, from every model
         {"forced_bos_token_id": 6, "forced_eos_token_id": tiny.EOS},
         {"repetition_penalty": 1.5},
         {"no_repeat_ngram_size": 2},
         {"suppress_tokens": [7, 8, 9, 10, 18]},
         {"bad_words_ids": [[7], [8, 9]]},
+        {"num_beams": 2},
     ],
 )
-def test_what_the_model_is_configured_to_write_it_writes_in_stages(
-    kind: str, configured: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dair_hf.evaluation.prediction.MARGIN", 3)
-    monkeypatch.setattr("dair_hf.evaluation.generation.STRIDE", 2)
+def test_answers_of_a_batch_are_those_of_its_rows(kind: str, configured: dict[str, Any]) -> None:
     model = tiny.model(kind).eval()
     rows = tiny.pairs(kind, 24, target_lengths=(1, 3), seed=4)
     features = [{name: row[name] for name in ("input_ids", "attention_mask", "labels")} for row in rows]
-    plain = [predictor_for(model, 12)([feature])[0] for feature in features]
+    plain = generator_for(model, 12)(features)
     for name, value in configured.items():
         setattr(model.generation_config, name, value)
-    predictor = predictor_for(model, 12)
-    whole = [predictor([feature])[0] for feature in features]
-    assert predictor.takes_stages
-    assert staged(predictor, features, 7) == whole
+    generator = generator_for(model, 12)
+    assert generator.encodes_apart(features[:1]) == (kind in ("t5", "bart"))
+    whole = generator(features)
+    assert whole == [generator([feature])[0] for feature in features]
     if {"repetition_penalty", "no_repeat_ngram_size", "suppress_tokens"} & set(configured):
         assert whole != plain
     if "eos_token_id" in configured:
@@ -210,162 +177,72 @@ def test_what_the_model_is_configured_to_write_it_writes_in_stages(
 
 
 @pytest.fixture
-def fitted(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Any]]:
-    """A T5 that writes answers of many lengths, and rows for it; ended answers leave every two tokens."""
-    monkeypatch.setattr("dair_hf.evaluation.generation.STRIDE", 2)
+def fitted() -> tuple[Any, list[Any]]:
+    """A T5 that writes answers of many lengths, and rows for it."""
     model = tiny.model("t5").eval()
     rows = tiny.pairs("t5", 24, target_lengths=(1, 3), seed=4)
     return model, [{name: row[name] for name in ("input_ids", "attention_mask", "labels")} for row in rows]
 
 
-def predictor_for(model: Any, limit: int = 16, encoder_rows: int | None = 3) -> ViewPredictor:
-    settings = {"max_new_tokens": limit}
-    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
-    return ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, settings, encoder_rows)
+def tiny_inputs(features: list[Any]) -> dict[str, torch.Tensor]:
+    """Inputs of an encoder, padded on the right."""
+    batch = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)([dict(feature) for feature in features])
+    return {name: batch[name] for name in ("input_ids", "attention_mask")}
 
 
-def counted_calls(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Fills with the limit of every call of `generate` from now on."""
-    calls: list[int] = []
-    generate = model.generate
-
-    def counted(**inputs: Any) -> Any:
-        calls.append(inputs["max_new_tokens"])
-        return generate(**inputs)
-
-    monkeypatch.setattr(model, "generate", counted)
-    return calls
-
-
-def test_ended_answers_leave_their_batch(fitted: tuple[Any, list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of every step of the decoder: of those that go on, after each stride, and nothing computed twice."""
-    model, features = fitted
-    predictor = predictor_for(model)
-    lengths = [len(predictor([feature])[0]) for feature in features]
-    seen: list[tuple[int, int]] = []
-    model.get_decoder().register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+def encoder_shapes(model: Any) -> list[tuple[int, int]]:
+    """Fills with the shape of every batch of the encoder from now on."""
+    shapes: list[tuple[int, int]] = []
+    model.get_encoder().register_forward_pre_hook(
+        lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
-    found = predictor.advance(features, [[]] * len(features), 12)
-    assert [len(answer) for answer, _ in found] == [min(length, 12) for length in lengths]
-    assert [ended for _, ended in found] == [length < 12 for length in lengths]
-    expected: list[tuple[int, int]] = []
-    for step in range(12):
-        # Whoever has ended by the last multiple of the stride is gone; a stride ends early when nobody is left.
-        going = sum(length >= step - step % 2 for length in lengths)
-        if going and any(length >= step for length in lengths):
-            expected.append((going, 1))
-    assert seen == expected
-    assert len({rows for rows, _ in seen}) > 1
-
-
-@pytest.mark.parametrize("change", ["no cache", "other layers"])
-def test_a_memory_that_cannot_be_cut_is_filled_again(
-    fitted: tuple[Any, list[Any]], change: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, features = fitted
-    expected = predictor_for(model).advance(features, [[]] * len(features), 12)
-    if change == "no cache":
-        model.generation_config.use_cache = False
-    else:
-        monkeypatch.setattr("dair_hf.evaluation.generation.DynamicLayer", SimpleNamespace)
-    calls = counted_calls(model, monkeypatch)
-    assert predictor_for(model).advance(features, [[]] * len(features), 12) == expected
-    assert calls == [16, 14]  # the first stride, and then all the rest
+    return shapes
 
 
 def test_inputs_are_encoded_a_few_at_a_time_without_padding_of_longer_ones(fitted: tuple[Any, list[Any]]) -> None:
     model, features = fitted
-    seen: list[tuple[int, int]] = []
-    model.get_encoder().register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
-    )
-    predictor_for(model, encoder_rows=5).advance(features, [[]] * len(features), 4)
+    shapes = encoder_shapes(model)
+    generator_for(model, 4, encoder_rows=5)(features)
     lengths = sorted((len(feature["input_ids"]) for feature in features), reverse=True)
-    assert seen == [(len(lengths[start : start + 5]), lengths[start]) for start in range(0, 24, 5)]
-    assert len({length for _, length in seen}) > 1
+    assert shapes == [(len(lengths[start : start + 5]), lengths[start]) for start in range(0, 24, 5)]
+    assert len({length for _, length in shapes}) > 1
 
 
-def test_a_generate_of_its_own_that_returns_tokens_and_never_stops_is_read_alike(
-    fitted: tuple[Any, list[Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, features = fitted
-    expected = predictor_for(model).advance(features, [[]] * len(features), 5)
-    generate = model.generate
-
-    def tokens(stopping_criteria: Any = None, return_dict_in_generate: bool = True, **inputs: Any) -> torch.Tensor:
-        return generate(**inputs)
-
-    monkeypatch.setattr(model, "generate", tokens)
-    assert predictor_for(model).advance(features, [[]] * len(features), 5) == expected
-
-
-def test_sharded_weights_are_run_in_one_call(fitted: tuple[Any, list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks whose answers end earlier must not call the model less often than the others."""
-    model, features = fitted
-    monkeypatch.setattr("dair_hf.evaluation.generation.is_fsdp_managed_module", lambda model: True)
-    predictor = predictor_for(model)
-    assert not predictor.encodes_apart(features)
-    calls = counted_calls(model, monkeypatch)
-    predictor.advance(features, [[]] * len(features), 12)
-    assert calls == [16]
-
-
-def test_other_inputs_than_tokens_are_encoded_by_the_model_and_once(
-    fitted: tuple[Any, list[Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, features = fitted
-    expected = predictor_for(model).advance(features, [[]] * len(features), 12)
-    monkeypatch.setattr("dair_hf.evaluation.generation.ENCODER_INPUTS", {"input_ids"})
-    calls = counted_calls(model, monkeypatch)
-    assert predictor_for(model).advance(features, [[]] * len(features), 12) == expected
-    assert calls == [16]
-
-
-def test_answers_of_an_adapted_model_are_written_alike(
-    fitted: tuple[Any, list[Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_of_an_adapted_model_are_written_alike(fitted: tuple[Any, list[Any]]) -> None:
     model, features = fitted
     adapter = LoraConfig(task_type=TaskType.SEQ_2_SEQ_LM, r=4, target_modules=["q", "v"], init_lora_weights=False)
-    adapted = get_peft_model(model, adapter).eval()
-    predictor = predictor_for(adapted)
-    assert predictor.encodes_apart(features[:1])
-    assert staged(predictor, features, 5) == [predictor([feature])[0] for feature in features]
+    generator = generator_for(get_peft_model(model, adapter).eval())
+    assert generator.encodes_apart(features[:1])
+    assert generator(features) == [generator([feature])[0] for feature in features]
+
+
+def test_the_model_encodes_what_depends_on_the_batch_or_reads_the_tokens(
+    fitted: tuple[Any, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sharded weights, learned prompts, experts of limited capacity, and settings that look at the input tokens."""
+    model, features = fitted
+    assert generator_for(model).encodes_apart(features)
     prompt = PromptTuningConfig(task_type=TaskType.SEQ_2_SEQ_LM, num_virtual_tokens=2)
-    assert not predictor_for(get_peft_model(tiny.model("t5"), prompt)).takes_stages
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"max_length": 9},
-        {"max_new_tokens": 9, "num_beams": 2},
-        {"max_new_tokens": 9, "do_sample": True},
-        {"max_new_tokens": 9, "min_new_tokens": 2},
-        {"max_new_tokens": 9, "cache_implementation": "static"},
-    ],
-)
-def test_whatever_is_not_greedy_goes_in_one_piece(settings: dict[str, Any]) -> None:
-    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
-    model = tiny.model("t5")
-    assert not ViewPredictor(model, collator, Accelerator(cpu=True), True, tiny.PAD, settings).takes_stages
-    for name, value, greedy in (
-        ("num_beams", 3, 1),
-        ("do_sample", True, False),
-        ("encoder_no_repeat_ngram_size", 2, 0),
-    ):
-        model = tiny.model("t5")
-        assert predictor_for(model).takes_stages
-        setattr(model.generation_config, name, value)
-        predictor = predictor_for(model)
-        assert not predictor.takes_stages
-        predictor.generation[name] = None  # says nothing
-        assert not predictor.takes_stages
-        predictor.generation[name] = greedy  # the call stands above the configuration
-        assert predictor.takes_stages
-    model = tiny.model("t5")
-    model.generation_config.cache_implementation = "static"
-    assert not predictor_for(model).takes_stages
+    assert not generator_for(get_peft_model(tiny.model("t5"), prompt)).encodes_apart(features)
+    for name, value, neutral in (("encoder_no_repeat_ngram_size", 2, 0), ("encoder_repetition_penalty", 1.5, 1.0)):
+        configured = tiny.model("t5").eval()
+        setattr(configured.generation_config, name, value)
+        generator = generator_for(configured)
+        assert not generator.encodes_apart(features)
+        expected = configured.generate(**tiny_inputs(features), max_new_tokens=16)
+        assert generator(features) == strip_generated(expected, 1, [tiny.EOS], tiny.PAD)
+        generator.settings[name] = neutral  # the call overrides the configuration
+        assert generator.encodes_apart(features)
+    model.config.expert_capacity = 4
+    assert not generator_for(model).encodes_apart(features)
+    del model.config.expert_capacity
+    assert not generator_for(model).encodes_apart([{**feature, "token_type_ids": [0]} for feature in features[:1]])
+    monkeypatch.setattr("dair_hf.evaluation.generation.is_fsdp_managed_module", lambda model: True)
+    generator = generator_for(model)
+    assert not generator.encodes_apart(features)
+    shapes = encoder_shapes(model)
+    generator(features)
+    assert [rows for rows, _ in shapes] == [24]
 
 
 def test_a_collator_says_what_else_a_model_is_given_to_generate() -> None:
@@ -379,7 +256,7 @@ def test_a_collator_says_what_else_a_model_is_given_to_generate() -> None:
 
     seen: list[list[str]] = []
     model = Echo()
-    predictor = ViewPredictor(model, Pictures(), Accelerator(cpu=True), True, 0, {"max_new_tokens": 3})
+    predictor = AnswerGenerator(model, Pictures(), CPU, 0, {"max_new_tokens": 3})
     assert predictor([{"question": "a"}, {"question": "b"}]) == [[5, 6], [5, 6]]
     assert seen == [["a", "b"]]
     assert set(model.given) == {"input_ids", "pixel_values", "max_new_tokens"}
@@ -395,7 +272,9 @@ def test_without_generation_the_logits_are_the_prediction() -> None:
         seen.append(set(rows[0]))
         return {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
 
-    found = ViewPredictor(model, stack, Accelerator(cpu=True), generates=False)(features)
+    data, args = datasets.Dataset.from_list(features), SimpleNamespace(eval_batch_size=2, disable_tqdm=True)
+    predictor = PairPredictor(model, args, PairCollator(stack), Accelerator(cpu=True), None, generates=False)
+    found = predictor.predict(PairViews(data), {})
     expected = model(torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 1.0]])).logits.detach().numpy()
     np.testing.assert_allclose(np.stack(found), expected, rtol=1e-6)
     assert seen == [{"features", "labels"}]
@@ -406,4 +285,4 @@ def test_generation_without_a_padding_token_is_refused() -> None:
         "neither the processing class nor the model's generation config has a pad_token_id; pass processing_class="
     )
     with pytest.raises(DataError, match=message):
-        ViewPredictor(tiny.model("gpt2"), dict, Accelerator(cpu=True), generates=True)
+        AnswerGenerator(tiny.model("gpt2"), dict, CPU, None, {})

@@ -24,7 +24,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import CausalLMOutput
 
-from dair_hf import DataError
+from dair_hf import DataError, PairEvaluator
 from dair_hf.evaluation.target_tokens import (
     MOST_STEPS,
     Mismatch,
@@ -303,7 +303,7 @@ def test_labels_of_their_own_are_for_training_without_generation(
         answering.evaluate_pairs(data, is_correct, n_bootstrap=0)
     # Answers that are not held against the labels.
     other = data.add_column("gold", ["a", "b", "c"]).add_column("augmented_gold", ["a", "b", "c"])
-    assert answering.evaluate_pairs(other, is_correct, references="gold", n_bootstrap=0)["rows"] == 3
+    assert answering.evaluate_pairs(other, PairEvaluator(is_correct, references="gold"), n_bootstrap=0)["rows"] == 3
     assert len(answering.predict(data).predictions) == 3
 
 

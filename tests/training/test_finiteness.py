@@ -83,11 +83,10 @@ def trainer(folder: Path, data: Any, **settings: Any) -> DAIRTrainer:
     return points.trainer(folder, data, **{**defaults, **settings})
 
 
-@pytest.mark.parametrize("size", [None, 2, 3])
-def test_rows_are_named_in_whatever_parts_they_run_and_weights_stay_as_they_were(
-    tmp_path: Path, size: int | None
-) -> None:
-    made = trainer(tmp_path, breaking(5), per_device_train_batch_size=8, gradient_cache=size)
+@pytest.mark.parametrize("size", [8, 2, 3])
+def test_rows_are_named_in_whatever_parts_they_run_and_weights_stay_as_they_were(tmp_path: Path, size: int) -> None:
+    parts = {"per_device_train_batch_size": size, "gradient_accumulation_steps": -(-8 // size)}
+    made = trainer(tmp_path, breaking(5), **parts)
     before = points.weights(made)
     with pytest.raises(NonFiniteLossError, match=r"1 of \d rows is not finite at step 0: \['5'\]; look"):
         made.train()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dair_hf import DAIRConfig, DAIRTrainer, DataError
+from dair_hf import DAIRConfig, DAIRTrainer, DataError, PairEvaluator
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
 from tests.fixtures import points
@@ -177,7 +177,9 @@ def test_a_collator_gets_the_columns_that_it_names(tmp_path: Path, data: Any, me
 def test_evaluation_gives_the_collator_the_same_columns(tmp_path: Path) -> None:
     collator = Reads()
     made = reading(tmp_path, told(), collator)
-    found = made.evaluate_pairs(told(), lambda logits, answers: [len(a) == 1 for a in answers], references="answers")
+    found = made.evaluate_pairs(
+        told(), PairEvaluator(lambda logits, answers: [len(a) == 1 for a in answers], references="answers")
+    )
     assert (found["rows"], found["pairs"], found["original_accuracy"]) == (6, 4, 1.0)
     assert len(collator.seen) == 10
     assert made.evaluate(told())["eval_pairs"] == 4

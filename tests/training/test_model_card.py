@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
+from dair_hf import PairEvaluator
 from dair_hf.training.model_card import PairReport, describe_objective, write_model_card
 from tests.fixtures import tiny
 
@@ -91,9 +92,8 @@ def test_the_objective_in_words(tmp_path: Path, settings: dict[str, object], lin
 def test_the_trainer_writes_what_it_evaluated(tmp_path: Path) -> None:
     made = tiny.trainer(tmp_path, "gpt2", None, eval_dataset=tiny.pairs("gpt2", 4))
     made.evaluate_pairs(
-        is_correct=lambda p, r: [True] * len(p),
+        evaluator=PairEvaluator(lambda p, r: [True] * len(p), preset="any_of"),
         data_name="Tiny test",
-        preset="any_of",
         n_bootstrap=10,
         max_new_tokens=2,
     )

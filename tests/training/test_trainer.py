@@ -15,8 +15,8 @@ from torch import nn
 from transformers import EarlyStoppingCallback, Seq2SeqTrainingArguments, default_data_collator
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from dair_hf import DAIRTrainer, DataError, EpochPairs, NonFiniteLossError, PairCollator
-from dair_hf.data.sampling import FilledStream
+from dair_hf import DAIRTrainer, DataError, EpochPairs, NonFiniteLossError, PairCollator, PairEvaluator
+from dair_hf.data.sampling import PaddedStream
 from dair_hf.losses.per_sample import causal_nll
 from dair_hf.training.environments import GroupDRO
 from tests.fixtures import points, tiny
@@ -90,10 +90,10 @@ def test_evaluate_pairs_by_hand_with_predictions_on_file(tmp_path: Path) -> None
         return [index in (0, 1, 7) for index in range(len(references))]
 
     with pytest.raises(DataError, match="is a folder; name a file"):
-        made.evaluate_pairs(is_correct=first_and_last, predictions_file=tmp_path)
+        made.evaluate_pairs(evaluator=first_and_last, predictions_file=tmp_path)
     assert asked == {}
     path = tmp_path / "predictions.jsonl"
-    found = made.evaluate_pairs(is_correct=first_and_last, n_bootstrap=0, predictions_file=path, max_new_tokens=3)
+    found = made.evaluate_pairs(evaluator=first_and_last, n_bootstrap=0, predictions_file=path, max_new_tokens=3)
     # Rows 0, 2, 3, 5, 6 have partners: views 7 to 11. Right: originals 0 and 1, and the partner of row 0.
     assert (found["rows"], found["pairs"], found["cm_numerator"], found["cm_denominator"]) == (7, 5, 1, 1)
     assert (found["cm_all_rows_numerator"], found["cm_all_rows_denominator"]) == (2, 2)
@@ -129,7 +129,7 @@ def test_answers_are_written_in_wider_batches_than_inputs_are_encoded(
     monkeypatch.setattr("dair_hf.evaluation.prediction.MORE_ROWS", 1)
     data = tiny.pairs(kind, 60, partner=lambda row: False)
     sizes = {"per_device_eval_batch_size": batch, "generation_batch_size": asked}
-    made = tiny.trainer(tmp_path, kind, None, eval_dataset=data, is_correct=same, **sizes)
+    made = tiny.trainer(tmp_path, kind, None, eval_dataset=data, evaluator=same, **sizes)
     encoders, answers = [], []
     if encoded is not None:
         made.model.get_encoder().register_forward_pre_hook(
@@ -174,10 +174,24 @@ def test_rows_without_tokens_are_evaluated_in_their_order(tmp_path: Path) -> Non
 def test_evaluate_pairs_takes_references_from_a_column(tmp_path: Path) -> None:
     data = tiny.pairs("bart", 4, partner=lambda row: row == 0)
     data = data.add_column("answer", list("abcd")).add_column("augmented_answer", ["A", None, None, None])
-    made = tiny.trainer(tmp_path, "bart", None, eval_dataset=data, references="answer")
     seen: list[str] = []
-    made.evaluate_pairs(is_correct=lambda p, r: seen.extend(r) or [True] * len(r), n_bootstrap=0)  # type: ignore[func-returns-value]
+    evaluator = PairEvaluator(lambda p, r: seen.extend(r) or [True] * len(r), references="answer")  # type: ignore[func-returns-value]
+    made = tiny.trainer(tmp_path, "bart", None, eval_dataset=data, evaluator=evaluator)
+    made.evaluate_pairs(n_bootstrap=0)
     assert seen == ["a", "b", "c", "d", "A"]
+
+
+@pytest.mark.parametrize(("clusters", "is_one_unit"), [(None, True), ("dialogue_id", True), ("row_id", False)])
+def test_evaluate_pairs_resamples_dialogues_unless_told_otherwise(
+    tmp_path: Path, clusters: str | None, is_one_unit: bool
+) -> None:
+    data = tiny.classified_pairs(4)
+    data = data.add_column("dialogue_id", ["d"] * 4)
+    model = tiny.NormedClassifier(tiny.NormedConfig())
+    made = DAIRTrainer(model, tiny.config(tmp_path), eval_dataset=data, sample_loss="classification")
+    evaluator = PairEvaluator(lambda p, r: [row % 2 for row in range(len(p))], clusters=clusters)
+    found = made.evaluate_pairs(evaluator=evaluator, n_bootstrap=20)
+    assert np.isnan(found["original_accuracy_low"]) == is_one_unit
 
 
 def test_answers_of_a_classifier_are_written_in_the_place_of_its_logits(tmp_path: Path) -> None:
@@ -195,14 +209,13 @@ def test_answers_of_a_classifier_are_written_in_the_place_of_its_logits(tmp_path
 
     scores = {"half": lambda predictions, references: [0.5 * right for right in judge(predictions, references)]}
     path = tmp_path / "predictions.jsonl"
-    asked: dict[str, Any] = {"answers": sides, "scores": scores, "n_bootstrap": 0, "predictions_file": path}
-    found = made.evaluate_pairs(is_correct=judge, **asked)
+    found = made.evaluate_pairs(evaluator=PairEvaluator(judge, sides, scores), n_bootstrap=0, predictions_file=path)
     # Views 4 to 6 are the partners of rows 0, 2 and 3. The answers of rows 2 and 3 change, wrong before and after.
     assert (found["flipped"], found["neg_to_neg_flipped"]) == (2 / 3, 2 / 3)
     assert (found["original_half"], found["augmented_half"]) == (1.0 / 4, 0.5 / 4)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["prediction"] for line in lines] == sides([])
-    made.evaluate_pairs(is_correct=judge, n_bootstrap=0, predictions_file=path)
+    made.evaluate_pairs(evaluator=judge, n_bootstrap=0, predictions_file=path)
     assert [json.loads(line)["prediction"] for line in path.read_text().splitlines()] == kept
     with torch.no_grad():
         views = [row["features"] for row in data] + [row["augmented_features"] for row in data if row["row_id"] != "C1"]
@@ -210,15 +223,15 @@ def test_answers_of_a_classifier_are_written_in_the_place_of_its_logits(tmp_path
     assert kept == logits.argmax(1).tolist()  # the class, not the logits
     assert all(isinstance(prediction, np.integer) for prediction in kept)
     with pytest.raises(
-        DataError, match="argmax of the prediction [01]: predictions of a classifier are already numbers"
+        DataError, match="argmax of the prediction [01]: predictions of a classifier are class numbers already"
     ):
-        made.evaluate_pairs(is_correct=lambda p, r: [np.argmax(one) == label for one, label in zip(p, r, strict=True)])
+        made.evaluate_pairs(evaluator=lambda p, r: [np.argmax(one) == label for one, label in zip(p, r, strict=True)])
     made.preprocess_logits_for_metrics = lambda logits, labels: logits
     given: list[Any] = []
-    made.evaluate_pairs(is_correct=lambda p, r: given.extend(p) or [True] * 7, n_bootstrap=0)  # type: ignore[func-returns-value]
+    made.evaluate_pairs(evaluator=lambda p, r: given.extend(p) or [True] * 7, n_bootstrap=0)  # type: ignore[func-returns-value]
     np.testing.assert_allclose(np.stack(given), logits, rtol=1e-6)
     made.preprocess_logits_for_metrics = lambda logits, labels: (logits.max(1).values, labels)
-    found = made.evaluate_pairs(is_correct=lambda p, r: kept.extend(p) or [True] * 7, n_bootstrap=0)  # type: ignore[func-returns-value]
+    found = made.evaluate_pairs(evaluator=lambda p, r: kept.extend(p) or [True] * 7, n_bootstrap=0)  # type: ignore[func-returns-value]
     np.testing.assert_allclose([p[0] for p in kept[7:]], logits.max(1).values, rtol=1e-6)
     assert [p[1] for p in kept[7:]] == [0, 1, 0, 1, 1, 1, 0]
 
@@ -243,11 +256,11 @@ def test_an_original_with_several_edits_is_run_once(tmp_path: Path, kind: str) -
         return [True] * len(predictions)
 
     asked = {} if kind == "classifier" else {"max_new_tokens": 3}
-    found = made.evaluate_pairs(is_correct=judge, n_bootstrap=0, **asked)
+    found = made.evaluate_pairs(evaluator=judge, n_bootstrap=0, **asked)
     assert sum(runs) == 3 + 6  # the three originals, and the partner of every row
     assert (found["rows"], found["pairs"]) == (6, 6)
     together = seen["predictions"]
-    made.evaluate_pairs(single, is_correct=judge, n_bootstrap=0, **asked)
+    made.evaluate_pairs(single, evaluator=judge, n_bootstrap=0, **asked)
     alone = seen["predictions"]
     assert together == [alone[row] for row in edits] + [alone[3 + row] for row in edits]
 
@@ -293,7 +306,7 @@ def test_the_best_model_and_early_stopping_follow_the_consistency_metric(tmp_pat
         eval_dataset=data,
         processing_class=tiny.tokenizer(),
         sample_loss="causal",
-        is_correct=same,
+        evaluator=same,
         callbacks=[EarlyStoppingCallback(early_stopping_patience=2)],
     )
     made.train()
@@ -306,7 +319,7 @@ def test_the_best_model_and_early_stopping_follow_the_consistency_metric(tmp_pat
 
 def test_several_evaluation_sets_are_each_judged_under_their_name(tmp_path: Path) -> None:
     sets = {"known": tiny.pairs("gpt2", 5), "unseen": tiny.pairs("gpt2", 3, seed=1)}
-    metrics = tiny.trainer(tmp_path, "gpt2", None, eval_dataset=sets, is_correct=same).evaluate(max_new_tokens=3)
+    metrics = tiny.trainer(tmp_path, "gpt2", None, eval_dataset=sets, evaluator=same).evaluate(max_new_tokens=3)
     assert (metrics["eval_known_rows"], metrics["eval_unseen_rows"]) == (5, 3)
     assert {"eval_known_loss", "eval_known_cm_numerator", "eval_unseen_cm", "eval_unseen_loss_original"} <= set(metrics)
 
@@ -496,7 +509,7 @@ def test_separate_forwards_train_a_batch_norm_model_with_other_statistics(tmp_pa
         )
         made.train()
         runs[mode] = built.norm.running_var.clone()
-        found = made.evaluate_pairs(is_correct=same, n_bootstrap=0)
+        found = made.evaluate_pairs(evaluator=same, n_bootstrap=0)
         assert found["pairs"] == 8
     # The views lie ten apart: run together the variance holds their distance, run apart it does not.
     assert (runs["joint"] > 3 * runs["separate"]).all()
@@ -525,13 +538,13 @@ def test_workers_that_load_batches_see_the_redrawn_partners(tmp_path: Path) -> N
 
 
 def test_filled_streams_add_rows_that_count_nothing() -> None:
-    rows = list(FilledStream([{"input_ids": [4], "labels": [5]}] * 3, multiple=2))
+    rows = list(PaddedStream([{"input_ids": [4], "labels": [5]}] * 3, multiple=2))
     assert [row.get("is_filler", False) for row in rows] == [False, False, False, True]
     batch = PairCollator(default_data_collator)(rows)
     assert batch["view_mask"].tolist() == [[True], [True], [True], [False]]
     assert set(batch) == {"input_ids", "labels", "view_mask"}
-    assert list(FilledStream([], multiple=4)) == []
-    assert len(list(FilledStream([{"x": 1}] * 4, multiple=2))) == 4
+    assert list(PaddedStream([], multiple=4)) == []
+    assert len(list(PaddedStream([{"x": 1}] * 4, multiple=2))) == 4
 
 
 # ---- what is refused ----
@@ -594,14 +607,19 @@ def test_batches_of_so_many_tokens_train_every_row_and_resume_bit_for_bit(tmp_pa
 
 def test_evaluating_pairs_needs_a_notion_of_right_and_data(tmp_path: Path) -> None:
     made = tiny.trainer(tmp_path, "gpt2", None)
-    with pytest.raises(DataError, match=r"evaluate_pairs needs is_correct=\(predictions, references\) -> bool \[N\]"):
+    with pytest.raises(
+        DataError,
+        match=r"evaluate_pairs needs an evaluator: a PairEvaluator or a function",
+    ):
         made.evaluate_pairs(tiny.pairs("gpt2", 4))
     with pytest.raises(DataError, match="needs random access to the rows, found a NoneType; pass a datasets.Dataset"):
-        made.evaluate_pairs(is_correct=same)
-    with pytest.raises(DataError, match=r"is_correct answered with shape \[1\] for 7 predictions"):
-        made.evaluate_pairs(tiny.pairs("gpt2", 4), is_correct=lambda p, r: [True], max_new_tokens=2)
+        made.evaluate_pairs(evaluator=same)
+    with pytest.raises(DataError, match=r"correct: found shape \[1\] for 7 predictions"):
+        made.evaluate_pairs(tiny.pairs("gpt2", 4), evaluator=lambda p, r: [True], max_new_tokens=2)
+    with pytest.raises(DataError, match="give clusters, references to PairEvaluator, and the evaluator here"):
+        made.evaluate_pairs(tiny.pairs("gpt2", 4), same, references="state", clusters="row_id", max_new_tokens=2)
     with pytest.raises(DataError, match="column 'state' is missing; the data has"):
-        made.evaluate_pairs(tiny.pairs("gpt2", 4), is_correct=same, references="state")
+        made.evaluate_pairs(tiny.pairs("gpt2", 4), evaluator=PairEvaluator(same, references="state"))
 
 
 class Broken(tiny.NormedClassifier):

@@ -16,7 +16,7 @@ from torch import nn
 
 from dair_hf.errors import DataError
 from dair_hf.modeling import ModelConfig
-from dair_hf.training.checks import derived_sample_loss
+from dair_hf.training.sample_loss import derived_sample_loss
 from dair_hf.vqa import task as vqa_task
 from dair_hf.vqa.data import VQAConfig, VQAData, load_vqa
 from dair_hf.vqa.inputs.features import FeatureCache

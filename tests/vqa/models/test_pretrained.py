@@ -23,7 +23,7 @@ from transformers import (
 from transformers.models.smolvlm import processing_smolvlm
 from transformers.utils import is_torchvision_available
 
-from dair_hf import DAIRTrainer
+from dair_hf import DAIRTrainer, PairEvaluator
 from dair_hf.errors import DataError
 from dair_hf.modeling import ModelConfig
 from dair_hf.vqa.inputs.processors import ClassifierCollator, GeneratorCollator
@@ -357,11 +357,13 @@ def test_a_step_on_pairs_and_their_evaluation(
     file = tmp_path / "predictions.jsonl"
     found = trainer.evaluate_pairs(
         data,
-        lambda predictions, references: [
-            (prediction in said) if isinstance(prediction, str) else prediction in (0, 2)
-            for prediction, said in zip(predictions, references, strict=True)
-        ],
-        references="answers",
+        PairEvaluator(
+            lambda predictions, references: [
+                (prediction in said) if isinstance(prediction, str) else prediction in (0, 2)
+                for prediction, said in zip(predictions, references, strict=True)
+            ],
+            references="answers",
+        ),
         n_bootstrap=0,
         predictions_file=file,
         **({} if name == "vilt" else {"max_new_tokens": 3, "suppress_tokens": placeholders(processor)}),

@@ -1,4 +1,4 @@
-"""Batches cut into parts and views run apart: the same gradients, the same masks, and less held in memory."""
+"""Views run apart, and in parts of a batch: the same gradients, the same dropout masks, and less held in memory."""
 
 from __future__ import annotations
 
@@ -13,16 +13,8 @@ import torch
 from torch import nn
 
 from dair_hf import DAIRTrainer, PairCollator
-from dair_hf.data.batch_layout import BatchLayout
-from dair_hf.losses.forwards import (
-    forward_a_view,
-    forwards_with_the_same_masks,
-    lent_masks,
-    split_mask,
-    split_pairs,
-    without_activations,
-)
 from dair_hf.training.environments import IRM, GroupDRO, VREx
+from dair_hf.training.forward_plan import checkpointed, replay_rng, separate_plan, shared_dropout_plan, split_mask
 from tests.fixtures import points, tiny
 
 SGD = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0, "num_train_epochs": 1}
@@ -34,7 +26,7 @@ def test_every_view_runs_once_however_a_mask_is_cut() -> None:
     for views in (1, 2):
         mask = random.random((11, views)) < 0.6
         for pairs in (1, 3, 20, None):
-            for plan in (forward_a_view, forwards_with_the_same_masks):
+            for plan in (separate_plan, shared_dropout_plan):
                 found = [forward.views for part in split_mask(mask, pairs) for forward in plan(part)]
                 np.testing.assert_array_equal(np.sum(found, axis=0), mask)
                 assert all(part.any() for part in found)
@@ -43,39 +35,17 @@ def test_every_view_runs_once_however_a_mask_is_cut() -> None:
 
 def test_a_forward_that_lends_its_masks_is_followed_by_one_of_its_shape() -> None:
     mask = np.array([[True, True], [True, False], [True, True]])
-    first, second, third = forwards_with_the_same_masks(mask)
-    assert (first.lends_masks, second.lends_masks, third.lends_masks) == (True, False, False)
+    first, second, third = shared_dropout_plan(mask)
+    assert (first.replays_rng, second.replays_rng, third.replays_rng) == (True, False, False)
     np.testing.assert_array_equal(first.views.any(1), second.views.any(1))
-
-
-def test_parts_of_a_batch_are_its_rows_in_order() -> None:
-    layout = BatchLayout(np.ones((5, 2), bool), np.arange(10).reshape(5, 2))
-    batch = {
-        "x": torch.arange(10).reshape(5, 2),
-        "row_id": list("abcde"),
-        "array": np.arange(5),
-        "layout": layout,
-        "kept": None,
-        "scalar": torch.tensor(1),
-        "text": "abcde",
-    }
-    parts = split_pairs(batch, 2)
-    assert [part["row_id"] for part in parts] == [["a", "b"], ["c", "d"], ["e"]]
-    assert [part["array"].tolist() for part in parts] == [[0, 1], [2, 3], [4]]
-    assert [part["layout"].targets.tolist() for part in parts] == [[[0, 1], [2, 3]], [[4, 5], [6, 7]], [[8, 9]]]
-    assert all((part["scalar"], part["text"]) == (1, "abcde") for part in parts)
-    assert torch.equal(torch.cat([part["x"] for part in parts]), batch["x"])
-    assert all(part["kept"] is None for part in parts)
-    assert len(split_pairs(batch, None)) == 1
-    assert parts[0]["x"].data_ptr() == batch["x"].data_ptr()
 
 
 def test_lent_random_numbers_are_drawn_once_more() -> None:
     torch.manual_seed(0)
-    with lent_masks(torch.device("cpu"), lends=True):
+    with replay_rng(torch.device("cpu"), enabled=True):
         first = torch.rand(5)
     assert torch.equal(first, torch.rand(5))
-    with lent_masks(torch.device("cpu"), lends=False):
+    with replay_rng(torch.device("cpu"), enabled=False):
         other = torch.rand(5)
     assert not torch.equal(other, torch.rand(5))
 
@@ -91,7 +61,7 @@ def test_activations_come_again_with_the_same_dropout() -> None:
     for wrapped in (True, False):
         torch.manual_seed(1)
         layer.zero_grad()
-        (found,) = without_activations(run) if wrapped else run()
+        (found,) = checkpointed(run) if wrapped else run()
         torch.rand(3)  # what is drawn in between must not matter
         found.sum().backward()
         gradients.append(layer.weight.grad.clone())
@@ -99,57 +69,6 @@ def test_activations_come_again_with_the_same_dropout() -> None:
 
 
 # ---- gradient_cache ----
-
-
-@pytest.mark.parametrize("regularizer", ["sq", "l1", "kl", "js"])
-@pytest.mark.parametrize("normalization", ["pair", "token"])
-@pytest.mark.parametrize("kind", ["bart", "gpt2"])
-def test_a_step_in_parts_is_the_joint_step(tmp_path: Path, kind: str, normalization: str, regularizer: str) -> None:
-    data, settings = tiny.pairs(kind, 13), {**ONE_STEP, "regularizer": regularizer, "normalization": normalization}
-    joint = tiny.trained(tmp_path, kind, data, **settings)
-    assert tiny.distance(joint, tiny.weights(tiny.model(kind))) > 1e-4
-    for size in (1, 4, 13, 99):
-        assert tiny.distance(joint, tiny.trained(tmp_path, kind, data, gradient_cache=size, **settings)) < 1e-12
-
-
-def test_a_step_in_parts_logs_the_loss_and_the_terms_of_the_joint_step(tmp_path: Path) -> None:
-    logs = []
-    for size in (None, 3):
-        made = tiny.trainer(
-            tmp_path,
-            "gpt2",
-            tiny.pairs("gpt2", 11),
-            gradient_cache=size,
-            gradient_accumulation_steps=2,
-            logging_strategy="steps",
-            logging_steps=1,
-            **SGD,
-        )
-        made.train()
-        logs.append([log for log in made.state.log_history if "loss" in log])
-    assert len(logs[0]) == len(logs[1]) == 2
-    for one, other in zip(*logs, strict=True):
-        assert other == pytest.approx(one, rel=1e-6)
-
-
-def test_parts_draw_their_dropout_in_turn_and_have_the_gradient_of_their_sum(tmp_path: Path) -> None:
-    """The oracle holds the graphs of all parts and goes backward once, with dropout on."""
-    data, size = tiny.pairs("bart", 13), 4
-    made = tiny.trainer(tmp_path, "bart", data, built=tiny.model("bart", dropout=0.3), **ONE_STEP, gradient_cache=size)
-    batch = made.data_collator([dict(row) for row in data])
-    counts = made.pair_loss.count(batch)
-    made.create_optimizer()
-    made.model.train()
-    torch.manual_seed(9)
-    made.training_step(made.model, dict(batch), counts)
-    found = {name: value.grad.clone() for name, value in made.model.named_parameters() if value.grad is not None}
-    made.model.zero_grad()
-    torch.manual_seed(9)
-    parts = [made.pair_loss(made.model, part, True).terms for part in split_pairs(batch, size)]
-    torch.stack([made.pair_loss.objective(terms, counts) for terms in parts]).sum().backward()
-    for name, value in found.items():
-        torch.testing.assert_close(value, made.model.get_parameter(name).grad, rtol=0, atol=1e-12)
-    assert any(value.abs().max() > 1e-3 for value in found.values())
 
 
 @pytest.mark.parametrize("objective", [IRM(penalty_weight=10.0), VREx(penalty_weight=10.0), GroupDRO(0.1)])
@@ -184,7 +103,10 @@ def test_parts_hold_fewer_activations(tmp_path: Path) -> None:
     """What autograd keeps for the backward pass, at its highest: a part's share and not the batch's."""
 
     def most_held(size: int | None) -> int:
-        made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 12), gradient_cache=size, **ONE_STEP)
+        objective = VREx(penalty_weight=1.0)
+        data = tiny.pairs("gpt2", 12)
+        settings = {**ONE_STEP, "method": "da", "objective": objective}
+        made = tiny.trainer(tmp_path, "gpt2", data, gradient_cache=size, **settings)
         batch = made.data_collator([dict(row) for row in made.train_dataset])
         made.create_optimizer()
         held, most = 0, 0
@@ -207,13 +129,16 @@ def test_parts_hold_fewer_activations(tmp_path: Path) -> None:
     assert most_held(2) < 0.35 * most_held(None)
 
 
-def test_batch_norm_and_deepspeed_are_refused_with_a_remedy(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="gradient_cache=2 and the batch norm 'norm' cannot hold together"):
+@pytest.mark.parametrize("objective", [None, VREx(penalty_weight=1.0)])
+def test_a_sum_over_pairs_and_batch_norm_are_refused_with_a_remedy(tmp_path: Path, objective: Any) -> None:
+    message = "needs an `objective` .*accumulation_steps" if objective is None else "the batch norm .norm. cannot"
+    with pytest.raises(ValueError, match=f"gradient_cache=2 .*{message}"):
         DAIRTrainer(
             model=tiny.NormedClassifier(tiny.NormedConfig()),
-            args=tiny.config(tmp_path, gradient_cache=2),
+            args=tiny.config(tmp_path, method="da", gradient_cache=2),
             train_dataset=tiny.classified_pairs(),
             sample_loss="classification",
+            objective=objective,
         )
 
 
@@ -232,9 +157,8 @@ def twins(kind: str, alone: tuple[int, ...] = ()) -> datasets.Dataset:
 
 @pytest.mark.parametrize("kind", ["bart", "t5", "gpt2"])
 @pytest.mark.parametrize("alone", [(), (0, 3)])
-@pytest.mark.parametrize("size", [None, 2])
 def test_identical_views_with_shared_masks_have_no_difference_at_all(
-    tmp_path: Path, kind: str, alone: tuple[int, ...], size: int | None
+    tmp_path: Path, kind: str, alone: tuple[int, ...]
 ) -> None:
     logs = {}
     for mode in ("independent", "shared"):
@@ -244,7 +168,6 @@ def test_identical_views_with_shared_masks_have_no_difference_at_all(
             twins(kind, alone),
             built=tiny.model(kind, dropout=0.3),
             pair_dropout=mode,
-            gradient_cache=size,
             logging_strategy="steps",
             logging_steps=1,
             **SGD,

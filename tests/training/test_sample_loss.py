@@ -35,7 +35,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from dair_hf import DAIRTrainer, DataError
 from dair_hf.losses.per_sample import seq2seq_nll
-from dair_hf.training.checks import derived_sample_loss
+from dair_hf.training.sample_loss import derived_sample_loss
 from tests.fixtures import points, tiny, vision_language
 
 BERT = {
@@ -248,7 +248,7 @@ def test_a_model_that_runs_out_of_memory_is_not_told_to_change_its_labels(tmp_pa
 
 @pytest.mark.parametrize("kind", ["gpt2", "bart"])
 def test_with_chunked_loss_few_tokens_are_compared(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dair_hf.training.checks.TOKENS_COMPARED", 4)
+    monkeypatch.setattr("dair_hf.training.sample_loss.TOKENS_COMPARED", 4)
     data = tiny.pairs(kind, 4, target_lengths=(9, 14))
     made = tiny.trainer(tmp_path, kind, data, chunked_loss=True, max_steps=1)
     seen: list[int] = []

@@ -1,0 +1,198 @@
+"""PairEvaluator: the rule of a task for what counts as right, and the metrics of pairs that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dair_hf.errors import DataError
+from dair_hf.evaluation.statistics import as_correct, correctness_metrics, ratios_with_intervals
+from dair_hf.evaluation.views import VARIANTS, PairIndex
+
+Correct = Callable[[list[Any], list[Any]], ArrayLike]
+
+
+class Judgement(NamedTuple):
+    """Result of judging the views of paired data.
+
+    Attributes:
+        metrics: Metrics, as `PairEvaluator.__call__` returns them.
+        correct: Correctness of every view, `[M]` bool.
+        answers: Answer of every view; the predictions if the evaluator has no `answers`.
+    """
+
+    metrics: dict[str, Any]
+    correct: NDArray[np.bool_]
+    answers: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class PairEvaluator:
+    """Judges predictions for both views of pairs: accuracy, consistency metric CM, flips.
+
+    Pass it to `DAIRTrainer(evaluator=...)` or `DAIRTrainer.evaluate_pairs`, or call it on any two lists of predictions.
+
+    Args:
+        correct: `(predictions, references) -> [N]`, True or False (or exactly 1 or 0) for each: the paper's H.
+        answers: Predictions -> answers, hashable. Adds the flips of the answers, and is written to prediction files in
+            place of the predictions, which may be thousands of logits.
+        scores: Name -> graded correctness `(predictions, references) -> [N]` float, such as the soft accuracy of VQA.
+            Adds `original_<name>` and `augmented_<name>`, means over all rows.
+        references: Column of the references, read by `evaluate_pairs`; the augmented view has `augmented_<name>`.
+            None: the labels.
+        clusters: Column of the units that the bootstrap resamples, read by `evaluate_pairs`. None: `dialogue_id` if the
+            data has it, else single rows.
+        accuracy_name: Name of the accuracy in the keys, such as "joint_goal_accuracy".
+        preset: Convention of that accuracy, named in the model card.
+
+    Example:
+        >>> evaluator = PairEvaluator(lambda predictions, references: [p == r for p, r in zip(predictions, references)])
+        >>> metrics = evaluator(["a", "b", "c"], ["a", "x", None], ["a", "b", "d"], n_bootstrap=0)
+        >>> metrics["original_accuracy_pairs"], metrics["augmented_accuracy_pairs"], metrics["cm"]
+        (1.0, 0.5, 0.5)
+    """
+
+    correct: Correct
+    answers: Callable[[list[Any]], Sequence[Any]] | None = None
+    scores: Mapping[str, Correct] = field(default_factory=dict)
+    references: str | None = None
+    clusters: str | None = None
+    accuracy_name: str = "accuracy"
+    preset: str | None = None
+
+    def __call__(
+        self,
+        predictions: Sequence[Any],
+        augmented_predictions: Sequence[Any],
+        references: Sequence[Any],
+        augmented_references: Sequence[Any] | None = None,
+        *,
+        row_ids: Sequence[Any] | None = None,
+        clusters: Sequence[Any] | None = None,
+        subsets: Mapping[str, Any] | None = None,
+        n_bootstrap: int = 1000,
+    ) -> dict[str, Any]:
+        """Judge two lists of predictions, from any system.
+
+        CM = P(H(z~) = 1 | H(z) = 1) over the rows with a partner (the paper's consistency metric).
+
+        Args:
+            predictions: Predictions for the N original views.
+            augmented_predictions: Predictions for the N augmented views, None for a row without a partner.
+            references: References of the original views.
+            augmented_references: References of the augmented views, None for a row without a partner. None: the same as
+                `references`.
+            row_ids: Names of the rows in messages; None: their numbers.
+            clusters: Units that the bootstrap resamples, one name per row, such as dialogue ids; None: single rows.
+            subsets: Name -> N bools. Adds the same metrics over these rows, with `<name>_` before each key.
+            n_bootstrap: Number of resamples for 95 % intervals; 0: no intervals.
+
+        Returns:
+            `rows` and `pairs`; over the rows with a partner `cm`, `cm_numerator`, `cm_denominator`, `both_correct`,
+            `pos_to_neg`, `neg_to_pos`, `neg_to_neg`, `original_<accuracy_name>_pairs`,
+            `augmented_<accuracy_name>_pairs`; over all rows (one without a partner counts as two identical views)
+            `original_<accuracy_name>`, `augmented_<accuracy_name>`, `cm_all_rows`, `cm_all_rows_numerator`,
+            `cm_all_rows_denominator`; `<key>_low` and `<key>_high` of each ratio. See `correctness_metrics`.
+
+        Raises:
+            DataError: Lists of different lengths, or `correct` returns anything but one True or False per prediction.
+
+        Warns:
+            UndefinedMetricWarning: No row has a partner, so that CM is NaN.
+        """
+        if augmented_references is None:
+            augmented_references = references
+        given = {
+            "augmented_predictions": augmented_predictions,
+            "references": references,
+            "augmented_references": augmented_references,
+        }
+        for name, values in given.items():
+            if len(values) != len(predictions):
+                raise DataError(f"{name}: {len(values)} values for {len(predictions)} predictions; give one per row")
+        index = PairIndex(np.array([value is not None for value in augmented_predictions], dtype=bool), row_ids)
+        return self.judge(
+            index,
+            index.flatten(predictions, augmented_predictions),
+            index.flatten(references, augmented_references),
+            clusters,
+            subsets,
+            n_bootstrap,
+        ).metrics
+
+    def judge(
+        self,
+        index: PairIndex,
+        predictions: list[Any],
+        references: list[Any],
+        clusters: Sequence[Any] | None = None,
+        subsets: Mapping[str, Any] | None = None,
+        n_bootstrap: int = 1000,
+    ) -> Judgement:
+        """Judge the views of paired data, given one after the other.
+
+        Args:
+            index: Rows and variants of the M views.
+            predictions: M predictions.
+            references: M references.
+            clusters: As in `__call__`, as are the others.
+            subsets: See there.
+            n_bootstrap: See there.
+
+        Returns:
+            Metrics, correctness and answers.
+        """
+        correct = as_correct(self.correct(predictions, references), "correct", index.name)
+        original, augmented = index.by_row("correct", correct)
+        answers = predictions if self.answers is None else self.answers(predictions)
+        changed = None if self.answers is None else _changed(index, answers)
+        scores = {
+            f"{variant}_{name}": values
+            for name, score in self.scores.items()
+            for variant, values in zip(VARIANTS, index.by_row(name, score(predictions, references)), strict=True)
+        }
+
+        def metrics_over(rows: NDArray[np.bool_]) -> dict[str, Any]:
+            units = None if clusters is None else list(compress(clusters, rows))
+            metrics: dict[str, Any] = correctness_metrics(
+                original[rows],
+                augmented[rows],
+                index.has_partner[rows],
+                units,
+                answer_changed=None if changed is None else changed[rows],
+                n_bootstrap=n_bootstrap,
+            )
+            metrics = {key.replace("_accuracy", f"_{self.accuracy_name}"): value for key, value in metrics.items()}
+            means = {name: (values[rows], np.ones(rows.sum())) for name, values in scores.items()}
+            return metrics | (ratios_with_intervals(means, units, n_bootstrap=n_bootstrap) if means else {})
+
+        metrics = metrics_over(np.ones_like(original))
+        for name, mask in (subsets or {}).items():
+            rows = as_correct(mask, f"subsets[{name!r}]")
+            if rows.shape != original.shape:
+                raise DataError(f"subsets[{name!r}]: {len(rows)} values for {len(original)} rows; give one per row")
+            metrics |= {f"{name}_{key}": value for key, value in metrics_over(rows).items()}
+        return Judgement(metrics, correct, answers)
+
+
+def as_evaluator(evaluator: PairEvaluator | Correct) -> PairEvaluator:
+    """Return an evaluator; a plain function is its `correct`.
+
+    Example:
+        >>> as_evaluator(lambda predictions, references: [True]).accuracy_name
+        'accuracy'
+    """
+    return evaluator if isinstance(evaluator, PairEvaluator) else PairEvaluator(evaluator)
+
+
+def _changed(index: PairIndex, answers: Sequence[Any]) -> NDArray[np.bool_]:
+    """Return for every row whether the answers to its views differ, `[N]`."""
+    numbers: dict[Any, int] = {}
+    # Answers are anything hashable; as numbers they fit into an array.
+    original, augmented = index.by_row("answers", [numbers.setdefault(answer, len(numbers)) for answer in answers])
+    return np.asarray(original != augmented)

@@ -1,0 +1,102 @@
+"""Forward plans: which views of a batch run together in one call of the model.
+
+View masks are numpy arrays: the number of forwards and their sizes are decided on the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+
+class Forward(NamedTuple):
+    """Views that run together.
+
+    Attributes:
+        views: Mask of the views, `[B, V]` bool.
+        replays_rng: Whether the next forward draws the same random numbers (dropout masks) again.
+    """
+
+    views: np.ndarray
+    replays_rng: bool = False
+
+
+def joint_plan(mask: np.ndarray) -> list[Forward]:
+    """Run all views in one forward.
+
+    Example:
+        >>> [forward.views.tolist() for forward in joint_plan(np.array([[True, True], [True, False]]))]
+        [[[True, True], [True, False]]]
+    """
+    return [Forward(mask)]
+
+
+def separate_plan(mask: np.ndarray) -> list[Forward]:
+    """Run all originals, then all augmented views.
+
+    Example:
+        >>> [forward.views.tolist() for forward in separate_plan(np.array([[True, True], [True, False]]))]
+        [[[True, False], [True, False]], [[False, True], [False, False]]]
+    """
+    if mask.shape[1] == 1:
+        return [Forward(mask)]
+    return [Forward(part) for part in (mask & [True, False], mask & [False, True]) if part.any()]
+
+
+def shared_dropout_plan(mask: np.ndarray) -> list[Forward]:
+    """Run the originals of pairs, then their partners with the same dropout masks, then rows without a partner.
+
+    Equal shapes draw equal masks: both views of a pair stand at the same position of forwards of the same size.
+
+    Example:
+        >>> plan = shared_dropout_plan(np.array([[True, True], [True, False]]))
+        >>> [(forward.views.tolist(), forward.replays_rng) for forward in plan]  # doctest: +NORMALIZE_WHITESPACE
+        [([[True, False], [False, False]], True), ([[False, True], [False, False]], False),
+         ([[False, False], [True, False]], False)]
+    """
+    paired = mask.all(1, keepdims=True) & (mask.shape[1] == 2)
+    if not paired.any():
+        return [Forward(mask)]
+    original, augmented = separate_plan(mask & paired)
+    single = mask & ~paired
+    return [original._replace(replays_rng=True), augmented, *([Forward(single)] if single.any() else [])]
+
+
+@contextlib.contextmanager
+def replay_rng(device: torch.device, enabled: bool) -> Iterator[None]:
+    """Restore the random state of a device on exit, so that the code after the block draws the same numbers."""
+    if not enabled:
+        yield
+        return
+    devices = [] if device.type == "cpu" else [device]
+    with torch.random.fork_rng(devices, device_type="cuda" if device.type == "cpu" else device.type):
+        yield
+
+
+def split_mask(mask: np.ndarray, pairs: int | None) -> list[np.ndarray]:
+    """Split a mask `[B, V]` into masks of at most `pairs` rows each; None: one mask.
+
+    Example:
+        >>> mask = np.array([[True, True], [False, False], [True, False], [True, True]])
+        >>> [part.any(1).tolist() for part in split_mask(mask, 2)]
+        [[True, False, True, False], [False, False, False, True]]
+    """
+    if pairs is None:
+        return [mask]
+    number = mask.any(1).cumsum()  # 1 for the first row with a view, ...
+    starts = range(0, int(number[-1]), pairs)
+    return [mask & ((number > start) & (number <= start + pairs))[:, None] for start in starts]
+
+
+def checkpointed(run: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Return `run()` without its activations: they are computed again, with the same dropout, in the backward pass."""
+    if not torch.is_grad_enabled():
+        return run()
+    outputs: tuple[Tensor, ...] = checkpoint(run, use_reentrant=False)
+    return outputs

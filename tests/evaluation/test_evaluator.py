@@ -1,0 +1,155 @@
+"""Judging views: metrics by hand, subsets, flips and scores, and refusal of what is no correctness."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+
+from dair_hf import DataError, PairEvaluator, TensorPairs
+from dair_hf.errors import UndefinedMetricWarning
+from dair_hf.evaluation.views import PairIndex, PairViews, TensorViews
+
+# Three rows; rows 0 and 2 have partners, so views 3 and 4 are theirs.
+ROWS: dict[str, list[Any]] = {
+    "row_id": ["a/0", "a/1", "b/0"],
+    "x": [1, 2, 3],
+    "augmented_x": [4, None, 6],
+}
+DIALOGUES = ["a", "a", "b"]
+
+
+def views() -> PairViews:
+    return PairViews(datasets.Dataset.from_dict(ROWS))
+
+
+def judged(
+    correct: Any,
+    index: PairIndex | None = None,
+    *,
+    answers: Sequence[Any] | None = None,
+    scores: dict[str, Any] | None = None,
+    accuracy_name: str = "accuracy",
+    **settings: Any,
+) -> dict[str, Any]:
+    """Metrics of views whose correctness, answers and scores are given."""
+    evaluator = PairEvaluator(
+        lambda predictions, references: correct,
+        None if answers is None else lambda predictions: answers,
+        {name: lambda predictions, references, values=values: values for name, values in (scores or {}).items()},
+        accuracy_name=accuracy_name,
+    )
+    return evaluator.judge(views() if index is None else index, [], [], **settings).metrics
+
+
+def test_judging_by_hand() -> None:
+    # Originals right, wrong, right; partners of row 0 and 2: wrong, right.
+    found = judged([True, False, True, False, True], accuracy_name="joint_goal_accuracy", n_bootstrap=0)
+    assert found["original_joint_goal_accuracy"] == pytest.approx(2 / 3)
+    assert found["augmented_joint_goal_accuracy"] == pytest.approx(1 / 3)
+    assert found["original_joint_goal_accuracy_pairs"] == 1.0
+    assert found["augmented_joint_goal_accuracy_pairs"] == 0.5
+    assert (found["cm_numerator"], found["cm_denominator"], found["rows"], found["pairs"]) == (1, 2, 3, 2)
+    assert (found["both_correct"], found["pos_to_neg"], found["neg_to_neg"]) == (0.5, 0.5, 0.0)
+
+
+def test_two_lists_of_predictions_are_judged_as_the_views_of_a_data_set() -> None:
+    evaluator = PairEvaluator(
+        lambda predictions, references: [p == r for p, r in zip(predictions, references, strict=True)]
+    )
+    found = evaluator(["a", "x", "c"], ["q", None, "C"], ["a", "b", "c"], ["A", None, "C"], clusters=DIALOGUES)
+    assert found == pytest.approx(judged([True, False, True, False, True], clusters=DIALOGUES), nan_ok=True)
+    same = evaluator(["a", "x"], ["a", "b"], ["a", "b"], n_bootstrap=0)  # an invariant change: one reference for both
+    assert (same["original_accuracy"], same["augmented_accuracy"], same["cm"]) == (0.5, 1.0, 1.0)
+    named = {"row_ids": ["r0", "r1"], "n_bootstrap": 0}
+    with pytest.raises(DataError, match=r"correct: row 'r1' \(augmented view\) holds 0.5"):
+        PairEvaluator(lambda predictions, references: [1, 0, 1, 0.5])(["a", "b"], ["c", "d"], ["a", "b"], **named)
+    for lists, message in (
+        ((["a"], ["a", "b"], ["a"]), "augmented_predictions: 2 values for 1 predictions; give one per row"),
+        ((["a"], ["a"], []), "references: 0 values for 1 predictions"),
+        ((["a"], ["a"], ["a"], ["a", "b"]), "augmented_references: 2 values for 1 predictions"),
+    ):
+        with pytest.raises(DataError, match=message):
+            evaluator(*lists)
+
+
+def test_a_score_or_a_word_is_no_correctness() -> None:
+    for values, message in (
+        ([1, 0, 1, 0.1, 1], r"correct: row 'a/0' \(augmented view\) holds 0.1; correctness is True or False"),
+        (["no"] * 5, r"correct: row 'a/0' \(original view\) holds 'no'"),
+        ([1, 1, 1, 1, 1, 7], "correct: value 5 holds 7"),
+    ):
+        with pytest.raises(DataError, match=message):
+            judged(values, n_bootstrap=0)
+    unnamed = TensorViews(TensorPairs({"x": torch.tensor([1, 2])}, {"x": torch.tensor([5, 6])}))
+    with pytest.raises(DataError, match=r"row '1' \(augmented view\) holds 2"):
+        judged(torch.tensor([1, 0, 1, 2]), unnamed, n_bootstrap=0)
+
+
+def test_flips_of_answers_and_graded_scores_by_hand() -> None:
+    # Answers: originals a, b, c; partners of row 0: b (changed), of row 2: c (the same, right both times).
+    correct = [False, True, True, False, True]
+    scores = {"soft": [0.3, 1.0, 0.9, 0.0, 0.6]}
+    found = judged(correct, answers=["a", "b", "c", "b", "c"], scores=scores, n_bootstrap=0)
+    assert (found["flipped"], found["neg_to_neg_flipped"], found["neg_to_neg"]) == (1 / 2, 1 / 2, 1 / 2)
+    # Row 1 has no partner and counts as its original in both.
+    assert found["original_soft"] == pytest.approx((0.3 + 1.0 + 0.9) / 3)
+    assert found["augmented_soft"] == pytest.approx((0.0 + 1.0 + 0.6) / 3)
+    same = judged(correct, answers=["a", "b", "c", "a", "c"], n_bootstrap=0)
+    assert (same["flipped"], same["neg_to_neg_flipped"], same["neg_to_neg"]) == (0.0, 0.0, 1 / 2)
+    assert "flipped" not in judged(correct, n_bootstrap=0)
+    with pytest.raises(DataError, match=r"soft: found shape \[2\] for 5"):
+        judged([True] * 5, scores={"soft": [0.1, 0.2]})
+
+
+def test_intervals_resample_clusters() -> None:
+    found = judged([True, True, False, True, False], clusters=DIALOGUES, n_bootstrap=200)
+    # Two dialogues, all right and all wrong: the bootstrap can only give 0, 2/3 or 1.
+    assert (found["original_accuracy_low"], found["original_accuracy_high"]) == (0.0, 1.0)
+    one = judged([True, True, False, True, False], clusters=["a"] * 3, n_bootstrap=200)
+    assert math.isnan(one["original_accuracy_low"])  # nothing to resample
+
+
+def test_subsets_are_judged_as_the_whole_is() -> None:
+    correct, answers = [True, True, False, True, False], ["a", "b", "c", "d", "c"]
+    soft = [1.0, 0.5, 0.0, 0.5, 0.0]
+    settings: dict[str, Any] = {"answers": answers, "scores": {"soft": soft}, "n_bootstrap": 50, "clusters": DIALOGUES}
+    masks = {"all": [1, 1, 1], "first": [True, False, True], "none": np.zeros(3, dtype=bool)}
+    with pytest.warns(UndefinedMetricWarning, match="none of 0 rows"):
+        found = judged(correct, subsets=masks, **settings)
+    whole = judged(correct, **settings)
+    assert {key: found[key] for key in whole} == pytest.approx(whole, nan_ok=True)
+    assert {key: found[f"all_{key}"] for key in whole} == pytest.approx(whole, nan_ok=True)
+    first = [0, 2, 3, 4]  # the views of its rows
+    kept = judged(
+        [correct[view] for view in first],
+        PairViews(views().dataset.select([0, 2])),
+        answers=[answers[view] for view in first],
+        scores={"soft": [soft[view] for view in first]},
+        clusters=["a", "b"],
+        n_bootstrap=50,
+    )
+    assert {key: found[f"first_{key}"] for key in kept} == pytest.approx(kept, nan_ok=True)
+    assert (found["none_rows"], found["none_pairs"]) == (0, 0)
+    assert math.isnan(found["none_cm"])
+    for mask, message in (([1, 0], "2 values for 3 rows; give one per row"), ([1, 0, 2], "row 2 holds 2")):
+        with pytest.raises(DataError, match=rf"subsets\['odd'\]: {message}"):
+            judged(correct, subsets={"odd": mask})
+
+
+@pytest.mark.parametrize(
+    ("correct", "message"),
+    [
+        ([True] * 4, r"correct: found shape \[4\] for 5 predictions; return one value per prediction"),
+        (np.ones((5, 1)), r"correct: found an array of shape \(5, 1\); give one value a row"),
+        (True, "correct: found a bool; give a list, an array or a tensor of one value a row"),
+    ],
+)
+def test_correctness_of_another_number_of_views_is_refused(correct: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        judged(correct)
