@@ -111,7 +111,7 @@ def test_evaluate_pairs_by_hand_with_predictions_on_file(tmp_path: Path) -> None
         ("t5", 2, None, {}, 2, 16),  # eight times
         ("t5", 20, None, {}, 20, 60),  # up to 128: all there are
         ("t5", 2, 7, {}, 2, 7),
-        ("t5", 2, 7, {"num_beams": 2}, 2, 2),  # rows, not beams
+        ("t5", 2, 7, {"num_beams": 2}, 2, 3),  # 7 // 2: every beam is a row of the decoder
         ("gpt2", 2, 7, {}, None, 2),
     ],
 )
