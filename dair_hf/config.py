@@ -124,8 +124,8 @@ class DAIRConfig(Seq2SeqTrainingArguments):
     generation_batch_size: int | None = field(
         default=None,
         metadata={
-            "help": "Number of answers, >= 1, that a text encoder-decoder generates at once in evaluation on each process, "
-            "beams included; up to four times as many for short inputs. Inputs are encoded "
+            "help": "Number of answers, >= 1, that a text encoder-decoder generates at once in evaluation on each "
+            "process, beams included; up to four times as many for short inputs. Inputs are encoded "
             "per_device_eval_batch_size at a time. Memory per answer: 2 * decoder layers * key-value heads * head size "
             "numbers for each token of its input and of its own. None: eight times the evaluation batch, at most 128 "
             "unless that batch is larger. Other models generate per_device_eval_batch_size answers at a time.",

@@ -14,6 +14,8 @@ from tests.fixtures.paths import ROOT
 
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
+PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if page.stem != "architecture")
+
 
 def code_of(page: Path) -> str:
     return "\n\n".join(BLOCK.findall(page.read_text(encoding="utf-8")))
@@ -26,7 +28,7 @@ def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     code = code_of(page)
     assert code, f"{page.name} holds no code"
