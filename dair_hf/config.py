@@ -9,15 +9,17 @@ from transformers import Seq2SeqTrainingArguments
 
 from dair_hf.data.counter_rng import require_seeds
 from dair_hf.errors import DataError
+from dair_hf.losses.divergence import FEATURE_REGULARIZERS
 from dair_hf.losses.objective import (
-    FEATURE_REGULARIZERS,
     LOSS_EPSILON,
+    LOSS_REGULARIZERS,
     METHODS,
     NORMALIZATIONS,
     REGULARIZED,
-    REGULARIZERS,
     TOKEN_METHODS,
 )
+
+REGULARIZERS = (*LOSS_REGULARIZERS, *FEATURE_REGULARIZERS)
 
 FORWARD_MODES = ("joint", "separate")
 DROPOUT_MODES = ("independent", "shared")

@@ -50,7 +50,8 @@ def js_consistency(original: Tensor, augmented: Tensor) -> Tensor:
     return 0.5 * (kl_consistency(original, mixture) + kl_consistency(augmented, mixture))
 
 
-_DIVERGENCES = {"kl": kl_consistency, "js": js_consistency}
+# R as a divergence of log-probabilities, `(log p, log q) -> [...]`, by the name that `regularizer` takes.
+FEATURE_REGULARIZERS = {"kl": kl_consistency, "js": js_consistency}
 
 
 def feature_consistency(original: Tensor, augmented: Tensor, regularizer: str) -> Tensor:
@@ -76,10 +77,10 @@ def feature_consistency(original: Tensor, augmented: Tensor, regularizer: str) -
         >>> feature_consistency(logits, logits, "kl")
         tensor([0., 0., 0.])
     """
-    if regularizer not in _DIVERGENCES:
-        raise ValueError(f"regularizer={regularizer!r} compares no features; use one of {sorted(_DIVERGENCES)}")
+    if regularizer not in FEATURE_REGULARIZERS:
+        raise ValueError(f"regularizer={regularizer!r} compares no features; use one of {sorted(FEATURE_REGULARIZERS)}")
     log_p, log_q = (full_precision(_class_logits(logits)).log_softmax(-1) for logits in (original, augmented))
-    return _DIVERGENCES[regularizer](log_p, log_q)
+    return FEATURE_REGULARIZERS[regularizer](log_p, log_q)
 
 
 def _class_logits(logits: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ adversarial experiments compare with, the partner being attacked:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -34,9 +35,6 @@ METHOD_WEIGHTS = {
 METHODS = tuple(METHOD_WEIGHTS)
 REGULARIZED = tuple(name for name, (*_, regularized) in METHOD_WEIGHTS.items() if regularized)
 TOKEN_METHODS = ("erm", "da", "dair")  # those that normalization="token" is defined for
-LOSS_REGULARIZERS = ("sq", "l1")
-FEATURE_REGULARIZERS = ("kl", "js")
-REGULARIZERS = LOSS_REGULARIZERS + FEATURE_REGULARIZERS
 NORMALIZATIONS = ("pair", "token")
 LOSS_EPSILON = 1e-7
 
@@ -106,6 +104,13 @@ def absolute_consistency(original: Tensor, augmented: Tensor) -> Tensor:
     return (original - augmented).abs()
 
 
+# R as a function of both losses, `(l, l~, epsilon) -> [B]`, by the name that `regularizer` takes.
+LOSS_REGULARIZERS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
+    "sq": squared_root_consistency,
+    "l1": lambda original, augmented, epsilon: absolute_consistency(original, augmented),
+}
+
+
 def gradient_weights(
     original: Tensor,
     augmented: Tensor,
@@ -113,17 +118,17 @@ def gradient_weights(
     regularizer: str = "sq",
     epsilon: float = LOSS_EPSILON,
 ) -> tuple[Tensor, Tensor]:
-    """The weights of `grad f = c grad l + c~ grad l~`, in the units of `normalization="pair"`.
+    """Return the weights c, c~ of `grad f = c grad l + c~ grad l~`, with lambda in pair units.
 
-    R_sq: `c = 1/2 + lambda (1 - sqrt(l~ / l))`, `c~ = 1/2 + lambda (1 - sqrt(l / l~))` (epsilon inside the roots).
-    R_l1: `c = 1/2 + lambda sign(l - l~)`, `c~ = 1/2 - lambda sign(l - l~)`.
-    A negative weight means that the easier view is *unlearned* to meet the harder one.
+    `c = 1/2 + lambda dR/dl` and `c~ = 1/2 + lambda dR/dl~`. For R_sq that is `c = 1/2 + lambda (1 - sqrt(l~ / l))`, for
+    R_l1 `c = 1/2 + lambda sign(l - l~)`. A negative weight means that the easier view is *unlearned* to meet the harder
+    one.
 
     Args:
         original: Losses, `[B]`, nats per row.
         augmented: Losses, `[B]`.
-        dair_lambda: Non-negative; pair units.
-        regularizer: "sq" or "l1".
+        dair_lambda: Weight of R, >= 0, per pair.
+        regularizer: Key of `LOSS_REGULARIZERS`.
         epsilon: As in `squared_root_consistency`.
 
     Returns:
@@ -136,13 +141,13 @@ def gradient_weights(
         >>> gradient_weights(torch.tensor([4.0]), torch.tensor([1.0]), 1.0, epsilon=0.0)
         (tensor([1.]), tensor([-0.5000]))
     """
-    if regularizer == "sq":
-        ratio = torch.sqrt((augmented + epsilon) / (original + epsilon))
-        return 0.5 + dair_lambda * (1 - ratio), 0.5 + dair_lambda * (1 - 1 / ratio)
-    if regularizer == "l1":
-        sign = torch.sign(original - augmented)
-        return 0.5 + dair_lambda * sign, 0.5 - dair_lambda * sign
-    raise ValueError(f"regularizer={regularizer!r} is no function of the two losses; use one of {LOSS_REGULARIZERS}")
+    if regularizer not in LOSS_REGULARIZERS:
+        names = ", ".join(LOSS_REGULARIZERS)
+        raise ValueError(f"regularizer={regularizer!r} is not a function of the two losses; use one of {names}")
+    with torch.enable_grad():
+        losses = original.detach().requires_grad_(), augmented.detach().requires_grad_()
+        slope, augmented_slope = torch.autograd.grad(LOSS_REGULARIZERS[regularizer](*losses, epsilon).sum(), losses)
+    return 0.5 + dair_lambda * slope, 0.5 + dair_lambda * augmented_slope
 
 
 def pair_objective(terms: PairTerms, method: str = "dair", dair_lambda: float = 0.0) -> Tensor:

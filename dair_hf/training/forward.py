@@ -20,9 +20,7 @@ from dair_hf.losses.objective import (
     LOSS_REGULARIZERS,
     Counts,
     PairTerms,
-    absolute_consistency,
     normalized_objective,
-    squared_root_consistency,
 )
 from dair_hf.losses.per_sample import SAMPLE_LOSSES, SampleLoss, full_precision
 from dair_hf.training.forward_plan import (
@@ -263,9 +261,7 @@ class PairLoss:
             return torch.zeros_like(original)  # a divergence that this method neither trains nor measures
         # Under ERM and DA-ERM R is only measured.
         with torch.set_grad_enabled(args.uses_regularizer and torch.is_grad_enabled()):
-            if args.regularizer == "sq":
-                return squared_root_consistency(original, augmented, args.loss_epsilon)
-            return absolute_consistency(original, augmented)
+            return LOSS_REGULARIZERS[args.regularizer](original, augmented, args.loss_epsilon)
 
     def _mart(self, terms: PairTerms, layout: BatchLayout, rows: _Rows, labels: Tensor) -> PairTerms:
         if labels.ndim != 2 or labels.is_floating_point():
