@@ -104,10 +104,47 @@ def absolute_consistency(original: Tensor, augmented: Tensor) -> Tensor:
     return (original - augmented).abs()
 
 
-# R as a function of both losses, `(l, l~, epsilon) -> [B]`, by the name that `regularizer` takes.
-LOSS_REGULARIZERS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
-    "sq": squared_root_consistency,
-    "l1": lambda original, augmented, epsilon: absolute_consistency(original, augmented),
+def squared_root_slopes(original: Tensor, augmented: Tensor, epsilon: float = LOSS_EPSILON) -> tuple[Tensor, Tensor]:
+    """Return `dR_sq/dl = 1 - sqrt(l~ / l)` and `dR_sq/dl~ = 1 - sqrt(l / l~)`, with epsilon inside the roots.
+
+    Example:
+        >>> squared_root_slopes(torch.tensor([4.0]), torch.tensor([1.0]), epsilon=0.0)
+        (tensor([0.5000]), tensor([-1.]))
+    """
+    ratio = torch.sqrt((augmented + epsilon) / (original + epsilon))
+    return 1 - ratio, 1 - 1 / ratio
+
+
+def absolute_slopes(original: Tensor, augmented: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `dR_l1/dl = sign(l - l~)` and `dR_l1/dl~ = -sign(l - l~)`.
+
+    Example:
+        >>> absolute_slopes(torch.tensor([4.0]), torch.tensor([1.0]))
+        (tensor([1.]), tensor([-1.]))
+    """
+    sign = torch.sign(original - augmented)
+    return sign, -sign
+
+
+class LossRegularizer(NamedTuple):
+    """R as a function of both losses.
+
+    Attributes:
+        value: `(l, l~, epsilon) -> R`, each `[B]`.
+        slopes: `(l, l~, epsilon) -> (dR/dl, dR/dl~)`, each `[B]`, for logged gradient weights.
+    """
+
+    value: Callable[[Tensor, Tensor, float], Tensor]
+    slopes: Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
+
+
+# By the name that `DAIRConfig.regularizer` takes.
+LOSS_REGULARIZERS = {
+    "sq": LossRegularizer(squared_root_consistency, squared_root_slopes),
+    "l1": LossRegularizer(
+        lambda original, augmented, epsilon: absolute_consistency(original, augmented),
+        lambda original, augmented, epsilon: absolute_slopes(original, augmented),
+    ),
 }
 
 
@@ -120,9 +157,8 @@ def gradient_weights(
 ) -> tuple[Tensor, Tensor]:
     """Return the weights c, c~ of `grad f = c grad l + c~ grad l~`, with lambda in pair units.
 
-    `c = 1/2 + lambda dR/dl` and `c~ = 1/2 + lambda dR/dl~`. For R_sq that is `c = 1/2 + lambda (1 - sqrt(l~ / l))`, for
-    R_l1 `c = 1/2 + lambda sign(l - l~)`. A negative weight means that the easier view is *unlearned* to meet the harder
-    one.
+    `c = 1/2 + lambda dR/dl` and `c~ = 1/2 + lambda dR/dl~`. A negative weight means that the easier view is *unlearned*
+    to meet the harder one.
 
     Args:
         original: Losses, `[B]`, nats per row.
@@ -144,9 +180,7 @@ def gradient_weights(
     if regularizer not in LOSS_REGULARIZERS:
         names = ", ".join(LOSS_REGULARIZERS)
         raise ValueError(f"regularizer={regularizer!r} is not a function of the two losses; use one of {names}")
-    with torch.enable_grad():
-        losses = original.detach().requires_grad_(), augmented.detach().requires_grad_()
-        slope, augmented_slope = torch.autograd.grad(LOSS_REGULARIZERS[regularizer](*losses, epsilon).sum(), losses)
+    slope, augmented_slope = LOSS_REGULARIZERS[regularizer].slopes(original, augmented, epsilon)
     return 0.5 + dair_lambda * slope, 0.5 + dair_lambda * augmented_slope
 
 

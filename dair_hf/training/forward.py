@@ -261,7 +261,7 @@ class PairLoss:
             return torch.zeros_like(original)  # a divergence that this method neither trains nor measures
         # Under ERM and DA-ERM R is only measured.
         with torch.set_grad_enabled(args.uses_regularizer and torch.is_grad_enabled()):
-            return LOSS_REGULARIZERS[args.regularizer](original, augmented, args.loss_epsilon)
+            return LOSS_REGULARIZERS[args.regularizer].value(original, augmented, args.loss_epsilon)
 
     def _mart(self, terms: PairTerms, layout: BatchLayout, rows: _Rows, labels: Tensor) -> PairTerms:
         if labels.ndim != 2 or labels.is_floating_point():

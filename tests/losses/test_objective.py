@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dair_hf.losses.objective import (
+    LOSS_REGULARIZERS,
     Counts,
     PairTerms,
     absolute_consistency,
@@ -126,7 +127,7 @@ def test_the_easier_side_is_unlearned_beyond_the_stated_ratio() -> None:
 
 
 def test_gradient_weights_of_a_divergence_are_refused() -> None:
-    message = r"regularizer='kl' is no function of the two losses; use one of \('sq', 'l1'\)"
+    message = r"regularizer='kl' is not a function of the two losses; use one of sq, l1"
     with pytest.raises(ValueError, match=message):
         gradient_weights(torch.ones(1), torch.ones(1), 1.0, "kl")
 
@@ -266,3 +267,13 @@ def test_consistency_at_the_optimum_is_within_the_bound(dair_lambda: float) -> N
     pooled = np.linalg.lstsq(np.vstack([inputs, others]), np.concatenate([y, y]), rcond=None)[0]
     at_pooled = numpy_sq(*(value.numpy() for value in losses(torch.tensor(pooled))))[0].mean()
     assert dair_lambda < 10 or at_pooled > bound
+
+
+@pytest.mark.parametrize("name", LOSS_REGULARIZERS)
+def test_slopes_of_a_regularizer_are_its_derivatives(name: str) -> None:
+    regularizer = LOSS_REGULARIZERS[name]
+    left, right = np.random.default_rng(3).uniform(0.1, 9, (2, 50))
+    original, augmented = leaf(left), leaf(right)
+    expected = gradients(regularizer.value(original, augmented, EPSILON), original, augmented)
+    for slope, derivative in zip(regularizer.slopes(original, augmented, EPSILON), expected, strict=True):
+        np.testing.assert_allclose(slope.detach().numpy(), derivative, rtol=1e-10)
