@@ -156,7 +156,8 @@ def svg(graph: Graph, lines: Mapping[str, int]) -> str:
         )
     for room, (x, y) in place.items():
         parts += [
-            f'<rect x="{x:g}" y="{y:g}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6" fill="#eef4f4" fill-opacity="0.85"/>',
+            f'<rect x="{x:g}" y="{y:g}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6" fill="#eef4f4" '
+            'fill-opacity="0.85"/>',
             f'<text x="{x + BOX_WIDTH / 2:g}" y="{y + 20:g}" text-anchor="middle" font-size="15">{escape(room)}</text>',
             f'<text x="{x + BOX_WIDTH / 2:g}" y="{y + 37:g}" text-anchor="middle" font-size="11" fill="#577">'
             f"{lines[room]:,} lines</text>",
