@@ -1,6 +1,4 @@
-"""The page of this metric as a Hub Space."""
-
-from __future__ import annotations
+"""Page of this metric as a Space on the Hub."""
 
 from pathlib import Path
 
