@@ -1,8 +1,4 @@
-"""Metrics that `evaluate.load` reads from the installed package; each is a folder named by its path string here.
-
-`dair_hf.metrics.joint_goal_accuracy` is that path, before and after the folder of the same name has been imported or
-run with `python -m`.
-"""
+"""Metrics for `evaluate.load`: each name below is the path of a metric's folder in the installed package."""
 
 from __future__ import annotations
 

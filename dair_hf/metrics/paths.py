@@ -1,4 +1,4 @@
-"""Where the metric folders lie, and how their names stay paths."""
+"""Paths of the metric folders as attributes of the package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def metric_path(name: str) -> str:
-    """Return the folder of the metric `name`, as `evaluate.load` takes it.
+    """Return the folder of a metric, for `evaluate.load`.
 
     Example:
         >>> Path(metric_path("consistency")).name
@@ -18,13 +18,12 @@ def metric_path(name: str) -> str:
 
 
 class MetricPaths(ModuleType):
-    """A package whose metric names keep the path strings given to them.
+    """Package whose attributes with a path are not replaced by sub-packages of the same name.
 
-    Importing a sub-package makes Python set it as an attribute of its parent, under the very name that holds the path.
-    That one assignment is ignored; the sub-package stays reachable through `from ... import` and `sys.modules`.
+    Python sets an imported sub-package as an attribute of its parent, which would replace the path. The sub-package
+    stays reachable through `from ... import` and `sys.modules`.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, ModuleType) and isinstance(self.__dict__.get(name), str):
-            return
-        super().__setattr__(name, value)
+        if not (isinstance(value, ModuleType) and isinstance(self.__dict__.get(name), str)):
+            super().__setattr__(name, value)

@@ -1,4 +1,4 @@
-"""The metrics as `evaluate` modules: loaded from the installed package, offline, in a fresh process."""
+"""The metrics as `evaluate` modules, loaded from the installed package, offline, in a new process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ import sys
 assert isinstance(dair_hf.metrics.joint_goal_accuracy, str)
 assert isinstance(dair_hf.metrics.consistency, str)
 assert "dair_hf.metrics.consistency" in sys.modules
-dair_hf.metrics.joint_goal_accuracy_2 = sys  # any other module may still be set
+dair_hf.metrics.joint_goal_accuracy_2 = sys  # other modules can be set as attributes
 assert dair_hf.metrics.joint_goal_accuracy_2 is sys
 """
 EXCHANGE = """
@@ -47,67 +47,69 @@ def load(path):
 jga, cm = load(dair_hf.metrics.joint_goal_accuracy), load(dair_hf.metrics.consistency)
 assert (jga.name, cm.name) == ("joint_goal_accuracy", "consistency")
 gold = [{"hotel-area": ["centre", "center"]}, {"hotel-stars": ["4"], "train-day": ["monday"]}]
-said = [{"hotel-area": "center"}, {"hotel-stars": "4"}]
+predicted = [{"hotel-area": "center"}, {"hotel-stars": "4"}]
 
-# compute, by state and by JSON text; switches pass through
-assert jga.compute(predictions=said, references=gold)["joint_goal_accuracy"] == 0.5
+# compute, from states and from JSON text, with switches
+assert jga.compute(predictions=predicted, references=gold)["joint_goal_accuracy"] == 0.5
 text = ['{"hotel-area": ["center"]}', '{"hotel-stars": "4"}']
 assert jga.compute(predictions=text, references=gold, preset="parlai_v22")["joint_goal_accuracy"] == 0.0
-assert jga.compute(predictions=said, references=gold, preset="trade", extra="ignore")["preset"] == "trade(extra=ignore)"
+scores = jga.compute(predictions=predicted, references=gold, preset="trade", extra="ignore")
+assert scores["preset"] == "trade(extra=ignore)"
 
-# ids given apart, add_batch, add
+# separate ids, add_batch, add
 ids = ["A/0", "A/1"]
-found = jga.compute(predictions=said[::-1], references=gold, prediction_ids=ids[::-1], reference_ids=ids)
-assert found["joint_goal_accuracy_numerator"] == 1
+scores = jga.compute(predictions=predicted[::-1], references=gold, prediction_ids=ids[::-1], reference_ids=ids)
+assert scores["joint_goal_accuracy_numerator"] == 1
 for start in (0, 1):
-    jga.add_batch(predictions=said[start:start + 1], references=gold[start:start + 1])
-jga.add(prediction=said[0], reference=gold[0])
-found = jga.compute(n_bootstrap=0)
-assert (found["joint_goal_accuracy_numerator"], found["joint_goal_accuracy_denominator"]) == (2, 3)
-assert "joint_goal_accuracy_low" not in found
+    jga.add_batch(predictions=predicted[start:start + 1], references=gold[start:start + 1])
+jga.add(prediction=predicted[0], reference=gold[0])
+scores = jga.compute(n_bootstrap=0)
+assert (scores["joint_goal_accuracy_numerator"], scores["joint_goal_accuracy_denominator"]) == (2, 3)
+assert "joint_goal_accuracy_low" not in scores
 
 # consistency from correctness
 original, augmented = [True, True, False], [True, False, True]
-found = cm.compute(original_correct=original, augmented_correct=augmented, ids=["A/0", "A/1", "B/0"])
-assert (found["cm_numerator"], found["cm_denominator"], found["neg_to_pos"]) == (1, 2, 1 / 3)
+scores = cm.compute(original_correct=original, augmented_correct=augmented, ids=["A/0", "A/1", "B/0"])
+assert (scores["cm_numerator"], scores["cm_denominator"], scores["neg_to_pos"]) == (1, 2, 1 / 3)
 cm.add_batch(original_correct=np.array([True, False]), augmented_correct=[None, None])
-with warnings.catch_warnings(record=True) as warned:
+with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    found = cm.compute()
-assert [str(one.message)[:44] for one in warned] == ["none of 2 rows has an augmented view, so cm,"]
-assert math.isnan(found["cm"]) and found["pairs"] == 0 and found["original_accuracy"] == 0.5
+    scores = cm.compute()
+assert [str(warning.message)[:44] for warning in caught] == ["none of 2 rows has an augmented view, so cm,"]
+assert math.isnan(scores["cm"]) and scores["pairs"] == 0 and scores["original_accuracy"] == 0.5
 
-# consistency and accuracy of the same items in one go: combine
+# combine: consistency and accuracy of the same items
 items = lambda *states: [
     {"row_id": f"A/{i // 2}", "variant": ("original", "augmented")[i % 2], "state": s} for i, s in enumerate(states)
 ]
 references = items({"hotel-name": ["a"]}, {"hotel-name": ["b"]}, {"hotel-name": ["c"]}, {"hotel-name": ["d"]})
 predictions = items({"hotel-name": ["a"]}, {"hotel-name": ["b"]}, {"hotel-name": ["c"]}, {"hotel-name": ["c"]})[::-1]
 both = evaluate.combine([jga, cm])
-for found in (both.compute(predictions=predictions, references=references, n_bootstrap=0),):
-    assert (found["cm_numerator"], found["cm_denominator"]) == (1, 2)
-    assert found["joint_goal_accuracy"] == 0.75
-    assert found["joint_goal_accuracy_preset"] == found["consistency_preset"] == "any_of"
+scores = both.compute(predictions=predictions, references=references, n_bootstrap=0)
+assert (scores["cm_numerator"], scores["cm_denominator"]) == (1, 2)
+assert scores["joint_goal_accuracy"] == 0.75
+assert scores["joint_goal_accuracy_preset"] == scores["consistency_preset"] == "any_of"
 both.add_batch(predictions=predictions, references=references)
 assert both.compute()["cm"] == 0.5
 for prediction, reference in zip(predictions, references):
     both.add(prediction, reference)
 assert both.compute()["pos_to_neg"] == 0.5
 
-# a file in which every reference's own text is empty states is not taken for correctness
+# references that are all empty states are not mistaken for correctness
 assert cm.compute(predictions=items({}, {}), references=items({}, {}))["cm"] == 1.0
 
 alone = items({}, {})[1:]
 for call, message in [
-    (lambda: jga.compute(predictions=said, references=gold, preset="x"), "preset: unknown name 'x'"),
+    (lambda: jga.compute(predictions=predicted, references=gold, preset="x"), "preset: unknown name 'x'"),
+    (lambda: jga.compute(predictions=predicted), "only one of them was given; give both"),
     (lambda: jga.compute(predictions=[{"a-b": {1}}], references=[{}]), "predictions[0]: cannot be written as JSON"),
-    (lambda: cm.compute(original_correct=[1], augmented_correct=[1, 0]), "give both, one value for each row"),
+    (lambda: cm.compute(original_correct=[1], augmented_correct=[1, 0]), "give both, with one value for each row"),
     (lambda: cm.compute(original_correct=[2], augmented_correct=[1]), "row 0: original_correct: the row holds 2"),
-    (lambda: cm.compute(original_correct=[1], augmented_correct=[1], preset="trade"), "so leave them out"),
-    (lambda: cm.compute(original_correct=[1], augmented_correct=[1], predictions=said), "not both"),
-    (lambda: cm.compute(original_correct=[1], augmented_correct=[1], ids=[]), "ids: 0 for 1 rows"),
-    (lambda: cm.compute(predictions=said, references=gold), "pairs the two views of a row by its id"),
-    (lambda: cm.compute(predictions=alone, references=alone), "1 augmented rows have no original"),
+    (lambda: cm.compute(original_correct=[1], augmented_correct=[1], preset="trade"), "was given; leave them out"),
+    (lambda: cm.compute(original_correct=[1], augmented_correct=[1], predictions=predicted), "not both"),
+    (lambda: cm.compute(original_correct=[1], augmented_correct=[1], ids=[]), "ids: found 0 ids for 1 rows"),
+    (lambda: cm.compute(predictions=predicted, references=gold), "the two views of a row are paired by it"),
+    (lambda: cm.compute(predictions=alone, references=alone), "1 augmented views have no original view"),
 ]:
     try:
         call()
@@ -129,32 +131,32 @@ metric = evaluate.load(dair_hf.metrics.vqa_accuracy)
 assert metric.name == "vqa_accuracy"
 results, annotations = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 
-# the public files as they are, whole or as lists; by position; settings pass through
-found = metric.compute(predictions=results, references=annotations)
-assert abs(found["vqa_accuracy"] - 0.95) < 1e-12 and found["vqa_accuracy_simple"] == 1.0, found
-assert found["by_answer_type"]["number"] == {"vqa_accuracy": 1.0, "questions": 1}
-assert metric.compute(predictions=results, references=annotations["annotations"]) == found
+# the public files, whole or as lists; items without ids; settings
+scores = metric.compute(predictions=results, references=annotations)
+assert abs(scores["vqa_accuracy"] - 0.95) < 1e-12 and scores["vqa_accuracy_simple"] == 1.0, scores
+assert scores["by_answer_type"]["number"] == {"vqa_accuracy": 1.0, "questions": 1}
+assert metric.compute(predictions=results, references=annotations["annotations"]) == scores
 texts, lists = ["2", "Net."], [["2"] * 10, ["a net"] * 3 + ["racket"] * 7]
-found = metric.compute(predictions=texts, references=lists, normalize="never", n_bootstrap=0)
-assert found["vqa_accuracy"] == 0.5 and found["normalize"] == "never" and "vqa_accuracy_low" not in found
-# as the page of a Space hands them over: text, and lists as JSON
-found = metric.compute(predictions=texts, references=[json.dumps(answers) for answers in lists])
-assert abs(found["vqa_accuracy"] - 0.95) < 1e-12
+scores = metric.compute(predictions=texts, references=lists, normalize="never", n_bootstrap=0)
+assert scores["vqa_accuracy"] == 0.5 and scores["normalize"] == "never" and "vqa_accuracy_low" not in scores
+# as a Space passes them: answers as text, lists as JSON
+scores = metric.compute(predictions=texts, references=[json.dumps(answers) for answers in lists])
+assert abs(scores["vqa_accuracy"] - 0.95) < 1e-12
 
-# in pieces; what looks like JSON stays the answer that it is
-for said, given in zip(texts, lists):
-    metric.add_batch(predictions=[said], references=[given])
+# in several batches; an answer that looks like JSON is still an answer
+for text, answers in zip(texts, lists):
+    metric.add_batch(predictions=[text], references=[answers])
 metric.add(prediction='{"answer": "2"}', reference=["2"] * 10)
-found = metric.compute(n_bootstrap=0)
-assert found["questions"] == 3 and abs(found["vqa_accuracy"] - 1.9 / 3) < 1e-12
+scores = metric.compute(n_bootstrap=0)
+assert scores["questions"] == 3 and abs(scores["vqa_accuracy"] - 1.9 / 3) < 1e-12
 both = evaluate.combine([metric, evaluate.load(dair_hf.metrics.vqa_accuracy)])
 assert both.compute(predictions=texts, references=lists)["vqa_accuracy_0_vqa_correct"] == 1.0
 both.add(texts[0], lists[0])
 assert both.compute()["vqa_accuracy_1_questions"] == 1
 
 for call, message in [
-    (lambda: metric.compute(predictions=[3], references=lists[:1]), "predictions[0]: must be an answer"),
-    (lambda: metric.compute(predictions=["a"], references=[["a"]]), "references[0]: holds 1 answers"),
+    (lambda: metric.compute(predictions=[3], references=lists[:1]), "predictions[0]: expected an answer"),
+    (lambda: metric.compute(predictions=["a"], references=[["a"]]), "references[0]: the official VQA accuracy needs"),
     (lambda: metric.compute(predictions=results, references=lists), "predictions have ids and references have none"),
     (lambda: metric.compute(predictions=results[:1], references=annotations), "1 (e.g. 458752000) without prediction"),
 ]:
@@ -183,7 +185,7 @@ def run_python(code: str, home: Path, *arguments: str) -> subprocess.CompletedPr
 
 
 @pytest.mark.slow
-def test_names_are_paths_although_the_folders_were_imported_first(tmp_path: Path) -> None:
+def test_names_are_paths_even_if_the_folders_were_imported_first(tmp_path: Path) -> None:
     done = run_python(IMPORT_FIRST + STILL_PATHS, tmp_path)
     assert done.returncode == 0, done.stderr
 
@@ -195,4 +197,4 @@ def test_load_compute_add_batch_and_combine_offline(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "exchange done" in done.stdout and "answers exchanged" in done.stdout
     for name in ("joint_goal_accuracy", "vqa_accuracy"):
-        assert list(tmp_path.rglob(f"{name}.py"))  # the cache in use was the one in tmp_path
+        assert list(tmp_path.rglob(f"{name}.py"))  # the cache in tmp_path was used

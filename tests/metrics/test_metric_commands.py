@@ -1,4 +1,4 @@
-"""The metrics' command lines on JSON lines: tables, JSON, one-line errors with exit code 2."""
+"""Command lines of the joint goal accuracy and the consistency metric."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 from dair_hf.metrics.consistency.__main__ import main as consistency_main
 from dair_hf.metrics.joint_goal_accuracy.__main__ import main as joint_goal_main
-from dair_hf.metrics.json_lines import read_turns
+from dair_hf.metrics.state.items import read_items_file
 from tests.fixtures.paths import ROOT
 
 Write = Callable[[str, list[Any]], str]
@@ -46,9 +46,9 @@ PREDICTIONS = [
 ]
 
 
-def test_a_table_and_its_json(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_table_and_writes_json(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "deep" / "out.json"
-    # ensure_ascii off: a line separator inside a string must not end the line.
+    # With ensure_ascii=False the string contains a line separator, which must not end the line.
     references = write("r", [json.dumps(row, ensure_ascii=False) for row in REFERENCES])
     code = joint_goal_main(["--predictions", write("p", PREDICTIONS), "--references", references, "--json", str(out)])
     printed = capsys.readouterr()
@@ -58,13 +58,13 @@ def test_a_table_and_its_json(write: Write, tmp_path: Path, capsys: pytest.Captu
     assert lines[1].split()[:3] == ["joint_goal_accuracy", "66.67", "%"]
     assert lines[1].endswith("2/3")
     assert "undefined" not in lines[1]
-    found = json.loads(out.read_text())
-    assert found["joint_goal_accuracy"] == pytest.approx(2 / 3)
-    assert found["by_domain"]["hotel"]["joint_goal_accuracy"] == 1.0
-    assert found["switches"]["match"] == "exact"
+    results = json.loads(out.read_text())
+    assert results["joint_goal_accuracy"] == pytest.approx(2 / 3)
+    assert results["by_domain"]["hotel"]["joint_goal_accuracy"] == 1.0
+    assert results["switches"]["match"] == "exact"
 
 
-def test_presets_switches_and_undefined_figures(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_names_switches_and_undefined_ratios(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--predictions", write("p", [{}]), "--references", write("r", [{}]), "--preset", "parlai_v22"]
     assert joint_goal_main([*arguments, "--domains", "hotel,train", "--n_bootstrap", "0"]) == 0
     printed = capsys.readouterr().out
@@ -72,7 +72,7 @@ def test_presets_switches_and_undefined_figures(write: Write, capsys: pytest.Cap
     assert "undefined  0/0" in printed
 
 
-def test_json_has_null_for_undefined(write: Write, tmp_path: Path) -> None:
+def test_json_has_null_for_undefined_ratios(write: Write, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     joint_goal_main(["--predictions", write("p", [{}]), "--references", write("r", [{}]), "--json", str(out)])
     assert "NaN" not in out.read_text()
@@ -82,66 +82,66 @@ def test_json_has_null_for_undefined(write: Write, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("predictions", "extra", "message"),
     [
-        ([*PREDICTIONS[:2], '{"row_id": '], [], "error: {p}:3: not JSON at column 12"),
+        ([*PREDICTIONS[:2], '{"row_id": '], [], "error: {p}:3: invalid JSON at column 12"),
         ([{"row_id": "A/0", "belief": {}}], [], "error: {p}:1: the key 'state' is missing; found 'row_id', 'belief'"),
-        ([{"row_id": "A/0", "state": {"a-x": None}}], [], "error: {p}:1: slot 'a-x' holds None"),
+        ([{"row_id": "A/0", "state": {"a-x": None}}], [], "error: {p}:1: the slot 'a-x' has None"),
         (
             [PREDICTIONS[0], {"row_id": "A/1", "state": None}],
             [],
-            "error: {p}:2: a state must be an object of slot -> v",
+            "error: {p}:2: a state must be an object of slots and v",
         ),
         (
             [PREDICTIONS[0], "", {"row_id": "A/1", "state": "hotel-area = east"}],
             [],
-            "error: {p}:3: not JSON at column 1",
+            "error: {p}:3: invalid JSON at column 1",
         ),
         (
             ['{"row_id": "A/0", "state": {"a-x": "1", "a-x": "2"}}'],
             [],
-            "{p}:1: not JSON at column 1 ('a-x' is given twic",
+            "{p}:1: invalid JSON at column 1 ('a-x' is repeate",
         ),
         (
             ["[" + ", ".join(map(json.dumps, REFERENCES)) + "]"],
             [],
-            "error: {p}:1: holds a list of items, found {'row_id",
+            "error: {p}:1: found a list of items, starting with {'row_id",
         ),
         (PREDICTIONS[:3], [], "ids of predictions and references differ: 1 (e.g. A/0 (original)) without prediction"),
-        (PREDICTIONS[:3], [], "predict every reference row exactly once (see {r}:1)"),
-        ([*PREDICTIONS, {"row_id": "A/2", "state": {}}], [], "predict every reference row exactly once (see {p}:5)"),
-        ([*PREDICTIONS, PREDICTIONS[0]], [], "error: {p}:5: the id 'B/0' (original) is already at {p}:1"),
-        ([*PREDICTIONS, {}], [], "{p}: 1 of 4 items have no id, the first at {p}:5"),
-        ([], [], "error: {p}: holds no lines"),
+        (PREDICTIONS[:3], [], "give every reference exactly one prediction (see {r}:1)"),
+        ([*PREDICTIONS, {"row_id": "A/2", "state": {}}], [], "give every reference exactly one prediction (see {p}:5)"),
+        ([*PREDICTIONS, PREDICTIONS[0]], [], "error: {p}:5: the id B/0 (original) was already used at {p}:1"),
+        ([*PREDICTIONS, {}], [], "predictions: 1 of 4 items have no id, the first at {p}:5"),
+        ([], [], "error: {p}: contains no lines"),
         (PREDICTIONS, ["--preset", "best"], "error: preset: unknown name 'best'; use one of any_of,"),
         (
             PREDICTIONS,
             ["--domains", "hotle"],
-            "error: domains: no reference holds 'hotle'; did you mean 'hotel'? They h",
+            "error: domains: no reference has 'hotle'; did you mean 'hotel'? References have: h",
         ),
         (
             PREDICTIONS,
             ["--slots", "hotel-aera"],
-            "error: slots: no reference holds 'hotel-aera'; did you mean 'hotel-are",
+            "error: slots: no reference has 'hotel-aera'; did you mean 'hotel-are",
         ),
         (
             PREDICTIONS,
             ["--domains", "train"],
-            "error: nothing is left to compare: no reference holds a slot of domains t",
+            "error: nothing to compare: no reference has a slot of domains t",
         ),
         (PREDICTIONS, ["--dontcare", "maybe"], "error: dontcare: unknown value 'maybe'; use one of keep,"),
         (PREDICTIONS, ["--confidence", "95"], "error: confidence: must lie between 0 and 1, found 95.0"),
         (PREDICTIONS, ["--json", "/proc/no/out.json"], "error: /proc/no/out.json: cannot write there"),
-        (["[" * 100_000], [], "error: {p}:1: not JSON at column 1 (nested too deeply)"),
+        (["[" * 100_000], [], "error: {p}:1: invalid JSON at column 1 (nested too deeply)"),
         (
             ['{"row_id": "A/0", "state": ' + "1" * 5000 + "}"],
             [],
-            "error: {p}:1: not JSON at column 1 (Exceeds the limit",
+            "error: {p}:1: invalid JSON at column 1 (Exceeds the limit",
         ),
         (PREDICTIONS, ["--seed", "-1"], "error: seed: -1 is no seed"),
         (PREDICTIONS, ["--n_bootstrap", "-1"], "error: n_bootstrap: must be at least 1, found -1"),
         (PREDICTIONS, ["--confidence", "nan"], "error: confidence: must lie between 0 and 1, found nan"),
     ],
 )
-def test_faults_are_one_line_with_file_and_line(
+def test_errors_are_one_line_with_file_and_line(
     predictions: list[Any], extra: list[str], message: str, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, references = write("p", predictions), write("r", REFERENCES)
@@ -152,36 +152,36 @@ def test_faults_are_one_line_with_file_and_line(
     assert message.replace("{p}", path).replace("{r}", references) in printed
 
 
-def test_unknown_slots_are_one_line_on_stderr(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warning_of_unknown_slots_is_one_line_on_stderr(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"hotel-price range": "cheap"}]
     code = joint_goal_main(["--predictions", write("p", rows), "--references", write("r", [{"hotel-pricerange": "x"}])])
     printed = capsys.readouterr()
     assert code == 0
     assert printed.out.splitlines()[1].endswith("0/1")
     assert printed.err.count("\n") == 1
-    assert printed.err.startswith(
-        "warning: predictions hold slots that no reference holds: 'hotel-price range' (1 turn"
-    )
+    assert printed.err.startswith("warning: predictions have slots that no reference has: 'hotel-price range' (1 turn")
 
 
 @pytest.mark.parametrize("encode", [lambda data: b"\xef\xbb\xbf" + data, lambda data: data.replace(b"\n", b"\r\n")])
-def test_byte_order_marks_and_line_ends_of_windows(encode: Callable[[bytes], bytes], write: Write) -> None:
+def test_files_with_byte_order_mark_or_windows_line_ends(encode: Callable[[bytes], bytes], write: Write) -> None:
     references, predictions = write("r", REFERENCES), write("p", PREDICTIONS)
     for path in map(Path, (references, predictions)):
         path.write_bytes(encode(path.read_bytes()))
-    assert [turn.row_id for turn in read_turns(references)] == ["A/0", "A/1", "B/0"]
+    assert [turn.row_id for turn in read_items_file(references)] == ["A/0", "A/1", "B/0"]
     assert joint_goal_main(["--predictions", predictions, "--references", references]) == 0
 
 
-def test_compressed_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compressed_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "p.jsonl.gz"
     path.write_bytes(gzip.compress(b"{}\n"))
     assert joint_goal_main(["--predictions", str(path), "--references", str(path)]) == 2
-    assert capsys.readouterr().err == f"error: {path}: is compressed; unpack it with gunzip\n"
+    assert (
+        capsys.readouterr().err == f"error: {path}: this file is compressed; unpack it first, for example with gunzip\n"
+    )
 
 
 @pytest.mark.parametrize("main", [joint_goal_main, consistency_main])
-def test_json_takes_the_place_of_nothing_else(
+def test_json_output_replaces_no_other_file(
     main: Callable[[list[str]], int], write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = write("p", views("A/0", {}, {}))
@@ -193,30 +193,34 @@ def test_json_takes_the_place_of_nothing_else(
     settings = write("settings.json", ['{"name": "a", "preset": 1, "c": 2}'])
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     arguments = ["--predictions", row, "--references", row, "--json"]
-    for target, extra, said in (
+    for target, extra, message in (
         (folder, [], "precious: is a folder; name a file"),
         (bound, ["--overwrite"], "socket: is no regular file; name one"),
         (row, ["--overwrite"], f"p: is read as well ({row}); name another file to write"),
         (linked, ["--overwrite"], f"link: is read as well ({row}); name another file to write"),
         (settings, [], "settings.json: is there already; name another file, or give --overwrite to replace it"),
-        (settings, ["--overwrite"], "settings.json: was not written by this command; name another file, or remove it"),
+        (
+            settings,
+            ["--overwrite"],
+            "settings.json: this file was not written by this command; choose another name or remove it",
+        ),
     ):
         assert main([*arguments, str(target), *extra]) == 2
         printed = capsys.readouterr()
         assert (printed.out, printed.err.count("\n")) == ("", 1)
-        assert said in printed.err
+        assert message in printed.err
         assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert main([*arguments, str(tmp_path / "new.json")]) == 0
     assert main([*arguments, str(tmp_path / "new.json"), "--overwrite"]) == 0
 
 
-def test_absent_and_binary_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_and_binary_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     absent, binary = tmp_path / "absent", tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe\x00")
     assert joint_goal_main(["--predictions", str(absent), "--references", str(absent)]) == 2
     assert joint_goal_main(["--predictions", str(binary), "--references", str(binary)]) == 2
     printed = capsys.readouterr().err
-    assert f"{absent}: cannot be read (No such file or directory)" in printed
+    assert f"{absent}: no such file" in printed
     assert f"{binary}: not UTF-8 text (byte 0)" in printed
 
 
@@ -225,7 +229,7 @@ def views(name: str, original: Any, augmented: Any = None) -> list[dict[str, Any
     return rows if augmented is None else [*rows, {"row_id": name, "variant": "augmented", "state": augmented}]
 
 
-# Fifteen rows of four dialogues: (row, gold of both views, prediction of both views). H is worked out beside each.
+# Fifteen rows of four dialogues: (row, gold of both views, predictions of both views, H of both views by hand).
 PAIRS: list[tuple[str, tuple[Any, ...], tuple[Any, ...], str]] = [
     ("A/0", ({"hotel-name": ["a", "b"]}, {"hotel-name": ["c", "d"]}), ({"hotel-name": "b"}, {"hotel-name": "d"}), "11"),
     ("A/1", ({"hotel-name": ["a"]}, {"hotel-name": ["c"]}), ({"hotel-name": "a"}, {"hotel-name": "a"}), "10"),
@@ -252,20 +256,20 @@ PAIRS: list[tuple[str, tuple[Any, ...], tuple[Any, ...], str]] = [
 
 def consistency_files(write: Write) -> list[str]:
     references = [row for name, gold, _, _ in PAIRS for row in views(name, *gold)]
-    predictions = [row for name, _, said, _ in PAIRS for row in views(name, *said)]
+    predictions = [row for name, _, predicted, _ in PAIRS for row in views(name, *predicted)]
     return ["--predictions", write("p", predictions[::-1]), "--references", write("r", references)]
 
 
 @pytest.mark.parametrize(
     ("extra", "expected"),
     [
-        # 11: A0 B0 C0 D1; 10: A1 B3 D0; 01: B2; 00: B1 C3; unpaired right A2 C1, wrong A3 C2 D2.
-        # Pairs: right on the original 4 + 3 = 7, on both 4, neither 2, of 10. All rows: 9 and 6.
+        # 11: A0 B0 C0 D1; 10: A1 B3 D0; 01: B2; 00: B1 C3; without augmented view A2 C1 correct, A3 C2 D2 wrong.
+        # Of 10 pairs, 4 + 3 = 7 are correct on the original view, 4 on both, 2 on neither. All rows: 9 and 6.
         ([], (4, 7, 6, 9, 4 / 10, 3 / 10, 1 / 10, 2 / 10)),
         # dair_released compares the two names only, cut at comma and space: B3 becomes 11, C3 too (its wrong area does
-        # not count), so do A3 and C2, which hold no name at all. Asking for all alternatives: A0 becomes 00.
-        # Of a name dontcare is a value, so D2 stays wrong.
-        # 11: B0 B3 C0 C3 D1 and unpaired A2 A3 C1 C2; 10: A1 D0; 01: B2; 00: A0 B1 and unpaired D2.
+        # not count), A3 and C2 become correct (they have no name). It requires all alternatives: A0 becomes 00.
+        # dontcare is a value of a name, so D2 stays wrong.
+        # 11: B0 B3 C0 C3 D1; 10: A1 D0; 01: B2; 00: A0 B1; without augmented view A2 A3 C1 C2 correct, D2 wrong.
         (["--preset", "dair_released"], (5, 7, 9, 11, 5 / 10, 2 / 10, 1 / 10, 2 / 10)),
     ],
 )
@@ -274,18 +278,18 @@ def test_consistency_of_hand_worked_states(
 ) -> None:
     out = tmp_path / "out.json"
     assert consistency_main([*consistency_files(write), *extra, "--json", str(out)]) == 0
-    found = json.loads(out.read_text())
+    results = json.loads(out.read_text())
     counts = [f"{name}_{part}" for name in ("cm", "cm_all_rows") for part in ("numerator", "denominator")]
     keys = (*counts, "both_correct", "pos_to_neg", "neg_to_pos", "neg_to_neg")
-    assert [found[key] for key in keys] == pytest.approx(list(expected))
-    assert found["cm"] == pytest.approx(expected[0] / expected[1])
-    assert found["cm_all_rows"] == pytest.approx(expected[2] / expected[3])
+    assert [results[key] for key in keys] == pytest.approx(list(expected))
+    assert results["cm"] == pytest.approx(expected[0] / expected[1])
+    assert results["cm_all_rows"] == pytest.approx(expected[2] / expected[3])
     assert f"{expected[0]}/{expected[1]}" in capsys.readouterr().out
-    assert found["pairs"] == 10
+    assert results["pairs"] == 10
 
 
 def correctness(pattern: str) -> list[dict[str, Any]]:
-    """Rows from pairs of characters such as "10", "-" for no augmented view."""
+    """Rows from pairs of characters such as "10"; "-" means no augmented view."""
     value = {"1": True, "0": False, "-": None}
     return [
         {"row_id": f"A/{i}", "original_correct": value[pair[0]], "augmented_correct": value[pair[1]]}
@@ -293,7 +297,7 @@ def correctness(pattern: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_given_correctness_says_the_same_as_the_states(write: Write, tmp_path: Path) -> None:
+def test_correctness_gives_the_same_results_as_states(write: Write, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     rows = correctness(" ".join(pair for *_, pair in PAIRS))
     for row, (name, *_) in zip(rows, PAIRS, strict=True):
@@ -307,7 +311,7 @@ def test_given_correctness_says_the_same_as_the_states(write: Write, tmp_path: P
     assert given == judged
 
 
-def test_rows_without_augmented_view_are_no_pairs(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_without_augmented_view_are_not_pairs(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert consistency_main(["--correct", write("c", correctness("1- 0- 1-"))]) == 0
     printed = capsys.readouterr()
     assert printed.err.splitlines() == [
@@ -318,13 +322,13 @@ def test_rows_without_augmented_view_are_no_pairs(write: Write, capsys: pytest.C
     assert re.search(r"^cm_all_rows +100\.00 ?% .*2/2", printed.out, re.MULTILINE)
 
 
-def test_two_models_are_compared(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_comparison_of_two_models(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.json"
     ours = write("a", correctness("11 11 11 11 11 1- 0-"))
     theirs = write("b", correctness("10 10 10 10 01 1- 1-")[::-1])
     assert consistency_main(["--correct", ours, "--compare", theirs, "--json", str(out)]) == 0
     test = json.loads(out.read_text())["mcnemar"]
-    # Original: A alone row 4, B alone row 6: p = 1. Augmented, 5 pairs: A alone rows 0-3: p = 2 / 2^4.
+    # Original view: only A in row 4, only B in row 6, p = 1. Augmented view, 5 pairs: only A in rows 0-3, p = 2 / 2^4.
     assert (test["original"]["only_a"], test["original"]["only_b"], test["original"]["p_value"]) == (1, 1, 1.0)
     assert (test["augmented"]["only_a"], test["augmented"]["only_b"]) == (4, 0)
     assert test["augmented"]["p_value"] == pytest.approx(0.125)
@@ -334,18 +338,18 @@ def test_two_models_are_compared(write: Write, tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("lines", "extra", "message"),
     [
-        (["{"], [], "error: {c}:1: not JSON"),
+        (["{"], [], "error: {c}:1: invalid JSON"),
         ([{"original_correct": True}], [], "error: {c}:1: the key 'augmented_correct' is missing"),
         ([{"original_correct": None, "augmented_correct": True}], [], "{c}:1: original_correct: the row holds None"),
         ([{"original_correct": 0.1, "augmented_correct": True}], [], "{c}:1: original_correct: the row holds 0.1"),
         ([{"original_correct": 1, "augmented_correct": "no"}], [], "{c}:1: augmented_correct: the row holds 'no'"),
-        (correctness("11"), ["--match", "exact"], "error: --correct takes no switches (found match)"),
-        (correctness("11"), ["--predictions", "p"], "error: give either --correct or --predictions and --references"),
-        ([3], [], "{c}:1: must be an object"),
-        (correctness("11") * 2, [], "error: {c}:2: the id 'A/0' is already at {c}:1"),
+        (correctness("11"), ["--match", "exact"], "error: --correct cannot be combined with --match"),
+        (correctness("11"), ["--predictions", "p"], "error: give either --correct, or --predictions and --references"),
+        ([3], [], "{c}:1: expected an object"),
+        (correctness("11") * 2, [], "error: {c}:2: the id A/0 was already used at {c}:1"),
     ],
 )
-def test_consistency_faults_are_one_line(
+def test_consistency_errors_are_one_line(
     lines: list[Any], extra: list[str], message: str, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write("c", lines)
@@ -355,22 +359,26 @@ def test_consistency_faults_are_one_line(
     assert message.replace("{c}", path) in printed
 
 
-def test_comparison_needs_the_same_rows(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+def test_comparison_requires_the_same_rows(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     ours = write("a", correctness("11 10"))
     for name, rows, message in (
-        ("b", correctness("11"), "the two models cover different rows: 1 differ (e.g. A/1)"),
-        ("c", correctness("11 1-"), "1 rows have an augmented view for one model only (A/1)"),
-        ("d", [{"original_correct": 1, "augmented_correct": 1}], "comparing two models needs ids"),
+        ("b", correctness("11"), "the two models cover different rows: 1 ids occur for one model only (e.g. A/1)"),
+        ("c", correctness("11 1-"), "1 rows have an augmented view for one model only (e.g. A/1)"),
+        (
+            "d",
+            [{"original_correct": 1, "augmented_correct": 1}],
+            "some rows have no id, and two models are compared by it",
+        ),
     ):
         assert consistency_main(["--correct", ours, "--compare", write(name, rows)]) == 2
         assert message in capsys.readouterr().err
     assert consistency_main([]) == 2
-    assert "give --predictions and --references, or --correct" in capsys.readouterr().err
+    assert "no input: give --predictions and --references, or --correct" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("metric", ["joint_goal_accuracy", "consistency"])
-def test_both_run_with_python_dash_m(metric: str, write: Write) -> None:
+def test_commands_run_with_python_m(metric: str, write: Write) -> None:
     row = write("p", [{"row_id": "A/0", "state": {}}, {"row_id": "A/0", "variant": "augmented", "state": {}}])
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", f"dair_hf.metrics.{metric}", "--predictions", row, "--references", row],

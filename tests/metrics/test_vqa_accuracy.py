@@ -1,4 +1,4 @@
-"""The metric as a command; as an `evaluate` module it is tested in test_evaluate_exchange.py."""
+"""Command line of the VQA accuracy; test_evaluate_exchange.py tests it as an `evaluate` module."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ANNOTATIONS: dict[str, Any] = {
             "question_type": "what is this",
             "multiple_choice_answer": "net",
             "answers": [
-                {"answer": answer, "answer_confidence": "yes", "answer_id": place}
-                for place, answer in enumerate(["a net"] * 3 + ["racket"] * 7, start=1)
+                {"answer": answer, "answer_confidence": "yes", "answer_id": number}
+                for number, answer in enumerate(["a net"] * 3 + ["racket"] * 7, start=1)
             ],
             "image_id": 458752,
             "answer_type": "other",
@@ -30,7 +30,7 @@ ANNOTATIONS: dict[str, Any] = {
         {
             "question_type": "how many",
             "multiple_choice_answer": "2",
-            "answers": [{"answer": "2", "answer_confidence": "yes", "answer_id": place} for place in range(1, 11)],
+            "answers": [{"answer": "2", "answer_confidence": "yes", "answer_id": number} for number in range(1, 11)],
             "image_id": 524291,
             "answer_type": "number",
             "question_id": 524291000,
@@ -48,7 +48,9 @@ def files(tmp_path: Path) -> list[str]:
     return ["--predictions", str(predictions), "--references", str(references)]
 
 
-def test_a_table_and_its_json(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_table_and_writes_json(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "deep" / "out.json"
     assert main([*files, "--json", str(out), "--n_bootstrap", "0"]) == 0
     printed = capsys.readouterr()
@@ -69,28 +71,28 @@ def test_a_table_and_its_json(files: list[str], tmp_path: Path, capsys: pytest.C
         ["not_ten_annotators", "0"],
         ["empty_predictions", "0"],
     ]
-    found = json.loads(out.read_text())
-    assert found["vqa_accuracy"] == pytest.approx(0.95)
-    assert found["by_question_type"]["how many"]["questions"] == 1
+    results = json.loads(out.read_text())
+    assert results["vqa_accuracy"] == pytest.approx(0.95)
+    assert results["by_question_type"]["how many"]["questions"] == 1
 
 
-def test_json_has_null_for_undefined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_null_for_undefined_ratios(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines, out = tmp_path / "lines", tmp_path / "out.json"
     lines.write_text('["a", "a", "a", "a"]\n', "utf-8")
-    (tmp_path / "said").write_text('"a"\n', "utf-8")
-    assert main(["--predictions", str(tmp_path / "said"), "--references", str(lines), "--json", str(out)]) == 0
+    (tmp_path / "predictions").write_text('"a"\n', "utf-8")
+    assert main(["--predictions", str(tmp_path / "predictions"), "--references", str(lines), "--json", str(out)]) == 0
     assert "by_answer_type" not in capsys.readouterr().out
-    found = json.loads(out.read_text())
-    assert (found["vqa_accuracy"], found["vqa_accuracy_low"]) == (1.0, None)  # one question: nothing to resample
+    results = json.loads(out.read_text())
+    assert (results["vqa_accuracy"], results["vqa_accuracy_low"]) == (1.0, None)  # one question cannot be resampled
 
 
-def test_faults_are_one_line(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_line(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken = tmp_path / "broken.json"
     for content, message in (
         ('[{"question_id": 1, ', f"error: {broken}: line 1, column 21: not valid JSON"),
         ('[{"question_id": 1}]', f"error: {broken}: [0]: the key 'answer' is missing; found 'question_id'"),
         (json.dumps(RESULTS[:1]), "error: ids of predictions and references differ: 1 (e.g. 458752000) without"),
-        (json.dumps(RESULTS * 2), f"error: {broken}: [2]: the id 524291000 is already at {broken}: [0]"),
+        (json.dumps(RESULTS * 2), f"error: {broken}: [2]: the id 524291000 was already used at {broken}: [0]"),
     ):
         broken.write_text(content, "utf-8")
         assert main(["--predictions", str(broken), *files[2:]]) == 2
@@ -100,11 +102,11 @@ def test_faults_are_one_line(files: list[str], tmp_path: Path, capsys: pytest.Ca
     assert main([*files, "--normalize", "often"]) == 2
     assert "error: normalize: unknown value 'often'; use one of disputed, always, never" in capsys.readouterr().err
     assert main(["--predictions", str(tmp_path / "absent"), *files[2:]]) == 2
-    assert "cannot be read (No such file or directory)" in capsys.readouterr().err
+    assert "absent: no such file" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_it_runs_with_python_dash_m(files: list[str]) -> None:
+def test_command_runs_with_python_m(files: list[str]) -> None:
     command = [sys.executable, "-W", "error", "-m", "dair_hf.metrics.vqa_accuracy", *files]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,1 +1,1 @@
-"""The folder that `evaluate.load(dair_hf.metrics.consistency)` reads; `python -m` runs it on JSON lines."""
+"""Consistency metric: a folder for `evaluate.load` and a command for `python -m`."""

@@ -1,7 +1,7 @@
-"""Command line: the consistency metric of JSON lines from any system, and a test between two models.
+"""Command line of the consistency metric, with a test between two models.
 
-python -m dair_hf.metrics.consistency --predictions P --references R --preset any_of --json OUT
-python -m dair_hf.metrics.consistency --correct A --compare B
+python -m dair_hf.metrics.consistency --predictions P.jsonl --references R.jsonl --preset any_of --json OUT.json
+python -m dair_hf.metrics.consistency --correct A.jsonl --compare B.jsonl
 """
 
 from __future__ import annotations
@@ -12,84 +12,84 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dair_hf.errors import DataError
-from dair_hf.metrics.json_lines import (
-    FORMATS,
-    add_convention_arguments,
-    bootstrap_settings,
-    chosen_switches,
-    percentage,
-    read_lines,
-    read_turns,
-    run_command,
-    table,
-)
+from dair_hf.metrics import command_line
+from dair_hf.metrics.command_line import percentage
+from dair_hf.metrics.json_items import parse_lines, read_text
 from dair_hf.metrics.pair_consistency import (
     PairCorrectness,
     compare_models,
     consistency_metrics,
     judge_pairs,
-    read_correctness_rows,
+    read_correctness,
 )
 from dair_hf.metrics.state.conventions import resolve_convention
-from dair_hf.metrics.state.items import pair_turns
+from dair_hf.metrics.state.items import pair_turns, read_items_file
 
-_EPILOG = f"""states: {FORMATS}
-correctness: {{"row_id": "MUL0003/4", "original_correct": true, "augmented_correct": false}}
-  (null where the row has no augmented view)"""
+_FORMATS = f"""{command_line.STATE_FORMATS}
+The consistency metric needs an id with every state.
+
+Files of --correct hold one row per line, with null for a missing augmented view:
+  {{"row_id": "MUL0003/4", "original_correct": true, "augmented_correct": false}}"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status; see `dair_hf.io.commands.exit_status`."""
-    parser = argparse.ArgumentParser(
-        prog="python -m dair_hf.metrics.consistency",
-        description="The consistency metric: right on the augmented view, given right on the original.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    """Run the command and return its exit status, see `dair_hf.io.commands.exit_status`."""
+    parser = command_line.metric_parser(
+        "consistency",
+        "(--predictions FILE --references FILE [--preset NAME] | --correct FILE) [--compare FILE]",
+        "Compute the consistency metric (CM): of the pairs whose original view is answered correctly, the share whose\n"
+        "augmented view is answered correctly, too. Give either dialogue states or the correctness of each row.",
+        _FORMATS,
     )
-    parser.add_argument("--predictions", metavar="P", help="JSON lines of predicted states of both views")
-    parser.add_argument("--references", metavar="R", help="JSON lines of gold states of both views")
-    parser.add_argument("--correct", metavar="A", help="JSON lines of correctness, instead of states")
-    parser.add_argument("--compare", metavar="B", help="a second model: its --correct or --predictions file")
-    add_convention_arguments(parser)
+    parser.add_argument("--predictions", metavar="FILE", help="predicted states of both views, as JSON lines")
+    parser.add_argument("--references", metavar="FILE", help="gold states of both views, as JSON lines")
+    parser.add_argument(
+        "--correct", metavar="FILE", help="correctness of both views, as JSON lines, instead of --predictions"
+    )
+    parser.add_argument(
+        "--compare",
+        metavar="FILE",
+        help="file of a second model, in the format of --correct or --predictions; adds McNemar's test for each view",
+    )
+    command_line.add_convention_arguments(parser)
+    command_line.add_result_arguments(parser)
     arguments = parser.parse_args(argv)
-    return run_command(lambda: _figures(arguments), _tabulate, arguments)
+    return command_line.run_command(lambda: _compute(arguments), _tabulate, arguments)
 
 
-def _figures(arguments: argparse.Namespace) -> dict[str, Any]:
-    switches = chosen_switches(arguments)
-    name = "given correctness"
-    if arguments.correct is None:
-        if arguments.predictions is None or arguments.references is None:
-            raise DataError("give --predictions and --references, or --correct")
-        name = resolve_convention(arguments.preset, **switches)[0]
-    elif arguments.predictions is not None or arguments.references is not None:
-        raise DataError("give either --correct or --predictions and --references, not both")
-    elif switches:
-        raise DataError(f"--correct takes no switches (found {', '.join(switches)}): nothing is left to judge")
+def _compute(arguments: argparse.Namespace) -> dict[str, Any]:
+    switches = command_line.selected_switches(arguments)
+    has_states = arguments.predictions is not None or arguments.references is not None
+    if arguments.correct is not None and has_states:
+        raise DataError("give either --correct, or --predictions and --references, not both")
+    if arguments.correct is not None and switches:
+        raise DataError(f"--correct cannot be combined with --{' --'.join(switches)}, which compare states")
+    if arguments.correct is None and (arguments.predictions is None or arguments.references is None):
+        raise DataError("no input: give --predictions and --references, or --correct")
+    name, convention = resolve_convention(arguments.preset, **switches)
 
-    def read(path: Any) -> list[PairCorrectness]:
+    def read_pairs(path: str) -> list[PairCorrectness]:
         if arguments.correct is not None:
-            return read_correctness_rows(read_lines(path))
-        turns = pair_turns(read_turns(path), read_turns(arguments.references))
-        return judge_pairs(turns, arguments.preset, **switches)
+            return read_correctness(parse_lines(read_text(path), path))
+        return judge_pairs(pair_turns(read_items_file(path), read_items_file(arguments.references)), convention)
 
-    pairs = read(arguments.correct or arguments.predictions)
-    figures = consistency_metrics(pairs, **bootstrap_settings(arguments))
+    pairs = read_pairs(arguments.correct or arguments.predictions)
+    results = consistency_metrics(pairs, **command_line.bootstrap_settings(arguments))
     if arguments.compare is not None:
-        figures["mcnemar"] = compare_models(pairs, read(arguments.compare))
-    return figures | {"preset": name}
+        results["mcnemar"] = compare_models(pairs, read_pairs(arguments.compare))
+    return results | {"preset": name if arguments.correct is None else "given correctness"}
 
 
-def _tabulate(figures: Mapping[str, Any]) -> str:
+def _tabulate(results: Mapping[str, Any]) -> str:
     of_pairs = ("cm", "both_correct", "pos_to_neg", "neg_to_pos", "neg_to_neg")
     accuracies = ("original_accuracy_pairs", "augmented_accuracy_pairs")
     of_rows = ("original_accuracy", "augmented_accuracy", "cm_all_rows")
-    rows = [("preset", figures["preset"]), ("pairs", str(figures["pairs"]))]
-    rows += [(key, percentage(figures, key)) for key in of_pairs + accuracies]
-    rows += [("rows", str(figures["rows"]))] + [(key, percentage(figures, key)) for key in of_rows]
-    for view, test in figures.get("mcnemar", {}).items():
+    rows = [("preset", results["preset"]), ("pairs", str(results["pairs"]))]
+    rows += [(key, percentage(results, key)) for key in of_pairs + accuracies]
+    rows += [("rows", str(results["rows"]))] + [(key, percentage(results, key)) for key in of_rows]
+    for view, test in results.get("mcnemar", {}).items():
         rows.append((f"mcnemar {view}", f"only A {test['only_a']}, only B {test['only_b']}, p = {test['p_value']:.4g}"))
-    return table(rows)
+    return command_line.table(rows)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The folder that `evaluate.load(dair_hf.metrics.joint_goal_accuracy)` reads; `python -m` runs it on JSON lines."""
+"""Joint goal accuracy: a folder for `evaluate.load` and a command for `python -m`."""

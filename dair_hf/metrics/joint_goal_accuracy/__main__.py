@@ -1,57 +1,50 @@
-"""Command line: joint goal accuracy of JSON lines of predictions from any system.
+"""Command line of the joint goal accuracy.
 
-python -m dair_hf.metrics.joint_goal_accuracy --predictions P --references R --preset any_of --json OUT
+python -m dair_hf.metrics.joint_goal_accuracy --predictions P.jsonl --references R.jsonl --preset any_of --json OUT.json
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dair_hf.metrics.json_lines import (
-    FORMATS,
-    add_convention_arguments,
-    bootstrap_settings,
-    chosen_switches,
-    percentage,
-    read_turns,
-    run_command,
-    table,
-)
+from dair_hf.metrics import command_line
+from dair_hf.metrics.command_line import percentage
 from dair_hf.metrics.state.conventions import resolve_convention
-from dair_hf.metrics.state.items import pair_turns
+from dair_hf.metrics.state.items import pair_turns, read_items_file
 from dair_hf.metrics.state.joint_goal import summarize_turns
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status; see `dair_hf.io.commands.exit_status`."""
-    parser = argparse.ArgumentParser(
-        prog="python -m dair_hf.metrics.joint_goal_accuracy",
-        description="Joint goal accuracy of predicted dialog states under a named convention.",
-        epilog=FORMATS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    """Run the command and return its exit status, see `dair_hf.io.commands.exit_status`."""
+    parser = command_line.metric_parser(
+        "joint_goal_accuracy",
+        "--predictions FILE --references FILE [--preset NAME]",
+        "Compute the joint goal accuracy of predicted dialogue states under a named convention.",
+        command_line.STATE_FORMATS,
     )
-    parser.add_argument("--predictions", required=True, metavar="P", help="JSON lines of predicted states")
-    parser.add_argument("--references", required=True, metavar="R", help="JSON lines of gold states")
-    add_convention_arguments(parser)
+    parser.add_argument("--predictions", required=True, metavar="FILE", help="predicted states, as JSON lines")
+    parser.add_argument("--references", required=True, metavar="FILE", help="gold states, as JSON lines")
+    command_line.add_convention_arguments(parser)
+    command_line.add_result_arguments(parser)
     arguments = parser.parse_args(argv)
 
-    def figures() -> dict[str, Any]:
-        name, convention = resolve_convention(arguments.preset, **chosen_switches(arguments))
-        turns = pair_turns(read_turns(arguments.predictions), read_turns(arguments.references))
-        return summarize_turns(turns, name, convention, progress=True, **bootstrap_settings(arguments))
+    def compute() -> dict[str, Any]:
+        name, convention = resolve_convention(arguments.preset, **command_line.selected_switches(arguments))
+        turns = pair_turns(read_items_file(arguments.predictions), read_items_file(arguments.references))
+        settings = command_line.bootstrap_settings(arguments)
+        return summarize_turns(turns, name, convention, progress=True, **settings)
 
-    return run_command(figures, _tabulate, arguments)
+    return command_line.run_command(compute, _tabulate, arguments)
 
 
-def _tabulate(figures: Mapping[str, Any]) -> str:
+def _tabulate(results: Mapping[str, Any]) -> str:
     keys = ("joint_goal_accuracy", "joint_goal_accuracy_names", "slot_precision", "slot_recall", "slot_f1")
-    rows = [("preset", figures["preset"])] + [(key, percentage(figures, key)) for key in keys]
-    rows += [(f"  {name}", percentage(inner, "joint_goal_accuracy")) for name, inner in figures["by_domain"].items()]
+    rows = [("preset", results["preset"])] + [(key, percentage(results, key)) for key in keys]
+    rows += [(f"  {name}", percentage(inner, "joint_goal_accuracy")) for name, inner in results["by_domain"].items()]
     counts = ("turns", "turns_skipped", "empty_predictions", "empty_references", "references_with_dontcare")
-    return table(rows + [(key, str(figures[key])) for key in counts])
+    return command_line.table(rows + [(key, str(results[key])) for key in counts])
 
 
 if __name__ == "__main__":

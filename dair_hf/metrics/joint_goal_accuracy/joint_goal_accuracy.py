@@ -1,43 +1,37 @@
-"""Joint goal accuracy of dialog state trackers, as a metric for the `evaluate` library."""
+"""Joint goal accuracy of dialogue state trackers, for the `evaluate` library."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import datasets
-import evaluate
+from dair_hf.metrics import json_metric
+from dair_hf.metrics.json_items import encode_items
+from dair_hf.metrics.state import items, joint_goal
 
-from dair_hf.metrics.encoding import encode_item, encode_items
-from dair_hf.metrics.state import joint_goal
 
-_DESCRIPTION = """
-Joint goal accuracy: the share of user turns whose whole predicted dialog state is right. One metric with orthogonal
-switches and the conventions in use as named presets: any_of, parlai_v22, dair_released, trade, simpletod, mwzeval,
-sgd_fuzzy, convlab3, checkdst. Beside it: slot precision, recall and F1, accuracy by domain and on names, counts, and a
-bootstrap interval clustered by dialogue.
+class JointGoalAccuracy(json_metric.JsonMetric):
+    """Joint goal accuracy, see `DESCRIPTION`."""
+
+    CITATION = json_metric.DAIR_CITATION
+    EXTRA_INPUTS = ("prediction_ids", "reference_ids")
+    DESCRIPTION = """
+Joint goal accuracy (JGA): the share of user turns whose predicted dialogue state is entirely correct. Evaluators differ
+in what they call correct, so each convention in use is a preset (any_of, parlai_v22, dair_released, trade, simpletod,
+mwzeval, sgd_fuzzy, convlab3, checkdst), and each of its rules is a switch. The metric also reports slot precision,
+recall and F1, accuracy by domain and on names, counts, and a bootstrap confidence interval clustered by dialogue.
 """
-
-_CITATION = """
-@article{huang2022robustness,
-  title = {Robustness through Data Augmentation Loss Consistency},
-  author = {Huang, Tianjian and Halbe, Shaunak and Sankar, Chinnadhurai and Amini, Pooyan and Kottur, Satwik and
-            Geramifard, Alborz and Razaviyayn, Meisam and Beirami, Ahmad},
-  journal = {Transactions on Machine Learning Research},
-  year = {2022}
-}
-"""
-
-_INPUTS = """
+    INPUTS = """
 Args:
-    predictions: one item for each turn: a state as a dict slot -> list of values (or one value), or its JSON text; or
-        {"row_id": "MUL0003/4", "state": ...}, which is matched by id and never by order.
-    references: the same, with all gold alternatives, the preferred one first.
-    prediction_ids, reference_ids: row ids given apart (not in `evaluate.combine`: there they belong in the items).
-    preset: the convention, "any_of" by default; any switch of it can be changed by name, such as dontcare="drop_both".
-    n_bootstrap, seed, confidence: settings of the interval.
+    predictions: list with one item per turn. An item is a state, i.e. a dict from slots to lists of values (or single
+        values), or its JSON text, or {"row_id": "MUL0003/4", "state": ...}. Items with ids are matched by id, never by
+        order.
+    references: list of gold states in the same form. A slot lists all correct alternatives, the preferred one first.
+    prediction_ids, reference_ids: lists of row ids, if they are not in the items (not with `evaluate.combine`).
+    preset: name of the convention, "any_of" by default. Any switch can be set by name, such as dontcare="drop_both".
+    n_bootstrap, seed, confidence: settings of the confidence interval.
 Returns:
-    joint_goal_accuracy with _numerator, _denominator, _low, _high; slot_precision, slot_recall, slot_f1;
+    joint_goal_accuracy with _numerator, _denominator, _low and _high; slot_precision, slot_recall, slot_f1;
     joint_goal_accuracy_names; by_domain; counts; preset and switches. Undefined ratios are NaN.
 Examples:
     >>> import evaluate, dair_hf.metrics
@@ -46,59 +40,12 @@ Examples:
     1.0
 """
 
-
-class JointGoalAccuracy(evaluate.Metric):
-    """See the description above; inputs are stored as JSON text, whatever they are given as."""
-
-    def _info(self) -> evaluate.MetricInfo:
-        return evaluate.MetricInfo(
-            description=_DESCRIPTION,
-            citation=_CITATION,
-            inputs_description=_INPUTS,
-            features=datasets.Features(
-                {"predictions": datasets.Value("string"), "references": datasets.Value("string")}
-            ),
-        )
-
-    def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
-        """Add one turn."""
-        # Callers such as `evaluate.combine` name the columns.
-        prediction, reference = kwargs.pop("predictions", prediction), kwargs.pop("references", reference)
-        super().add(
-            prediction=encode_item(prediction, "prediction"), reference=encode_item(reference, "reference"), **kwargs
-        )
-
-    def add_batch(
-        self,
-        *,
-        predictions: Iterable[Any] | None = None,
-        references: Iterable[Any] | None = None,
-        prediction_ids: Sequence[Any] | None = None,
-        reference_ids: Sequence[Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Add several turns."""
-        super().add_batch(
-            predictions=encode_items(predictions, "predictions", prediction_ids),
-            references=encode_items(references, "references", reference_ids),
-            **kwargs,
-        )
-
-    def compute(
-        self,
-        *,
-        predictions: Iterable[Any] | None = None,
-        references: Iterable[Any] | None = None,
-        prediction_ids: Sequence[Any] | None = None,
-        reference_ids: Sequence[Any] | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any] | None:
-        """Compute over what was given here and added before."""
-        return super().compute(
-            predictions=encode_items(predictions, "predictions", prediction_ids),
-            references=encode_items(references, "references", reference_ids),
-            **kwargs,
-        )
+    def _encode(
+        self, predictions: Any, references: Any, prediction_ids: Any = None, reference_ids: Any = None
+    ) -> tuple[list[str], list[str]]:
+        predictions = items.attach_ids(predictions, prediction_ids, "predictions")
+        references = items.attach_ids(references, reference_ids, "references")
+        return encode_items(predictions, "predictions"), encode_items(references, "references")
 
     def _compute(self, predictions: Sequence[str], references: Sequence[str], **settings: Any) -> dict[str, Any]:
         return joint_goal.joint_goal_accuracy(predictions, references, **settings)

@@ -1,4 +1,4 @@
-"""Joint goal accuracy: conventions, normalization and comparison of dialog states."""
+"""Joint goal accuracy: conventions, normalization and comparison of dialogue states."""
 
 from dair_hf.lazy import lazy_submodules
 

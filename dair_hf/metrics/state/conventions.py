@@ -1,4 +1,4 @@
-"""The conventions of joint goal accuracy: orthogonal switches, and each convention in use as a named bundle of them."""
+"""Conventions of the joint goal accuracy: independent switches, and a preset for each convention in use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dair_hf.errors import DataError
 MULTIWOZ_DOMAINS = ("attraction", "hospital", "hotel", "police", "restaurant", "taxi", "train")
 NAME_SLOTS = ("attraction-name", "hotel-name", "restaurant-name")
 
-# The slots whose values a tracker of MultiWOZ is asked for, as MultiWOZ 2.2 spells them.
+# Slots that trackers of MultiWOZ predict, as MultiWOZ 2.2 spells them.
 MULTIWOZ_SLOTS = (
     "attraction-area attraction-name attraction-type hospital-department hotel-area hotel-bookday hotel-bookpeople "
     "hotel-bookstay hotel-internet hotel-name hotel-parking hotel-pricerange hotel-stars hotel-type restaurant-area "
@@ -21,7 +21,7 @@ MULTIWOZ_SLOTS = (
     "train-bookpeople train-day train-departure train-destination train-leaveat"
 ).split()
 
-# The slots that the schema of MultiWOZ 2.2 calls categorical.
+# Slots that the schema of MultiWOZ 2.2 calls categorical.
 MULTIWOZ_CATEGORICAL_SLOTS = (
     "attraction-area attraction-type bus-day hotel-area hotel-bookday hotel-bookpeople hotel-bookstay hotel-internet "
     "hotel-parking hotel-pricerange hotel-stars hotel-type police-name restaurant-area restaurant-bookday "
@@ -35,7 +35,7 @@ def _switch(default: Any, choices: tuple[str, ...] | None, text: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Convention:
-    """How a predicted state is compared with a gold state. The defaults are the preset `any_of`.
+    """Rules for comparing a predicted state with a gold state. The defaults are the preset `any_of`.
 
     Example:
         >>> Convention().alternatives, PRESETS["mwzeval"].match
@@ -45,57 +45,64 @@ class Convention:
     alternatives: str = _switch(
         "any",
         ("any", "all", "first", "overlap"),
-        "any: the first predicted value is one of the gold alternatives; all: the sets of values are equal; first: the "
-        "first predicted value is the first gold alternative; overlap: some predicted value is some gold alternative",
+        "when the values of a slot match. any: the first predicted value is one of the gold values; all: the sets of "
+        "values are equal; first: the first predicted value is the first gold value; overlap: any predicted value is "
+        "one of the gold values",
     )
     dontcare: str = _switch(
         "keep",
         ("keep", "drop_both", "drop_gold"),
-        "keep: dontcare is a value; drop_both: left out on both sides; drop_gold: a slot with it leaves the gold only; "
-        "other spellings of it are values",
+        "treatment of the value 'dontcare', in this spelling only. keep: compare it like any value; drop_both: remove "
+        "it from prediction and gold; drop_gold: remove gold slots that have it",
     )
     none: str = _switch(
         "omit",
         ("omit", "omit_predicted", "literal"),
-        "omit: 'none' and 'not mentioned' mean an unfilled slot; omit_predicted: so for predictions, in gold only "
-        "'not mentioned'; literal: they are values. The empty string is always unfilled",
+        "treatment of 'none' and 'not mentioned'. omit: the slot is not filled; omit_predicted: likewise, but 'none' "
+        "in gold is a value; literal: both are values. The empty string never fills a slot",
     )
     match: str = _switch(
         "exact",
         ("exact", "partial95", "token_sort"),
-        "exact: equal strings; partial95: rounded partial ratio above 95; token_sort: rounded token-sort ratio / 100 "
-        "as a score, slots in categorical_slots equal to the first alternative or 0",
+        "comparison of two values. exact: equal strings; partial95: fuzzywuzzy's partial ratio is above 95; "
+        "token_sort: the score is its token-sort ratio / 100, but categorical_slots must equal the first gold value",
     )
     normalizer: str = _switch(
         "none",
         ("none", "lower", "parlai", "first_piece", "trade", "mwzeval", "checkdst", "strip_space"),
-        "what is done to values before: nothing; lower case and single spaces; single spaces, the gold lower-cased; "
-        "that and cut at the first comma and space; TRADE's typo table on the gold; mwzeval's slot names and canonical "
-        "names, food, times; CheckDST's spellings, cut at the first comma; no space, lower case, parted at '|'",
+        "normalization of values before they are compared. none: nothing; lower: lower case, single spaces; parlai: "
+        "single spaces, gold also in lower case; first_piece: as parlai, cut at the first comma followed by a space; "
+        "trade: TRADE's table of typos, gold only; mwzeval: canonical slots, names, types, food and times; checkdst: "
+        "center and n-star folded, cut at the first comma; strip_space: lower case without spaces, split at '|'",
     )
     extra: str = _switch(
         "penalise",
         ("penalise", "penalise_known", "ignore"),
-        "penalise: a predicted slot outside the gold is an error; penalise_known: it is one unless the schema has no "
-        "such slot (see schema_slots), which is ignored; ignore: only slots of the gold count",
+        "treatment of predicted slots that the gold state does not fill. penalise: they are errors; penalise_known: "
+        "they are errors if the schema has them (see schema_slots), else ignored; ignore: only gold slots count",
     )
     empty_answer: str = _switch(
         "score",
         ("score", "skip"),
-        "score: a turn for which nothing was predicted counts; skip: it is left out",
+        "treatment of turns with an empty prediction. score: they count; skip: they are left out",
     )
-    domains: tuple[str, ...] | None = _switch(None, None, "only slots of these domains count; None: all")
-    slots: tuple[str, ...] | None = _switch(None, None, "only these slots count; None: all")
+    domains: tuple[str, ...] | None = _switch(None, None, "compare only slots of these domains; all if not set")
+    slots: tuple[str, ...] | None = _switch(None, None, "compare only these slots; all if not set")
     schema_slots: tuple[str, ...] | None = _switch(
         None,
         None,
-        "all slots of the schema, for penalise_known; None: those of MultiWOZ, if the data is of its domains",
+        "all slots of the schema, for penalise_known; if not set, those of MultiWOZ for data of its domains",
     )
     categorical_slots: tuple[str, ...] = _switch(
-        tuple(MULTIWOZ_CATEGORICAL_SLOTS), None, "slots that token_sort compares exactly"
+        tuple(MULTIWOZ_CATEGORICAL_SLOTS),
+        None,
+        "slots that token_sort compares exactly; if not set, those of MultiWOZ 2.2",
     )
     consistency_slots: tuple[str, ...] | None = _switch(
-        None, None, "only these slots count in the consistency metric, dontcare as a value; None: the joint goal"
+        None,
+        None,
+        "compare only these slots in the consistency metric, with dontcare as a value; if not set, the slots of the "
+        "joint goal accuracy",
     )
 
 
@@ -128,24 +135,19 @@ PRESETS: Mapping[str, Convention] = MappingProxyType(
     }
 )
 
-SWITCHES: Mapping[str, tuple[str, ...] | None] = MappingProxyType(
-    {field.name: field.metadata["choices"] for field in dataclasses.fields(Convention)}
-)
-
 
 def resolve_convention(preset: str = "any_of", **switches: Any) -> tuple[str, Convention]:
-    """Look a preset up and apply changed switches.
+    """Return a preset with some switches changed, and its name.
 
     Args:
         preset: A name in `PRESETS`.
-        **switches: Fields of `Convention`; tuples may also be given as a list or a comma-separated string.
+        **switches: Fields of `Convention`. Tuples may be given as lists or as comma-separated strings.
 
     Returns:
-        The name to print with every figure, and the convention. With changed switches the name says which, so that
-        no changed convention passes for a preset.
+        The name to report with every result, which contains the changed switches, and the convention.
 
     Raises:
-        DataError: Unknown preset, switch or value; the message lists what exists.
+        DataError: The preset, a switch or a value is unknown.
 
     Example:
         >>> resolve_convention("any_of", dontcare="drop_both")[0]
@@ -156,9 +158,7 @@ def resolve_convention(preset: str = "any_of", **switches: Any) -> tuple[str, Co
     convention = PRESETS[preset]
     changed = {}
     for name, value in switches.items():
-        if name not in SWITCHES:
-            raise DataError(f"switch: unknown name {name!r}; use one of {', '.join(SWITCHES)}")
-        value = _checked(name, value)
+        value = _valid(name, value)
         if value != getattr(convention, name):
             changed[name] = value
     if not changed:
@@ -167,25 +167,21 @@ def resolve_convention(preset: str = "any_of", **switches: Any) -> tuple[str, Co
     return f"{preset}({shown})", dataclasses.replace(convention, **changed)
 
 
-def consistency_convention(convention: Convention) -> Convention:
-    """Return the convention by which the consistency metric judges a view: the same, but for `consistency_slots`."""
-    if convention.consistency_slots is None:
-        return convention
-    return dataclasses.replace(convention, slots=convention.consistency_slots, dontcare="keep")
-
-
-def _checked(name: str, value: Any) -> Any:
-    choices = SWITCHES[name]
+def _valid(name: str, value: Any) -> Any:
+    fields = {field.name: field for field in dataclasses.fields(Convention)}
+    if name not in fields:
+        raise DataError(f"switch: unknown name {name!r}; use one of {', '.join(fields)}")
+    choices, default = fields[name].metadata["choices"], fields[name].default
     if choices is not None:
         if value not in choices:
             raise DataError(f"{name}: unknown value {value!r}; use one of {', '.join(choices)}")
         return value
-    if value is None and name != "categorical_slots":
+    if value is None and default is None:
         return None
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
     if not isinstance(value, list | tuple) or not all(isinstance(part, str) and part for part in value):
         raise DataError(f"{name}: must be a list of names or a comma-separated string, found {value!r}")
-    if not value and name != "categorical_slots":
-        raise DataError(f"{name}: is empty, so nothing would count; leave it out to compare everything")
+    if not value and default is None:
+        raise DataError(f"{name}: the list is empty, so nothing would be compared; leave it out to compare everything")
     return tuple(value)

@@ -1,24 +1,23 @@
-"""Predictions and references as they come: states in any of the accepted shapes, with or without ids.
+"""Dialogue states as metrics accept them, with or without ids.
 
 A state is one of
     {"hotel-area": ["east"], "hotel-stars": "4"}                     slot -> values, or one value
     {"hotel": {"area": "east"}}                                      domain -> slot -> values
     [{"slot": "hotel-area", "values": ["east"]}]                     as in the rows of a dataset
-or the JSON text of one of them. An item is a state, or an object that holds one under `state` beside its id:
-    {"row_id": "MUL0003/4", "state": ...}                            also "id" for "row_id"
+or the JSON text of one of them. An item is a state, or an object with the state under "state" and an id:
+    {"row_id": "MUL0003/4", "state": ...}                            or "id" instead of "row_id"
     {"dialogue_id": "MUL0003", "turn_id": 4, "state": ...}
-and, where both views are in one list, `"variant": "original"` (the default) or `"augmented"`.
+If a list contains both views of a row, "variant" tells them apart: "original" (the default) or "augmented".
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dair_hf.errors import DataError
-from dair_hf.io.files import decode_json
+from dair_hf.metrics.json_items import pair_items, parse_item, parse_lines, read_name, read_text, short
 
 State = dict[str, tuple[str, ...]]
 
@@ -26,7 +25,13 @@ VARIANTS = ("original", "augmented")
 
 
 class Turn(NamedTuple):
-    """One state with its id; `row_id` is None where the item had none."""
+    """State of one turn, predicted or gold.
+
+    row_id: None for items without id.
+    variant: "original" or "augmented".
+    dialogue: id of the dialogue; None for items without id.
+    where: position of the item in messages.
+    """
 
     row_id: str | None
     variant: str
@@ -39,189 +44,84 @@ def read_items(items: Iterable[Any], name: str, ids: Sequence[Any] | None = None
     """Read items in any accepted shape.
 
     Args:
-        items: Items as described at the top of this module.
-        name: What they are called in messages, such as "predictions".
-        ids: Row ids given apart from the items, one for each.
-
-    Returns:
-        One Turn for each item, in the same order.
+        items: Items, see the top of this module.
+        name: Name of the items in messages, such as "predictions".
+        ids: Row ids, one for each item, if they are not in the items.
 
     Raises:
-        DataError: An item that is not a state; ids that are missing for some items, or double.
+        DataError: An item is not a state, or the number of ids differs from the number of items.
 
     Example:
         >>> read_items([{"row_id": "A/0", "state": {"hotel-area": "east"}}], "predictions")[0].state
         {'hotel-area': ('east',)}
     """
+    return [read_item(item, f"{name}[{index}]") for index, item in enumerate(attach_ids(items, ids, name))]
+
+
+def read_items_file(path: str) -> list[Turn]:
+    """Read a file of JSON lines with one item per line.
+
+    Raises:
+        DataError: The file cannot be read, or a line is not an item.
+    """
+    return [read_item(value, where) for where, value in parse_lines(read_text(path), path)]
+
+
+def attach_ids(items: Iterable[Any], ids: Sequence[Any] | None, name: str) -> list[Any]:
+    """Put ids into their items.
+
+    Args:
+        items: Items in any accepted shape.
+        ids: One id for each item: a row id, or (dialogue, turn) or (dialogue, turn, variant). None: nothing is changed.
+        name: Name of the items in messages.
+
+    Raises:
+        DataError: The number of ids differs from the number of items, or an id has another shape.
+    """
     items = list(items)
-    if ids is not None:
-        if len(ids) != len(items):
-            raise DataError(f"{name}: {len(ids)} ids for {len(items)} items; give one id for each")
-        items = [with_id(item, row_id) for item, row_id in zip(items, ids, strict=True)]
-    turns = [read_item(item, f"{name}[{index}]") for index, item in enumerate(items)]
-    check_ids(turns, name)
-    return turns
+    if ids is None:
+        return items
+    if len(ids) != len(items):
+        raise DataError(f"{name}: found {len(ids)} ids for {len(items)} items; give one id for each item")
+    return [_with_id(item, row_id, f"{name}[{i}]") for i, (item, row_id) in enumerate(zip(items, ids, strict=True))]
 
 
-def check_ids(turns: Sequence[Turn], name: str) -> None:
-    """Raise DataError unless all turns have an id or none has, and no (id, variant) occurs twice."""
-    without = [turn for turn in turns if turn.row_id is None]
-    if without and len(without) < len(turns):
+def _with_id(item: Any, row_id: Any, where: str) -> Any:
+    item = _parsed(item, where)
+    body = dict(item) if _has_wrapper(item) else {"state": item}
+    if not isinstance(row_id, list | tuple):
+        return body | {"row_id": row_id}
+    if len(row_id) not in (2, 3):
         raise DataError(
-            f"{name}: {len(without)} of {len(turns)} items have no id, the first at {without[0].where}; "
-            "give every item a row_id, or none"
+            f"{where}: an id must be a string, (dialogue, turn) or (dialogue, turn, variant), found {short(row_id)}"
         )
-    if without:
-        return
-    seen: dict[tuple[str | None, str], str] = {}
-    for turn in turns:
-        key = (turn.row_id, turn.variant)
-        if key in seen:
-            raise DataError(
-                f"{turn.where}: the id {turn.row_id!r} ({turn.variant}) is already at {seen[key]}; ids must be unique"
-            )
-        seen[key] = turn.where
-
-
-def with_id(item: Any, row_id: Any) -> Any:
-    """Put an id that was given apart beside its item; a sequence (dialogue, turn[, variant]) is taken apart."""
-    item = _from_json(item, "item")
-    body = dict(item) if _is_wrapped(item) else {"state": item}
-    if isinstance(row_id, list | tuple):
-        if len(row_id) not in (2, 3):
-            raise DataError(
-                f"ids: must be a string, or (dialogue, turn) or (dialogue, turn, variant), found {row_id!r}"
-            )
-        dialogue, turn, *variant = row_id
-        body |= {"dialogue_id": dialogue, "turn_id": turn} | ({"variant": variant[0]} if variant else {})
-        return body
-    return body | {"row_id": row_id}
+    return body | dict(zip(("dialogue_id", "turn_id", "variant"), row_id, strict=False))
 
 
 def read_item(item: Any, where: str) -> Turn:
-    """Read one item; `where` is its place in messages, such as "predictions[3]" or "preds.jsonl:4"."""
-    item = _from_json(item, where)
-    if not _is_wrapped(item):
+    """Read one item.
+
+    Args:
+        item: An item in any accepted shape.
+        where: Position of the item, such as "predictions[3]" or "predictions.jsonl:4".
+
+    Raises:
+        DataError: The item is not a state, or its id or variant is invalid.
+    """
+    item = _parsed(item, where)
+    if not _has_wrapper(item):
         if isinstance(item, Mapping) and ("row_id" in item or "dialogue_id" in item):
             raise DataError(f"{where}: the key 'state' is missing; found {', '.join(map(repr, item))}")
         return Turn(None, "original", None, read_state(item, where), where)
     row_id, dialogue = read_id(item, where)
     variant = item.get("variant", item.get("view", "original"))
     if variant not in VARIANTS:
-        raise DataError(f"{where}: variant is {_short(variant)}; use 'original' or 'augmented'")
+        raise DataError(f"{where}: variant must be 'original' or 'augmented', found {short(variant)}")
     return Turn(row_id, variant, dialogue, read_state(item["state"], where), where)
 
 
-def read_state(state: Any, where: str) -> State:
-    """Read a state in any accepted shape into slot -> values.
-
-    Raises:
-        DataError: Not a state; the message holds `where`, the slot and what was found.
-    """
-    state = _from_json(state, where)
-    entries: Iterable[tuple[Any, Any]]
-    if isinstance(state, Mapping):
-        entries = state.items()
-    elif isinstance(state, list):
-        entries = [_read_entry(entry, where) for entry in state]
-    else:
-        raise DataError(f"{where}: a state must be an object of slot -> values, found {_short(state)}")
-    read: State = {}
-    for slot, values in entries:
-        if type(slot) is not str or not slot:
-            raise DataError(f"{where}: a slot must be a name such as 'hotel-area', found {_short(slot)}")
-        if type(values) is list and len(values) == 1 and type(values[0]) is str:  # nearly every slot there is
-            _refuse_twice(slot, read, where)
-            read[slot] = (values[0],)
-        elif isinstance(values, Mapping):
-            for inner, inner_values in values.items():
-                name = f"{slot}-{inner}"
-                _refuse_twice(name, read, where)
-                read[name] = _read_values(inner_values, name, where)
-        else:
-            _refuse_twice(slot, read, where)
-            read[slot] = _read_values(values, slot, where)
-    return read
-
-
-def _read_entry(entry: Any, where: str) -> tuple[Any, Any]:
-    if not isinstance(entry, Mapping) or "slot" not in entry or "values" not in entry:
-        if isinstance(entry, Mapping) and "state" in entry:
-            raise DataError(f"{where}: holds a list of items, found {_short(entry)}; give one item a line")
-        raise DataError(f"{where}: a state list must hold {{'slot': ..., 'values': [...]}}, found {_short(entry)}")
-    return entry["slot"], entry["values"]
-
-
-def _refuse_twice(slot: str, read: State, where: str) -> None:
-    if slot in read:
-        raise DataError(f"{where}: the slot {slot!r} is given twice; put its values in one list")
-
-
-def pair_turns(predictions: Sequence[Turn], references: Sequence[Turn]) -> list[tuple[Turn, Turn]]:
-    """Bring predictions and references together: by (dialogue, turn, variant) where they have ids, else by position.
-
-    Returns:
-        (prediction, reference) in the order of the references.
-
-    Raises:
-        DataError: Different ids on the two sides (how many, and examples), ids on one side only, or without ids
-            different lengths.
-    """
-    prediction_ids = bool(predictions) and predictions[0].row_id is not None
-    reference_ids = bool(references) and references[0].row_id is not None
-    if predictions and references and prediction_ids != reference_ids:
-        with_ids, without = ("predictions", "references") if prediction_ids else ("references", "predictions")
-        raise DataError(f"{with_ids} have ids and {without} have none; give both a row_id, or neither")
-    if not (prediction_ids or reference_ids):
-        if len(predictions) != len(references):
-            raise DataError(
-                f"{len(predictions)} predictions for {len(references)} references; give both a row_id to match by it"
-            )
-        return list(zip(predictions, references, strict=True))
-    by_id = {(turn.row_id, turn.variant): turn for turn in predictions}
-    wanted = {(turn.row_id, turn.variant) for turn in references}
-    missing = [turn for turn in references if (turn.row_id, turn.variant) not in by_id]
-    surplus = [turn for turn in predictions if (turn.row_id, turn.variant) not in wanted]
-    if missing or surplus:
-        raise DataError(
-            f"ids of predictions and references differ: {_count(missing)} without prediction, "
-            f"{_count(surplus)} without reference; predict every reference row exactly once "
-            f"(see {' and '.join(turns[0].where for turns in (missing, surplus) if turns)})"
-        )
-    return [(by_id[turn.row_id, turn.variant], turn) for turn in references]
-
-
-def _count(turns: Sequence[Turn]) -> str:
-    shown = [f"{turn.row_id} ({turn.variant})" for turn in turns[:3]]
-    return f"{len(turns)} (e.g. {', '.join(shown)})" if turns else "0"
-
-
-def read_id(item: Mapping[str, Any], where: str) -> tuple[str | None, str | None]:
-    """Read (row_id, dialogue) from `row_id` or `id`, or `dialogue_id` and `turn_id`; (None, None) without any."""
-    row_id = item.get("row_id", item.get("id"))
-    dialogue = item.get("dialogue_id")
-    if dialogue is not None:
-        dialogue = _read_name(dialogue, "dialogue_id", where)
-        if row_id is None:
-            if item.get("turn_id") is None:
-                raise DataError(f"{where}: has a dialogue_id but no turn_id; an id needs both")
-            row_id = f"{dialogue}/{_read_name(item['turn_id'], 'turn_id', where)}"
-    if row_id is None:
-        if item.get("turn_id") is not None:
-            raise DataError(f"{where}: has a turn_id but no dialogue_id; an id needs both")
-        return None, None
-    row_id = _read_name(row_id, "id", where)
-    return row_id, dialogue if dialogue is not None else row_id.rpartition("/")[0] or row_id
-
-
-def _read_name(value: Any, key: str, where: str) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        raise DataError(f"{where}: the {key} must be a string, found {_short(value)}")
-    return str(value)
-
-
-def _is_wrapped(item: Any) -> bool:
-    """Tell an item with its id from a bare state, which may by chance have a slot that is called `state`."""
+def _has_wrapper(item: Any) -> bool:
+    """Tell {"state": <state>} from a bare state that has a slot named "state"."""
     if not isinstance(item, Mapping) or "state" not in item:
         return False
     if any(key in item for key in ("row_id", "dialogue_id", "turn_id")):
@@ -232,67 +132,104 @@ def _is_wrapped(item: Any) -> bool:
     return isinstance(state, Mapping) or (isinstance(state, str) and state.lstrip()[:1] in ("{", "["))
 
 
-def decode_item(text: str) -> Any:
-    """Decode JSON, strictly: a key given twice, NaN and half of a surrogate pair are refused.
+def read_id(item: Mapping[str, Any], where: str) -> tuple[str | None, str | None]:
+    """Read the ids of the row and of its dialogue from an item; (None, None) if it has none.
+
+    A row id of "MUL0003/4" belongs to the dialogue "MUL0003", unless the item has a "dialogue_id".
 
     Raises:
-        json.JSONDecodeError: Not JSON, or one of these.
-
-    Example:
-        >>> decode_item('{"hotel-area": "east", "hotel-area": "west"}')
-        Traceback (most recent call last):
-        json.decoder.JSONDecodeError: 'hotel-area' is given twice: line 1 column 1 (char 0)
+        DataError: An id is not a string or an integer, or only one of "dialogue_id" and "turn_id" is given.
     """
-    value = decode_json(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-    if "\\ud" in text.lower():
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise json.JSONDecodeError("half of a surrogate pair", "", 0) from None
-    return value
+    row_id = item.get("row_id", item.get("id"))
+    dialogue, turn = item.get("dialogue_id"), item.get("turn_id")
+    if row_id is None:
+        if dialogue is None and turn is None:
+            return None, None
+        if dialogue is None or turn is None:
+            missing, present = ("dialogue_id", "turn_id") if dialogue is None else ("turn_id", "dialogue_id")
+            raise DataError(f"{where}: found {present} without {missing}; an id needs both")
+        row_id = f"{read_name(dialogue, 'dialogue_id', where)}/{read_name(turn, 'turn_id', where)}"
+    row_id = read_name(row_id, "row_id", where)
+    if dialogue is not None:
+        return row_id, read_name(dialogue, "dialogue_id", where)
+    return row_id, row_id.rpartition("/")[0] or row_id
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    read = dict(pairs)
-    if len(read) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is given twice")
-    return read
+def read_state(state: Any, where: str) -> State:
+    """Read a state in any accepted shape.
+
+    Returns:
+        slot -> values.
+
+    Raises:
+        DataError: The value is not a state, or a slot is repeated.
+    """
+    result: State = {}
+    for slot, values in _slots(_parsed(state, where), where):
+        if slot in result:
+            raise DataError(f"{where}: the slot {slot!r} is repeated; put all its values into one list")
+        if type(values) is list and len(values) == 1 and type(values[0]) is str:  # fast path for nearly all slots
+            result[slot] = (values[0],)
+        elif isinstance(values, list | tuple):
+            result[slot] = tuple([_value_text(value, slot, where) for value in values])
+        else:
+            result[slot] = (_value_text(values, slot, where),)
+    return result
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+def _slots(state: Any, where: str) -> Iterator[tuple[str, Any]]:
+    entries: Iterable[tuple[Any, Any]]
+    if isinstance(state, Mapping):
+        entries = state.items()
+    elif isinstance(state, list):
+        entries = [_entry(entry, where) for entry in state]
+    else:
+        raise DataError(f"{where}: a state must be an object of slots and values, found {short(state)}")
+    for slot, values in entries:
+        if type(slot) is not str or not slot:
+            raise DataError(f"{where}: a slot must be a name such as 'hotel-area', found {short(slot)}")
+        if isinstance(values, Mapping):
+            yield from ((f"{slot}-{inner}", inner_values) for inner, inner_values in values.items())
+        else:
+            yield slot, values
 
 
-def _from_json(item: Any, where: str) -> Any:
-    if not isinstance(item, str):
-        return item
-    try:
-        return decode_item(item)
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{where}: not JSON at column {error.colno} ({error.msg}): {_short(item)}; give a state as an object"
-        ) from None
+def _entry(entry: Any, where: str) -> tuple[Any, Any]:
+    if not isinstance(entry, Mapping) or "slot" not in entry or "values" not in entry:
+        if isinstance(entry, Mapping) and "state" in entry:
+            raise DataError(f"{where}: found a list of items, starting with {short(entry)}; write one item per line")
+        raise DataError(f"{where}: a state as a list needs {{'slot': ..., 'values': [...]}}, found {short(entry)}")
+    return entry["slot"], entry["values"]
 
 
-def _read_values(values: Any, slot: Any, where: str) -> tuple[str, ...]:
-    if isinstance(values, str):
-        return (values,)
-    if isinstance(values, list | tuple):
-        return tuple([_read_value(value, slot, where) for value in values])
-    return (_read_value(values, slot, where),)
-
-
-def _read_value(value: Any, slot: Any, where: str) -> str:
+def _value_text(value: Any, slot: str, where: str) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, float) and value.is_integer():
-        return str(int(value))  # a table read by pandas has 4.0 for 4
+        return str(int(value))  # pandas reads a column of 4 and missing values as 4.0 and NaN
     if (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and math.isfinite(value)):
         return str(value)
-    raise DataError(f"{where}: slot {slot!r} holds {_short(value)}; a value must be a string or a list of strings")
+    raise DataError(f"{where}: the slot {slot!r} has {short(value)}; use a string or a list of strings")
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _parsed(item: Any, where: str) -> Any:
+    if not isinstance(item, str):
+        return item
+    return parse_item(item, where, f"expected a state as an object, found {short(item)}")
+
+
+def pair_turns(predictions: Sequence[Turn], references: Sequence[Turn]) -> list[tuple[Turn, Turn]]:
+    """Pair predictions with references: by row id and variant if they have ids, else by position.
+
+    Returns:
+        (prediction, reference) in the order of the references.
+
+    Raises:
+        DataError: Only some items have ids, an id is repeated, an id occurs on one side only, or the numbers of items
+            without ids differ.
+    """
+
+    def item_id(turn: Turn) -> str | None:
+        return None if turn.row_id is None else f"{turn.row_id} ({turn.variant})"
+
+    return pair_items(predictions, references, item_id, "row_id")

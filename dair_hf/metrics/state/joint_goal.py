@@ -1,10 +1,11 @@
-"""Joint goal accuracy over many turns: per-row correctness for training, and the full set of figures for reports."""
+"""Joint goal accuracy: the correctness of each row for training, and all results for reports."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,27 +17,27 @@ from dair_hf.metrics.state.conventions import NAME_SLOTS, Convention, resolve_co
 from dair_hf.metrics.state.items import Turn, pair_turns, read_items, read_state
 from dair_hf.metrics.state.matching import Comparison, compare_states, compare_turns
 from dair_hf.metrics.state.normalizers import DONTCARE
-from dair_hf.metrics.state.slot_names import reference_names
+from dair_hf.metrics.state.slot_names import domain_of, reference_names
 
 
 def joint_goal_correct(
     predictions: Iterable[Any], references: Iterable[Any], preset: str = "any_of", **switches: Any
 ) -> NDArray[np.bool_]:
-    """Tell for every row whether the whole predicted state is right: the paper's H, usable as `is_correct`.
+    """Return for each row whether the predicted state is entirely correct: the paper's H, usable as `is_correct`.
 
     Args:
         predictions: [N] states (see `dair_hf.metrics.state.items`), matched to the references by position.
-        references: [N] states with all alternatives.
+        references: [N] gold states with all correct values.
         preset: A name in `dair_hf.metrics.state.conventions.PRESETS`.
-        **switches: Changed switches.
+        **switches: Fields of `Convention` to change.
 
     Returns:
-        [N] bool. Fuzzy conventions count a row as right at the full score of 1. A row that a convention would skip
-        (`empty_answer="skip"`) is compared like any other: a mask has no third value. Where `domains` or `slots` leave
-        nothing of a row to compare it is right; `joint_goal_accuracy` refuses data of which nothing is left.
+        [N] bool. Under a fuzzy convention a row is correct if its score is 1. Rows that a convention would skip
+        (`empty_answer="skip"`) are compared like all others. Rows without any slot of `domains` and `slots` are
+        correct; in contrast, `joint_goal_accuracy` raises an error if that concerns all rows.
 
     Raises:
-        DataError: Unknown preset, switch, domain or slot, different lengths, or an item that is not a state.
+        DataError: The preset, a switch, a domain or a slot is unknown, the lengths differ, or an item is not a state.
 
     Example:
         >>> joint_goal_correct([{"hotel-area": ["east"]}, {}], [{"hotel-area": ["east"]}, {"hotel-area": ["west"]}])
@@ -49,26 +50,25 @@ def joint_goal_correct(
 def joint_goal_scores(
     predictions: Iterable[Any], references: Iterable[Any], convention: Convention
 ) -> NDArray[np.float64]:
-    """Score every row in [0, 1]: 0 or 1 for exact conventions, the product over slots for `token_sort`.
+    """Return the joint score of each row: 0 or 1, or with `token_sort` the product of the slots' scores.
 
     Args:
-        predictions: [N] states, matched by position.
-        references: [N] states.
-        convention: A resolved convention.
+        predictions: [N] states, matched to the references by position.
+        references: [N] gold states.
+        convention: The rules.
 
     Returns:
-        [N] float64.
+        [N] float64 in [0, 1].
 
     Raises:
-        DataError: Different lengths, an item that is not a state, or an unknown domain or slot in the convention.
+        DataError: The lengths differ, an item is not a state, or the convention has an unknown domain or slot.
     """
-    found, gold = list(predictions), list(references)
-    turns = pair_turns(
-        [Turn(None, "original", None, read_state(state, f"predictions[{i}]"), "") for i, state in enumerate(found)],
-        [Turn(None, "original", None, read_state(state, f"references[{i}]"), "") for i, state in enumerate(gold)],
-    )
-    names = reference_names((reference.state for _, reference in turns), convention)
-    scores = [compare_states(p.state, r.state, convention, names).score for p, r in turns]
+    predicted = [read_state(state, f"predictions[{index}]") for index, state in enumerate(predictions)]
+    gold = [read_state(state, f"references[{index}]") for index, state in enumerate(references)]
+    if len(predicted) != len(gold):
+        raise DataError(f"found {len(predicted)} predictions for {len(gold)} references; give one for each")
+    names = reference_names(gold, convention)
+    scores = [compare_states(p, g, convention, names).score for p, g in zip(predicted, gold, strict=True)]
     return np.array(scores, dtype=np.float64)
 
 
@@ -84,24 +84,24 @@ def joint_goal_accuracy(
     confidence: float = 0.95,
     **switches: Any,
 ) -> dict[str, Any]:
-    """Compute joint goal accuracy and what belongs beside it from items in any accepted shape.
+    """Compute the joint goal accuracy and related figures from items in any accepted shape.
 
     Args:
-        predictions: Items (see `dair_hf.metrics.state.items`); matched by id where they have one, else by position.
-        references: Items with all gold alternatives.
-        preset: The convention's name.
-        prediction_ids: Ids given apart, one for each prediction.
-        reference_ids: Ids given apart, one for each reference.
-        n_bootstrap: Resamples for the interval, clustered by dialogue where items have ids; 0 for none.
-        seed: Seed of the resampling.
-        confidence: Coverage of the interval.
-        **switches: Changed switches.
+        predictions: Items (see `dair_hf.metrics.state.items`), matched by id if they have ids, else by position.
+        references: Items with all correct values.
+        preset: A name in `dair_hf.metrics.state.conventions.PRESETS`.
+        prediction_ids: One id for each prediction, if they are not in the items.
+        reference_ids: One id for each reference, if they are not in the items.
+        n_bootstrap: Number of bootstrap resamples, clustered by dialogue if items have ids; 0 for no intervals.
+        seed: Seed of the bootstrap.
+        confidence: Confidence level of the intervals.
+        **switches: Fields of `Convention` to change.
 
     Returns:
         See `summarize_turns`.
 
     Raises:
-        DataError: Bad items, ids that do not match, no turn at all, unknown preset or switch.
+        DataError: An item is invalid, the ids do not match, there is no turn, or the preset or a switch is unknown.
 
     Example:
         >>> gold = [{"row_id": "A/0", "state": {"hotel-area": ["east"]}}]
@@ -112,9 +112,7 @@ def joint_goal_accuracy(
     turns = pair_turns(
         read_items(predictions, "predictions", prediction_ids), read_items(references, "references", reference_ids)
     )
-    return summarize_turns(
-        turns, name, convention, n_bootstrap=n_bootstrap, seed=seed, confidence=confidence, progress=False
-    )
+    return summarize_turns(turns, name, convention, n_bootstrap=n_bootstrap, seed=seed, confidence=confidence)
 
 
 def summarize_turns(
@@ -122,122 +120,104 @@ def summarize_turns(
     name: str,
     convention: Convention,
     *,
-    n_bootstrap: int = 1000,
-    seed: int = 0,
-    confidence: float = 0.95,
     progress: bool = False,
+    **bootstrap: Any,
 ) -> dict[str, Any]:
-    """Compute all figures of paired turns.
+    """Compute the joint goal accuracy and related figures.
 
     Args:
-        turns: (prediction, reference) of every turn.
-        name: The convention's name, printed with the figures.
-        convention: The resolved convention.
-        n_bootstrap: Resamples; 0 for no interval.
-        seed: Seed of the resampling.
-        confidence: Coverage of the interval.
-        progress: Show a bar on stderr once the work has taken two seconds.
+        turns: (prediction, reference) of each turn.
+        name: Name of the convention, as reported.
+        convention: The rules.
+        progress: Show a progress bar on stderr after two seconds.
+        **bootstrap: `n_bootstrap`, `seed` and `confidence` of `dair_hf.evaluation.statistics.ratios_with_intervals`.
 
     Returns:
-        `joint_goal_accuracy` with `_numerator`, `_denominator`, `_low`, `_high`; `joint_goal_accuracy_names` (turns
-        whose gold names an attraction, hotel or restaurant, these slots only) with the same; `slot_precision`,
-        `slot_recall`, `slot_f1`; `by_domain`: domain -> the same three for turns whose gold holds that domain, its
-        slots only; the counts `turns`, `turns_skipped`, `empty_predictions`, `empty_references`,
-        `references_with_dontcare`; `unknown_slots`: predicted slot that no reference holds -> turns, also said in a
-        warning; `preset` and `switches`. An undefined ratio is NaN.
+        - `joint_goal_accuracy` with `_numerator`, `_denominator`, `_low`, `_high`;
+        - `joint_goal_accuracy_names`, likewise: over turns whose gold state has the name of an attraction, a hotel or a
+          restaurant, comparing these slots only;
+        - `slot_precision`, `slot_recall`, `slot_f1`;
+        - `by_domain`: domain -> `joint_goal_accuracy` with `_numerator` and `_denominator` over turns whose gold state
+          has the domain, comparing its slots only;
+        - `turns`, `turns_skipped`, `empty_predictions`, `empty_references`, `references_with_dontcare`;
+        - `unknown_slots`: predicted slot that no reference has -> number of turns;
+        - `preset` and `switches`.
+
+        Undefined ratios are NaN.
 
     Raises:
-        DataError: There is no turn; `domains` or `slots` hold an unknown name, or leave nothing to compare.
+        DataError: There is no turn, or `domains` or `slots` contain an unknown name or leave nothing to compare.
+
+    Warns:
+        SlotNameWarning: Predictions have slots that no reference has.
     """
     if not turns:
-        raise DataError("no turns to score: predictions and references are empty; check the inputs")
-    compared = compare_turns(turns, convention, progress=progress)
-    keeps_all = convention.empty_answer != "skip"
-    kept = [
-        (reference, comparison)
-        for (_, reference), comparison in zip(turns, compared, strict=True)
-        if keeps_all or comparison.answered
-    ]
-    comparisons = [comparison for _, comparison in kept]
-    clusters = _clusters([reference for reference, _ in kept])
-    ones = np.ones(len(kept))
-    names, has_names = _restricted(comparisons, lambda slot: slot in NAME_SLOTS)
+        raise DataError("nothing to score: predictions and references contain no turns")
+    all_comparisons = compare_turns(turns, convention, progress=progress)
+    is_scored = [convention.empty_answer == "score" or comparison.answered for comparison in all_comparisons]
+    comparisons = [comparison for comparison, scored in zip(all_comparisons, is_scored, strict=True) if scored]
+    dialogues = [reference.dialogue for (_, reference), scored in zip(turns, is_scored, strict=True) if scored]
     ratios = {
-        "joint_goal_accuracy": (np.array([comparison.score for comparison in comparisons]), ones),
-        "joint_goal_accuracy_names": (names, has_names),
+        "joint_goal_accuracy": _joint_goal(comparisons),
+        "joint_goal_accuracy_names": _joint_goal(comparisons, NAME_SLOTS),
     }
-    values = ratios_with_intervals(ratios, clusters, n_bootstrap=n_bootstrap, seed=seed, confidence=confidence)
+    clusters = [dialogue for dialogue in dialogues if dialogue is not None] or None
+    values = ratios_with_intervals(ratios, clusters, **bootstrap)
     result: dict[str, Any] = {}
     for key, (numerators, denominators) in ratios.items():
-        result |= {k: value for k, value in values.items() if k.removesuffix("_low").removesuffix("_high") == key}
-        result |= {f"{key}_numerator": _sum(numerators), f"{key}_denominator": _sum(denominators)}
+        result |= {f"{key}{end}": values[f"{key}{end}"] for end in ("", "_low", "_high") if f"{key}{end}" in values}
+        result |= {f"{key}_numerator": _total(numerators), f"{key}_denominator": _total(denominators)}
     return (
         result
         | _slot_figures(comparisons)
         | {
             "by_domain": _by_domain(comparisons),
             "turns": len(turns),
-            "turns_skipped": len(turns) - len(kept),
-            "empty_predictions": sum(not comparison.answered for comparison in compared),
+            "turns_skipped": len(turns) - len(comparisons),
+            "empty_predictions": sum(not comparison.answered for comparison in all_comparisons),
             "empty_references": sum(not any(reference.state.values()) for _, reference in turns),
             "references_with_dontcare": sum(
-                any(value == DONTCARE for values in reference.state.values() for value in values)
-                for _, reference in turns
+                any(DONTCARE in values for values in reference.state.values()) for _, reference in turns
             ),
-            "unknown_slots": dict(Counter(slot for c in compared for slot in c.unknown).most_common()),
+            "unknown_slots": dict(Counter(slot for c in all_comparisons for slot in c.unknown).most_common()),
             "preset": name,
             "switches": dataclasses.asdict(convention),
         }
     )
 
 
-def _clusters(references: Sequence[Turn]) -> list[str] | None:
-    if not references or references[0].dialogue is None:
-        return None
-    return [str(reference.dialogue) for reference in references]
-
-
-def _restricted(comparisons: Sequence[Comparison], counts: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Joint score over the slots that count, in the turns whose gold holds one of them."""
-    tops, bottoms = [], []
-    for comparison in comparisons:
-        present = any(counts(slot) for slot in comparison.gold_slots)
-        product = 1.0 if present else 0.0
-        if present:
-            for slot, score in comparison.scores.items():
-                if counts(slot):
-                    product *= score
-        tops.append(product)
-        bottoms.append(float(present))
-    return np.array(tops, dtype=np.float64), np.array(bottoms, dtype=np.float64)
+def _joint_goal(
+    comparisons: Sequence[Comparison], slots: Collection[str] | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return numerators and denominators of the joint goal accuracy over some slots, in turns whose gold has one."""
+    if slots is None:
+        return np.array([comparison.score for comparison in comparisons]), np.ones(len(comparisons))
+    has_slot = [float(any(slot in slots for slot in comparison.gold_slots)) for comparison in comparisons]
+    scores = [
+        math.prod((score for slot, score in comparison.scores.items() if slot in slots), start=1.0)
+        for comparison in comparisons
+    ]
+    return np.array(scores) * np.array(has_slot), np.array(has_slot)
 
 
 def _by_domain(comparisons: Sequence[Comparison]) -> dict[str, dict[str, float]]:
-    sums: dict[str, list[float]] = {}
-    for comparison in comparisons:
-        products = dict.fromkeys([slot.partition("-")[0] for slot in comparison.gold_slots], 1.0)
-        for slot, score in comparison.scores.items():
-            domain = slot.partition("-")[0]
-            if domain in products:
-                products[domain] *= score
-        for domain, product in products.items():
-            total = sums.setdefault(domain, [0.0, 0.0])
-            total[0] += product
-            total[1] += 1
-    return {
-        domain: {
-            "joint_goal_accuracy": numerator / denominator,
-            "joint_goal_accuracy_numerator": _sum(numerator),
-            "joint_goal_accuracy_denominator": _sum(denominator),
+    slots = {slot for comparison in comparisons for slot in comparison.scores}
+    domains = {domain_of(slot) for comparison in comparisons for slot in comparison.gold_slots}
+    result = {}
+    for domain in sorted(domains):
+        numerators, denominators = _joint_goal(comparisons, {slot for slot in slots if domain_of(slot) == domain})
+        result[domain] = {
+            "joint_goal_accuracy": float(numerators.sum() / denominators.sum()),
+            "joint_goal_accuracy_numerator": _total(numerators),
+            "joint_goal_accuracy_denominator": _total(denominators),
         }
-        for domain, (numerator, denominator) in sorted(sums.items())
-    }
+    return result
 
 
 def _slot_figures(comparisons: Sequence[Comparison]) -> dict[str, float]:
-    hits = sum(comparison.hits for comparison in comparisons)
-    predicted = sum(comparison.predicted for comparison in comparisons)
-    gold = sum(comparison.gold for comparison in comparisons)
+    hits, predicted, gold = (
+        sum(getattr(comparison, name) for comparison in comparisons) for name in ("hits", "predicted", "gold")
+    )
     undefined = float("nan")
     return {
         "slot_precision": hits / predicted if predicted else undefined,
@@ -246,7 +226,7 @@ def _slot_figures(comparisons: Sequence[Comparison]) -> dict[str, float]:
     }
 
 
-def _sum(values: Any) -> float | int:
-    """Sum to an int where it is one, as it always is but for fractional scores."""
-    total = float(np.sum(values))
+def _total(values: NDArray[np.float64]) -> float | int:
+    """Return the sum, as int if it is whole."""
+    total = float(values.sum())
     return int(total) if total.is_integer() else total

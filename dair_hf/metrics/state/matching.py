@@ -1,41 +1,37 @@
-"""Compare one predicted state with one gold state under a convention, slot by slot."""
+"""Comparison of a predicted state with a gold state, slot by slot."""
 
 from __future__ import annotations
 
 import functools
-import re
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tqdm.auto import tqdm
 
-from dair_hf.errors import DataError
 from dair_hf.metrics.state.conventions import Convention
+from dair_hf.metrics.state.fuzzy import fuzzy_comparison
 from dair_hf.metrics.state.items import Turn
 from dair_hf.metrics.state.normalizers import DONTCARE, normalize, normalize_slot
 from dair_hf.metrics.state.slot_names import (
     SlotNames,
-    check_something_counts,
     fold,
     reference_names,
+    require_compared_slots,
     slot_filter,
     warn_about_names,
 )
 
-_UNFILLED = frozenset({"", "none", "not mentioned"})
-_NEVER_A_GOLD_VALUE = frozenset({"", "not mentioned"})
-_EMPTY = frozenset({""})
-
 
 class Comparison(NamedTuple):
-    """What came of one turn.
+    """Comparison of a predicted state with a gold state.
 
-    scores: score in [0, 1] of every slot that counts; a slot that was predicted beside the gold has 0.
-    gold_slots: the slots filled in the gold.
-    unknown: the predicted slots that neither the references nor MultiWOZ know by that name.
-    hits, predicted, gold: for precision and recall, in slots (in slot-value pairs where `alternatives` is "all").
-    answered: whether anything at all was predicted, before the convention leaves anything out.
+    scores: slot -> score in [0, 1]. A slot that was predicted but is not in the gold state scores 0.
+    gold_slots: the slots that the gold state fills.
+    unknown: the predicted slots that neither the references nor MultiWOZ have.
+    hits, predicted, gold: counts for precision and recall, of slots, or of slot-value pairs if `alternatives` is "all".
+    answered: whether the prediction fills any slot, before the convention removes some.
     """
 
     scores: dict[str, float]
@@ -48,11 +44,8 @@ class Comparison(NamedTuple):
 
     @property
     def score(self) -> float:
-        """The joint score: the product over all slots that count; 1.0 for two empty states."""
-        product = 1.0
-        for score in self.scores.values():
-            product *= score
-        return product
+        """Joint score: the product of all scores; 1.0 for two empty states."""
+        return math.prod(self.scores.values(), start=1.0)
 
 
 def compare_states(
@@ -65,12 +58,13 @@ def compare_states(
 
     Args:
         prediction: slot -> values.
-        reference: slot -> alternatives, the first preferred.
-        convention: The switches.
-        names: The slot names of all references (`slot_names.reference_names`); None: those of this one.
+        reference: slot -> correct values, the preferred one first.
+        convention: The rules.
+        names: Slot names of all references, from `dair_hf.metrics.state.slot_names.reference_names`. None: those of
+            this reference.
 
     Returns:
-        The comparison; the turn is right when its `score` is 1.
+        The comparison. The turn is correct if its `score` is 1.
 
     Raises:
         DataError: The convention matches fuzzily and rapidfuzz is not installed.
@@ -82,53 +76,49 @@ def compare_states(
     """
     if names is None:
         names = SlotNames(normalize_slot(convention.normalizer, slot) for slot in reference)
-    predicted = _filled(prediction, convention, is_gold=False)
-    gold = _filled(reference, convention, is_gold=True)
-    score_slot = _slot_scorer(convention)
-    scores = {}
-    hits = 0.0
-    for slot, values in gold.items():
-        found = predicted.get(slot)
-        score = score_slot(slot, found, values) if found is not None else 0.0
-        scores[slot] = score
-        hits += score
-    gold_slots = list(gold)
+    predicted = _filled_slots(prediction, convention, is_gold=False)
+    gold = _filled_slots(reference, convention, is_gold=True)
+    score = _scorer(convention)
+    scores = {slot: score(slot, predicted[slot], values) if slot in predicted else 0.0 for slot, values in gold.items()}
+    hits = sum(scores.values(), 0.0)
     extra = [slot for slot in predicted if slot not in gold]
     unknown = [slot for slot in extra if slot not in names]
     if convention.extra == "penalise_known":
         extra = [slot for slot in extra if not names.schema_lacks(slot)]
     elif convention.extra == "ignore":
-        # An ignored slot is one the gold does not speak of; one it names as empty must be empty.
+        # A slot that the gold state has with an empty value must be empty.
         extra = [slot for slot in extra if slot in reference]
-    for slot in extra:
-        scores[slot] = 0.0
-    counted = len(extra) + sum(slot in predicted for slot in gold)
+    scores |= dict.fromkeys(extra, 0.0)
     answered = any(value for values in prediction.values() for value in values)
     if convention.alternatives != "all":
-        return Comparison(scores, gold_slots, unknown, hits, counted, len(gold), answered)
-    pairs = {(slot, value) for slot, values in gold.items() for value in values}
-    found_pairs = {(slot, value) for slot, values in predicted.items() if slot in scores for value in values}
-    return Comparison(scores, gold_slots, unknown, len(pairs & found_pairs), len(found_pairs), len(pairs), answered)
+        n_predicted = sum(slot in predicted for slot in scores)
+        return Comparison(scores, list(gold), unknown, hits, n_predicted, len(gold), answered)
+    gold_pairs = {(slot, value) for slot, values in gold.items() for value in values}
+    pairs = {(slot, value) for slot, values in predicted.items() if slot in scores for value in values}
+    return Comparison(scores, list(gold), unknown, len(gold_pairs & pairs), len(pairs), len(gold_pairs), answered)
 
 
 def compare_turns(
     turns: Sequence[tuple[Turn, Turn]], convention: Convention, *, progress: bool = False
 ) -> list[Comparison]:
-    """Compare all turns of a data set; unknown slot names are refused in the convention and warned of in predictions.
+    """Compare all turns of a data set.
 
     Args:
-        turns: (prediction, reference) of every turn.
-        convention: The switches.
-        progress: Show a bar on stderr once the work has taken two seconds.
+        turns: (prediction, reference) of each turn.
+        convention: The rules.
+        progress: Show a progress bar on stderr after two seconds.
 
     Returns:
         One comparison for each turn.
 
     Raises:
-        DataError: `domains` or `slots` hold an unknown name or leave nothing to compare; or as `compare_states`.
+        DataError: `domains` or `slots` contain an unknown name or leave nothing to compare; or as `compare_states`.
+
+    Warns:
+        SlotNameWarning: Predictions have slots that no reference has.
     """
     names = reference_names((reference.state for _, reference in turns), convention)
-    check_something_counts(names, convention)
+    require_compared_slots(names, convention)
     comparisons = [
         compare_states(prediction.state, reference.state, convention, names)
         for prediction, reference in tqdm(turns, desc="turns", delay=2.0, leave=False, disable=not progress)
@@ -137,105 +127,55 @@ def compare_turns(
     return comparisons
 
 
-def _filled(state: Mapping[str, Sequence[str]], convention: Convention, *, is_gold: bool) -> dict[str, list[str]]:
-    """Leave out what the convention does not compare and normalize the rest."""
-    unfilled = _UNFILLED
+def _filled_slots(state: Mapping[str, Sequence[str]], convention: Convention, *, is_gold: bool) -> dict[str, list[str]]:
+    """Return slot -> normalized values of what the convention compares."""
+    empty_values = {"", "none", "not mentioned"}
     if convention.none == "literal":
-        unfilled = _EMPTY
+        empty_values = {""}
     elif convention.none == "omit_predicted" and is_gold:
-        unfilled = _NEVER_A_GOLD_VALUE
+        empty_values = {"", "not mentioned"}
     normalizer, dontcare = convention.normalizer, convention.dontcare
     limit = 1 if convention.alternatives == "first" or (convention.alternatives == "any" and not is_gold) else None
-    compared = slot_filter(convention)
+    compared_name = slot_filter(convention)
     filled = {}
     for name, values in state.items():
-        slot = compared(name)
+        slot = compared_name(name)
         if slot is None:
             continue
         if normalizer == "strip_space":  # ConvLab-3 writes alternatives as one string
             values = [piece for value in values for piece in value.split("|")]
-        kept = [value for value in values if value not in unfilled]
+        values = [value for value in values if value not in empty_values]
         if normalizer != "none":
-            kept = [normalize(normalizer, slot, value, is_gold) for value in kept]
-            kept = [value for value in kept if value not in unfilled]  # a table may only now have made it "none"
+            values = [normalize(normalizer, slot, value, is_gold) for value in values]
+            values = [value for value in values if value not in empty_values]  # a table may map a value to "none"
         if dontcare == "drop_both":
-            kept = [value for value in kept if value != DONTCARE]
-        elif dontcare == "drop_gold" and is_gold and DONTCARE in kept:
+            values = [value for value in values if value != DONTCARE]
+        elif dontcare == "drop_gold" and is_gold and DONTCARE in values:
             continue
-        if kept:
-            filled[slot] = kept[:limit]
+        if values:
+            filled[slot] = values[:limit]
     return filled
 
 
-SlotScore = Callable[[str, list[str], list[str]], float]
-
-
 @functools.lru_cache(maxsize=32)
-def _slot_scorer(convention: Convention) -> SlotScore:
-    """Build (slot, predicted values, gold values) -> score. Both lists are non-empty and already cut to what counts."""
-    if convention.alternatives == "all" and convention.match == "exact":
-        return lambda slot, found, gold: float(set(found) == set(gold))
+def _scorer(convention: Convention) -> Callable[[str, list[str], list[str]], float]:
+    """Return a function (slot, predicted values, gold values) -> score; neither list is empty."""
+    compare_sets = convention.alternatives == "all"
     if convention.match == "exact":
-        return lambda slot, found, gold: float(not set(found).isdisjoint(gold))
-    ratio = _ratio(convention.match)
-    categorical = (
-        frozenset(map(fold, convention.categorical_slots)) if convention.match == "token_sort" else frozenset()
-    )
-    every = convention.alternatives == "all"
+        if compare_sets:
+            return lambda slot, predicted, gold: float(set(predicted) == set(gold))
+        return lambda slot, predicted, gold: float(not set(predicted).isdisjoint(gold))
+    similarity = fuzzy_comparison(convention.match)
+    categorical = set(map(fold, convention.categorical_slots)) if convention.match == "token_sort" else set()
 
-    def score(slot: str, found: list[str], gold: list[str]) -> float:
-        if found == gold:
+    def score(slot: str, predicted: list[str], gold: list[str]) -> float:
+        if predicted == gold:
             return 1.0
         if fold(slot) in categorical:
-            return float(set(found) == set(gold) if every else found[0] == gold[0])
-        best = [max(ratio(value, other) for other in gold) for value in found]
-        if every:
-            return min([*best, *(max(ratio(value, other) for value in found) for other in gold)])
+            return float(set(predicted) == set(gold) if compare_sets else predicted[0] == gold[0])
+        best = [max(similarity(value, other) for other in gold) for value in predicted]
+        if compare_sets:
+            return min([*best, *(max(similarity(value, other) for value in predicted) for other in gold)])
         return max(best)
 
     return score
-
-
-def _ratio(match: str) -> Callable[[str, str], float]:
-    indel, levenshtein = _rapidfuzz()
-
-    def percent(value: str, other: str) -> int:
-        """Characters in common, in order, over all characters: a whole per cent, as fuzzywuzzy's `ratio`."""
-        length = len(value) + len(other)
-        return round(100 * ((length - indel.distance(value, other)) / length))
-
-    @functools.lru_cache(maxsize=1 << 16)
-    def partial95(value: str, other: str) -> float:
-        # fuzzywuzzy's partial ratio: the shorter string against the parts of the longer one that have its length and
-        # begin where a run of common characters puts it. rapidfuzz's own also tries shorter parts and so finds more.
-        shorter, longer = sorted((value, other), key=len)
-        if not shorter:
-            return float(value == other)
-        blocks = levenshtein.opcodes(shorter, longer).as_matching_blocks()
-        starts = {max(0, block.b - block.a) for block in blocks}
-        return float(max(percent(shorter, longer[start : start + len(shorter)]) for start in starts) > 95)
-
-    @functools.lru_cache(maxsize=1 << 16)
-    def token_sort(value: str, other: str) -> float:
-        value, other = _sorted_tokens(value), _sorted_tokens(other)
-        if not value or not other:
-            return float(value == other)
-        return percent(value, other) / 100.0
-
-    return partial95 if match == "partial95" else token_sort
-
-
-_LATIN_1 = dict.fromkeys(range(128, 256))
-
-
-def _sorted_tokens(value: str) -> str:
-    """Sort the words of a value as fuzzywuzzy does: without the characters 128 to 255, other marks as spaces."""
-    return " ".join(sorted(re.sub(r"\W", " ", value.translate(_LATIN_1)).lower().split()))
-
-
-def _rapidfuzz() -> tuple[Any, Any]:
-    try:
-        from rapidfuzz import distance
-    except ImportError as error:
-        raise DataError("fuzzy matching needs rapidfuzz, which is not installed: pip install dair-hf[fuzzy]") from error
-    return distance.Indel, distance.Levenshtein

@@ -1,6 +1,6 @@
-"""Normalization of slot names and values before they are compared: spellings folded, tables of known variants applied.
+"""Normalization of slot names and values as in the published evaluators.
 
-The tables hold facts: which spelling each published implementation maps to which, and on which side it does so.
+The tables are those of the evaluators: spelling -> canonical spelling.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-DONTCARE = "dontcare"  # other spellings of it are values like any other, in every published implementation
+DONTCARE = "dontcare"  # no published evaluator recognizes other spellings
 
-_TRADE_DOMAINS = ("attraction", "hotel", "restaurant", "taxi", "train")  # those that TRADE tracks and repairs
+_TRADE_DOMAINS = ("attraction", "hotel", "restaurant", "taxi", "train")  # domains that TRADE tracks
 
-# TRADE's table of annotation slips in MultiWOZ, whatever the slot.
+# TRADE's table of annotation errors in MultiWOZ, for all slots.
 _TRADE_ANY_SLOT = {
     variant: value
     for value, variants in {
@@ -47,7 +47,7 @@ _TRADE_ANY_SLOT = {
     }.items()
     for variant in variants
 }
-# Values that belong to another slot.
+# TRADE's corrections of single slots.
 _TRADE_BY_SLOT = {
     (slot, variant): value
     for (slot, value), variants in {
@@ -64,7 +64,7 @@ _TRADE_BY_SLOT = {
     }.items()
     for variant in variants
 }
-# Values repaired wherever the slot's name holds a word.
+# TRADE's corrections of all slots whose name contains a word.
 _TRADE_BY_WORD = {
     ("area", "moderate"): "none",
     ("area", "no"): "north",
@@ -169,7 +169,7 @@ def _lower(slot: str, value: str) -> str:
 
 
 def _first_piece(slot: str, value: str) -> str:
-    # The released code joins and splits beliefs at ", ": of a value that holds it, only the first piece is left.
+    # The released code joins and splits values at ", ", so only the first piece of such a value remains.
     return _single_spaces(slot, value.split(", ")[0])
 
 
@@ -182,7 +182,7 @@ def _strip_space(slot: str, value: str) -> str:
 
 
 def _checkdst(slot: str, value: str) -> str:
-    value = _single_spaces(slot, value.split(",")[0])  # beliefs are joined and split at ","
+    value = _single_spaces(slot, value.split(",")[0])  # CheckDST joins and splits values at ","
     return _CHECKDST.get(value, value)
 
 
@@ -234,7 +234,7 @@ def _mwzeval_time(time: str) -> str:
             if time.endswith(suffix):
                 time = time.removesuffix(suffix).strip()
         hour, *minutes = time.split(":")
-        if hour.strip().isdecimal() and len(minutes) < 2:  # 12 pm becomes 24:00 there too; both sides alike
+        if hour.strip().isdecimal() and len(minutes) < 2:  # as in mwzeval, 12 pm becomes 24:00 on both sides
             return f"{int(hour) + 12}:{minutes[0] if minutes else '00'}"
     if not time:
         return "00:00"
@@ -247,7 +247,7 @@ def _mwzeval_time(time: str) -> str:
     return f"0{time}" if len(time) == 4 and time[1] == ":" else time
 
 
-# (of a predicted value, of a gold value)
+# name -> (function for predicted values, function for gold values)
 _NORMALIZERS: Mapping[str, tuple[Callable[[str, str], str], Callable[[str, str], str]]] = MappingProxyType(
     {
         "none": (_unchanged, _unchanged),
@@ -264,16 +264,13 @@ _NORMALIZERS: Mapping[str, tuple[Callable[[str, str], str], Callable[[str, str],
 
 @functools.lru_cache(maxsize=1 << 16)
 def normalize(normalizer: str, slot: str, value: str, is_gold: bool = True) -> str:
-    """Normalize one value of one slot.
+    """Return the normalized value of a slot.
 
     Args:
         normalizer: A value of the switch `normalizer`.
-        slot: Such as "hotel-name"; tables depend on it.
-        value: The value as it stands in the state.
-        is_gold: Whether the state is a gold state; some implementations treat the two sides differently.
-
-    Returns:
-        The value to compare.
+        slot: Slot such as "hotel-name".
+        value: The value.
+        is_gold: Whether the value is from a gold state; some evaluators normalize the two sides differently.
 
     Example:
         >>> normalize("trade", "hotel-area", "center"), normalize("trade", "hotel-area", "center", False)
@@ -285,14 +282,11 @@ def normalize(normalizer: str, slot: str, value: str, is_gold: bool = True) -> s
 
 @functools.lru_cache(maxsize=1 << 12)
 def normalize_slot(normalizer: str, slot: str) -> str:
-    """Normalize a slot name; all but mwzeval compare names as they are.
+    """Return the normalized name of a slot; only mwzeval changes names.
 
     Args:
         normalizer: A value of the switch `normalizer`.
-        slot: Such as "hotel-price range"; the domain before the first hyphen stays as it is.
-
-    Returns:
-        The name to compare.
+        slot: Slot such as "hotel-price range". Its domain is not changed.
 
     Example:
         >>> normalize_slot("mwzeval", "taxi-arriveBy"), normalize_slot("mwzeval", "hotel-price range")

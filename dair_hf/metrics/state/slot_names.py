@@ -1,4 +1,4 @@
-"""Slot names: those that a convention compares, those that references hold, and the nearest one to an unknown name."""
+"""Slot names that a convention compares or that references have, and suggestions for unknown names."""
 
 from __future__ import annotations
 
@@ -12,13 +12,24 @@ from dair_hf.errors import DataError, SlotNameWarning
 from dair_hf.metrics.state.conventions import MULTIWOZ_DOMAINS, MULTIWOZ_SLOTS, Convention
 from dair_hf.metrics.state.normalizers import normalize_slot
 
-_SHORT_NAMES = {"arrive": "arriveby", "leave": "leaveat"}
-_SHOWN = 5  # unknown names that one message lists
+_FULL_NAMES = {"arrive": "arriveby", "leave": "leaveat"}
+_MULTIWOZ_ALL_DOMAINS = {*MULTIWOZ_DOMAINS, "bus"}
+_MAX_SHOWN = 5  # unknown slots that a warning lists
+
+
+def domain_of(slot: str) -> str:
+    """Return the domain of a slot: the part before the first hyphen.
+
+    Example:
+        >>> domain_of("hotel-area")
+        'hotel'
+    """
+    return slot.partition("-")[0]
 
 
 @functools.lru_cache(maxsize=1 << 12)
 def fold(slot: str) -> str:
-    """Reduce a slot name to what all spellings of it share; the domain stays as it is.
+    """Return the same text for all spellings of a slot; the domain is not changed.
 
     Example:
         >>> fold("hotel-book day"), fold("hotel-bookday"), fold("train-arriveBy"), fold("train-arrive")
@@ -26,19 +37,16 @@ def fold(slot: str) -> str:
     """
     domain, hyphen, name = slot.partition("-")
     name = re.sub(r"[\W_]", "", name.lower()).removeprefix("book")
-    return domain + hyphen + _SHORT_NAMES.get(name, name)
-
-
-_MULTIWOZ_ALL = {*MULTIWOZ_DOMAINS, "bus"}
+    return domain + hyphen + _FULL_NAMES.get(name, name)
 
 
 class SlotNames:
-    """The slot names of a set of references, and those of their schema that the references do not spell otherwise.
+    """Slot names of the references, and of their schema unless the references spell them differently.
 
     Args:
-        held: The names that the references hold.
-        schema: All names of their schema; None: the slots of MultiWOZ, if the references hold its domains only.
-        also: Further names that are known, in any spelling.
+        in_references: Slots that the references have.
+        schema: All slots of the schema. None: those of MultiWOZ, if the references have no other domains.
+        known: Further slots that are known, in any spelling.
 
     Example:
         >>> names = SlotNames(["hotel-pricerange", "hotel-stars"])
@@ -46,154 +54,145 @@ class SlotNames:
         (True, False, 'hotel-pricerange')
     """
 
-    def __init__(self, held: Iterable[str], schema: Iterable[str] | None = None, also: Iterable[str] = ()) -> None:
-        self.held = frozenset(held)
+    def __init__(
+        self, in_references: Iterable[str], schema: Iterable[str] | None = None, known: Iterable[str] = ()
+    ) -> None:
+        self.in_references = frozenset(in_references)
         self.schema = MULTIWOZ_SLOTS if schema is None else tuple(schema)
         self._has_schema = schema is not None
-        self._spelt = {fold(name): name for name in sorted(self.held)}
-        self._known = frozenset(map(fold, (*self.schema, *also)))
+        self._spellings = {fold(name): name for name in sorted(self.in_references)}
+        self._known = frozenset(map(fold, (*self.schema, *known)))
 
     def __contains__(self, slot: str) -> bool:
-        return slot in self.held or (fold(slot) in self._known and fold(slot) not in self._spelt)
+        return slot in self.in_references or (fold(slot) in self._known and fold(slot) not in self._spellings)
 
     def schema_lacks(self, slot: str) -> bool:
-        """Tell whether the schema is known, as given or as MultiWOZ's, and has no such slot."""
-        return slot not in self and (self._has_schema or (_domains(self.held) or _domains([slot])) <= _MULTIWOZ_ALL)
+        """Return whether the schema, as given or that of MultiWOZ, is known and does not have the slot."""
+        if slot in self:
+            return False
+        return self._has_schema or (_domains(self.in_references) or {domain_of(slot)}) <= _MULTIWOZ_ALL_DOMAINS
 
     def nearest(self, slot: str) -> str | None:
-        """Return the known name that is written most like `slot`; None where none is."""
-        if fold(slot) in self._spelt:
-            return self._spelt[fold(slot)]
-        known = {*self.held, *(name for name in self.schema if name in self)}
-        domain = slot.partition("-")[0]
+        """Return the known slot with the most similar spelling; None if no spelling is similar."""
+        if fold(slot) in self._spellings:
+            return self._spellings[fold(slot)]
+        known = {*self.in_references, *(name for name in self.schema if name in self)}
+        domain = domain_of(slot)
         if domain not in _domains(known):
             return _nearest(slot, known)
-        # All names of a domain are alike at their beginning, so only the rest is compared.
-        rest = {name.partition("-")[2]: name for name in known if name.partition("-")[0] == domain}
-        return rest.get(str(_nearest(slot.partition("-")[2], rest)))
+        # A common domain would make all its slots look similar.
+        in_domain = {name.partition("-")[2]: name for name in known if domain_of(name) == domain}
+        return in_domain.get(str(_nearest(slot.partition("-")[2], in_domain)))
 
 
 @functools.lru_cache(maxsize=32)
 def slot_filter(convention: Convention) -> Callable[[str], str | None]:
-    """Build the function slot -> the name under which it is compared; None for a slot that does not count."""
+    """Return a function from a slot to its normalized name, or to None if the convention does not compare it."""
     slots = None
     if convention.slots is not None:
         slots = {normalize_slot(convention.normalizer, slot) for slot in convention.slots}
 
     @functools.lru_cache(maxsize=1 << 12)
-    def compared(slot: str) -> str | None:
+    def compared_name(slot: str) -> str | None:
         slot = normalize_slot(convention.normalizer, slot)
         if slots is not None and slot not in slots:
             return None
-        if convention.domains is not None and slot.partition("-")[0] not in convention.domains:
+        if convention.domains is not None and domain_of(slot) not in convention.domains:
             return None
         return slot
 
-    return compared
+    return compared_name
 
 
 def reference_names(references: Iterable[Mapping[str, object]], convention: Convention) -> SlotNames:
-    """Collect the slot names of references and check the names in a convention against them.
+    """Return the slot names of references, and check the names in the convention against them.
 
     Args:
         references: Gold states.
-        convention: A resolved convention.
-
-    Returns:
-        The names, normalized as the convention does.
+        convention: The convention, which also says how names are normalized.
 
     Raises:
-        DataError: `domains`, `slots` or `consistency_slots` hold a name that neither the references nor MultiWOZ have;
-            the message says the nearest one. Not where the references hold no slot at all.
+        DataError: `domains`, `slots` or `consistency_slots` have a name that neither the references nor MultiWOZ have.
+            Not if the references have no slot at all.
 
     Example:
         >>> reference_names([{"hotel-area": ["east"]}], Convention(domains=("hotle",)))
         Traceback (most recent call last):
-        dair_hf.errors.DataError: domains: no reference holds 'hotle'; did you mean 'hotel'? They hold hotel
+        dair_hf.errors.DataError: domains: no reference has 'hotle'; did you mean 'hotel'? References have: hotel
     """
-    held: set[str] = set()
-    for reference in references:
-        held.update(reference)
-    held = {normalize_slot(convention.normalizer, slot) for slot in held}
-    schema = None
-    if convention.schema_slots is not None:
-        schema = [normalize_slot(convention.normalizer, slot) for slot in convention.schema_slots]
-    names = SlotNames(held, schema, convention.categorical_slots if convention.match == "token_sort" else ())
-    if not held:
+    normalize = functools.partial(normalize_slot, convention.normalizer)
+    in_references = {normalize(slot) for slot in {slot for reference in references for slot in reference}}
+    schema = None if convention.schema_slots is None else map(normalize, convention.schema_slots)
+    names = SlotNames(
+        in_references, schema, known=convention.categorical_slots if convention.match == "token_sort" else ()
+    )
+    if not in_references:
         return names
-    domains = {*_domains(held), *_domains(names.schema)}
+    domains = _domains([*in_references, *names.schema])
     for domain in convention.domains or ():
         if domain not in domains and domain not in MULTIWOZ_DOMAINS:
-            raise _unknown("domains", domain, _nearest(domain, domains), _domains(held))
+            raise _unknown_name("domains", domain, _nearest(domain, domains), _domains(in_references))
     for field in ("consistency_slots", "slots"):
         for slot in getattr(convention, field) or ():
-            if normalize_slot(convention.normalizer, slot) not in names:
-                raise _unknown(field, slot, names.nearest(slot), _alike(held, [slot]))
+            if normalize(slot) not in names:
+                raise _unknown_name(field, slot, names.nearest(slot), _of_same_domains(in_references, [slot]))
     return names
 
 
-def check_something_counts(names: SlotNames, convention: Convention) -> None:
-    """Raise DataError where references hold slots and `domains` and `slots` leave out all of them."""
-    compared = slot_filter(convention)
-    if names.held and not any(map(compared, names.held)):
+def require_compared_slots(names: SlotNames, convention: Convention) -> None:
+    """Raise DataError if references have slots, but `domains` and `slots` exclude all of them."""
+    compared_name = slot_filter(convention)
+    if names.in_references and not any(map(compared_name, names.in_references)):
         chosen = [f"{key} {'+'.join(value)}" for key in ("domains", "slots") if (value := getattr(convention, key))]
         raise DataError(
-            f"nothing is left to compare: no reference holds a slot of {' and '.join(chosen)}; they hold "
-            f"{', '.join(sorted(_domains(names.held)))}"
+            f"nothing to compare: no reference has a slot of {' and '.join(chosen)}; the domains of the references "
+            f"are {', '.join(sorted(_domains(names.in_references)))}"
         )
 
 
 def warn_about_names(unknown: Mapping[str, int], names: SlotNames, convention: Convention) -> None:
-    """Warn of predicted slots that no reference holds, and of fuzzy matching that finds no categorical slot.
-
-    Args:
-        unknown: Unknown slot -> number of turns that predict it.
-        names: The names of the references.
-        convention: The convention in use.
-    """
+    """Warn of unknown slots (slot -> number of turns), and of fuzzy matching without categorical slots."""
     if unknown:
-        shown = sorted(unknown, key=lambda slot: (-unknown[slot], slot))[:_SHOWN]
+        shown = sorted(unknown, key=lambda slot: (-unknown[slot], slot))[:_MAX_SHOWN]
         parts = []
         for slot in shown:
-            ignored = convention.extra == "ignore" or (
+            is_ignored = convention.extra == "ignore" or (
                 convention.extra == "penalise_known" and names.schema_lacks(slot)
             )
+            turns = f"{unknown[slot]} turn{'s' if unknown[slot] > 1 else ''}"
             nearest = names.nearest(slot)
             hint = f"; did you mean {nearest!r}?" if nearest else ""
-            turns = f"{unknown[slot]} turn{'s' if unknown[slot] > 1 else ''}"
-            parts.append(f"{slot!r} ({turns}, {'ignored' if ignored else 'counted as wrong'}{hint})")
-        if len(unknown) > _SHOWN:
-            parts.append(f"{len(unknown) - _SHOWN} more")
-        warnings.warn(
-            f"predictions hold slots that no reference holds: {', '.join(parts)}. The references hold "
-            f"{', '.join(_alike(names.held, shown)) or 'no slot'}",
-            SlotNameWarning,
-            stacklevel=5,
-        )
-    if convention.match == "token_sort" and names.held:
-        if not {fold(slot) for slot in convention.categorical_slots} & {fold(slot) for slot in names.held}:
-            warnings.warn(
-                "none of the references' slots is in categorical_slots, so all are matched fuzzily; give those that "
-                "their schema calls categorical",
-                SlotNameWarning,
-                stacklevel=5,
+            parts.append(f"{slot!r} ({turns}, {'ignored' if is_ignored else 'counted as wrong'}{hint})")
+        if len(unknown) > _MAX_SHOWN:
+            parts.append(f"{len(unknown) - _MAX_SHOWN} more")
+        known = ", ".join(_of_same_domains(names.in_references, shown)) or "no slots"
+        _warn(f"predictions have slots that no reference has: {', '.join(parts)}. References have: {known}")
+    if convention.match == "token_sort" and names.in_references:
+        if {fold(slot) for slot in convention.categorical_slots}.isdisjoint(map(fold, names.in_references)):
+            _warn(
+                "no slot of the references is in categorical_slots, so all are matched fuzzily; set it to the slots "
+                "that the schema of the data calls categorical"
             )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, SlotNameWarning, stacklevel=6)
 
 
 def _domains(slots: Iterable[str]) -> set[str]:
-    return {slot.partition("-")[0] for slot in slots}
+    return {domain_of(slot) for slot in slots}
 
 
-def _alike(slots: Iterable[str], others: Iterable[str]) -> list[str]:
-    """Return the slots in the domains of the others; all slots where there are none."""
+def _of_same_domains(slots: Iterable[str], others: Iterable[str]) -> list[str]:
+    """Return the slots that share a domain with the others, or all slots if none does."""
     domains = _domains(others)
-    return sorted(slot for slot in slots if slot.partition("-")[0] in domains) or sorted(slots)
+    return sorted(slot for slot in slots if domain_of(slot) in domains) or sorted(slots)
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, sorted(set(known)), n=1)), None)
 
 
-def _unknown(field: str, name: str, nearest: str | None, known: Iterable[str]) -> DataError:
-    hint = f"did you mean {nearest!r}? They" if nearest else "they"
-    return DataError(f"{field}: no reference holds {name!r}; {hint} hold {', '.join(sorted(known))}")
+def _unknown_name(field: str, name: str, nearest: str | None, known: Iterable[str]) -> DataError:
+    hint = f"did you mean {nearest!r}? " if nearest else ""
+    return DataError(f"{field}: no reference has {name!r}; {hint}References have: {', '.join(sorted(known))}")

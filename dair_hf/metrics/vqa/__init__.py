@@ -1,4 +1,4 @@
-"""VQA accuracy: answers, scores and breakdown by type."""
+"""VQA accuracy: normalization of answers, scores and breakdown by type."""
 
 from dair_hf.lazy import lazy_submodules
 

@@ -1,7 +1,7 @@
-"""Answers as the official evaluation of VQA compares them: without articles and punctuation, numbers as digits.
+"""Normalization of answers as in the official evaluation of VQA.
 
-The rules are those of the evaluation code that its authors publish with the data (Antol et al., "VQA: Visual Question
-Answering", 2015), for version 2 of the data: apostrophes and colons are no punctuation there.
+The rules are those of the evaluation code that is published with version 2 of the data (Antol et al., "VQA: Visual
+Question Answering", 2015). Apostrophes and colons do not count as punctuation there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NUMBER_WORDS: Mapping[str, str] = MappingProxyType(
 )
 PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 
-# Words that get their apostrophe back where exactly one is missing: "dont", "couldnt've", "couldn'tve".
+# Words whose missing apostrophe is restored if exactly one is missing: "dont", "couldnt've", "couldn'tve".
 _CONTRACTED = """
     ain't aren't can't couldn't couldn't've could've didn't doesn't don't hadn't hadn't've hasn't haven't he'd he'd've
     he's how'd how'll how's isn't it'd it'd've it'll ma'am mightn't mightn't've might've mustn't must've needn't not've
@@ -30,22 +30,22 @@ _CONTRACTED = """
 """
 _DIGITS_AROUND_COMMA = re.compile(r"\d,\d")
 _PERIOD = re.compile(r"\.(?!\d)")
-# The published code hands a flag to `re.sub` where the number of replacements stands; the flag's value is 32.
-_MOST_PERIODS = 32
+# The published code passes a flag with the value 32 to `re.sub` in place of the maximum number of replacements.
+_MAX_PERIODS = 32
 
 
 def _without_one_apostrophe(word: str) -> list[str]:
-    return [word[:place] + word[place + 1 :] for place, character in enumerate(word) if character == "'"]
+    return [word[:i] + word[i + 1 :] for i, character in enumerate(word) if character == "'"]
 
 
 CONTRACTIONS: Mapping[str, str] = MappingProxyType(
     {broken: word for word in _CONTRACTED.split() for broken in _without_one_apostrophe(word)}
-    | {"somebody'd": "somebodyd"}  # the one entry that loses its apostrophe, as it is published
+    | {"somebody'd": "somebodyd"}  # the only published entry that removes an apostrophe
 )
 
 
 def strip_spaces(answer: str) -> str:
-    r"""Turn line ends and tabs into spaces and drop the spaces around: all that is done to an undisputed answer.
+    r"""Replace line ends and tabs by spaces and remove the spaces around an answer, all that undisputed answers get.
 
     Example:
         >>> strip_spaces(" Two\tdogs\n")
@@ -55,10 +55,11 @@ def strip_spaces(answer: str) -> str:
 
 
 def replace_punctuation(text: str) -> str:
-    """Replace the marks of `PUNCTUATION` and periods.
+    """Replace or remove the marks in `PUNCTUATION`, and remove periods.
 
-    A mark becomes a space, so that "red/white" is two words. It is dropped where it stands beside a space anywhere in
-    the text, and every mark is dropped where a comma stands between digits. A period is dropped unless a digit follows.
+    A mark becomes a space, so that "red/white" is two words. It is removed instead if the text contains it next to a
+    space. If the text contains a comma between digits, all marks are removed. A period is removed unless a digit
+    follows.
 
     Example:
         >>> replace_punctuation("red/white"), replace_punctuation("yes, sir"), replace_punctuation("1,000-2,000 p.m.")
@@ -72,11 +73,11 @@ def replace_punctuation(text: str) -> str:
         for mark in PUNCTUATION
         if mark in text
     }
-    return _PERIOD.sub("", text.translate(replaced), count=_MOST_PERIODS)
+    return _PERIOD.sub("", text.translate(replaced), count=_MAX_PERIODS)
 
 
 def normalize_words(text: str) -> str:
-    """Lower case, number words up to ten as digits, articles dropped, missing apostrophes put back, single spaces.
+    """Lower-case a text, write number words up to ten as digits, remove articles and restore apostrophes.
 
     Example:
         >>> normalize_words("The  TWO dogs dont"), normalize_words("none"), normalize_words("eleven")
@@ -86,15 +87,11 @@ def normalize_words(text: str) -> str:
     return " ".join(CONTRACTIONS.get(word, word) for word in words if word not in ARTICLES)
 
 
-@functools.lru_cache(maxsize=1 << 18)  # VQA v2 has some two hundred thousand distinct answers
+@functools.lru_cache(maxsize=1 << 18)  # VQA v2 has about 200,000 distinct answers
 def normalize_answer(answer: str) -> str:
-    """Normalize an answer as the official evaluation does where annotators disagree.
+    """Normalize an answer as the official evaluation does if annotators disagree.
 
-    Args:
-        answer: As an annotator or a model gave it.
-
-    Returns:
-        What is compared; empty for an answer of articles and punctuation only.
+    The result is empty for an answer that consists of articles and punctuation.
 
     Example:
         >>> normalize_answer("A T-shirt."), normalize_answer("ten o'clock"), normalize_answer("1,500")

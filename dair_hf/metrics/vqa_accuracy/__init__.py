@@ -1,1 +1,1 @@
-"""The folder that `evaluate.load(dair_hf.metrics.vqa_accuracy)` reads; `python -m` runs it on files."""
+"""VQA accuracy: a folder for `evaluate.load` and a command for `python -m`."""

@@ -1,33 +1,26 @@
-"""Accuracy of visual question answering as its official evaluation has it, as a metric for the `evaluate` library."""
+"""Accuracy of visual question answering as in its official evaluation, for the `evaluate` library."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import datasets
-import evaluate
+from dair_hf.metrics import json_metric
+from dair_hf.metrics.vqa import breakdown
+from dair_hf.metrics.vqa.items import Prediction, Reference, pair_answers, read_predictions, read_references
 
-from dair_hf.metrics.vqa import breakdown as vqa_breakdown
-from dair_hf.metrics.vqa.items import (
-    Prediction,
-    Reference,
-    pair_answers,
-    read_prediction,
-    read_predictions,
-    read_reference,
-    read_references,
-)
 
-_DESCRIPTION = """
-Accuracy of visual question answering as in the official evaluation: an answer scores min(n / 3, 1), n being the
-annotators who gave it, averaged over the subsets that leave one of the ten annotators out. Beside it the form without
-the subsets, the share of answers that any annotator gave, the accuracy by type of answer and question, and bootstrap
-intervals clustered by image.
+class VQAAccuracy(json_metric.JsonMetric):
+    """VQA accuracy, see `DESCRIPTION`."""
+
+    DESCRIPTION = """
+Accuracy of visual question answering as in the official evaluation. An answer that n annotators gave scores
+min(n / 3, 1), averaged over the subsets that leave out one of the ten annotators. The metric also reports the accuracy
+without the subsets, the share of answers that any annotator gave, the accuracy by type of answer and question, and
+bootstrap confidence intervals clustered by image.
 """
-
-_CITATION = """
+    CITATION = """
 @inproceedings{antol2015vqa,
   title = {{VQA}: Visual Question Answering},
   author = {Antol, Stanislaw and Agrawal, Aishwarya and Lu, Jiasen and Mitchell, Margaret and Batra, Dhruv and
@@ -36,16 +29,16 @@ _CITATION = """
   year = {2015}
 }
 """
-
-_INPUTS = """
+    INPUTS = """
 Args:
-    predictions: one for each question: the answer, or {"question_id": ..., "answer": ...} as in the public result
-        files, which is matched by id and never by order.
-    references: one for each question: the list of the annotators' answers, or {"question_id": ..., "answers": ...,
-        "answer_type": ..., "question_type": ..., "image_id": ...} as in the public annotation files; or such a whole
-        file as an object.
-    normalize: "disputed" (the official rule: only where the annotators' answers differ), "always" or "never".
-    n_bootstrap, seed, confidence: settings of the intervals.
+    predictions: list with one item per question: an answer, or {"question_id": ..., "answer": ...} as in the public
+        result files. Items with ids are matched by id, never by order.
+    references: list with one item per question: the list of the annotators' answers, or {"question_id": ...,
+        "answers": ..., "answer_type": ..., "question_type": ..., "image_id": ...} as in the public annotation files.
+        Such a file as an object may replace the list.
+    normalize: when answers are normalized: "disputed" (the official rule: if the annotators' answers differ), "always"
+        or "never".
+    n_bootstrap, seed, confidence: settings of the confidence intervals.
 Returns:
     vqa_accuracy, vqa_accuracy_simple, vqa_correct (each in [0, 1], with _low and _high); by_answer_type,
     by_question_type; counts; normalize.
@@ -56,45 +49,15 @@ Examples:
     1.0
 """
 
-
-class VQAAccuracy(evaluate.Metric):
-    """See the description above; inputs are stored as JSON text, whatever they are given as."""
-
-    def _info(self) -> evaluate.MetricInfo:
-        return evaluate.MetricInfo(
-            description=_DESCRIPTION,
-            citation=_CITATION,
-            inputs_description=_INPUTS,
-            features=datasets.Features(
-                {"predictions": datasets.Value("string"), "references": datasets.Value("string")}
-            ),
-        )
-
-    def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
-        """Add one question: its predicted answer and its annotators' answers."""
-        # Callers such as `evaluate.combine` name the columns.
-        prediction, reference = kwargs.pop("predictions", prediction), kwargs.pop("references", reference)
-        super().add(
-            prediction=_stored(read_prediction(prediction, "prediction")),
-            reference=_stored(read_reference(reference, "reference")),
-            **kwargs,
-        )
-
-    def add_batch(self, *, predictions: Iterable[Any] | None = None, references: Any = None, **kwargs: Any) -> None:
-        """Add several questions; `compute` adds what it is given in the same way."""
-        said = read_predictions([] if predictions is None else predictions)
-        given = read_references([] if references is None else references)
-        if len(said) != len(given):
-            pair_answers(said, given)  # says which ids are missing; `evaluate` would only count
-        super().add_batch(
-            predictions=[_stored(item) for item in said], references=[_stored(item) for item in given], **kwargs
-        )
+    def _encode(self, predictions: Any, references: Any) -> tuple[list[str], list[str]]:
+        read = read_predictions(predictions), read_references(references)
+        if len(read[0]) != len(read[1]):
+            pair_answers(*read)  # raises an error that names the missing ids
+        return [_json_text(item) for item in read[0]], [_json_text(item) for item in read[1]]
 
     def _compute(self, predictions: Sequence[str], references: Sequence[str], **settings: Any) -> dict[str, Any]:
-        said, given = (map(json.loads, column) for column in (predictions, references))
-        return vqa_breakdown.vqa_accuracy(said, given, **settings)
+        return breakdown.vqa_accuracy(map(json.loads, predictions), list(map(json.loads, references)), **settings)
 
 
-def _stored(item: Prediction | Reference) -> str:
-    """JSON text of what counts of an item."""
+def _json_text(item: Prediction | Reference) -> str:
     return json.dumps({name: value for name, value in item._asdict().items() if name != "where"})

@@ -1,4 +1,4 @@
-"""Every preset against turns worked out by hand, and the switches one by one."""
+"""Presets against their published evaluators on hand-made turns, and each switch."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from dair_hf.metrics.state.normalizers import normalize
 ORDER = ("any_of", "parlai_v22", "dair_released", "trade", "simpletod", "mwzeval", "sgd_fuzzy", "convlab3", "checkdst")
 SKIP = None
 
-# (what it is about, prediction, reference, the score under each preset in ORDER; SKIP: the turn is left out)
+# (description, prediction, reference, the score under each preset in ORDER; SKIP: the turn is skipped)
 #
-# Every column but the first is what the evaluator of that name gave for the record: ParlAI a29567f (multiwoz_v22), the
-# authors' release d190610, TRADE b77fcf1, SimpleTOD a6050a4, mwzeval 7f19ee0 with fuzzywuzzy 0.18.0,
-# schema_guided_dst c813955 with the schema of MultiWOZ 2.2, ConvLab-3 2a168fc with its 31 slots, CheckDST 36da911.
-# Worked by hand are predictions of several values, which most of them cannot read; alternatives under checkdst, whose
-# gold has one value; and a gold "not mentioned" under trade, which the data of TRADE no longer holds.
+# The scores of all presets but any_of are the output of the published evaluators: ParlAI a29567f (multiwoz_v22), the
+# authors' release d190610, TRADE b77fcf1, SimpleTOD a6050a4, mwzeval 7f19ee0 with fuzzywuzzy 0.18.0, schema_guided_dst
+# c813955 with the schema of MultiWOZ 2.2, ConvLab-3 2a168fc with its 31 slots, CheckDST 36da911. Three kinds of scores
+# are computed by hand: predictions with several values, which most evaluators cannot read; alternatives under checkdst,
+# whose gold states have one value; and "not mentioned" in gold under trade, which the data of TRADE does not contain.
 TURNS: list[tuple[str, dict[str, Any], dict[str, Any], tuple[float | None, ...]]] = [
     ("right", {"hotel-area": ["east"]}, {"hotel-area": ["east"]}, (1, 1, 1, 1, 1, 1, 1, 1, 1)),
     ("wrong value", {"hotel-area": ["west"]}, {"hotel-area": ["east"]}, (0, 0, 0, 0, 0, 0, 0, 0, 0)),
     (
-        "second alternative: not the first, not the whole set; a part of the first, so partial ratio 100",
+        "second of two gold values; it is a substring of the first, so the partial ratio is 100",
         {"hotel-name": ["warkworth"]},
         {"hotel-name": ["warkworth house", "warkworth"]},
         (1, 0, 0, 0, 0, 1, 1, 1, 1),
     ),
     (
-        "all alternatives",
+        "all gold values",
         {"hotel-name": ["warkworth house", "warkworth"]},
         {"hotel-name": ["warkworth house", "warkworth"]},
         (1, 1, 1, 1, 1, 1, 1, 1, 1),
     ),
     (
-        "a wrong first guess with the right one behind it: only an overlap of the lists accepts it. Token sort of the "
-        "first guess: 'wrong' and 'house warkworth' share w-r-o, 2 * 3 / (5 + 15) = 0.30",
+        "the second predicted value is correct: only an overlap accepts it. Token sort of the first value: 'wrong' "
+        "and 'house warkworth' share w-r-o, 2 * 3 / (5 + 15) = 0.30",
         {"hotel-name": ["wrong", "warkworth house"]},
         {"hotel-name": ["warkworth house"]},
         (0, 0, 0, 0, 0, 0, 0.30, 1, 0),
     ),
     (
-        "dontcare on both sides: mwzeval drops it from the gold only, so the prediction has a slot too many",
+        "dontcare on both sides: mwzeval drops it from gold only, so the prediction has an extra slot",
         {"hotel-area": ["dontcare"], "hotel-stars": ["4"]},
         {"hotel-area": ["dontcare"], "hotel-stars": ["4"]},
         (1, 1, 1, 1, 1, 0, 1, 1, 1),
     ),
     (
-        "dontcare in the gold only",
+        "dontcare in gold only",
         {"hotel-stars": ["4"]},
         {"hotel-area": ["dontcare"], "hotel-stars": ["4"]},
         (0, 1, 1, 0, 0, 1, 0, 0, 0),
@@ -71,13 +71,13 @@ TURNS: list[tuple[str, dict[str, Any], dict[str, Any], tuple[float | None, ...]]
         (1, 0, 0, 1, 1, 0, 0, 0, 0),
     ),
     (
-        "not mentioned in the gold",
+        "not mentioned in gold",
         {"hotel-stars": ["4"]},
         {"hotel-area": ["not mentioned"], "hotel-stars": ["4"]},
         (1, 0, 0, 1, 1, 0, 0, 0, 0),
     ),
     (
-        "TRADE's table makes 'fun' none: in its gold that stays a value, in its prediction it is dropped",
+        "TRADE's table maps 'fun' to none: in gold that is a value, in the prediction it is dropped",
         {"attraction-type": ["fun"]},
         {"attraction-type": ["fun"]},
         (1, 1, 1, 0, 1, 1, 1, 1, 1),
@@ -85,19 +85,19 @@ TURNS: list[tuple[str, dict[str, Any], dict[str, Any], tuple[float | None, ...]]
     ("empty answer to an empty state", {}, {}, (1, SKIP, SKIP, 1, 1, 1, 1, 1, 1)),
     ("empty answer to a filled state", {}, {"train-day": ["monday"]}, (0, SKIP, SKIP, 0, 0, 0, 0, 0, 0)),
     (
-        "one slot too many",
+        "one extra slot",
         {"hotel-area": ["east"], "hotel-stars": ["4"]},
         {"hotel-area": ["east"]},
         (0, 0, 0, 0, 0, 0, 0, 0, 0),
     ),
     (
-        "one slot too few",
+        "one missing slot",
         {"hotel-area": ["east"]},
         {"hotel-area": ["east"], "hotel-stars": ["4"]},
         (0, 0, 0, 0, 0, 0, 0, 0, 0),
     ),
     (
-        "a domain outside the seven, which the slots of ConvLab-3 leave out too",
+        "a domain outside the seven, which ConvLab-3 does not have either",
         {"bus-day": ["monday"], "hotel-area": ["east"]},
         {"hotel-area": ["east"]},
         (0, 1, 1, 0, 0, 0, 0, 1, 1),
@@ -110,97 +110,102 @@ TURNS: list[tuple[str, dict[str, Any], dict[str, Any], tuple[float | None, ...]]
         (0, 0, 0, 0, 0, 1, 1, 1, 0),
     ),
     (
-        "capitals in the gold, which ParlAI lower-cases",
+        "capitals in gold, which ParlAI lower-cases",
         {"hotel-name": ["warkworth house"]},
         {"hotel-name": ["Warkworth House"]},
         (0, 1, 1, 0, 0, 1, 1, 1, 0),
     ),
     (
-        "a space left out. Partial ratio: eleven letters against any eleven of the twelve, 20 / 22 = 91. Token sort: "
+        "missing space. Partial ratio: 11 characters against substrings of 11 of 12, 20 / 22 = 91. Token sort: "
         "2 * 11 / 23 = 0.96",
         {"restaurant-name": ["currygarden"]},
         {"restaurant-name": ["curry garden"]},
         (0, 0, 0, 0, 0, 0, 0.96, 1, 0),
     ),
     (
-        "one-digit hour: '9:15' lies within '09:15'. Token sort: '15 9' and '09 15' share 2 of 4 and 5, 4 / 9 = 0.44",
+        "one-digit hour: '9:15' is within '09:15'. Token sort: '15 9' and '09 15' share 2 of 4 and 5, 4 / 9 = 0.44",
         {"train-leaveat": ["9:15"]},
         {"train-leaveat": ["09:15"]},
         (0, 0, 0, 0, 0, 1, 0.44, 0, 0),
     ),
     (
-        "values that hold every delimiter",
+        "values that contain all delimiters",
         {"restaurant-name": ["a; b | c = d, e - f"]},
         {"restaurant-name": ["a; b | c = d, e - f"]},
         (1, 1, 1, 1, 1, 1, 1, 1, 1),
     ),
     (
-        "values that differ behind comma and space: the released code cuts them there. Token sort: 'by express "
+        "values that differ after comma and space, where the released code cuts them. Token sort: 'by express "
         "holiday inn' (22) and 'by express river the' (20) share 'by express ' and 'i ', 2 * 13 / 42 = 0.62",
         {"hotel-name": ["express, by holiday inn"]},
         {"hotel-name": ["express, by the river"]},
         (0, 0, 1, 0, 0, 0, 0.62, 0, 1),
     ),
-    ("a comma alone", {"hotel-name": ["lodge,east"]}, {"hotel-name": ["lodge,west"]}, (0, 0, 0, 0, 0, 0, 0.50, 0, 1)),
     (
-        "slot names in capitals and with spaces: mwzeval reads them",
+        "comma without space",
+        {"hotel-name": ["lodge,east"]},
+        {"hotel-name": ["lodge,west"]},
+        (0, 0, 0, 0, 0, 0, 0.50, 0, 1),
+    ),
+    (
+        "slot names with capitals and spaces, which mwzeval normalizes",
         {"train-arriveBy": ["17:15"], "hotel-price range": ["cheap"]},
         {"train-arriveby": ["17:15"], "hotel-pricerange": ["cheap"]},
         (0, 0, 0, 0, 0, 1, 0, 0, 0),
     ),
-    ("a short slot name", {"taxi-leave": ["17:15"]}, {"taxi-leaveat": ["17:15"]}, (0, 0, 0, 0, 0, 1, 0, 0, 0)),
-    ("without book", {"hotel-people": ["2"]}, {"hotel-bookpeople": ["2"]}, (0, 0, 0, 0, 0, 0, 0, 0, 0)),
+    ("short slot name", {"taxi-leave": ["17:15"]}, {"taxi-leaveat": ["17:15"]}, (0, 0, 0, 0, 0, 1, 0, 0, 0)),
+    ("slot name without book", {"hotel-people": ["2"]}, {"hotel-bookpeople": ["2"]}, (0, 0, 0, 0, 0, 0, 0, 0, 0)),
     (
-        "one slot too many, of another spelling than the references': not in the schema",
+        "one extra slot, spelled differently than in the schema",
         {"hotel-area": ["east"], "hotel-price range": ["cheap"]},
         {"hotel-area": ["east"]},
         (0, 0, 0, 0, 0, 0, 1, 1, 0),
     ),
     (
-        "one slot too many, which MultiWOZ does not have",
+        "one extra slot, which MultiWOZ does not have",
         {"hotel-area": ["east"], "hotel-wifi": ["yes"]},
         {"hotel-area": ["east"]},
         (0, 0, 0, 0, 0, 0, 1, 1, 0),
     ),
     (
-        "one slot too many, of a domain in capitals",
+        "one extra slot, in a capitalized domain",
         {"hotel-area": ["east"], "Hotel-stars": ["4"]},
         {"hotel-area": ["east"]},
         (0, 1, 1, 0, 0, 0, 1, 1, 1),
     ),
     (
-        "one slot too many, in another domain",
+        "one extra slot, in another domain",
         {"hotel-area": ["east"], "taxi-destination": ["ely"]},
         {"hotel-area": ["east"]},
         (0, 0, 0, 0, 0, 0, 0, 0, 0),
     ),
     (
-        "dontcare in another spelling is a value",
+        "dontcare in another spelling",
         {"hotel-area": ["do n't care"], "hotel-stars": ["4"]},
         {"hotel-area": ["dontcare"], "hotel-stars": ["4"]},
         (0, 0, 0, 0, 0, 0, 0, 0, 0),
     ),
-    ("dontcare alone, unanswered", {}, {"hotel-area": ["dontcare"]}, (0, SKIP, SKIP, 0, 0, 1, 0, 0, 0)),
+    ("empty answer to dontcare alone", {}, {"hotel-area": ["dontcare"]}, (0, SKIP, SKIP, 0, 0, 1, 0, 0, 0)),
     (
-        "the first letter: 13 of 14 in place, 93 %",
+        "different first letter: 13 of 14 are equal, 93 %",
         {"restaurant-name": ["ian hong house"]},
         {"restaurant-name": ["lan hong house"]},
         (0, 0, 0, 0, 0, 0, 0.93, 0, 0),
     ),
     (
-        "an accent, which fuzzywuzzy takes out of sorted tokens with its letter",
+        "accented letter, which fuzzywuzzy deletes before it sorts tokens",
         {"restaurant-name": ["caf\u00e9 uno"]},
         {"restaurant-name": ["caf uno"]},
         (0, 0, 0, 0, 0, 0, 1, 0, 0),
     ),
     (
-        "a slip of the gold that TRADE's table repairs",
+        "error in gold that TRADE's table corrects",
         {"hotel-type": ["guest house"]},
         {"hotel-type": ["guesthouse"]},
         (0, 0, 0, 1, 0, 1, 0, 1, 0),
     ),
     (
-        "the same in the prediction, which the table leaves as it is",
+        "the same in the prediction, to which the table is not applied",
         {"hotel-type": ["guesthouse"]},
         {"hotel-type": ["guest house"]},
         (0, 0, 0, 0, 0, 1, 0, 1, 0),
@@ -214,7 +219,7 @@ TURNS: list[tuple[str, dict[str, Any], dict[str, Any], tuple[float | None, ...]]
         (0, 0, 0, 0, 0, 1, 0.74, 1, 0),
     ),
 ]
-# The columns of the table added up by hand: (sum, turns that count).
+# Sums of the columns, by hand: (sum of scores, scored turns).
 TOTALS = {
     "any_of": (9, 40),
     "parlai_v22": (10, 37),
@@ -228,34 +233,34 @@ TOTALS = {
 }
 
 
-def test_the_table_covers_every_preset() -> None:
+def test_table_covers_all_presets() -> None:
     assert set(ORDER) == set(PRESETS) == set(TOTALS)
     assert len(TURNS) >= 12
     assert all(len(expected) == len(ORDER) for *_, expected in TURNS)
 
 
 @pytest.mark.parametrize("preset", ORDER)
-def test_hand_worked_turns(preset: str) -> None:
+def test_presets_on_all_turns(preset: str) -> None:
     column = ORDER.index(preset)
     predictions, references = [turn[1] for turn in TURNS], [turn[2] for turn in TURNS]
     convention = PRESETS[preset]
     scores = joint_goal_scores(predictions, references, convention)
     correct = joint_goal_correct(predictions, references, preset)
     assert correct.dtype == np.bool_
-    for (about, prediction, reference, expected), score, right in zip(TURNS, scores, correct, strict=True):
+    for (description, prediction, reference, expected), score, is_correct in zip(TURNS, scores, correct, strict=True):
         if expected[column] is SKIP:
             assert not compare_states(prediction, reference, convention).answered
             continue
-        assert score == pytest.approx(expected[column], abs=1e-9), about
-        assert right == (expected[column] == 1), about
-    with pytest.warns(UserWarning, match="predictions hold slots that no reference holds: .*'hotel-wifi'"):
-        found = joint_goal_accuracy(predictions, references, preset=preset, n_bootstrap=0)
+        assert score == pytest.approx(expected[column], abs=1e-9), description
+        assert is_correct == (expected[column] == 1), description
+    with pytest.warns(UserWarning, match="predictions have slots that no reference has: .*'hotel-wifi'"):
+        results = joint_goal_accuracy(predictions, references, preset=preset, n_bootstrap=0)
     numerator, denominator = TOTALS[preset]
-    assert found["joint_goal_accuracy_numerator"] == pytest.approx(numerator)
-    assert found["joint_goal_accuracy_denominator"] == denominator
-    assert found["joint_goal_accuracy"] == pytest.approx(numerator / denominator)
-    assert found["turns_skipped"] == len(TURNS) - denominator
-    assert found["preset"] == preset
+    assert results["joint_goal_accuracy_numerator"] == pytest.approx(numerator)
+    assert results["joint_goal_accuracy_denominator"] == denominator
+    assert results["joint_goal_accuracy"] == pytest.approx(numerator / denominator)
+    assert results["turns_skipped"] == len(TURNS) - denominator
+    assert results["preset"] == preset
 
 
 @pytest.mark.parametrize(
@@ -282,7 +287,7 @@ def test_hand_worked_turns(preset: str) -> None:
         ({"a-x": "1", "a-y": "1"}, {"a-x": ["1"]}, {"slots": "a-x"}, 0, 1),
     ],
 )
-def test_each_switch_alone(
+def test_each_switch(
     prediction: dict[str, Any], reference: dict[str, Any], switch: dict[str, Any], before: float, after: float
 ) -> None:
     assert joint_goal_correct([prediction], [reference])[0] == before
@@ -292,7 +297,7 @@ def test_each_switch_alone(
     assert next(iter(switch)) in name
 
 
-def test_a_switch_that_changes_nothing_keeps_the_name() -> None:
+def test_switch_without_effect_keeps_the_name() -> None:
     assert resolve_convention("trade", normalizer="trade")[0] == "trade"
 
 
@@ -345,11 +350,11 @@ def test_normalizers(normalizer: str, slot: str, value: str, expected: str) -> N
         ({"preset": "traed"}, "preset: unknown name 'traed'; use one of any_of, parlai_v22"),
         ({"dontcare": "drop"}, "dontcare: unknown value 'drop'; use one of keep, drop_both, drop_gold"),
         ({"dontcares": "keep"}, "switch: unknown name 'dontcares'; use one of alternatives"),
-        ({"domains": []}, "domains: is empty"),
+        ({"domains": []}, "domains: the list is empty"),
         ({"domains": 3}, "domains: must be a list of names"),
     ],
 )
-def test_unknown_names_are_listed(arguments: dict[str, Any], message: str) -> None:
+def test_errors_of_invalid_switches(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError) as caught:
         joint_goal_correct([{}], [{}], **arguments)
     assert message in str(caught.value)
@@ -383,23 +388,23 @@ def test_fuzzy_ratios(value: str, other: str, partial: int, token_sort: int) -> 
         assert scores[0] == pytest.approx(token_sort / 100, abs=1e-9)
 
 
-# (precision, recall, F1) that mwzeval 7f19ee0 (`get_dst`) and ConvLab-3 2a168fc (`evaluate_unified_datasets`) gave for
-# the turns of the table whose predictions have one value a slot.
+# (precision, recall, F1) from mwzeval 7f19ee0 (`get_dst`) and ConvLab-3 2a168fc (`evaluate_unified_datasets`) for the
+# turns above whose predictions have one value per slot.
 @pytest.mark.parametrize(
     ("preset", "figures"),
     [("mwzeval", (0.5869565217, 0.6923076923, 0.6352941176)), ("convlab3", (0.6315789474, 0.5581395349, 0.5925925926))],
 )
-def test_slot_figures_of_the_evaluators(preset: str, figures: tuple[float, float, float]) -> None:
+def test_slot_precision_recall_and_f1_of_the_evaluators(preset: str, figures: tuple[float, float, float]) -> None:
     turns = [turn for turn in TURNS if all(len(values) == 1 for values in turn[1].values())]
     assert len(turns) == 38
-    with pytest.warns(UserWarning, match="no reference holds"):
-        found = joint_goal_accuracy([t[1] for t in turns], [t[2] for t in turns], preset=preset, n_bootstrap=0)
-    assert [found[f"slot_{key}"] for key in ("precision", "recall", "f1")] == pytest.approx(figures, abs=1e-9)
+    with pytest.warns(UserWarning, match="no reference has"):
+        results = joint_goal_accuracy([t[1] for t in turns], [t[2] for t in turns], preset=preset, n_bootstrap=0)
+    assert [results[f"slot_{key}"] for key in ("precision", "recall", "f1")] == pytest.approx(figures, abs=1e-9)
 
 
-def test_fuzzy_matching_without_rapidfuzz_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzzy_matching_without_rapidfuzz_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rapidfuzz", None)
     with pytest.raises(DataError, match=r"pip install dair-hf\[fuzzy\]"):
-        # A convention of its own, so that no scorer built earlier is reused.
+        # A new convention, for which no comparison is cached.
         joint_goal_correct([{"a-x": "1"}], [{"a-x": "2"}], "mwzeval", slots=["a-x"])
     assert joint_goal_correct([{"a-x": "1"}], [{"a-x": "1"}], "any_of")[0]

@@ -1,4 +1,4 @@
-"""Figures beside the joint goal, matching by id, input shapes, speed."""
+"""Joint goal accuracy and related figures, matching by id, input shapes, speed."""
 
 from __future__ import annotations
 
@@ -27,60 +27,60 @@ REFERENCES = [
 
 
 def test_hand_worked_figures() -> None:
-    found = joint_goal_accuracy(PREDICTIONS, REFERENCES)
-    # Right: A/0 and B/1. Slots: A/0 2 of 2 of 2; A/1 hits 2, predicted 2, gold 3; B/0 hits 0, predicted 2, gold 2.
-    assert (found["joint_goal_accuracy_numerator"], found["joint_goal_accuracy_denominator"]) == (2, 4)
-    assert found["slot_precision"] == pytest.approx(4 / 6)
-    assert found["slot_recall"] == pytest.approx(4 / 7)
-    assert found["slot_f1"] == pytest.approx(8 / 13)
-    # Names: A/0 right, A/1 right (its missing stars are no name), B/0 wrong, B/1 has none.
-    assert (found["joint_goal_accuracy_names_numerator"], found["joint_goal_accuracy_names_denominator"]) == (2, 3)
-    by_domain = {domain: tuple(inner.values())[1:] for domain, inner in found["by_domain"].items()}
+    results = joint_goal_accuracy(PREDICTIONS, REFERENCES)
+    # Correct: A/0 and B/1. Slots (hits, predicted, gold): A/0 2, 2, 2; A/1 2, 2, 3; B/0 0, 2, 2.
+    assert (results["joint_goal_accuracy_numerator"], results["joint_goal_accuracy_denominator"]) == (2, 4)
+    assert results["slot_precision"] == pytest.approx(4 / 6)
+    assert results["slot_recall"] == pytest.approx(4 / 7)
+    assert results["slot_f1"] == pytest.approx(8 / 13)
+    # Names: A/0 and A/1 correct (its missing slot is not a name), B/0 wrong, B/1 has none.
+    assert (results["joint_goal_accuracy_names_numerator"], results["joint_goal_accuracy_names_denominator"]) == (2, 3)
+    by_domain = {domain: tuple(inner.values())[1:] for domain, inner in results["by_domain"].items()}
     assert by_domain == {"hotel": (1, 3), "restaurant": (0, 1), "train": (1, 1)}
     counts = ("turns", "turns_skipped", "empty_predictions", "empty_references", "references_with_dontcare")
-    assert [found[key] for key in counts] == [4, 0, 1, 1, 1]
-    assert found["preset"] == "any_of"
-    assert found["switches"]["alternatives"] == "any"
-    # Two dialogues, each with 1 of 2: every resample gives 1/2.
-    assert (found["joint_goal_accuracy_low"], found["joint_goal_accuracy_high"]) == (0.5, 0.5)
+    assert [results[key] for key in counts] == [4, 0, 1, 1, 1]
+    assert results["preset"] == "any_of"
+    assert results["switches"]["alternatives"] == "any"
+    # Both dialogues have 1 of 2 correct, so every resample gives 1/2.
+    assert (results["joint_goal_accuracy_low"], results["joint_goal_accuracy_high"]) == (0.5, 0.5)
 
 
-def test_pairs_count_where_all_alternatives_are_asked_for() -> None:
-    found = joint_goal_accuracy(
+def test_precision_counts_pairs_if_all_alternatives_are_required() -> None:
+    results = joint_goal_accuracy(
         [{"hotel-name": ["a", "b"]}], [{"hotel-name": ["b", "c"], "hotel-area": ["x"]}], preset="parlai_v22"
     )
-    # Pairs: predicted (name, a), (name, b); gold (name, b), (name, c), (area, x); one in common.
-    assert (found["slot_precision"], found["slot_recall"]) == (pytest.approx(1 / 2), pytest.approx(1 / 3))
+    # Predicted pairs: (name, a), (name, b). Gold pairs: (name, b), (name, c), (area, x). One is common.
+    assert (results["slot_precision"], results["slot_recall"]) == (pytest.approx(1 / 2), pytest.approx(1 / 3))
 
 
-def test_ignored_slots_are_not_held_against_precision() -> None:
+def test_ignored_slots_do_not_lower_precision() -> None:
     references, predictions = [{"hotel-area": ["x"]}], [{"hotel-area": ["x"], "hotel-stars": ["4"]}]
     for alternatives in ("any", "all"):
-        found = joint_goal_accuracy(predictions, references, alternatives=alternatives, extra="ignore")
-        assert (found["joint_goal_accuracy"], found["slot_precision"], found["slot_recall"]) == (1.0, 1.0, 1.0)
+        results = joint_goal_accuracy(predictions, references, alternatives=alternatives, extra="ignore")
+        assert (results["joint_goal_accuracy"], results["slot_precision"], results["slot_recall"]) == (1.0, 1.0, 1.0)
         assert joint_goal_accuracy(predictions, references, alternatives=alternatives)["slot_precision"] == 0.5
 
 
-def test_undefined_figures_are_nan() -> None:
-    found = joint_goal_accuracy([{}], [{}])
-    assert found["joint_goal_accuracy"] == 1.0
+def test_undefined_ratios_are_nan() -> None:
+    results = joint_goal_accuracy([{}], [{}])
+    assert results["joint_goal_accuracy"] == 1.0
     undefined = ("slot_precision", "slot_recall", "slot_f1", "joint_goal_accuracy_names", "joint_goal_accuracy_low")
-    assert all(math.isnan(found[key]) for key in undefined)
+    assert all(math.isnan(results[key]) for key in undefined)
     all_skipped = joint_goal_accuracy([{}], [{}], preset="parlai_v22")
     assert math.isnan(all_skipped["joint_goal_accuracy"])
     assert all_skipped["turns_skipped"] == 1
 
 
-def test_rows_are_matched_by_id_and_never_by_order() -> None:
+def test_rows_are_matched_by_id_not_by_order() -> None:
     expected = joint_goal_accuracy(PREDICTIONS, REFERENCES)
     assert joint_goal_accuracy(PREDICTIONS[::-1], REFERENCES) == expected
     plain_predictions = [item["state"] for item in PREDICTIONS]
     plain_references = [item["state"] for item in REFERENCES]
     ids = [item["row_id"] for item in REFERENCES]
-    apart = joint_goal_accuracy(
+    separate = joint_goal_accuracy(
         plain_predictions[::-1], plain_references, prediction_ids=ids[::-1], reference_ids=[id.split("/") for id in ids]
     )
-    assert apart == expected
+    assert separate == expected
     assert joint_goal_accuracy(plain_predictions[::-1], plain_references)["joint_goal_accuracy_numerator"] == 0
 
 
@@ -97,14 +97,14 @@ def test_rows_are_matched_by_id_and_never_by_order() -> None:
         {"dialogue_id": "A", "turn_id": 0, "state": '{"hotel": {"area": "east", "stars": 4}}'},
     ],
 )
-def test_every_accepted_shape_says_the_same(state: Any) -> None:
+def test_all_accepted_shapes_give_the_same_result(state: Any) -> None:
     reference: Any = {"hotel-area": ["east"], "hotel-stars": ["4"]}
     if isinstance(state, dict) and "state" in state:
         reference = {"row_id": "A/0", "state": reference}
     assert joint_goal_accuracy([state], [reference])["slot_f1"] == 1.0
 
 
-def test_a_slot_that_is_called_state_is_a_slot() -> None:
+def test_slot_named_state() -> None:
     assert joint_goal_correct([{"state": ["ca"]}], [{"state": ["ca", "california"]}])[0]
     assert not joint_goal_correct([{"state": "ny"}], [{"state": ["ca"]}])[0]
 
@@ -112,79 +112,99 @@ def test_a_slot_that_is_called_state_is_a_slot() -> None:
 @pytest.mark.parametrize(
     ("predictions", "references", "ids", "message"),
     [
-        ([{}], [{}, {}], None, "1 predictions for 2 references"),
+        ([{}], [{}, {}], None, "found 1 predictions for 2 references"),
         (PREDICTIONS[:3], REFERENCES, None, "1 (e.g. B/1 (original)) without prediction, 0 without reference"),
         (PREDICTIONS, REFERENCES[:2], None, "0 without prediction, 2 (e.g. B/0 (original), B/1 (original))"),
-        ([*PREDICTIONS, PREDICTIONS[0]], REFERENCES, None, "predictions[4]: the id 'A/0' (original) is already at"),
+        ([*PREDICTIONS, PREDICTIONS[0]], REFERENCES, None, "predictions[4]: the id A/0 (original) was already used at"),
         ([*PREDICTIONS[:3], {}], REFERENCES, None, "predictions: 1 of 4 items have no id, the first at predictions[3]"),
         (PREDICTIONS, [{}] * 4, None, "predictions have ids and references have none"),
-        ([{}], [{}], ["a", "b"], "predictions: 2 ids for 1 items"),
-        ([], [], None, "no turns to score"),
-        (["hotel-area = east"], [{}], None, "predictions[0]: not JSON at column 1"),
-        ([{"a-x": None}], [{}], None, "predictions[0]: slot 'a-x' holds None"),
-        ([{"a-x": [["y"]]}], [{}], None, "predictions[0]: slot 'a-x' holds ['y']"),
+        ([{}], [{}], ["a", "b"], "predictions: found 2 ids for 1 items"),
+        ([], [], None, "nothing to score: predictions and references contain no turns"),
+        (["hotel-area = east"], [{}], None, "predictions[0]: invalid JSON at column 1"),
+        ([{"a-x": None}], [{}], None, "predictions[0]: the slot 'a-x' has None"),
+        ([{"a-x": [["y"]]}], [{}], None, "predictions[0]: the slot 'a-x' has ['y']"),
         ([3], [{}], None, "predictions[0]: a state must be an object"),
-        ([[{"slot": "a"}]], [{}], None, "a state list must hold"),
+        ([[{"slot": "a"}]], [{}], None, "a state as a list needs"),
         (
             [["hotel-area"]],
             [{}],
             None,
-            "predictions[0]: a state list must hold {'slot': ..., 'values': [...]}, found 'h",
+            "predictions[0]: a state as a list needs {'slot': ..., 'values': [...]}, found 'h",
         ),
         ([[{"slot": ["a"], "values": []}]], [{}], None, "a slot must be a name such as 'hotel-area', found ['a']"),
         ([{3: "x"}], [{}], None, "predictions[0]: a slot must be a name such as 'hotel-area', found 3"),
         ([{"": "x"}], [{}], None, "a slot must be a name such as 'hotel-area', found ''"),
-        ([[{"slot": "a-x", "values": "1"}] * 2], [{}], None, "predictions[0]: the slot 'a-x' is given twice; put its"),
-        ([{"a": {"x": "1"}, "a-x": "2"}], [{}], None, "predictions[0]: the slot 'a-x' is given twice"),
-        ([{"a-x": "2", "a": {"x": "1"}}], [{}], None, "predictions[0]: the slot 'a-x' is given twice"),
-        (['{"a-x": "1", "a-x": "2"}'], [{}], None, "predictions[0]: not JSON at column 1 ('a-x' is given twice)"),
-        (['{"a-x": NaN}'], [{}], None, "predictions[0]: not JSON at column 1 (NaN is no JSON)"),
-        (['{"\\ud800-x": "1"}'], [{}], None, "predictions[0]: not JSON at column 1 (half of a surrogate pair)"),
-        ([{"a-x": float("nan")}], [{}], None, "predictions[0]: slot 'a-x' holds nan"),
-        ([{"a-x": [["y" * 999]]}], [{}], None, "...; a value must be a string or a list of strings"),
+        ([[{"slot": "a-x", "values": "1"}] * 2], [{}], None, "predictions[0]: the slot 'a-x' is repeated; put all its"),
+        ([{"a": {"x": "1"}, "a-x": "2"}], [{}], None, "predictions[0]: the slot 'a-x' is repeated"),
+        ([{"a-x": "2", "a": {"x": "1"}}], [{}], None, "predictions[0]: the slot 'a-x' is repeated"),
+        (['{"a-x": "1", "a-x": "2"}'], [{}], None, "predictions[0]: invalid JSON at column 1 ('a-x' is repeated)"),
+        (['{"a-x": NaN}'], [{}], None, "predictions[0]: invalid JSON at column 1 (NaN is not allowed in JSON)"),
+        (['{"\\ud800-x": "1"}'], [{}], None, "predictions[0]: invalid JSON at column 1 (unpaired surrogate)"),
+        ([{"a-x": float("nan")}], [{}], None, "predictions[0]: the slot 'a-x' has nan"),
+        ([{"a-x": [["y" * 999]]}], [{}], None, "...; use a string or a list of strings"),
         ([{"row_id": "A/0", "text": "x"}], [{}], None, "predictions[0]: the key 'state' is missing"),
         (
             [{"row_id": "A/0", "state": None}],
             [{}],
             None,
-            "predictions[0]: a state must be an object of slot -> values, f",
+            "predictions[0]: a state must be an object of slots and values, f",
         ),
-        ([{"row_id": "A/0", "state": "a-x = 1"}], [{}], None, "predictions[0]: not JSON at column 1 (Expecting value)"),
-        ([{"row_id": "A/0", "state": ["a-x"]}], [{}], None, "predictions[0]: a state list must hold"),
+        (
+            [{"row_id": "A/0", "state": "a-x = 1"}],
+            [{}],
+            None,
+            "predictions[0]: invalid JSON at column 1 (Expecting value)",
+        ),
+        ([{"row_id": "A/0", "state": ["a-x"]}], [{}], None, "predictions[0]: a state as a list needs"),
         (
             [[{"row_id": "A/0", "state": {}}]],
             [{}],
             None,
-            "predictions[0]: holds a list of items, found {'row_id': 'A/0'",
+            "predictions[0]: found a list of items, starting with {'row_id': 'A/0'",
         ),
-        ([{"row_id": "", "state": {}}], [{}], None, "the id must be a string, found ''"),
-        ([{"row_id": ["A", 0], "state": {}}], [{}], None, "the id must be a string, found ['A', 0]"),
-        ([{"dialogue_id": "A", "turn_id": True, "state": {}}], [{}], None, "the turn_id must be a string, found True"),
+        ([{"row_id": "", "state": {}}], [{}], None, "row_id must be a string or an integer, found ''"),
+        (
+            [{"row_id": ["A", 0], "state": {}}],
+            [{}],
+            None,
+            "row_id must be a string or an integer, found ['A', 0]",
+        ),
+        (
+            [{"dialogue_id": "A", "turn_id": True, "state": {}}],
+            [{}],
+            None,
+            "turn_id must be a string or an integer, found True",
+        ),
         (
             [{"dialogue_id": ["A"], "turn_id": 0, "state": {}}],
             [{}],
             None,
-            "the dialogue_id must be a string, found ['A",
+            "dialogue_id must be a string or an integer, found ['A",
         ),
-        ([{}], [{}], [["A"]], "ids: must be a string, or (dialogue, turn) or (dialogue, turn, variant), found ['A']"),
-        ([{"row_id": True, "state": {}}], [{}], None, "the id must be a string, found True"),
-        ([{"dialogue_id": "A", "state": {}}], [{}], None, "has a dialogue_id but no turn_id"),
-        ([{"turn_id": 0, "state": {}}], [{}], None, "predictions[0]: has a turn_id but no dialogue_id"),
-        ([{"row_id": "A", "variant": "swapped", "state": {}}], [{}], None, "variant is 'swapped'"),
+        ([{}], [{}], [["A"]], "an id must be a string, (dialogue, turn) or (dialogue, turn, variant), found ['A']"),
+        ([{"row_id": True, "state": {}}], [{}], None, "row_id must be a string or an integer, found True"),
+        ([{"dialogue_id": "A", "state": {}}], [{}], None, "found dialogue_id without turn_id"),
+        ([{"turn_id": 0, "state": {}}], [{}], None, "predictions[0]: found turn_id without dialogue_id"),
+        (
+            [{"row_id": "A", "variant": "swapped", "state": {}}],
+            [{}],
+            None,
+            "variant must be 'original' or 'augmented', found 'swapped'",
+        ),
     ],
 )
-def test_bad_input_is_named(predictions: Any, references: Any, ids: Any, message: str) -> None:
+def test_errors_of_invalid_input(predictions: Any, references: Any, ids: Any, message: str) -> None:
     with pytest.raises(DataError) as caught:
         joint_goal_accuracy(predictions, references, prediction_ids=ids)
     assert message in str(caught.value)
     assert len(str(caught.value)) < 250
 
 
-def test_fifteen_thousand_turns_take_about_a_second() -> None:
-    draw = random.Random(0)
+def test_speed_on_fifteen_thousand_turns() -> None:
+    rng = random.Random(0)
     slots = ["hotel-area", "hotel-name", "hotel-stars", "train-day", "train-departure", "restaurant-food"]
-    states = [{slot: [draw.choice(["a b", "c d", "dontcare", "centre"])] for slot in slots} for _ in range(15_000)]
+    states = [{slot: [rng.choice(["a b", "c d", "dontcare", "centre"])] for slot in slots} for _ in range(15_000)]
     for preset in ("any_of", "mwzeval"):
         with cpu_time() as spent:
             joint_goal_correct(states, states, preset)
-        assert spent.seconds < 2.5  # about 0.7 and 0.9
+        assert spent.seconds < 2.5  # measured: 0.7 and 0.9

@@ -1,4 +1,4 @@
-"""Normalisation of answers: rules worked out by hand, and what the published code makes of the same texts."""
+"""Normalization of answers against the published evaluation code and hand-made cases."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from dair_hf.metrics.vqa.answers import (
     strip_spaces,
 )
 
-# (text, what the evaluation code that is published with version 2 of the data makes of it), run once over all words of
-# its tables and over texts that try its rules at their edges.
+# (text, output of the evaluation code published with version 2 of the data) for all words of its tables and for edge
+# cases of its rules.
 PINNED = json.loads(Path(__file__).with_name("pinned_vqa.json").read_text(encoding="utf-8"))["normalized"]
 
 
-def test_the_published_results() -> None:
+def test_output_of_the_published_code() -> None:
     assert len(PINNED) > 200
     assert [[text, normalize_answer(text)] for text, _ in PINNED] == PINNED
 
@@ -55,7 +55,7 @@ def test_number_words() -> None:
     ("text", "expected"),
     [
         ("dont know", "don't know"),
-        ("Im", "im"),  # "Im" is in the published table, but words come to it in lower case
+        ("Im", "im"),  # "Im" is in the published table, but words are looked up in lower case
         ("couldnt've", "couldn't've"),
         ("couldn'tve", "couldn't've"),
         ("couldntve", "couldntve"),  # two are missing
@@ -70,7 +70,7 @@ def test_contractions(text: str, expected: str) -> None:
     assert normalize_answer(text) == expected
 
 
-def test_contractions_lack_one_apostrophe() -> None:
+def test_keys_of_contractions_lack_one_apostrophe() -> None:
     for broken, word in CONTRACTIONS.items():
         if broken == "somebody'd":
             continue
@@ -82,14 +82,14 @@ def test_contractions_lack_one_apostrophe() -> None:
     ("text", "expected"),
     [
         ("red/white", "red white"),
-        ("red / white", "red  white"),  # beside a space: dropped; the spaces are joined with the words
+        ("red / white", "red  white"),  # next to a space: removed
         ("black-and-white", "black and white"),
-        ("black-and -white", "blackand white"),  # one of them stands beside a space: both are dropped
+        ("black-and -white", "blackand white"),  # one mark is next to a space: both are removed
         ("yes, sir", "yes sir"),
         ("what?!", "what  "),
         ("man's", "man's"),
         ("2:30", "2:30"),
-        ("50% *#$&", "50% *#$&"),  # no marks of the list
+        ("50% *#$&", "50% *#$&"),  # not in the list
     ],
 )
 def test_punctuation(text: str, expected: str) -> None:
@@ -101,7 +101,7 @@ def test_punctuation(text: str, expected: str) -> None:
     [
         ("1,000", "1000"),
         ("10,000,000", "10000000"),
-        ("1,000-2,000/x", "10002000x"),  # a comma between digits: every mark is dropped
+        ("1,000-2,000/x", "10002000x"),  # comma between digits: all marks are removed
         ("1, 000", "1 000"),
         ("one,two", "one two"),
         ("3.5", "3.5"),
@@ -109,7 +109,7 @@ def test_punctuation(text: str, expected: str) -> None:
         ("5.", "5"),
         ("p.m.", "pm"),
         ("no.1", "no.1"),  # a digit follows
-        ("." * 33, "."),  # only the first 32 periods go
+        ("." * 33, "."),  # only the first 32 periods are removed
     ],
 )
 def test_commas_and_periods(text: str, expected: str) -> None:

@@ -1,4 +1,4 @@
-"""VQA accuracy over many questions: means, breakdown and counts by hand, intervals that resample images."""
+"""VQA accuracy of many questions: means, breakdown and counts by hand; intervals that resample images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def question(number: int, answers: list[str], answer_type: str, question_type: s
     }
 
 
-# The accuracy of each answer is worked out beside it: official, simple.
+# Comments: official and simple accuracy by hand.
 REFERENCES = [
     question(10, ["yes"] * 10, "yes/no", "is the", 1),
     question(11, ["yes"] * 8 + ["no"] * 2, "yes/no", "is this", 1),
@@ -40,9 +40,9 @@ PREDICTIONS = [{"question_id": number, "answer": answer} for number, answer in A
 
 
 def test_means_and_breakdown_by_hand() -> None:
-    found = vqa_accuracy(PREDICTIONS[::-1], REFERENCES, n_bootstrap=0)
-    by_answer, by_question = found.pop("by_answer_type"), found.pop("by_question_type")
-    assert found == pytest.approx(
+    results = vqa_accuracy(PREDICTIONS[::-1], REFERENCES, n_bootstrap=0)
+    by_answer, by_question = results.pop("by_answer_type"), results.pop("by_question_type")
+    assert results == pytest.approx(
         {
             "vqa_accuracy": (1 + 0.6 + 1 + 0 + 8 / 9) / 5,
             "vqa_accuracy_simple": (1 + 2 / 3 + 1 + 0 + 1) / 5,
@@ -62,71 +62,76 @@ def test_means_and_breakdown_by_hand() -> None:
     assert sum(kind["questions"] for kind in by_question.values()) == 5
 
 
-def test_normalisation_is_a_switch_and_named() -> None:
+def test_normalization_is_a_setting_and_reported() -> None:
     always = vqa_accuracy(PREDICTIONS, REFERENCES, normalize="always", n_bootstrap=0)
     never = vqa_accuracy(PREDICTIONS, REFERENCES, normalize="never", n_bootstrap=0)
     assert (always["normalize"], never["normalize"]) == ("always", "never")
     assert always["vqa_accuracy"] == pytest.approx((1 + 0.6 + 1 + 1 + 8 / 9) / 5)
-    # "2." is nobody's answer, and "net" that of one in nine: (1 x 0 + 8 x 1/3) / 9.
+    # "2." is no annotator's answer, and "net" that of one in nine: (1 x 0 + 8 x 1/3) / 9.
     assert never["vqa_accuracy"] == pytest.approx((1 + 0.6 + 0 + 0 + 8 / 27) / 5)
 
 
-def test_a_whole_annotation_file() -> None:
+def test_annotation_file_as_an_object() -> None:
     public = {"info": {}, "annotations": REFERENCES}
     settings: dict[str, Any] = {"n_bootstrap": 50}
     assert vqa_accuracy(PREDICTIONS, public, **settings) == vqa_accuracy(PREDICTIONS, REFERENCES, **settings)
 
 
-def test_without_types_there_is_no_breakdown() -> None:
-    found = vqa_accuracy(["", " "], [["yes"] * 10] * 2)
-    assert (found["by_answer_type"], found["by_question_type"]) == ({}, {})
-    assert (found["vqa_accuracy"], found["empty_predictions"], found["undisputed"]) == (0.0, 2, 2)
+def test_no_breakdown_without_types() -> None:
+    results = vqa_accuracy(["", " "], [["yes"] * 10] * 2)
+    assert (results["by_answer_type"], results["by_question_type"]) == ({}, {})
+    assert (results["vqa_accuracy"], results["empty_predictions"], results["undisputed"]) == (0.0, 2, 2)
 
 
 def interval(images: list[Any], n: int = 40) -> tuple[float, float, float]:
-    """Half of the questions are right, and question i is about images[i]."""
+    """Interval of the accuracy if half of the answers are correct and question i is about images[i]."""
     references = [
         {"question_id": i, "answers": ["yes"] * 10} | ({} if images[i] is None else {"image_id": images[i]})
         for i in range(n)
     ]
     predictions = [{"question_id": i, "answer": "yes" if i < n / 2 else "no"} for i in range(n)]
-    found = vqa_accuracy(predictions, references, n_bootstrap=2000)
-    return found["vqa_accuracy_low"], found["vqa_accuracy"], found["vqa_accuracy_high"]
+    results = vqa_accuracy(predictions, references, n_bootstrap=2000)
+    return results["vqa_accuracy_low"], results["vqa_accuracy"], results["vqa_accuracy_high"]
 
 
 def test_intervals_resample_images() -> None:
-    # Forty questions of their own: +- 1.96 sqrt(0.25 / 40) = 0.155. Ten images, alike within: +- 0.31.
+    # 40 independent questions: +- 1.96 sqrt(0.25 / 40) = 0.155. Ten images with equal answers: +- 0.31.
     low, point, high = interval([None] * 40)
     assert (low, point, high) == pytest.approx((0.345, 0.5, 0.655), abs=0.03)
     assert interval(list(range(40))) == (low, point, high)
     low, point, high = interval([i // 4 for i in range(40)])
     assert (low, point, high) == pytest.approx((0.19, 0.5, 0.81), abs=0.06)
-    # Edits belong to the photograph they were made of.
+    # Edits are clustered with their original image.
     edited = [f"{i // 4:012d}_{i % 3:012d}" if i % 4 else str(i // 4) for i in range(40)]
     assert interval(edited) == (low, point, high)
     assert math.isnan(interval(["7"] * 40)[0])
 
 
-def test_one_question_without_image_leaves_the_questions_single() -> None:
+def test_questions_are_resampled_if_one_has_no_image() -> None:
     assert interval([0] * 39 + [None]) == interval([None] * 40)
 
 
 @pytest.mark.parametrize(
     ("predictions", "references", "settings", "message"),
     [
-        ([], [], {}, "no questions to score"),
+        ([], [], {}, "nothing to score: predictions and references contain no questions"),
         (
             ["a", "a"],
             [["a"] * 4, ["a"] * 3],
             {},
-            r"references\[1\]: holds 3 answers; the official accuracy needs at least 4",
+            r"references\[1\]: the official VQA accuracy needs at least 4 annotators, found 3",
         ),
-        (["a"], {"annotations": [{"answers": ["a"]}]}, {}, r"annotations\[0\]: holds 1 answers"),
+        (
+            ["a"],
+            {"annotations": [{"answers": ["a"]}]},
+            {},
+            r"annotations\[0\]: the official VQA accuracy needs at least 4 annotators, found 1",
+        ),
         (["a"], [["a"] * 10], {"normalize": "yes"}, "normalize: unknown value 'yes'"),
         (["a"], [["a"] * 10], {"confidence": 95}, "confidence: must lie between 0 and 1"),
         (["a"], [["a"] * 10], {"n_bootstrap": -1}, "n_bootstrap: must be at least 1"),
     ],
 )
-def test_what_cannot_be_scored(predictions: Any, references: Any, settings: dict[str, Any], message: str) -> None:
+def test_errors_of_invalid_input(predictions: Any, references: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         vqa_accuracy(predictions, references, **settings)

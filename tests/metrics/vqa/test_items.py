@@ -1,4 +1,4 @@
-"""Predictions and annotations in the public formats and in ours: read alike, matched by id, refused by their place."""
+"""Predictions and references of VQA: accepted shapes, files, matching by id, errors."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def write(tmp_path: Path) -> Write:
     return write_text
 
 
-def test_predictions_in_every_shape() -> None:
+def test_all_shapes_of_predictions() -> None:
     assert read_prediction("a net", "p") == Prediction(None, None, "a net", "p")
-    assert read_prediction('{"answer": 1', "p").answer == '{"answer": 1'  # text is an answer, whatever it looks like
+    assert read_prediction('{"answer": 1', "p").answer == '{"answer": 1'  # text is an answer even if it looks like JSON
     assert read_prediction({"question_id": 7, "answer": "x"}, "p") == Prediction("7", None, "x", "p")
     assert read_prediction({"row_id": "7", "image_id": "9_5", "answer": ""}, "p") == Prediction("7", "9_5", "", "p")
     assert read_prediction({"question_id": np.int64(7), "answer": "x"}, "p").question_id == "7"
 
 
-def test_references_in_every_shape() -> None:
+def test_all_shapes_of_references() -> None:
     assert read_reference(ANNOTATION, "r") == Reference(*READ, "r")
     row = {"row_id": "458752000", "image_id": "458752", "answers": ["net", "mesh"], "question": "what ?"}
     row |= {"question_type": "what is this", "answer_type": "other"}
@@ -74,40 +74,46 @@ def test_references_in_every_shape() -> None:
         assert read_reference(bare, "r") == Reference(None, None, ("net", "mesh"), None, None, "r")
 
 
-def test_a_whole_annotation_file_stands_for_its_list() -> None:
-    found = read_references(PUBLIC)
-    assert [item.where for item in found] == ["annotations[0]", "annotations[1]"]
-    assert found[0] == Reference(*READ, "annotations[0]")
+def test_annotation_file_as_an_object() -> None:
+    references = read_references(PUBLIC)
+    assert [item.where for item in references] == ["annotations[0]", "annotations[1]"]
+    assert references[0] == Reference(*READ, "annotations[0]")
     assert read_references(PUBLIC["annotations"])[1].where == "references[1]"
-    with pytest.raises(
-        DataError, match="an object without the list 'annotations' \\(found 'info'\\); give an annotation"
-    ):
+    with pytest.raises(DataError, match="references: expected an annotation file .*, found an object with 'info'"):
         read_references({"info": {}})
 
 
 @pytest.mark.parametrize(
     ("read", "item", "message"),
     [
-        (read_prediction, 3, "here: must be an answer or an object with 'question_id' and 'answer', found 3"),
+        (read_prediction, 3, "here: expected an answer, or an object with question_id and answer, found 3"),
         (
             read_prediction,
             {"question_id": 1, "prediction": "x"},
             "here: the key 'answer' is missing; found 'question_id'",
         ),
-        (read_prediction, {"question_id": 1, "answer": 2}, "here: answer must be text, found 2"),
-        (read_prediction, {"question_id": 1.5, "answer": "x"}, "here: question_id must be a number or text, found 1.5"),
-        (read_prediction, {"image_id": True, "answer": "x"}, "here: image_id must be a number or text, found True"),
-        (read_reference, None, "here: must be the list of the annotators' answers, found None"),
-        (read_reference, "net", "here: not JSON at column 1"),
-        (read_reference, [], "here: holds no answers; leave questions without annotation out"),
-        (read_reference, ["net", 2], "here: an annotator's answer must be text, found 2"),
-        (read_reference, [{"answer_id": 1}], "here: an annotator's entry lacks the key 'answer'; found 'answer_id'"),
+        (read_prediction, {"question_id": 1, "answer": 2}, "here: answer must be a string, found 2"),
+        (
+            read_prediction,
+            {"question_id": 1.5, "answer": "x"},
+            "here: question_id must be a string or an integer, found 1",
+        ),
+        (
+            read_prediction,
+            {"image_id": True, "answer": "x"},
+            "here: image_id must be a string or an integer, found True",
+        ),
+        (read_reference, None, "here: expected the list of the annotators' answers, found None"),
+        (read_reference, "net", "here: invalid JSON at column 1"),
+        (read_reference, [], "here: the list of answers is empty; remove questions without annotation"),
+        (read_reference, ["net", 2], "here: an annotator's answer must be a string, found 2"),
+        (read_reference, [{"answer_id": 1}], "here: the key 'answer' is missing in an annotation; found 'answer_id'"),
         (read_reference, {"question_id": 1, "answer": "x"}, "here: the key 'answers' is missing; found 'question_id'"),
-        (read_reference, {"answers": "net"}, "here: must be the list of the annotators' answers, found 'net'"),
-        (read_reference, {"answers": ["net"], "answer_type": 1}, "here: answer_type must be text, found 1"),
+        (read_reference, {"answers": "net"}, "here: expected the list of the annotators' answers, found 'net'"),
+        (read_reference, {"answers": ["net"], "answer_type": 1}, "here: answer_type must be a string, found 1"),
     ],
 )
-def test_items_that_cannot_be_read(read: Callable[[Any, str], Any], item: Any, message: str) -> None:
+def test_errors_of_invalid_items(read: Callable[[Any, str], Any], item: Any, message: str) -> None:
     with pytest.raises(DataError) as caught:
         read(item, "here")
     assert str(caught.value).startswith(message)
@@ -122,29 +128,35 @@ def answer(number: int, text: str, image: str | None = None) -> dict[str, Any]:
 
 
 def pairs(predictions: list[Any], references: list[Any]) -> list[tuple[str, str | None, str | None]]:
-    found = pair_answers(read_predictions(predictions), read_references(references))
-    return [(said.answer, given.question_id, given.image_id) for said, given in found]
+    matched = pair_answers(read_predictions(predictions), read_references(references))
+    return [(prediction.answer, reference.question_id, reference.image_id) for prediction, reference in matched]
 
 
-def test_matched_by_id_in_the_order_of_the_references() -> None:
+def test_matching_by_id_in_the_order_of_the_references() -> None:
     assert pairs([answer(2, "b"), answer(1, "a")], [question(1), question(2)]) == [("a", "1", None), ("b", "2", None)]
-    # Numbers and text are the same id, and an image that only one side names is no part of it.
+    # Ids may be numbers or text, and an image id on one side only is ignored.
     assert pairs([{"row_id": "1", "answer": "a"}], [question(1, "9")]) == [("a", "1", "9")]
 
 
-def test_edits_of_one_question_are_told_apart_by_image() -> None:
+def test_edits_of_one_question_are_distinguished_by_image() -> None:
     edits = [question(1, "9_5"), question(1, "9_6")]
     assert pairs([answer(1, "b", "9_6"), answer(1, "a", "9_5")], edits) == [("a", "1", "9_5"), ("b", "1", "9_6")]
-    with pytest.raises(DataError, match=r"predictions\[1\]: the id 1 is already at predictions\[0\]; .* an image_id"):
+    with pytest.raises(
+        DataError, match=r"predictions\[1\]: the id 1 was already used at predictions\[0\]; .* an image_id"
+    ):
         pairs([answer(1, "b"), answer(1, "a")], edits)
-    with pytest.raises(DataError, match=r"the id 1 \(image 9_5\) is already at references\[0\]; ids must be unique$"):
+    with pytest.raises(
+        DataError, match=r"the id 1 \(image 9_5\) was already used at references\[0\]; ids must be unique$"
+    ):
         pairs([answer(1, "b", "9_6")], [edits[0], edits[0]])
 
 
-def test_matched_by_position_without_ids() -> None:
+def test_matching_by_position_without_ids() -> None:
     assert pairs(["a", "b"], [["a"], ["b"]]) == [("a", None, None), ("b", None, None)]
     assert pairs([], []) == []
-    with pytest.raises(DataError, match="2 predictions for 1 references; give both a question_id"):
+    with pytest.raises(
+        DataError, match="2 predictions for 1 references; give one for each, or give both a question_id"
+    ):
         pairs(["a", "b"], [["a"]])
 
 
@@ -166,18 +178,18 @@ def test_matched_by_position_without_ids() -> None:
         (
             [answer(1, "a")],
             [question(1), question(2)],
-            "1 (e.g. 2) without prediction, 0 without reference; answer every",
+            "1 (e.g. 2) without prediction, 0 without reference; give every",
         ),
-        ([], [question(1)], "references have ids and predictions have none"),
+        ([], [question(1)], "1 (e.g. 1) without prediction, 0 without reference"),
     ],
 )
-def test_what_does_not_match(predictions: list[Any], references: list[Any], message: str) -> None:
+def test_errors_of_items_that_do_not_match(predictions: list[Any], references: list[Any], message: str) -> None:
     with pytest.raises(DataError) as caught:
         pairs(predictions, references)
     assert message in str(caught.value)
 
 
-def test_files_in_every_shape(write: Write) -> None:
+def test_all_shapes_of_files(write: Write) -> None:
     results = [answer(1, "a"), answer(2, "b")]
     for text in (json.dumps(results), json.dumps(results, indent=2), "\n\n".join(map(json.dumps, results)) + "\n"):
         assert [item.answer for item in read_prediction_file(write(text))] == ["a", "b"]
@@ -186,29 +198,29 @@ def test_files_in_every_shape(write: Write) -> None:
     assert [item.answer for item in read_prediction_file(write(json.dumps(results[0], indent=1)))] == ["a"]
 
     for text in (json.dumps(PUBLIC), json.dumps(PUBLIC, indent=2), json.dumps(PUBLIC["annotations"])):
-        found = read_reference_file(write(text))
-        assert [item.question_id for item in found] == ["458752000", "458752001"]
-        assert found[0][:5] == READ
+        references = read_reference_file(write(text))
+        assert [item.question_id for item in references] == ["458752000", "458752001"]
+        assert references[0][:5] == READ
     for text in ('["net", "mesh"]', '[{"answer": "net"}, {"answer": "mesh"}]', '["net", "mesh"]\n["net", "mesh"]'):
-        found = read_reference_file(write(text))
-        assert {item.answers for item in found} == {("net", "mesh")}
-        assert len(found) == 1 + text.count("\n")
+        references = read_reference_file(write(text))
+        assert {item.answers for item in references} == {("net", "mesh")}
+        assert len(references) == 1 + text.count("\n")
     assert [item.answers for item in read_reference_file(write('[["a"], ["b"]]'))] == [("a",), ("b",)]
 
 
-def test_places_in_files(write: Write) -> None:
+def test_positions_in_errors_of_files(write: Write) -> None:
     public = PUBLIC | {"annotations": [ANNOTATION, {"question_id": 3}]}
     for read, text, message in (
         (read_reference_file, json.dumps(public), "{p}: annotations[1]: the key 'answers' is missing"),
         (read_reference_file, json.dumps([answer(1, "a")]), "{p}: [0]: the key 'answers' is missing"),
-        (read_reference_file, '["a"]\n["b", 1]', "{p}:2: an annotator's answer must be text, found 1"),
+        (read_reference_file, '["a"]\n["b", 1]', "{p}:2: an annotator's answer must be a string, found 1"),
         (read_prediction_file, json.dumps([answer(1, "a"), {}]), "{p}: [1]: the key 'answer' is missing"),
-        (read_prediction_file, '"a"\n3', "{p}:2: must be an answer or an object"),
-        (read_prediction_file, "", "{p}: holds no lines"),
-        (read_prediction_file, '"a"\n{"answer":', "{p}:2: not JSON at column 11"),
+        (read_prediction_file, '"a"\n3', "{p}:2: expected an answer, or an object"),
+        (read_prediction_file, "", "{p}: contains no lines"),
+        (read_prediction_file, '"a"\n{"answer":', "{p}:2: invalid JSON at column 11"),
         (read_prediction_file, '[{"answer": "a"},\n{"answer"', "{p}: line 2, column 10: not valid JSON"),
         (read_reference_file, '{"annotations": [{"answers"', "{p}: line 1, column 28: not valid JSON"),
-        (read_reference_file, '{"annotations": {}}', "{p}: an object without the list 'annotations'"),
+        (read_reference_file, '{"annotations": {}}', "{p}: expected an annotation file with the list 'annotations'"),
     ):
         path = write(text)
         with pytest.raises(DataError) as caught:
