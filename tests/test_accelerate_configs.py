@@ -1,4 +1,4 @@
-"""The shipped launcher configurations: accelerate takes every key, and those for a CPU start what they say."""
+"""Launcher configurations: accelerate knows every key, and those for a CPU start the right number of processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fixtures.paths import ROOT
 
 FOLDER = ROOT / "recipes" / "accelerate_configs"
 CONFIGS = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
-# Name -> kind of engine, processes in all, machines.
+# Name -> distributed type, total number of processes, machines.
 EXPECTED = {
     "cpu": (DistributedType.NO, 1, 1),
     "cpu_processes": (DistributedType.MULTI_GPU, 2, 1),
@@ -28,7 +28,7 @@ EXPECTED = {
     "zero3": (DistributedType.DEEPSPEED, 8, 1),
     "two_nodes": (DistributedType.MULTI_GPU, 16, 2),
 }
-SAID = "import os; print('ranks', os.environ.get('WORLD_SIZE', '1'), os.environ.get('ACCELERATE_USE_CPU'))"
+PRINT_RANKS = "import os; print('ranks', os.environ.get('WORLD_SIZE', '1'), os.environ.get('ACCELERATE_USE_CPU'))"
 
 
 def test_every_configuration_is_known() -> None:
@@ -36,46 +36,45 @@ def test_every_configuration_is_known() -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_accelerate_takes_it(name: str) -> None:
+def test_accelerate_accepts_it(name: str) -> None:
     text = CONFIGS[name].read_text()
     assert text.startswith("# ")
-    found = load_config_from_file(str(CONFIGS[name]))
-    assert isinstance(found, ClusterConfig)
-    assert (found.distributed_type, found.num_processes, found.num_machines) == EXPECTED[name]
+    config = load_config_from_file(str(CONFIGS[name]))
+    assert isinstance(config, ClusterConfig)
+    assert (config.distributed_type, config.num_processes, config.num_machines) == EXPECTED[name]
     unknown = set(yaml.safe_load(text)) - set(ClusterConfig.__dataclass_fields__)
     assert not unknown
     stage = re.search(r"zero_stage: (\d)", text)
     assert (stage is not None) == name.startswith("zero") and (stage is None or stage[1] == name[-1])
 
 
-def test_fsdp_is_the_second_version() -> None:
+def test_fsdp_is_version_two() -> None:
     assert load_config_from_file(str(CONFIGS["fsdp2"])).fsdp_config["fsdp_version"] == 2
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_deepspeed_takes_its_configuration(stage: int) -> None:
-    """Where the package is installed: what accelerate makes of the file is what DeepSpeed understands."""
+def test_deepspeed_accepts_its_configuration(stage: int) -> None:
+    """DeepSpeed reads what accelerate makes of the file as intended."""
     engine = pytest.importorskip("deepspeed.runtime.config", reason="deepspeed is not installed")
-    given = load_config_from_file(str(CONFIGS[f"zero{stage}"]))
-    known = set(DeepSpeedPlugin.__dataclass_fields__)
-    assert set(given.deepspeed_config) <= known
-    plugin = DeepSpeedPlugin(**given.deepspeed_config)
-    plugin.set_mixed_precision(given.mixed_precision)
+    config = load_config_from_file(str(CONFIGS[f"zero{stage}"]))
+    assert set(config.deepspeed_config) <= set(DeepSpeedPlugin.__dataclass_fields__)
+    plugin = DeepSpeedPlugin(**config.deepspeed_config)
+    plugin.set_mixed_precision(config.mixed_precision)
     batches = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2, "train_batch_size": 8}
-    found = engine.DeepSpeedConfig({**plugin.deepspeed_config, **batches, "gradient_clipping": 1.0})
-    assert found.zero_optimization_stage == stage
-    assert found.bfloat16_config.enabled and not found.float16_config.enabled
-    assert (found.train_micro_batch_size_per_gpu, found.gradient_accumulation_steps) == (4, 2)
-    assert found.zero_config.offload_param is None or found.zero_config.offload_param.device == "none"
+    read = engine.DeepSpeedConfig({**plugin.deepspeed_config, **batches, "gradient_clipping": 1.0})
+    assert read.zero_optimization_stage == stage
+    assert read.bfloat16_config.enabled and not read.float16_config.enabled
+    assert (read.train_micro_batch_size_per_gpu, read.gradient_accumulation_steps) == (4, 2)
+    assert read.zero_config.offload_param is None or read.zero_config.offload_param.device == "none"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "ranks"), [("cpu", 1), ("cpu_processes", 2)])
-def test_those_for_a_cpu_start(name: str, ranks: int, tmp_path: Path) -> None:
-    (tmp_path / "said.py").write_text(SAID)
+def test_cpu_configurations_start_all_ranks(name: str, ranks: int, tmp_path: Path) -> None:
+    (tmp_path / "print_ranks.py").write_text(PRINT_RANKS)
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(CONFIGS[name])]
     done = subprocess.run(
-        [*launch, "--main_process_port", "0", str(tmp_path / "said.py")],
+        [*launch, "--main_process_port", "0", str(tmp_path / "print_ranks.py")],
         env={**tiny.child_environment(), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""The code of the documentation runs as it stands, page by page, in an empty folder."""
+"""Code of the documentation, run page by page in an empty folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script, from the command line's point of view."""
+"""Command that draws counting scenes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_scenes_are_written_and_counted(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, f"written: {folder}"), done.stderr
     header, *lines = done.stdout.splitlines()[:-1]
     assert header.split() == list(SPLITS)
-    assert len({len(line) for line in (header, *lines)}) == 1, "columns stand below one another"
+    assert len({len(line) for line in (header, *lines)}) == 1, "aligned columns"
     numbers = {}
     for line in lines:
         name, counts = re.fullmatch(r"((?:  )?\S+(?: \S+)*) {2,}(.*)", line).groups()
@@ -135,7 +135,7 @@ def test_recipe_refuses_scenes_of_other_settings_and_versions(tmp_path: Path) ->
         VQAConfig("files", scene_folder="scenes")
 
 
-def test_the_order_of_large_numbers(tmp_path: Path) -> None:
+def test_large_numbers_are_in_numerical_order(tmp_path: Path) -> None:
     done = run("--train_scenes", 60, "--test_scenes", 10, "--most", 12, "--scene_size", 60, "--scene_grid", 5,
                "--output", tmp_path / "scenes")  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -144,13 +144,13 @@ def test_the_order_of_large_numbers(tmp_path: Path) -> None:
     assert counts == sorted(counts) and max(counts) > 9
 
 
-def test_a_folder_that_is_there_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "scenes").mkdir()
     (tmp_path / "scenes" / "notes.txt").write_text("mine")
     done = run(*SMALL, "--output", tmp_path / "scenes", "--overwrite")
     assert (done.returncode, done.stdout) == (2, "")
-    said = f"{tmp_path}/scenes: holds notes.txt, which this command did not write; name a new folder"
-    assert done.stderr == f"error: {said}\n"
+    message = f"{tmp_path}/scenes: holds notes.txt, which this command did not write; name a new folder"
+    assert done.stderr == f"error: {message}\n"
     assert [path.name for path in (tmp_path / "scenes").iterdir()] == ["notes.txt"]
 
 

@@ -1,12 +1,9 @@
-"""The script, from the command line's point of view."""
+"""Command that prepares MultiWOZ."""
 
 from __future__ import annotations
 
-import functools
-import http.server
 import json
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +14,7 @@ from dair_hf.dialog.data import DialogConfig, load_dialogs
 from dair_hf.dialog.readers.sources import multiwoz_files, sgd_files
 from dair_hf.dialog.text.rows import FEATURES
 from dair_hf.errors import DataError
-from tests.data_scripts.scripts import ROOT, Done, run_script
+from tests.data_scripts.scripts import ROOT, Done, mirror_path, run_script, served
 from tests.fixtures.dialogs import write_multiwoz21, write_sgd
 
 FIXTURES = ROOT / "tests" / "fixtures" / "multiwoz22"
@@ -45,7 +42,7 @@ def test_writes_rows_and_a_summary(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Raw MultiWOZ 2.1 and SGD, and what the script makes of the former."""
+    """Folder with MultiWOZ 2.1, raw and prepared, and SGD."""
     folder = tmp_path_factory.mktemp("prepared")
     done = run("--source", write_multiwoz21(folder / "raw", dialogues=20), "--output", folder / "out")
     assert done.returncode == 0, done.stderr
@@ -126,8 +123,8 @@ def digests(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_nothing_of_the_users_is_removed(tmp_path: Path) -> None:
-    """The source, also by another name, a folder with notes in it, and one of an earlier call are left alone."""
+def test_files_of_the_user_are_never_removed(tmp_path: Path) -> None:
+    """The source, also through a link, a folder with other files, and a folder of an earlier call stay as they are."""
     raw, mine, link = tmp_path / "raw", tmp_path / "mine", tmp_path / "link"
     shutil.copytree(FIXTURES, raw)
     (mine / "other").mkdir(parents=True)
@@ -151,7 +148,7 @@ def test_nothing_of_the_users_is_removed(tmp_path: Path) -> None:
             assert digests(tmp_path) == before
 
 
-def test_what_it_wrote_is_replaced_when_asked(tmp_path: Path) -> None:
+def test_own_output_is_replaced_on_request(tmp_path: Path) -> None:
     arguments = ("--source", FIXTURES, "--output", tmp_path / "out")
     assert run(*arguments).returncode == 0
     before = digests(tmp_path)
@@ -176,7 +173,7 @@ def test_what_it_wrote_is_replaced_when_asked(tmp_path: Path) -> None:
         ("fine", "file/out", "cannot write there"),
     ],
 )
-def test_one_line_errors_and_nothing_half_written(tmp_path: Path, source: str, output: str, message: str) -> None:
+def test_one_line_errors_leave_no_files(tmp_path: Path, source: str, output: str, message: str) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "broken.json").write_text('{"A": {"log"')
     before = sorted(path.name for path in tmp_path.iterdir())
@@ -189,29 +186,18 @@ def test_one_line_errors_and_nothing_half_written(tmp_path: Path, source: str, o
 
 @pytest.fixture
 def mirror(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A loopback server with the paths of the public repository, holding a fixture."""
+    """Local server with the paths of the public repository and small files, and its folder."""
     root = tmp_path / "mirror"
-    files = {
-        file.name: root / file.url.removeprefix("http://mirror/")
-        for file in multiwoz_files("2.2", "dev", "http://mirror")
-    }
-    for name, place in files.items():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if name.startswith("dev"):
-            shutil.copy(FIXTURES / "dev" / "dialogues_001.json", place)
+    files = {file.name: mirror_path(root, file) for file in multiwoz_files("2.2", "dev", "http://mirror")}
+    shutil.copy(FIXTURES / "dev" / "dialogues_001.json", files["dev/dialogues_001.json"])
     files["dev/dialogues_002.json"].write_text("[]")
     shutil.copy(FIXTURES / "schema.json", files["schema.json"])
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(root))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{httpd.server_port}", root
-        httpd.shutdown()
-        thread.join()
+    with served(root) as host:
+        yield host, root
 
 
 def test_a_download_that_differs_from_its_checksum_is_refused(tmp_path: Path, mirror: tuple[str, Path]) -> None:
-    host, _ = mirror  # its schema.json is the fixture's, not the published one, whose checksum is known
+    host, _ = mirror  # its schema.json is not the published one, whose checksum is known
     place = tmp_path / "down"
     done = run("--download", "--split", "dev", "--source", place, "--output", tmp_path / "out", "--host", host)
     assert done.returncode == 2
@@ -236,18 +222,10 @@ def test_known_checksums_are_those_of_the_public_files(real_data: Path, tmp_path
     root = tmp_path / "mirror"
     for split, name in (("dev", "val.json.zip"), ("test", "test.json.zip")):
         (file,) = multiwoz_files("2.1", split, "http://mirror")
-        place = root / file.url.removeprefix("http://mirror/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(real_data / "multiwoz21" / name, place)
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(root))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever)
-        thread.start()
-        host = f"http://127.0.0.1:{httpd.server_port}"
+        shutil.copy(real_data / "multiwoz21" / name, mirror_path(root, file))
+    with served(root) as host:
         arguments = ("--download", "--version", "2.1", "--split", "dev", "test", "--source", tmp_path / "down")
         done = run(*arguments, "--output", tmp_path / "out", "--host", host)
-        httpd.shutdown()
-        thread.join()
     assert done.returncode == 0, done.stderr
     assert "trusted on first use" not in done.stdout
     assert {split: len(rows) for split, rows in load_from_disk(str(tmp_path / "out")).items()} == {

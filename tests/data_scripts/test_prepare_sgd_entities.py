@@ -1,13 +1,10 @@
-"""The script, from the command line's point of view."""
+"""Command that collects the names of SGD."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,7 @@ import pytest
 from dair_hf.dialog.data import DialogConfig, load_dialogs, read_names
 from dair_hf.dialog.readers.sources import sgd_files
 from dair_hf.errors import DataError
-from tests.data_scripts.scripts import Done, run_script
+from tests.data_scripts.scripts import Done, mirror_path, run_script, served
 from tests.fixtures.dialogs import write_multiwoz21
 
 
@@ -25,8 +22,8 @@ def run(*arguments: object) -> Done:
 
 def dialogues(hotel: str) -> str:
     frame = {"service": "Hotels_1", "state": {"slot_values": {"hotel_name": [hotel, "Elm Inn"]}}}
-    talk = {"dialogue_id": hotel, "turns": [{"speaker": "USER", "utterance": "hi", "frames": [frame]}]}
-    return json.dumps([talk])
+    dialogue = {"dialogue_id": hotel, "turns": [{"speaker": "USER", "utterance": "hi", "frames": [frame]}]}
+    return json.dumps([dialogue])
 
 
 def write(folder: Path, **hotels: str) -> Path:
@@ -62,7 +59,7 @@ def test_bank_is_written_and_counted(tmp_path: Path) -> None:
 
 
 def test_recipe_reads_the_same_names_raw_and_prepared(tmp_path: Path) -> None:
-    """Including a test name that dev has too and train has not: it was not swapped in for training."""
+    """A test name that dev has too, and train has not, stays unseen: training never used it."""
     source = write(tmp_path / "sgd", train="Oak", dev="Ash", test="Fir")
     for split in ("dev", "test"):
         path = source / split / "dialogues_001.json"
@@ -117,16 +114,11 @@ def test_one_line_errors(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["sgd"]
 
 
-def test_download_trusts_once_and_then_verifies(tmp_path: Path) -> None:
+def test_downloads_are_trusted_once_and_then_verified(tmp_path: Path) -> None:
     root = tmp_path / "mirror"
     for file in sgd_files("dev", "http://mirror"):
-        place = root / file.url.removeprefix("http://mirror/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text("[]" if "dialogues_001" not in file.name else dialogues("Ash"))
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(root))) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever)
-        thread.start()
-        host = f"http://127.0.0.1:{httpd.server_port}"
+        mirror_path(root, file).write_text("[]" if "dialogues_001" not in file.name else dialogues("Ash"))
+    with served(root) as host:
         common = ("--download", "--split", "dev", "--host", host, "--output", tmp_path / "bank.json")
         first = run(*common, "--source", tmp_path / "down")
         known = ("--checksums", tmp_path / "down" / "checksums.json")
@@ -134,8 +126,6 @@ def test_download_trusts_once_and_then_verifies(tmp_path: Path) -> None:
         again = run(*common, "--source", tmp_path / "down", *known, "--overwrite")
         (tmp_path / "wrong.json").write_text(json.dumps({file.name: "0" * 64 for file in sgd_files("dev")}))
         wrong = run(*common, "--source", tmp_path / "other", "--checksums", tmp_path / "wrong.json", "--overwrite")
-        httpd.shutdown()
-        thread.join()
     digest = hashlib.sha256(dialogues("Ash").encode()).hexdigest()
     assert first.returncode == 0, first.stderr
     assert f"trusted on first use: {digest}  dev/dialogues_001.json" in first.stdout

@@ -1,12 +1,9 @@
-"""The script, from the command line's point of view."""
+"""Command that prepares VQA v2."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import http.server
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +16,7 @@ from dair_hf.vqa.pairs import expand_edits
 from dair_hf.vqa.readers.images import load_image
 from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES
 from dair_hf.vqa.scenes.files import SceneConfig
-from tests.data_scripts.scripts import Done, run_script
+from tests.data_scripts.scripts import Done, run_script, served
 from tests.fixtures.vqa_files import (
     CV_EDITS,
     write_cv,
@@ -38,7 +35,7 @@ def run(*arguments: object) -> Done:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """VQA v2 and CV-VQA of two splits; the two share their images' folders."""
+    """Two splits of VQA v2 and CV-VQA, which share their image folders."""
     for split in ("train", "val"):
         write_vqa(tmp_path / "vqa", split)
         write_cv(tmp_path / "cv", split)
@@ -78,7 +75,7 @@ def test_writes_rows_edits_and_a_summary(data: Path) -> None:
 
 def test_recipe_reads_the_same_rows_raw_and_prepared(data: Path) -> None:
     (image,) = (data / "images").glob("*_000000000025.*")
-    image.write_bytes(b"no image")  # what is left out, and its report, are the same as well
+    image.write_bytes(b"no image")  # skipped rows and reports are compared as well
     arguments = ("--source", data / "vqa", "--images", data / "images", *edits_of(data), "--output", data / "out")
     assert run(*arguments).returncode == 0
     folders = {"images": [str(data / "images")], "edits": str(data / "cv"), "edited_images": [str(data / "edited")]}
@@ -125,7 +122,7 @@ def test_prepared_without_edits_is_refused(data: Path) -> None:
         load_vqa(VQAConfig("files", str(data / "out")), SceneConfig(), data / "unused")
 
 
-def test_what_is_left_out_is_in_the_report(data: Path) -> None:
+def test_skipped_records_are_in_the_report(data: Path) -> None:
     (image,) = (data / "images").glob("*_000000000025.*")
     image.write_bytes(b"no image")
     arguments = ("--source", data / "vqa", "--split", "train", "--images", data / "images", "--output", data / "out")
@@ -157,9 +154,9 @@ def test_the_test_splits_have_no_answers_and_no_edits(data: Path) -> None:
 
 
 def test_edits_and_their_images_go_together(data: Path) -> None:
-    for lonely in (("--edits", data / "cv"), ("--edited_images", data / "edited"), ("--checksums", data / "cv")):
+    for option in (("--edits", data / "cv"), ("--edited_images", data / "edited"), ("--checksums", data / "cv")):
         with pytest.raises(SystemExit, match="2"):
-            run("--source", data / "vqa", "--images", data / "images", "--output", data / "out", *lonely)
+            run("--source", data / "vqa", "--images", data / "images", "--output", data / "out", *option)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +169,7 @@ def test_edits_and_their_images_go_together(data: Path) -> None:
         (("--output", "file/out"), "cannot write there"),
     ],
 )
-def test_errors_are_told_and_nothing_is_left_behind(data: Path, change: tuple[str, ...], message: str) -> None:
+def test_errors_leave_no_files(data: Path, change: tuple[str, ...], message: str) -> None:
     (data / "file").write_text("")
     before = sorted(path.name for path in data.iterdir())
     paths = [item if item.startswith("--") or item == "validation" else data / item for item in change]
@@ -185,20 +182,15 @@ def test_errors_are_told_and_nothing_is_left_behind(data: Path, change: tuple[st
 
 @pytest.fixture
 def mirror(data: Path) -> Iterator[str]:
-    """A loopback server with the paths of the public one, holding the archives of both splits."""
+    """Local server with the paths of the public one and the archives of both splits."""
     root = data / "mirror"
     for split in ("train", "val"):
         zip_release(root / "cvmlp" / "vqa" / "mscoco" / "vqa", data / "vqa", split)
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(root))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{httpd.server_port}"
-        httpd.shutdown()
-        thread.join()
+    with served(root) as host:
+        yield host
 
 
-def test_downloads_are_recorded_and_read_as_they_are(data: Path, mirror: str) -> None:
+def test_downloads_are_recorded_and_read(data: Path, mirror: str) -> None:
     place = data / "down"
     arguments = ("--download", "--host", mirror, "--source", place, "--images", data / "images", "--output")
     done = run(*arguments, data / "out")

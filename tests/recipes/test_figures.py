@@ -1,4 +1,4 @@
-"""The figures that the recipes on digits and tables report, against models whose answers are known by hand."""
+"""Figures of the recipes on digits and tables, with models whose answers are known."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RECIPES = ROOT / "recipes"
 
 
 class Known(nn.Module):
-    """A model that answers by a rule; its one weight is there for the optimizer."""
+    """Model that answers by a rule; the optimizer needs its one weight."""
 
     def __init__(self, rule: Any) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Known(nn.Module):
 
 
 def evaluate(recipe: str, model: nn.Module, folder: Path, loss: str, *data: Any) -> dict[str, Any]:
-    """The metrics that a recipe's `evaluate` finds for a model on the test split."""
+    """Return what a recipe's `evaluate` returns for a model on the test split."""
     args = DAIRConfig(str(folder), report_to="none", use_cpu=True, disable_tqdm=True, save_strategy="no")
     trainer = DAIRTrainer(model, args, sample_loss=loss)
     found: dict[str, Any] = runpy.run_path(str(RECIPES / f"{recipe}.py"))["evaluate"](trainer, *data, "test")
@@ -47,7 +47,7 @@ def evaluate(recipe: str, model: nn.Module, folder: Path, loss: str, *data: Any)
 
 
 def blobs(angles: Any, levels: Any) -> Tensor:
-    """`[N, 28, 28]` uint8: a bright disc nine pixels from the centre at an angle in degrees, counter-clockwise."""
+    """Return `[N, 28, 28]` uint8 images of a bright disc, nine pixels from the center at a counter-clockwise angle."""
     rows, columns = np.mgrid[:28, :28] - 13.5
     images = []
     for angle, level in zip(angles, levels, strict=True):
@@ -57,7 +57,7 @@ def blobs(angles: Any, levels: Any) -> Tensor:
 
 
 def angle_and_level(pixel_values: Tensor) -> tuple[Tensor, Tensor]:
-    """The angle of the disc in (-180, 180] degrees, and its level in 0..255, which the turn leaves nearly the same."""
+    """Return the angle of the disc in (-180, 180] degrees and its level in 0..255, which rotation hardly changes."""
     image = pixel_values[:, 0]
     rows, columns = torch.meshgrid(torch.arange(28) - 13.5, torch.arange(28) - 13.5, indexing="ij")
     x, y = (image * columns).sum((1, 2)), -(image * rows).sum((1, 2))
@@ -65,20 +65,20 @@ def angle_and_level(pixel_values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(("setup", "augmentation"), [("adv", 0.9), ("rnd", 0.5)])
-def test_colored_mnist_by_a_model_that_sees_colour_only(setup: str, augmentation: float, tmp_path: Path) -> None:
+def test_colored_mnist_by_a_model_that_sees_color_only(setup: str, augmentation: float, tmp_path: Path) -> None:
     def greener(pixels: Tensor) -> Tensor:
         return (pixels[:, 1] - pixels[:, 0]).mean((1, 2))[:, None]
 
     data = ColoredConfig(setup=setup, test_source="test", test_rows=3000)
     found = evaluate("colored_mnist", Known(greener), tmp_path, "binary", {"test": noise_digits(3000)}, data)
-    # Green agrees with class 1 in 8 of 10 rows under C1, 1 of 10 under C3, 9 of 10 under C2; C4 draws the colours.
+    # Green agrees with class 1 in 8 of 10 rows under C1, 1 of 10 under C3, 9 of 10 under C2; C4 draws random colors.
     expected = {"accuracy_c1": 0.8, "accuracy_c3": 0.1, "accuracy_augmentation": augmentation}
     expected |= {"cm_c1_c3": 0.1, "cm_c1_augmentation": augmentation}
     assert {key: found[key] for key in expected} == pytest.approx(expected, abs=0.04)
 
 
-def test_six_and_nine_are_turned_by_every_angle(tmp_path: Path) -> None:
-    # Right while the disc stands less than 50 degrees off the right-hand side: each 15 degrees cost one more of four.
+def test_six_and_nine_are_rotated_by_every_angle(tmp_path: Path) -> None:
+    # Correct while the disc is less than 50 degrees from the right-hand side: each 15 degrees lose one more of four.
     starts = [42, 27, 12, -3] * 2
     labels = torch.tensor([6] * 4 + [9] * 4)
     digits = Digits(blobs(starts, [100] * 4 + [200] * 4), labels)
@@ -90,13 +90,13 @@ def test_six_and_nine_are_turned_by_every_angle(tmp_path: Path) -> None:
     found = evaluate("rotated_6_9", Known(rule), tmp_path, "binary", {"test": digits}, SixNineConfig())
     shares = [found[f"accuracy_theta_{theta}"] for theta in (0, 15, 30, 45, 60)]
     assert shares == [1.0, 0.75, 0.5, 0.25, 0.0]
-    # Half a turn further the rule says the other digit, which is then the label.
+    # After half a turn the rule answers the other digit, which is then the label.
     assert [found[f"cm_theta_{theta}"] for theta in (0, 15, 30, 45)] == [1.0] * 4
     assert math.isnan(found["cm_theta_60"])
 
 
 def test_rotated_mnist_counts_each_digit_upright_and_after_half_a_turn(tmp_path: Path) -> None:
-    # Four images a digit; of digit d, d // 3 stand where the rule fails. After half a turn it fails for odd digits.
+    # Four images per digit; the rule fails on d // 3 images of digit d, and after half a turn on all odd digits.
     digits = [digit for digit in range(10) for _ in range(4)]
     starts = [120 if image < digit // 3 else 0 for digit in range(10) for image in range(4)]
     mnist = {"test": Digits(blobs(starts, [40 + 20 * digit for digit in digits]), torch.tensor(digits))}

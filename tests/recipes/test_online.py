@@ -1,4 +1,4 @@
-"""Recipes whose partners are made by an attack, or stand on another background: whole runs, tiny."""
+"""Recipes with partners from attacks or on other backgrounds: complete tiny runs."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def records(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def shares_of(metrics: dict[str, Any], names: Sequence[str]) -> list[float]:
-    found = [metrics[name] for name in names]
-    assert all(0 <= value <= 1 for value in found)
-    return found
+    shares = [metrics[name] for name in names]
+    assert all(0 <= share <= 1 for share in shares)
+    return shares
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def attack_options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["--mnist", str(folder), *options, "--num_train_epochs", "2"]
 
 
-def test_every_adversarial_method_is_trained_and_judged(
+def test_every_adversarial_method_is_trained_and_evaluated(
     attack_options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     methods = ["erm", "pgd", "trades", "mart", "js", "dair"]
@@ -73,13 +73,13 @@ def test_every_adversarial_method_is_trained_and_judged(
         assert (tmp_path / plot).read_bytes().startswith(b"\x89PNG")
 
 
-def test_settings_can_be_chosen_on_rows_that_are_not_trained_on(attack_options: list[str], tmp_path: Path) -> None:
+def test_settings_can_be_chosen_on_validation_rows(attack_options: list[str], tmp_path: Path) -> None:
     options = ["--methods", "pgd", "--evaluate_on", "validation"]
     run("cifar10_adversarial", "mnist_adversarial", tmp_path, *attack_options, *options)
     assert records(tmp_path)["pgd_seed0"]["metrics"]["rows"] == 20
 
 
-def test_drawn_pictures_are_judged_in_all_variants(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drawn_images_are_evaluated_in_all_variants(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("imagenet9", "backgrounds", tmp_path, *DRAWN, *SIZES, "--seeds", "0")
     found = records(tmp_path)
     assert set(found) == {f"{method}_seed0" for method in ("erm", "da", "kl", "dair")}
@@ -93,11 +93,11 @@ def test_drawn_pictures_are_judged_in_all_variants(tmp_path: Path, capsys: pytes
     assert records(validation)["dair_seed0"]["metrics"] != found["dair_seed0"]["metrics"]
 
 
-def test_the_public_folders(tmp_path: Path) -> None:
+def test_public_folders(tmp_path: Path) -> None:
     write_variants(tmp_path / "in9", "train", ("original", "mixed_rand"), each=3)
     write_variants(tmp_path / "bg_challenge")
-    gone = next((tmp_path / "bg_challenge" / "mixed_rand" / "val").rglob("*.JPEG"))
-    gone.unlink()
+    missing_image = next((tmp_path / "bg_challenge" / "mixed_rand" / "val").rglob("*.JPEG"))
+    missing_image.unlink()
     options = ["--train_folder", str(tmp_path / "in9"), "--test_folder", str(tmp_path / "bg_challenge")]
     options += [*SIZES, "--input_size", "16", "--num_train_epochs", "2", "--lr_drop_epochs", "1"]
     options += ["--methods", "erm", "dair", "--dataloader_num_workers", "0", "--save_strategy", "no"]

@@ -1,4 +1,4 @@
-"""The recipes on images and tables as a user runs them, on a few rows and for a few steps."""
+"""Recipes on images and tables, run on a few rows for a few steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dair_hf.vision.mnist.rotated import RotatedConfig
 from dair_hf.vision.mnist.six_nine import SixNineConfig
 from tests.fixtures.digits import noise_digits, write_parquet
 from tests.fixtures.paths import ROOT
-from tests.fixtures.recipe_runs import assert_ends_with_one_line, run
+from tests.fixtures.recipe_runs import assert_ends_with_one_line, command_line, run
 
 SETTINGS: dict[str, list[type]] = {
     "colored_mnist": [ColoredConfig, EnvironmentConfig, ComparisonConfig, SearchConfig, DAIRConfig],
@@ -66,18 +66,8 @@ def record(folder: Path, name: str) -> dict[str, Any]:
 
 def test_colored_mnist_runs_every_method(mnist: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     methods = ["erm", "da", "dair", "kl", "dair_l1", "irm", "rex", "dro"]
-    options = [
-        "--mnist",
-        str(mnist),
-        "--test_source",
-        "test",
-        "--test_rows",
-        "50",
-        "--seeds",
-        "0",
-        "--penalty_anneal_steps",
-    ]
-    run("colored_mnist", "colored_mnist_adv", tmp_path, *DIGITS, *options, "1", "--methods", *methods)
+    options = command_line(mnist=mnist, test_source="test", test_rows=50, seeds=0, penalty_anneal_steps=1)
+    run("colored_mnist", "colored_mnist_adv", tmp_path, *DIGITS, *options, "--methods", *methods)
     for method in methods:
         metrics = record(tmp_path, f"{method}_seed0")["metrics"]
         assert set(metrics) == {
@@ -105,7 +95,7 @@ def test_rotated_mnist_reports_each_digit(mnist: Path, tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "dair_seed0" / "trainer_state.json").exists()
 
 
-def test_six_and_nine_sweeps_and_draws(mnist: Path, tmp_path: Path) -> None:
+def test_six_and_nine_sweeps_and_plots(mnist: Path, tmp_path: Path) -> None:
     options = ["--mnist", str(mnist), "--seeds", "0", "--methods", "erm", "dair", "--lambda_sweep", "0.1", "10"]
     run("rotated_6_9", "rotated_6_9", tmp_path, *DIGITS, *options)
     for name in ("erm_seed0", "dair_lambda0.1_seed0", "dair_lambda10_seed0"):
@@ -122,7 +112,7 @@ def test_regression_with_every_loss(qsar: Path, tmp_path: Path, loss: str) -> No
     metrics = {name: record(tmp_path / "a", f"{name}_seed0")["metrics"] for name in ("erm", "da", "dair")}
     assert all(values["rmse"] > 0 for values in metrics.values())
     batch = {name: record(tmp_path / "b", f"{name}_seed0")["metrics"]["rmse"] for name in metrics}
-    # The two ways to take R differ for DAIR, and only there.
+    # The two ways of computing R differ for DAIR only.
     assert batch["erm"] == pytest.approx(metrics["erm"]["rmse"], rel=1e-5)
     assert batch["da"] == pytest.approx(metrics["da"]["rmse"], rel=1e-5)
     assert abs(batch["dair"] - metrics["dair"]["rmse"]) > 1e-4
