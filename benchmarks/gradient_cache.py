@@ -2,8 +2,8 @@
 
     python benchmarks/gradient_cache.py [--pairs 64] [--part 8] [--rounds 7]
 
-The step runs 64 pairs with a BART-shaped model, dropout and V-REx, which needs all losses before the first gradient. With
-`gradient_cache=8` every part runs forward twice. (The objectives of `method` are sums over pairs; for them
+The step runs 64 pairs with a BART-shaped model, dropout and V-REx, which needs all losses before the first gradient.
+With `gradient_cache=8` every part runs forward twice. (The objectives of `method` are sums over pairs; for them
 `gradient_accumulation_steps` has the same effect.)
 
 - `memory`: peak memory of a step above weights and gradients;

@@ -21,17 +21,13 @@ flips as a table, with plots if lambda is swept. Finished runs are stored as JSO
 from __future__ import annotations
 
 import math
-import warnings
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-import torch
 from accelerate import PartialState
-from torch import Tensor, nn
+from torch import nn
 from transformers import set_seed
 
-from dair_hf import DAIRConfig, DAIRTrainer, PairEvaluator, TensorPairs, UndefinedMetricWarning
+from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import (
     ComparisonConfig,
@@ -53,12 +49,11 @@ from dair_hf.io.commands import run_recipe
 from dair_hf.io.files import write_json
 from dair_hf.modeling import ModelConfig
 from dair_hf.vqa.data import VQAConfig, load_vqa
-from dair_hf.vqa.inputs.pixels import IMAGENET_MEAN, IMAGENET_STD
-from dair_hf.vqa.pairs import edit_pairs, expand_edits
+from dair_hf.vqa.pairs import edit_pairs
 from dair_hf.vqa.readers.report import summary_table
-from dair_hf.vqa.scenes.backbone import CellNamer, CellNamerConfig, named_scenes, scene_network
+from dair_hf.vqa.scenes.backbone import CellNamer, naming_task, scene_network
 from dair_hf.vqa.scenes.files import SceneConfig
-from dair_hf.vqa.task import NetworkConfig, VQATask, prepare_task, require_model
+from dair_hf.vqa.task import NetworkConfig, VQATask, evaluate_edits, prepare_task, require_model
 
 COLUMNS = [
     Column("vqa_accuracy", "accuracy"),
@@ -75,8 +70,7 @@ BACKBONE_SEED, BACKBONE_BATCH, BACKBONE_EPOCHS = 0, 50, 3
 
 def scene_backbone(scenes: SceneConfig, count: int, args: DAIRConfig) -> nn.Module:
     """Train a small ResNet to name the object in each cell of random scenes, once for all runs."""
-    network = scene_network(scenes)
-    name = fingerprint(scenes.stage, scenes.sprites, scenes.sprite_folder, network, count)
+    name = fingerprint(scenes.stage, scenes.sprites, scenes.sprite_folder, scene_network(scenes), count)
     folder = Path(args.output_dir).parent / f"scene_backbone_{name}"
     steps = BACKBONE_EPOCHS * math.ceil(count / BACKBONE_BATCH)
     # All runs share the backbone, so no setting may depend on the method or the seed.
@@ -89,38 +83,10 @@ def scene_backbone(scenes: SceneConfig, count: int, args: DAIRConfig) -> nn.Modu
 
     def make_trainer() -> DAIRTrainer:
         set_seed(BACKBONE_SEED)
-        images, labels = named_scenes(scenes, count)
-        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
-
-        def view(rows: Tensor, epoch: int) -> dict[str, Tensor]:
-            return {"pixel_values": (images[rows] / 255 - mean) / std, "labels": labels[rows]}
-
-        model = CellNamer(CellNamerConfig(backbone_config=network, num_labels=int(labels.max()) + 1))
-        return DAIRTrainer(model, base_args, train_dataset=TensorPairs(view, rows=len(labels)), sample_loss="seq2seq")
+        model, rows = naming_task(scenes, count)
+        return DAIRTrainer(model, base_args, train_dataset=rows, sample_loss="seq2seq")
 
     return CellNamer.from_pretrained(train_base_once(folder, make_trainer)).backbone.eval()
-
-
-def evaluate(trainer: DAIRTrainer, task: VQATask) -> dict[str, Any]:
-    """Return CM and flips over all edits, and accuracy on test questions and on questions like the training ones."""
-    judge, data = task.judge, task.data
-    evaluator = PairEvaluator(
-        judge.is_correct, judge.answers, {"vqa_accuracy": judge.accuracy}, references="answers", clusters="image_id"
-    )
-    metrics = trainer.evaluate_pairs(
-        expand_edits(data.test, data.test_edits),
-        evaluator,
-        data_name=data.name,
-        predictions_file=Path(trainer.args.output_dir) / "predictions.jsonl",
-    )
-    for name, rows in (("", data.test), ("familiar_", data.familiar)):
-        if rows is not None:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UndefinedMetricWarning)  # questions without edits have no CM
-                single = trainer.evaluate_pairs(rows, evaluator, data_name=f"{data.name}, {name}questions")
-            ends = ("", "_low", "_high")
-            metrics |= {f"{name}vqa_accuracy{end}": single[f"original_vqa_accuracy{end}"] for end in ends}
-    return metrics
 
 
 def train_and_evaluate(run: Run, task: VQATask) -> Result:
@@ -136,7 +102,8 @@ def train_and_evaluate(run: Run, task: VQATask) -> Result:
         processing_class=task.processing_class,
         sample_loss=task.sample_loss,
     )
-    return train_evaluate_save(trainer, partial(evaluate, task=task))
+    predictions_file = Path(run.args.output_dir) / "predictions.jsonl"
+    return train_evaluate_save(trainer, lambda trained: evaluate_edits(trained.evaluate_pairs, task, predictions_file))
 
 
 def main() -> None:

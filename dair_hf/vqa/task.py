@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -12,7 +13,8 @@ from datasets import Dataset, concatenate_datasets
 from torch import nn
 from transformers.utils import logging
 
-from dair_hf.errors import DataError
+from dair_hf.errors import DataError, UndefinedMetricWarning
+from dair_hf.evaluation.evaluator import PairEvaluator
 from dair_hf.io.processes import rank_and_size
 from dair_hf.modeling import ModelConfig
 from dair_hf.vqa.answers import AnswerVocabulary, encode_answers
@@ -26,6 +28,7 @@ from dair_hf.vqa.inputs.questions import build_question_tokenizer, encode_questi
 from dair_hf.vqa.models.backbone import load_backbone
 from dair_hf.vqa.models.pretrained import load_classifier, load_generator, load_processor
 from dair_hf.vqa.models.saaa import SAAA, SAAAConfig
+from dair_hf.vqa.pairs import expand_edits
 
 logger = logging.get_logger(__name__)
 
@@ -270,3 +273,29 @@ def _mapped(data: VQAData, encode: Callable[[Dataset], Dataset]) -> VQAData:
         test_edits=encode(data.test_edits),
         familiar=None if data.familiar is None else encode(data.familiar),
     )
+
+
+def evaluate_edits(
+    evaluate_pairs: Callable[..., dict[str, Any]], task: VQATask, predictions_file: str | os.PathLike[str]
+) -> dict[str, Any]:
+    """Return CM and flips over all edits, and accuracy on test questions and on questions like the training ones.
+
+    Args:
+        evaluate_pairs: Method of the trainer.
+        task: Data and judge.
+        predictions_file: JSON lines file to write.
+    """
+    judge, data = task.judge, task.data
+    evaluator = PairEvaluator(
+        judge.is_correct, judge.answers, {"vqa_accuracy": judge.accuracy}, references="answers", clusters="image_id"
+    )
+    pairs = expand_edits(data.test, data.test_edits)
+    metrics = evaluate_pairs(pairs, evaluator, data_name=data.name, predictions_file=predictions_file)
+    for name, rows in (("", data.test), ("familiar_", data.familiar)):
+        if rows is not None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UndefinedMetricWarning)  # questions without edits have no CM
+                single = evaluate_pairs(rows, evaluator, data_name=f"{data.name}, {name}questions")
+            ends = ("", "_low", "_high")
+            metrics |= {f"{name}vqa_accuracy{end}": single[f"original_vqa_accuracy{end}"] for end in ends}
+    return metrics

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, ResNetConfig
 from transformers.modeling_outputs import TokenClassifierOutput
 
+from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
+from dair_hf.vqa.inputs.pixels import IMAGENET_MEAN, IMAGENET_STD
 from dair_hf.vqa.models.backbone import feature_size, grid_features, new_backbone
 from dair_hf.vqa.scenes.files import SceneConfig
 from dair_hf.vqa.scenes.scene import Scene, Thing, render
@@ -136,3 +138,20 @@ def named_scenes(config: SceneConfig, count: int) -> tuple[Tensor, Tensor]:
         names[row, places] = kinds[places] * colours + tints[places]
         pictures[row] = render([Scene(FIRST_NUMBER + row, things)], sprites, stage)[0]
     return torch.from_numpy(pictures).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(names)
+
+
+def naming_task(config: SceneConfig, count: int) -> tuple[CellNamer, TensorPairs]:
+    """Return a new model that names cells, and its training rows.
+
+    Args:
+        config: Size of the scenes, and the objects in them.
+        count: Number of scenes, >= 1.
+    """
+    images, labels = named_scenes(config, count)
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
+
+    def view(rows: Tensor, epoch: int) -> dict[str, Tensor]:
+        return {"pixel_values": (images[rows] / 255 - mean) / std, "labels": labels[rows]}
+
+    model = CellNamer(CellNamerConfig(backbone_config=scene_network(config), num_labels=int(labels.max()) + 1))
+    return model, TensorPairs(view, rows=len(labels))
