@@ -35,8 +35,8 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     done = run(code, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     if page.stem == "your_own_data":
-        found = ast.literal_eval(done.stdout.splitlines()[-1])
-        assert min(found[key] for key in ("original_accuracy", "augmented_accuracy", "cm", "both_correct")) > 0.9
+        metrics = ast.literal_eval(done.stdout.splitlines()[-1])
+        assert min(metrics[key] for key in ("original_accuracy", "augmented_accuracy", "cm", "both_correct")) > 0.9
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ class DialogConfig:
         default=None,
         metadata={
             "help": "Schema-Guided Dialogue, whose test names are the unseen ones: folder or archive of the raw files, "
-            "or the JSON file written by data_scripts/prepare_sgd_entities.py."
+            "or the JSON file written by data_scripts/prepare_sgd_entities.py, which is enough unless pretrain is set."
         },
     )
     train_split: str = field(default="train", metadata={"help": "Split to train on: train, val or test."})

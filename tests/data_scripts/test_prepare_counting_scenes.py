@@ -105,13 +105,13 @@ def test_recipe_reads_the_same_rows_drawn_and_prepared(tmp_path: Path) -> None:
     assert not (tmp_path / "unused").exists()
     assert (prepared.name, prepared.reports) == (drawn.name, drawn.reports)
     for name in ("train", "train_edits", "test", "test_edits", "familiar"):
-        rows, same = getattr(prepared, name), getattr(drawn, name)
-        images = [[Path(path) for path in part["image"][:]] for part in (rows, same)]
+        rows, expected = getattr(prepared, name), getattr(drawn, name)
+        images = [[Path(path) for path in part["image"][:]] for part in (rows, expected)]
         assert [path.relative_to(tmp_path / "scenes") for path in images[0]] == [
             path.relative_to(tmp_path / "drawn") for path in images[1]
         ]
         assert images[0][0].read_bytes() == images[1][0].read_bytes()
-        assert rows.remove_columns("image").to_list() == same.remove_columns("image").to_list()
+        assert rows.remove_columns("image").to_list() == expected.remove_columns("image").to_list()
 
 
 def test_recipe_refuses_scenes_of_other_settings_and_versions(tmp_path: Path) -> None:

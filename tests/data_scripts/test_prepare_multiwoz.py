@@ -198,11 +198,11 @@ def mirror(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 def test_a_download_that_differs_from_its_checksum_is_refused(tmp_path: Path, mirror: tuple[str, Path]) -> None:
     host, _ = mirror  # its schema.json is not the published one, whose checksum is known
-    place = tmp_path / "down"
-    done = run("--download", "--split", "dev", "--source", place, "--output", tmp_path / "out", "--host", host)
+    downloads = tmp_path / "down"
+    done = run("--download", "--split", "dev", "--source", downloads, "--output", tmp_path / "out", "--host", host)
     assert done.returncode == 2
     assert "schema.json: " in done.stderr and "received" in done.stderr
-    assert list(place.iterdir()) == []
+    assert list(downloads.iterdir()) == []
     assert not (tmp_path / "out").exists()
 
 

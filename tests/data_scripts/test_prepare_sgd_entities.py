@@ -121,9 +121,9 @@ def test_downloads_are_trusted_once_and_then_verified(tmp_path: Path) -> None:
     with served(root) as host:
         common = ("--download", "--split", "dev", "--host", host, "--output", tmp_path / "bank.json")
         first = run(*common, "--source", tmp_path / "down")
-        known = ("--checksums", tmp_path / "down" / "checksums.json")
-        refused = run(*common, "--source", tmp_path / "down", *known)
-        again = run(*common, "--source", tmp_path / "down", *known, "--overwrite")
+        checksums = ("--checksums", tmp_path / "down" / "checksums.json")
+        refused = run(*common, "--source", tmp_path / "down", *checksums)
+        again = run(*common, "--source", tmp_path / "down", *checksums, "--overwrite")
         (tmp_path / "wrong.json").write_text(json.dumps({file.name: "0" * 64 for file in sgd_files("dev")}))
         wrong = run(*common, "--source", tmp_path / "other", "--checksums", tmp_path / "wrong.json", "--overwrite")
     digest = hashlib.sha256(dialogues("Ash").encode()).hexdigest()

@@ -81,13 +81,14 @@ def test_recipe_reads_the_same_rows_raw_and_prepared(data: Path) -> None:
     folders = {"images": [str(data / "images")], "edits": str(data / "cv"), "edited_images": [str(data / "edited")]}
     raw = VQAConfig("files", str(data / "vqa"), **folders)
     prepared = VQAConfig("files", str(data / "out"))
-    expected, found = (load_vqa(config, SceneConfig(), data / "unused") for config in (raw, prepared))
-    assert (found.name, found.familiar, found.reports) == (expected.name, None, expected.reports)
-    assert expected.reports["train"].skipped
+    raw_data, prepared_data = (load_vqa(config, SceneConfig(), data / "unused") for config in (raw, prepared))
+    assert (prepared_data.name, prepared_data.familiar) == (raw_data.name, None)
+    assert prepared_data.reports == raw_data.reports
+    assert raw_data.reports["train"].skipped
     for name in ("train", "train_edits", "test", "test_edits"):
-        rows, same = getattr(found, name), getattr(expected, name)
-        assert len(rows) > 0 and rows.to_list() == same.to_list()
-        assert (rows.features, rows._fingerprint) == (same.features, same._fingerprint)
+        rows, expected = getattr(prepared_data, name), getattr(raw_data, name)
+        assert len(rows) > 0 and rows.to_list() == expected.to_list()
+        assert (rows.features, rows._fingerprint) == (expected.features, expected._fingerprint)
     with pytest.raises(DataError, match=r"out: rows of split 'train': not all of it can be used:\n  unreadable_image"):
         load_vqa(dataclasses.replace(prepared, strict=True), SceneConfig(), data / "unused")
     with pytest.raises(DataError, match="out: prepared data; leave out --images, --edited_images, which it holds"):
@@ -191,18 +192,18 @@ def mirror(data: Path) -> Iterator[str]:
 
 
 def test_downloads_are_recorded_and_read(data: Path, mirror: str) -> None:
-    place = data / "down"
-    arguments = ("--download", "--host", mirror, "--source", place, "--images", data / "images", "--output")
+    downloads = data / "down"
+    arguments = ("--download", "--host", mirror, "--source", downloads, "--images", data / "images", "--output")
     done = run(*arguments, data / "out")
     assert done.returncode == 0, done.stderr
     names = ["v2_Annotations_Train_mscoco.zip", "v2_Annotations_Val_mscoco.zip"]
     names += ["v2_Questions_Train_mscoco.zip", "v2_Questions_Val_mscoco.zip", "checksums.json"]
-    assert sorted(path.name for path in place.iterdir()) == sorted(names)
+    assert sorted(path.name for path in downloads.iterdir()) == sorted(names)
     assert done.stdout.count("trusted on first use: ") == 4
     rows = load_from_disk(str(data / "out" / "rows"))
     assert {name: len(split) for name, split in rows.items()} == {"train": 24, "val": 24}
 
-    (place / names[0]).write_bytes(b"another file")
+    (downloads / names[0]).write_bytes(b"another file")
     changed = run(*arguments, data / "again")
     assert changed.returncode == 2
     assert f"{names[0]}: checksum mismatch" in changed.stderr

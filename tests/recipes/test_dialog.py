@@ -113,10 +113,10 @@ def test_model_card_of_a_run(demo: Any) -> None:
 
 def test_finished_runs_are_skipped_and_others_added(demo: Any, capsys: pytest.CaptureFixture[str]) -> None:
     folder, _ = demo
-    kept = [*(folder / f"{name}_seed0.json" for name in ("erm", "dair", "kl")), folder / "runs/erm_seed0/README.md"]
-    before = {path: (path.stat().st_mtime_ns, path.read_text()) for path in kept}
+    files = [*(folder / f"{name}_seed0.json" for name in ("erm", "dair", "kl")), folder / "runs/erm_seed0/README.md"]
+    before = {path: (path.stat().st_mtime_ns, path.read_text()) for path in files}
     run(output_dir=folder, methods=["erm", "dair", "kl", "da"])
-    assert {path: (path.stat().st_mtime_ns, path.read_text()) for path in kept} == before
+    assert {path: (path.stat().st_mtime_ns, path.read_text()) for path in files} == before
     assert methods_of(folder) == ["erm", "dair", "kl", "da"]
     shown = capsys.readouterr().out
     assert "| da | 1 |" in shown and "Audit of the train pairs" in shown

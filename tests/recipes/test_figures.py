@@ -42,8 +42,8 @@ def evaluate(recipe: str, model: nn.Module, folder: Path, loss: str, *data: Any)
     """Return what a recipe's `evaluate` returns for a model on the test split."""
     args = DAIRConfig(str(folder), report_to="none", use_cpu=True, disable_tqdm=True, save_strategy="no")
     trainer = DAIRTrainer(model, args, sample_loss=loss)
-    found: dict[str, Any] = runpy.run_path(str(RECIPES / f"{recipe}.py"))["evaluate"](trainer, *data, "test")
-    return found
+    metrics: dict[str, Any] = runpy.run_path(str(RECIPES / f"{recipe}.py"))["evaluate"](trainer, *data, "test")
+    return metrics
 
 
 def blobs(angles: Any, levels: Any) -> Tensor:
@@ -70,11 +70,11 @@ def test_colored_mnist_by_a_model_that_sees_color_only(setup: str, augmentation:
         return (pixels[:, 1] - pixels[:, 0]).mean((1, 2))[:, None]
 
     data = ColoredConfig(setup=setup, test_source="test", test_rows=3000)
-    found = evaluate("colored_mnist", Known(greener), tmp_path, "binary", {"test": noise_digits(3000)}, data)
+    metrics = evaluate("colored_mnist", Known(greener), tmp_path, "binary", {"test": noise_digits(3000)}, data)
     # Green agrees with class 1 in 8 of 10 rows under C1, 1 of 10 under C3, 9 of 10 under C2; C4 draws random colors.
     expected = {"accuracy_c1": 0.8, "accuracy_c3": 0.1, "accuracy_augmentation": augmentation}
     expected |= {"cm_c1_c3": 0.1, "cm_c1_augmentation": augmentation}
-    assert {key: found[key] for key in expected} == pytest.approx(expected, abs=0.04)
+    assert {key: metrics[key] for key in expected} == pytest.approx(expected, abs=0.04)
 
 
 def test_six_and_nine_are_rotated_by_every_angle(tmp_path: Path) -> None:
@@ -87,12 +87,12 @@ def test_six_and_nine_are_rotated_by_every_angle(tmp_path: Path) -> None:
         angle, level = angle_and_level(pixels)
         return torch.where((level > 150) == (angle.abs() < 50), 1.0, -1.0)[:, None]
 
-    found = evaluate("rotated_6_9", Known(rule), tmp_path, "binary", {"test": digits}, SixNineConfig())
-    shares = [found[f"accuracy_theta_{theta}"] for theta in (0, 15, 30, 45, 60)]
+    metrics = evaluate("rotated_6_9", Known(rule), tmp_path, "binary", {"test": digits}, SixNineConfig())
+    shares = [metrics[f"accuracy_theta_{theta}"] for theta in (0, 15, 30, 45, 60)]
     assert shares == [1.0, 0.75, 0.5, 0.25, 0.0]
     # After half a turn the rule answers the other digit, which is then the label.
-    assert [found[f"cm_theta_{theta}"] for theta in (0, 15, 30, 45)] == [1.0] * 4
-    assert math.isnan(found["cm_theta_60"])
+    assert [metrics[f"cm_theta_{theta}"] for theta in (0, 15, 30, 45)] == [1.0] * 4
+    assert math.isnan(metrics["cm_theta_60"])
 
 
 def test_rotated_mnist_counts_each_digit_upright_and_after_half_a_turn(tmp_path: Path) -> None:
@@ -107,13 +107,13 @@ def test_rotated_mnist_counts_each_digit_upright_and_after_half_a_turn(tmp_path:
         right = (angle.abs() < 90) | ((angle.abs() > 150) & (digit % 2 == 0))
         return nn.functional.one_hot(torch.where(right, digit, (digit + 1) % 10), 10).float()
 
-    found = evaluate("rotated_mnist", Known(rule), tmp_path, "classification", mnist, RotatedConfig())
+    metrics = evaluate("rotated_mnist", Known(rule), tmp_path, "classification", mnist, RotatedConfig())
     for digit in range(10):
-        assert found[f"accuracy_digit_{digit}"] == 1 - digit // 3 / 4
-        assert found[f"cm_digit_{digit}"] == 1 - digit % 2 or found[f"accuracy_digit_{digit}"] == 0
+        assert metrics[f"accuracy_digit_{digit}"] == 1 - digit // 3 / 4
+        assert metrics[f"cm_digit_{digit}"] == 1 - digit % 2 or metrics[f"accuracy_digit_{digit}"] == 0
     right = [4 - digit // 3 for digit in range(10)]
-    assert found["original_accuracy"] == sum(right) / 40
-    assert (found["cm_numerator"], found["cm_denominator"]) == (sum(right[::2]), sum(right))
+    assert metrics["original_accuracy"] == sum(right) / 40
+    assert (metrics["cm_numerator"], metrics["cm_denominator"]) == (sum(right[::2]), sum(right))
 
 
 def test_regression_reports_the_rmse_of_the_reversed_feature(tmp_path: Path) -> None:
@@ -126,13 +126,13 @@ def test_regression_reports_the_rmse_of_the_reversed_feature(tmp_path: Path) -> 
         for name, value in model.named_parameters():
             value.copy_(torch.tensor(weights) if value.numel() == 4 else torch.full_like(value, 0.25))
             assert value.numel() in (1, 4), name
-    found = evaluate("robust_regression", model, tmp_path, "squared", table, RegressionConfig())
+    metrics = evaluate("robust_regression", model, tmp_path, "squared", table, RegressionConfig())
     above = targets > np.median(targets)
 
     def rmse(feature: Any) -> float:
         predicted = np.column_stack([features, feature]) @ weights + 0.25
         return float(np.sqrt(np.mean((predicted - targets.astype(np.float32)) ** 2)))
 
-    assert found["rmse"] == pytest.approx(rmse(~above), rel=1e-5)
-    assert found["rmse_as_trained"] == pytest.approx(rmse(above), rel=1e-5)
+    assert metrics["rmse"] == pytest.approx(rmse(~above), rel=1e-5)
+    assert metrics["rmse_as_trained"] == pytest.approx(rmse(above), rel=1e-5)
     assert abs(rmse(above) - rmse(~above)) > 0.1

@@ -58,16 +58,16 @@ def test_every_adversarial_method_is_trained_and_evaluated(
             "cifar10_adversarial", "mnist_adversarial", tmp_path, *attack_options, "--methods", *methods,
             "--lambda_sweep", "1", "6",
         )  # fmt: skip
-    found = records(tmp_path)
-    assert set(found) == {"erm_seed0", "pgd_seed0"} | {
+    by_name = records(tmp_path)
+    assert set(by_name) == {"erm_seed0", "pgd_seed0"} | {
         f"{method}_lambda{value}_seed0" for method in methods[2:] for value in (1, 6)
     }
     names = ["accuracy", "accuracy_fgsm", "accuracy_pgd"]
-    weights = {name: shares_of(record["metrics"], names) for name, record in found.items()}
+    weights = {name: shares_of(record["metrics"], names) for name, record in by_name.items()}
     assert len(weights) == 10
-    assert found["pgd_seed0"]["config"]["training"]["method"] == "augmented"
-    assert found["dair_lambda6_seed0"]["config"]["attacks"]["train_steps"] == 2
-    assert all(record["metrics"]["rows"] == 40 for record in found.values())
+    assert by_name["pgd_seed0"]["config"]["training"]["method"] == "augmented"
+    assert by_name["dair_lambda6_seed0"]["config"]["attacks"]["train_steps"] == 2
+    assert all(record["metrics"]["rows"] == 40 for record in by_name.values())
     assert "PGD-3" in capsys.readouterr().out
     for plot in ("comparison.png", "dair_front.png", "trades_front.png", "lambda_accuracy_pgd.png"):
         assert (tmp_path / plot).read_bytes().startswith(b"\x89PNG")
@@ -81,16 +81,16 @@ def test_settings_can_be_chosen_on_validation_rows(attack_options: list[str], tm
 
 def test_drawn_images_are_evaluated_in_all_variants(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("imagenet9", "backgrounds", tmp_path, *DRAWN, *SIZES, "--seeds", "0")
-    found = records(tmp_path)
-    assert set(found) == {f"{method}_seed0" for method in ("erm", "da", "kl", "dair")}
-    for record in found.values():
+    by_name = records(tmp_path)
+    assert set(by_name) == {f"{method}_seed0" for method in ("erm", "da", "kl", "dair")}
+    for record in by_name.values():
         shares_of(record["metrics"], [f"accuracy_{variant}" for variant in VARIANTS])
         assert record["metrics"]["rows"] == 36
     assert "BG-T ↓" in capsys.readouterr().out
     validation = tmp_path / "validation"
     options = ["--seeds", "0", "--methods", "dair", "--evaluate_on", "validation"]
     run("imagenet9", "backgrounds", validation, *DRAWN, *SIZES, *options)
-    assert records(validation)["dair_seed0"]["metrics"] != found["dair_seed0"]["metrics"]
+    assert records(validation)["dair_seed0"]["metrics"] != by_name["dair_seed0"]["metrics"]
 
 
 def test_public_folders(tmp_path: Path) -> None:
@@ -104,9 +104,9 @@ def test_public_folders(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="mixed_rand/val lacks"):
         run("imagenet9", "imagenet9", tmp_path / "strict", *options)
     run("imagenet9", "imagenet9", tmp_path / "out", *options, "--strict", "false")
-    found = records(tmp_path / "out")
-    assert set(found) == {"erm_seed0", "dair_seed0"}
-    assert found["dair_seed0"]["metrics"]["rows"] == 17
+    by_name = records(tmp_path / "out")
+    assert set(by_name) == {"erm_seed0", "dair_seed0"}
+    assert by_name["dair_seed0"]["metrics"]["rows"] == 17
     missing = json.loads((tmp_path / "out" / "missing.json").read_text())
     assert list(missing) == ["test/mixed_rand"] and len(missing["test/mixed_rand"]) == 1
 
@@ -143,7 +143,7 @@ CHALLENGE = [ChallengeConfig, BackgroundsConfig, ImageNet9Config, NetworkConfig,
 )
 def test_shipped_configurations_are_valid(name: str, types: list[type]) -> None:
     text = (CONFIGS / f"{name}.yaml").read_text()
-    found = parse_arguments(types, ["--config", str(CONFIGS / f"{name}.yaml")])
-    assert list(runs_of(found[-2], found[-1]))
-    assert found[-1].output_dir == f"outputs/{name}"
+    parsed = parse_arguments(types, ["--config", str(CONFIGS / f"{name}.yaml")])
+    assert list(runs_of(parsed[-2], parsed[-1]))
+    assert parsed[-1].output_dir == f"outputs/{name}"
     assert f"recipes/configs/{name}.yaml" in text and "# Hours: " in text

@@ -60,8 +60,8 @@ def qsar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def record(folder: Path, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
-    return found
+    content: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
+    return content
 
 
 def test_colored_mnist_runs_every_method(mnist: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -194,9 +194,9 @@ def test_accuracy_is_that_of_the_saved_model(compared: dict[str, Path], outputs:
 
 
 def test_finished_runs_scenes_backbone_and_features_are_kept(compared: dict[str, Path], outputs: Path) -> None:
-    kept = [path for path in outputs.rglob("*") if path.is_file() and path.parent != compared["cv"]]
-    kept += sorted(compared["cv"].glob("*_seed0.json"))
-    before = {path: path.stat().st_mtime_ns for path in kept}
+    files = [path for path in outputs.rglob("*") if path.is_file() and path.parent != compared["cv"]]
+    files += sorted(compared["cv"].glob("*_seed0.json"))
+    before = {path: path.stat().st_mtime_ns for path in files}
     # The two configurations share the backbone, but not its images.
     assert len(list(outputs.glob("scene_backbone_*"))) == len(list(outputs.glob("counting_scenes_*"))) == 2
     assert len(list((outputs / "features").glob("*/about.json"))) == 1
@@ -336,14 +336,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_questions_in_the_public_formats(files: dict[str, Any], vision_model: str, tmp_path: Path, capsys: Any) -> None:
-    own = {
+    settings = {
         "backbone": vision_model,
         "image_size": 32,
         "saaa": SIZES,
         "methods": ["erm", "dair"],
         "output_dir": tmp_path / "out",
     }
-    run(**files, **own, answers=10, dataloader_num_workers=1)
+    run(**files, **settings, answers=10, dataloader_num_workers=1)
     record = read(tmp_path / "out" / "dair_seed0.json")
     pairs = sum(map(len, CV_EDITS.values()))
     assert (record["metrics"]["rows"], record["metrics"]["pairs"]) == (pairs, pairs)
@@ -360,8 +360,8 @@ def test_questions_in_the_public_formats(files: dict[str, Any], vision_model: st
 
 
 def test_a_classifier_with_adapters(files: dict[str, Any], stored: dict[str, str], tmp_path: Path) -> None:
-    own = {"network": "classifier", "model_name_or_path": stored["vilt"], "lora_rank": 2, "lora_alpha": 5}
-    run(**files, **own, methods=["erm", "da", "kl", "dair"], answers=12, output_dir=tmp_path)
+    settings = {"network": "classifier", "model_name_or_path": stored["vilt"], "lora_rank": 2, "lora_alpha": 5}
+    run(**files, **settings, methods=["erm", "da", "kl", "dair"], answers=12, output_dir=tmp_path)
     assert methods_of(tmp_path) == ["erm", "da", "kl", "dair"]
     for method in methods_of(tmp_path):
         assert METRICS - {"familiar_vqa_accuracy"} <= set(read(tmp_path / f"{method}_seed0.json")["metrics"])
@@ -374,8 +374,8 @@ def test_a_classifier_with_adapters(files: dict[str, Any], stored: dict[str, str
 
 
 def test_a_generator_with_adapters(files: dict[str, Any], stored: dict[str, str], tmp_path: Path) -> None:
-    own = {"network": "generator", "model_name_or_path": stored["llava"], "lora_rank": 2, "target": "{answer}"}
-    run(**files, **own, methods=["erm", "dair"], test_questions=4, output_dir=tmp_path)
+    settings = {"network": "generator", "model_name_or_path": stored["llava"], "lora_rank": 2, "target": "{answer}"}
+    run(**files, **settings, methods=["erm", "dair"], test_questions=4, output_dir=tmp_path)
     assert methods_of(tmp_path) == ["erm", "dair"]
     record = read(tmp_path / "dair_seed0.json")
     # The first four questions have four edits.
@@ -439,9 +439,9 @@ def test_bad_settings_are_one_line(name: str, tmp_path: Path, stored: dict[str, 
 def test_shipped_configurations_are_valid(path: Path) -> None:
     folders = {"questions": "q", "images": ["a", "b"], "edits": "e", "edited_images": "x"}
     text = path.read_text()
-    given = folders if "source: files" in text else {}
+    source = folders if "source: files" in text else {}
     # bf16 needs a GPU, which the test machine may lack.
-    parsed = parse_arguments(SETTINGS, ["--config", str(path), *command_line(**given, bf16=False)])
+    parsed = parse_arguments(SETTINGS, ["--config", str(path), *command_line(**source, bf16=False)])
     data, drawn, network, model, comparison, args = parsed
     assert {run.method for run in runs_of(comparison, args)} >= {"erm", "da", "dair"}
     assert (args.output_dir, args.dair_lambda, args.normalization) == (f"outputs/{path.stem}", 1, "pair")
