@@ -30,7 +30,7 @@ from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs, PairEvaluator
-from dair_hf.dialog.ceiling import Ceiling
+from dair_hf.dialog.audit.ceiling import Ceiling
 from dair_hf.dialog.data import DialogConfig, DialogData, load_dialogs, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.task import check_pairs, evaluation_pairs, is_correct, training_pairs

@@ -1,4 +1,4 @@
-"""The rows of a dialog experiment: generated, or read from MultiWOZ with names of SGD for the test."""
+"""Data of a dialog experiment: generated, or MultiWOZ with unseen names from SGD."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from dair_hf.dialog.demo import generate_dialogs, make_names, train_names
+from dair_hf.dialog.demo import generate_dialogs, make_names
 from dair_hf.dialog.readers.multiwoz import SPLITS, read_multiwoz
 from dair_hf.dialog.readers.sgd import build_bank, read_entity_names, read_sgd
 from dair_hf.dialog.renaming.entities import load_bank
-from dair_hf.dialog.text.rows import FEATURES
+from dair_hf.dialog.text.rows import FEATURES, history_to_text
 from dair_hf.dialog.text.state import state_from_row, target_text
-from dair_hf.dialog.text.words import history_to_text
 from dair_hf.dialog.tokenizer import build_tokenizer, count_words
 from dair_hf.errors import DataError
 from dair_hf.io.files import read_json
@@ -30,10 +29,10 @@ EVALUATED = ("test", "validation")
 
 @dataclass
 class DialogConfig:
-    """Data, augmentation and measure of a dialog state tracking experiment.
+    """Data, augmentation and metric of a dialog state tracking experiment.
 
     Raises:
-        DataError: An unknown source or preset, or a folder that the source needs is not given.
+        DataError: A setting is unknown or out of range, or a folder that the source needs is missing.
 
     Example:
         >>> DialogConfig().source
@@ -51,59 +50,57 @@ class DialogConfig:
     sgd_dir: str | None = field(
         default=None,
         metadata={
-            "help": "Schema-Guided Dialogue, whose test names are the unseen ones: folder or archive of the raw files, "
-            "or the JSON file written by data_scripts/prepare_sgd_entities.py, which is enough unless pretrain is set."
+            "help": "Schema-Guided Dialogue (SGD), the source of unseen names: folder or archive of the raw files, or "
+            "the JSON file written by data_scripts/prepare_sgd_entities.py, which is enough unless pretrain is set."
         },
     )
     train_split: str = field(default="train", metadata={"help": "Split to train on: train, val or test."})
     test_split: str = field(default="test", metadata={"help": "Split to test on."})
-    train_dialogs: int | None = field(default=None, metadata={"help": "Training dialogues, >= 1; None takes all."})
-    test_dialogs: int | None = field(default=None, metadata={"help": "Test dialogues, >= 1; None takes all."})
+    train_dialogs: int | None = field(default=None, metadata={"help": "Training dialogues, >= 1. Default: all."})
+    test_dialogs: int | None = field(default=None, metadata={"help": "Test dialogues, >= 1. Default: all."})
     evaluate_on: str = field(
         default="test",
         metadata={
-            "help": "test, or validation to choose lambda with: other dialogues and other unseen names. With "
-            "source=multiwoz the last tenth of the training dialogues, which then is not trained on, and the names of "
-            "the SGD dev split.",
+            "help": "test, or validation (for choosing lambda): other dialogues and other unseen names. With "
+            "source=multiwoz, validation holds out the last tenth of the training dialogues and takes the names of the "
+            "SGD dev split.",
             "choices": EVALUATED,
         },
     )
     augmentation: str = field(
         default="scramble",
-        metadata={"help": "How partners of training rows get new names: scramble (the paper's), anagram or gibberish."},
+        metadata={"help": "Method for new names in training: scramble (as in the paper), anagram or gibberish."},
     )
     places: bool = field(default=False, metadata={"help": "Also rename departures and destinations of taxi and train."})
     covariant_only: bool = field(
         default=True,
         metadata={
-            "help": "Training rows get a partner only where their state changes with the names; false also pairs rows "
-            "in which the system merely mentions one. Test rows are always renamed throughout."
+            "help": "Pair training rows only if their state changes; false also pairs rows in which only the history "
+            "does. Test rows are always paired."
         },
     )
-    redraw_partners: bool = field(default=True, metadata={"help": "Draw new names each epoch; false keeps the first."})
+    redraw_partners: bool = field(default=True, metadata={"help": "Draw new names in each epoch."})
     preset: str = field(default="any_of", metadata={"help": "Preset of the joint goal accuracy."})
-    strict_audit: bool = field(
-        default=False, metadata={"help": "Refuse to train on pairs that the audit finds unsound."}
-    )
+    strict_audit: bool = field(default=False, metadata={"help": "Refuse to train on pairs that fail the audit."})
     allow_low_ceiling: bool = field(
         default=False,
         metadata={
-            "help": "Train even where gold targets, scored as predictions will be, score wrong: cut, or written with "
-            "signs that the tokenizer or the preset loses."
+            "help": "Train even if gold targets, scored like predictions, are wrong: truncated, or with characters "
+            "that the tokenizer or the preset loses."
         },
     )
     lower_case: bool = field(
         default=False,
-        metadata={"help": "Lower-case histories and targets, so that a name has one spelling in both; the paper does."},
+        metadata={"help": "Lower-case histories and targets, as in the paper, so that a name has one spelling."},
     )
-    max_source_tokens: int = field(default=512, metadata={"help": "Longest history, tokens; the newest are kept."})
-    max_target_tokens: int = field(default=256, metadata={"help": "Longest belief state, tokens."})
-    vocabulary: int = field(default=2000, metadata={"help": "Whole-word tokens of a tokenizer built from the texts."})
+    max_source_tokens: int = field(default=512, metadata={"help": "Maximum tokens of a history; the newest are kept."})
+    max_target_tokens: int = field(default=256, metadata={"help": "Maximum tokens of a belief state."})
+    vocabulary: int = field(default=2000, metadata={"help": "Whole-word tokens of a tokenizer built from the data."})
     pretrain: dict[str, Any] | None = field(
         default=None,
         metadata={
-            "help": "Train the common base on the SGD training dialogues first: fields of DAIRConfig that differ from "
-            "the run's, such as {max_steps: 2000}. A model from scratch needs it on real data."
+            "help": "Pretrain a base for all methods on the SGD training dialogues: fields of DAIRConfig that differ "
+            "from the run, such as {max_steps: 2000}. Needed for a model from scratch on real data."
         },
     )
 
@@ -115,7 +112,7 @@ class DialogConfig:
         needed = {"data_dir": self.data_dir, "sgd_dir": self.sgd_dir} if self.source == "multiwoz" else {}
         if missing := [name for name, value in needed.items() if value is None]:
             raise DataError(
-                f"source=multiwoz needs {' and '.join('--' + name for name in missing)}: a folder or archive"
+                f"source=multiwoz needs {' and '.join(f'--{name}' for name in missing)}: a folder or archive"
             )
         if self.source == "demo" and self.pretrain is not None:
             raise DataError("pretrain needs the SGD dialogues of source=multiwoz; source=demo has none, leave it out")
@@ -129,11 +126,11 @@ class DialogData(NamedTuple):
     """Rows and names of an experiment.
 
     Attributes:
-        name: Of the data, for tables and model cards.
+        name: Name of the data, for tables and model cards.
         train: Training rows, without partners.
         test: Test rows, without partners.
-        unseen_names: Kind -> names that no training row holds.
-        pretrain: Rows of other dialogues for a common base, where asked for.
+        unseen_names: Kind -> names that are in no training row.
+        pretrain: Rows of other dialogues to pretrain on, or None.
     """
 
     name: str
@@ -144,19 +141,13 @@ class DialogData(NamedTuple):
 
 
 def load_dialogs(config: DialogConfig) -> DialogData:
-    """Generate or read the rows of an experiment.
-
-    Args:
-        config: What to load.
-
-    Returns:
-        Training and test rows and the unseen names; the same for every seed and method.
+    """Generate or read the data of an experiment, the same for every seed and method.
 
     Raises:
-        DataError: As the readers do.
+        DataError: The data cannot be read.
     """
     if config.source == "demo":
-        known = train_names()
+        known = make_names("train")
         return DialogData(
             "generated dialogues",
             generate_dialogs(config.train_dialogs or 1000, names=known, seed=1, prefix="TRAIN"),
@@ -180,7 +171,7 @@ def load_dialogs(config: DialogConfig) -> DialogData:
     if config.pretrain is not None:
         if _is_name_file(config.sgd_dir):
             raise DataError(
-                f"{config.sgd_dir}: holds names only, and pretrain needs the dialogues; give the raw SGD folder"
+                f"{config.sgd_dir}: has only names, and pretrain needs the dialogues; give the raw SGD folder"
             )
         pretrain = read_sgd(config.sgd_dir, "train")[0]
     return DialogData(
@@ -200,7 +191,7 @@ def read_rows(path: str | os.PathLike[str], split: str) -> Dataset:
         split: "train", "dev" (or "val", "validation") or "test".
 
     Raises:
-        DataError: As `read_multiwoz`; or the prepared folder is damaged, of another version, or lacks the split.
+        DataError: `read_multiwoz` raises, or the prepared folder is damaged, of another version, or lacks the split.
     """
     if not is_prepared(path):
         return read_multiwoz(path, split)[0]
@@ -217,10 +208,10 @@ def read_names(path: str | os.PathLike[str], split: str) -> dict[str, list[str]]
         split: "train", "dev" or "test".
 
     Returns:
-        Kind -> sorted names, including those that an earlier split has too.
+        Kind -> sorted names, including names of earlier splits.
 
     Raises:
-        DataError: As `read_entity_names`; or the prepared file is damaged, of another version, or lacks the split.
+        DataError: `read_entity_names` raises, or the prepared file is damaged, of another version, or lacks the split.
     """
     if not _is_name_file(path):
         return read_entity_names(path, split)
@@ -229,69 +220,66 @@ def read_names(path: str | os.PathLike[str], split: str) -> dict[str, list[str]]
         return {kind: sorted([*unique, *content["removed"][split][kind]]) for kind, unique in names.items()}
     except (KeyError, TypeError) as error:
         raise DataError(
-            f"{path}: names of split {split!r} in another format than prepare_sgd_entities.py writes today; prepare "
-            "them anew"
+            f"{path}: names of split {split!r} are not in the current format of prepare_sgd_entities.py; prepare them "
+            "anew"
         ) from error
 
 
 def _is_name_file(path: str | os.PathLike[str]) -> bool:
-    # A file of raw dialogues is named dialogues_001.json.
+    # Raw dialogues are in dialogues_001.json.
     file = Path(path)
     return file.suffix == ".json" and file.is_file() and not file.name.startswith("dialogues_")
 
 
 def held_out(rows: Dataset) -> tuple[Dataset, Dataset]:
-    """The rows of the first nine tenths of the dialogues, and those of the last tenth (at least one dialogue)."""
-    dialogues = list(dict.fromkeys(rows["dialogue_id"][:]))
+    """Split rows into the first nine tenths of the dialogues and the last tenth (at least one dialogue)."""
+    dialogue_ids = rows["dialogue_id"][:]
+    dialogues = list(dict.fromkeys(dialogue_ids))
     last = set(dialogues[-max(len(dialogues) // 10, 1) :])
-    numbered = list(enumerate(rows["dialogue_id"][:]))
-    return (
-        rows.select([index for index, name in numbered if name not in last]),
-        rows.select([index for index, name in numbered if name in last]),
-    )
+    parts: tuple[list[int], list[int]] = ([], [])
+    for index, dialogue_id in enumerate(dialogue_ids):
+        parts[dialogue_id in last].append(index)
+    return rows.select(parts[0]), rows.select(parts[1])
 
 
 def first_dialogs(rows: Dataset, count: int | None) -> Dataset:
-    """The rows of the first `count` dialogues; all of them for None."""
+    """Return the rows of the first `count` dialogues, or all rows if it is None."""
     if count is None:
         return rows
-    dialogues = list(dict.fromkeys(rows["dialogue_id"][:]))
-    kept = set(dialogues[:count])
-    return rows.select([index for index, name in enumerate(rows["dialogue_id"][:]) if name in kept])
+    dialogue_ids = rows["dialogue_id"][:]
+    first = set(list(dict.fromkeys(dialogue_ids))[:count])
+    return rows.select([index for index, dialogue_id in enumerate(dialogue_ids) if dialogue_id in first])
 
 
 def tokenizer_for(rows: Iterable[Dataset], config: DialogConfig) -> PreTrainedTokenizerFast:
-    """A tokenizer of the words of these rows in which names are spelled in characters.
+    """Build a tokenizer from training rows that spells names character by character.
 
-    A word that stands in a name stays whole only if it carries the sentences as well ("the", "south", "house"): at
-    least 20 times, and at least as often outside names as inside.
+    A word of a name is one token only if it is also a word of sentences ("the", "south", "house"): it occurs at least
+    20 times outside names, and at least as often as inside.
 
     Args:
-        rows: Data sets of training rows; test rows must not be among them.
-        config: Size of the vocabulary and limits of the texts.
-
-    Returns:
-        As `tokenizer.build_tokenizer`.
+        rows: Data sets of training rows, not of test rows.
+        config: Size of the vocabulary and maximum lengths.
     """
     texts: list[str] = []
     outside: list[str] = []
     names: set[str] = set()
     for dataset in rows:
-        # The last turn of a dialogue holds all its utterances.
+        # The last row of a dialogue has all its utterances.
         last = {name: index for index, name in enumerate(dataset["dialogue_id"][:])}
         for row in dataset.select(list(last.values())):
             texts += [history_to_text(row["history"]), target_text(state_from_row(row["state"]), config.preset)]
             outside += _without_mentions(row)
             names.update(form for entry in row["names"] for form in entry["forms"])
     in_all, in_sentences = count_words(texts), count_words(outside)
-    kept = [word for word, count in in_sentences.items() if count >= 20 and 2 * count >= in_all[word]]
+    common = [word for word, count in in_sentences.items() if count >= 20 and 2 * count >= in_all[word]]
     return build_tokenizer(
-        texts, names, vocab_size=config.vocabulary, keep_words=kept, model_max_length=config.max_source_tokens
+        texts, names, vocab_size=config.vocabulary, keep_words=common, model_max_length=config.max_source_tokens
     )
 
 
 def _without_mentions(row: Mapping[str, Any]) -> Iterator[str]:
-    """The utterances of a row with its mentioned names cut out."""
+    """Yield the utterances of a row without the names that they mention."""
     for turn, utterance in enumerate(row["history"]):
         text = utterance["text"]
         spans = sorted(((m["start"], m["end"]) for m in row["entities"] if m["turn"] == turn), reverse=True)

@@ -1,8 +1,8 @@
-"""Generated MultiWOZ-format dialogues: the demo's data, needing no network and no files.
+"""Generated dialogues in the format of MultiWOZ, for demos and tests without downloads.
 
-A dialogue visits one or two of hotel, restaurant and attraction and may end with a taxi between them. The names come
-from a bank that the caller gives, so that the same dialogues can be made with known and with unseen names. All names
-are made up of syllables; a word belongs to exactly one of the three name splits, whatever the seed.
+A dialogue is about one or two of hotel, restaurant and attraction and may end with a taxi between them. Names are drawn
+from a given bank, so that the same dialogues can be generated with known and with unseen names. Names are made of
+syllables; each word belongs to exactly one of the three name splits.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ NAME_SPLITS = ("train", "validation", "test")
 _ONSETS = tuple("b br c ch d dr f fl g gr h j k l m n p pl qu r s sh st t th tr v w y z".split())
 _VOWELS = ("a", "e", "i", "o", "u")
 _CODAS = ("", "", "d", "f", "k", "l", "m", "n", "p", "r", "s", "t", "x")
-# After so many user turns nothing is changed any more and no taxi is called.
-_ENOUGH_TURNS = 3
+# After this many user turns nothing is changed and no taxi is called.
+_MAX_TURNS_BEFORE_END = 3
 _WORDS_IN_A_NAME = (1, 1, 2, 2, 3)
 
 _AREAS = ("north", "south", "east", "west", "centre")
@@ -53,7 +53,7 @@ _VALUES = {
     "taxi-leaveat": _TIMES,
 }
 
-# The user describes what he wants; "{hotel-area}" stands for a value drawn from the slot's list.
+# Descriptions by the user. "{hotel-area}" is replaced by a value of the slot.
 _SEARCH = {
     "hotel": (
         "i need a {hotel-pricerange} hotel in the {hotel-area} .",
@@ -71,7 +71,7 @@ _SEARCH = {
         "what can i visit in the {attraction-area} ?",
     ),
 }
-# "[name]" is the place the turn is about, "[other]" a second one of the same kind.
+# "[name]" is replaced by a place, "[other]" by a second one of the same kind.
 _RECOMMEND = ("how about [name] ?", "i recommend [name] .", "[name] would suit you .", "there is [name] .")
 _RECOMMEND_TWO = ("there are [name] and [other] .", "i can offer [other] or [name] .")
 _ACCEPT = {
@@ -114,7 +114,7 @@ _TAXI = (
     "i need a taxi to the {destination} at {taxi-leaveat} .",
 )
 
-# One request each, for `example_pairs`; "[name]" is the restaurant, the rest as above.
+# Requests of `example_pairs`; "[name]" is a restaurant.
 _REQUESTS = (
     "a table at [name] , please",
     "book [name] for {people} people",
@@ -134,7 +134,7 @@ class _Place(NamedTuple):
 
 
 def _text_words() -> set[str]:
-    """Every word a dialogue can contain beside names."""
+    """Return all words of the dialogues outside of names."""
     texts: list[str] = [*_RECOMMEND, *_RECOMMEND_TWO, *_CHOOSE, *_DONE, *_TAXI]
     for templates in (_SEARCH, _ACCEPT, _REQUEST, _CHANGE, _VALUES):
         for group in templates.values():
@@ -143,7 +143,7 @@ def _text_words() -> set[str]:
 
 
 def _word_split(word: str) -> str:
-    """The name split a word belongs to: a fixed third of all words each."""
+    """Return the name split of a word; each split has a fixed third of all words."""
     return NAME_SPLITS[zlib.crc32(word.encode()) % len(NAME_SPLITS)]
 
 
@@ -157,18 +157,18 @@ def _draw_word(rng: random.Random, split: str, taken: set[str]) -> str:
 
 
 def make_names(split: str, seed: int = 0, names_per_slot: int = NAMES_PER_SLOT) -> dict[str, list[str]]:
-    """Draw a bank of names; no word occurs in two names, nor in two splits.
+    """Draw a bank of names. No word is in two names or in two splits.
 
     Args:
-        split: "train", "validation" or "test"; banks of different splits share no word, whatever their seeds.
-        seed: Of the draw.
-        names_per_slot: Names for each of hotel, restaurant and attraction.
+        split: "train", "validation" or "test". Banks of different splits share no word, with any seeds.
+        seed: Random seed.
+        names_per_slot: Number of names for each of hotel, restaurant and attraction.
 
     Returns:
         Name slot -> names of one to three lower-case words.
 
     Raises:
-        DataError: There is no such split.
+        DataError: The split is unknown.
 
     Example:
         >>> sorted(make_names("train", seed=0, names_per_slot=2))
@@ -187,34 +187,16 @@ def make_names(split: str, seed: int = 0, names_per_slot: int = NAMES_PER_SLOT) 
     }
 
 
-def train_names(seed: int = 0, names_per_slot: int = NAMES_PER_SLOT) -> dict[str, list[str]]:
-    """The bank of known names: `make_names("train", ...)`."""
-    return make_names("train", seed, names_per_slot)
-
-
-def validation_names(seed: int = 0, names_per_slot: int = NAMES_PER_SLOT) -> dict[str, list[str]]:
-    """A third bank, to choose lambda with: `make_names("validation", ...)`."""
-    return make_names("validation", seed, names_per_slot)
-
-
-def test_names(seed: int = 0, names_per_slot: int = NAMES_PER_SLOT) -> dict[str, list[str]]:
-    """The bank of names no training dialogue holds: `make_names("test", ...)`."""
-    return make_names("test", seed, names_per_slot)
-
-
-test_names.__test__ = False  # type: ignore[attr-defined]  # the name makes pytest take it for a test
-
-
 def example_pairs(n_rows: int = 400, *, seed: int = 0) -> Dataset:
-    """Requests for a restaurant and what they ask for, as pairs of texts: data to try the library with.
+    """Generate requests for a restaurant with their slots as target texts: small data to try the library with.
 
-    The originals name one of 8 restaurants. A partner is the same request for one of 16 others, and its target names
-    that one; a request that names none has no partner. A model trained on the originals alone learns the 8 names; with
-    their partners a model of a few thousand parameters learns all 24 in seconds.
+    The originals name one of 8 restaurants. A partner is the same request for one of 16 other restaurants. Requests
+    without a name have no partner. A model of a few thousand parameters learns all 24 names in seconds from the pairs,
+    and only 8 from the originals.
 
     Args:
-        n_rows: Rows.
-        seed: Of the draws; the names are the same for every seed.
+        n_rows: Number of rows.
+        seed: Random seed; the names are the same for every seed.
 
     Returns:
         Rows with `row_id`, `source`, `target`, `augmented_source` and `augmented_target`.
@@ -232,11 +214,11 @@ def example_pairs(n_rows: int = 400, *, seed: int = 0) -> Dataset:
     if n_rows < 1:
         raise DataError(f"n_rows: expected at least 1, found {n_rows}; ask for some rows")
     rng = random.Random(f"requests/{seed}")
-    banks = (train_names(names_per_slot=_KNOWN_NAMES), test_names(names_per_slot=_OTHER_NAMES))
+    banks = (make_names("train", names_per_slot=_KNOWN_NAMES), make_names("test", names_per_slot=_OTHER_NAMES))
     rows = []
     for number in range(n_rows):
         request = rng.choice(_REQUESTS)
-        values = {slot: rng.choice(known) for slot, known in _REQUEST_VALUES.items() if f"{{{slot}}}" in request}
+        values = {slot: rng.choice(choices) for slot, choices in _REQUEST_VALUES.items() if f"{{{slot}}}" in request}
         row: dict[str, str | None] = {"row_id": f"{seed}/{number}"}
         for prefix, bank in zip(("", "augmented_"), banks, strict=True):
             name = rng.choice(bank["restaurant-name"])
@@ -250,7 +232,7 @@ def example_pairs(n_rows: int = 400, *, seed: int = 0) -> Dataset:
 
 
 class _Dialogue:
-    """One dialogue while it is being written."""
+    """Dialogue under construction."""
 
     def __init__(self, rng: random.Random, names: NameBank) -> None:
         self.rng = rng
@@ -262,18 +244,18 @@ class _Dialogue:
         self.states: dict[int, dict[str, list[str]]] = {}
 
     def draw_place(self, domain: str) -> _Place:
-        """A place of this domain not yet in the dialogue."""
+        """Draw a place of this domain that is not yet in the dialogue."""
         slot = f"{domain}-name"
         used = {place.name for place in self.places}
         while True:
-            # One draw a try, so that banks of the same size give the same dialogue but for the names.
+            # One draw per attempt, so that banks of equal size give dialogues that differ only in names.
             name = self.rng.choice(self.bank[slot])
             if name not in used:
                 self.places.append(_Place(slot, name))
                 return self.places[-1]
 
     def say(self, speaker: str, template: str, **places: _Place) -> None:
-        """Add an utterance; its "{slot}" are drawn and enter the state, its "[role]" become mentions."""
+        """Add an utterance. Each "{slot}" is drawn and added to the state, each "[role]" becomes a mention."""
         text: list[str] = []
         length = 0
         for word in template.split():
@@ -289,19 +271,15 @@ class _Dialogue:
             length += len(word) + 1
         self.utterances.append(Utterance(speaker, " ".join(text)))
 
-    def end_user_turn(self) -> None:
-        """Record the state after the utterance just said."""
-        self.states[len(self.utterances) - 1] = {slot: [value] for slot, value in self.state.items()}
-
     def user(self, template: str, **places: _Place) -> None:
         self.say(USER, template, **places)
-        self.end_user_turn()
+        self.states[len(self.utterances) - 1] = {slot: [value] for slot, value in self.state.items()}
 
     def system(self, template: str, **places: _Place) -> None:
         self.say(SYSTEM, template, **places)
 
     def visit(self, domain: str) -> None:
-        """A place is found: the user names it, or the system recommends it; then the user may change his mind."""
+        """Add turns in which the user names a place or the system recommends one; the user may then change it."""
         rng = self.rng
         if rng.random() < 0.4:
             self.name_place(rng.choice(_REQUEST[domain]), domain)
@@ -316,18 +294,18 @@ class _Dialogue:
                 self.system(rng.choice(_RECOMMEND), name=place)
                 self.state[place.slot] = place.name
                 self.user(rng.choice(_ACCEPT[domain]))
-        if len(self.states) < _ENOUGH_TURNS and rng.random() < 0.2:
+        if len(self.states) < _MAX_TURNS_BEFORE_END and rng.random() < 0.2:
             self.system(rng.choice(_DONE))
             self.name_place(rng.choice(_CHANGE[domain]), domain)
 
     def name_place(self, template: str, domain: str) -> None:
-        """The user names a place himself."""
+        """Add a turn in which the user names a place."""
         place = self.draw_place(domain)
         self.state[place.slot] = place.name
         self.user(template, name=place)
 
     def ride(self, domains: Sequence[str]) -> None:
-        """A taxi between the places found, which the user calls "the hotel" and so on."""
+        """Add a taxi between the places, which the user calls "the hotel" and so on."""
         departure, destination = self.rng.sample(list(domains), 2) if len(domains) > 1 else (domains[0], domains[0])
         usable = _TAXI if len(domains) > 1 else tuple(t for t in _TAXI if "{departure}" not in t)
         template = self.rng.choice(usable)
@@ -343,7 +321,7 @@ def _check_bank(names: NameBank) -> None:
         bank = names.get(slot, ())
         if len(set(bank)) < 4 or len(set(bank)) != len(bank) or not all(name.strip() for name in bank):
             raise DataError(
-                f"names: {slot}: a dialogue needs at least 4 different, non-empty names to draw from, "
+                f"names: {slot}: a dialogue needs at least 4 different, non-empty names, "
                 f"found {len(bank)} ({len(set(bank))} different); give a larger bank"
             )
 
@@ -351,13 +329,13 @@ def _check_bank(names: NameBank) -> None:
 def generate_dialogs(n_dialogs: int, *, names: NameBank, seed: int = 0, prefix: str = "DEMO") -> Dataset:
     """Generate dialogues as rows (`dair_hf.dialog.text.rows.FEATURES`), one per user turn.
 
-    The same seed with banks of the same size gives the same dialogues but for the names.
+    With the same seed, banks of equal size give dialogues that differ only in names.
 
     Args:
-        n_dialogs: How many dialogues; each gives one to five rows.
-        names: Name slot -> names to draw from, at least four a slot.
-        seed: Of the dialogues.
-        prefix: Of the dialogue ids.
+        n_dialogs: Number of dialogues, of one to five rows each.
+        names: Name slot -> names to draw from, at least four per slot.
+        seed: Random seed.
+        prefix: Prefix of the dialogue ids.
 
     Returns:
         The rows, dialogue by dialogue.
@@ -366,7 +344,7 @@ def generate_dialogs(n_dialogs: int, *, names: NameBank, seed: int = 0, prefix: 
         DataError: `n_dialogs` is not positive, or a slot has too few names.
 
     Example:
-        >>> rows = generate_dialogs(2, names=train_names(), seed=1)
+        >>> rows = generate_dialogs(2, names=make_names("train"), seed=1)
         >>> rows[0]["row_id"], rows[0]["history"][0]["speaker"]
         ('DEMO00000/0', 'user')
     """
@@ -382,7 +360,7 @@ def generate_dialogs(n_dialogs: int, *, names: NameBank, seed: int = 0, prefix: 
             if position:
                 dialogue.system(rng.choice(_DONE))
             dialogue.visit(domain)
-        if len(dialogue.states) < _ENOUGH_TURNS and rng.random() < 0.4:
+        if len(dialogue.states) < _MAX_TURNS_BEFORE_END and rng.random() < 0.4:
             dialogue.system(rng.choice(_DONE))
             dialogue.ride(domains)
         builder.add_dialogue(

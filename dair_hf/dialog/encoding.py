@@ -1,4 +1,4 @@
-"""Dialog rows as model columns: history and belief text in token ids, for both views, newest turns kept."""
+"""Encoding of dialog rows as model columns: token ids of history and belief text, for both views."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dair_hf.dialog.data import DialogConfig
+from dair_hf.dialog.text.rows import history_to_text
 from dair_hf.dialog.text.state import state_from_row, target_text
-from dair_hf.dialog.text.words import history_to_text
 from dair_hf.errors import DataError
 from dair_hf.evaluation.target_tokens import added_tokens, target_affixes
 from dair_hf.losses.per_sample import IGNORE_INDEX
@@ -22,24 +22,24 @@ CAUSAL_PROMPT = " <belief>"
 
 @dataclass(frozen=True)
 class DialogEncoder:
-    """Tokenise paired dialog rows with `Dataset.map(encoder, batched=True)`.
+    """Function for `Dataset.map(encoder, batched=True)` that tokenizes paired dialog rows.
 
-    The source is the history, the target the cumulative belief state as `target_text` writes it. A source that is too
-    long loses its oldest tokens, never the newest turn; a target that is too long loses its end. Encoder-decoder models
-    get source and target apart; decoder-only models (`causal`) get one sequence, the prompt masked in the labels.
+    The source is the history, the target the belief state (see `target_text`). Long sources lose their oldest
+    tokens, long targets their end. Encoder-decoder models get source and target separately. Decoder-only models get
+    one sequence, whose prompt is masked in the labels.
 
     Args:
         tokenizer: Any tokenizer.
-        max_source_tokens: Longest source, special tokens included.
-        max_target_tokens: Longest target, special tokens included.
+        max_source_tokens: Maximum length of the source, with special tokens.
+        max_target_tokens: Maximum length of the target, with special tokens.
         causal: Whether the model is decoder-only.
-        target_start: Tokens before every target, those that generation begins with (`target_tokens.target_affixes`).
-        target_end: Tokens behind every target; None: the tokenizer's end token.
-        preset: Preset of the joint goal accuracy, which the targets are written for.
-        lower_case: Whether histories and states are lower-cased.
+        target_start: Token ids before each target (see `target_tokens.target_affixes`).
+        target_end: Token ids behind each target. Default: the tokenizer's end token.
+        preset: Preset of the joint goal accuracy, for which targets are written.
+        lower_case: Lower-case histories and states.
 
     Raises:
-        DataError: A limit leaves no room for a token, the tokenizer has no end token, or the preset is unknown.
+        DataError: A limit is too small, the tokenizer has no end token, or the preset is unknown.
 
     Example:
         >>> rows.map(DialogEncoder(tokenizer), batched=True)  # doctest: +SKIP
@@ -60,9 +60,7 @@ class DialogEncoder:
                 raise DataError(f"{name}={getattr(self, name)} leaves no room for a dialogue; use at least 8")
         if self.target_end is None:
             if self.tokenizer.eos_token_id is None:
-                raise DataError(
-                    f"{type(self.tokenizer).__name__} has no end token, which a target ends with; set eos_token"
-                )
+                raise DataError(f"{type(self.tokenizer).__name__} has no end token for the targets; set eos_token")
             object.__setattr__(self, "target_end", (self.tokenizer.eos_token_id,))
         resolve_convention(self.preset)
 
@@ -70,10 +68,10 @@ class DialogEncoder:
     def for_model(
         cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: DialogConfig
     ) -> DialogEncoder:
-        """The encoder of a model's kind, whose targets generation can write, with the settings of an experiment.
+        """Return the encoder for a model with the settings of an experiment.
 
         Raises:
-            DataError: The model has too few positions, or as `target_affixes`.
+            DataError: The model has too few positions, or `target_affixes` raises.
         """
         causal = not model.config.is_encoder_decoder
         source, target = config.max_source_tokens, config.max_target_tokens
@@ -95,7 +93,7 @@ class DialogEncoder:
         )
 
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[list[int] | None]]:
-        """Model columns of a batch of rows; None in all augmented columns where there is no partner."""
+        """Return the model columns of a batch of rows; the augmented ones are None for rows without partner."""
         columns: dict[str, list[list[int] | None]] = {}
         for prefix in VIEWS:
             if prefix + "history" in batch:
@@ -118,12 +116,12 @@ class DialogEncoder:
         return columns
 
     def source(self, history: Sequence[Mapping[str, str]]) -> str:
-        """A history as the text that the model reads, before any of it is cut."""
+        """Return a history as the text for the model, before truncation."""
         text = history_to_text(history)
         return text.lower() if self.lower_case else text
 
     def target(self, state: Mapping[str, Sequence[str]]) -> str:
-        """A state as the text that the model learns to write, before any of it is cut."""
+        """Return a state as the target text, before truncation."""
         return target_text(state, self.preset, lower_case=self.lower_case)
 
     def _tokens(self, sources: list[str], targets: list[str]) -> list[tuple[list[int], list[int]]]:

@@ -1,4 +1,4 @@
-"""Dialog state tracking as a task: pairs to train and test on, right answers, and what is checked before training."""
+"""Dialog state tracking as a task: training and test pairs, checks before training, and correctness."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.sampling import EpochPairs
-from dair_hf.dialog.audit import audit, names_of
-from dair_hf.dialog.ceiling import Ceiling
+from dair_hf.dialog.audit.ceiling import Ceiling
+from dair_hf.dialog.audit.report import audit, names_of
 from dair_hf.dialog.data import DialogConfig, DialogData
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
@@ -23,11 +23,11 @@ from dair_hf.metrics.state.joint_goal import joint_goal_correct
 
 
 def is_correct(predictions: Sequence[str], references: Sequence[Any], preset: str = "any_of") -> NDArray[Any]:
-    """Tell which generated belief texts hold the whole state.
+    """Return which generated belief texts have the correct state.
 
     Args:
         predictions: [N] generated texts.
-        references: [N] values of the column `state`.
+        references: [N] states, as in the column `state`.
         preset: Preset of the joint goal accuracy.
 
     Returns:
@@ -41,64 +41,64 @@ def is_correct(predictions: Sequence[str], references: Sequence[Any], preset: st
 
 
 def training_augmenter(config: DialogConfig, seed: int) -> EntityAugmenter:
-    """Rename the entities of training rows as an experiment says."""
+    """Return the augmenter of the training rows."""
     return EntityAugmenter(config.augmentation, seed=seed, places=config.places, covariant_only=config.covariant_only)
 
 
 def training_pairs(
     rows: Dataset, encoder: DialogEncoder, config: DialogConfig, args: DAIRConfig
 ) -> Dataset | EpochPairs:
-    """Encode training rows; with partners, drawn anew each epoch, where the method uses them.
+    """Encode training rows, with new partners in each epoch if the method uses partners.
 
     Args:
         rows: Training rows.
-        encoder: Encodes them for the model.
-        config: How names are drawn.
+        encoder: Encoder of the rows for the model.
+        config: Augmentation settings.
         args: Method and seed.
 
     Returns:
-        What the trainer is given.
+        The training set for the trainer.
     """
-    encoded = rows.map(encoder, batched=True, desc="Tokenising")
+    encoded = rows.map(encoder, batched=True, desc="Tokenizing")
     if not args.uses_partners:
         return encoded
 
     def draw(epoch: int) -> Dataset:
         pairs = redraw(encoded, training_augmenter(config, args.seed), epoch if config.redraw_partners else 0)
-        return pairs.map(encoder, batched=True, desc="Tokenising partners")
+        return pairs.map(encoder, batched=True, desc="Tokenizing partners")
 
     return EpochPairs(draw)
 
 
 def evaluation_pairs(dialogs: DialogData, config: DialogConfig) -> Dataset:
-    """Pair the test rows with the same rows under names that no training row holds."""
+    """Pair the test rows with the same rows under names that are in no training row."""
     return redraw(dialogs.test, EntityAugmenter("swap", places=config.places, bank=dialogs.unseen_names))
 
 
 def check_pairs(dialogs: DialogData, config: DialogConfig, encoder: DialogEncoder, folder: Path) -> Ceiling:
-    """Audit training and test pairs before anything is trained, print and write what was found.
+    """Audit training and test pairs before training; print the reports and write them to `folder`.
 
-    On several processes the first does it and tells the others: each must call it.
+    Every process must call it; the first one does the work.
 
     Args:
         dialogs: Rows and names.
-        config: The experiment; `strict_audit` and `allow_low_ceiling` say what is refused.
-        encoder: Encodes the rows for the model.
-        folder: Where `audit_train.json` and `audit_test.json` go.
+        config: Settings; `strict_audit` and `allow_low_ceiling` determine what is refused.
+        encoder: Encoder of the rows for the model.
+        folder: Folder of `audit_train.json` and `audit_test.json`.
 
     Returns:
         The ceiling of the test pairs.
 
     Raises:
-        DataError: Gold targets score wrong, or with `strict_audit` the pairs are unsound.
+        DataError: Gold targets score as wrong, or the pairs fail the audit with `strict_audit`.
     """
     is_first = rank_and_size()[0] == 0
-    found = gather_results(lambda: _checked(dialogs, config, encoder, folder) if is_first else None)[0]
-    assert found is not None
-    return found
+    ceiling = gather_results(lambda: _audit_pairs(dialogs, config, encoder, folder) if is_first else None)[0]
+    assert ceiling is not None
+    return ceiling
 
 
-def _checked(dialogs: DialogData, config: DialogConfig, encoder: DialogEncoder, folder: Path) -> Ceiling:
+def _audit_pairs(dialogs: DialogData, config: DialogConfig, encoder: DialogEncoder, folder: Path) -> Ceiling:
     import rich
 
     train, test = redraw(dialogs.train, training_augmenter(config, 0)), evaluation_pairs(dialogs, config)

@@ -1,7 +1,7 @@
-"""A small word-level tokenizer that spells names, so that a name never seen looks like any other name.
+"""Small word-level tokenizer that spells names character by character.
 
-With ordinary subwords a frequent name is one token and a new one is five: the model meets unseen names in another form
-than known ones. Here a word is either in the vocabulary as a whole or spelled in single characters, nothing between.
+With ordinary subwords a frequent name is one token and a new one is five, so unseen names have another form than known
+ones. Here a word is either one token or a sequence of single characters.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ DELIMITERS = (";", "=", "|", "\\")
 
 _SPACE = "▁"
 _BYTES = tuple(f"<0x{value:02X}>" for value in range(256))
-# A word is a run of letters, marks and digits, joined by "-", "_" or ":" inside ("hotel-name", "12:30"); any other
-# character stands alone. The space before belongs to it, which makes decoding lossless.
+# A word is a run of letters, marks and digits, joined by "-", "_" or ":" ("hotel-name", "12:30"). Every other character
+# is a word of its own. A word includes the space before it, which makes decoding lossless.
 _INSIDE = r"[\p{L}\p{M}\p{N}]+"
 _WORD = rf"{_SPACE}?<(?:user|system)>|{_SPACE}?{_INSIDE}(?:[-_:]{_INSIDE})*|{_SPACE}?[^{_SPACE}]|{_SPACE}"
 
@@ -41,7 +41,7 @@ def _normalizer() -> normalizers.Normalizer:
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:
-    """How often the tokenizer's words occur in texts; a word carries a mark for the space before it."""
+    """Count the words of texts, each with a mark for the space before it."""
     normalizer, splitter = _normalizer(), _splitter()
     words: Counter[str] = Counter()
     for text in texts:
@@ -60,28 +60,25 @@ def build_tokenizer(
 ) -> PreTrainedTokenizerFast:
     r"""Build a tokenizer of whole words and single characters from texts.
 
-    Each word (with the space before it) is one token if it is among the `vocab_size` most frequent, was met at least
-    `min_count` times and is no part of a name; every other word is spelled: its first letter with the space, then one
-    token a character; characters the texts do not hold become their UTF-8 bytes. `<user>`, `<system>` and the
-    delimiters of the belief text (`;`, `=`, `|`, `\`) are always one token each. Encoding ends with `</s>`.
+    A word (with the space before it) is one token if it is among the `vocab_size` most frequent, occurs at least
+    `min_count` times and is no part of a name. Other words are spelled: the first character with the space, then one
+    token per character. Characters that the texts do not contain become UTF-8 bytes. `<user>`, `<system>` and the
+    delimiters of belief texts (`;`, `=`, `|`, `\`) are one token each. Encoding ends with `</s>`.
 
-    Text is lower-cased and runs of white space become one space; beyond that `decode(encode(x))` with
-    `skip_special_tokens=True` gives `x` back, except for three strings that mean something to the tokenizer: a literal
-    `<pad>` or `</s>`, and U+2581, which turns into a space.
+    Text is lower-cased, and runs of white space become one space. Otherwise `decode(encode(x))` with
+    `skip_special_tokens=True` returns `x`, except for a literal `<pad>` or `</s>`, and for U+2581, which becomes a
+    space.
 
     Args:
-        texts: What the model reads and writes: histories and belief texts.
-        name_words: Names or words of names (split at white space); each of their words is spelled, wherever it occurs.
-        vocab_size: Upper limit of whole-word tokens; the characters, bytes and special tokens come on top.
-        min_count: A rarer word is spelled.
-        keep_words: Words that stay whole although a name contains them, such as "the".
-        model_max_length: Stored with the tokenizer.
-
-    Returns:
-        A fast tokenizer, which `save_pretrained` stores.
+        texts: Histories and belief texts.
+        name_words: Names or words of names; each of their words is spelled wherever it occurs.
+        vocab_size: Maximum number of whole-word tokens, without characters, bytes and special tokens.
+        min_count: Minimum count of a whole-word token.
+        keep_words: Words that are one token even if a name contains them, such as "the".
+        model_max_length: Maximum length that is stored with the tokenizer.
 
     Raises:
-        DataError: `vocab_size` or `min_count` is not positive, or the texts hold no word.
+        DataError: `vocab_size` or `min_count` is not positive, or the texts have no word.
 
     Example:
         >>> tokenizer = build_tokenizer(["is oak house free ?", "is it free ?"], ["oak house"])
@@ -94,9 +91,9 @@ def build_tokenizer(
         raise DataError(f"vocab_size and min_count must be at least 1, found {vocab_size} and {min_count}")
     words = count_words(texts)
     if not words:
-        raise DataError("the texts hold no word; give the texts the model shall read and write")
-    kept = set(count_words(keep_words))
-    spelled = {word.removeprefix(_SPACE) for word in count_words(name_words)} - {w.removeprefix(_SPACE) for w in kept}
+        raise DataError("the texts hold no word; give the histories and belief texts of the training rows")
+    names, exceptions = ({w.removeprefix(_SPACE) for w in count_words(part)} for part in (name_words, keep_words))
+    spelled = names - exceptions
     whole = sorted(
         (word for word, count in words.items() if count >= min_count and word.removeprefix(_SPACE) not in spelled),
         key=lambda word: (-words[word], word),
@@ -110,7 +107,7 @@ def build_tokenizer(
     tokens += [*markers, *whole]
     vocabulary = {token: index for index, token in enumerate(dict.fromkeys(tokens))}
     merges = [(_SPACE, character) for character in sorted(characters | set(DELIMITERS))]
-    # With `ignore_merges` a word of the vocabulary is taken whole; the only merges join the space to a first letter.
+    # `ignore_merges` makes a word of the vocabulary one token. The merges only join a space with the next character.
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=True, byte_fallback=True))
     tokenizer.normalizer = _normalizer()
     tokenizer.pre_tokenizer = _splitter()

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from dair_hf.dialog import demo
 from dair_hf.dialog.data import DialogConfig, first_dialogs, held_out, load_dialogs, tokenizer_for
-from dair_hf.dialog.demo import generate_dialogs, train_names
+from dair_hf.dialog.demo import generate_dialogs, make_names
 from dair_hf.dialog.readers.multiwoz import read_multiwoz
 from dair_hf.dialog.readers.sgd import build_bank, read_entity_names
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
@@ -32,7 +31,7 @@ def test_demo_rows_know_no_unseen_name() -> None:
     assert len(set(data.test["dialogue_id"])) == 5
     assert not set(data.train["row_id"]) & set(data.test["row_id"])
     unseen = {name for names in data.unseen_names.values() for name in names}
-    known = {name for names in train_names().values() for name in names}
+    known = {name for names in make_names("train").values() for name in names}
     assert unseen
     assert not unseen & known
     assert forms(data.train) | forms(data.test) <= known
@@ -48,7 +47,7 @@ def test_validation_names_share_nothing_with_the_test() -> None:
     names = [{n for found in data.unseen_names.values() for n in found} for data in (test, validation)]
     assert names[0]
     assert not names[0] & names[1]
-    assert not names[1] & {n for found in train_names().values() for n in found}
+    assert not names[1] & {n for found in make_names("train").values() for n in found}
     assert test.train.to_list() == validation.train.to_list()
     assert test.test["history"][:] != validation.test["history"][:]
 
@@ -100,7 +99,7 @@ def test_validation_holds_dialogues_out_and_takes_other_names(folders: dict[str,
 
 
 def test_held_out_is_a_tenth_of_the_dialogues() -> None:
-    rows = generate_dialogs(30, names=train_names(), seed=0)
+    rows = generate_dialogs(30, names=make_names("train"), seed=0)
     kept, rest = held_out(rows)
     assert len(set(kept["dialogue_id"])) == 27
     assert kept["row_id"][:] + rest["row_id"][:] == rows["row_id"][:]
@@ -124,7 +123,7 @@ def test_loading_twice_gives_one_fingerprint(folders: dict[str, str]) -> None:
 
 
 def test_first_dialogs_takes_whole_dialogues_wherever_their_rows_stand() -> None:
-    rows = generate_dialogs(4, names=train_names(), seed=0)
+    rows = generate_dialogs(4, names=make_names("train"), seed=0)
     order = list(range(0, len(rows), 2)) + list(range(1, len(rows), 2))
     mixed = rows.select(order)
     kept = first_dialogs(mixed, 2)
@@ -135,16 +134,16 @@ def test_first_dialogs_takes_whole_dialogues_wherever_their_rows_stand() -> None
 
 
 def test_names_are_spelled_and_sentences_are_whole() -> None:
-    rows = generate_dialogs(60, names=train_names(), seed=0)
+    rows = generate_dialogs(60, names=make_names("train"), seed=0)
     tokenizer = tokenizer_for([rows], DialogConfig(max_source_tokens=77))
     assert tokenizer.model_max_length == 77
-    name = train_names()["hotel-name"][0] if "hotel-name" in train_names() else next(iter(train_names().values()))[0]
+    name = make_names("train")["hotel-name"][0]
     word = max(name.split(), key=len)
     assert tokenizer.tokenize(f"is {word}")[1:] == [f"▁{word[0]}", *word[1:]]
     assert tokenizer.tokenize("<user> i need a") == ["▁<user>", "▁i", "▁need", "▁a"]
     assert tokenizer.tokenize("hotel-name = ") == ["▁hotel-name", "▁="]
     # An unseen name takes as many tokens as a known one of its length: it looks like any other name.
-    unseen = max((n for names in demo.test_names().values() for n in names), key=len).split()[0]
+    unseen = max((n for names in make_names("test").values() for n in names), key=len).split()[0]
     assert tokenizer.tokenize(f"is {unseen}")[1:] == [f"▁{unseen[0]}", *unseen[1:]]
 
 

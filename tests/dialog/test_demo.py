@@ -8,14 +8,7 @@ import re
 import pytest
 
 from dair_hf.dialog import demo
-from dair_hf.dialog.demo import (
-    example_pairs,
-    generate_dialogs,
-    make_names,
-    test_names,
-    train_names,
-    validation_names,
-)
+from dair_hf.dialog.demo import example_pairs, generate_dialogs, make_names
 from dair_hf.dialog.text.rows import FEATURES, NAME_SLOTS, validate_rows
 from dair_hf.errors import DataError
 
@@ -24,7 +17,7 @@ N_DIALOGS = 300
 
 @pytest.fixture(scope="module")
 def names():
-    return train_names(seed=3)
+    return make_names("train", seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +65,9 @@ def test_a_bank_repeats_no_word_and_uses_none_of_the_text(names, rows):
 
 
 def test_names_are_reproducible_and_depend_on_the_seed(names):
-    assert train_names(seed=3) == names
-    assert train_names(seed=4) != names
-    assert demo.test_names(seed=3) != validation_names(seed=3)
+    assert make_names("train", seed=3) == names
+    assert make_names("train", seed=4) != names
+    assert make_names("test", seed=3) != make_names("validation", seed=3)
     assert {len(name.split()) for bank in names.values() for name in bank} == {1, 2, 3}
     assert {slot: len(bank) for slot, bank in names.items()} == dict.fromkeys(NAME_SLOTS, demo.NAMES_PER_SLOT)
 
@@ -85,7 +78,7 @@ def test_the_same_seed_gives_the_same_dialogues(rows, names):
 
 
 def test_other_names_change_nothing_else(rows, names):
-    unseen = demo.test_names(seed=3)
+    unseen = make_names("test", seed=3)
     place_of = {name: (slot, index) for slot in NAME_SLOTS for index, name in enumerate(names[slot])}
     twins = generate_dialogs(N_DIALOGS, names=unseen, seed=5)
     for row, twin in zip(rows, twins, strict=True):
@@ -176,7 +169,8 @@ def test_example_pairs_name_another_restaurant_and_keep_the_rest():
     rows = example_pairs(300, seed=2)
     assert rows.column_names == ["row_id", "source", "target", "augmented_source", "augmented_target"]
     assert len(set(rows["row_id"])) == 300
-    known, others = (set(bank(names_per_slot=n)["restaurant-name"]) for bank, n in ((train_names, 8), (test_names, 16)))
+    known = set(make_names("train", names_per_slot=8)["restaurant-name"])
+    others = set(make_names("test", names_per_slot=16)["restaurant-name"])
     met: set[str] = set()
     for row in rows:
         asked = dict(part.split(" = ") for part in row["target"].split(" ; "))

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from dair_hf.dialog.data import DialogConfig
-from dair_hf.dialog.demo import generate_dialogs, train_names
+from dair_hf.dialog.demo import generate_dialogs, make_names
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
 from dair_hf.dialog.tokenizer import build_tokenizer
@@ -209,7 +209,7 @@ def test_encoder_of_a_model_with_forced_tokens_and_few_positions() -> None:
 
 
 def test_map_over_paired_rows_and_by_one_row_agree() -> None:
-    rows = redraw(generate_dialogs(3, names=train_names(), seed=0), EntityAugmenter("scramble", seed=1))
+    rows = redraw(generate_dialogs(3, names=make_names("train"), seed=0), EntityAugmenter("scramble", seed=1))
     encoder = DialogEncoder(build_tokenizer(["is it free ?", "is it ?"]), 64, 64)
     encoded = rows.map(encoder, batched=True)
     assert isinstance(encoded, Dataset)

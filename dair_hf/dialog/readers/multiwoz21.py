@@ -1,26 +1,19 @@
-"""MultiWOZ 2.1: one object of dialogues, states under the `metadata` of the system turns, often tokenised text."""
+"""Format of MultiWOZ 2.1: dialogues by id, states in the `metadata` of system turns, often tokenized text."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from dair_hf.dialog.readers.report import ReadReport, check_text, member, objects, optional_list, strings
-from dair_hf.dialog.readers.schema import add_names
-from dair_hf.dialog.text.names import NameLinker, Span
-from dair_hf.dialog.text.rows import (
-    DONTCARE,
-    NAME_SLOTS,
-    PLACE_SLOTS,
-    SYSTEM,
-    USER,
-    RowBuilder,
-    Utterance,
-)
-from dair_hf.dialog.text.words import detokenise
+from dair_hf.dialog.linking.mentions import Annotation
+from dair_hf.dialog.readers.dialogues import ParsedDialogue
+from dair_hf.dialog.readers.json_values import check_text, member, objects, optional_list, strings
+from dair_hf.dialog.readers.report import ReadReport
+from dair_hf.dialog.text.rows import DONTCARE, NAME_SLOTS, PLACE_SLOTS, SYSTEM, USER, Utterance
+from dair_hf.dialog.text.state import State
 from dair_hf.errors import DataError
 
 TRACKED_SLOTS = frozenset(
@@ -37,7 +30,7 @@ TRACKED_SLOTS = frozenset(
         *("train-destination", "train-leaveat"),
     }
 )
-NAME_LIKE = frozenset({*NAME_SLOTS, *PLACE_SLOTS, "bus-departure", "bus-destination"})
+NAME_LIKE_SLOTS = frozenset({*NAME_SLOTS, *PLACE_SLOTS, "bus-departure", "bus-destination"})
 NOT_SET = frozenset({"not mentioned", "none"})
 _DONTCARE = re.compile(r"(?:i )?(?:do|does)(?: n[o']t|n['o]?t| not|nt) care|dontcare|dont ?care|do nt care")
 _SPAN_SLOTS = {
@@ -47,15 +40,54 @@ _SPAN_SLOTS = {
     ("Booking", "Name"): "",
 }
 
-State = dict[str, list[str]]
+CLITICS = frozenset({"'s", "'m", "'d", "'re", "'ll", "'ve", "n't", "'t"})
+_CLOSING = re.compile(r"[.,!?;:)]+")
+
+
+def detokenize(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
+    """Join tokenized text.
+
+    Clitics ("did n't", "john 's", "queens '"), closing punctuation and brackets join their neighbor. Text that was
+    never tokenized is unchanged, apart from runs of white space, which become one space.
+
+    Args:
+        tokens: Tokens without white space.
+
+    Returns:
+        The text, and the (start, end) of each token in it.
+
+    Example:
+        >>> detokenize("I did n't see saint john 's .".split())[0]
+        "I didn't see saint john's."
+    """
+    text, spans, previous = "", [], ""
+    for token in tokens:
+        if previous not in ("", "(") and not _joins(previous, token):
+            text += " "
+        spans.append((len(text), len(text) + len(token)))
+        text += token
+        previous = token
+    return text, spans
+
+
+@lru_cache(maxsize=100_000)
+def _joins(previous: str, token: str) -> bool:
+    if token.lower() in CLITICS:
+        return previous[-1].isalnum()
+    if token == "'":
+        return previous[-1] in "sS"
+    return _CLOSING.fullmatch(token) is not None
 
 
 @lru_cache(maxsize=100_000)
 def read_value(raw: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """One state value as its alternatives, preferred first, and the oddities met.
+    """Parse a value of a state.
 
-    `a|b` are alternatives; in `a>b` the first, in `a<b` the second is preferred. Lower-cased, put together again if it
-    was tokenised; every spelling of "do not care" becomes "dontcare"; "not mentioned" and "none" give no alternative.
+    `a|b` are alternatives; in `a>b` the first is preferred, in `a<b` the second. Values are lower-cased and
+    detokenized, every spelling of "do not care" becomes "dontcare", "not mentioned" and "none" give no alternative.
+
+    Returns:
+        The alternatives, preferred first, and what was unusual about the value.
 
     Example:
         >>> read_value("christs college|saint catharines")
@@ -64,10 +96,11 @@ def read_value(raw: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         (('dontcare',), ("'do not care' in another spelling",))
     """
     oddities = []
-    value = detokenise(raw.split())[0].lower()
+    plain = _plain(raw)
+    value = plain.lower()
     if value != raw.strip().lower():
         oddities.append("tokenised value")
-    if value != detokenise(raw.split())[0]:
+    if value != plain:
         oddities.append("value with capitals")
     parts = re.split(r"(?<=\S)[|<>](?=\S)", value)
     if len(parts) > 1:
@@ -88,19 +121,19 @@ def read_value(raw: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(values), tuple(oddities)
 
 
+def _plain(text: str) -> str:
+    return detokenize(text.split())[0]
+
+
 @lru_cache(maxsize=10_000)
 def _slot(domain: str, part: str, name: str) -> str:
     return f"{domain}-{'book' if part == 'book' else ''}{name}".lower()
 
 
-def _field(value: Any, key: str, kind: type, where: str) -> Any:
-    return member(value, key, kind, where, "MultiWOZ 2.1")
-
-
 def _set_values(metadata: Mapping[str, Any], where: str) -> Iterator[tuple[str, str]]:
     for domain, parts in metadata.items():
         for part in ("semi", "book"):
-            for name, value in _field(parts, part, dict, f"{where}, metadata.{domain}").items():
+            for name, value in member(parts, part, dict, f"{where}, metadata.{domain}").items():
                 if value == "" or name == "booked":
                     continue
                 slot, position = _slot(domain, part, name), f"{where}, metadata.{domain}.{part}.{name}"
@@ -118,7 +151,7 @@ def _set_values(metadata: Mapping[str, Any], where: str) -> Iterator[tuple[str, 
                 yield slot, value
 
 
-def _read_state(metadata: Mapping[str, Any], where: str, oddities: Counter[str]) -> State:
+def _parse_state(metadata: Mapping[str, Any], where: str, oddities: Counter[str]) -> State:
     state: State = {}
     for slot, raw in _set_values(metadata, where):
         values, odd = read_value(raw)
@@ -133,84 +166,75 @@ def _booked(metadata: Mapping[str, Any], where: str) -> Iterator[tuple[str, str]
     for domain in ("hotel", "restaurant"):
         if domain not in metadata:
             continue
-        place = f"{where}, metadata.{domain}.book"
-        for booking, position in objects(metadata[domain]["book"], "booked", place, "MultiWOZ 2.1"):
+        position = f"{where}, metadata.{domain}.book"
+        for booking, booking_position in objects(metadata[domain]["book"], "booked", position):
             if "name" in booking:
-                name = _field(booking, "name", str, position)
-                yield f"{domain}-name", detokenise(name.split())[0].lower()
+                name = member(booking, "name", str, booking_position)
+                yield f"{domain}-name", _plain(name).lower()
 
 
-def _read_spans(
-    turn: Mapping[str, Any], index: int, places: list[tuple[int, int]], report: ReadReport, where: str
-) -> Iterator[Span]:
-    for entry in optional_list(turn, "span_info", where, "MultiWOZ 2.1"):
+def _annotations(
+    turn: Mapping[str, Any], index: int, tokens: Sequence[tuple[int, int]], report: ReadReport, where: str
+) -> Iterator[Annotation]:
+    for entry in optional_list(turn, "span_info", where):
         if not isinstance(entry, list) or tuple(map(type, entry)) != (str, str, str, int, int):
             report.skip("span without its five fields", where)
             continue
         act, name, value, first, last = entry
         check_text(value, f"{where}: 'span_info'")
         slot = _SPAN_SLOTS.get((act.partition("-")[0], name))
-        if not 0 <= first <= last < len(places):
+        if not 0 <= first <= last < len(tokens):
             if slot is not None:
                 report.skip("span outside the text", f"{where}: {first}:{last}")
             continue
-        value = detokenise(value.split())[0].lower()
+        value = _plain(value).lower()
         if not _DONTCARE.fullmatch(value):
-            yield Span(slot, value, index, places[first][0], places[last][1])
+            yield Annotation(slot, value, index, tokens[first][0], tokens[last][1])
 
 
-def add_dialogue(builder: RowBuilder, report: ReadReport, name: str, dialogue: Any, label: str) -> None:
-    """Add one dialogue of a `data.json` to the rows.
+def parse_dialogue(name: str, dialogue: Any, report: ReadReport, label: str) -> ParsedDialogue | None:
+    """Parse one dialogue of a `data.json`.
 
-    The state after user turn `2 i` stands in the metadata of system turn `2 i + 1`; a user turn without an answer
-    has no state and gives no row.
+    The state after user turn `2 i` is in the metadata of system turn `2 i + 1`. A user turn without an answer has no
+    state and gives no row.
 
     Args:
-        builder: Takes the rows.
-        report: Counts what was found.
         name: Key of the dialogue, with or without ".json".
-        dialogue: Its object, with `log`.
-        label: The file, for messages.
+        dialogue: JSON object with `log`.
+        report: Report to add skipped and normalized items to.
+        label: The file, for error messages.
+
+    Returns:
+        The dialogue, or None if it has no state.
 
     Raises:
-        DataError: A key is missing, a state names an unknown slot, or the id was there before.
+        DataError: A key is missing, or a state has an unknown slot.
     """
     dialogue_id = name.removesuffix(".json")
     where = f"{label}: dialogue {dialogue_id!r}"
     check_text(dialogue_id, where)
-    log = _field(dialogue, "log", list, where)
+    log = member(dialogue, "log", list, where)
     utterances: list[Utterance] = []
     states: dict[int, State] = {}
-    spans: list[Span] = []
-    linker, oddities = NameLinker(), Counter[str]()
+    annotations: list[Annotation] = []
     booked: list[tuple[str, str]] = []
+    oddities: Counter[str] = Counter()
     for index, turn in enumerate(log):
         position = f"{where}, log[{index}]"
-        text = _field(turn, "text", str, position)
-        text, places = detokenise(text.split())
-        metadata = _field(turn, "metadata", dict, position)
+        text, tokens = detokenize(member(turn, "text", str, position).split())
+        metadata = member(turn, "metadata", dict, position)
         if not text:
-            report.normalise("utterance without text", f"{dialogue_id}, log[{index}]")
+            report.normalize("utterance without text", f"{dialogue_id}, log[{index}]")
         utterances.append(Utterance(SYSTEM if index % 2 else USER, text))
-        spans.extend(_read_spans(turn, index, places, report, position))
+        annotations.extend(_annotations(turn, index, tokens, report, position))
         if index % 2:
-            states[index - 1] = _read_state(metadata, position, oddities)
+            states[index - 1] = _parse_state(metadata, position, oddities)
             booked.extend(_booked(metadata, position))
     if len(log) % 2:
         report.skip("last user turn without an answer, so without a state", dialogue_id)
     if not states:
         report.skip("dialogue without a state", dialogue_id)
-        return
+        return None
     for oddity, count in oddities.items():
-        report.normalise(oddity, dialogue_id, count)
-    add_names(linker, states, NAME_LIKE)
-    for slot, value in dict.fromkeys(booked):
-        linker.add(slot, value, in_state=False)
-    mentions, names = linker.link([utterance.text for utterance in utterances], spans, report, dialogue_id)
-    try:
-        builder.add_dialogue(dialogue_id, utterances, states, mentions, names)
-    except DataError as error:
-        raise DataError(f"{label}: {error}") from error
-    report.dialogues += 1
-    report.turns += len(states)
-    report.states += sum(map(bool, states.values()))
+        report.normalize(oddity, dialogue_id, count)
+    return ParsedDialogue(dialogue_id, where, utterances, states, NAME_LIKE_SLOTS, annotations, booked)

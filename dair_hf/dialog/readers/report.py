@@ -1,32 +1,37 @@
-"""What every reader needs: a report of what it found, and quiet from the garbage collector."""
+"""Report of a reader: counts of what was read, skipped and normalized."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from dair_hf.errors import DataError
-
-EXAMPLES_KEPT = 5
+MAX_EXAMPLES = 5
+# Count -> its label in the table.
+COUNTS = {
+    "dialogues": "dialogues",
+    "turns": "user turns",
+    "states": "states not empty",
+    "names": "names",
+    "names_in_text": "names in the text",
+    "mentions": "mentions",
+}
 
 
 @dataclass
 class ReadReport:
-    """What a reader found; the counts of several sources add up with `+`.
+    """Counts of a reader; reports of several files are added with `+`.
 
     Attributes:
-        dialogues: Dialogues read.
-        turns: User turns read, one row each.
+        dialogues: Dialogues.
+        turns: User turns, one row each.
         states: Turns whose state is not empty.
-        names: Entries of `names`, summed over the dialogues.
-        names_in_text: Those of them mentioned at least once in the text.
+        names: Named entities, summed over the dialogues.
+        names_in_text: Named entities that the text mentions.
         mentions: Mentions in the text.
-        skipped: What was left out: reason -> count.
-        normalised: What was read in another form than it stood there: oddity -> count.
-        examples: Reason or oddity -> the first ids it was met at.
+        skipped: Reason for leaving something out -> count.
+        normalised: Reason for changing something -> count.
+        examples: Reason -> the first ids or positions.
     """
 
     dialogues: int = 0
@@ -41,41 +46,34 @@ class ReadReport:
 
     def skip(self, reason: str, where: str, count: int = 1) -> None:
         """Count something that was left out, at `where`."""
-        self.skipped[reason] = self.skipped.get(reason, 0) + count
-        self._example(reason, where)
+        self._count(self.skipped, reason, where, count)
 
-    def normalise(self, oddity: str, where: str, count: int = 1) -> None:
-        """Count something that was read in another form than it stood there, at `where`."""
-        self.normalised[oddity] = self.normalised.get(oddity, 0) + count
-        self._example(oddity, where)
+    def normalize(self, reason: str, where: str, count: int = 1) -> None:
+        """Count something that was read in another form than the file has it, at `where`."""
+        self._count(self.normalised, reason, where, count)
 
-    def _example(self, key: str, where: str) -> None:
-        kept = self.examples.setdefault(key, [])
-        if len(kept) < EXAMPLES_KEPT and where not in kept:
-            kept.append(where)
+    def _count(self, counts: dict[str, int], reason: str, where: str, count: int) -> None:
+        counts[reason] = counts.get(reason, 0) + count
+        examples = self.examples.setdefault(reason, [])
+        if len(examples) < MAX_EXAMPLES and where not in examples:
+            examples.append(where)
 
     def __add__(self, other: ReadReport) -> ReadReport:
-        def added(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
-            return {key: left.get(key, 0) + right.get(key, 0) for key in {**left, **right}}
-
+        reasons = {**self.examples, **other.examples}
+        examples = {
+            reason: list(dict.fromkeys([*self.examples.get(reason, []), *other.examples.get(reason, [])]))
+            for reason in reasons
+        }
         return ReadReport(
-            dialogues=self.dialogues + other.dialogues,
-            turns=self.turns + other.turns,
-            states=self.states + other.states,
-            names=self.names + other.names,
-            names_in_text=self.names_in_text + other.names_in_text,
-            mentions=self.mentions + other.mentions,
-            skipped=added(self.skipped, other.skipped),
-            normalised=added(self.normalised, other.normalised),
-            examples={
-                key: list(dict.fromkeys([*self.examples.get(key, []), *other.examples.get(key, [])]))[:EXAMPLES_KEPT]
-                for key in {**self.examples, **other.examples}
-            },
+            **{name: getattr(self, name) + getattr(other, name) for name in COUNTS},
+            skipped=dict(Counter(self.skipped) + Counter(other.skipped)),
+            normalised=dict(Counter(self.normalised) + Counter(other.normalised)),
+            examples={reason: where[:MAX_EXAMPLES] for reason, where in examples.items()},
         )
 
 
 def summary_table(reports: Mapping[str, ReadReport]) -> str:
-    """Reports side by side as plain text, then what was skipped and normalised, each with an example.
+    """Format reports side by side as plain text, then the reasons for skipping and normalizing with an example each.
 
     Args:
         reports: Heading of the column, for instance the split -> report.
@@ -91,16 +89,9 @@ def summary_table(reports: Mapping[str, ReadReport]) -> str:
         mentions             0
     """
     total = sum(reports.values(), ReadReport())
-    lines = [
-        ("dialogues", [report.dialogues for report in reports.values()], ""),
-        ("user turns", [report.turns for report in reports.values()], ""),
-        ("states not empty", [report.states for report in reports.values()], ""),
-        ("names", [report.names for report in reports.values()], ""),
-        ("names in the text", [report.names_in_text for report in reports.values()], ""),
-        ("mentions", [report.mentions for report in reports.values()], ""),
-    ]
-    for title, found in (("skipped", total.skipped), ("normalised", total.normalised)):
-        for reason in sorted(found):
+    lines = [(label, [getattr(report, name) for report in reports.values()], "") for name, label in COUNTS.items()]
+    for title in ("skipped", "normalised"):
+        for reason in sorted(getattr(total, title)):
             counts = [getattr(report, title).get(reason, 0) for report in reports.values()]
             lines.append((f"{title}: {reason}", counts, f"  e.g. {total.examples[reason][0]}"))
     width = max(len(label) for label, _, _ in lines)
@@ -111,95 +102,3 @@ def summary_table(reports: Mapping[str, ReadReport]) -> str:
         for label, counts, example in lines
     ]
     return "\n".join([header, *body])
-
-
-def member(value: Any, key: str, kind: type[Any], where: str, source: str) -> Any:
-    """Return a member of a parsed JSON object that must be there.
-
-    Args:
-        value: The object.
-        key: Its key.
-        kind: `str`, `int`, `list` or `dict`.
-        where: File and position, for the message.
-        source: The data set, for the message.
-
-    Raises:
-        DataError: `value` is no object, has no such key, or something of another kind stands there.
-
-    Example:
-        >>> member({"log": None}, "log", list, "data.json: dialogue 'A'", "MultiWOZ 2.1")
-        Traceback (most recent call last):
-        ...
-        dair_hf.errors.DataError: data.json: dialogue 'A': 'log' is NoneType, expected list (found None)
-    """
-    if not isinstance(value, dict) or key not in value:
-        raise DataError(f"{where}: {key!r} is missing (found {value!r:.60}); is this a file of {source}?")
-    found = value[key]
-    if type(found) is kind and (kind is not str or found.isascii()):
-        return found  # almost every call ends here
-    if not isinstance(found, kind) or isinstance(found, bool):
-        raise DataError(f"{where}: {key!r} is {type(found).__name__}, expected {kind.__name__} (found {found!r:.60})")
-    if kind is str:
-        check_text(str(found), f"{where}: {key!r}")
-    return found
-
-
-def optional_list(value: Mapping[str, Any], key: str, where: str, source: str) -> list[Any]:
-    """Return a member as `member` does, an empty list where the key is absent."""
-    return member(value, key, list, where, source) if key in value else []
-
-
-def objects(value: Mapping[str, Any], key: str, where: str, source: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield each object of a list that may be absent, and its position.
-
-    Raises:
-        DataError: It is no list, or something in it no object.
-    """
-    for index, item in enumerate(optional_list(value, key, where, source)):
-        position = f"{where}, {key}[{index}]"
-        if not isinstance(item, dict):
-            raise DataError(f"{position}: expected an object, found {item!r:.60}")
-        yield item, position
-
-
-def strings(value: Any, where: str) -> list[str]:
-    """Return a parsed JSON value that must be a list of strings.
-
-    Raises:
-        DataError: It is something else.
-    """
-    for item in value if isinstance(value, list) else (None,):
-        if not isinstance(item, str):
-            raise DataError(f"{where}: expected a list of strings, found {value!r:.60}")
-        check_text(item, where)
-    return value
-
-
-def check_text(text: str, where: str) -> None:
-    """Refuse half of a surrogate pair, which JSON can spell and UTF-8 cannot hold.
-
-    Raises:
-        DataError: The text holds one.
-    """
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"{where}: character {error.start} of {text!r:.60} is half of a surrogate pair; repair the file"
-            ) from error
-
-
-@contextlib.contextmanager
-def collector_paused() -> Iterator[None]:
-    """Keep the cyclic garbage collector from walking the parsed files, which hold no cycles, again and again.
-
-    It takes half of the time that reading takes otherwise. Also a decorator.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

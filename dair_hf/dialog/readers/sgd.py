@@ -1,4 +1,4 @@
-"""Schema-Guided Dialogue: rows per user turn, and banks of entity names that the splits do not share."""
+"""Reader of Schema-Guided Dialogue (SGD): rows per user turn, and banks of names that splits do not share."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from typing import Any
 
 from datasets import Dataset
 
-from dair_hf.dialog.readers.report import ReadReport, collector_paused, member, objects, strings
-from dair_hf.dialog.readers.schema import Schema, add_dialogue, full_slot, read_schema
-from dair_hf.dialog.text.rows import RowBuilder
+from dair_hf.dialog.readers.dialogues import ParsedDialogue, build_rows
+from dair_hf.dialog.readers.json_values import member, objects, strings
+from dair_hf.dialog.readers.report import ReadReport
+from dair_hf.dialog.readers.schema import Schema, full_slot, parse_dialogue, read_schema
+from dair_hf.dialog.text.rows import DONTCARE
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
+from dair_hf.io.arrow import paused_gc
 
 SPLITS = ("train", "dev", "test")
 KINDS = ("hotel", "restaurant", "attraction", "place")
@@ -47,7 +50,7 @@ Bank = dict[str, dict[str, list[str]]]
 
 
 def name_kind(slot: str) -> str | None:
-    """What kind of name a slot holds: hotel, restaurant, attraction, place (towns), or None.
+    """Return the kind of name that a slot holds: hotel, restaurant, attraction, place (a town), or None.
 
     Example:
         >>> name_kind("hotels_4-place_name"), name_kind("buses_1-from_location"), name_kind("hotels_1-check_in_date")
@@ -59,8 +62,9 @@ def name_kind(slot: str) -> str | None:
 
 
 def _open(path: str | os.PathLike[str], split: str | None) -> tuple[Source, list[str]]:
-    """The source and its dialogue files; a folder of SPLIT.zip files counts as the archive of the split asked for."""
-    _check_split(split)
+    """Return the source and the names of its dialogue files; in a folder of SPLIT.zip files, that archive."""
+    if split is not None and split not in SPLITS:
+        raise DataError(f"split {split!r} is unknown; use one of {', '.join(SPLITS)}")
     source = Source(path)
     if source.path.is_dir() and split is not None and f"{split}.zip" in source.names:
         source = Source(source.path / f"{split}.zip")
@@ -79,62 +83,60 @@ def _open(path: str | os.PathLike[str], split: str | None) -> tuple[Source, list
     return source, names
 
 
-def _schema_of(source: Source, name: str) -> tuple[Schema, str]:
+def _schema_of(source: Source, name: str) -> Schema:
     beside = (PurePosixPath(name).parent / "schema.json").as_posix()
     if beside not in source.names:
         raise DataError(f"{source.label(name)}: there is no schema.json beside it; SGD has one in each split's folder")
-    return read_schema(source.json(beside), source.label(beside)), beside
+    return read_schema(source.json(beside), source.label(beside))
 
 
-def _dialogues(source: Source, name: str) -> list[Any]:
+def _dialogues(source: Source, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield position and content of each dialogue of a file."""
     dialogues = source.json(name)
     if not isinstance(dialogues, list):
         raise DataError(f"{source.label(name)}: holds {type(dialogues).__name__}, expected a list of dialogues")
-    return dialogues
+    for index, dialogue in enumerate(dialogues):
+        yield f"{source.label(name)}: dialogue [{index}]", dialogue
 
 
-@collector_paused()
+@paused_gc()
 def read_sgd(path: str | os.PathLike[str], split: str | None = None) -> tuple[Dataset, ReadReport]:
     """Read Schema-Guided Dialogue into rows, one per user turn.
 
-    Slots keep their service's suffix ("hotels_1-hotel_name"); `names` holds hotels, restaurants and attractions under
-    those slots. A frame holds one service; the row's state is that of all services met so far in the dialogue.
+    Slots begin with their service ("hotels_1-hotel_name"). The column `names` has hotels, restaurants and attractions.
+    The state of a row is that of all services so far in the dialogue.
 
     Args:
         path: A folder or archive with `SPLIT/dialogues_NNN.json` and `SPLIT/schema.json`, a folder of
             `SPLIT.zip` (then with a split), or the folder or archive of one split.
-        split: "train", "dev" or "test"; None reads everything there is.
+        split: "train", "dev" or "test"; None reads all.
 
     Returns:
-        The rows, with `rows.FEATURES`, and what was found, skipped and normalised.
+        The rows, with `rows.FEATURES`, and counts of what was read, skipped and normalized.
 
     Raises:
-        DataError: Nothing readable is there, a file is broken, a key is missing, a state names a slot that the schema
-            does not have, or a dialogue id occurs twice. The message says file and position.
+        DataError: There is nothing to read, a file is broken, a key is missing, a state has a slot that is not in the
+            schema, or a dialogue id occurs twice. The message names file and position.
 
     Example:
         >>> rows, report = read_sgd("sgd", split="dev")  # doctest: +SKIP
     """
     source, names = _open(path, split)
-    builder, report = RowBuilder(), ReadReport()
-    schemas: dict[str, Schema] = {}
-    for name in names:
-        folder = str(PurePosixPath(name).parent)
-        if folder not in schemas:
-            schemas[folder], _ = _schema_of(source, name)
-        schema = schemas[folder]
-        name_like = frozenset(slot for slot in schema.slots if name_kind(slot) not in (None, "place"))
-        for index, dialogue in enumerate(_dialogues(source, name)):
-            where = f"{source.label(name)}: dialogue [{index}]"
-            add_dialogue(builder, report, dialogue, schema, where, name_like)
-    if not len(builder):
-        raise DataError(f"{source.path}: split {split or 'all'!r} holds no user turn; check path and split")
-    return builder.build(), report
+    report = ReadReport()
 
+    def parse() -> Iterator[ParsedDialogue]:
+        schemas: dict[PurePosixPath, Schema] = {}
+        for name in names:
+            folder = PurePosixPath(name).parent
+            if folder not in schemas:
+                schemas[folder] = _schema_of(source, name)
+            schema = schemas[folder]
+            name_slots = frozenset(slot for slot in schema if name_kind(slot) not in (None, "place"))
+            for where, dialogue in _dialogues(source, name):
+                if parsed := parse_dialogue(dialogue, schema, name_slots, report, where):
+                    yield parsed
 
-def _check_split(split: str | None) -> None:
-    if split is not None and split not in SPLITS:
-        raise DataError(f"split {split!r} is unknown; use one of {', '.join(SPLITS)}")
+    return build_rows(parse(), report, f"{source.path}: split {split or 'all'!r}"), report
 
 
 @lru_cache(maxsize=10_000)
@@ -143,55 +145,51 @@ def _kind(service: str, slot: str) -> str | None:
 
 
 def _names_in(dialogue: Any, where: str) -> Iterator[tuple[str, str]]:
-    """Kind and name, wherever a frame states one: state, actions, spans, results of the service calls."""
-    for index, turn in enumerate(_field(dialogue, "turns", list, where)):
+    """Yield kind and name from states, actions, spans and results of service calls."""
+    for index, turn in enumerate(member(dialogue, "turns", list, where)):
         position = f"{where}, turns[{index}]"
-        text = _field(turn, "utterance", str, position)
-        for number, frame in enumerate(_field(turn, "frames", list, position)):
-            place = f"{position}, frames[{number}]"
-            for kind, values, field in _stated(frame, _field(frame, "service", str, place), text, place):
-                names = (value.strip() for value in strings(values, field))
-                yield from ((kind, name) for name in names if name and name != "dontcare")
+        text = member(turn, "utterance", str, position)
+        for number, frame in enumerate(member(turn, "frames", list, position)):
+            frame_position = f"{position}, frames[{number}]"
+            service = member(frame, "service", str, frame_position)
+            for slot, values, field in _slot_values(frame, text, frame_position):
+                if kind := _kind(service, slot):
+                    names = (value.strip() for value in strings(values, field))
+                    yield from ((kind, name) for name in names if name and name != DONTCARE)
 
 
-def _stated(frame: dict[str, Any], service: str, text: str, where: str) -> Iterator[tuple[str, Any, str]]:
-    """Kind, values and where they stand, of every slot for names that a frame fills."""
+def _slot_values(frame: dict[str, Any], text: str, where: str) -> Iterator[tuple[str, Any, str]]:
+    """Yield slot, values and their position in the file."""
     if "state" in frame:
-        state = _field(frame, "state", dict, where)
-        for slot, values in _field(state, "slot_values", dict, f"{where}, state").items():
-            if kind := _kind(service, slot):
-                yield kind, values, f"{where}, state.slot_values.{slot}"
-    for act, place in objects(frame, "actions", where, "SGD"):
-        if "slot" in act and (kind := _kind(service, _field(act, "slot", str, place))):
+        state = member(frame, "state", dict, where)
+        for slot, values in member(state, "slot_values", dict, f"{where}, state").items():
+            yield slot, values, f"{where}, state.slot_values.{slot}"
+    for act, position in objects(frame, "actions", where):
+        if "slot" in act:
+            slot = member(act, "slot", str, position)
             for key in ("values", "canonical_values"):
                 if key in act:
-                    yield kind, act[key], f"{place}.{key}"
-    for span, place in objects(frame, "slots", where, "SGD"):
-        slot = _field(span, "slot", str, place)
-        start, end = (_field(span, key, int, place) for key in ("start", "exclusive_end"))
-        if 0 <= start < end <= len(text) and (kind := _kind(service, slot)):
-            yield kind, [text[start:end]], place
-    for result, place in objects(frame, "service_results", where, "SGD"):
+                    yield slot, act[key], f"{position}.{key}"
+    for span, position in objects(frame, "slots", where):
+        slot = member(span, "slot", str, position)
+        start, end = (member(span, key, int, position) for key in ("start", "exclusive_end"))
+        if 0 <= start < end <= len(text):
+            yield slot, [text[start:end]], position
+    for result, position in objects(frame, "service_results", where):
         for slot, value in result.items():
-            if kind := _kind(service, slot):
-                yield kind, [value], f"{place}.{slot}"
+            yield slot, [value], f"{position}.{slot}"
 
 
-def _field(value: Any, key: str, kind: type, where: str) -> Any:
-    return member(value, key, kind, where, "SGD")
-
-
-@collector_paused()
+@paused_gc()
 def read_entity_names(path: str | os.PathLike[str], split: str) -> dict[str, list[str]]:
-    """All names that one split of SGD states, by kind.
+    """Read all names of one split of SGD.
 
     Args:
         path: As for `read_sgd`.
         split: "train", "dev" or "test".
 
     Returns:
-        Kind (hotel, restaurant, attraction, place) -> names as they are spelled there, the most frequent spelling of
-        each, sorted.
+        Kind (hotel, restaurant, attraction, place) -> sorted names, each in its most frequent spelling.
 
     Raises:
         DataError: As for `read_sgd`.
@@ -199,21 +197,21 @@ def read_entity_names(path: str | os.PathLike[str], split: str) -> dict[str, lis
     source, files = _open(path, split)
     counts: dict[str, dict[str, dict[str, int]]] = {kind: {} for kind in KINDS}
     for file in files:
-        for index, dialogue in enumerate(_dialogues(source, file)):
-            for kind, name in _names_in(dialogue, f"{source.label(file)}: dialogue [{index}]"):
+        for where, dialogue in _dialogues(source, file):
+            for kind, name in _names_in(dialogue, where):
                 spellings = counts[kind].setdefault(name.casefold(), {})
                 spellings[name] = spellings.get(name, 0) + 1
-    return {kind: sorted(max(s, key=s.__getitem__) for s in found.values()) for kind, found in counts.items()}
+    return {kind: sorted(max(s, key=s.__getitem__) for s in names.values()) for kind, names in counts.items()}
 
 
 def build_bank(names: Mapping[str, Mapping[str, list[str]]]) -> tuple[Bank, dict[str, int]]:
-    """Make the splits disjoint: a name belongs to the first split that has it, whatever its kind or case there.
+    """Make splits disjoint: a name stays in the first split that has it, in any kind and case.
 
     Args:
-        names: Split -> kind -> names. Splits are taken in the order train, dev, test.
+        names: Split -> kind -> names. The order of the splits is train, dev, test.
 
     Returns:
-        Split -> kind -> sorted names, and split -> how many names were removed from it.
+        Split -> kind -> sorted names, and split -> number of names removed from it.
 
     Example:
         >>> build_bank({"train": {"hotel": ["Oak"]}, "test": {"hotel": ["OAK", "Elm"]}})
@@ -223,11 +221,10 @@ def build_bank(names: Mapping[str, Mapping[str, list[str]]]) -> tuple[Bank, dict
     removed: dict[str, int] = {}
     earlier: set[str] = set()
     for split in sorted(names, key=SPLITS.index):
-        here = {name.casefold() for found in names[split].values() for name in found}
         bank[split] = {
-            kind: sorted(name for name in found if name.casefold() not in earlier)
-            for kind, found in names[split].items()
+            kind: sorted(name for name in of_kind if name.casefold() not in earlier)
+            for kind, of_kind in names[split].items()
         }
-        removed[split] = sum(len(found) for found in names[split].values()) - sum(map(len, bank[split].values()))
-        earlier |= here
+        removed[split] = sum(map(len, names[split].values())) - sum(map(len, bank[split].values()))
+        earlier |= {name.casefold() for of_kind in names[split].values() for name in of_kind}
     return bank, removed

@@ -1,4 +1,4 @@
-"""Where the public data sets can be downloaded: pinned revisions, and checksums where they are known."""
+"""Download addresses of the public data sets: pinned revisions and known checksums."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HOST = "https://raw.githubusercontent.com"
 
 MULTIWOZ22_FILES = {"train": 17, "dev": 2, "test": 2}
 SGD_FILES = {"train": 127, "dev": 20, "test": 34}
-# SHA-256 and size of the files whose content is known; every other file is trusted on its first use.
+# SHA-256 and size in bytes. All other files are trusted on their first download.
 KNOWN = {
     "multiwoz22/schema.json": ("ae9e2390f38fb967af64623c2f4f7e0c636fb377ad523b582a03161d3ddbdf68", 18_123),
     "multiwoz21/val.json.zip": ("25ddfd4d0b01304012b54e2d98caa038c91d95295c4b519cc721b9b616f506dc", 1_537_014),
@@ -26,12 +26,12 @@ def _remote(data: str, name: str, url: str) -> RemoteFile:
 
 
 def multiwoz_files(version: str, split: str | None = None, host: str = HOST) -> list[RemoteFile]:
-    """The files of MultiWOZ 2.1 (the tokenised copy with spans, split by file) or 2.2.
+    """List the files of MultiWOZ 2.1 (the tokenized copy with spans, one file per split) or 2.2.
 
     Args:
         version: "2.1" or "2.2".
         split: "train", "dev" or "test"; None for all.
-        host: Another server with the same paths, such as a mirror.
+        host: Server, for instance a mirror with the same paths.
 
     Raises:
         DataError: Unknown version or split.
@@ -53,11 +53,11 @@ def multiwoz_files(version: str, split: str | None = None, host: str = HOST) -> 
 
 
 def sgd_files(split: str | None = None, host: str = HOST) -> list[RemoteFile]:
-    """The files of Schema-Guided Dialogue.
+    """List the files of Schema-Guided Dialogue.
 
     Args:
         split: "train", "dev" or "test"; None for all.
-        host: Another server with the same paths, such as a mirror.
+        host: Server, for instance a mirror with the same paths.
 
     Raises:
         DataError: Unknown split.

@@ -1,4 +1,4 @@
-"""The augmented view of a dialog row: the same turn with the entities of its dialogue under new names."""
+"""Augmented view of dialog rows: the same turns with renamed entities."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 from datasets import Dataset, Features
 
-from dair_hf.dialog.renaming.names import METHODS, RESERVED, normalise, rename
+from dair_hf.dialog.renaming.names import METHODS, RESERVED, rename
 from dair_hf.dialog.renaming.rewriting import Dialogue, rewrite_history, rewrite_state
+from dair_hf.dialog.text.rows import NAME_SLOTS, PLACE_SLOTS
+from dair_hf.dialog.text.spans import normalize_name
 from dair_hf.errors import DataError
 from dair_hf.io.arrow import paused_gc, to_python
 from dair_hf.io.files import read_json
 
-DEFAULT_SLOTS = ("hotel-name", "restaurant-name", "attraction-name")
-DEFAULT_PLACES = ("taxi-departure", "taxi-destination", "train-departure", "train-destination")
 COLUMNS = ("row_id", "dialogue_id", "history", "state", "entities", "names")
 AUGMENTED = {"augmented_history": "history", "augmented_state": "state"}
 
@@ -27,35 +27,39 @@ View = tuple[list[dict[str, str]], list[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class EntityAugmenter:
-    """Rename the entities of dialog rows, in history and state; use it with `Dataset.map(..., batched=True)`.
+    """Function for `Dataset.map(..., batched=True)` that renames the entities of dialog rows in history and state.
 
-    The new name of an entity is the same in all rows of its dialogue, under every spelling and in every slot that
-    refers to it; each place keeps its case pattern (lower, UPPER, Title Case) and its spacing. New names are no
-    spelling of any entity of the dialogue, no other new name and no category ("east", "cheap"). They depend on
-    (method, seed, epoch, dialogue, entity) only: not on the order of rows, on `num_proc` or on the process.
+    An entity gets one new name in all rows of its dialogue, for every spelling and every slot. Mentions keep their case
+    pattern (lower, UPPER, Title Case) and spacing. A new name is no spelling of an entity of the dialogue, no other new
+    name and no category ("east", "cheap"). It depends on (method, seed, epoch, dialogue, entity), and not on the order
+    of rows or on `num_proc`.
 
-    A row has no partner (None in both columns) where nothing in it would change; where a new name happens to stand in
-    the row already; and, with `mentioned_only`, where an entity of the state is not mentioned in the history: the
-    model could not know its new name.
+    A row has no partner (None in both columns) if nothing in it would change, or if a new name already occurs in the
+    row. With `mentioned_only` neither has a row with a name in its state that the history does not mention: the model
+    could not know the new name.
 
-    Methods: `scramble` shuffles letters within words, and the words (the paper's training data); `anagram` shuffles
-    the letters across the words; `gibberish` puts 3 to 11 made-up words (the paper's released code); `swap` takes a
-    name from `bank` (the paper's test data). Names that cannot change ("aaa", "7", no free name left) stay.
+    Methods:
+    - `scramble` shuffles letters within words, and the words (training data of the paper);
+    - `anagram` shuffles letters across words;
+    - `gibberish` draws 3 to 11 made-up words (released code of the paper);
+    - `swap` draws a name from `bank` (test data of the paper).
+
+    Names that cannot change ("aaa", "7", or no name left in the bank) are unchanged.
 
     Args:
         method: "scramble", "anagram", "gibberish" or "swap".
         seed: Any integer.
-        epoch: Any integer: the same seed gives other names in another epoch.
-        slots: Entities of these slots are renamed; by default hotel, restaurant and attraction names.
+        epoch: Any integer. Each epoch has other names.
+        slots: Slots whose entities are renamed.
         places: Also rename departures and destinations of taxi and train.
         bank: For `swap`: names by slot ("hotel-name") or by kind ("hotel"; "place" for departures and destinations).
-        mentioned_only: See above. False renames such a state all the same.
-        covariant_only: Only rows whose state changes have a partner. False also pairs rows in which only the history
-            does (a name the system offered), which have the same target in both views.
+        mentioned_only: Pair rows only if the history mentions all renamed entities of the state.
+        covariant_only: Pair rows only if their state changes. False also pairs rows in which only the history changes
+            (a name that the system offered), with the same target in both views.
 
     Raises:
-        DataError: Unknown method, no slots, a bank where none is used, none where one is needed, or one without
-            names for some slot.
+        DataError: The method is unknown, there are no slots, `swap` has no bank or another method has one, or the bank
+            lacks names for a slot.
 
     Example:
         >>> row = {
@@ -73,12 +77,12 @@ class EntityAugmenter:
     method: str = "scramble"
     seed: int = 0
     epoch: int = 0
-    slots: Sequence[str] = DEFAULT_SLOTS
+    slots: Sequence[str] = NAME_SLOTS
     places: bool = False
     bank: Mapping[str, Sequence[str]] | None = None
     mentioned_only: bool = True
     covariant_only: bool = False
-    # Part of the fingerprint of a cached map: raise it when the same settings come to give other names.
+    # Part of the fingerprint of a cached map: increase it when the same settings give other names.
     revision: int = field(default=2, init=False)
 
     def __post_init__(self) -> None:
@@ -86,7 +90,7 @@ class EntityAugmenter:
             raise DataError(f"method: {self.method!r} is unknown; choose one of {', '.join(METHODS)}")
         if isinstance(self.slots, str):
             raise DataError(f"slots: {self.slots!r} is one string; give a list of slots")
-        slots = tuple(sorted({*self.slots, *(DEFAULT_PLACES if self.places else ())}))
+        slots = tuple(sorted({*self.slots, *(PLACE_SLOTS if self.places else ())}))
         if not slots:
             raise DataError("slots: empty, so nothing would be renamed; name at least one slot such as 'hotel-name'")
         if (self.method == "swap") != (self.bank is not None):
@@ -101,17 +105,16 @@ class EntityAugmenter:
         """Augment a batch of rows.
 
         Args:
-            batch: A mapping column -> list, as `Dataset.map(batched=True)` passes it, or an Arrow table (a dataset
-                in format "arrow"), which is the faster way.
+            batch: Mapping column -> list, as from `Dataset.map(batched=True)`, or an Arrow table (a dataset in format
+                "arrow"), which is faster.
 
         Returns:
-            For a mapping the two new columns `augmented_history` and `augmented_state`; for a table the table with
-            these columns.
+            The columns `augmented_history` and `augmented_state`; for a table, the table with these columns.
 
         Raises:
-            DataError: A column is missing, or a mention is not within its utterance.
+            DataError: A column is missing, or a mention is outside its utterance.
         """
-        # Reading columns past the lazy batch of `map` spares it from writing them anew.
+        # Columns read from the lazy batch itself would be written again by `map`.
         source = batch if isinstance(batch, pa.Table) else getattr(batch, "pa_table", batch)
         present = source.column_names if isinstance(source, pa.Table) else list(source)
         missing = [column for column in COLUMNS if column not in present]
@@ -137,23 +140,23 @@ class EntityAugmenter:
         """Augment one row.
 
         Args:
-            row: The columns `COLUMNS`.
+            row: Row with the columns `COLUMNS`.
 
         Returns:
-            The augmented history and state, or (None, None) where there is no partner.
+            Augmented history and state, or (None, None) for a row without partner.
 
         Raises:
-            DataError: A mention is not within its utterance.
+            DataError: A mention is outside its utterance.
         """
         return self._augment(row, {}) or (None, None)
 
     def renaming(self, row: Row) -> dict[str, str]:
-        """The new names of the row's dialogue: normalised canonical name -> new name; without those that stay."""
+        """Return the new names in the row's dialogue: normalized canonical name -> new name."""
         return dict(self._dialogue(row, {}).renaming.new_names)
 
     def _dialogue(self, row: Row, dialogues: dict[str, Dialogue]) -> Dialogue:
-        found = dialogues.get(row["dialogue_id"])
-        if found is None or found.names != row["names"]:
+        dialogue = dialogues.get(row["dialogue_id"])
+        if dialogue is None or dialogue.names != row["names"]:
             renaming = rename(
                 row["names"],
                 method=self.method,
@@ -163,15 +166,15 @@ class EntityAugmenter:
                 epoch=self.epoch,
                 dialogue_id=row["dialogue_id"],
             )
-            found = dialogues[row["dialogue_id"]] = Dialogue(row["names"], renaming, {})
-        return found
+            dialogue = dialogues[row["dialogue_id"]] = Dialogue(row["names"], renaming, {})
+        return dialogue
 
     def _augment(self, row: Row, dialogues: dict[str, Dialogue]) -> View | None:
         dialogue = self._dialogue(row, dialogues)
         if not dialogue.renaming.new_names:
             return None
         utterances = rewrite_history(row, dialogue)
-        linked = {*self.slots, *DEFAULT_SLOTS, *DEFAULT_PLACES}
+        linked = {*self.slots, *NAME_SLOTS, *PLACE_SLOTS}
         state, in_state, others = rewrite_state(row["state"], dialogue.renaming, linked)
         in_text: set[str] = set().union(*(utterance.renamed for utterance in utterances))
         used = in_text | in_state
@@ -181,7 +184,7 @@ class EntityAugmenter:
             return None
         if any(utterance.clashes & used for utterance in utterances):
             return None
-        if any(normalise(dialogue.renaming.new_names[key]) in others for key in used):
+        if any(normalize_name(dialogue.renaming.new_names[key]) in others for key in used):
             return None
         return [utterance.turn for utterance in utterances], state
 
@@ -189,12 +192,12 @@ class EntityAugmenter:
 def _bank_names(bank: Mapping[str, Sequence[str]], slot: str) -> tuple[str, ...]:
     domain, _, name = slot.partition("-")
     kinds = [slot, domain, name, name.removesuffix("_name")]
-    if slot in DEFAULT_PLACES:
+    if slot in PLACE_SLOTS:
         kinds.append("place")
     kind = next((kind for kind in kinds if kind in bank), None)
     if kind is None:
         raise DataError(f"bank: no names for slot {slot!r} (looked for {kinds}, found {sorted(bank)}); add them")
-    names = {normalise(name): name.strip() for name in reversed(bank[kind])}
+    names = {normalize_name(name): name.strip() for name in reversed(bank[kind])}
     usable = tuple(names[spelling] for spelling in sorted(names) if spelling not in RESERVED)
     if not usable:
         raise DataError(f"bank: kind {kind!r} has no usable name for slot {slot!r}; add some")
@@ -205,14 +208,14 @@ def load_bank(path: str | os.PathLike[str], split: str) -> dict[str, list[str]]:
     """Read the names of one split from a bank file: `{"train": {"hotel": ["...", ...], ...}, "test": {...}}`.
 
     Args:
-        path: The JSON file, for instance what `data_scripts/prepare_sgd_entities.py` writes.
-        split: One of its top-level keys.
+        path: JSON file, for instance from `data_scripts/prepare_sgd_entities.py`.
+        split: One of its keys.
 
     Returns:
         Kind -> names.
 
     Raises:
-        DataError: The file cannot be read, has no such split, or the split is not of that form.
+        DataError: The file cannot be read, has no such split, or has another form.
 
     Example:
         >>> bank = load_bank("sgd_entities.json", "test")  # doctest: +SKIP
@@ -221,7 +224,7 @@ def load_bank(path: str | os.PathLike[str], split: str) -> dict[str, list[str]]:
     content = read_json(path)
     if not isinstance(content, dict) or split not in content:
         found = sorted(content) if isinstance(content, dict) else type(content).__name__
-        raise DataError(f"{path}: no split {split!r} (found {found}); name one of these or prepare the bank anew")
+        raise DataError(f"{path}: no split {split!r} (found {found}); choose one of these or prepare the bank anew")
     bank = content[split]
     if not isinstance(bank, dict) or not bank:
         raise DataError(f"{path}: {split}: expected kinds with lists of names, found {bank!r:.80}; prepare it anew")
@@ -234,7 +237,7 @@ def load_bank(path: str | os.PathLike[str], split: str) -> dict[str, list[str]]:
 
 
 def augmented_features(features: Features) -> Features:
-    """The features with the two augmented columns: for `map(..., features=)`, where a first batch may have no partner.
+    """Return features with the augmented columns, for `map(..., features=)`: a first batch may have no partner.
 
     Raises:
         DataError: `history` or `state` is missing.
@@ -255,20 +258,20 @@ def redraw(
 ) -> Dataset:
     """Add the augmented view to a dataset of dialog rows, or replace it by that of another epoch.
 
-    Equal to `dataset.map(augmenter, batched=True)`, cached by fingerprint as that is, but on Arrow tables.
+    Equals `dataset.map(augmenter, batched=True)`, including its cache, but works on Arrow tables, which is faster.
 
     Args:
-        dataset: Rows with `COLUMNS`.
-        augmenter: The settings.
-        epoch: Replaces the augmenter's epoch.
-        num_proc: Processes, as in `Dataset.map`.
+        dataset: Rows with the columns `COLUMNS`.
+        augmenter: Augmenter of the rows.
+        epoch: Epoch instead of the augmenter's.
+        num_proc: Number of processes, as in `Dataset.map`.
         map_options: Further options of `Dataset.map`, such as `desc` or `load_from_cache_file`.
 
     Returns:
         The dataset with `augmented_history` and `augmented_state`.
 
     Raises:
-        DataError: A column is missing, or a mention is not within its utterance.
+        DataError: A column is missing, or a mention is outside its utterance.
 
     Example:
         >>> for epoch in range(4):  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""New names for the entities of one dialogue: how a name is drawn, and which names must not be drawn."""
+"""New names for the entities of one dialogue."""
 
 from __future__ import annotations
 
@@ -9,47 +9,23 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from dair_hf.dialog.text.spans import NO_NAME, normalize_name
+
 METHODS = ("scramble", "anagram", "gibberish", "swap")
 
-# What a state can hold in a name slot without naming anything. Never renamed.
-NO_NAME = frozenset(
-    {"", "?", "none", "not mentioned", "dontcare", "don't care", "do n't care", "dont care", "do not care"}
-)
-# Values of other slots. A row knows only the state up to its own turn, but its names must be those of all turns of the
-# dialogue, so these are excluded whatever the state holds.
+# Values of other slots. New names must suit all turns of the dialogue, and a row has the states up to its own turn
+# only, so these are always excluded.
 _CATEGORIES = frozenset(
     "north south east west centre center cheap moderate expensive yes no free any hotel guesthouse restaurant "
     "attraction taxi train monday tuesday wednesday thursday friday saturday sunday one two three four five".split()
 )
 RESERVED = NO_NAME | _CATEGORIES
 
-# A name that can change is drawn as it was with chance 1/2 at most (two letters): so many draws do not all fail.
+# A shuffle leaves a name unchanged with probability 1/2 at most (two letters), so that not all draws fail.
 _DRAWS = 64
 _GAPS = re.compile(r"(\s+)")
-_ONSETS = (
-    "b",
-    "br",
-    "ch",
-    "d",
-    "dr",
-    "f",
-    "fl",
-    "g",
-    "gr",
-    "h",
-    "j",
-    "k",
-    "l",
-    "m",
-    "n",
-    "p",
-    "pl",
-    "r",
-    "s",
-    "sk",
-    "t",
-)
-_VOWELS = ("a", "e", "i", "o", "u", "ai", "ee", "oo", "ou")
+_ONSETS = tuple("b br ch d dr f fl g gr h j k l m n p pl r s sk t".split())
+_VOWELS = tuple("a e i o u ai ee oo ou".split())
 _CODAS = ("", "", "", "b", "ck", "d", "g", "l", "m", "n", "p", "r", "sh", "st", "t", "x")
 
 
@@ -57,9 +33,9 @@ class Renaming(NamedTuple):
     """The new names of one dialogue.
 
     Attributes:
-        new_names: Key of an entity (its normalised canonical name) -> its new name. Entities that stay are absent.
-        owners: Normalised spelling -> keys of the entities spelled so, in the order of the dialogue's names.
-        slots: Key -> the name slots that the entity was listed with.
+        new_names: Key of an entity (its normalized canonical name) -> its new name. Unchanged entities are absent.
+        owners: Normalized spelling -> keys of the entities that have it, in the order of the dialogue's names.
+        slots: Key -> the slots of the entity's entries.
     """
 
     new_names: dict[str, str]
@@ -67,8 +43,8 @@ class Renaming(NamedTuple):
     slots: dict[str, set[str]]
 
     def owner(self, value: str, slot: str) -> str | None:
-        """The entity that a value of `slot` refers to: by canonical name, else one listed with this slot, else any."""
-        spelling = normalise(value)
+        """Return the key of the entity that a value of `slot` means: by name, else by slot, else the first."""
+        spelling = normalize_name(value)
         keys = self.owners.get(spelling)
         if not keys or spelling in NO_NAME:
             return None
@@ -77,21 +53,10 @@ class Renaming(NamedTuple):
         return next((key for key in keys if slot in self.slots[key]), keys[0])
 
 
-@lru_cache(maxsize=20_000)
-def normalise(text: str) -> str:
-    """Reduce a spelling to what tells names apart: case folded, runs of whitespace as one space, none at the ends.
-
-    Example:
-        >>> normalise(" The  Warkworth House")
-        'the warkworth house'
-    """
-    return " ".join(text.split()).casefold()
-
-
 def match_case(surface: str, name: str) -> str:
     """Give `name` the case pattern of `surface`: lower, UPPER or Title Case (any word with an initial capital).
 
-    A surface without cased letters, and a name whose letters do not survive the change of case, leave `name` as it is.
+    The name is unchanged if `surface` has no cased letters or if the change of case would alter its letters.
 
     Example:
         >>> match_case("the Warkworth House", "hhrwu easrtokow"), match_case("NANDOS", "dsonan")
@@ -109,7 +74,7 @@ def match_case(surface: str, name: str) -> str:
 
 
 def scramble(name: str, generator: random.Random) -> str:
-    """Shuffle the letters within each word, and the order of the words. Digits, marks and gaps keep their places.
+    """Shuffle the letters within each word, and the words. Digits, punctuation and white space keep their positions.
 
     Example:
         >>> new = scramble("curry garden", random.Random(0))
@@ -117,30 +82,30 @@ def scramble(name: str, generator: random.Random) -> str:
         ['adegnr', 'crruy']
     """
     pieces = _GAPS.split(name)
-    places = [index for index in range(0, len(pieces), 2) if pieces[index]]
-    words = [anagram(pieces[index], generator) for index in places]
-    for index, word in zip(places, _shuffled(words, generator), strict=True):
+    indices = [index for index in range(0, len(pieces), 2) if pieces[index]]
+    words = [anagram(pieces[index], generator) for index in indices]
+    for index, word in zip(indices, _shuffled(words, generator), strict=True):
         pieces[index] = word
     return "".join(pieces)
 
 
 def anagram(name: str, generator: random.Random) -> str:
-    """Shuffle all letters of the name across its words. Spaces, digits and marks keep their places.
+    """Shuffle all letters of the name across its words. Digits, punctuation and white space keep their positions.
 
     Example:
         >>> sorted(anagram("cambridge", random.Random(0))) == sorted("cambridge")
         True
     """
     characters = list(name)
-    places = [index for index, character in enumerate(characters) if character.isalpha()]
-    letters = _shuffled([characters[index] for index in places], generator)
-    for index, letter in zip(places, letters, strict=True):
+    indices = [index for index, character in enumerate(characters) if character.isalpha()]
+    letters = _shuffled([characters[index] for index in indices], generator)
+    for index, letter in zip(indices, letters, strict=True):
         characters[index] = letter
     return "".join(characters)
 
 
 def gibberish(generator: random.Random) -> str:
-    """Draw 3 to 11 made-up words, whatever the name was: what the paper's released code does.
+    """Draw 3 to 11 made-up words, as the paper's released code does.
 
     Example:
         >>> 3 <= len(gibberish(random.Random(0)).split()) <= 11
@@ -161,35 +126,31 @@ def rename(
 ) -> Renaming:
     """Draw the new names of one dialogue.
 
-    Every draw depends on (method, seed, epoch, dialogue, entity) and on nothing else; only where it would collide with
-    a spelling of an entity of the dialogue, with another new name or with a reserved word it is drawn again. The
-    entities are served in the order of their names, so the order in which a reader lists them does not matter. A
-    shuffled name keeps no word of the old one, unless every order drawn does.
+    A name depends on (method, seed, epoch, dialogue, entity). It is drawn again if it is a spelling of an entity of the
+    dialogue, another new name or a reserved word. Entities are renamed in the order of their names, so that the order
+    of `names` does not matter. A shuffled name keeps no word of the old one, unless every draw does.
 
     Args:
-        names: The row's `names`: dicts with `slot`, `name` and `forms`; entries of equal name are one entity.
+        names: Column `names` of a row; entries of equal name are one entity.
         method: One of `METHODS`.
-        slots: An entity is renamed if one of its entries has one of these slots.
+        slots: Entities with an entry of one of these slots are renamed.
         bank: For `swap`: slot -> names to draw from.
         seed: Any integer.
-        epoch: Any integer; another one gives other names.
-        dialogue_id: The dialogue's id.
-
-    Returns:
-        The names, with the tables to look them up by spelling.
+        epoch: Any integer.
+        dialogue_id: Id of the dialogue.
     """
     owners: dict[str, list[str]] = {}
     listed: dict[str, set[str]] = {}
     canonical: dict[str, str] = {}
     chosen: dict[str, str] = {}
     for entry in names:
-        key = normalise(entry["name"])
+        key = normalize_name(entry["name"])
         canonical.setdefault(key, entry["name"])
         listed.setdefault(key, set()).add(entry["slot"])
         if entry["slot"] in slots and key not in NO_NAME:
             chosen[key] = min(entry["slot"], chosen.get(key, entry["slot"]))
         for form in (entry["name"], *entry["forms"]):
-            keys = owners.setdefault(normalise(form), [])
+            keys = owners.setdefault(normalize_name(form), [])
             if key not in keys:
                 keys.append(key)
     taken = set(owners) | RESERVED
@@ -200,7 +161,7 @@ def rename(
         new = _draw(method, canonical[key], candidates, taken, generator)
         if new is not None:
             new_names[key] = new
-            taken.add(normalise(new))
+            taken.add(normalize_name(new))
     return Renaming(new_names, owners, listed)
 
 
@@ -208,17 +169,17 @@ def _draw(method: str, name: str, candidates: Sequence[str], taken: set[str], ge
     if method == "swap":
         first = _below(len(candidates), generator)
         ring = (candidates[(first + step) % len(candidates)] for step in range(len(candidates)))
-        return next((candidate for candidate in ring if normalise(candidate) not in taken), None)
+        return next((candidate for candidate in ring if normalize_name(candidate) not in taken), None)
     second_best = None
     for _ in range(_DRAWS):
         if method == "gibberish":
             new = gibberish(generator)
         else:
             new = scramble(name, generator) if method == "scramble" else anagram(name, generator)
-        if normalise(new) in taken:
+        if normalize_name(new) in taken:
             continue
-        # "rice oshue" would still tell that it was the rice house.
-        if not _changeable(name).intersection(normalise(new).split()):
+        # "rice oshue" would still show that it was the rice house.
+        if not _changeable(name).intersection(normalize_name(new).split()):
             return new
         second_best = second_best or new
     return second_best
@@ -226,19 +187,19 @@ def _draw(method: str, name: str, candidates: Sequence[str], taken: set[str], ge
 
 @lru_cache(maxsize=20_000)
 def _changeable(name: str) -> frozenset[str]:
-    """The words of a name that have another order of letters."""
-    return frozenset(word for word in normalise(name).split() if len({*filter(str.isalpha, word)}) > 1)
+    """Return the words of a name whose letters have more than one order."""
+    return frozenset(word for word in normalize_name(name).split() if len({*filter(str.isalpha, word)}) > 1)
 
 
 def _generator(method: str, seed: int, epoch: int, dialogue_id: str, key: str) -> random.Random:
-    # Not hash(): it differs between processes. Lengths keep ("a", "bc") and ("ab", "c") apart.
+    # hash() differs between processes. The lengths distinguish ("a", "bc") from ("ab", "c").
     parts = (method, str(seed), str(epoch), dialogue_id, key)
     text = "".join(f"{len(part)}:{part}" for part in parts)
     return random.Random(int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16], "big"))
 
 
 def _below(bound: int, generator: random.Random) -> int:
-    # random() is the one method whose sequence Python promises to keep over its versions.
+    # random() is the only method whose sequence is the same in all versions of Python.
     return int(generator.random() * bound)
 
 

@@ -1,4 +1,4 @@
-"""One dialog row under a renaming: where in its texts and in its state the new names go."""
+"""Rewriting of a dialog row: new names in its texts and its state."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dair_hf.dialog.renaming.names import Renaming, match_case, normalise
+from dair_hf.dialog.renaming.names import Renaming, match_case
+from dair_hf.dialog.text.spans import contains_name, normalize_name, on_word_boundary, without_overlap
 from dair_hf.errors import DataError
 
-# How some states of MultiWOZ 2.1 say that a name is not wanted.
+# "not(x)" is how some states of MultiWOZ 2.1 exclude x.
 _NEGATED = re.compile(r"not\((.+)\)")
 
 
-class Utterance(NamedTuple):
+class RewrittenUtterance(NamedTuple):
     """A rewritten turn.
 
     Attributes:
-        turn: `speaker` and the new `text`; the original dict where nothing changed.
+        turn: `speaker` and the new `text`; the original dict if nothing changed.
         renamed: Keys of the entities renamed in it.
-        clashes: Keys of the entities whose new name stands in the original text already.
+        clashes: Keys of the entities whose new name occurs in the original text.
     """
 
     turn: dict[str, str]
@@ -28,18 +29,18 @@ class Utterance(NamedTuple):
 
 
 class Dialogue(NamedTuple):
-    """What the rows of one dialogue share: the renaming, and the utterances rewritten so far."""
+    """Renaming of a dialogue and its utterances rewritten so far, shared by its rows."""
 
     names: Sequence[Mapping[str, Any]]
     renaming: Renaming
-    utterances: dict[tuple[Any, ...], Utterance]
+    utterances: dict[tuple[Any, ...], RewrittenUtterance]
 
 
-def rewrite_history(row: Mapping[str, Any], dialogue: Dialogue) -> list[Utterance]:
-    """Rewrite the texts of a row at its mentions; utterances met before in the dialogue are taken from its cache.
+def rewrite_history(row: Mapping[str, Any], dialogue: Dialogue) -> list[RewrittenUtterance]:
+    """Rewrite the texts of a row at its mentions. Utterances are cached in the dialogue.
 
     Raises:
-        DataError: A mention is not within its utterance.
+        DataError: A mention is outside its utterance.
     """
     spans: dict[int, list[tuple[int, int, str]]] = {}
     for mention in row["entities"]:
@@ -52,12 +53,12 @@ def rewrite_history(row: Mapping[str, Any], dialogue: Dialogue) -> list[Utteranc
         )
     rewritten = []
     for index, turn in enumerate(history):
-        found = spans.get(index, ())
-        key = (turn["speaker"], turn["text"], *found)
+        mentions = spans.get(index, ())
+        key = (turn["speaker"], turn["text"], *mentions)
         utterance = dialogue.utterances.get(key)
         if utterance is None:
             try:
-                utterance = _rewrite(turn, found, dialogue.renaming)
+                utterance = _rewrite(turn, mentions, dialogue.renaming)
             except ValueError as error:
                 raise DataError(f"row {row['row_id']!r}: entities: utterance {index}: {error}") from error
             dialogue.utterances[key] = utterance
@@ -65,30 +66,8 @@ def rewrite_history(row: Mapping[str, Any], dialogue: Dialogue) -> list[Utteranc
     return rewritten
 
 
-def _rewrite(turn: dict[str, str], spans: Iterable[tuple[int, int, str]], renaming: Renaming) -> Utterance:
+def _rewrite(turn: dict[str, str], spans: Iterable[tuple[int, int, str]], renaming: Renaming) -> RewrittenUtterance:
     text = turn["text"]
-    pieces, position, renamed = [], 0, set()
-    for start, end, key in _without_overlap(text, spans, renaming):
-        if key not in renaming.new_names:
-            continue
-        surface = text[start:end]
-        bare = surface.strip()
-        lead = len(surface) - len(surface.lstrip())
-        new = match_case(bare, renaming.new_names[key])
-        pieces += [text[position : start + lead], new]
-        position = start + lead + len(bare)
-        renamed.add(key)
-    if renamed:
-        turn = {**turn, "text": "".join(pieces) + text[position:]}
-    spelling = normalise(text)
-    clashes = {key for key, new in renaming.new_names.items() if _stands_in(normalise(new), spelling)}
-    return Utterance(turn, frozenset(renamed), frozenset(clashes))
-
-
-def _without_overlap(
-    text: str, spans: Iterable[tuple[int, int, str]], renaming: Renaming
-) -> list[tuple[int, int, str]]:
-    """Of spans that overlap the longest stands, whether or not it is renamed: it says what the text is about."""
     usable = []
     for start, end, name in spans:
         if not 0 <= start < end <= len(text):
@@ -96,15 +75,29 @@ def _without_overlap(
                 f"span {start}:{end} of {name!r} is empty or outside the {len(text)} characters of {text!r}; "
                 "give character offsets"
             )
-        key = normalise(name)
-        if text[start:end].strip() and _on_word_boundary(text, start, end):
-            usable.append((start, end, key))
-    usable.sort(key=lambda span: (span[0] - span[1], span[0], span[2] not in renaming.new_names, span[2]))
-    kept: list[tuple[int, int, str]] = []
-    for span in usable:
-        if all(span[1] <= other[0] or other[1] <= span[0] for other in kept):
-            kept.append(span)
-    return sorted(kept)
+        if text[start:end].strip() and on_word_boundary(text, start, end):
+            usable.append((start, end, normalize_name(name)))
+    # The longest span counts even if its entity keeps its name; of equal spans one that is renamed.
+    usable.sort(key=lambda span: (span[0], span[2] not in renaming.new_names, span[2]))
+    pieces, position, renamed = [], 0, set()
+    for start, end, key in without_overlap(usable):
+        if key not in renaming.new_names:
+            continue
+        pieces += [text[position:start], _replaced(text[start:end], renaming.new_names[key])]
+        position = end
+        renamed.add(key)
+    if renamed:
+        turn = {**turn, "text": "".join(pieces) + text[position:]}
+    normalized = normalize_name(text)
+    clashes = {key for key, new in renaming.new_names.items() if contains_name(normalized, normalize_name(new))}
+    return RewrittenUtterance(turn, frozenset(renamed), frozenset(clashes))
+
+
+def _replaced(surface: str, name: str) -> str:
+    """Return the new name with the case pattern and the outer white space of the old one."""
+    bare = surface.strip()
+    before, _, after = surface.partition(bare)
+    return f"{before}{match_case(bare, name)}{after}"
 
 
 def rewrite_state(
@@ -113,49 +106,32 @@ def rewrite_state(
     """Replace the values that refer to a renamed entity.
 
     Args:
-        state: Dicts with `slot` and `values`.
-        renaming: The dialogue's renaming.
-        linked: Slots that may refer to an entity beside those with which it was listed.
+        state: Column `state` of a row.
+        renaming: Renaming of the dialogue.
+        linked: Slots that may refer to an entity, beside the slots of its entries.
 
     Returns:
-        The new state, the keys of the entities renamed in it, and the normalised values that stayed.
+        The new state, the keys of the entities renamed in it, and the normalized values that were not replaced.
     """
     rewritten, renamed, others = [], set(), set()
     for entry in state:
         slot = entry["slot"]
         values: list[str] = []
-        met: set[str] = set()
+        replaced: set[str] = set()
         for value in entry["values"]:
             negated = _NEGATED.fullmatch(value)
             name = negated[1] if negated else value
-            # A value such as "indian" may be a name here and a food there: only slots that hold names are looked at.
+            # A value such as "indian" may be a name in one slot and a food in another: only name slots are replaced.
             key = renaming.owner(name, slot)
             if key is not None and slot not in linked and not any(slot in slots for slots in renaming.slots.values()):
                 key = None
             if key is None or key not in renaming.new_names:
                 values.append(value)
-                others.add(normalise(value))
-            elif key not in met:
-                met.add(key)
-                lead = len(name) - len(name.lstrip())
-                trail = len(name) - len(name.rstrip())
-                new = name[:lead] + match_case(name, renaming.new_names[key]) + name[len(name) - trail :]
+                others.add(normalize_name(value))
+            elif key not in replaced:
+                replaced.add(key)
+                new = _replaced(name, renaming.new_names[key])
                 values.append(f"not({new})" if negated else new)
-        renamed |= met
+        renamed |= replaced
         rewritten.append({"slot": slot, "values": values})
     return rewritten, renamed, others
-
-
-def _stands_in(part: str, text: str) -> bool:
-    start = text.find(part)
-    while start >= 0:
-        if _on_word_boundary(text, start, start + len(part)):
-            return True
-        start = text.find(part, start + 1)
-    return False
-
-
-def _on_word_boundary(text: str, start: int, end: int) -> bool:
-    cut_before = start > 0 and text[start - 1].isalnum() and text[start].isalnum()
-    cut_after = end < len(text) and text[end - 1].isalnum() and text[end].isalnum()
-    return not cut_before and not cut_after

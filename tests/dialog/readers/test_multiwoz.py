@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dair_hf.dialog.readers.multiwoz import read_multiwoz, splits_in
-from dair_hf.dialog.readers.multiwoz21 import read_value
-from dair_hf.dialog.text.rows import NAME_SLOTS, on_word_boundary, validate_rows
+from dair_hf.dialog.readers.multiwoz21 import detokenize, read_value
+from dair_hf.dialog.text.rows import NAME_SLOTS, validate_rows
+from dair_hf.dialog.text.spans import on_word_boundary
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
 from tests.fixtures.cpu_time import cpu_time
@@ -115,6 +118,30 @@ def test_21_by_hand(tmp_path: Path) -> None:
         "value with capitals": 1,
         "name spelled differently in text and state": 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("tokenized", "expected"),
+    [
+        ("I did n't see Saint John 's college .", "I didn't see Saint John's college."),
+        ("queens ' college , please !", "queens' college, please!"),
+        ("they 're ( I think ) open ; we 'll go ...", "they're (I think) open; we'll go..."),
+        ("city centre north b & b", "city centre north b & b"),
+        ("at 12:30 ?", "at 12:30?"),
+        ("it costs 5.40 pounds .", "it costs 5.40 pounds."),
+        ("Text that was never tokenized, isn't it?", "Text that was never tokenized, isn't it?"),
+        ("", ""),
+    ],
+)
+def test_detokenize(tokenized: str, expected: str) -> None:
+    assert detokenize(tokenized.split())[0] == expected
+
+
+@given(st.lists(st.text(min_size=1, max_size=5).filter(lambda token: token.split() == [token]), max_size=12))
+def test_detokenize_keeps_every_token_at_its_place(tokens: list[str]) -> None:
+    text, places = detokenize(tokens)
+    assert [text[start:end] for start, end in places] == tokens
+    assert "".join(text.split()) == "".join(tokens)
 
 
 @pytest.mark.parametrize("raw", ["dontcare", "do n't care", "don't care", "dont care", "do not care", "Does not care"])

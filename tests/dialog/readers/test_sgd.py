@@ -76,11 +76,11 @@ def dialogue(hotel: str = "Aspen Lodge", name: str = "1_00000") -> Json:
 
 
 def write(folder: Path, split: str, dialogues: Any, schema: Any = SCHEMA) -> Path:
-    place = folder / split
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "dialogues_001.json").write_text(dialogues if isinstance(dialogues, str) else json.dumps(dialogues))
+    inner = folder / split
+    inner.mkdir(parents=True, exist_ok=True)
+    (inner / "dialogues_001.json").write_text(dialogues if isinstance(dialogues, str) else json.dumps(dialogues))
     if schema is not None:
-        (place / "schema.json").write_text(json.dumps(schema))
+        (inner / "schema.json").write_text(json.dumps(schema))
     return folder
 
 

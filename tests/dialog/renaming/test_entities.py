@@ -15,16 +15,9 @@ import pytest
 from datasets import Dataset
 
 from dair_hf.dialog.renaming import names as renaming
-from dair_hf.dialog.renaming.entities import (
-    DEFAULT_PLACES,
-    DEFAULT_SLOTS,
-    EntityAugmenter,
-    augmented_features,
-    load_bank,
-    redraw,
-)
+from dair_hf.dialog.renaming.entities import EntityAugmenter, augmented_features, load_bank, redraw
 from dair_hf.dialog.renaming.names import match_case
-from dair_hf.dialog.text.rows import FEATURES, NAME_SLOTS, PLACE_SLOTS
+from dair_hf.dialog.text.rows import FEATURES, NAME_SLOTS
 from dair_hf.errors import DataError
 from dair_hf.io.arrow import paused_gc, to_python
 
@@ -76,10 +69,6 @@ def views(augmenter, row):
     if history is None:
         return None, None
     return [turn["text"] for turn in history], {entry["slot"]: entry["values"] for entry in state}
-
-
-def test_the_default_slots_are_those_of_the_row_contract():
-    assert DEFAULT_SLOTS == NAME_SLOTS and DEFAULT_PLACES == PLACE_SLOTS
 
 
 def test_scramble_keeps_the_words_and_changes_text_and_state_alike():
@@ -356,7 +345,7 @@ def test_rows_of_a_dialogue_agree_and_other_dialogues_seeds_and_epochs_differ():
 
 
 def test_names_do_not_depend_on_the_hash_seed():
-    # The module is run by itself: importing the package takes a process seconds.
+    # Run as a file: importing the augmenter takes seconds.
     code = (
         f"import runpy; rename = runpy.run_path({renaming.__file__!r})['rename'];"
         "n = [{'slot': s, 'name': w, 'forms': [w]} for s, w in (('a', 'acorn house'), ('b', 'lensfield'))];"
@@ -373,7 +362,7 @@ def test_names_do_not_depend_on_the_hash_seed():
 
 
 def test_pinned_names():
-    # Cached and published pairs depend on these: whoever changes them raises EntityAugmenter.revision.
+    # Cached and published pairs depend on these: increase EntityAugmenter.revision if they change.
     row = {"dialogue_id": "MUL0003", "names": [{"slot": "hotel-name", "name": "warkworth house", "forms": []}]}
     drawn = {m: EntityAugmenter(m).renaming(row)["warkworth house"] for m in ("scramble", "anagram", "gibberish")}
     assert drawn == json.loads(Path(__file__).with_name("pinned_names.json").read_text())

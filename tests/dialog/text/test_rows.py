@@ -1,4 +1,4 @@
-"""The row contract, its builder and its validation."""
+"""Dialog rows: builder, validation and text of a history."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from dair_hf.dialog.text.rows import (
     NameEntry,
     RowBuilder,
     Utterance,
-    on_word_boundary,
+    history_to_text,
     validate_rows,
 )
+from dair_hf.dialog.text.spans import contains_name, on_word_boundary, without_overlap
 from dair_hf.errors import DataError
 
 TALK = [Utterance("user", "is oak house free?"), Utterance("system", "Oak House is."), Utterance("user", "ok")]
@@ -25,9 +26,9 @@ STATES: dict[int, dict[str, list[str]]] = {0: {}, 2: {"hotel-name": ["oak house"
 
 
 def build(**changes: Any) -> Dataset:
-    given: dict[str, Any] = {"utterances": TALK, "states": STATES, "mentions": MENTIONS, "names": NAMES} | changes
+    args: dict[str, Any] = {"utterances": TALK, "states": STATES, "mentions": MENTIONS, "names": NAMES} | changes
     builder = RowBuilder()
-    builder.add_dialogue("d", **given)
+    builder.add_dialogue("d", **args)
     return builder.build()
 
 
@@ -78,7 +79,7 @@ def test_rows_of_two_dialogues_do_not_mix() -> None:
         ({"mentions": [Mention("hotel-name", "oak house", 0, 3, 11)]}, "cuts a word"),
         ({"mentions": [Mention("hotel-name", "oak house", 0, 3, 3)]}, "span 3:3"),
         ({"mentions": [Mention("hotel-name", "oak house", 0, 3, 99)]}, "span 3:99"),
-        ({"mentions": [Mention("hotel-name", "oak house", 7, 0, 1)]}, "utterance 7: no such utterance"),
+        ({"mentions": [Mention("hotel-name", "oak house", 7, 0, 1)]}, "mention of 'oak house' in utterance 7 of 3"),
         ({"mentions": [Mention("hotel-name", "elm", 0, 3, 12)]}, "'elm', which is not among"),
         ({"states": {1: {}}}, "utterance 1 holds a state but is not a user turn"),
     ],
@@ -102,9 +103,9 @@ def test_a_dialogue_id_may_not_occur_twice() -> None:
         ({"history": [{"speaker": "system", "text": "hi"}]}, "does not end with a user turn"),
         (
             {"entities": [{"slot": "s", "name": "oak house", "turn": 0, "start": 4, "end": 12}]},
-            "no span of whole words",
+            "cuts a word",
         ),
-        ({"entities": [{"slot": "s", "name": "elm", "turn": 0, "start": 3, "end": 12}]}, "'elm' is not among"),
+        ({"entities": [{"slot": "s", "name": "elm", "turn": 0, "start": 3, "end": 12}]}, "'elm', which is not among"),
     ],
 )
 def test_validate_refuses(row: dict[str, Any], message: str) -> None:
@@ -119,7 +120,7 @@ def test_validate_refuses_columns() -> None:
         validate_rows(build().remove_columns("names"))
     with pytest.raises(DataError, match="column 'turn_id' has type"):
         validate_rows(build().remove_columns("turn_id").add_column("turn_id", ["0", "1"]))
-    with pytest.raises(DataError, match="holds no rows"):
+    with pytest.raises(DataError, match="has no rows"):
         validate_rows(build().select([]))
 
 
@@ -128,3 +129,15 @@ def test_word_boundaries() -> None:
     whole = [(0, 2), (4, 8), (4, 10), (12, 16)]
     assert all(on_word_boundary(text, *span) for span in whole)
     assert not any(on_word_boundary(text, *span) for span in [(1, 2), (4, 7), (12, 15), (5, 5), (-1, 2), (0, 99)])
+
+
+def test_the_longest_of_overlapping_spans_remains() -> None:
+    spans = [(4, 9, "first"), (6, 11, "second"), (0, 3, "third"), (5, 6, "fourth"), (9, 12, "fifth")]
+    assert without_overlap(spans) == [(0, 3, "third"), (4, 9, "first"), (9, 12, "fifth")]
+    assert contains_name("the cowboy met a cow", "cow") and not contains_name("the cowboy", "cow")
+
+
+def test_history_text() -> None:
+    history = [{"speaker": "user", "text": "hi"}, {"speaker": "system", "text": "yes ?"}]
+    assert history_to_text(history) == "<user> hi <system> yes ?"
+    assert history_to_text([]) == ""

@@ -1,4 +1,4 @@
-"""Belief text: lossless for any strings, tolerant of any output."""
+"""Belief text: lossless for any strings, and parsed from any output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dair_hf.dialog.readers.multiwoz import read_multiwoz
-from dair_hf.dialog.text.state import parse, state_from_row, state_to_row, state_to_text, target_text, text_to_state
+from dair_hf.dialog.text.state import parse, state_from_row, state_to_text, target_text
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.conventions import PRESETS
 from dair_hf.metrics.state.joint_goal import joint_goal_correct
@@ -17,20 +17,6 @@ from dair_hf.metrics.state.joint_goal import joint_goal_correct
 AWKWARD = st.text(alphabet=st.sampled_from(list("\\;=|_ensrt \n\r\t a\u00a0\u2028é")), max_size=8)
 STRINGS = st.one_of(st.text(max_size=12), AWKWARD)
 STATES = st.dictionaries(STRINGS, st.lists(STRINGS, max_size=4), max_size=5)
-
-
-@given(STATES)
-@example({})
-@example({"": []})
-@example({"": [""]})
-@example({" ": [" ", "  "], "\\": ["\\e", "\\_", "\\"]})
-@example({"hotel-name": ["a ; b = c | d \\", "line\nbreak", "\ttab "]})
-def test_any_state_survives_the_round_trip(state: dict[str, list[str]]) -> None:
-    text = state_to_text(state)
-    restored = text_to_state(text)
-    assert restored == state
-    assert list(restored) == list(state)
-    assert "\n" not in text
 
 
 @given(STATES, STATES)
@@ -49,16 +35,18 @@ def test_parse_never_raises(text: str) -> None:
 
 
 @given(STATES)
-def test_parse_agrees_with_the_strict_reader_on_filled_slots(state: dict[str, list[str]]) -> None:
+@example({})
+@example({"": []})
+@example({"": [""]})
+@example({" ": [" ", "  "], "\\": ["\\e", "\\_", "\\"]})
+@example({"hotel-name": ["a ; b = c | d \\", "line\nbreak", "\ttab "]})
+def test_any_state_survives_the_round_trip_but_for_empty_slots_and_values(state: dict[str, list[str]]) -> None:
+    text = state_to_text(state)
     filled = {slot: [value for value in values if value] for slot, values in state.items()}
-    assert parse(state_to_text(state)) == {slot: values for slot, values in filled.items() if slot and values}
-
-
-@given(STATES)
-def test_rows_restore_the_state_and_are_sorted(state: dict[str, list[str]]) -> None:
-    column = state_to_row(state)
-    assert state_from_row(column) == state
-    assert [entry["slot"] for entry in column] == sorted(state)
+    restored = parse(text)
+    assert restored == {slot: values for slot, values in filled.items() if slot and values}
+    assert list(restored) == [slot for slot in state if slot in restored]
+    assert "\n" not in text
 
 
 def test_the_format_is_short_and_readable() -> None:
@@ -89,24 +77,7 @@ def test_parse_of_broken_output(text: str, expected: dict[str, list[str]]) -> No
     assert parse(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a = b ; ", "field 2 (''): an empty slot or value"),
-        ("a = b = c", "more than one '='"),
-        ("a = b ; a = c", "the slot 'a' occurs twice"),
-        ("a = b\\x", "is not an escape"),
-        ("a = b\\", "is not an escape"),
-        ("a = ", "an empty slot or value"),
-    ],
-)
-def test_the_strict_reader_names_the_fault(text: str, message: str) -> None:
-    with pytest.raises(DataError) as caught:
-        text_to_state(text)
-    assert message in str(caught.value)
-
-
-# Alternatives, values that mean none, delimiters, cases: what the states of the data sets hold.
+# Alternatives, values without meaning, delimiters and cases, as in the data sets.
 HARD_STATES = [
     {},
     {"hotel-name": ["warkworth house", "warkworth"], "hotel-area": ["centre", "center"]},
@@ -120,31 +91,31 @@ HARD_STATES = [
 
 @pytest.mark.parametrize("lower_case", [False, True])
 @pytest.mark.parametrize("preset", sorted(PRESETS))
-def test_what_is_learnt_scores_right_by_every_preset(preset: str, lower_case: bool) -> None:
+def test_targets_score_as_right_under_every_preset(preset: str, lower_case: bool) -> None:
     written = [target_text(state, preset, lower_case=lower_case) for state in HARD_STATES]
     assert joint_goal_correct(map(parse, written), HARD_STATES, preset=preset).all()
     if lower_case:
         assert written == [text.lower() for text in written]
 
 
-def test_the_preset_says_what_is_learnt() -> None:
+def test_the_preset_determines_the_target() -> None:
     state = {"hotel-area": ["dontcare", "centre", "center"], "hotel-name": ["A", "b"], "hotel-stars": ["dontcare"]}
     expected = {
         "any_of": "hotel-area = dontcare ; hotel-name = A ; hotel-stars = dontcare",
         "parlai_v22": "hotel-area = dontcare | centre | center ; hotel-name = a | b ; hotel-stars = dontcare",
-        "mwzeval": "hotel-name = A",  # it takes a slot with dontcare out of the gold state and counts it as too much
+        "mwzeval": "hotel-name = A",  # removes slots with dontcare from gold states and counts predicted ones as errors
     }
-    # "parlai_v22" demands all alternatives, of which it leaves dontcare out on both sides, in lower case.
+    # "parlai_v22" demands all alternatives in lower case and ignores dontcare on both sides.
     assert {preset: target_text(state, preset) for preset in expected} == expected
-    # TRADE's table of slips is applied to the gold alone.
+    # TRADE's table of corrections is applied to gold values only.
     assert target_text({"hotel-type": ["guesthouse"]}, "trade") == "hotel-type = guest house"
-    assert target_text({"hotel-name": ["A", "b"]}, lower_case=True) == "hotel-name = b"  # the one that is gold
+    assert target_text({"hotel-name": ["A", "b"]}, lower_case=True) == "hotel-name = b"  # the gold value in lower case
     with pytest.raises(DataError, match="preset: unknown name 'best'"):
         target_text(state, "best")
 
 
 @pytest.mark.realdata
-def test_targets_of_multiwoz_21_score_right_by_every_preset(real_data: Path) -> None:
+def test_targets_of_multiwoz_21_score_as_right_under_every_preset(real_data: Path) -> None:
     rows, _ = read_multiwoz(real_data / "multiwoz21", "test")
     states = [state_from_row(column) for column in rows["state"][::5]]
     for preset in PRESETS:

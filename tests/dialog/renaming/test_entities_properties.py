@@ -1,3 +1,5 @@
+"""Properties of renaming, with generated dialogues."""
+
 from __future__ import annotations
 
 import random

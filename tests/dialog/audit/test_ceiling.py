@@ -1,4 +1,4 @@
-"""The ceiling: gold targets scored as predictions will be, and what of a state the input still holds."""
+"""Ceiling: gold targets scored like predictions, and values of the state in the truncated input."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import datasets
 import pytest
 
-from dair_hf.dialog.audit import audit
-from dair_hf.dialog.ceiling import ViewCeiling, find_ceiling
+from dair_hf.dialog.audit.ceiling import ViewCeiling, find_ceiling
+from dair_hf.dialog.audit.report import audit
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.errors import DataError
-from tests.dialog.test_audit import dataset, make_row
+from tests.dialog.audit.test_report import dataset, make_row
 from tests.dialog.test_encoding import tokenizer
 
 HOUSE = {"oak house": ["oak house"]}
@@ -80,7 +80,7 @@ def test_targets_that_are_cut_or_not_written_score_wrong() -> None:
         DataError,
         match=r"^ceiling: only 2 of 5 in the original view and 0 of 2 in the augmented view of the gold targets score "
         r"right by preset 'any_of', .* row 'D1/0' \(original view\) has \{.*\}, its target 'hotel-area = east ; "
-        r"hotel-name = oak house' is read back as .*raise max_target_tokens; .* allow_low_ceiling=true trains all the",
+        r"hotel-name = oak house' is read back as .*raise max_target_tokens; .* train anyway with allow_low_ceil",
     ):
         cut.raise_if_low()
     two = find_ceiling(rows().select([0, 1]), encoder())

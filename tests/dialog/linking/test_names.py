@@ -1,11 +1,12 @@
-"""Which spellings mean the same entity, and where they are found."""
+"""Spellings of the same entity, and mentions in text."""
 
 from __future__ import annotations
 
 import pytest
 
-from dair_hf.dialog.text.names import NameLinker, Span
-from dair_hf.dialog.text.spelling import kind_of, name_keys, same_entity
+from dair_hf.dialog.linking.mentions import Annotation, LinkedNames, link_names
+from dair_hf.dialog.linking.names import DialogueNames
+from dair_hf.dialog.linking.spelling import kind_of, name_keys, same_entity
 
 
 def same(left: str, right: str, slot: str, other_slot: str | None = None) -> bool:
@@ -58,11 +59,15 @@ def test_places_refer_to_names_but_towns_do_not() -> None:
     assert not same("zizzi cambridge", "cambridge", "restaurant-name", "train-departure")
 
 
-def surfaces(texts: list[str], *names: tuple[str, str], spans: list[Span] | None = None) -> list[tuple[str, str]]:
-    linker = NameLinker()
+def link(texts: list[str], *names: tuple[str, str], spans: list[Annotation] | None = None) -> LinkedNames:
+    dialogue_names = DialogueNames()
     for slot, name in names:
-        linker.add(slot, name)
-    mentions, _ = linker.link(texts, spans or [])
+        dialogue_names.add(slot, name)
+    return link_names(texts, dialogue_names, spans or [])
+
+
+def surfaces(texts: list[str], *names: tuple[str, str], spans: list[Annotation] | None = None) -> list[tuple[str, str]]:
+    mentions = link(texts, *names, spans=spans).mentions
     return [(texts[mention.turn][mention.start : mention.end], mention.name) for mention in mentions]
 
 
@@ -83,11 +88,11 @@ def test_the_longest_name_wins() -> None:
     ]
 
 
-def test_a_common_word_is_a_name_only_where_annotated() -> None:
+def test_a_common_word_is_a_name_only_if_annotated() -> None:
     texts = ["May I ask about Ask?"]
     name = ("restaurant-name", "ask")
     assert surfaces(texts, name) == []
-    assert surfaces(texts, name, spans=[Span("restaurant-name", "ask", 0, 16, 20)]) == [("Ask", "ask")]
+    assert surfaces(texts, name, spans=[Annotation("restaurant-name", "ask", 0, 16, 20)]) == [("Ask", "ask")]
 
 
 def test_a_street_is_not_its_namesake() -> None:
@@ -106,7 +111,7 @@ def test_a_misspelling_is_found_without_annotation() -> None:
 
 def test_a_span_over_two_names_gives_each() -> None:
     texts = ["try Curry Prince and Rajmahal"]
-    spans = [Span("restaurant-name", "curry prince and rajmahal", 0, 4, 29)]
+    spans = [Annotation("restaurant-name", "curry prince and rajmahal", 0, 4, 29)]
     names = [("restaurant-name", "curry prince"), ("restaurant-name", "rajmahal")]
     assert surfaces(texts, *names, spans=spans) == [("Curry Prince", "curry prince"), ("Rajmahal", "rajmahal")]
 
@@ -144,19 +149,19 @@ def test_a_part_of_a_name_is_found_beside_the_whole(name: tuple[str, str], text:
         (("attraction-name", "trinity college"), "a college, any college"),
     ],
 )
-def test_a_part_that_does_not_identify_the_name_is_none(name: tuple[str, str], text: str) -> None:
+def test_a_part_that_does_not_identify_the_name_is_not_found(name: tuple[str, str], text: str) -> None:
     assert surfaces([name[1], text], name) == [(name[1], name[1])]
 
 
-def test_a_part_of_two_names_is_none_of_them() -> None:
+def test_a_part_of_two_names_is_not_found() -> None:
     names = [("hotel-name", "ambler marriott hotel"), ("hotel-name", "quay marriott hotel")]
     assert surfaces(["the marriott"], *names) == []
 
 
-def test_a_part_of_a_name_is_not_looked_for_where_the_annotation_says_that_it_is_something_else() -> None:
+def test_no_part_of_a_name_is_searched_in_a_span_annotated_as_something_else() -> None:
     texts = ["orla fenwick gallery", "the address is fenwick yard"]
     assert len(surfaces(texts, GALLERY)) == 2
-    assert len(surfaces(texts, GALLERY, spans=[Span(None, "fenwick yard", 1, 15, 27)])) == 1
+    assert len(surfaces(texts, GALLERY, spans=[Annotation(None, "fenwick yard", 1, 15, 27)])) == 1
 
 
 @pytest.mark.parametrize(
@@ -170,12 +175,10 @@ def test_a_part_of_a_name_is_not_looked_for_where_the_annotation_says_that_it_is
 )
 def test_one_entity_has_one_name(state: tuple[str, str], text: str, annotated: str) -> None:
     slot = "restaurant-name" if "restaurant" in state[1] else state[0]
-    linker = NameLinker()
-    linker.add(*state)
     start = text.index(annotated)
-    mentions, names = linker.link([text], [Span(slot, annotated.lower(), 0, start, start + len(annotated))])
-    assert len(names) == 1 and {state[1], annotated} <= set(names[0].forms)
-    assert [text[mention.start : mention.end] for mention in mentions] == [annotated]
+    linked = link([text], state, spans=[Annotation(slot, annotated.lower(), 0, start, start + len(annotated))])
+    assert len(linked.entries) == 1 and {state[1], annotated} <= set(linked.entries[0].forms)
+    assert [text[mention.start : mention.end] for mention in linked.mentions] == [annotated]
 
 
 @pytest.mark.parametrize("said", ["musee du quai", "MUSÉE DU QUAI", "Muse\u0301e du Quai", "the Musée"])
@@ -184,41 +187,37 @@ def test_accents_do_not_matter(said: str) -> None:
 
 
 def test_a_part_does_not_make_the_name() -> None:
-    linker = NameLinker()
     texts = ["there is Orla Fenwick Gallery", *["the Fenwick"] * 3]
-    _, names = linker.link(texts, [Span("attraction-name", "orla fenwick gallery", 0, 9, 29)])
+    names = link(texts, spans=[Annotation("attraction-name", "orla fenwick gallery", 0, 9, 29)]).entries
     assert names[0].name == "orla fenwick gallery" and "Fenwick" in names[0].forms
 
 
 def test_a_destination_that_is_a_part_of_a_name_refers_to_it() -> None:
-    linker = NameLinker()
-    linker.add("restaurant-name", "zefiro city centre")
-    linker.add("taxi-destination", "zefiro")
-    linker.add("train-destination", "cambridge")
-    linker.add("hotel-name", "cambridge belfry")
-    _, names = linker.link(["zefiro city centre"], [])
+    names = link(
+        ["zefiro city centre"],
+        ("restaurant-name", "zefiro city centre"),
+        ("taxi-destination", "zefiro"),
+        ("train-destination", "cambridge"),
+        ("hotel-name", "cambridge belfry"),
+    ).entries
     assert [(entry.slot, set(entry.forms) >= {"zefiro"}) for entry in names] == [
         ("restaurant-name", True), ("train-destination", False), ("hotel-name", False),
     ]  # fmt: skip
 
 
-def test_words_that_say_what_is_looked_for_name_nothing() -> None:
-    linker = NameLinker()
-    for name in ("college", "cambridge", "university arms hotel"):
-        linker.add("attraction-name" if name != "university arms hotel" else "hotel-name", name)
+def test_words_for_a_kind_of_place_name_nothing() -> None:
+    names = [("attraction-name", "college"), ("attraction-name", "cambridge"), ("hotel-name", "university arms hotel")]
     texts = ["The University Arms, and preferably a college.", "I'm looking for cambridge."]
-    spans = [Span("attraction-name", "college", 0, 38, 45), Span("attraction-name", "cambridge", 1, 16, 25)]
-    mentions, names = linker.link(texts, spans)
-    assert [entry.name for entry in names] == ["university arms hotel"]
-    assert [mention.name for mention in mentions] == ["university arms hotel"]
+    spans = [Annotation("attraction-name", "college", 0, 38, 45), Annotation("attraction-name", "cambridge", 1, 16, 25)]
+    linked = link(texts, *names, spans=spans)
+    assert [entry.name for entry in linked.entries] == ["university arms hotel"]
+    assert [mention.name for mention in linked.mentions] == ["university arms hotel"]
 
 
 def test_entries_hold_every_form_and_the_name_slot() -> None:
-    linker = NameLinker()
-    linker.add("hotel-name", "warkworth house")
-    linker.add("hotel-name", "warkworth house")
-    linker.add("taxi-departure", "the warkworth")
-    _, names = linker.link(["the Wartworth, I mean warkworth"], [Span("hotel-name", "wartworth", 0, 4, 13)])
-    (entry,) = names
+    hotel = ("hotel-name", "warkworth house")
+    spans = [Annotation("hotel-name", "wartworth", 0, 4, 13)]
+    texts = ["the Wartworth, I mean warkworth"]
+    (entry,) = link(texts, hotel, hotel, ("taxi-departure", "the warkworth"), spans=spans).entries
     assert (entry.slot, entry.name) == ("hotel-name", "warkworth house")
     assert set(entry.forms) == {"warkworth house", "the warkworth", "Wartworth", "warkworth"}

@@ -1,15 +1,15 @@
-"""English words that do not identify an entity on their own, even where they are part of a name."""
+"""Word lists that tell names from ordinary English."""
 
 from __future__ import annotations
 
-from dair_hf.dialog.text.words import word_keys
+from dair_hf.dialog.linking.words import word_keys
 
 
 def _keys(words: str) -> frozenset[str]:
     return frozenset(key for word in words.split() for key in word_keys(word))
 
 
-# Frequent in what users and systems say about travel, food and sights.
+# Frequent in sentences about travel, food and sights.
 GENERAL_WORDS = _keys(
     "able about above absolutely accept acceptable accommodate accommodation according account activities activity "
     "actually add added additional address admission affordable afraid after afternoon again ago ahead airline "
@@ -74,7 +74,7 @@ GENERAL_WORDS = _keys(
     "wonderful wondering wont work worries worry would wrong yeah year yes yet you your yourself zero"
 )
 
-# Frequent inside names, where they say what kind of house or dish it is.
+# Frequent inside names, where they describe the house or the dish.
 _DESCRIPTIVE = _keys(
     "african airport american aquarium arab architecture arena artwork asian "
     "australian autumn avenue baby bakery bank bar barbecue bay beach bed beef beer big bistro black blue boat "
@@ -100,6 +100,34 @@ _DESCRIPTIVE = _keys(
     "world yard yellow young zoo"
 )
 
-# Towns and quarters that names contain and sentences mention ("pizza hut cherry hinton", "the train to cambridge").
+# Towns and quarters, which occur in names and in sentences ("pizza hut cherry hinton", "the train to cambridge").
 TOWN_WORDS = _keys("cambridge cherry hinton fen ditton huntingdon hedges milton london")
+# None of these words identifies an entity on its own, even as a part of a name.
 ORDINARY_WORDS = GENERAL_WORDS | _DESCRIPTIVE | TOWN_WORDS
+
+# A name made of these words alone ("the place", "ask", "college") is only a mention if the annotation says so.
+COMMON_WORDS = _keys(
+    "a an and ask at bar bed bb breakfast bridge by cafe cam cambridge center centre church cinema city club college "
+    "dontcare evening for free garden gallery galleria good guest guesthouse hall hotel hotels house in inn is it "
+    "lodge luck museum night nightclub north not of on one park place pool price restaurant school south east west "
+    "station street swimming swimmingpool taxi the theatre to town train airport two university visit with yes no"
+)
+# These words alone describe a kind of place ("preferably a college") and name none.
+TYPE_WORDS = _keys(
+    "a an any boat church cinema club college colleges concert concerthall entertainment gallery guest guesthouse hall "
+    "hotel hotspot house museum night nightclub park pool restaurant sports swimming swimmingpool the theatre"
+)
+SUBJECT_WORDS = _keys("archaeology archeology architecture art arts history music science technology")
+STREET_WORDS = _keys(
+    "street road place lane avenue way close square hill parade rd terrace drive ring common court causeway"
+)
+JOINING_WORDS = _keys("and or on for in with to is called")
+# Interchangeable kinds of house: "the cafe jello museum" is the cafe jello gallery. Not hall and college.
+KIND_WORDS = _keys(
+    "and b bar bed bistro breakfast cafe cinema club gallery guest hotel house inn lodge museum nightclub restaurant "
+    "the theatre"
+)
+# A part of a name that ends in one of these is a name after "the": "the fun house" of "funky fun house".
+NAME_HEADS = _keys("church college gallery garden hall house inn kitchen lodge museum park pool school theatre")
+FUNCTION_WORDS = _keys("a an and at by for from in is of on or the to with")
+UNSPECIFIC_WORDS = ORDINARY_WORDS | STREET_WORDS | SUBJECT_WORDS

@@ -1,7 +1,6 @@
-"""The ceiling of a dialog experiment: the accuracy of a model that writes every target without fault.
+"""Ceiling of a dialog experiment: the accuracy of a model whose answers are the gold targets.
 
-Gold targets go the way that predictions will go: written, tokenised, cut, decoded, parsed and scored. What is lost on
-that way no model can win back, however well it is trained.
+Gold targets are tokenized, truncated, decoded, parsed and scored like predictions. No model can do better.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
 
-from dair_hf.dialog.audit_pair import NO_NAME, spelling, stands_in
 from dair_hf.dialog.encoding import VIEWS, DialogEncoder
 from dair_hf.dialog.text.rows import NAME_SLOTS
+from dair_hf.dialog.text.spans import NO_NAME, contains_name, normalize_name
 from dair_hf.dialog.text.state import parse, state_from_row
 from dair_hf.errors import DataError
 from dair_hf.io.arrow import to_python
@@ -25,19 +24,19 @@ from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.metrics.state.joint_goal import joint_goal_correct
 
 VARIANTS = ("original", "augmented")
-BATCH = 1000
+BATCH_SIZE = 1000
 
 
 @dataclass
 class ViewCeiling:
-    """The ceiling of one view.
+    """Ceiling of one view.
 
     Attributes:
-        rows: Rows that have this view.
-        right: Rows whose gold target scores right.
-        in_input: Rows of whose state every value can be found in the input: each name, and each other value that the
-            whole history holds. The rest were cut off, or were never said.
-        examples: The first rows whose gold target scores wrong: `row_id`, `target`, `read_back`, `expected`.
+        rows: Number of rows that have this view.
+        right: Number of rows whose gold target scores as right.
+        in_input: Number of rows whose model input contains all names of the state, and all other values that the whole
+            history contains. In the other rows they were truncated, or the history lacks a name.
+        examples: First rows whose gold target scores as wrong: `row_id`, `target`, `read_back`, `expected`.
     """
 
     rows: int = 0
@@ -46,7 +45,7 @@ class ViewCeiling:
     examples: list[dict[str, Any]] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values for JSON, with both shares."""
+        """Return the counts and their shares as plain values for JSON."""
         shares = {
             f"{name}_share": getattr(self, name) / self.rows if self.rows else None for name in ("right", "in_input")
         }
@@ -55,13 +54,12 @@ class ViewCeiling:
 
 @dataclass
 class Ceiling:
-    """The ceiling of both views.
+    """Ceiling of both views.
 
     Attributes:
         preset: Preset of the joint goal accuracy.
-        views: "original" and "augmented" -> the ceiling of the view.
-        attainable: `[N]` bool, rows whose gold targets score right and whose values can be found in the input, in every
-            view that the row has.
+        views: "original" and "augmented" -> ceiling of the view.
+        attainable: `[N]` bool, rows that count as `right` and `in_input` in each of their views.
     """
 
     preset: str
@@ -69,12 +67,12 @@ class Ceiling:
     attainable: NDArray[np.bool_]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values for JSON; of `attainable` the number of rows."""
+        """Return the ceiling as plain values for JSON, `attainable` as a count."""
         views = {variant: view.to_dict() for variant, view in self.views.items()}
         return {"preset": self.preset, **views, "attainable": int(self.attainable.sum())}
 
     def lines(self) -> list[tuple[str, int, int, str]]:
-        """What is counted, how many, of how many rows, and the ids of examples, for a table."""
+        """Return the lines of a table: description, count, number of rows, and ids of examples."""
         lines = []
         for variant, view in self.views.items():
             ids = ", ".join(str(example["row_id"]) for example in view.examples)
@@ -84,11 +82,10 @@ class Ceiling:
         return lines
 
     def raise_if_low(self) -> None:
-        """Refuse to train towards targets that score wrong.
+        """Refuse gold targets that score as wrong.
 
         Raises:
-            DataError: The gold target of a row scores wrong; the message names rows, what was written and what came
-                back.
+            DataError: A gold target scores as wrong. The message shows examples before and after encoding.
         """
         low = {variant: view for variant, view in self.views.items() if view.right < view.rows}
         if not low:
@@ -102,22 +99,18 @@ class Ceiling:
         ]
         raise DataError(
             f"ceiling: only {counts} of the gold targets score right by preset {self.preset!r}, so no model can do "
-            f"better: {'; '.join(examples)}. Where the end is missing raise max_target_tokens; where letters or signs "
-            "differ use a tokenizer that keeps them, or a preset that does not mind case. allow_low_ceiling=true "
-            "trains all the same"
+            f"better: {'; '.join(examples)}. If the end is missing, raise max_target_tokens; if characters differ, use "
+            "a tokenizer that keeps them or a preset that ignores case; or train anyway with allow_low_ceiling=true"
         )
 
 
 def find_ceiling(pairs: Dataset, encoder: DialogEncoder, max_examples: int = 5) -> Ceiling:
-    """Score the gold targets of both views as predictions will be scored.
+    """Score the gold targets of both views like predictions.
 
     Args:
-        pairs: Rows of the dialog contract; with `augmented_history` and `augmented_state` where there are partners.
-        encoder: Encodes them for the model.
-        max_examples: Examples kept of each view.
-
-    Returns:
-        The ceiling of both views. Where no row has a partner the augmented view has no rows.
+        pairs: Dialog rows, with or without `augmented_history` and `augmented_state`.
+        encoder: Encoder of the rows for the model.
+        max_examples: Number of examples of each view.
 
     Raises:
         DataError: The dataset is empty.
@@ -129,23 +122,23 @@ def find_ceiling(pairs: Dataset, encoder: DialogEncoder, max_examples: int = 5) 
         raise DataError("ceiling: the dataset has no rows; check the split")
     views = {variant: ViewCeiling() for variant in VARIANTS}
     attainable = []
-    names = [f"{prefix}{name}" for prefix in VIEWS for name in ("history", "state")]
-    names = [name for name in names if name in pairs.column_names]
-    for table in pairs.select_columns([*names, "row_id", "names"]).with_format("arrow").iter(BATCH):
-        batch = {name: to_python(table[name]) for name in table.column_names}
-        encoded = encoder({name: batch[name] for name in names})
+    columns = [f"{prefix}{name}" for prefix in VIEWS for name in ("history", "state")]
+    columns = [column for column in columns if column in pairs.column_names]
+    for table in pairs.select_columns([*columns, "row_id", "names"]).with_format("arrow").iter(BATCH_SIZE):
+        batch = {column: to_python(table[column]) for column in table.column_names}
+        encoded = encoder({column: batch[column] for column in columns})
         reachable = np.ones(len(batch["row_id"]), dtype=bool)
         for variant, prefix in zip(VARIANTS, VIEWS, strict=True):
             rows = [row for row, history in enumerate(batch.get(f"{prefix}history", [])) if history is not None]
             if rows:
-                found = [_View(encoder, batch, encoded, prefix, row) for row in rows]
-                reachable[rows] &= _add(views[variant], found, encoder, max_examples)
+                of_batch = [_View(encoder, batch, encoded, prefix, row) for row in rows]
+                reachable[rows] &= _add(views[variant], of_batch, encoder, max_examples)
         attainable.append(reachable)
     return Ceiling(encoder.preset, views, np.concatenate(attainable))
 
 
 class _View:
-    """One view of a row: what is known of it, what the model is given, what it shall write."""
+    """State, text, input tokens and target tokens of one view of a row."""
 
     def __init__(
         self, encoder: DialogEncoder, batch: Mapping[str, Any], encoded: Mapping[str, Any], prefix: str, row: int
@@ -159,27 +152,27 @@ class _View:
         self.source = input_ids[: len(input_ids) - len(self.target)] if encoder.causal else input_ids
 
     def in_input(self, encoder: DialogEncoder) -> bool:
-        """Whether all names, and all other values that the whole text holds, stand in what is left of the text."""
-        whole = left = spelling(self.text)
-        was_cut = len(self.source) >= encoder.max_source_tokens
-        if was_cut:
-            left = spelling(encoder.tokenizer.decode(self.source, skip_special_tokens=True))
-        for slot, values in self.state.items():
-            wanted = [spelling(value) for value in values]
+        """Return whether the input contains all names, and all other values that the whole text contains."""
+        text = remaining = normalize_name(self.text)
+        is_truncated = len(self.source) >= encoder.max_source_tokens
+        if is_truncated:
+            remaining = normalize_name(encoder.tokenizer.decode(self.source, skip_special_tokens=True))
+        for slot, alternatives in self.state.items():
+            values = [normalize_name(value) for value in alternatives]
             is_name = slot in self.name_slots
-            if not (is_name or was_cut) or not NO_NAME.isdisjoint(wanted):
+            if not (is_name or is_truncated) or not NO_NAME.isdisjoint(values):
                 continue
-            if any(stands_in(value, left) for value in wanted):
+            if any(contains_name(remaining, value) for value in values):
                 continue
-            if is_name or any(stands_in(value, whole) for value in wanted):
+            if is_name or any(contains_name(text, value) for value in values):
                 return False
         return True
 
 
 def _add(ceiling: ViewCeiling, views: Sequence[_View], encoder: DialogEncoder, max_examples: int) -> NDArray[np.bool_]:
-    """Count views; tell which of them can be got."""
+    """Add views to the counts; return which of them are attainable."""
     ends = {*(encoder.target_end or ())[:1], encoder.tokenizer.eos_token_id, encoder.tokenizer.pad_token_id}
-    # As a prediction: up to its first end, decoded without special tokens.
+    # Like a prediction: up to the first end token, decoded without special tokens.
     written = [list(takewhile(lambda token: token not in ends, view.target)) for view in views]
     answers = [parse(text) for text in encoder.tokenizer.batch_decode(written, skip_special_tokens=True)]
     right = joint_goal_correct(answers, [view.state for view in views], preset=encoder.preset)
@@ -187,8 +180,8 @@ def _add(ceiling: ViewCeiling, views: Sequence[_View], encoder: DialogEncoder, m
     ceiling.rows += len(views)
     ceiling.right += int(right.sum())
     ceiling.in_input += int(in_input.sum())
-    for place in np.flatnonzero(~right)[: max_examples - len(ceiling.examples)]:
-        view = views[place]
-        shown = {"target": encoder.target(view.state), "read_back": answers[place], "expected": view.state}
-        ceiling.examples.append({"row_id": view.row_id, **shown})
+    for index in np.flatnonzero(~right)[: max_examples - len(ceiling.examples)]:
+        view = views[index]
+        texts = {"target": encoder.target(view.state), "read_back": answers[index], "expected": view.state}
+        ceiling.examples.append({"row_id": view.row_id, **texts})
     return right & in_input

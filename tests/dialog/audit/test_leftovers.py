@@ -1,4 +1,4 @@
-"""What a renaming missed: small dialogues in the shape of real ones, and the public data under a search of its own."""
+"""Errors of a renaming: small dialogues, and the public data under an independent search."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
-from dair_hf.dialog.audit import SEARCHED, audit
+from dair_hf.dialog.audit.leftovers import LeftoverSearch
+from dair_hf.dialog.audit.report import CHECKS, audit
 from dair_hf.dialog.renaming.entities import EntityAugmenter, augmented_features, redraw
-from dair_hf.dialog.renaming.leftovers import LeftoverSearch
 from dair_hf.dialog.text.rows import FEATURES
 from dair_hf.errors import DataError
 
 Views = tuple[str, str]
-CHECKS = ("leftovers", "kept_in_state", "two_new_names", "without_a_name")
+SEARCHED = [name for name, check in CHECKS.items() if check.unit == "renamed dialogues"]
 
 
 def search(*utterances: Views, state: dict[str, Views] | None = None) -> LeftoverSearch:
-    """One dialogue among ten others, which use ordinary words."""
+    """Search with one dialogue among ten others, which use ordinary words."""
     found = LeftoverSearch()
     for number in range(10):
         text = "A contemporary lady may like art, a college or the golden park near the station, said the driver."
@@ -34,7 +34,7 @@ def search(*utterances: Views, state: dict[str, Views] | None = None) -> Leftove
 
 
 def failing(found: LeftoverSearch) -> set[str]:
-    return {check for check in CHECKS if getattr(found, check)()}
+    return {check for check, examples in found.findings().items() if examples}
 
 
 GALLERY = "Is the Orla Fenwick Gallery free?", "Is the Oakum Brontide free?"
@@ -53,9 +53,9 @@ HOTEL = "book the holm lodge", "book the brontide"
 )
 def test_leftovers(said: str, left: str) -> None:
     found = search(GALLERY, (said, said))
-    assert failing(found) == {"leftovers"}
-    (missed,) = found.leftovers()
-    assert missed.row_id == "d/0" and f"{left!r} of 'orla fenwick gallery'" in missed.what.replace("the orla", "orla")
+    assert failing(found) == {"leftover_names"}
+    (example,) = found.findings()["leftover_names"]
+    assert example.startswith("d/0 ") and f"{left!r} of 'orla fenwick gallery'" in example.replace("the orla", "orla")
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,13 @@ def test_a_new_name_that_holds_an_old_word_is_no_leftover() -> None:
 def test_kept_in_state() -> None:
     state = {"hotel-name": ("holm lodge", "brontide"), "taxi-destination": ("holm", "holm")}
     found = search(HOTEL, state=state)
-    assert failing(found) == {"kept_in_state"} and found.kept_in_state()[0].what == "taxi-destination = 'holm'"
+    assert failing(found) == {"names_kept_in_state"}
+    assert found.findings()["names_kept_in_state"] == ["d/0 taxi-destination = 'holm'"]
     state = {"hotel-name": ("holm lodge", "brontide"), "train-destination": ("holm", "holm")}
     assert failing(search(HOTEL, state=state)) == set()
-    assert failing(search(HOTEL, state={"hotel-name": ("not(holm lodge)", "not(holm lodge)")})) == {"kept_in_state"}
+    assert failing(search(HOTEL, state={"hotel-name": ("not(holm lodge)", "not(holm lodge)")})) == {
+        "names_kept_in_state"
+    }
 
 
 @pytest.mark.parametrize(
@@ -117,8 +120,8 @@ def test_two_names_of_two_entities(one: str, other: str) -> None:
 
 
 def test_without_a_name() -> None:
-    assert failing(search(("preferably a college.", "preferably a gelloce."))) == {"without_a_name"}
-    assert failing(search(("is the guest house open", "is the steug shoue open"))) == {"without_a_name"}
+    assert failing(search(("preferably a college.", "preferably a gelloce."))) == {"renamed_without_a_name"}
+    assert failing(search(("is the guest house open", "is the steug shoue open"))) == {"renamed_without_a_name"}
     assert failing(search(("is a fenwick open", "is a brontide open"))) == set()
 
 
@@ -146,7 +149,7 @@ def test_the_audit_refuses_what_the_search_finds() -> None:
     report.raise_if_unsound({"leftover_names": 0.25})
 
 
-# The search of the tests: nothing of the package but the rows. It knows the databases, which no reader is given.
+# Search that uses the databases of MultiWOZ, which no reader has, and nothing of the package but the rows.
 
 STREETS = {"street", "road", "lane", "avenue", "terrace", "way", "place", "court", "common", "ring", "causeway", "st"}
 NAMING = {"the", "at", "to", "from", "called", "try"}
@@ -158,7 +161,7 @@ def plain_words(text: str) -> list[str]:
 
 
 def leftover_dialogues(pairs: Dataset, names: list[str]) -> tuple[list[str], int]:
-    """Dialogues of which the augmented view says a name of a database, or two words of it, or one where names stand."""
+    """Find dialogues whose augmented view has a name of a database, two words of it, or one in the place of a name."""
     last = {row["dialogue_id"]: row for row in pairs}
     renamed = {row["dialogue_id"]: row for row in pairs if row["augmented_history"] is not None}
     known = [words for words in map(plain_words, names) if words]
@@ -223,7 +226,7 @@ def test_old_names_are_left_in_at_most_3_of_1000_renamed_dialogues(real_data: Pa
     findings = audit(pairs).findings
     assert all(findings[name].share <= 0.003 for name in SEARCHED), {name: findings[name] for name in SEARCHED}
 
-    # Without the parts of names among the mentions both searches find what is left.
+    # Without the mentions of parts of names both searches find leftovers.
     whole = {tuple(plain_words(name)) for name in names}
 
     def cut(row: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,233 @@
+"""Mentions of a dialogue's names in its text: annotated, spelled out, in part, or misspelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from dair_hf.dialog.linking.names import DialogueNames, Entity, EntitySpan
+from dair_hf.dialog.linking.parts import find_parts
+from dair_hf.dialog.linking.spelling import (
+    HOTEL,
+    LONG_BB,
+    PLACE,
+    RESTAURANT,
+    SHORT_BB,
+    Keys,
+    contains,
+    core,
+    is_common,
+    kind_of,
+    name_keys,
+    name_similarity,
+)
+from dair_hf.dialog.linking.vocabulary import JOINING_WORDS, STREET_WORDS
+from dair_hf.dialog.linking.words import Words, words
+from dair_hf.dialog.text.rows import Mention, NameEntry
+from dair_hf.dialog.text.spans import without_overlap
+
+
+class Annotation(NamedTuple):
+    """An annotated span: `text[start:end]` of utterance `turn` fills `slot` with `value`.
+
+    The slot is empty if the annotation does not tell the kind of name, and None if the span is no name (an address, a
+    dish). No part of a name is searched for in such a span.
+    """
+
+    slot: str | None
+    value: str
+    turn: int
+    start: int
+    end: int
+
+
+class LinkedNames(NamedTuple):
+    """Mentions in the order of the text, without overlap, and the named entities, mentioned or not."""
+
+    mentions: list[Mention]
+    entities: list[Entity]
+
+    @property
+    def entries(self) -> list[NameEntry]:
+        """The entities as the `names` of a row."""
+        return [entity.entry() for entity in self.entities]
+
+
+def link_names(texts: Sequence[str], names: DialogueNames, annotations: Iterable[Annotation]) -> LinkedNames:
+    """Find the names of a dialogue in its text.
+
+    Args:
+        texts: The utterances.
+        names: The names collected so far; annotated ones are added.
+        annotations: Annotated spans, which need not end at word boundaries.
+
+    Returns:
+        Mentions and entities.
+
+    Example:
+        >>> names = DialogueNames()
+        >>> names.add("hotel-name", "warkworth house")
+        >>> texts = ["is the Wartworth free?", "The Warkworth House is."]
+        >>> mentions, entities = link_names(texts, names, [Annotation("hotel-name", "wartworth", 0, 7, 16)])
+        >>> [texts[mention.turn][mention.start:mention.end] for mention in mentions], entities[0].name
+        (['Wartworth', 'Warkworth House'], 'warkworth house')
+    """
+    tokens = [words(text) for text in texts]
+    annotations = list(annotations)
+    spans = _annotated(texts, names, annotations)
+    index = _index(names.entities)
+    spans = [without_overlap([*known, *_spelled_out(line, index)]) for known, line in zip(spans, tokens, strict=True)]
+    excluded: list[list[tuple[int, int]]] = [[] for _ in texts]
+    for annotation in annotations:
+        if annotation.slot is None:
+            excluded[annotation.turn].append((annotation.start, annotation.end))
+    parts = find_parts(texts, tokens, names, excluded)
+    spans = [without_overlap([*known, *more]) for known, more in zip(spans, parts, strict=True)]
+    mentioned = {id(entity) for line in spans for *_, entity in line}
+    missing = [entity for entity in names.entities if entity.kind != PLACE and id(entity) not in mentioned]
+    if missing:
+        spans = [without_overlap([*known, *_loosely(line, missing)]) for known, line in zip(spans, tokens, strict=True)]
+    trimmed = [
+        (entity, turn, *_trimmed(texts[turn], tokens[turn], start, end, entity))
+        for turn, line in enumerate(spans)
+        for start, end, entity in line
+    ]
+    entities = [entity for entity in names.entities if entity.state_spellings or entity.text_spellings]
+    name_of = {id(entity): entity.name for entity in entities}
+    return LinkedNames([Mention(entity.slot, name_of[id(entity)], *span) for entity, *span in trimmed], entities)
+
+
+def _annotated(texts: Sequence[str], names: DialogueNames, annotations: Iterable[Annotation]) -> list[list[EntitySpan]]:
+    spans: list[list[EntitySpan]] = [[] for _ in texts]
+    of_names = [annotation for annotation in annotations if annotation.slot is not None]
+    for annotation in sorted(of_names, key=lambda a: (kind_of(a.slot or "") == PLACE, a.turn, a.start)):
+        span = _of_annotation(annotation, texts[annotation.turn], names)
+        if span is not None:
+            spans[annotation.turn].append(span)
+    owner = names.join_parts()
+    return [[(start, end, owner[id(e)]) for start, end, e in line if id(e) in owner] for line in spans]
+
+
+def _of_annotation(annotation: Annotation, text: str, names: DialogueNames) -> EntitySpan | None:
+    slot, kind = annotation.slot or "", kind_of(annotation.slot or "")
+    start, end = _whole_words(text, annotation)
+    surface = text[start:end]
+    keys = name_keys(surface)
+    if not keys or _joins_names(surface, keys, kind, names):
+        return None
+    if is_common(keys, kind) and words(text[:start]).keys[-1:] in (["a"], ["an"], ["any"]):
+        return None
+    entity = names.find(slot, surface, create=bool(slot) and not is_common(keys, kind))
+    return None if entity is None else (start, end, entity)
+
+
+def _whole_words(text: str, annotation: Annotation) -> tuple[int, int]:
+    """Return the span of the annotated value, without marks at its ends and extended to whole words."""
+    start, end = annotation.start, annotation.end
+    while start < end and not text[start].isalnum():
+        start += 1
+    while end > start and not text[end - 1].isalnum():
+        end -= 1
+    inside, value = words(text[start:end]), words(annotation.value).keys
+    for index in range(len(inside.keys) - len(value) + 1 if value else 0):
+        if inside.keys[index : index + len(value)] == value:
+            start, end = start + inside.starts[index], start + inside.ends[index + len(value) - 1]
+            break
+    if start > 0 and text[start - 1].isalnum():
+        start = max((other for other in words(text).starts if other <= start), default=start)
+    if end < len(text) and text[end].isalnum():
+        end = min((other for other in words(text).ends if other >= end), default=end)
+    return start, end
+
+
+def _joins_names(surface: str, keys: Keys, kind: str, names: DialogueNames) -> bool:
+    """Return whether a span holds more than one name, so that its names must be searched for one by one."""
+    if keys in names.by_keys or not (JOINING_WORDS.intersection(keys) or set(surface) & set('",;')):
+        return False
+    return any(
+        entity.kind == kind and not is_common(known, kind) and contains(keys, known)
+        for known, entity in names.by_keys.items()
+    )
+
+
+def _index(entities: Iterable[Entity]) -> dict[str, list[tuple[Keys, Entity, bool]]]:
+    """Return, by first word, the forms to search for, longest first, with entity and whether the form is shortened."""
+    index: dict[str, list[tuple[Keys, Entity, bool]]] = {}
+    for entity in entities:
+        forms: dict[Keys, bool] = {}
+        for keys in entity.keys:
+            if entity.kind == RESTAURANT and is_common(keys, entity.kind) and keys[-1:] != ("restaurant",):
+                forms[(*keys, "restaurant")] = False
+            for form in (keys, core(keys, entity.kind)):
+                if (is_common(form, entity.kind) and len(form) < 4) or (form != keys and len("".join(form)) < 4):
+                    continue
+                forms.setdefault(form, form not in entity.keys)
+                for start in range(1, len(form) - 2):
+                    if form[start : start + 3] == LONG_BB:
+                        forms.setdefault(form[:start] + SHORT_BB + form[start + 3 :], False)
+        for form, is_shortened in forms.items():
+            index.setdefault(form[0], []).append((form, entity, is_shortened))
+    for entries in index.values():
+        entries.sort(key=lambda entry: -len(entry[0]))
+    return index
+
+
+def _spelled_out(line: Words, index: dict[str, list[tuple[Keys, Entity, bool]]]) -> Iterator[EntitySpan]:
+    keys = line.keys
+    for first, key in enumerate(keys):
+        for form, entity, is_shortened in index.get(key, ()):
+            last = first + len(form)
+            is_street = is_shortened and last < len(keys) and keys[last] in STREET_WORDS
+            if tuple(keys[first:last]) == form and not is_street:
+                yield line.starts[first], line.ends[last - 1], entity
+                break
+
+
+def _loosely(line: Words, entities: Iterable[Entity]) -> Iterator[EntitySpan]:
+    """Find misspelled and shortened names."""
+    for entity in entities:
+        for full in entity.keys:
+            short = core(full, entity.kind)
+            if len("".join(short)) < 5 or (len(short) == 1 and is_common(short, entity.kind)):
+                continue
+            for size in range(max(1, len(short) - 1), len(full) + 2):
+                for first in range(len(line.keys) - size + 1):
+                    window = tuple(line.keys[first : first + size])
+                    if window[0][0] != short[0][0] and window[-1][-1] != full[-1][-1]:
+                        continue
+                    if (
+                        window in (full, short)
+                        or _is_shortened(window, short, entity.kind)
+                        or _is_misspelled(core(window, entity.kind), short)
+                    ):
+                        yield line.starts[first], line.ends[first + size - 1], entity
+
+
+def _is_shortened(window: Keys, name: Keys, kind: str) -> bool:
+    if len(window) >= len(name) or is_common(window, HOTEL):
+        return False
+    if len(window) == 1:
+        return kind != RESTAURANT and window[0] == name[0] and len(window[0]) > 5
+    return contains(name, window)
+
+
+def _is_misspelled(window: Keys, name: Keys) -> bool:
+    return not is_common(name, HOTEL) and not is_common(window, HOTEL) and name_similarity(window, name) > 0
+
+
+def _trimmed(text: str, line: Words, start: int, end: int, entity: Entity) -> tuple[int, int]:
+    """Give a mention the article of its name and no genitive, and count its spelling."""
+    name = entity.name
+    has_article = text[start:end].lower().startswith("the ")
+    if name.startswith("the ") and not has_article and text[max(0, start - 4) : start].lower() == "the ":
+        if start == 4 or not text[start - 5].isalnum():
+            start -= 4
+    elif has_article and not name.startswith("the "):
+        start = next(other for other in line.starts if other >= start + 4)
+    if text[start:end].lower().endswith(("'s", "’s")) and not name.endswith("s"):
+        end -= 2
+    surface = text[start:end]
+    entity.surfaces.add(surface)
+    # A part of a name ("lovell") is one of its forms but never becomes the name, however often it occurs.
+    entity.text_spellings[surface] += name_keys(surface) in entity.keys
+    return start, end

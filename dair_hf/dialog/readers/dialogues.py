@@ -1,0 +1,82 @@
+"""Parsed dialogues of any format, and the rows made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from datasets import Dataset
+
+from dair_hf.dialog.linking.mentions import Annotation, link_names
+from dair_hf.dialog.linking.names import DialogueNames
+from dair_hf.dialog.linking.spelling import PLACE
+from dair_hf.dialog.readers.report import ReadReport
+from dair_hf.dialog.text.rows import RowBuilder, Utterance
+from dair_hf.errors import DataError
+
+
+@dataclass
+class ParsedDialogue:
+    """A dialogue as its file has it.
+
+    Attributes:
+        dialogue_id: Its id.
+        where: File and position, for error messages.
+        utterances: All turns, oldest first.
+        states: Index of a user turn -> its cumulative state, slot -> alternatives.
+        name_slots: Slots that hold names or places.
+        annotations: Annotated spans of the utterances.
+        other_names: (slot, name) that are neither in a state nor in the text, such as what was booked.
+    """
+
+    dialogue_id: str
+    where: str
+    utterances: Sequence[Utterance]
+    states: Mapping[int, Mapping[str, Sequence[str]]]
+    name_slots: Collection[str]
+    annotations: Sequence[Annotation]
+    other_names: Sequence[tuple[str, str]] = ()
+
+
+def build_rows(dialogues: Iterable[ParsedDialogue], report: ReadReport, where: str) -> Dataset:
+    """Find the names of dialogues in their text and build the rows.
+
+    Args:
+        dialogues: Parsed dialogues.
+        report: Report to add the counts to.
+        where: Path and split, for error messages.
+
+    Returns:
+        Rows with `rows.FEATURES`, one per state.
+
+    Raises:
+        DataError: There is no row, or a dialogue id occurs twice.
+    """
+    builder = RowBuilder()
+    for dialogue in dialogues:
+        texts = [utterance.text for utterance in dialogue.utterances]
+        names = DialogueNames()
+        names.add_states(dialogue.states, dialogue.name_slots)
+        for slot, name in dict.fromkeys(dialogue.other_names):
+            names.add(slot, name, in_state=False)
+        linked = link_names(texts, names, dialogue.annotations)
+        try:
+            builder.add_dialogue(
+                dialogue.dialogue_id, dialogue.utterances, dialogue.states, linked.mentions, linked.entries
+            )
+        except DataError as error:
+            raise DataError(f"{dialogue.where}: {error}") from error
+        report.dialogues += 1
+        report.turns += len(dialogue.states)
+        report.states += sum(map(bool, dialogue.states.values()))
+        report.mentions += len(linked.mentions)
+        for entity in linked.entities:
+            if entity.kind != PLACE:
+                report.names += 1
+                report.names_in_text += bool(entity.surfaces)
+                if entity.is_respelled:
+                    reason = "name spelled differently in text and state"
+                    report.normalize(reason, f"{dialogue.dialogue_id}: {entity.name}")
+    if not len(builder):
+        raise DataError(f"{where} holds no user turn with a state; check path and split")
+    return builder.build()
