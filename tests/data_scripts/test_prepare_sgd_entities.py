@@ -86,7 +86,7 @@ def test_names_of_another_version_and_broken_files_are_refused(tmp_path: Path) -
     part = {"train": whole["train"], "removed": whole["removed"]}
     data = str(write_multiwoz21(tmp_path / "multiwoz"))
     for text, said in (
-        (json.dumps(earlier), "names of split 'train' in another format than prepare_sgd_entities.py writes today"),
+        (json.dumps(earlier), "names of split 'train' are not in the current format of prepare_sgd_entities.py"),
         (json.dumps({**whole, "removed": {}}), "prepare them anew"),
         (json.dumps(part), "no split 'test' (found ['removed', 'train'])"),
         (json.dumps({**whole, "train": {"hotel": "Oak"}}), "train.hotel: expected a list of names"),
@@ -98,7 +98,7 @@ def test_names_of_another_version_and_broken_files_are_refused(tmp_path: Path) -
             load_dialogs(DialogConfig("multiwoz", data, str(path), train_split="val"))
         assert str(refused.value).startswith(str(path)) and "\n" not in str(refused.value)
     path.write_text(json.dumps(whole))
-    with pytest.raises(DataError, match="holds names only, and pretrain needs the dialogues; give the raw SGD folder"):
+    with pytest.raises(DataError, match="has only names, and pretrain needs the dialogues; give the raw SGD folder"):
         load_dialogs(DialogConfig("multiwoz", data, str(path), train_split="val", pretrain={"max_steps": 1}))
 
 
