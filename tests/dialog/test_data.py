@@ -1,4 +1,4 @@
-"""The rows of an experiment: generated or read, cut to some dialogues, with a tokenizer of the training words."""
+"""Data of an experiment: generated or read, subsets of dialogues, and the tokenizer of the training rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def forms(rows: Any) -> set[str]:
     return {form.lower() for row in rows for entry in row["names"] for form in entry["forms"]}
 
 
-def test_demo_rows_know_no_unseen_name() -> None:
+def test_demo_rows_have_no_unseen_name() -> None:
     data = load_dialogs(DialogConfig(train_dialogs=8, test_dialogs=5))
     assert (data.name, data.pretrain) == ("generated dialogues", None)
     assert len(set(data.train["dialogue_id"])) == 8
@@ -106,7 +106,7 @@ def test_held_out_is_a_tenth_of_the_dialogues() -> None:
     assert not set(kept["dialogue_id"]) & set(rest["dialogue_id"])
 
 
-def test_base_rows_come_from_the_training_services(folders: dict[str, str]) -> None:
+def test_rows_for_pretraining_are_from_the_training_split(folders: dict[str, str]) -> None:
     data = load_dialogs(multiwoz(folders, pretrain={"max_steps": 1}))
     assert data.pretrain is not None
     validate_rows(data.pretrain)
@@ -122,7 +122,7 @@ def test_loading_twice_gives_one_fingerprint(folders: dict[str, str]) -> None:
     assert one.train._fingerprint != load_dialogs(multiwoz(folders, train_dialogs=2)).train._fingerprint
 
 
-def test_first_dialogs_takes_whole_dialogues_wherever_their_rows_stand() -> None:
+def test_first_dialogs_returns_whole_dialogues_in_any_order_of_rows() -> None:
     rows = generate_dialogs(4, names=make_names("train"), seed=0)
     order = list(range(0, len(rows), 2)) + list(range(1, len(rows), 2))
     mixed = rows.select(order)
@@ -133,7 +133,7 @@ def test_first_dialogs_takes_whole_dialogues_wherever_their_rows_stand() -> None
     assert first_dialogs(rows, None) is rows
 
 
-def test_names_are_spelled_and_sentences_are_whole() -> None:
+def test_names_are_spelled_and_words_of_sentences_are_not() -> None:
     rows = generate_dialogs(60, names=make_names("train"), seed=0)
     tokenizer = tokenizer_for([rows], DialogConfig(max_source_tokens=77))
     assert tokenizer.model_max_length == 77
@@ -142,7 +142,7 @@ def test_names_are_spelled_and_sentences_are_whole() -> None:
     assert tokenizer.tokenize(f"is {word}")[1:] == [f"▁{word[0]}", *word[1:]]
     assert tokenizer.tokenize("<user> i need a") == ["▁<user>", "▁i", "▁need", "▁a"]
     assert tokenizer.tokenize("hotel-name = ") == ["▁hotel-name", "▁="]
-    # An unseen name takes as many tokens as a known one of its length: it looks like any other name.
+    # Unseen names are spelled like known ones.
     unseen = max((n for names in make_names("test").values() for n in names), key=len).split()[0]
     assert tokenizer.tokenize(f"is {unseen}")[1:] == [f"▁{unseen[0]}", *unseen[1:]]
 
@@ -169,8 +169,8 @@ def named_rows(sentences: list[str], name: str) -> Any:
     return Dataset.from_list(table, features=FEATURES)
 
 
-def test_a_word_of_a_name_stays_whole_where_the_sentences_need_it() -> None:
-    # "house" stands 20 times outside names and 20 inside; "lodge" 19 times outside.
+def test_a_word_of_a_name_is_one_token_if_it_is_frequent_in_sentences() -> None:
+    # "house" occurs 20 times outside names and 20 times inside, "lodge" 19 times outside.
     rows = named_rows(
         ["is oak house free"] * 20 + ["any house there"] * 20 + ["any lodge there"] * 19 + ["the oak lodge"] * 2,
         "oak house",
@@ -183,7 +183,7 @@ def test_a_word_of_a_name_stays_whole_where_the_sentences_need_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"source": "woz"}, "source='woz' is unknown; use one of demo, multiwoz"),
         ({"source": "multiwoz"}, "source=multiwoz needs --data_dir and --sgd_dir: a folder or archive"),
@@ -194,13 +194,13 @@ def test_a_word_of_a_name_stays_whole_where_the_sentences_need_it() -> None:
         ({"pretrain": {"max_steps": 3}}, "source=demo has none, leave it out"),
     ],
 )
-def test_refused_settings(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_refused_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         DialogConfig(**settings)
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"data_dir": "nowhere"}, "nowhere"),
         ({"sgd_dir": "nowhere"}, "nowhere"),
@@ -208,14 +208,14 @@ def test_refused_settings(settings: dict[str, Any], said: str) -> None:
         ({"test_split": "tset"}, "tset"),
     ],
 )
-def test_absent_data(folders: dict[str, str], settings: dict[str, str], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_absent_data(folders: dict[str, str], settings: dict[str, str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         load_dialogs(DialogConfig(**{"source": "multiwoz", "train_split": "val", **folders, **settings}))
 
 
 @pytest.mark.realdata
 @pytest.mark.slow
-def test_all_turns_are_read_validated_and_paired_in_time(
+def test_all_turns_are_read_validated_and_paired_in_30_seconds(
     real_data: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """Both files of 2.1, scrambled and swapped partners of all 14,737 turns: at most 30 seconds of an idle core."""

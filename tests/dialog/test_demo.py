@@ -1,4 +1,4 @@
-"""Generated dialogues: their banks share no word, their rows keep the contract, their states follow from the text."""
+"""Generated dialogues: disjoint banks, valid rows, and states that follow from the text."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def flat_state(row):
     return {item["slot"]: item["values"] for item in row["state"]}
 
 
-def test_the_rows_keep_the_contract(rows):
+def test_the_rows_are_valid(rows):
     validate_rows(rows, "demo")
     assert rows.features == FEATURES
     assert len(set(rows["dialogue_id"])) == N_DIALOGS
 
 
-def test_banks_of_different_splits_share_no_word_whatever_their_seeds():
+def test_banks_of_different_splits_share_no_word():
     banks = [
         set(words_of(make_names(split, seed, 40))) for split in ("train", "validation", "test") for seed in (0, 1, 2)
     ]
@@ -48,7 +48,7 @@ def test_banks_of_different_splits_share_no_word_whatever_their_seeds():
             assert not banks[first] & banks[second]
 
 
-def test_a_bank_repeats_no_word_and_uses_none_of_the_text(names, rows):
+def test_a_bank_repeats_no_word_and_has_no_word_of_the_text(names, rows):
     words = words_of(names)
     assert len(words) == len(set(words))
     assert all(re.fullmatch("[a-z]{4,7}", word) for word in words)
@@ -77,7 +77,7 @@ def test_the_same_seed_gives_the_same_dialogues(rows, names):
     assert generate_dialogs(N_DIALOGS, names=names, seed=6).to_list() != rows.to_list()
 
 
-def test_other_names_change_nothing_else(rows, names):
+def test_another_bank_changes_only_the_names(rows, names):
     unseen = make_names("test", seed=3)
     place_of = {name: (slot, index) for slot in NAME_SLOTS for index, name in enumerate(names[slot])}
     twins = generate_dialogs(N_DIALOGS, names=unseen, seed=5)
@@ -111,7 +111,7 @@ def test_every_name_of_a_state_was_mentioned_and_every_mention_spells_its_name(r
     assert named > 0.7 * len(rows)
 
 
-def test_what_happens_in_the_dialogues(rows):
+def test_dialogues_have_taxis_offers_and_changes(rows):
     last = {row["dialogue_id"]: row for row in rows}
     slots = set().union(*(flat_state(row) for row in rows))
     assert {slot.split("-")[0] for slot in slots} == {"hotel", "restaurant", "attraction", "taxi"}
@@ -128,7 +128,7 @@ def test_what_happens_in_the_dialogues(rows):
     assert max(rows["turn_id"]) in (3, 4)
 
 
-def test_states_are_cumulative_but_for_a_change_of_mind(rows):
+def test_states_are_cumulative_except_for_changes(rows):
     before = {}
     for row in rows:
         state = flat_state(row)
@@ -150,7 +150,7 @@ def test_states_are_cumulative_but_for_a_change_of_mind(rows):
         ({"hotel-name": ["a", "b", "c", " "]}, "non-empty"),
     ],
 )
-def test_a_bank_that_cannot_serve_is_refused(bank, message):
+def test_a_small_bank_is_refused(bank, message):
     with pytest.raises(DataError, match=message):
         generate_dialogs(1, names=bank)
 
@@ -162,7 +162,7 @@ def test_bad_numbers_and_splits_are_refused(names):
         make_names("dev")
 
 
-# --- pairs to try the library with -----------------------------------------------------------------------------------
+# ---------------------------------------------------------------- example pairs
 
 
 def test_example_pairs_name_another_restaurant_and_keep_the_rest():
@@ -187,7 +187,7 @@ def test_example_pairs_name_another_restaurant_and_keep_the_rest():
     assert 0.6 < sum(row["augmented_source"] is not None for row in rows) / 300 < 0.85
 
 
-def test_example_pairs_are_drawn_by_their_seed():
+def test_example_pairs_depend_on_the_seed():
     assert example_pairs(20)[:] == example_pairs(20)[:]
     assert example_pairs(20)["source"][:] != example_pairs(20, seed=1)["source"][:]
     assert not set(example_pairs(20)["row_id"]) & set(example_pairs(20, seed=1)["row_id"])

@@ -1,4 +1,4 @@
-"""Dialog rows as token ids: both views, what is cut and what is kept, and what a decoder-only model may not learn."""
+"""Encoding of dialog rows: both views, truncation, and labels of decoder-only models."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def state(**slots: str | list[str]) -> list[dict[str, Any]]:
 
 
 def batch(histories: list[Any], states: list[Any], augmented: tuple[list[Any], list[Any]] | None = None) -> Any:
-    found = {"history": histories, "state": states}
+    columns = {"history": histories, "state": states}
     if augmented is not None:
-        found |= {"augmented_history": augmented[0], "augmented_state": augmented[1]}
-    return found
+        columns |= {"augmented_history": augmented[0], "augmented_state": augmented[1]}
+    return columns
 
 
 TALK = history("oak house free ?", "yes", "a inn ?")
@@ -68,59 +68,59 @@ TARGET = "hotel-area = east ; hotel-name = oak house"
 
 
 def test_source_and_target_by_hand() -> None:
-    found = DialogEncoder(tokenizer())(batch([TALK], [STATE]))
-    assert found == {
+    encoded = DialogEncoder(tokenizer())(batch([TALK], [STATE]))
+    assert encoded == {
         "input_ids": [ids(SOURCE)],
         "attention_mask": [[1] * 11],
         "labels": [ids(TARGET + " </s>")],
     }
 
 
-def test_special_tokens_stand_around_the_source() -> None:
-    found = DialogEncoder(tokenizer(specials=True))(batch([TALK], [STATE]))
-    assert found["input_ids"] == [ids(f"<s> {SOURCE} </s>")]
-    assert found["attention_mask"] == [[1] * 13]
-    # Encoder-decoder models shift the labels themselves: no start token in them.
-    assert found["labels"] == [ids(TARGET + " </s>")]
+def test_special_tokens_around_the_source() -> None:
+    encoded = DialogEncoder(tokenizer(specials=True))(batch([TALK], [STATE]))
+    assert encoded["input_ids"] == [ids(f"<s> {SOURCE} </s>")]
+    assert encoded["attention_mask"] == [[1] * 13]
+    # Encoder-decoder models shift the labels themselves, so the labels have no start token.
+    assert encoded["labels"] == [ids(TARGET + " </s>")]
 
 
 @pytest.mark.parametrize("specials", [False, True])
 def test_truncation_keeps_the_newest_words(specials: bool) -> None:
     encoder = DialogEncoder(tokenizer(specials), max_source_tokens=8)
-    (found,) = encoder(batch([TALK], [STATE]))["input_ids"]
-    assert found == ids("<s> <system> yes <user> a inn ? </s>" if specials else "free ? <system> yes <user> a inn ?")
-    assert len(found) == 8
+    (encoded,) = encoder(batch([TALK], [STATE]))["input_ids"]
+    assert encoded == ids("<s> <system> yes <user> a inn ? </s>" if specials else "free ? <system> yes <user> a inn ?")
+    assert len(encoded) == 8
 
 
 def test_long_targets_lose_their_end_and_keep_the_end_token() -> None:
-    (found,) = DialogEncoder(tokenizer(), max_target_tokens=8)(batch([TALK], [STATE]))["labels"]
-    assert found == ids("hotel-area = east ; hotel-name = oak </s>")
+    (encoded,) = DialogEncoder(tokenizer(), max_target_tokens=8)(batch([TALK], [STATE]))["labels"]
+    assert encoded == ids("hotel-area = east ; hotel-name = oak </s>")
     (whole,) = DialogEncoder(tokenizer(), max_target_tokens=9)(batch([TALK], [STATE]))["labels"]
     assert whole == ids(TARGET + " </s>")
 
 
-def test_causal_rows_learn_the_target_alone() -> None:
-    found = DialogEncoder(tokenizer(specials=True), causal=True)(batch([TALK], [STATE]))
-    # As the tokenizer begins every text, but not as it ends one: the target follows.
+def test_causal_labels_are_the_target_only() -> None:
+    encoded = DialogEncoder(tokenizer(specials=True), causal=True)(batch([TALK], [STATE]))
+    # With the start token of the tokenizer, but without its end token: the target follows.
     prompt, target = ids("<s> " + SOURCE + " <belief>"), ids(TARGET + " </s>")
-    assert found == {
+    assert encoded == {
         "input_ids": [prompt + target],
         "attention_mask": [[1] * len(prompt + target)],
         "labels": [[-100] * len(prompt) + target],
     }
 
 
-def test_causal_truncation_keeps_the_cue_and_the_whole_target() -> None:
-    found = DialogEncoder(tokenizer(), max_source_tokens=8, max_target_tokens=8, causal=True)(batch([TALK], [STATE]))
+def test_causal_truncation_keeps_the_belief_token_and_the_target() -> None:
+    encoded = DialogEncoder(tokenizer(), max_source_tokens=8, max_target_tokens=8, causal=True)(batch([TALK], [STATE]))
     prompt, target = ids("? <system> yes <user> a inn ? <belief>"), ids("hotel-area = east ; hotel-name = oak </s>")
-    assert found["input_ids"] == [prompt + target]
-    assert found["labels"] == [[-100] * 8 + target]
+    assert encoded["input_ids"] == [prompt + target]
+    assert encoded["labels"] == [[-100] * 8 + target]
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_an_empty_state_is_learned_as_the_end(causal: bool) -> None:
-    (found,) = DialogEncoder(tokenizer(), causal=causal)(batch([TALK], [[]]))["labels"]
-    assert [label for label in found if label != -100] == [ID["</s>"]]
+def test_the_target_of_an_empty_state_is_the_end_token(causal: bool) -> None:
+    (encoded,) = DialogEncoder(tokenizer(), causal=causal)(batch([TALK], [[]]))["labels"]
+    assert [label for label in encoded if label != -100] == [ID["</s>"]]
 
 
 @pytest.mark.parametrize(
@@ -128,18 +128,18 @@ def test_an_empty_state_is_learned_as_the_end(causal: bool) -> None:
 )
 def test_alternatives_are_written_as_the_preset_demands(preset: str, target: str) -> None:
     states = [state(name=["a inn", "oak house"])]
-    (found,) = DialogEncoder(tokenizer(), preset=preset)(batch([TALK], states))["labels"]
-    assert found == ids(f"hotel-name = {target} </s>")
+    (encoded,) = DialogEncoder(tokenizer(), preset=preset)(batch([TALK], states))["labels"]
+    assert encoded == ids(f"hotel-name = {target} </s>")
     with pytest.raises(DataError, match="preset: unknown name 'best'"):
         DialogEncoder(tokenizer(), preset="best")
 
 
-def test_lower_case_holds_for_both_sides_of_both_views() -> None:
+def test_lower_case_applies_to_source_and_target_of_both_views() -> None:
     shouted, states = history("OAK house Free ?"), [state(name=["A Inn"])]
     data = batch([TALK, shouted], states * 2, ([shouted, None], [states[0], None]))
-    found = DialogEncoder(tokenizer(), lower_case=True)(data)
-    assert found["input_ids"][1] == found["augmented_input_ids"][0] == ids("<user> oak house free ?")
-    assert found["labels"][0] == found["augmented_labels"][0] == ids("hotel-name = a inn </s>")
+    encoded = DialogEncoder(tokenizer(), lower_case=True)(data)
+    assert encoded["input_ids"][1] == encoded["augmented_input_ids"][0] == ids("<user> oak house free ?")
+    assert encoded["labels"][0] == encoded["augmented_labels"][0] == ids("hotel-name = a inn </s>")
     as_written = DialogEncoder(tokenizer())(data)
     assert as_written["input_ids"][1] == ids("<user> <unk> house <unk> ?")
     assert as_written["labels"][0] == ids("hotel-name = <unk> <unk> </s>")
@@ -149,12 +149,12 @@ def test_lower_case_holds_for_both_sides_of_both_views() -> None:
 def test_rows_without_partner_have_none_in_every_column(causal: bool) -> None:
     other = history("a inn free ?")
     encoder = DialogEncoder(tokenizer(), causal=causal)
-    found = encoder(batch([TALK] * 3, [STATE] * 3, ([None, other, None], [None, state(name="a inn"), None])))
-    assert sorted(found) == sorted([*COLUMNS, *(f"augmented_{name}" for name in COLUMNS)])
+    encoded = encoder(batch([TALK] * 3, [STATE] * 3, ([None, other, None], [None, state(name="a inn"), None])))
+    assert sorted(encoded) == sorted([*COLUMNS, *(f"augmented_{name}" for name in COLUMNS)])
     for name in COLUMNS:
-        assert [value is None for value in found[f"augmented_{name}"]] == [True, False, True]
+        assert [value is None for value in encoded[f"augmented_{name}"]] == [True, False, True]
         (alone,) = encoder(batch([other], [state(name="a inn")]))[name]
-        assert found[f"augmented_{name}"][1] == alone
+        assert encoded[f"augmented_{name}"][1] == alone
     nobody = encoder(batch([TALK], [STATE], ([None], [None])))
     assert [nobody[f"augmented_{name}"] for name in COLUMNS] == [[None]] * 3
 
@@ -169,15 +169,15 @@ def test_unicode() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"max_source_tokens": 7}, "max_source_tokens=7 leaves no room for a dialogue; use at least 8"),
         ({"max_target_tokens": 0}, "max_target_tokens=0 leaves no room"),
         ({"max_source_tokens": -5}, "max_source_tokens=-5 leaves no room"),
     ],
 )
-def test_refused_limits(settings: dict[str, int], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_refused_limits(settings: dict[str, int], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         DialogEncoder(tokenizer(), **settings)
 
 
@@ -208,7 +208,7 @@ def test_encoder_of_a_model_with_forced_tokens_and_few_positions() -> None:
         DialogEncoder.for_model(tiny.model("gpt2"), known, replace(settings, max_target_tokens=8))
 
 
-def test_map_over_paired_rows_and_by_one_row_agree() -> None:
+def test_map_equals_encoding_row_by_row() -> None:
     rows = redraw(generate_dialogs(3, names=make_names("train"), seed=0), EntityAugmenter("scramble", seed=1))
     encoder = DialogEncoder(build_tokenizer(["is it free ?", "is it ?"]), 64, 64)
     encoded = rows.map(encoder, batched=True)

@@ -1,4 +1,4 @@
-"""A tiny model of every family learns a few rows by heart and writes them back: targets are what generation writes."""
+"""A tiny model of every family memorizes a few rows and generates them: targets equal generated text."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def pairs() -> datasets.Dataset:
 
 
 @pytest.mark.parametrize("family", ["bart", "mbart", "mbart50", "t5", "pegasus", "gpt2", "llama", "qwen2"])
-def test_rows_learnt_by_heart_are_all_right(family: str, tmp_path: Path) -> None:
+def test_memorized_rows_are_all_correct(family: str, tmp_path: Path) -> None:
     model, known = build(family), tokenizer()
     encoder = DialogEncoder.for_model(model, known, DialogConfig(max_source_tokens=32, max_target_tokens=16))
     encoded = pairs().map(encoder, batched=True)
@@ -129,7 +129,7 @@ def test_rows_learnt_by_heart_are_all_right(family: str, tmp_path: Path) -> None
         per_device_train_batch_size=8, per_device_eval_batch_size=16,
     )  # fmt: skip
     trainer.train()
-    found = trainer.evaluate_pairs(
+    metrics = trainer.evaluate_pairs(
         encoded,
         PairEvaluator(
             lambda predictions, gold: joint_goal_correct(map(parse, predictions), map(state_from_row, gold)),
@@ -137,4 +137,4 @@ def test_rows_learnt_by_heart_are_all_right(family: str, tmp_path: Path) -> None
         ),
         n_bootstrap=0,
     )
-    assert (found["original_accuracy"], found["augmented_accuracy"], found["cm"]) == (1.0, 1.0, 1.0)
+    assert (metrics["original_accuracy"], metrics["augmented_accuracy"], metrics["cm"]) == (1.0, 1.0, 1.0)

@@ -1,4 +1,4 @@
-"""What a dialog experiment checks before anything is trained, and the pairs it trains and tests on."""
+"""Checks before training, training pairs and test pairs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def checked(folder: Path, **settings: Any) -> Any:
     return check_pairs(dialogs, config, encoder, folder), dialogs, config, encoder
 
 
-def test_a_sound_experiment_reaches_its_ceiling(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sound_pairs_have_a_ceiling_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ceiling, dialogs, config, encoder = checked(tmp_path)
     rows = evaluation_pairs(dialogs, config)
     partners = sum(history is not None for history in rows["augmented_history"])
@@ -38,8 +38,8 @@ def test_a_sound_experiment_reaches_its_ceiling(tmp_path: Path, capsys: pytest.C
         assert isinstance(training_pairs(dialogs.train, encoder, config, args), kind)
 
 
-def test_targets_that_score_wrong_stop_it_unless_allowed(tmp_path: Path) -> None:
-    # What stops it has been shown and written before.
+def test_targets_that_score_as_wrong_are_refused_unless_allowed(tmp_path: Path) -> None:
+    # The audit is printed and written before the error.
     with pytest.raises(DataError, match=r"ceiling: only \d+ of \d+ in the original view .* raise max_target_tokens"):
         checked(tmp_path, max_target_tokens=12)
     assert json.loads((tmp_path / "audit_test.json").read_text())["ceiling"]["original"]["right_share"] < 1
@@ -47,7 +47,7 @@ def test_targets_that_score_wrong_stop_it_unless_allowed(tmp_path: Path) -> None
     assert not ceiling.attainable.all()
 
 
-def test_right_answers() -> None:
+def test_is_correct() -> None:
     references = [[{"slot": "hotel-name", "values": ["Acorn", "acorn house"]}]] * 3
     answers = ["hotel-name = Acorn", "hotel-name = acorn | acorn house", ""]
     assert is_correct(answers, references).tolist() == [True, False, False]

@@ -1,4 +1,4 @@
-"""The spelling tokenizer: words whole or letter by letter, decoding without loss, the same after saving."""
+"""Spelling tokenizer: whole words or characters, lossless decoding, saving and loading."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def round_trip(tokenizer, text):
     return tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True)
 
 
-def test_words_are_whole_and_names_and_rare_words_spelled(tokenizer):
+def test_words_are_one_token_and_names_and_rare_words_are_spelled(tokenizer):
     assert tokenizer.tokenize("is oak cheap at 12:30") == ["▁is", "▁o", "a", "k", "▁cheap", "▁at", "▁12:30"]
     assert tokenizer.tokenize("elm west") == ["▁e", "l", "m", "▁w", "e", "s", "t"]  # "west" was met once
     assert tokenizer.tokenize("hotel-name = oak") == ["▁hotel-name", "▁=", "▁o", "a", "k"]
 
 
-def test_no_longer_piece_than_a_character_is_used_inside_a_word(tokenizer):
+def test_spelled_words_have_only_single_characters(tokenizer):
     # "is" and "it" are words of the vocabulary, but not pieces of other words.
     assert tokenizer.tokenize("isit") == ["▁i", "s", "i", "t"]
     assert tokenizer.tokenize("isitzz?") == ["▁i", "s", "i", "t", "z", "z", "?"]
@@ -51,12 +51,12 @@ def test_a_name_word_in_the_text_is_spelled_unless_kept():
     assert build_tokenizer(texts, ["the oak"], keep_words=["the"]).tokenize("the oak") == ["▁the", "▁o", "a", "k"]
 
 
-def test_capitals_of_names_are_no_way_around_spelling():
+def test_names_with_capitals_are_spelled():
     spelled = build_tokenizer(["the oak"] * 3, ["The OAK"])
     assert spelled.tokenize("the oak") == ["▁t", "h", "e", "▁o", "a", "k"]
 
 
-def test_markers_are_single_tokens(tokenizer):
+def test_speakers_and_delimiters_are_single_tokens(tokenizer):
     assert tokenizer.tokenize("<user> ; = | \\ <system>") == ["▁<user>", "▁;", "▁=", "▁|", "▁\\", "▁<system>"]
     for marker in (*SPEAKERS, *DELIMITERS):
         assert len(tokenizer(marker, add_special_tokens=False).input_ids) == 1
@@ -78,25 +78,25 @@ def test_markers_are_single_tokens(tokenizer):
         "x=1;y=2|3",
     ],
 )
-def test_decoding_gives_the_text_back(tokenizer, text):
+def test_decoding_restores_the_text(tokenizer, text):
     assert round_trip(tokenizer, text) == text
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=40))
-def test_any_text_comes_back_lower_cased_with_single_spaces(tokenizer, text):
+def test_any_text_is_restored_in_lower_case_with_single_spaces(tokenizer, text):
     # Without the documented exceptions: the space marker, and the names of special tokens.
     for exception in ("▁", *tokenizer.all_special_tokens):
         text = text.replace(exception, "")
     assume(not any(token in text for token in tokenizer.all_special_tokens))
-    # The normaliser of `tokenizers` and `str.lower` differ on a few letters, so the text is lower-cased by the former.
+    # The normalizer of `tokenizers` and `str.lower` differ on a few letters.
     expected = tokenizer.backend_tokenizer.normalizer.normalize_str(text)
     assert round_trip(tokenizer, text) == expected
     if text.isascii() and text.isprintable():
         assert expected == " ".join(text.lower().split())
 
 
-def test_capitals_and_white_space_are_normalised(tokenizer):
+def test_capitals_and_white_space_are_normalized(tokenizer):
     assert round_trip(tokenizer, "  Is\tOAK \n House  free ") == "is oak house free"
 
 

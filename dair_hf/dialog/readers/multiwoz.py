@@ -13,7 +13,7 @@ from datasets import Dataset
 from dair_hf.dialog.readers import multiwoz21
 from dair_hf.dialog.readers.dialogues import ParsedDialogue, build_rows
 from dair_hf.dialog.readers.report import ReadReport
-from dair_hf.dialog.readers.schema import Schema, parse_dialogue, read_schema
+from dair_hf.dialog.readers.schema import Schema, dialogues_in, parse_dialogue, read_schema
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
 from dair_hf.io.arrow import paused_gc
@@ -120,11 +120,7 @@ def _parse_22(source: Source, files: list[str], split: str | None, report: ReadR
         schema = dict.fromkeys(multiwoz21.TRACKED_SLOTS, frozenset())
         report.normalize("no schema.json: slots checked against the built-in list", str(source.path))
     for name in names:
-        dialogues, label = source.json(name), source.label(name)
-        if not isinstance(dialogues, list):
-            raise DataError(f"{label}: holds {type(dialogues).__name__}, expected a list of dialogues (MultiWOZ 2.2)")
-        for index, dialogue in enumerate(dialogues):
-            where = f"{label}: dialogue [{index}]"
+        for where, dialogue in dialogues_in(source, name):
             if parsed := parse_dialogue(dialogue, schema, multiwoz21.NAME_LIKE_SLOTS, report, where):
                 yield parsed
 

@@ -17,18 +17,18 @@ from dair_hf.dialog.text.state import State
 from dair_hf.errors import DataError
 
 TRACKED_SLOTS = frozenset(
-    {
-        *("attraction-area", "attraction-name", "attraction-type"),
-        *("bus-arriveby", "bus-bookpeople", "bus-day", "bus-departure", "bus-destination", "bus-leaveat"),
-        *("hospital-department", "police-name"),
-        *("hotel-area", "hotel-bookday", "hotel-bookpeople", "hotel-bookstay", "hotel-internet", "hotel-name"),
-        *("hotel-parking", "hotel-pricerange", "hotel-stars", "hotel-type"),
-        *("restaurant-area", "restaurant-bookday", "restaurant-bookpeople", "restaurant-booktime"),
-        *("restaurant-food", "restaurant-name", "restaurant-pricerange"),
-        *("taxi-arriveby", "taxi-departure", "taxi-destination", "taxi-leaveat"),
-        *("train-arriveby", "train-bookpeople", "train-bookticket", "train-day", "train-departure"),
-        *("train-destination", "train-leaveat"),
-    }
+    f"{domain}-{name}"
+    for domain, names in {
+        "attraction": "area name type",
+        "bus": "arriveby bookpeople day departure destination leaveat",
+        "hospital": "department",
+        "hotel": "area bookday bookpeople bookstay internet name parking pricerange stars type",
+        "police": "name",
+        "restaurant": "area bookday bookpeople booktime food name pricerange",
+        "taxi": "arriveby departure destination leaveat",
+        "train": "arriveby bookpeople bookticket day departure destination leaveat",
+    }.items()
+    for name in names.split()
 )
 NAME_LIKE_SLOTS = frozenset({*NAME_SLOTS, *PLACE_SLOTS, "bus-departure", "bus-destination"})
 NOT_SET = frozenset({"not mentioned", "none"})
@@ -40,7 +40,7 @@ _SPAN_SLOTS = {
     ("Booking", "Name"): "",
 }
 
-CLITICS = frozenset({"'s", "'m", "'d", "'re", "'ll", "'ve", "n't", "'t"})
+_CLITICS = frozenset({"'s", "'m", "'d", "'re", "'ll", "'ve", "n't", "'t"})
 _CLOSING = re.compile(r"[.,!?;:)]+")
 
 
@@ -72,7 +72,7 @@ def detokenize(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
 
 @lru_cache(maxsize=100_000)
 def _joins(previous: str, token: str) -> bool:
-    if token.lower() in CLITICS:
+    if token.lower() in _CLITICS:
         return previous[-1].isalnum()
     if token == "'":
         return previous[-1] in "sS"

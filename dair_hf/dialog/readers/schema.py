@@ -12,6 +12,7 @@ from dair_hf.dialog.readers.report import ReadReport
 from dair_hf.dialog.text.rows import DONTCARE, SYSTEM, USER, Utterance
 from dair_hf.dialog.text.state import State
 from dair_hf.errors import DataError
+from dair_hf.io.archives import Source
 
 # Slot -> its possible values; empty if any value is allowed.
 Schema = Mapping[str, frozenset[str]]
@@ -54,6 +55,19 @@ def read_schema(services: Any, label: str) -> Schema:
             values = slot.get("possible_values", []) if slot.get("is_categorical") else []
             slots[full] = frozenset(strings(values, f"{position}.possible_values"))
     return slots
+
+
+def dialogues_in(source: Source, file: str) -> Iterator[tuple[str, Any]]:
+    """Yield position and content of each dialogue of a file.
+
+    Raises:
+        DataError: The file holds no list.
+    """
+    dialogues = source.json(file)
+    if not isinstance(dialogues, list):
+        raise DataError(f"{source.label(file)}: holds {type(dialogues).__name__}, expected a list of dialogues")
+    for index, dialogue in enumerate(dialogues):
+        yield f"{source.label(file)}: dialogue [{index}]", dialogue
 
 
 def _parse_state(frame: Mapping[str, Any], service: str, schema: Schema, report: ReadReport, where: str) -> State:

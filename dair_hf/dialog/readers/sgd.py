@@ -14,7 +14,7 @@ from datasets import Dataset
 from dair_hf.dialog.readers.dialogues import ParsedDialogue, build_rows
 from dair_hf.dialog.readers.json_values import member, objects, strings
 from dair_hf.dialog.readers.report import ReadReport
-from dair_hf.dialog.readers.schema import Schema, full_slot, parse_dialogue, read_schema
+from dair_hf.dialog.readers.schema import Schema, dialogues_in, full_slot, parse_dialogue, read_schema
 from dair_hf.dialog.text.rows import DONTCARE
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
@@ -30,20 +30,11 @@ _NAME_SLOTS = {
     ("travel", "attraction_name"): "attraction",
 }
 _PLACE_SLOTS = {
-    ("buses", "origin"),
-    ("buses", "destination"),
-    ("buses", "from_location"),
-    ("buses", "to_location"),
-    ("buses", "from_city"),
-    ("buses", "to_city"),
-    ("hotels", "destination"),
-    ("hotels", "location"),
-    ("hotels", "where_to"),
-    ("restaurants", "city"),
-    ("restaurants", "location"),
-    ("travel", "location"),
-    ("trains", "from"),
-    ("trains", "to"),
+    "buses": {"origin", "destination", "from_location", "to_location", "from_city", "to_city"},
+    "hotels": {"destination", "location", "where_to"},
+    "restaurants": {"city", "location"},
+    "travel": {"location"},
+    "trains": {"from", "to"},
 }
 
 Bank = dict[str, dict[str, list[str]]]
@@ -57,8 +48,8 @@ def name_kind(slot: str) -> str | None:
         ('hotel', 'place', None)
     """
     service, _, name = slot.lower().partition("-")
-    key = (service.rpartition("_")[0] or service, name)
-    return _NAME_SLOTS.get(key) or ("place" if key in _PLACE_SLOTS else None)
+    service = service.rpartition("_")[0] or service
+    return _NAME_SLOTS.get((service, name)) or ("place" if name in _PLACE_SLOTS.get(service, ()) else None)
 
 
 def _open(path: str | os.PathLike[str], split: str | None) -> tuple[Source, list[str]]:
@@ -88,15 +79,6 @@ def _schema_of(source: Source, name: str) -> Schema:
     if beside not in source.names:
         raise DataError(f"{source.label(name)}: there is no schema.json beside it; SGD has one in each split's folder")
     return read_schema(source.json(beside), source.label(beside))
-
-
-def _dialogues(source: Source, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield position and content of each dialogue of a file."""
-    dialogues = source.json(name)
-    if not isinstance(dialogues, list):
-        raise DataError(f"{source.label(name)}: holds {type(dialogues).__name__}, expected a list of dialogues")
-    for index, dialogue in enumerate(dialogues):
-        yield f"{source.label(name)}: dialogue [{index}]", dialogue
 
 
 @paused_gc()
@@ -132,7 +114,7 @@ def read_sgd(path: str | os.PathLike[str], split: str | None = None) -> tuple[Da
                 schemas[folder] = _schema_of(source, name)
             schema = schemas[folder]
             name_slots = frozenset(slot for slot in schema if name_kind(slot) not in (None, "place"))
-            for where, dialogue in _dialogues(source, name):
+            for where, dialogue in dialogues_in(source, name):
                 if parsed := parse_dialogue(dialogue, schema, name_slots, report, where):
                     yield parsed
 
@@ -197,7 +179,7 @@ def read_entity_names(path: str | os.PathLike[str], split: str) -> dict[str, lis
     source, files = _open(path, split)
     counts: dict[str, dict[str, dict[str, int]]] = {kind: {} for kind in KINDS}
     for file in files:
-        for where, dialogue in _dialogues(source, file):
+        for where, dialogue in dialogues_in(source, file):
             for kind, name in _names_in(dialogue, where):
                 spellings = counts[kind].setdefault(name.casefold(), {})
                 spellings[name] = spellings.get(name, 0) + 1

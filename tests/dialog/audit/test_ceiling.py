@@ -38,19 +38,19 @@ def encoder(**settings: Any) -> DialogEncoder:
     return DialogEncoder(tokenizer(specials=True, bos_token="<s>"), **settings)
 
 
-def view(found: Any, variant: str) -> tuple[int, int, int]:
-    ceiling = found.views[variant]
+def view(result: Any, variant: str) -> tuple[int, int, int]:
+    ceiling = result.views[variant]
     return ceiling.rows, ceiling.right, ceiling.in_input
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_whole_inputs_and_targets(causal: bool) -> None:
-    found = find_ceiling(rows(), encoder(causal=causal, target_start=() if causal else (1,)))
-    # The tokenizer knows no "dontcare".
-    assert view(found, "original") == (5, 4, 4)
-    assert view(found, "augmented") == (2, 2, 2)
-    assert found.attainable.tolist() == [True, True, False, False, True]
-    assert found.views["original"].examples == [
+    result = find_ceiling(rows(), encoder(causal=causal, target_start=() if causal else (1,)))
+    # "dontcare" is not in the vocabulary.
+    assert view(result, "original") == (5, 4, 4)
+    assert view(result, "augmented") == (2, 2, 2)
+    assert result.attainable.tolist() == [True, True, False, False, True]
+    assert result.views["original"].examples == [
         {
             "row_id": "D3/0",
             "target": "hotel-area = east ; hotel-name = dontcare",
@@ -61,16 +61,16 @@ def test_whole_inputs_and_targets(causal: bool) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_what_is_cut_off_the_input_is_missed(causal: bool) -> None:
-    # A source keeps eight tokens, special ones among them.
-    found = find_ceiling(rows(), encoder(causal=causal, max_source_tokens=8))
-    # D1/1 lost its names, D4 the "a" that its text held; no text of D3 held "east", which is no name.
-    assert view(found, "original") == (5, 4, 2)
-    assert view(found, "augmented") == (2, 2, 1)
-    assert found.attainable.tolist() == [True, False, False, False, False]
+def test_values_truncated_from_the_input_are_missing(causal: bool) -> None:
+    # Sources have at most eight tokens, with special tokens.
+    result = find_ceiling(rows(), encoder(causal=causal, max_source_tokens=8))
+    # D1/1 lost its names, D4 its "a". "east" of D3 is no name and not in its text.
+    assert view(result, "original") == (5, 4, 2)
+    assert view(result, "augmented") == (2, 2, 1)
+    assert result.attainable.tolist() == [True, False, False, False, False]
 
 
-def test_targets_that_are_cut_or_not_written_score_wrong() -> None:
+def test_truncated_targets_score_as_wrong() -> None:
     cut = find_ceiling(rows(), encoder(max_target_tokens=8))
     assert view(cut, "original") == (5, 2, 4)  # seven tokens and the end: "... ; hotel-name = oak"
     assert view(cut, "augmented") == (2, 0, 2)
@@ -89,19 +89,19 @@ def test_targets_that_are_cut_or_not_written_score_wrong() -> None:
     assert len(few.views["original"].examples) == 1
 
 
-def test_the_preset_decides_what_is_right() -> None:
+def test_the_preset_determines_the_score() -> None:
     state = {"hotel-name": ["oak house", "a inn"], "hotel-area": ["East"]}
     both = dataset(make_row("D", 0, ["oak house"], state, {}, []))
     for preset, lower_case, right in (("any_of", False, 0), ("any_of", True, 0), ("parlai_v22", True, 1)):
         # The tokenizer has no word "East", and "any_of" minds case.
-        found = find_ceiling(both, encoder(preset=preset, lower_case=lower_case))
-        assert view(found, "original") == (1, right, 1)
-    found = find_ceiling(both, replace(encoder(), preset="parlai_v22", lower_case=True, max_target_tokens=10))
-    assert view(found, "original") == (1, 0, 1)  # both alternatives are demanded; the second is cut
-    assert found.views["augmented"] == ViewCeiling()
+        result = find_ceiling(both, encoder(preset=preset, lower_case=lower_case))
+        assert view(result, "original") == (1, right, 1)
+    result = find_ceiling(both, replace(encoder(), preset="parlai_v22", lower_case=True, max_target_tokens=10))
+    assert view(result, "original") == (1, 0, 1)  # both alternatives are demanded; the second is cut
+    assert result.views["augmented"] == ViewCeiling()
 
 
-def test_the_audit_shows_it() -> None:
+def test_the_audit_includes_the_ceiling() -> None:
     report = audit(rows(), encoder=encoder())
     assert report.ceiling is not None
     read = json.loads(json.dumps(report.to_dict()))["ceiling"]

@@ -23,18 +23,18 @@ SEARCHED = [name for name, check in CHECKS.items() if check.unit == "renamed dia
 
 def search(*utterances: Views, state: dict[str, Views] | None = None) -> LeftoverSearch:
     """Search with one dialogue among ten others, which use ordinary words."""
-    found = LeftoverSearch()
+    result = LeftoverSearch()
     for number in range(10):
         text = "A contemporary lady may like art, a college or the golden park near the station, said the driver."
-        found.add(f"other{number}", f"other{number}/0", [{"speaker": "user", "text": text}], {}, None, None)
+        result.add(f"other{number}", f"other{number}/0", [{"speaker": "user", "text": text}], {}, None, None)
     views = [[{"speaker": "user", "text": pair[view]} for pair in utterances] for view in (0, 1)]
     states = [{slot: [pair[view]] for slot, pair in (state or {}).items()} for view in (0, 1)]
-    found.add("d", "d/0", views[0], states[0], views[1], states[1])
-    return found
+    result.add("d", "d/0", views[0], states[0], views[1], states[1])
+    return result
 
 
-def failing(found: LeftoverSearch) -> set[str]:
-    return {check for check, examples in found.findings().items() if examples}
+def failing(result: LeftoverSearch) -> set[str]:
+    return {check for check, examples in result.findings().items() if examples}
 
 
 GALLERY = "Is the Orla Fenwick Gallery free?", "Is the Oakum Brontide free?"
@@ -52,9 +52,9 @@ HOTEL = "book the holm lodge", "book the brontide"
     ],
 )
 def test_leftovers(said: str, left: str) -> None:
-    found = search(GALLERY, (said, said))
-    assert failing(found) == {"leftover_names"}
-    (example,) = found.findings()["leftover_names"]
+    result = search(GALLERY, (said, said))
+    assert failing(result) == {"leftover_names"}
+    (example,) = result.findings()["leftover_names"]
     assert example.startswith("d/0 ") and f"{left!r} of 'orla fenwick gallery'" in example.replace("the orla", "orla")
 
 
@@ -79,15 +79,15 @@ def test_ordinary_words_of_other_dialogues_identify_nothing() -> None:
     assert failing(search(park, ("take me to the golden station", "take me to the golden station"))) == set()
 
 
-def test_a_new_name_that_holds_an_old_word_is_no_leftover() -> None:
+def test_a_new_name_that_contains_an_old_word_is_no_leftover() -> None:
     assert failing(search(GALLERY, ("the Orla Fenwick Gallery", "the Fenwickham"))) <= {"two_new_names"}
 
 
-def test_kept_in_state() -> None:
+def test_names_kept_in_state() -> None:
     state = {"hotel-name": ("holm lodge", "brontide"), "taxi-destination": ("holm", "holm")}
-    found = search(HOTEL, state=state)
-    assert failing(found) == {"names_kept_in_state"}
-    assert found.findings()["names_kept_in_state"] == ["d/0 taxi-destination = 'holm'"]
+    result = search(HOTEL, state=state)
+    assert failing(result) == {"names_kept_in_state"}
+    assert result.findings()["names_kept_in_state"] == ["d/0 taxi-destination = 'holm'"]
     state = {"hotel-name": ("holm lodge", "brontide"), "train-destination": ("holm", "holm")}
     assert failing(search(HOTEL, state=state)) == set()
     assert failing(search(HOTEL, state={"hotel-name": ("not(holm lodge)", "not(holm lodge)")})) == {
@@ -105,8 +105,8 @@ def test_kept_in_state() -> None:
     ],
 )
 def test_two_new_names(one: str, other: str) -> None:
-    found = search((f"try {one} now", "try oakum now"), (f"or {other} later", "or brontide later"))
-    assert "two_new_names" in failing(found)
+    result = search((f"try {one} now", "try oakum now"), (f"or {other} later", "or brontide later"))
+    assert "two_new_names" in failing(result)
     same = search((f"try {one} now", "try oakum now"), (f"or {other} later", "or oakum later"))
     assert failing(same) == set()
 
@@ -115,11 +115,11 @@ def test_two_new_names(one: str, other: str) -> None:
     ("one", "other"),
     [("clare college", "clare hall"), ("zizzo cherry fields", "zizzo market row"), ("rice ship", "fish ship")],
 )
-def test_two_names_of_two_entities(one: str, other: str) -> None:
+def test_two_new_names_of_two_entities_are_no_finding(one: str, other: str) -> None:
     assert failing(search((f"try {one} now", "try oakum now"), (f"or {other}", "or brontide"))) == set()
 
 
-def test_without_a_name() -> None:
+def test_renamed_without_a_name() -> None:
     assert failing(search(("preferably a college.", "preferably a gelloce."))) == {"renamed_without_a_name"}
     assert failing(search(("is the guest house open", "is the steug shoue open"))) == {"renamed_without_a_name"}
     assert failing(search(("is a fenwick open", "is a brontide open"))) == set()
@@ -137,7 +137,7 @@ def row(dialogue: str, texts: list[str], new: list[str] | None) -> dict[str, Any
     }  # fmt: skip
 
 
-def test_the_audit_refuses_what_the_search_finds() -> None:
+def test_the_audit_refuses_leftovers() -> None:
     rows = [row(f"o{i}", ["hello, a holm is free"], ["hello, a brontide is free"]) for i in range(3)]
     rows.append(row("d", ["holm inn is free", "I'll try the holm"], ["brontide is free", "I'll try the holm"]))
     report = audit(Dataset.from_list(rows, features=augmented_features(FEATURES)))
@@ -164,9 +164,9 @@ def leftover_dialogues(pairs: Dataset, names: list[str]) -> tuple[list[str], int
     """Find dialogues whose augmented view has a name of a database, two words of it, or one in the place of a name."""
     last = {row["dialogue_id"]: row for row in pairs}
     renamed = {row["dialogue_id"]: row for row in pairs if row["augmented_history"] is not None}
-    known = [words for words in map(plain_words, names) if words]
+    all_names = [words for words in map(plain_words, names) if words]
     by_word: dict[str, list[list[str]]] = {}
-    for words in known:
+    for words in all_names:
         by_word.setdefault(words[0], []).append(words)
 
     def said(view: list[list[str]]) -> list[list[str]]:
@@ -210,7 +210,7 @@ def leftover_dialogues(pairs: Dataset, names: list[str]) -> tuple[list[str], int
 @pytest.mark.realdata
 @pytest.mark.slow
 @pytest.mark.parametrize("split", ["val", "test"])
-def test_old_names_are_left_in_at_most_3_of_1000_renamed_dialogues(real_data: Path, split: str) -> None:
+def test_at_most_3_of_1000_renamed_dialogues_have_leftovers(real_data: Path, split: str) -> None:
     from dair_hf.dialog.readers.multiwoz import read_multiwoz
 
     folder = real_data / "multiwoz21"

@@ -83,7 +83,7 @@ def test_unchanged_pairs():
     assert counts(report) == {"unchanged_pairs": 1} and report.findings["unchanged_pairs"].examples == ["D1/0"]
 
 
-def test_name_missing_in_the_original_text_is_counted_but_no_reason_to_refuse():
+def test_a_name_missing_in_the_original_text_is_counted_but_not_refused():
     unsaid = make_row("D2", 0, ["is it free ?", "yes", "cowboy"], {"hotel-name": ["cow"]}, {"cow": ["cow"]}, [])
     dontcare = make_row("D3", 0, ["any"], {"hotel-name": ["dontcare"], "hotel-area": ["west"]}, HOTEL, [])
     spelled = make_row("D4", 0, ["the acorn!"], {"hotel-name": ["acorn"]}, HOTEL, [])
@@ -111,7 +111,7 @@ def test_name_missing_in_the_state():
     assert audit(dataset(changed(augmented_state=other))).findings["name_missing_in_state"].count == 1
 
 
-def test_a_slot_of_equal_text_that_holds_no_name_is_not_missed():
+def test_a_value_of_equal_text_in_another_slot_is_no_missing_name():
     row = good()
     for view in ("state", "augmented_state"):
         row[view] = [*row[view], {"slot": "hospital-department", "values": ["acorn"]}]
@@ -137,7 +137,7 @@ def test_two_names_that_became_one():
     assert audit(dataset(merged, apart)).findings["inconsistent_dialogues"].examples == ["D1/0 'lensfield -> inn'"]
 
 
-def test_text_that_can_be_read_in_two_ways_is_no_evidence():
+def test_ambiguous_text_is_no_evidence():
     names = {"acorn": ["acorn"], "lensfield": ["lensfield"]}
     mentions = [(0, "acorn", "acorn"), (0, "lensfield", "lensfield")]
     clear = make_row("D1", 0, ["acorn or lensfield ?"], {}, names, mentions, ["a or c ?"], {})
@@ -167,7 +167,7 @@ def test_length_ratio():
     assert audit(dataset(make_row("D", 0, ["x"], {}, {}, []))).length_ratio == {}
 
 
-def test_examples_are_limited_and_everything_is_json_and_in_the_table():
+def test_examples_json_and_table():
     same = {"augmented_history": good()["history"], "augmented_state": good()["state"]}
     report = audit(dataset(*[{**good(turn), **same} for turn in range(9)]), train=["q"], max_examples=3)
     assert report.findings["unchanged_pairs"].examples == ["D1/0", "D1/1", "D1/2"]
@@ -210,7 +210,7 @@ def test_bad_input():
         audit(dataset(good())).raise_if_unsound({"leaked_names": 0.1})
 
 
-def test_what_the_augmenter_makes_is_sound_and_what_it_would_make_unmentioned_is_not():
+def test_augmented_rows_are_sound_and_those_with_unmentioned_names_are_not():
     names = {"acorn house": ["acorn house", "the acorn"], "lensfield": ["lensfield"]}
     first, second = (0, "The Acorn", "acorn house"), (2, "lensfield", "lensfield")
     texts = ["The Acorn please", "ok", "to lensfield"]
@@ -231,7 +231,7 @@ def test_what_the_augmenter_makes_is_sound_and_what_it_would_make_unmentioned_is
 
 @pytest.mark.realdata
 @pytest.mark.slow
-def test_all_turns_of_multiwoz_21_make_sound_pairs(real_data: Path) -> None:
+def test_all_pairs_of_multiwoz_21_are_sound(real_data: Path) -> None:
     from dair_hf.dialog.readers.multiwoz import read_multiwoz
 
     rows, _ = read_multiwoz(real_data / "multiwoz21")

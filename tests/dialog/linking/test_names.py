@@ -109,7 +109,7 @@ def test_a_misspelling_is_found_without_annotation() -> None:
     ]
 
 
-def test_a_span_over_two_names_gives_each() -> None:
+def test_a_span_over_two_names_gives_both() -> None:
     texts = ["try Curry Prince and Rajmahal"]
     spans = [Annotation("restaurant-name", "curry prince and rajmahal", 0, 4, 29)]
     names = [("restaurant-name", "curry prince"), ("restaurant-name", "rajmahal")]
@@ -186,7 +186,7 @@ def test_accents_do_not_matter(said: str) -> None:
     assert surfaces([said], ("attraction-name", "Musée du Quai")) == [(said.removeprefix("the "), "musée du quai")]
 
 
-def test_a_part_does_not_make_the_name() -> None:
+def test_a_part_never_becomes_the_name() -> None:
     texts = ["there is Orla Fenwick Gallery", *["the Fenwick"] * 3]
     names = link(texts, spans=[Annotation("attraction-name", "orla fenwick gallery", 0, 9, 29)]).entries
     assert names[0].name == "orla fenwick gallery" and "Fenwick" in names[0].forms

@@ -1,4 +1,4 @@
-"""Any JSON value in any place of a dialogue file is read, or refused with file, dialogue and field."""
+"""Any JSON value anywhere in a dialogue file is read, or refused with file, dialogue and field."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def documents() -> dict[str, tuple[Any, str]]:
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.2", "sgd"])
-def test_any_value_in_any_place_is_read_or_refused_by_its_name(tmp_path: Path, version: str) -> None:
+def test_any_value_anywhere_is_read_or_refused_with_its_position(tmp_path: Path, version: str) -> None:
     document, dialogue = documents()[version]
     refused = 0
     for number, path in enumerate(places(document)):
@@ -100,7 +100,7 @@ def test_the_message(tmp_path: Path, version: str, path: tuple[Any, ...], value:
         READERS[version][0](target)
 
 
-def test_a_dialogue_id_that_is_no_text(tmp_path: Path) -> None:
+def test_a_dialogue_id_that_utf8_cannot_encode(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"dialogue '\\ud800': character 0 .* is half of a surrogate pair"):
         read_multiwoz(test_multiwoz.write(tmp_path, {"\ud800": test_multiwoz.talk()}))
 

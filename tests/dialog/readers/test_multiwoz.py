@@ -138,7 +138,7 @@ def test_detokenize(tokenized: str, expected: str) -> None:
 
 
 @given(st.lists(st.text(min_size=1, max_size=5).filter(lambda token: token.split() == [token]), max_size=12))
-def test_detokenize_keeps_every_token_at_its_place(tokens: list[str]) -> None:
+def test_detokenize_returns_the_span_of_each_token(tokens: list[str]) -> None:
     text, places = detokenize(tokens)
     assert [text[start:end] for start, end in places] == tokens
     assert "".join(text.split()) == "".join(tokens)
@@ -168,7 +168,7 @@ def test_values(raw: str, values: tuple[str, ...]) -> None:
     assert read_value(raw)[0] == values
 
 
-def test_21_layouts_read_alike(tmp_path: Path) -> None:
+def test_21_layouts_give_equal_rows(tmp_path: Path) -> None:
     dialogues = {"A.json": talk(), "B.json": talk(), "C.json": talk()}
     lists = {"valListFile.txt": "B.json\n", "testListFile.txt": "C.json\n"}
     members: dict[str, Any] = {f"MultiWOZ_2.1/{name}": text for name, text in lists.items()}
@@ -217,7 +217,7 @@ def test_22_from_a_zip_and_from_one_file(tmp_path: Path) -> None:
     assert splits_in(Source(FIXTURES)) == ["dev"]
 
 
-def test_22_without_a_schema_says_so(tmp_path: Path) -> None:
+def test_22_without_a_schema_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "dialogues_001.json").write_bytes((FIXTURES / "dev" / "dialogues_001.json").read_bytes())
     _, report = read_multiwoz(tmp_path / "a" / "b")

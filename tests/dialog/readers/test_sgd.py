@@ -100,7 +100,7 @@ def test_rows_by_hand(tmp_path: Path) -> None:
         {"slot": "hotels_1-hotel_name", "values": ["Aspen Lodge"]},
         {"slot": "hotels_1-star_rating", "values": ["5"]},
     ]
-    # The hotel's frame is not repeated, but its state stands.
+    # The frame of the hotel is not repeated, but its state remains.
     assert second["state"] == [
         *first["state"],
         {"slot": "restaurants_2-restaurant_name", "values": ["Sino", "Sino Bar"]},
@@ -117,7 +117,7 @@ def test_rows_by_hand(tmp_path: Path) -> None:
     assert report.normalised["value that the schema does not list, kept"] == 1
 
 
-def test_zip_of_a_split_reads_alike(tmp_path: Path) -> None:
+def test_zip_of_a_split_gives_equal_rows(tmp_path: Path) -> None:
     expected = read_sgd(write(tmp_path, "test", [dialogue()]), "test")[0].to_list()
     assert read_sgd(tmp_path / "test")[0].to_list() == expected
     pack(tmp_path, "test")
@@ -125,7 +125,7 @@ def test_zip_of_a_split_reads_alike(tmp_path: Path) -> None:
     assert read_sgd(tmp_path / "test.zip")[0].to_list() == expected
 
 
-def test_bank_shares_no_name(tmp_path: Path) -> None:
+def test_banks_share_no_name(tmp_path: Path) -> None:
     write(tmp_path, "train", [dialogue("Aspen Lodge"), dialogue("Elm Inn", "2")])
     write(tmp_path, "dev", [dialogue("ELM INN")])
     write(tmp_path, "test", [dialogue("Birch House")])
@@ -160,8 +160,8 @@ def test_name_kinds() -> None:
     assert kinds == ["hotel", "attraction", "place", None]
 
 
-def _unknown_slot(found: Json) -> None:
-    found["turns"][0]["frames"][0]["state"]["slot_values"]["colour"] = ["red"]
+def _unknown_slot(changed_dialogue: Json) -> None:
+    changed_dialogue["turns"][0]["frames"][0]["state"]["slot_values"]["colour"] = ["red"]
 
 
 @pytest.mark.parametrize(
@@ -182,10 +182,10 @@ def _unknown_slot(found: Json) -> None:
     ],
 )
 def test_bad_dialogue(tmp_path: Path, change: Any, message: str) -> None:
-    found = dialogue()
-    change(found)
+    changed_dialogue = dialogue()
+    change(changed_dialogue)
     with pytest.raises(DataError, match=message):
-        read_sgd(write(tmp_path, "dev", [found]), "dev")
+        read_sgd(write(tmp_path, "dev", [changed_dialogue]), "dev")
 
 
 def test_bad_files(tmp_path: Path) -> None:
@@ -203,10 +203,10 @@ def test_bad_files(tmp_path: Path) -> None:
         read_entity_names(write(tmp_path / "d", "dev", {}), "dev")
     with pytest.raises(DataError, match="'1_00000' occurs twice"):
         read_sgd(write(tmp_path / "e", "dev", [dialogue(), dialogue()]), "dev")
-    found = dialogue()
-    del found["turns"][1]["frames"][0]["service"]
+    changed_dialogue = dialogue()
+    del changed_dialogue["turns"][1]["frames"][0]["service"]
     with pytest.raises(DataError, match=r"dialogue \[0\], turns\[1\], frames\[0\]: 'service' is missing"):
-        read_entity_names(write(tmp_path / "f", "dev", [found]), "dev")
+        read_entity_names(write(tmp_path / "f", "dev", [changed_dialogue]), "dev")
     with pytest.raises(DataError, match="of split 'test'"):
         read_sgd(tmp_path / "e" / "dev", "test")
 

@@ -79,7 +79,7 @@ def test_scramble_keeps_the_words_and_changes_text_and_state_alike():
     assert new != "warkworth house"
 
 
-def test_anagram_gives_the_papers_example_its_shape():
+def test_anagram_has_the_shape_of_the_papers_example():
     # The paper's "warkworth house" -> "easrtokow hhrwu": all letters across the words, word lengths kept.
     _, state = views(EntityAugmenter(method="anagram"), one_name("warkworth house"))
     new = state["hotel-name"][0]
@@ -94,7 +94,7 @@ def test_anagram_gives_the_papers_example_its_shape():
     assert any(letters != sorted("house") for letters in crossed)
 
 
-def test_gibberish_is_3_to_11_words_and_all_lengths_come_up():
+def test_gibberish_has_3_to_11_words_and_every_length_occurs():
     lengths = set()
     for seed in range(200):
         texts, state = views(EntityAugmenter(method="gibberish", seed=seed), one_name("nandos"))
@@ -114,20 +114,20 @@ def test_swap_draws_from_the_kind_of_the_slot():
     ("name", "fixed"),
     [("saint john's", "'"), ("alpha-milton", "-"), ("hotel 7", "7"), ("a & e", "&"), ("b.b.c", ".")],
 )
-def test_marks_and_digits_stay_but_letters_move(name, fixed):
+def test_punctuation_and_digits_keep_their_positions(name, fixed):
     texts, state = views(EntityAugmenter(), one_name(name))
     new = state["hotel-name"][0]
     assert new != name and sorted(new) == sorted(name) and fixed in new and texts == [f"i want {new} please"]
 
 
 @pytest.mark.parametrize("name", ["a", "aaa", "77", "7 7", "zzz zzz", "!?"])
-def test_a_name_that_cannot_change_leaves_no_partner(name):
+def test_a_name_that_cannot_change_gives_no_partner(name):
     for method in ("scramble", "anagram"):
         assert EntityAugmenter(method=method).augment_row(one_name(name)) == (None, None)
 
 
 @pytest.mark.parametrize("value", ["dontcare", "none", "not mentioned", "do n't care", ""])
-def test_no_value_that_names_nothing_is_renamed(value):
+def test_values_that_name_nothing_are_not_renamed(value):
     names = [("hotel-name", value, [value]), ("restaurant-name", "nandos", ["nandos", value])]
     row = make_row(
         ["dontcare or nandos"], {"hotel-name": [value], "restaurant-name": ["nandos"]}, names, [(0, "nandos", "nandos")]
@@ -136,7 +136,7 @@ def test_no_value_that_names_nothing_is_renamed(value):
     assert state["hotel-name"] == [value] and state["restaurant-name"] != ["nandos"]
 
 
-def test_every_spelling_becomes_the_same_name_in_its_own_case():
+def test_every_spelling_becomes_the_same_name_in_the_same_case():
     forms = ["warkworth house", "the warkworth house", "wartworth"]
     row = make_row(
         ["is the Warkworth House nice ?", "WARKWORTH HOUSE is.", "book  wartworth!"],
@@ -165,11 +165,11 @@ def test_case_patterns(surface, expected):
     assert match_case(surface, "Sea thai") == expected
 
 
-def test_case_is_not_forced_on_letters_that_do_not_survive_it():
+def test_case_is_unchanged_if_it_would_alter_letters():
     assert match_case("ABC", "ı") == "ı"  # upper case "I" would read back as "i"
 
 
-def test_a_name_inside_another_word_is_left_alone():
+def test_a_name_inside_another_word_is_not_renamed():
     names = [("restaurant-name", "cow", ["cow"])]
     row = make_row(
         ["the cowboy at cow ."], {"restaurant-name": ["cow"]}, names, [(0, "cow", "cow"), (0, "cow", "cow", 1)]
@@ -178,7 +178,7 @@ def test_a_name_inside_another_word_is_left_alone():
     assert texts == [f"the cowboy at {state['restaurant-name'][0]} ."]
 
 
-def test_of_overlapping_mentions_the_longest_stands():
+def test_the_longest_of_overlapping_mentions_is_renamed():
     short, long = "curry garden", "curry garden express"
     names = [("restaurant-name", short, [short]), ("restaurant-name", long, [long])]
     row = make_row(
@@ -192,7 +192,7 @@ def test_of_overlapping_mentions_the_longest_stands():
     assert {*state["restaurant-name"], *state["taxi-destination"]} == {"sea thai", "zachary's"}
 
 
-def test_a_longer_mention_that_stays_protects_the_shorter_one_within():
+def test_a_longer_mention_that_is_not_renamed_protects_a_shorter_one():
     names = [("hotel-name", "gonville", ["gonville"]), ("taxi-destination", "gonville college", ["gonville college"])]
     row = make_row(
         ["gonville college from gonville"],
@@ -205,7 +205,7 @@ def test_a_longer_mention_that_stays_protects_the_shorter_one_within():
     assert state["taxi-destination"] == ["gonville college"] != state["hotel-name"]
 
 
-def test_a_spelling_shared_by_two_entities_goes_to_the_one_of_that_name_then_of_that_slot():
+def test_a_shared_spelling_means_the_entity_of_that_name_or_else_of_that_slot():
     names = [
         ("restaurant-name", "curry garden", ["curry garden", "garden"]),
         ("hotel-name", "garden", ["garden"]),
@@ -225,7 +225,7 @@ def test_a_spelling_shared_by_two_entities_goes_to_the_one_of_that_name_then_of_
     assert texts == [" , ".join(new[name] for name in ("curry garden", "garden", "old park", "park inn"))]
 
 
-def test_two_hotels_of_one_dialogue_get_two_names_and_an_exhausted_bank_leaves_one():
+def test_two_hotels_get_two_names_and_one_stays_if_the_bank_is_exhausted():
     names = [("hotel-name", "acorn", ["acorn"]), ("hotel-name", "lensfield", ["lensfield"])]
     row = make_row(
         ["acorn or lensfield"], {"hotel-name": ["acorn"]}, names, [(0, "acorn", "acorn"), (0, "lensfield", "lensfield")]
@@ -239,7 +239,7 @@ def test_two_hotels_of_one_dialogue_get_two_names_and_an_exhausted_bank_leaves_o
     assert views(hotel_swap("ACORN", "Lensfield"), row) == (None, None)
 
 
-def test_slots_that_refer_to_the_entity_follow_it_and_others_of_equal_text_do_not():
+def test_slots_that_refer_to_the_entity_change_and_others_of_equal_text_do_not():
     names = [("restaurant-name", "indian", ["indian"])]
     state = {"restaurant-name": ["indian"], "taxi-destination": ["indian"], "hospital-department": ["indian"]}
     row = make_row(["to indian"], state, names, [(0, "indian", "indian")])
@@ -272,7 +272,7 @@ def test_other_slots_can_be_named_sgd_style():
     assert state["restaurants_1-restaurant_name"][0] in ("sea thai", "zachary's")
 
 
-def test_no_partner_where_nothing_of_the_row_changes():
+def test_no_partner_if_nothing_changes():
     row = one_name("nandos")
     row.update(entities=[], state=[{"slot": "hotel-area", "values": ["east"]}])
     assert EntityAugmenter().augment_row(row) == (None, None)
@@ -280,7 +280,7 @@ def test_no_partner_where_nothing_of_the_row_changes():
     assert EntityAugmenter().augment_row(row) == (None, None)
 
 
-def test_a_state_name_that_the_text_does_not_mention_takes_the_partner_unless_asked_otherwise():
+def test_an_unmentioned_name_in_the_state_gives_no_partner_by_default():
     row = one_name("nandos")
     row["entities"] = []
     assert EntityAugmenter().augment_row(row) == (None, None)
@@ -288,7 +288,7 @@ def test_a_state_name_that_the_text_does_not_mention_takes_the_partner_unless_as
     assert texts == ["i want nandos please"] and state["hotel-name"] != ["nandos"]
 
 
-def test_a_name_only_in_the_text_makes_a_pair_unless_asked_otherwise():
+def test_a_name_only_in_the_text_gives_a_partner_by_default():
     row = one_name("nandos")
     row["state"] = [{"slot": "hotel-area", "values": ["east"]}]
     texts, state = views(EntityAugmenter(), row)
@@ -297,7 +297,7 @@ def test_a_name_only_in_the_text_makes_a_pair_unless_asked_otherwise():
     assert EntityAugmenter(covariant_only=True).augment_row(one_name("nandos")) != (None, None)
 
 
-def test_a_new_name_that_stands_in_the_row_already_takes_the_partner():
+def test_a_new_name_that_is_already_in_the_row_gives_no_partner():
     swap = HOTEL_SWAP
     assert swap.augment_row(one_name("nandos", text="nandos or Best  Western ?")) == (None, None)
     assert swap.augment_row(one_name("nandos", text="nandos or best westerns ?")) != (None, None)
@@ -315,12 +315,12 @@ def test_a_shuffled_name_keeps_no_word(method, name):
         assert not {*new.split()} & {*name.split()}
 
 
-def test_a_scramble_never_lands_on_a_category():
+def test_a_scramble_is_never_a_category():
     for seed in range(300):  # "seat" is an anagram of "east"; a draw hits it once in 24
         assert views(EntityAugmenter(seed=seed), one_name("seat"))[1]["hotel-name"][0] not in ("east", "seat")
 
 
-def test_rows_of_a_dialogue_agree_and_other_dialogues_seeds_and_epochs_differ():
+def test_rows_of_a_dialogue_agree_and_dialogues_seeds_and_epochs_differ():
     names = [
         ("hotel-name", "warkworth house", ["warkworth house"]),
         ("restaurant-name", "nandos city", ["nandos city"]),
@@ -391,7 +391,7 @@ def dataset(tmp_path):
     return Dataset.load_from_disk(tmp_path / "rows")
 
 
-def test_map_gives_the_row_function_for_every_row(dataset):
+def test_map_equals_augment_row(dataset):
     augmenter = EntityAugmenter()
     expected = [augmenter.augment_row(row) for row in many_rows()]
     assert sum(history is None for history, _ in expected) == 30
@@ -418,7 +418,7 @@ def test_plain_map_in_two_processes(dataset):
 
 
 @pytest.mark.parametrize("how", ["map", "redraw"])
-def test_the_second_map_is_read_from_the_cache_and_other_settings_are_not(dataset, how, monkeypatch):
+def test_only_equal_settings_are_read_from_the_cache(dataset, how, monkeypatch):
     calls = []
     original = EntityAugmenter.__call__
     monkeypatch.setattr(EntityAugmenter, "__call__", lambda self, batch: calls.append(1) or original(self, batch))
@@ -446,7 +446,7 @@ def test_the_second_map_is_read_from_the_cache_and_other_settings_are_not(datase
     assert len(fingerprints) == 1 + len(settings)
 
 
-def test_calling_it_does_not_change_its_fingerprint_and_it_survives_pickling(dataset):
+def test_calls_do_not_change_the_fingerprint_and_pickling_restores_it(dataset):
     augmenter = EntityAugmenter("swap", bank=BANK)
     before = pickle.dumps(augmenter)
     augmenter(dataset[:10])
@@ -462,7 +462,7 @@ def test_redraw_replaces_the_view_and_keeps_format_and_features(dataset):
     assert second.with_format(None).to_list() == plain.to_list() != first.with_format(None).to_list()
 
 
-def test_a_first_batch_without_partners_is_no_trouble(dataset):
+def test_a_first_batch_without_partners(dataset):
     rows = dataset.select([0, 1])
     pairs = redraw(rows, EntityAugmenter(), batch_size=1)
     assert pairs["augmented_state"][0] is None and pairs["augmented_state"][1] is not None
@@ -550,7 +550,7 @@ def test_load_bank(tmp_path):
         pa.array([["a"], None], pa.large_list(pa.large_string())),
     ],
 )
-def test_columns_read_as_arrow_itself_reads_them(column):
+def test_columns_are_read_as_by_arrow(column):
     for part in (
         column,
         column[1:],
@@ -563,7 +563,7 @@ def test_columns_read_as_arrow_itself_reads_them(column):
     assert to_python(shuffled) == shuffled.to_pylist()
 
 
-def test_the_collector_is_as_it_was_after_a_pause():
+def test_the_garbage_collector_is_restored_after_a_pause():
     assert gc.isenabled()
     with pytest.raises(ZeroDivisionError), paused_gc(), paused_gc():
         assert not gc.isenabled()

@@ -76,7 +76,7 @@ def test_anagram_keeps_letters_and_word_lengths(name, seed):
 
 
 @given(ANY, st.integers())
-def test_any_text_keeps_its_characters_and_everything_but_letters_its_place(name, seed):
+def test_any_text_keeps_its_characters_and_the_positions_of_non_letters(name, seed):
     for method in (scramble, anagram):
         new = method(name, random.Random(seed))
         assert Counter(new) == Counter(name) and len(new.split()) == len(name.split())
@@ -90,7 +90,7 @@ def test_case_changes_nothing_but_case(surface, name):
 
 
 @given(NAME, st.integers(), st.integers(), st.sampled_from(["scramble", "anagram"]))
-def test_a_name_changes_exactly_when_it_can(name, seed, epoch, method):
+def test_a_name_changes_if_and_only_if_it_can(name, seed, epoch, method):
     row = {"dialogue_id": "d", "names": [{"slot": "hotel-name", "name": name, "forms": [name]}]}
     new = EntityAugmenter(method, seed=seed, epoch=epoch).renaming(row).get(name)
     words = name.split(" ")
@@ -104,7 +104,7 @@ def test_a_name_changes_exactly_when_it_can(name, seed, epoch, method):
 
 
 @given(dialogues(), BANK, st.integers(0, 5))
-def test_swap_takes_names_of_the_bank_and_none_of_the_dialogue(dialogue, bank, seed):
+def test_swap_draws_from_the_bank_and_not_from_the_dialogue(dialogue, bank, seed):
     names, rows = dialogue
     augmenter = EntityAugmenter("swap", seed=seed, bank={"hotel": bank, "restaurant": bank, "attraction": bank})
     new = augmenter.renaming(rows[0])
@@ -142,7 +142,7 @@ def test_one_new_name_in_all_turns_and_slots(dialogue, method, seed, mentioned_o
 
 @given(dialogues(), st.sampled_from(METHODS), st.integers(0, 5))
 @settings(max_examples=200)
-def test_a_value_stands_in_the_augmented_text_iff_it_stood_in_the_original(dialogue, method, seed):
+def test_a_value_is_in_the_augmented_text_iff_it_is_in_the_original(dialogue, method, seed):
     _, rows = dialogue
     bank = {kind: ["qq rr", "ss", "tt uu", "vv", "ww"] for kind in ("hotel", "restaurant", "attraction")}
     augmenter = EntityAugmenter(method, seed=seed, bank=bank if method == "swap" else None, mentioned_only=False)
@@ -159,7 +159,7 @@ def test_a_value_stands_in_the_augmented_text_iff_it_stood_in_the_original(dialo
 
 @given(st.data())
 @settings(max_examples=300)
-def test_no_text_whatever_makes_it_raise(data):
+def test_no_text_raises(data):
     texts = data.draw(st.lists(ANY, min_size=1, max_size=3))
     names = data.draw(st.lists(st.tuples(ANY, st.lists(ANY, max_size=2)), max_size=3))
     entities = []

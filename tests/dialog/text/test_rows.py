@@ -89,7 +89,7 @@ def test_builder_refuses(changes: dict[str, Any], message: str) -> None:
         build(**changes)
 
 
-def test_a_dialogue_id_may_not_occur_twice() -> None:
+def test_duplicate_dialogue_ids_are_refused() -> None:
     builder = RowBuilder()
     builder.add_dialogue("d", TALK, STATES, [], NAMES)
     with pytest.raises(DataError, match="'d' occurs twice"):

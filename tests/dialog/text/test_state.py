@@ -40,7 +40,7 @@ def test_parse_never_raises(text: str) -> None:
 @example({"": [""]})
 @example({" ": [" ", "  "], "\\": ["\\e", "\\_", "\\"]})
 @example({"hotel-name": ["a ; b = c | d \\", "line\nbreak", "\ttab "]})
-def test_any_state_survives_the_round_trip_but_for_empty_slots_and_values(state: dict[str, list[str]]) -> None:
+def test_parse_restores_any_state_without_empty_slots_and_values(state: dict[str, list[str]]) -> None:
     text = state_to_text(state)
     filled = {slot: [value for value in values if value] for slot, values in state.items()}
     restored = parse(text)
