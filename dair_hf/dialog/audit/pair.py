@@ -21,7 +21,7 @@ State = Mapping[str, Sequence[str]]
 
 @dataclass
 class Pair:
-    """Row with its augmented view, if it has one. All names are normalized.
+    """Row with its augmented view, if it has one. Names in `mentions` and `forms` are normalized.
 
     Attributes:
         row_id: Id of the row.

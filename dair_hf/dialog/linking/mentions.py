@@ -28,10 +28,10 @@ from dair_hf.dialog.text.spans import without_overlap
 
 
 class Annotation(NamedTuple):
-    """An annotated span: `text[start:end]` of utterance `turn` fills `slot` with `value`.
+    """Annotated span: `text[start:end]` of utterance `turn` fills `slot` with `value`.
 
-    The slot is empty if the annotation does not tell the kind of name, and None if the span is no name (an address, a
-    dish). No part of a name is searched for in such a span.
+    The slot is empty if the kind of name is unknown, and None if the span is no name (an address, a dish). No part of a
+    name is searched for in such a span.
     """
 
     slot: str | None
@@ -49,7 +49,7 @@ class LinkedNames(NamedTuple):
 
     @property
     def entries(self) -> list[NameEntry]:
-        """The entities as the `names` of a row."""
+        """Entities as the `names` of a row."""
         return [entity.entry() for entity in self.entities]
 
 

@@ -24,7 +24,7 @@ from dair_hf.dialog.text.rows import DONTCARE, NameEntry
 
 @dataclass(eq=False)
 class Entity:
-    """A named entity of a dialogue.
+    """Named entity of a dialogue.
 
     Attributes:
         slot: First slot that it fills.
@@ -44,17 +44,17 @@ class Entity:
 
     @property
     def longest(self) -> Keys:
-        """The fullest name."""
+        """Name with the most words."""
         return max(self.keys, key=len)
 
     @property
     def is_town(self) -> bool:
-        """Whether trains or buses run there, so that it is no part of a house's name."""
+        """True for places of trains and buses, which are no parts of the names of houses."""
         return self.kind == PLACE and self.slot.startswith(("train", "bus"))
 
     @property
     def name(self) -> str:
-        """The most frequent spelling of the states, else of the text, in lower case; empty before one is known."""
+        """Most frequent spelling of the states, else of the text, in lower case; empty if there is none."""
         counts: Counter[str] = Counter()
         for spelling, count in (self.state_spellings or self.text_spellings).items():
             counts[spelling.lower()] += count
@@ -62,7 +62,7 @@ class Entity:
 
     @property
     def is_respelled(self) -> bool:
-        """Whether the text spells the name in another way than the states."""
+        """True if the text spells the name in another way than the states."""
         in_state = {name_keys(spelling) for spelling in self.state_spellings}
         return bool(in_state) and not in_state.issuperset(map(name_keys, self.surfaces))
 

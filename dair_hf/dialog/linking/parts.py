@@ -65,7 +65,7 @@ def find_parts(
                 parts.owners.setdefault(key, []).append(entity)
     targets = parts.targets()
     corrected: dict[str, str] = {}
-    found: list[list[EntitySpan]] = []
+    spans_by_turn: list[list[EntitySpan]] = []
     for text, line, spans in zip(texts, tokens, excluded, strict=True):
         for key in line.keys:
             if key not in corrected:
@@ -74,14 +74,14 @@ def find_parts(
         for start, end in spans:
             for position in range(bisect_right(line.ends, start), bisect_left(line.starts, end)):
                 keys[position] = ""
-        found.append(
+        spans_by_turn.append(
             [
                 (line.starts[first], line.ends[last - 1], entity)
                 for first, last, entity in (*_runs(text, keys, line, parts), *_phrases_in(text, keys, line, parts))
                 if STREET_WORDS.isdisjoint((*line.keys[first - 1 : first], *line.keys[last : last + 1]))
             ]
         )
-    return found
+    return spans_by_turn
 
 
 def _closest_word(key: str, targets: Collection[str], other_words: Collection[str]) -> str:

@@ -68,7 +68,7 @@ def core(keys: Keys, kind: str) -> Keys:
 
 
 def contains(longer: Keys, keys: Keys) -> bool:
-    """Return whether `keys` stand side by side in `longer`."""
+    """Return whether `keys` are consecutive words of `longer`."""
     return any(longer[start : start + len(keys)] == keys for start in range(len(longer) - len(keys) + 1))
 
 

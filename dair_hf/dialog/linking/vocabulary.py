@@ -1,4 +1,4 @@
-"""Word lists that tell names from ordinary English."""
+"""Word lists that distinguish names from ordinary English."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from dair_hf.errors import DataError
 
 @dataclass
 class ParsedDialogue:
-    """A dialogue as its file has it.
+    """Dialogue before its names are linked.
 
     Attributes:
         dialogue_id: Its id.

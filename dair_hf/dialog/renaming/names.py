@@ -30,7 +30,7 @@ _CODAS = ("", "", "", "b", "ck", "d", "g", "l", "m", "n", "p", "r", "sh", "st", 
 
 
 class Renaming(NamedTuple):
-    """The new names of one dialogue.
+    """New names of one dialogue.
 
     Attributes:
         new_names: Key of an entity (its normalized canonical name) -> its new name. Unchanged entities are absent.

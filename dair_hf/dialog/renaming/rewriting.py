@@ -15,7 +15,7 @@ _NEGATED = re.compile(r"not\((.+)\)")
 
 
 class RewrittenUtterance(NamedTuple):
-    """A rewritten turn.
+    """Turn with new names.
 
     Attributes:
         turn: `speaker` and the new `text`; the original dict if nothing changed.

@@ -48,7 +48,7 @@ class Utterance(NamedTuple):
 
 
 class Mention(NamedTuple):
-    """A span that names an entity: `text[start:end]` of utterance `turn`."""
+    """Span that names an entity: `text[start:end]` of utterance `turn`."""
 
     slot: str
     name: str
@@ -58,7 +58,7 @@ class Mention(NamedTuple):
 
 
 class NameEntry(NamedTuple):
-    """A named entity of a dialogue: the first slot it fills, its canonical name, and all its spellings."""
+    """Named entity of a dialogue: the first slot it fills, its canonical name, and all its spellings."""
 
     slot: str
     name: str
