@@ -111,7 +111,7 @@ def _phrases(names: DialogueNames) -> dict[str, list[tuple[Keys, Entity]]]:
     phrases: dict[str, list[tuple[Keys, Entity]]] = {}
     for part, entities in entities_of.items():
         if len(entities) == 1:
-            phrases.setdefault(part[0], []).append((part, *entities.values()))
+            phrases.setdefault(part[0], []).append((part, next(iter(entities.values()))))
     return phrases
 
 
