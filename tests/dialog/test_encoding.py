@@ -182,7 +182,7 @@ def test_refused_limits(settings: dict[str, int], message: str) -> None:
 
 
 def test_a_tokenizer_without_end_is_refused() -> None:
-    with pytest.raises(DataError, match="has no end token, which a target ends with; set eos_token"):
+    with pytest.raises(DataError, match="has no end token for the targets; set eos_token"):
         DialogEncoder(tokenizer(eos_token=None))
 
 
