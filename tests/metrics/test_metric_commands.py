@@ -122,11 +122,7 @@ def test_json_has_null_for_undefined_ratios(write: Write, tmp_path: Path) -> Non
             ["--slots", "hotel-aera"],
             "error: slots: no reference has 'hotel-aera'; did you mean 'hotel-are",
         ),
-        (
-            PREDICTIONS,
-            ["--domains", "train"],
-            "error: nothing to compare: no reference has a slot of domains t",
-        ),
+        (PREDICTIONS, ["--domains", "train"], "error: nothing to compare: no reference has a slot of domains t"),
         (PREDICTIONS, ["--dontcare", "maybe"], "error: dontcare: unknown value 'maybe'; use one of keep,"),
         (PREDICTIONS, ["--confidence", "95"], "error: confidence: must lie between 0 and 1, found 95.0"),
         (PREDICTIONS, ["--json", "/proc/no/out.json"], "error: /proc/no/out.json: cannot write there"),

@@ -73,11 +73,7 @@ Examples:
         return encode_items(rows, "rows"), [""] * len(rows)
 
     def _compute(
-        self,
-        predictions: Sequence[str],
-        references: Sequence[str],
-        preset: str | None = None,
-        **settings: Any,
+        self, predictions: Sequence[str], references: Sequence[str], preset: str | None = None, **settings: Any
     ) -> dict[str, Any]:
         bootstrap = {name: settings.pop(name) for name in ("n_bootstrap", "seed", "confidence") if name in settings}
         if predictions and not any(references):

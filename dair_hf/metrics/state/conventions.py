@@ -89,9 +89,7 @@ class Convention:
     domains: tuple[str, ...] | None = _switch(None, None, "compare only slots of these domains; all if not set")
     slots: tuple[str, ...] | None = _switch(None, None, "compare only these slots; all if not set")
     schema_slots: tuple[str, ...] | None = _switch(
-        None,
-        None,
-        "all slots of the schema, for penalise_known; if not set, those of MultiWOZ for data of its domains",
+        None, None, "all slots of the schema, for penalise_known; if not set, those of MultiWOZ for data of its domains"
     )
     categorical_slots: tuple[str, ...] = _switch(
         tuple(MULTIWOZ_CATEGORICAL_SLOTS),

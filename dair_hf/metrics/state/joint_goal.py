@@ -116,12 +116,7 @@ def joint_goal_accuracy(
 
 
 def summarize_turns(
-    turns: Sequence[tuple[Turn, Turn]],
-    name: str,
-    convention: Convention,
-    *,
-    progress: bool = False,
-    **bootstrap: Any,
+    turns: Sequence[tuple[Turn, Turn]], name: str, convention: Convention, *, progress: bool = False, **bootstrap: Any
 ) -> dict[str, Any]:
     """Compute the joint goal accuracy and related figures.
 

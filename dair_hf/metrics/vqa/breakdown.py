@@ -48,9 +48,7 @@ def vqa_accuracy(predictions: Iterable[Any], references: Any, **settings: Any) -
 
 
 def summarize_answers(
-    pairs: Sequence[tuple[Prediction, Reference]],
-    normalize: Normalize = "disputed",
-    **bootstrap: Any,
+    pairs: Sequence[tuple[Prediction, Reference]], normalize: Normalize = "disputed", **bootstrap: Any
 ) -> dict[str, Any]:
     """Compute the VQA accuracy and related figures.
 
