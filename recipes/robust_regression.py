@@ -41,7 +41,7 @@ from dair_hf.io.commands import run_recipe
 from dair_hf.regression.correctness import is_correct, rmse
 from dair_hf.regression.data import RegressionConfig, evaluation_pairs, load_regression, train_pairs
 from dair_hf.regression.linear import LinearRegression, LinearRegressionConfig
-from dair_hf.regression.settings import RobustLossConfig
+from dair_hf.regression.losses import RobustLossConfig
 from dair_hf.regression.tables import RegressionData
 from dair_hf.training.environments import AggregatedDAIR
 

@@ -1,4 +1,4 @@
-"""Random crops and mirror images of a batch at once, on the device it is on."""
+"""Random crops and horizontal flips of a batch of images, on its device."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dair_hf.errors import DataError
 
 
 class Crops(NamedTuple):
-    """Where the crop of each row lies in its image, which it is as large as.
+    """Crop of each row; a crop has the size of its image.
 
     Attributes:
-        top: `[B]` int64, the row of the image that becomes the first; below 0 outside.
-        left: `[B]` int64, the column that becomes the first, before mirroring.
-        mirrored: `[B]` bool, whether left and right change places.
+        top: `[B]` int64, image row of the first crop row; negative above the image.
+        left: `[B]` int64, image column of the first crop column, before flipping.
+        mirrored: `[B]` bool, whether the crop is flipped horizontally.
     """
 
     top: Tensor
@@ -28,24 +28,24 @@ class Crops(NamedTuple):
 
 
 def draw_crops(rows: Tensor, padding: int, flip: bool, seed: int, epoch: int, stream: str) -> Crops:
-    """A crop for each row: `top` and `left` uniform on -padding to padding, mirrored with probability 1/2.
+    """Draw a crop for each row: `top` and `left` uniform in -padding..padding, flipped with probability 1/2.
 
-    Drawn as `draws.uniform` draws, so that a row has the same crop in any batch, and after a resume. Two views that are
-    drawn for the same `stream` have the same crop, two streams are independent.
+    A row gets the same crop in every batch and after a resume. Views drawn with the same `stream` get the same crop;
+    different streams are independent.
 
     Args:
         rows: `[B]` int64, number of each row in its data set.
-        padding: Pixels by which the crop may reach beyond the image, >= 0; 4 is usual for 32 x 32 pixels.
-        flip: Whether images are mirrored.
+        padding: Pixels by which a crop may extend beyond the image, >= 0; 4 is usual for 32 x 32 pixels.
+        flip: Whether crops are flipped at random.
         seed: Seed of the draws.
-        epoch: Epoch.
-        stream: What the crops are drawn for.
+        epoch: Epoch of the draws.
+        stream: Name of the random stream.
 
     Returns:
         The crops, on the device of `rows`.
 
     Raises:
-        DataError: `padding` is below 0.
+        DataError: `padding` is negative.
 
     Example:
         >>> draw_crops(torch.tensor([5, 6]), padding=2, flip=True, seed=0, epoch=0, stream="train")
@@ -54,26 +54,26 @@ def draw_crops(rows: Tensor, padding: int, flip: bool, seed: int, epoch: int, st
     if padding < 0:
         raise DataError(f"padding={padding} must be at least 0")
     top, left, coin = uniform(rows, seed, epoch, stream, count=3).unbind(1)
-    places = 2 * padding + 1
+    offsets = 2 * padding + 1
     mirrored = coin < 0.5 if flip else torch.zeros_like(rows, dtype=torch.bool)
-    return Crops((top * places).long() - padding, (left * places).long() - padding, mirrored)
+    return Crops((top * offsets).long() - padding, (left * offsets).long() - padding, mirrored)
 
 
 def crop(images: Tensor, crops: Crops, fill: float = 0.0) -> Tensor:
-    """Each row cut as its crop says: `out[b, ..., y, x] = images[b, ..., top_b + y, left_b + x]`, or mirrored.
+    """Crop each row: `out[b, ..., y, x] = images[b, ..., top_b + y, left_b + x]`, flipped where `mirrored`.
 
-    Everything of a row is cut alike: all channels, and of a batch `[B, V, C, H, W]` both views.
+    All leading dimensions of a row are cropped alike: the channels, and in a batch `[B, V, C, H, W]` both views.
 
     Args:
-        images: `[B, ..., H, W]`, any type.
-        crops: A crop for each row, on the same device.
-        fill: Value of what lies outside of the image.
+        images: `[B, ..., H, W]`, any dtype.
+        crops: One crop per row, on the same device.
+        fill: Value of pixels outside the image.
 
     Returns:
-        A tensor as `images`.
+        A tensor with the shape and dtype of `images`.
 
     Raises:
-        DataError: Shapes or types do not fit.
+        DataError: Wrong shapes or dtypes.
 
     Example:
         >>> crops = Crops(torch.tensor([0]), torch.tensor([-1]), torch.tensor([True]))
@@ -86,7 +86,8 @@ def crop(images: Tensor, crops: Crops, fill: float = 0.0) -> Tensor:
     for name, values, dtype in zip(Crops._fields, crops, (torch.int64, torch.int64, torch.bool), strict=True):
         if values.shape != images.shape[:1] or values.dtype != dtype:
             raise DataError(
-                f"crop: {name} must be {dtype} [{len(images)}], one an image, found {values.dtype} {list(values.shape)}"
+                f"crop: {name} must be {dtype} [{len(images)}], one per image, found {values.dtype} "
+                f"{list(values.shape)}"
             )
     *leading, height, width = images.shape
     row = torch.arange(height, device=images.device)

@@ -1,4 +1,4 @@
-"""Batches of images changed at once, on the device they are on: new colours, rotations, other backgrounds."""
+"""Transforms of image batches on their device: recoloring, rotation, new backgrounds."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ FRACTION_BITS = 16
 
 
 def recolor(images: Tensor, colors: Tensor) -> Tensor:
-    """Grey images in colour: `out[b, c] = images[b] * colors[b, c]`.
+    """Color grayscale images: `out[b, c] = images[b] * colors[b, c]`.
 
     Args:
         images: `[B, H, W]` or `[B, 1, H, W]`, floating, brightness.
-        colors: `[B, C]`, floating, the share of each channel; `[1, 0, 0]` is pure red.
+        colors: `[B, C]`, floating, weight of each channel; `[1, 0, 0]` is pure red.
 
     Returns:
         `[B, C, H, W]`.
 
     Raises:
-        DataError: Shapes or types do not fit.
+        DataError: Wrong shapes or dtypes.
 
     Example:
         >>> recolor(torch.tensor([[[1.0, 0.5]]]), torch.tensor([[0.0, 1.0]]))
@@ -35,30 +35,32 @@ def recolor(images: Tensor, colors: Tensor) -> Tensor:
     if images.ndim == 3:
         images = images[:, None]
     if images.ndim != 4 or images.shape[1] != 1 or not images.is_floating_point():
-        raise DataError(f"recolor: images must be grey, floating [B, H, W] or [B, 1, H, W], found {_told(images)}")
+        raise DataError(
+            f"recolor: images must be grayscale, floating [B, H, W] or [B, 1, H, W], found {_describe(images)}"
+        )
     if colors.ndim != 2 or len(colors) != len(images) or not colors.is_floating_point():
-        raise DataError(f"recolor: colors must be floating [{len(images)}, channels], found {_told(colors)}")
+        raise DataError(f"recolor: colors must be floating [{len(images)}, channels], found {_describe(colors)}")
     return images * colors[:, :, None, None]
 
 
 def rotate(images: Tensor, degrees: Tensor, fill: float = 0.0, mode: str = "nearest") -> Tensor:
-    """Each image turned by its own angle about its centre, counter-clockwise; the size stays, corners are lost.
+    """Rotate each image counter-clockwise about its center by its own angle; the size stays, corners are cut off.
 
-    `nearest` is `PIL.Image.rotate` pixel for pixel: the same 16.16 fixed-point coordinates, in integer arithmetic, so
-    the result is the same on every device, and multiples of 90 degrees of a square are exact. `bilinear` weighs the
-    four nearest pixels, those outside counting as `fill`.
+    `nearest` matches `PIL.Image.rotate` pixel for pixel. It uses the same 16.16 fixed-point coordinates, so the result
+    is the same on every device, and multiples of 90 degrees are exact for square images. `bilinear` interpolates
+    between the four nearest pixels; pixels outside the image have the value `fill`.
 
     Args:
-        images: `[B, C, H, W]`, any type with `nearest`, floating with `bilinear`; sides of at most 8192 pixels.
-        degrees: `[B]`, floating, finite, degrees counter-clockwise.
-        fill: Value of what was outside.
+        images: `[B, C, H, W]`, any dtype with `nearest`, floating with `bilinear`; sides of at most 8192 pixels.
+        degrees: `[B]`, floating, finite.
+        fill: Value of pixels outside the image.
         mode: "nearest" or "bilinear".
 
     Returns:
-        `[B, C, H, W]`, of the type of `images`.
+        `[B, C, H, W]`, of the dtype of `images`.
 
     Raises:
-        DataError: Shapes, types, angles or the mode are not as above.
+        DataError: Wrong shapes or dtypes, an angle that is not finite, or an unknown mode.
 
     Example:
         >>> rotate(torch.tensor([[[[1, 2], [3, 4]]]]), torch.tensor([90.0]))
@@ -67,36 +69,36 @@ def rotate(images: Tensor, degrees: Tensor, fill: float = 0.0, mode: str = "near
     """
     if images.ndim != 4 or max(images.shape[2:]) > LARGEST_SIDE:
         raise DataError(
-            f"rotate: images must be [B, C, H, W] with sides of at most {LARGEST_SIDE} pixels, found {_told(images)}"
+            f"rotate: images must be [B, C, H, W] with sides up to {LARGEST_SIDE} pixels, found {_describe(images)}"
         )
     if degrees.shape != images.shape[:1] or not degrees.is_floating_point():
-        raise DataError(f"rotate: degrees must be floating [{len(images)}], one an image, found {_told(degrees)}")
+        raise DataError(f"rotate: degrees must be floating [{len(images)}], one per image, found {_describe(degrees)}")
     if not bool(degrees.isfinite().all()):
         raise DataError(f"rotate: angle {int((~degrees.isfinite()).nonzero()[0])} is not finite")
     if mode not in MODES:
         raise DataError(f"rotate: mode {mode!r} is unknown; use one of {', '.join(MODES)}")
-    # Output to input, so the other way round; y points down.
+    # Maps output to input coordinates, hence the sign; y points down.
     radians = torch.deg2rad(-degrees.to(torch.float64))
     if mode == "nearest":
         return _nearest(images, radians, fill)
     if not images.is_floating_point():
-        raise DataError(f"rotate: bilinear weighs pixels and needs floating images, found {_told(images)}")
+        raise DataError(f"rotate: mode bilinear needs floating images, found {_describe(images)}")
     return _bilinear(images, radians, fill)
 
 
 def paste_background(images: Tensor, mask: Tensor, backgrounds: Tensor) -> Tensor:
-    """The foreground of one image on the background of another: `out = mask * images + (1 - mask) * backgrounds`.
+    """Paste foregrounds onto other backgrounds: `out = mask * images + (1 - mask) * backgrounds`.
 
     Args:
         images: `[B, C, H, W]`, floating.
-        mask: `[B, 1, H, W]`, bool, or floating in [0, 1] for soft edges: what is foreground.
-        backgrounds: `[B, C, H, W]`, of the type of `images`.
+        mask: `[B, 1, H, W]`, bool, or floating in [0, 1] for soft edges; True or 1 is foreground.
+        backgrounds: `[B, C, H, W]`, of the dtype of `images`.
 
     Returns:
         `[B, C, H, W]`.
 
     Raises:
-        DataError: Shapes or types do not fit.
+        DataError: Wrong shapes or dtypes.
 
     Example:
         >>> images, mask = torch.tensor([[[[1.0, 2.0]]]]), torch.tensor([[[[True, False]]]])
@@ -104,16 +106,16 @@ def paste_background(images: Tensor, mask: Tensor, backgrounds: Tensor) -> Tenso
         tensor([[[[1., 9.]]]])
     """
     if images.ndim != 4 or not images.is_floating_point():
-        raise DataError(f"paste_background: images must be floating [B, C, H, W], found {_told(images)}")
+        raise DataError(f"paste_background: images must be floating [B, C, H, W], found {_describe(images)}")
     if backgrounds.shape != images.shape or backgrounds.dtype != images.dtype:
         raise DataError(
-            f"paste_background: backgrounds must be as the images, {_told(images)}, found {_told(backgrounds)}"
+            f"paste_background: backgrounds must match the images, {_describe(images)}, found {_describe(backgrounds)}"
         )
     one_channel = (len(images), 1, *images.shape[2:])
     if mask.shape != one_channel or not (mask.dtype == torch.bool or mask.is_floating_point()):
         raise DataError(
-            f"paste_background: mask must be bool or floating {list(one_channel)}, found {_told(mask)}; True or 1 is "
-            "foreground"
+            f"paste_background: mask must be bool or floating {list(one_channel)}, found {_describe(mask)}; True or 1 "
+            "is foreground"
         )
     if mask.dtype == torch.bool:
         return torch.where(mask, images, backgrounds)
@@ -121,39 +123,39 @@ def paste_background(images: Tensor, mask: Tensor, backgrounds: Tensor) -> Tenso
 
 
 def pixels_at(images: Tensor, y: Tensor, x: Tensor, fill: float = 0.0) -> Tensor:
-    """The pixels of each image at given places: `out[b, c, i, j] = images[b, c, y[b, i, j], x[b, i, j]]`.
+    """Gather pixels by position: `out[b, c, i, j] = images[b, c, y[b, i, j], x[b, i, j]]`.
 
     Args:
-        images: `[B, C, H, W]`, any type.
-        y: Rows, integers `[B, h, w]` or `[B, h, 1]`; below 0 and from H on outside.
+        images: `[B, C, H, W]`, any dtype.
+        y: Rows, integers `[B, h, w]` or `[B, h, 1]`; negative and from H on outside.
         x: Columns, integers `[B, h, w]` or `[B, 1, w]`.
-        fill: Value of what is outside.
+        fill: Value of pixels outside the image.
 
     Returns:
-        `[B, C, h, w]`, of the type of `images`.
+        `[B, C, h, w]`, of the dtype of `images`.
 
     Example:
         >>> pixels_at(torch.tensor([[[[1, 2], [3, 4]]]]), torch.tensor([[[1]]]), torch.tensor([[[1, 0, -1]]]))
         tensor([[[[4, 3, 0]]]])
     """
     batch, channels, height, width = images.shape
-    # One pixel of `fill` all round stands for everything outside.
-    place = torch.add(x.clamp(-1, width), y.clamp(-1, height), alpha=width + 2)
-    flat = place.add_(width + 3).to(torch.int64).flatten(1)[:, None]
+    # A border of one pixel of `fill` stands for everything outside.
+    index = torch.add(x.clamp(-1, width), y.clamp(-1, height), alpha=width + 2)
+    flat = index.add_(width + 3).to(torch.int64).flatten(1)[:, None]
     padded = functional.pad(images, (1, 1, 1, 1), value=fill).flatten(2)
-    return padded.gather(2, flat.expand(-1, channels, -1)).view(batch, channels, *place.shape[1:])
+    return padded.gather(2, flat.expand(-1, channels, -1)).view(batch, channels, *index.shape[1:])
 
 
 def _nearest(images: Tensor, radians: Tensor, fill: float) -> Tensor:
     height, width = images.shape[2:]
     cos, sin = radians.cos(), radians.sin()
-    # Input coordinates of the output pixel (0, 0), at pixel centres.
+    # Input coordinates of the output pixel (0, 0), at pixel centers.
     x_origin = width / 2 + cos * (0.5 - width / 2) + sin * (0.5 - height / 2)
     y_origin = height / 2 - sin * (0.5 - width / 2) + cos * (0.5 - height / 2)
     steps = torch.stack([cos, sin, x_origin, y_origin])
     fixed = steps.mul_(1 << FRACTION_BITS).add_(0.5).floor_().to(torch.int32)
     cos, sin, x_origin, y_origin = fixed[:, :, None]
-    # PIL rounds -sin for itself; that differs from minus the rounded sin only at exact halves, which no sine hits.
+    # PIL rounds -sin separately; that differs from -round(sin) only at exact halves, which no sine reaches.
     column = torch.arange(width, dtype=torch.int32, device=images.device)
     row = torch.arange(height, dtype=torch.int32, device=images.device)
     x = (cos * column)[:, None, :] + (sin * row + x_origin)[:, :, None]
@@ -164,14 +166,14 @@ def _nearest(images: Tensor, radians: Tensor, fill: float) -> Tensor:
 def _bilinear(images: Tensor, radians: Tensor, fill: float) -> Tensor:
     height, width = images.shape[2:]
     cos, sin, zero = radians.cos(), radians.sin(), torch.zeros_like(radians)
-    # affine_grid measures in half sides; a turn is one only in pixels.
+    # affine_grid uses units of half a side, in which a rotation of a non-square image has to be rescaled.
     to_x = torch.stack([cos, sin * (height / width), zero], dim=1)
     to_y = torch.stack([-sin * (width / height), cos, zero], dim=1)
     matrices = torch.stack([to_x, to_y], dim=1).to(images.dtype)
     grid = functional.affine_grid(matrices, list(images.shape), align_corners=False)
-    turned = functional.grid_sample(images - fill, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-    return turned + fill
+    rotated = functional.grid_sample(images - fill, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    return rotated + fill
 
 
-def _told(tensor: Tensor) -> str:
+def _describe(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

@@ -1,4 +1,4 @@
-"""Plain shapes, drawn by their formulas with smooth edges: things to put into pictures that need no data."""
+"""Plain shapes with smooth edges, drawn from formulas."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from numpy.typing import NDArray
 
 from dair_hf.errors import DataError
 
-OVERSAMPLING = 4  # samples a pixel and axis, for smooth edges
+OVERSAMPLING = 4  # samples per pixel and axis, for smooth edges
 
 Coordinates = NDArray[np.float64]
 
 
 def draw_shape(name: str, size: int) -> NDArray[np.float32]:
-    """How much of each pixel a shape covers.
+    """Draw a shape as the covered fraction of each pixel.
 
     Args:
         name: One of `SHAPES`.
-        size: Pixels of a side.
+        size: Side in pixels.
 
     Returns:
         `[size, size]` float32 in 0..1.
 
     Raises:
-        DataError: There is no such shape, or the size is below 1.
+        DataError: Unknown shape, or a size below 1.
 
     Example:
         >>> draw_shape("square", 4)
@@ -35,7 +35,7 @@ def draw_shape(name: str, size: int) -> NDArray[np.float32]:
                [0.25, 0.5 , 0.5 , 0.25]], dtype=float32)
     """
     if name not in SHAPES:
-        raise DataError(f"shape {name!r} does not exist; use one of {', '.join(SHAPES)}")
+        raise DataError(f"shape {name!r} is unknown; use one of {', '.join(SHAPES)}")
     if size < 1:
         raise DataError(f"shape {name}: size={size} must be at least 1 pixel")
     axis = (np.arange(size * OVERSAMPLING) + 0.5) / (size * OVERSAMPLING) * 2 - 1
@@ -44,7 +44,7 @@ def draw_shape(name: str, size: int) -> NDArray[np.float32]:
 
 
 def _star(x: Coordinates, y: Coordinates) -> NDArray[np.bool_]:
-    """Five points: straight edges between the points and the notches."""
+    """Star of five points, with straight edges between points and notches."""
     sector = np.pi / 5
     from_point = abs((np.arctan2(x, -y) + sector) % (2 * sector) - sector)
     outer, inner = 0.95, 0.42
@@ -55,12 +55,12 @@ def _star(x: Coordinates, y: Coordinates) -> NDArray[np.bool_]:
 
 
 def _arrow(x: Coordinates, y: Coordinates) -> NDArray[np.bool_]:
-    """Upwards: a head as wide as the picture on a shaft."""
+    """Arrow that points up."""
     head = (y <= 0.0) & (y >= abs(x) - 0.9)
     return head | ((abs(x) <= 0.3) & (y >= 0.0) & (y <= 0.9))
 
 
-# Name -> whether a point is inside; x to the right and y down, both from -1 to 1 over the picture.
+# Name -> predicate of points inside; x points right and y down, both from -1 to 1.
 SHAPES: dict[str, Callable[[Coordinates, Coordinates], NDArray[np.bool_]]] = {
     "circle": lambda x, y: x**2 + y**2 <= 0.9**2,
     "square": lambda x, y: np.maximum(abs(x), abs(y)) <= 0.75,

@@ -1,4 +1,4 @@
-"""How far predictions are from their targets, and when one counts as right (the paper's H)."""
+"""Metrics of a regression: root mean squared error, and correctness within a tolerance (the paper's H)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dair_hf.errors import DataError
 
 
 def rmse(predictions: ArrayLike | Sequence[ArrayLike], references: ArrayLike) -> float:
-    """`sqrt(mean_i (f(x_i) - y_i)^2)`, the paper's measure.
+    """Compute `sqrt(mean_i (f(x_i) - y_i)^2)`, the metric of the paper.
 
     Args:
         predictions: N predictions, each a number or `[1]`.
         references: N targets.
 
     Returns:
-        The root mean squared error, units of the target.
+        The root mean squared error, in units of the target.
 
     Raises:
-        DataError: Numbers of rows differ, there are none, or a value is NaN.
+        DataError: The numbers of rows differ, there are none, or a value is NaN.
 
     Example:
         >>> rmse([[1.0], [5.0]], [1.0, 2.0])
@@ -33,18 +33,18 @@ def rmse(predictions: ArrayLike | Sequence[ArrayLike], references: ArrayLike) ->
 def is_correct(
     predictions: ArrayLike | Sequence[ArrayLike], references: ArrayLike, tolerance: float = 1.0
 ) -> NDArray[np.bool_]:
-    """`H(z) = [|f(x) - y| <= tolerance]`.
+    """Compute `H(z) = [|f(x) - y| <= tolerance]`.
 
     Args:
         predictions: N predictions, each a number or `[1]`.
         references: N targets.
-        tolerance: Largest distance that counts as right, units of the target, >= 0.
+        tolerance: Largest error of a correct prediction, in units of the target, >= 0.
 
     Returns:
         `[N]` bool.
 
     Raises:
-        DataError: Numbers of rows differ, there are none, a value is NaN, or the tolerance is negative.
+        DataError: The numbers of rows differ, there are none, a value is NaN, or the tolerance is negative.
 
     Example:
         >>> is_correct([[1.0], [5.0]], [1.5, 2.0], tolerance=0.5)
@@ -56,15 +56,15 @@ def is_correct(
 
 
 def _errors(predictions: ArrayLike | Sequence[ArrayLike], references: ArrayLike, caller: str) -> NDArray[np.float64]:
-    found, wanted = np.asarray(predictions, dtype=np.float64), np.asarray(references, dtype=np.float64)
-    if wanted.ndim != 1 or found.shape not in (wanted.shape, (len(wanted), 1)):
+    predicted, targets = np.asarray(predictions, dtype=np.float64), np.asarray(references, dtype=np.float64)
+    if targets.ndim != 1 or predicted.shape not in (targets.shape, (len(targets), 1)):
         raise DataError(
-            f"{caller}: predictions have shape {list(found.shape)}, references {list(wanted.shape)}; give one number "
-            "each a row"
+            f"{caller}: predictions have shape {list(predicted.shape)}, references {list(targets.shape)}; give one "
+            "number per row"
         )
-    if not len(wanted):
+    if not len(targets):
         raise DataError(f"{caller}: there are no rows; check the split")
-    errors = found.reshape(wanted.shape) - wanted
+    errors = predicted.reshape(targets.shape) - targets
     if np.isnan(errors).any():
         raise DataError(f"{caller}: row {np.isnan(errors).argmax()} has a prediction or target that is NaN")
     return errors

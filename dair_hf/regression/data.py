@@ -1,7 +1,7 @@
-"""Robust regression (paper, section 6): a spurious feature that betrays the target in training and misleads at test.
+"""Pairs for robust regression (paper, section 6): a spurious feature that is reversed at test.
 
-The feature is 1 where the target is above a median, 0 elsewhere; at test it is reversed. In addition a share of the
-training targets may be replaced by noise. The partner of a training row is the row with another value of the feature.
+The feature is 1 for targets above a median and 0 otherwise; at test it is reversed. A share of the training targets can
+be replaced by noise. The partner of a training row is the same row with another value of the feature.
 """
 
 from __future__ import annotations
@@ -29,43 +29,42 @@ class RegressionConfig:
     """Data of a robust regression.
 
     Raises:
-        DataError: An unknown choice, a share out of range, or a deviation that is negative.
+        DataError: An unknown choice, or a number out of range.
 
     Example:
         >>> RegressionConfig(noise_share=0.2).augmented_feature
         'bernoulli'
     """
 
-    PLACES: ClassVar = ("data_file", "test_file")  # the table has a fingerprint, so where it lies is no setting
+    PLACES: ClassVar = ("data_file", "test_file")  # not compared between runs: the data have a fingerprint
 
     data_file: str | None = field(
-        default=None,
-        metadata={"help": "QSAR as .mat, or the training rows of a table of your own as .csv or .parquet."},
+        default=None, metadata={"help": "QSAR as .mat, or the training rows of your own table as .csv or .parquet."}
     )
     test_file: str | None = field(
-        default=None, metadata={"help": "Test rows, .csv or .parquet; a .mat file holds its own."}
+        default=None, metadata={"help": "Test rows, .csv or .parquet; a .mat file contains its own."}
     )
     target: str = field(default="target", metadata={"help": "Target column of a .csv or .parquet file."})
     spurious_feature: bool = field(
         default=True,
         metadata={
-            "help": "Add the spurious feature, and partners with another value of it. false: neither; trained by ERM "
-            "that is the paper's column `clean ERM`."
+            "help": "Add the spurious feature, and partners with another value of it. false adds neither; with ERM "
+            "this is `clean ERM` of the paper."
         },
     )
     noise_share: float = field(
         default=0.0,
         metadata={"help": "Share of the training targets replaced by noise, in [0, 1]. Paper: 0, 0.2, 0.4."},
     )
-    noise_mean: float = field(default=5.0, metadata={"help": "Mean of the noise, units of the target."})
+    noise_mean: float = field(default=5.0, metadata={"help": "Mean of the noise, in units of the target."})
     noise_std: float = field(
-        default=5.0, metadata={"help": "Standard deviation of the noise, units of the target, >= 0."}
+        default=5.0, metadata={"help": "Standard deviation of the noise, in units of the target, >= 0."}
     )
     augmented_feature: str = field(
         default="bernoulli",
         metadata={
-            "help": "The partners' feature. bernoulli, as the paper says: 0 or 1 with equal probability, drawn anew "
-            "each epoch; one, as released: always 1.",
+            "help": "Feature of the partners. bernoulli (paper): 0 or 1 with equal probability, redrawn each epoch; "
+            "one (as released): always 1.",
             "choices": AUGMENTED_FEATURES,
         },
     )
@@ -75,22 +74,21 @@ class RegressionConfig:
     test_threshold: str = field(
         default="test",
         metadata={
-            "help": "Median that the test feature is reversed at. test, as released: that of the test targets; train, "
-            "as the paper says: that of the (noisy) training targets. At 40 % noise the paper's ERM is 5.30 and "
-            "ours (3 seeds) 5.29 with the former, 5.50 with the latter; without noise they differ by 0.01.",
+            "help": "Median at which the test feature is reversed. test (as released): median of the test targets; "
+            "train (paper): median of the noisy training targets. At 40 % noise the paper's ERM has RMSE 5.30, ours (3 "
+            "seeds) 5.29 with test and 5.50 with train; without noise they differ by 0.01.",
             "choices": THRESHOLDS,
         },
     )
     validation_share: float = field(
         default=0.0,
         metadata={
-            "help": "Share of the training rows that is not trained on but kept to choose lambda with, in [0, 1); its "
-            "targets stay clean. 0, as released, trains on all rows and leaves no validation split."
+            "help": "Share of the training rows held out to choose lambda with, in [0, 1); their targets stay clean. 0 "
+            "(as released) trains on all rows and leaves no validation split."
         },
     )
     tolerance: float = field(
-        default=1.0,
-        metadata={"help": "A prediction within this distance of the target counts as correct, units of the target."},
+        default=1.0, metadata={"help": "Largest error of a prediction that counts as correct, in units of the target."}
     )
 
     def __post_init__(self) -> None:
@@ -99,9 +97,9 @@ class RegressionConfig:
                 raise DataError(f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(choices)}")
         for name in ("noise_share", "partner_fraction"):
             if not 0.0 <= getattr(self, name) <= 1.0:
-                raise DataError(f"{name}={getattr(self, name)} must lie in [0, 1]: 0.2 is every fifth row")
+                raise DataError(f"{name}={getattr(self, name)} must be in [0, 1]: 0.2 is every fifth row")
         if not 0.0 <= self.validation_share < 1.0:
-            raise DataError(f"validation_share={self.validation_share} must lie in [0, 1): some rows are trained on")
+            raise DataError(f"validation_share={self.validation_share} must be in [0, 1), to leave rows to train on")
         if not np.isfinite(self.noise_mean):
             raise DataError(f"noise_mean={self.noise_mean} must be a finite number")
         for name in ("noise_std", "tolerance"):
@@ -110,13 +108,13 @@ class RegressionConfig:
 
 
 class TrainingSplit(NamedTuple):
-    """What one seed makes of the training rows; R rows are trained on, V held out.
+    """Training rows of one seed: R rows to train on and V held out.
 
     Attributes:
-        rows: `[R]` int64, numbers in the file, in the order of the shuffle.
-        targets: `[R]` float32, targets, some of them noise.
-        is_noise: `[R]` bool, whose targets were replaced.
-        validation_rows: `[V]` int64, numbers in the file.
+        rows: `[R]` int64, row numbers in the file, shuffled.
+        targets: `[R]` float32, some of them noise.
+        is_noise: `[R]` bool, which targets are noise.
+        validation_rows: `[V]` int64, row numbers in the file.
     """
 
     rows: Tensor
@@ -127,10 +125,10 @@ class TrainingSplit(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RandomFeatureView:
-    """The augmented view of `TensorPairs`: the last feature is 0 or 1 with equal probability, drawn anew each epoch.
+    """View of `TensorPairs` whose last feature is 0 or 1 with equal probability, redrawn each epoch.
 
     Attributes:
-        features: `[N, D]` float32, the last column to be drawn.
+        features: `[N, D]` float32; the last column is overwritten.
         labels: `[N]` float32.
         seed: Seed of the draws.
     """
@@ -140,40 +138,35 @@ class RandomFeatureView:
     seed: int
 
     def __call__(self, rows: Tensor, epoch: int) -> dict[str, Tensor]:
-        """`features` `[B, D]` and `labels` `[B]` of `rows` in `epoch`."""
-        features = self.features.index_select(0, rows)  # a copy: the draw must not reach the rows it is made from
+        """Return `features` `[B, D]` and `labels` `[B]` of `rows` in `epoch`."""
+        features = self.features.index_select(0, rows)  # a copy, so the draw does not modify `self.features`
         features[:, -1] = uniform(rows, self.seed, epoch, "regression/spurious_feature")[:, 0] < 0.5
         return {"features": features, "labels": self.labels[rows]}
 
 
 def load_regression(config: RegressionConfig) -> RegressionData:
-    """Read the file that the configuration names.
+    """Read the configured files.
 
     Raises:
-        DataError: No file is named, a table lacks its test file, or `read_qsar` or `read_table` refuses it.
+        DataError: No file is configured, a table lacks its test file, or `read_qsar` or `read_table` fails.
     """
     if config.data_file is None:
         raise DataError("data_file is not set; give qsar.mat, or the training rows of a table as .csv or .parquet")
     if Path(config.data_file).suffix == ".mat":
         if config.test_file is not None:
-            raise DataError(f"test_file={config.test_file!r}: a .mat file holds its own test rows; leave it out")
+            raise DataError(f"test_file={config.test_file!r}: a .mat file contains its own test rows; leave it out")
         return read_qsar(config.data_file)
     if config.test_file is None:
-        raise DataError(f"test_file is not set; {config.data_file} holds training rows alone, give the test rows too")
+        raise DataError(f"test_file is not set; {config.data_file} holds training rows only, give the test rows too")
     return read_table(config.data_file, config.test_file, config.target)
 
 
 def split_training(data: RegressionData, config: RegressionConfig, seed: int) -> TrainingSplit:
-    """Shuffle the training rows, hold some out and replace the targets of others, in the released code's draws.
+    """Shuffle the training rows, hold some out and replace targets by noise, with the draws of the released code.
 
-    From one `RandomState(seed)`: a permutation of the training rows (made by a generator of its own with the same
-    seed), a permutation of the test rows, then `int(noise_share * R)` draws of `N(noise_mean, noise_std^2)`, which
-    become the targets of the first rows of the shuffle. Rows are held out from its end, so their targets are clean.
-
-    Args:
-        data: All rows.
-        config: The experiment.
-        seed: Seed of shuffle and noise.
+    The draws from one `RandomState(seed)` are a permutation of the training rows (from a separate generator with the
+    same seed), a permutation of the test rows, then `int(noise_share * R)` numbers from `N(noise_mean, noise_std^2)`,
+    which replace the targets of the first shuffled rows. Rows are held out from the end, so their targets are clean.
 
     Returns:
         The split.
@@ -189,30 +182,30 @@ def split_training(data: RegressionData, config: RegressionConfig, seed: int) ->
     """
     total = len(data.train_targets)
     order = np.random.RandomState(seed).permutation(total)
-    kept = total - round(config.validation_share * total)
-    if kept == 0:
+    n_train = total - round(config.validation_share * total)
+    if n_train == 0:
         raise DataError(f"validation_share={config.validation_share} holds out all {total} training rows; use less")
-    # The released code seeds again before it shuffles the test rows; only then it draws the noise.
+    # The released code reseeds, then shuffles the test rows, then draws the noise.
     generator = np.random.RandomState(seed)
     generator.permutation(len(data.test_targets))
-    count = int(config.noise_share * kept)
-    rows = torch.from_numpy(order[:kept])
+    n_noise = int(config.noise_share * n_train)
+    rows = torch.from_numpy(order[:n_train])
     targets = data.train_targets[rows]
-    targets[:count] = torch.from_numpy(generator.normal(config.noise_mean, config.noise_std, count)).float()
-    return TrainingSplit(rows, targets, torch.arange(kept) < count, torch.from_numpy(order[kept:]))
+    targets[:n_noise] = torch.from_numpy(generator.normal(config.noise_mean, config.noise_std, n_noise)).float()
+    return TrainingSplit(rows, targets, torch.arange(n_train) < n_noise, torch.from_numpy(order[n_train:]))
 
 
 def train_pairs(data: RegressionData, config: RegressionConfig, seed: int) -> TensorPairs:
-    """The training pairs: originals whose last feature is `[y > median of the noisy training targets]`.
+    """Return the training pairs; the last feature of originals is `[y > median of the noisy training targets]`.
 
     Args:
         data: All rows.
         config: The experiment.
-        seed: Seed of shuffle, noise, the partners' feature and the choice of rows with partner.
+        seed: Seed of the shuffle, the noise, the partners' feature and the choice of rows with partners.
 
     Returns:
-        `features` `[D + 1]` and `labels` (both views have the same); without `spurious_feature` `[D]` and no partners.
-        Row ids are `train/<number in the file>`.
+        `features` `[D + 1]` and `labels`, which both views share; without `spurious_feature`, `features` `[D]` and no
+        partners. Row ids are `train/<row number in the file>`.
 
     Raises:
         DataError: No row is left to train on.
@@ -228,37 +221,36 @@ def train_pairs(data: RegressionData, config: RegressionConfig, seed: int) -> Te
     row_ids = [f"train/{row}" for row in split.rows.tolist()]
     if not config.spurious_feature:
         return TensorPairs({"features": features, "labels": labels}, row_ids=row_ids)
-    # torch's median is the lower one of the two in the middle.
+    # For an even number of rows, torch's median is the lower of the two in the middle.
     original = _with_feature(features, labels > labels.median())
-    place = torch.arange(len(labels))
     partner = _with_feature(features, torch.ones_like(labels))
     return TensorPairs(
         {"features": original, "labels": labels},
         {"features": partner, "labels": labels}
         if config.augmented_feature == "one"
         else RandomFeatureView(partner, labels, seed),
-        has_partner=subset(place, config.partner_fraction, seed, "regression/partner"),
+        has_partner=subset(torch.arange(len(labels)), config.partner_fraction, seed, "regression/partner"),
         row_ids=row_ids,
     )
 
 
 def evaluation_pairs(data: RegressionData, config: RegressionConfig, seed: int, split: str = "test") -> TensorPairs:
-    """Rows to measure on: originals with the feature reversed, partners with the feature as in training.
+    """Return evaluation pairs: originals with the feature reversed, partners with the feature as in training.
 
-    The paper's RMSE is that of the originals. `test_threshold` says which median the feature is reversed at; held-out
-    rows follow it with their own in place of the test rows' median.
+    The paper's RMSE is that of the originals. `test_threshold` selects the median at which the feature is reversed; for
+    `test_threshold="test"`, validation rows use their own median.
 
     Args:
         data: All rows.
         config: The experiment.
         seed: Seed of the split.
-        split: "test", or "validation": the held-out training rows.
+        split: "test", or "validation" for the held-out training rows.
 
     Returns:
-        As `train_pairs`, targets without noise; row ids are `test/<number>` or `train/<number>`.
+        As `train_pairs`, with targets free of noise; row ids are `test/<row>` or `train/<row>`.
 
     Raises:
-        DataError: An unknown split, or validation rows are asked for and none are held out.
+        DataError: An unknown split, or no validation rows were held out.
     """
     if split not in SPLITS:
         raise DataError(f"split={split!r} is unknown; use one of {', '.join(SPLITS)}")

@@ -1,4 +1,4 @@
-"""The linear model of the paper's regression, as a model of the Hugging Face library."""
+"""Linear regression as a `transformers` model."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ MODEL_TYPE = "dair_linear_regression"
 
 
 class LinearRegressionConfig(PreTrainedConfig):
-    """Size of a `LinearRegression`.
+    """Configuration of a `LinearRegression`.
 
     Args:
-        num_features: Entries of a feature vector, >= 1.
+        num_features: Number of features, >= 1.
         initializer_range: Standard deviation of the initial weights and bias.
 
     Example:
@@ -27,10 +27,7 @@ class LinearRegressionConfig(PreTrainedConfig):
 
 
 class LinearRegression(PreTrainedModel):
-    """`f(x) = W x + b`, weights and bias drawn from `N(0, 0.01^2)` as in the released code.
-
-    Args:
-        config: Number of features and scale of the start.
+    """Linear model `f(x) = W x + b`, initialized from `N(0, 0.01^2)` as in the released code.
 
     Example:
         >>> import torch
@@ -59,7 +56,7 @@ class LinearRegression(PreTrainedModel):
             labels: `[N]`, real.
 
         Returns:
-            `logits` `[N, 1]`, the predictions, and with labels their mean squared error as `loss`.
+            `logits` `[N, 1]`, the predictions; with labels also `loss`, their mean squared error.
         """
         predictions = self.linear(features)
         loss = None if labels is None else (predictions[:, 0] - labels).square().mean()

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from dair_hf.augment.attacks.adversarial import AttackAugmenter, perturb
-from dair_hf.augment.attacks.attack import KL, NORMS, Attack
 from dair_hf.augment.attacks.autoattack import auto_attack
+from dair_hf.augment.attacks.pgd import KL, NORMS, Attack
 from dair_hf.data.counter_rng import generator_for
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError

@@ -1,4 +1,4 @@
-"""Attacks against an independent implementation: the Adversarial Robustness Toolbox, on one small fixed network."""
+"""Attacks on a small network against the Adversarial Robustness Toolbox."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from dair_hf.augment.attacks.adversarial import perturb
-from dair_hf.augment.attacks.attack import Attack
+from dair_hf.augment.attacks.pgd import Attack
 
 pytest.importorskip("art", reason="the Adversarial Robustness Toolbox is not installed")
 
@@ -30,7 +30,7 @@ def generator(seed: int) -> torch.Generator:
 
 @cache
 def data() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Ten patterns under noise: images and labels to train on, images and labels to attack."""
+    """Training images and labels, then test images and labels: ten noisy patterns."""
     drawn = generator(0)
     patterns = torch.rand(10, 1, 8, 8, generator=drawn)
     labels = torch.randint(0, 10, (2000 + ROWS,), generator=drawn)
@@ -56,7 +56,7 @@ def network() -> nn.Module:
 
 
 def accuracy(images: torch.Tensor) -> float:
-    """Per cent."""
+    """Accuracy in percent."""
     with torch.no_grad():
         return 100 * (network()(images).argmax(1) == data()[3]).double().mean().item()
 
@@ -78,7 +78,7 @@ def theirs(make: Callable[..., Any], seed: int = 0, **settings: Any) -> torch.Te
     return torch.from_numpy(found)
 
 
-def descent(norm: float, attack: Attack, **settings: Any) -> torch.Tensor:
+def toolbox_pgd(norm: float, attack: Attack, **settings: Any) -> torch.Tensor:
     from art.attacks.evasion import ProjectedGradientDescentNumpy
 
     return theirs(
@@ -92,11 +92,11 @@ def descent(norm: float, attack: Attack, **settings: Any) -> torch.Tensor:
     )
 
 
-def assert_alike(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
+def assert_same_accuracy(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
     clean, mine, reference = accuracy(data()[2]), np.mean([*map(accuracy, ours)]), np.mean([*map(accuracy, theirs)])
     print(f"clean {clean:.2f}, ours {mine:.2f}, toolbox {reference:.2f}")
     assert mine == pytest.approx(reference, abs=TOLERANCE)
-    assert 15 < reference < clean - 20, "an attack that everything or nothing withstands compares nothing"
+    assert 15 < reference < clean - 20, "the attack must be neither too weak nor too strong to compare"
 
 
 @pytest.mark.parametrize("epsilon", [0.03, 0.05])
@@ -104,8 +104,8 @@ def test_fgsm(epsilon: float) -> None:
     from art.attacks.evasion import FastGradientMethod
 
     one, other = ours(Attack.fgsm(epsilon)), theirs(FastGradientMethod, norm=np.inf, eps=epsilon)
-    assert_alike([one], [other])
-    # Where they part, at rows of which the network is sure, ours follow the gradient that float64 gives.
+    assert_same_accuracy([one], [other])
+    # They differ in rows with tiny gradients; there ours match the float64 gradient.
     assert 0.99 < ((one - other).abs() < 1e-6).double().mean().item() < 1.0
     _, _, images, labels = data()
     exact = images.double().requires_grad_()
@@ -118,18 +118,18 @@ def test_fgsm(epsilon: float) -> None:
 @pytest.mark.parametrize("momentum", [0.0, 1.0])
 def test_pgd_from_the_original(norm: str, order: float, epsilon: float, momentum: float) -> None:
     attack = Attack(norm, epsilon, epsilon / 4, 11, random_start=False, momentum=momentum)
-    assert_alike([ours(attack)], [descent(order, attack, decay=momentum or None)])
+    assert_same_accuracy([ours(attack)], [toolbox_pgd(order, attack, decay=momentum or None)])
 
 
 @pytest.mark.parametrize(("norm", "order", "epsilon"), [("linf", np.inf, 0.04), ("l2", 2, 0.25)])
 def test_pgd_from_random_starts(norm: str, order: float, epsilon: float) -> None:
-    """Of three draws each: one alone varies by a tenth of a point."""
+    """Mean of three seeds each, since a single one varies by a tenth of a point."""
     attack = Attack(norm, epsilon, epsilon / 4, 10, restarts=2)
-    reference = [descent(order, attack, seed=seed, num_random_init=2) for seed in range(3)]
-    assert_alike([ours(attack, seed) for seed in range(3)], reference)
+    reference = [toolbox_pgd(order, attack, seed=seed, num_random_init=2) for seed in range(3)]
+    assert_same_accuracy([ours(attack, seed) for seed in range(3)], reference)
 
 
 def test_a_weaker_attack_is_noticed() -> None:
     attack = Attack("linf", 0.04, 0.01, 11, random_start=False)
     with pytest.raises(AssertionError):
-        assert_alike([ours(dataclasses.replace(attack, epsilon=0.039))], [descent(np.inf, attack)])
+        assert_same_accuracy([ours(dataclasses.replace(attack, epsilon=0.039))], [toolbox_pgd(np.inf, attack)])

@@ -1,4 +1,4 @@
-"""Random crops and mirror images against padding and slicing in numpy, one image after the other."""
+"""Random crops and flips against padding and slicing in numpy."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MANY = torch.arange(100_000)
 
 
 def noise(*shape: int) -> torch.Tensor:
-    """Images in which every misplaced pixel shows."""
+    """Random images."""
     return torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
 
 
 def by_hand(image: np.ndarray, top: int, left: int, mirrored: bool, fill: int = 0) -> np.ndarray:
-    """Pad widely, slice, turn round: one image `[..., H, W]`."""
+    """Pad, slice and flip one image `[..., H, W]`."""
     wide = 50
     height, width = image.shape[-2:]
     padded = np.pad(image, [(0, 0)] * (image.ndim - 2) + [(wide, wide)] * 2, constant_values=fill)
@@ -40,7 +40,7 @@ def some_crops(count: int, padding: int) -> Crops:
 
 @pytest.mark.parametrize("shape", [(40, 3, 32, 32), (40, 1, 7, 12), (40, 12, 7), (40, 2, 3, 8, 8), (40, 1, 1, 1)])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64, torch.bool])
-def test_pixels_are_those_of_padding_and_slicing(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_crops_match_padding_and_slicing(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     images, crops = noise(*shape).to(dtype), some_crops(40, padding=5)
     found = crop(images, crops)
     assert (found.shape, found.dtype) == (images.shape, dtype) and found.is_contiguous()
@@ -48,35 +48,35 @@ def test_pixels_are_those_of_padding_and_slicing(shape: tuple[int, ...], dtype: 
         assert np.array_equal(cut, by_hand(image, *(int(value) for value in place)))
 
 
-def test_nothing_is_left_of_an_image_far_away() -> None:
+def test_a_crop_outside_the_image_is_all_fill() -> None:
     images = noise(4, 3, 8, 8) | 1
     far = Crops(torch.tensor([-8, 8, 0, 100]), torch.tensor([0, 0, -8, -100]), torch.tensor([False, True] * 2))
     assert not crop(images, far).any()
     assert (crop(images, far, fill=9) == 9).all()
 
 
-def test_the_fill_is_what_was_outside() -> None:
+def test_fill() -> None:
     images, crops = noise(20, 3, 8, 8), some_crops(20, padding=3)
     found = crop(images, crops, fill=77).numpy()
     for image, cut, place in zip(images.numpy(), found, zip(*crops, strict=True), strict=True):
         assert np.array_equal(cut, by_hand(image, *(int(value) for value in place), fill=77))
 
 
-def test_a_crop_that_changes_nothing() -> None:
+def test_identity_crop() -> None:
     images = noise(3, 3, 8, 8).float() / 255
     still = Crops(torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.int64), torch.zeros(3).bool())
     assert torch.equal(crop(images, still), images)
     assert torch.equal(crop(images, still._replace(mirrored=torch.ones(3).bool())), images.flip(-1))
 
 
-def test_both_views_of_a_batch_are_cut_alike() -> None:
+def test_both_views_of_a_batch_get_the_same_crop() -> None:
     batch, crops = noise(10, 2, 3, 8, 8), some_crops(10, padding=2)
     found = crop(batch, crops)
     for view in (0, 1):
         assert torch.equal(found[:, view], crop(batch[:, view], crops))
 
 
-def test_an_image_is_cut_the_same_in_any_batch_and_layout() -> None:
+def test_a_crop_does_not_depend_on_batch_or_layout() -> None:
     images, crops = noise(64, 3, 8, 8), some_crops(64, padding=4)
     whole = crop(images, crops)
     assert torch.equal(whole[10:11], crop(images[10:11], Crops(*(values[10:11] for values in crops))))
@@ -84,7 +84,7 @@ def test_an_image_is_cut_the_same_in_any_batch_and_layout() -> None:
     assert crop(images[:0], Crops(*(values[:0] for values in crops))).shape == (0, 3, 8, 8)
 
 
-def test_gradients_go_to_the_pixels_that_are_shown() -> None:
+def test_gradients_reach_the_cropped_pixels() -> None:
     images = noise(2, 1, 3, 3).double().requires_grad_()
     crops = Crops(torch.tensor([1, 0]), torch.tensor([0, -2]), torch.tensor([False, True]))
     crop(images, crops).sum().backward()
@@ -97,8 +97,8 @@ def test_gradients_go_to_the_pixels_that_are_shown() -> None:
 
 
 @pytest.mark.parametrize("padding", [0, 1, 4])
-def test_places_are_uniform_and_independent(padding: int) -> None:
-    """All combinations equally often, by a chi-square; its standard deviation is `sqrt(2 * degrees of freedom)`."""
+def test_crops_are_uniform_and_independent(padding: int) -> None:
+    """Chi-square over all combinations; its standard deviation is `sqrt(2 * degrees of freedom)`."""
     top, left, mirrored = draw_crops(MANY, padding, True, seed=0, epoch=0, stream="test")
     assert (top.dtype, left.dtype, mirrored.dtype) == (torch.int64, torch.int64, torch.bool)
     side = 2 * padding + 1
@@ -119,7 +119,7 @@ def test_crops_are_those_of_the_draws() -> None:
     assert found.mirrored.tolist() == (drawn[:, 2] < 0.5).tolist()
 
 
-def test_a_row_has_the_same_crop_in_any_batch() -> None:
+def test_a_row_gets_the_same_crop_in_any_batch() -> None:
     whole = draw_crops(MANY, 4, True, 0, 0, "test")
     some = torch.tensor([70_000, 5, 5])
     for found, values in zip(draw_crops(some, 4, True, 0, 0, "test"), whole, strict=True):
@@ -134,15 +134,15 @@ def test_seeds_epochs_and_streams_are_independent(other: dict[str, Any]) -> None
         assert abs(np.corrcoef(a.numpy(), b.numpy())[0, 1]) < 0.013  # four standard deviations
 
 
-def test_without_flip_and_padding_nothing_moves() -> None:
+def test_without_flip_and_padding_crops_are_the_identity() -> None:
     assert not draw_crops(MANY, 4, False, 0, 0, "test").mirrored.any()
     still = draw_crops(MANY, 0, False, 0, 0, "test")
     assert not any(bool(values.any()) for values in still)
-    # Whether images are mirrored does not change where they are cut.
+    # Flipping does not change the position of the crops.
     assert torch.equal(draw_crops(MANY, 4, True, 0, 0, "test").top, draw_crops(MANY, 4, False, 0, 0, "test").top)
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------------------------
 
 ZERO = torch.zeros(2, dtype=torch.int64)
 FITTING = Crops(ZERO, ZERO, ZERO.bool())
@@ -156,7 +156,7 @@ FITTING = Crops(ZERO, ZERO, ZERO.bool())
         (lambda: crop(noise(2, 8), FITTING), r"images must be \[B, ..., H, W\], found shape \[2, 8\]"),
         (
             lambda: crop(noise(3, 8, 8), FITTING),
-            r"top must be torch.int64 \[3\], one an image, found torch.int64 \[2\]",
+            r"top must be torch.int64 \[3\], one per image, found torch.int64 \[2\]",
         ),
         (
             lambda: crop(noise(2, 8, 8), FITTING._replace(left=ZERO.float())),
@@ -165,6 +165,6 @@ FITTING = Crops(ZERO, ZERO, ZERO.bool())
         (lambda: crop(noise(2, 8, 8), FITTING._replace(mirrored=ZERO)), "mirrored must be torch.bool .* torch.int64"),
     ],
 )
-def test_what_does_not_fit_is_refused(call: Any, message: str) -> None:
+def test_invalid_inputs_are_refused(call: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         call()

@@ -1,4 +1,4 @@
-"""Recoloured, rotated and pasted images against PIL, rot90 and arithmetic in numpy."""
+"""Recolored, rotated and pasted images against PIL, rot90 and numpy."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dair_hf.errors import DataError
 
 
 def noise(*shape: int) -> torch.Tensor:
-    """Images in which every misplaced pixel shows."""
+    """Random images."""
     return torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
 
 
 def by_pil(images: torch.Tensor, degrees: list[float], fill: int = 0) -> torch.Tensor:
-    """`Image.rotate` of every channel on its own."""
+    """Apply `Image.rotate` to each channel."""
     turned = [
         [np.asarray(Image.fromarray(channel).rotate(angle, fillcolor=fill)) for channel in image]
         for image, angle in zip(images.numpy(), degrees, strict=True)
@@ -34,14 +34,14 @@ ANGLES = [0.0, 90.0, 180.0, 270.0, 360.0, -90.0, 450.0, 30.0, 45.0, 60.0, 22.5, 
 
 
 @pytest.mark.parametrize("size", [(28, 28), (29, 29), (20, 31), (31, 20), (1, 5)])
-def test_nearest_is_pil_pixel_for_pixel(size: tuple[int, int]) -> None:
+def test_nearest_matches_pil_exactly(size: tuple[int, int]) -> None:
     drawn = np.random.default_rng(0).uniform(-360, 360, 186).tolist()
     images = noise(200, 2, *size)
     degrees = torch.tensor(ANGLES + drawn, dtype=torch.float64)
     assert torch.equal(rotate(images, degrees), by_pil(images, degrees.tolist()))
 
 
-def test_the_fill_shows_where_there_was_nothing() -> None:
+def test_fill() -> None:
     images = noise(50, 1, 28, 28)
     degrees = torch.linspace(0, 180, 50, dtype=torch.float64)
     found = rotate(images, degrees, fill=77)
@@ -61,8 +61,8 @@ def test_right_angles_are_exact(mode: str, quarters: int) -> None:
         assert (rotate(images, degrees, mode=mode) - expected).abs().max() < 1e-9
 
 
-def test_positive_angles_turn_counter_clockwise() -> None:
-    """A mark at the right ends at the top."""
+def test_positive_angles_rotate_counter_clockwise() -> None:
+    """A mark on the right moves to the top."""
     image = torch.zeros(1, 1, 5, 5)
     image[0, 0, 2, 4] = 1
     for mode in ("nearest", "bilinear"):
@@ -70,7 +70,7 @@ def test_positive_angles_turn_counter_clockwise() -> None:
 
 
 def bilinear_oracle(image: np.ndarray, angle: float, fill: float) -> np.ndarray:
-    """One pixel after the other, from where it came; pixels outside are `fill`."""
+    """Interpolate each pixel from its source position; pixels outside are `fill`."""
     height, width = image.shape
     theta = np.deg2rad(angle)
 
@@ -95,7 +95,7 @@ def bilinear_oracle(image: np.ndarray, angle: float, fill: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", [(9, 9), (7, 10)])
-def test_bilinear_weighs_the_four_nearest_pixels(size: tuple[int, int]) -> None:
+def test_bilinear_interpolates_the_four_nearest_pixels(size: tuple[int, int]) -> None:
     degrees = [10.0, 45.0, 100.0, 233.3, -17.0]
     images = noise(5, 1, *size).double() / 255
     found = rotate(images, torch.tensor(degrees, dtype=torch.float64), fill=0.25, mode="bilinear")
@@ -103,7 +103,7 @@ def test_bilinear_weighs_the_four_nearest_pixels(size: tuple[int, int]) -> None:
         assert np.abs(turned[0].numpy() - bilinear_oracle(image[0].numpy(), angle, 0.25)).max() < 1e-10
 
 
-def test_an_image_is_turned_the_same_in_any_batch() -> None:
+def test_a_rotation_does_not_depend_on_the_batch() -> None:
     images, degrees = noise(64, 1, 28, 28).float(), torch.rand(64, generator=torch.Generator().manual_seed(1)) * 360
     whole = rotate(images, degrees)
     assert torch.equal(whole[10:11], rotate(images[10:11], degrees[10:11]))
@@ -127,7 +127,7 @@ def test_recolor_scales_each_channel() -> None:
     assert not red[:, 1:].any()
 
 
-def test_a_bool_mask_chooses_and_a_soft_one_blends() -> None:
+def test_bool_masks_select_and_soft_masks_blend() -> None:
     images, backgrounds = torch.rand(2, 3, 4, 5), torch.rand(2, 3, 4, 5)
     hard = torch.rand(2, 1, 4, 5) < 0.5
     soft = torch.rand(2, 1, 4, 5)
@@ -137,35 +137,35 @@ def test_a_bool_mask_chooses_and_a_soft_one_blends() -> None:
     assert torch.equal(paste_background(images, hard.float(), backgrounds), paste_background(images, hard, backgrounds))
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------------------------
 
-GREY, RGB = torch.zeros(2, 1, 4, 4), torch.zeros(2, 3, 4, 4)
+GRAY, RGB = torch.zeros(2, 1, 4, 4), torch.zeros(2, 3, 4, 4)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: rotate(GREY[0], torch.zeros(1)), r"images must be \[B, C, H, W\].*found float32 \[1, 4, 4\]"),
-        (lambda: rotate(torch.zeros(1, 1, 1, 8193), torch.zeros(1)), "at most 8192 pixels"),
-        (lambda: rotate(GREY, torch.zeros(3)), r"degrees must be floating \[2\], one an image, found float32 \[3\]"),
-        (lambda: rotate(GREY, torch.zeros(2, dtype=torch.int64)), r"degrees must be floating \[2\].*int64 \[2\]"),
-        (lambda: rotate(GREY, torch.tensor([0.0, float("nan")])), "angle 1 is not finite"),
-        (lambda: rotate(GREY, torch.zeros(2), mode="cubic"), "mode 'cubic' is unknown; use one of nearest, bilinear"),
-        (lambda: rotate(GREY.byte(), torch.zeros(2), mode="bilinear"), "needs floating images, found uint8"),
-        (lambda: recolor(RGB, torch.zeros(2, 3)), r"must be grey, floating .*found float32 \[2, 3, 4, 4\]"),
-        (lambda: recolor(GREY.byte(), torch.zeros(2, 3)), "must be grey, floating .*found uint8"),
-        (lambda: recolor(GREY, torch.zeros(3)), r"colors must be floating \[2, channels\], found float32 \[3\]"),
-        (lambda: recolor(GREY, torch.zeros(1, 3)), r"colors must be floating \[2, channels\], found float32 \[1, 3\]"),
-        (lambda: paste_background(RGB[0], GREY, RGB), r"images must be floating \[B, C, H, W\]"),
-        (lambda: paste_background(RGB, GREY, RGB[:1]), r"backgrounds must be as the images.*found float32 \[1, 3"),
-        (lambda: paste_background(RGB, GREY, RGB.double()), "backgrounds must be as the images.*found float64"),
+        (lambda: rotate(GRAY[0], torch.zeros(1)), r"images must be \[B, C, H, W\].*found float32 \[1, 4, 4\]"),
+        (lambda: rotate(torch.zeros(1, 1, 1, 8193), torch.zeros(1)), "up to 8192 pixels"),
+        (lambda: rotate(GRAY, torch.zeros(3)), r"degrees must be floating \[2\], one per image, found float32 \[3\]"),
+        (lambda: rotate(GRAY, torch.zeros(2, dtype=torch.int64)), r"degrees must be floating \[2\].*int64 \[2\]"),
+        (lambda: rotate(GRAY, torch.tensor([0.0, float("nan")])), "angle 1 is not finite"),
+        (lambda: rotate(GRAY, torch.zeros(2), mode="cubic"), "mode 'cubic' is unknown; use one of nearest, bilinear"),
+        (lambda: rotate(GRAY.byte(), torch.zeros(2), mode="bilinear"), "needs floating images, found uint8"),
+        (lambda: recolor(RGB, torch.zeros(2, 3)), r"must be grayscale, floating .*found float32 \[2, 3, 4, 4\]"),
+        (lambda: recolor(GRAY.byte(), torch.zeros(2, 3)), "must be grayscale, floating .*found uint8"),
+        (lambda: recolor(GRAY, torch.zeros(3)), r"colors must be floating \[2, channels\], found float32 \[3\]"),
+        (lambda: recolor(GRAY, torch.zeros(1, 3)), r"colors must be floating \[2, channels\], found float32 \[1, 3\]"),
+        (lambda: paste_background(RGB[0], GRAY, RGB), r"images must be floating \[B, C, H, W\]"),
+        (lambda: paste_background(RGB, GRAY, RGB[:1]), r"backgrounds must match the images.*found float32 \[1, 3"),
+        (lambda: paste_background(RGB, GRAY, RGB.double()), "backgrounds must match the images.*found float64"),
         (
             lambda: paste_background(RGB, RGB, RGB),
             r"mask must be bool or floating \[2, 1, 4, 4\], found float32 \[2, 3",
         ),
-        (lambda: paste_background(RGB, GREY.byte(), RGB), "mask must be bool or floating .* True or 1 is foreground"),
+        (lambda: paste_background(RGB, GRAY.byte(), RGB), "mask must be bool or floating .* True or 1 is foreground"),
     ],
 )
-def test_what_does_not_fit_is_refused(call: Any, message: str) -> None:
+def test_invalid_inputs_are_refused(call: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         call()

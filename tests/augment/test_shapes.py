@@ -1,4 +1,4 @@
-"""Shapes drawn by their formulas against the same shapes as Pillow draws them, much larger and averaged."""
+"""Shapes against Pillow, which draws them larger and averages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FINE = 16
 
 
 def drawn_by_pillow(name: str, size: int) -> NDArray[np.float64]:
-    """The shapes that the fixture does not draw."""
+    """Draw the shapes that the fixture lacks."""
     image = Image.new("L", (size * FINE, size * FINE))
     draw = ImageDraw.Draw(image)
 
@@ -35,7 +35,7 @@ def drawn_by_pillow(name: str, size: int) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("size", [8, 16, 33])
-def test_shapes_are_those_that_pillow_draws(name: str, size: int) -> None:
+def test_shapes_match_pillow(name: str, size: int) -> None:
     found = draw_shape(name, size)
     assert (found.shape, found.dtype) == ((size, size), np.float32)
     assert found.min() >= 0 and found.max() == 1
@@ -43,18 +43,18 @@ def test_shapes_are_those_that_pillow_draws(name: str, size: int) -> None:
     assert abs(found - expected).mean() < 0.04 and abs(found - expected).max() < 0.4
 
 
-def test_any_two_shapes_differ_however_one_is_turned() -> None:
-    """In a tenth of the pixels: nine classes can be told apart."""
+def test_shapes_differ_under_any_rotation() -> None:
+    """Any two differ in at least a tenth of the pixels."""
     images = {name: Image.fromarray((draw_shape(name, 64) > 0.5).astype(np.uint8)) for name in SHAPES}
     assert len(images) == 9
     for one in images:
-        turned = [np.asarray(images[one].rotate(angle)) for angle in range(0, 360, 10)]
+        rotated = [np.asarray(images[one].rotate(angle)) for angle in range(0, 360, 10)]
         for other in images:
-            assert one == other or min((mask ^ np.asarray(images[other])).mean() for mask in turned) > 1 / 10
+            assert one == other or min((mask ^ np.asarray(images[other])).mean() for mask in rotated) > 1 / 10
 
 
-def test_what_cannot_be_drawn() -> None:
-    with pytest.raises(DataError, match="shape 'heart' does not exist; use one of circle, square, triangle, star,"):
+def test_invalid_shapes_are_refused() -> None:
+    with pytest.raises(DataError, match="shape 'heart' is unknown; use one of circle, square, triangle, star,"):
         draw_shape("heart", 16)
     with pytest.raises(DataError, match="shape ring: size=0 must be at least 1 pixel"):
         draw_shape("ring", 0)

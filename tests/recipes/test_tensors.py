@@ -15,7 +15,7 @@ from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import ComparisonConfig, runs_of
 from dair_hf.experiments.search import SearchConfig
 from dair_hf.regression.data import RegressionConfig
-from dair_hf.regression.settings import RobustLossConfig
+from dair_hf.regression.losses import RobustLossConfig
 from dair_hf.training.environments import EnvironmentConfig
 from dair_hf.vision.cnn import DigitCNN
 from dair_hf.vision.mnist.colored import ColoredConfig

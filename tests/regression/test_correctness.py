@@ -1,4 +1,4 @@
-"""Root mean squared error and correctness within a tolerance, by hand and against numpy."""
+"""RMSE and correctness within a tolerance, by hand and against numpy."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def test_rmse_by_hand() -> None:
 
 
 @pytest.mark.parametrize("layout", ["rows", "vector", "arrays", "tensor"])
-def test_rmse_takes_what_a_trainer_gives(layout: str) -> None:
+def test_rmse_takes_every_layout_of_predictions(layout: str) -> None:
     random = np.random.default_rng(0)
     predictions, references = random.normal(size=(2, 50)).astype(np.float32)
-    given = {
+    layouts = {
         "rows": predictions[:, None],
         "vector": predictions,
         "arrays": [np.array([value]) for value in predictions],
         "tensor": torch.from_numpy(predictions),
-    }[layout]
-    wanted = np.sqrt(((predictions.astype(float) - references) ** 2).mean())
-    assert rmse(given, references.tolist()) == pytest.approx(wanted, rel=1e-12)
+    }
+    expected = np.sqrt(((predictions.astype(float) - references) ** 2).mean())
+    assert rmse(layouts[layout], references.tolist()) == pytest.approx(expected, rel=1e-12)
 
 
 def test_correct_is_within_the_tolerance() -> None:
@@ -40,23 +40,23 @@ def test_correct_is_within_the_tolerance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("predictions", "references", "said"),
+    ("predictions", "references", "message"),
     [
         ([[1.0, 2.0]], [1.0], r"predictions have shape \[1, 2\], references \[1\]"),
         ([1.0, 2.0], [1.0], r"predictions have shape \[2\], references \[1\]"),
-        ([[1.0], [2.0]], [[1.0], [2.0]], r"references \[2, 1\]; give one number each a row"),
+        ([[1.0], [2.0]], [[1.0], [2.0]], r"references \[2, 1\]; give one number per row"),
         ([], [], "there are no rows; check the split"),
         ([1.0, float("nan")], [1.0, 1.0], "row 1 has a prediction or target that is NaN"),
     ],
 )
-def test_bad_rows_are_refused(predictions: list, references: list, said: str) -> None:
-    with pytest.raises(DataError, match=f"rmse: .*{said}"):
+def test_bad_rows_are_refused(predictions: list, references: list, message: str) -> None:
+    with pytest.raises(DataError, match=f"rmse: .*{message}"):
         rmse(predictions, references)
-    with pytest.raises(DataError, match=f"is_correct: .*{said}"):
+    with pytest.raises(DataError, match=f"is_correct: .*{message}"):
         is_correct(predictions, references)
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, float("nan")])
-def test_a_tolerance_below_zero_is_refused(tolerance: float) -> None:
+def test_negative_tolerances_are_refused(tolerance: float) -> None:
     with pytest.raises(DataError, match=f"tolerance={tolerance} must be 0 or more"):
         is_correct([1.0], [1.0], tolerance)

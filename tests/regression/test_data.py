@@ -1,4 +1,4 @@
-"""Pairs of the robust regression against numpy: the released order of draws, medians, partners, held-out rows."""
+"""Regression pairs against numpy: draws of the released code, medians, partners, held-out rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def data() -> RegressionData:
 
 
 def released(data: RegressionData, seed: int, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """Order and targets of the training rows, with numpy's global generator as the released code uses it."""
+    """Order and targets of the training rows, drawn from numpy's global generator as in the released code."""
     state = np.random.get_state()
     np.random.seed(seed)
     order = np.random.permutation(len(data.train_targets))
@@ -54,21 +54,21 @@ def lower_median(values: np.ndarray) -> float:
 def test_noise_is_drawn_in_the_released_order(data: RegressionData, seed: int, share: float) -> None:
     before = np.random.get_state()[1].copy()
     split = split_training(data, RegressionConfig(noise_share=share), seed)
-    assert np.array_equal(np.random.get_state()[1], before)  # the global generator is left alone
+    assert np.array_equal(np.random.get_state()[1], before)  # the global generator is not used
     order, targets = released(data, seed, share)
     assert split.rows.tolist() == order.tolist()
     np.testing.assert_array_equal(split.targets.numpy(), targets.astype(np.float32))
-    assert split.is_noise.tolist() == [place < int(share * 40) for place in range(40)]
+    assert split.is_noise.tolist() == [position < int(share * 40) for position in range(40)]
     assert len(split.validation_rows) == 0
     np.testing.assert_array_equal(data.train_targets[split.rows][~split.is_noise], split.targets[~split.is_noise])
 
 
-def test_another_noise(data: RegressionData) -> None:
+def test_noise_mean_and_std(data: RegressionData) -> None:
     split = split_training(data, RegressionConfig(noise_share=1.0, noise_mean=-2.0, noise_std=0.0), 0)
     assert split.targets.tolist() == [-2.0] * 40
 
 
-def test_training_rows_carry_the_feature_of_the_noisy_median(data: RegressionData) -> None:
+def test_the_training_feature_uses_the_noisy_median(data: RegressionData) -> None:
     pairs = train_pairs(data, RegressionConfig(noise_share=0.5), seed=3)
     order, targets = released(data, 3, 0.5)
     batch = pairs.__getitems__(list(range(40)))
@@ -87,14 +87,14 @@ def drawn(pairs: Any, rows: list[int]) -> torch.Tensor:
     return pairs.__getitems__(rows)["features"][:, 1, -1]
 
 
-def test_the_partners_feature_is_drawn_anew_each_epoch(data: RegressionData) -> None:
+def test_the_partners_feature_is_redrawn_each_epoch(data: RegressionData) -> None:
     pairs = train_pairs(data, RegressionConfig(), seed=0)
     every = list(range(40))
     epochs = []
     for epoch in range(50):
         pairs.set_epoch(epoch)
         epochs.append(drawn(pairs, every))
-        # The same whatever the batch.
+        # Independent of the batch.
         assert torch.equal(drawn(pairs, [7, 3]), epochs[-1][[7, 3]])
     found = torch.stack(epochs)
     assert set(found.unique().tolist()) == {0.0, 1.0}
@@ -102,7 +102,7 @@ def test_the_partners_feature_is_drawn_anew_each_epoch(data: RegressionData) -> 
     assert not torch.equal(epochs[0], epochs[1])
     pairs.set_epoch(0)
     assert torch.equal(drawn(pairs, every), epochs[0])
-    # Drawing must not write into what the other epochs start from.
+    # Drawing does not modify the stored features.
     assert torch.equal(drawn(pickle.loads(pickle.dumps(pairs)), every), epochs[0])
     assert not torch.equal(drawn(train_pairs(data, RegressionConfig(), seed=1), every), epochs[0])
 
@@ -166,7 +166,7 @@ def test_without_the_feature_there_are_no_partners(data: RegressionData) -> None
         assert not pairs.partner_mask.any()
 
 
-def test_the_original_data_are_left_as_they_were(data: RegressionData) -> None:
+def test_the_data_are_not_modified(data: RegressionData) -> None:
     copies = [tensor.clone() for tensor in data]
     pairs = train_pairs(data, RegressionConfig(noise_share=1.0), 0)
     drawn(pairs, [0, 1])
@@ -174,12 +174,12 @@ def test_the_original_data_are_left_as_they_were(data: RegressionData) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
-        ({"noise_share": 1.5}, r"noise_share=1.5 must lie in \[0, 1\]"),
-        ({"noise_share": float("nan")}, r"noise_share=nan must lie in \[0, 1\]"),
-        ({"partner_fraction": -0.1}, r"partner_fraction=-0.1 must lie in \[0, 1\]"),
-        ({"validation_share": 1.0}, r"validation_share=1.0 must lie in \[0, 1\)"),
+        ({"noise_share": 1.5}, r"noise_share=1.5 must be in \[0, 1\]"),
+        ({"noise_share": float("nan")}, r"noise_share=nan must be in \[0, 1\]"),
+        ({"partner_fraction": -0.1}, r"partner_fraction=-0.1 must be in \[0, 1\]"),
+        ({"validation_share": 1.0}, r"validation_share=1.0 must be in \[0, 1\)"),
         ({"noise_std": -5.0}, "noise_std=-5.0 must be a finite number, 0 or more"),
         ({"noise_mean": float("inf")}, "noise_mean=inf must be a finite number"),
         ({"tolerance": -1.0}, "tolerance=-1.0 must be a finite number, 0 or more"),
@@ -187,8 +187,8 @@ def test_the_original_data_are_left_as_they_were(data: RegressionData) -> None:
         ({"test_threshold": "mean"}, "test_threshold='mean' is unknown; use one of test, train"),
     ],
 )
-def test_bad_settings_are_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         RegressionConfig(**settings)
 
 
@@ -202,24 +202,24 @@ def test_bad_calls_are_refused(data: RegressionData) -> None:
         split_training(one, RegressionConfig(validation_share=0.9), 0)
 
 
-def test_the_named_files_are_read(tmp_path: Path) -> None:
+def test_the_configured_files_are_read(tmp_path: Path) -> None:
     mat = write_mat(tmp_path, parts())
     found = load_regression(RegressionConfig(data_file=str(mat)))
     assert all(torch.equal(a, b) for a, b in zip(found, read_qsar(mat), strict=True))
     train, test = write_csv(tmp_path / "train.csv", TRAIN), write_csv(tmp_path / "test.csv", TEST)
     table = load_regression(RegressionConfig(data_file=str(train), test_file=str(test), target="price"))
     assert table.test_targets.tolist() == [3.0]
-    for settings, said in (
+    for settings, message in (
         ({}, "data_file is not set; give qsar.mat"),
-        ({"data_file": str(mat), "test_file": str(test)}, "a .mat file holds its own test rows; leave it out"),
-        ({"data_file": str(train)}, "test_file is not set; .*train.csv holds training rows alone"),
+        ({"data_file": str(mat), "test_file": str(test)}, "a .mat file contains its own test rows; leave it out"),
+        ({"data_file": str(train)}, "test_file is not set; .*train.csv holds training rows only"),
     ):
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=message):
             load_regression(RegressionConfig(**settings))
 
 
 @pytest.mark.realdata
-def test_the_real_rows_have_the_papers_structure(real_data: Path) -> None:
+def test_real_data_match_the_paper(real_data: Path) -> None:
     table = read_qsar(real_data / "qsar" / "qsar.mat")
     config = RegressionConfig(noise_share=0.4)
     split = split_training(table, config, seed=0)

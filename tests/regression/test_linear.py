@@ -1,4 +1,4 @@
-"""The linear model: its start, its predictions, what is saved, and that a trainer's loss can use it."""
+"""Linear regression: initialization, predictions, checkpoints and per-row losses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def model(features: int = 411) -> LinearRegression:
     return LinearRegression(LinearRegressionConfig(num_features=features))
 
 
-def test_start_and_size() -> None:
+def test_size_and_initialization() -> None:
     found = model(20_000)
     assert found.num_parameters() == 20_001
     weights = found.linear.weight.detach().numpy()
@@ -31,7 +31,7 @@ def test_start_and_size() -> None:
     assert wide.linear.weight.std().item() == pytest.approx(2.0, rel=0.05)
 
 
-def test_predictions_and_gradients_by_numpy() -> None:
+def test_predictions_and_gradients_match_numpy() -> None:
     found = model(4)
     random = np.random.default_rng(0)
     features, targets = random.normal(size=(7, 4)).astype(np.float32), random.normal(size=7).astype(np.float32)
@@ -48,7 +48,7 @@ def test_predictions_and_gradients_by_numpy() -> None:
     assert found(torch.from_numpy(features)).loss is None
 
 
-def test_the_losses_of_a_row_fit_its_outputs() -> None:
+def test_per_row_losses() -> None:
     found = model(2)
     with torch.no_grad():
         found.linear.weight.copy_(torch.tensor([[1.0, -1.0]]))
@@ -60,7 +60,7 @@ def test_the_losses_of_a_row_fit_its_outputs() -> None:
     assert huber(outputs, targets).tolist() == [2.0, 0.125]
 
 
-def test_saved_and_loaded_it_is_the_same(tmp_path: Path) -> None:
+def test_save_and_load(tmp_path: Path) -> None:
     found = model(5)
     found.save_pretrained(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
@@ -70,6 +70,6 @@ def test_saved_and_loaded_it_is_the_same(tmp_path: Path) -> None:
     assert AutoConfig.from_pretrained(tmp_path).num_features == 5
     for other in (loaded, by_name):
         assert all(torch.equal(a, b) for a, b in zip(found.parameters(), other.parameters(), strict=True))
-    # A checkpoint of another width is not taken silently.
+    # A checkpoint of another width is an error.
     with pytest.raises(RuntimeError, match="size mismatch|mismatched"):
         LinearRegression.from_pretrained(tmp_path, config=LinearRegressionConfig(num_features=6))

@@ -1,4 +1,4 @@
-"""The tilted loss against numpy float64: value, gradient, limits and sign, and both regularizers on top of it."""
+"""Tilted loss against numpy float64: value, gradient, limits, sign and both regularizers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_limits() -> None:
     losses = torch.tensor(LOSSES)
     assert tilted_loss(losses, 1e-6).item() == pytest.approx(LOSSES.mean(), rel=1e-5)
     assert tilted_loss(losses, -1e-6).item() == pytest.approx(LOSSES.mean(), rel=1e-5)
-    # Away from the extreme loss by log(300) / |t| at most.
+    # Within log(300) / |t| of the extreme loss.
     assert tilted_loss(losses, -1e4).item() == pytest.approx(LOSSES.min(), abs=6e-4)
     assert tilted_loss(losses, 1e4).item() == pytest.approx(LOSSES.max(), abs=6e-4)
     values = [tilted_loss(losses, tilt).item() for tilt in (-50.0, -2.0, -0.1, 0.1, 2.0, 50.0)]
@@ -48,7 +48,7 @@ def test_limits() -> None:
 
 
 @pytest.mark.parametrize("tilt", [-2.0, 2.0])
-def test_huge_losses_neither_overflow_nor_vanish(tilt: float) -> None:
+def test_large_losses_neither_overflow_nor_underflow(tilt: float) -> None:
     losses = torch.tensor([1e4, 2e4, 5e4], requires_grad=True)
     found = tilted_loss(losses, tilt)
     found.backward()
@@ -61,8 +61,8 @@ def test_huge_losses_neither_overflow_nor_vanish(tilt: float) -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-12, 1e-3, 7.0])
-def test_with_a_negative_tilt_it_is_never_below_the_smallest_loss(value: float) -> None:
-    # As many equal losses as QSAR has rows: log(mean) must not come out above 0 by rounding, else the root of R is NaN.
+def test_the_result_is_at_least_the_smallest_loss(value: float) -> None:
+    # QSAR has 3085 rows. If log(mean) of equal losses were rounded above 0, the root in R would be NaN.
     losses = torch.full((3085,), value)
     assert tilted_loss(losses, -2.0).item() == pytest.approx(value, rel=1e-6)
     mixed = torch.cat([losses, torch.rand(99, generator=torch.Generator().manual_seed(0)) + value])
@@ -71,15 +71,15 @@ def test_with_a_negative_tilt_it_is_never_below_the_smallest_loss(value: float) 
     assert batch.isfinite()
 
 
-def test_outliers_are_played_down() -> None:
+def test_a_negative_tilt_plays_down_outliers() -> None:
     clean = torch.full((99,), 1.0)
-    spoilt = torch.cat([clean, torch.tensor([1e3])])
-    assert tilted_loss(spoilt, -2.0).item() == pytest.approx(1, abs=0.01)
-    assert spoilt.mean().item() > 10
+    with_outlier = torch.cat([clean, torch.tensor([1e3])])
+    assert tilted_loss(with_outlier, -2.0).item() == pytest.approx(1, abs=0.01)
+    assert with_outlier.mean().item() > 10
 
 
 def test_both_regularizers_by_hand() -> None:
-    """The batch's R is blind to pairs that differ as long as the aggregates agree; R per sample is not."""
+    """R of the aggregates is 0 for different pairs whose aggregates agree; R per sample is not."""
     original, augmented = torch.tensor([4.0, 1.0]), torch.tensor([1.0, 4.0])
     whole, other = tilted_loss(original, -2.0), tilted_loss(augmented, -2.0)
     assert squared_root_consistency(whole, other).item() == 0.0
@@ -87,12 +87,12 @@ def test_both_regularizers_by_hand() -> None:
 
 
 @pytest.mark.parametrize("tilt", [0.0, math.inf, math.nan])
-def test_a_tilt_that_is_none_is_refused(tilt: float) -> None:
+def test_invalid_tilts_are_refused(tilt: float) -> None:
     with pytest.raises(DataError, match=f"tilt={tilt} must be a finite number other than 0"):
         tilted_loss(torch.ones(2), tilt)
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 2), ()])
-def test_losses_that_are_no_vector_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(DataError, match="it needs at least one, as a vector"):
+def test_invalid_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(DataError, match=r"give a vector \[B\] of at least one loss"):
         tilted_loss(torch.ones(shape), -2.0)

@@ -1,4 +1,4 @@
-"""The QSAR file and tables: what is read, and what each kind of bad file is told."""
+"""Readers of QSAR files and tables, and their errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_mat(folder: Path, content: dict[str, Any]) -> Path:
     return path
 
 
-# ---- .mat ----
+# --- .mat -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(-1, 1), (1, -1), (-1,)])
@@ -71,8 +71,8 @@ BAD = {
     "a matrix of targets": (changed("y_test", lambda y: y.reshape(2, 2)), "y_test has shape [2, 2] for 4 rows"),
     "no rows": (changed("X_test", lambda x: x[:0]), "X_test has shape [0, 3]; it must be [rows, features]"),
     "three dimensions": (changed("X_train", lambda x: x[None].repeat(2, 0)), "X_train has shape [2, 6, 3]"),
-    "other features": (changed("X_test", lambda x: x[:, :2]), "X_train has 3 features, X_test 2; both need the same"),
-    "NaN in a feature": (changed("X_train", with_value(4, 1, np.nan)), "X_train is nan at [4, 1]; fill in or leave"),
+    "other features": (changed("X_test", lambda x: x[:, :2]), "X_train has 3 features, X_test 2; they must be equal"),
+    "NaN in a feature": (changed("X_train", with_value(4, 1, np.nan)), "X_train is nan at [4, 1]; fill in or remove"),
     "infinite target": (changed("y_test", with_value(2, 0, np.inf)), "y_test is inf at [2, 0]"),
     "beyond float32": (changed("y_test", with_value(2, 0, 1e300)), "y_test is 1e+300 at [2, 0]"),
     "words": (changed("y_test", lambda y: np.array([["a"], ["b"], ["c"], ["d"]])), "y_test holds str"),
@@ -83,12 +83,12 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_contents_are_refused(name: str, tmp_path: Path) -> None:
-    change, said = BAD[name]
+    change, message = BAD[name]
     path = write_mat(tmp_path, change(parts()))
     with pytest.raises(DataError) as raised:
         read_qsar(path)
     assert str(raised.value).startswith(f"{path}: ")
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_a_header_that_is_not_utf8(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_header_that_is_not_utf8(tmp_path: Path) -> None:
         read_table(tmp_path / "a.csv", tmp_path / "a.csv")
 
 
-def test_absent_files_and_files_that_are_none(tmp_path: Path) -> None:
+def test_missing_and_damaged_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"absent.mat: no such file; give the .mat file"):
         read_qsar(tmp_path / "absent.mat")
     with pytest.raises(DataError, match="is a folder; give the .mat file"):
@@ -121,7 +121,7 @@ def test_the_real_file(real_data: Path) -> None:
     assert data.train_features.unique().tolist() == [0, 1]
 
 
-# ---- CSV and parquet ----
+# --- CSV and parquet ------------------------------------------------------------------------------------------------
 
 TRAIN = {"a": [1, 2, 3], "price": [0.5, 1.5, -2.0], "b": [True, False, True]}
 TEST = {"b": [False], "a": [7], "price": [3.0]}
@@ -139,7 +139,7 @@ def write_parquet(path: Path, columns: dict[str, list[Any]]) -> Path:
 
 
 @pytest.mark.parametrize(("write", "ending"), [(write_csv, "csv"), (write_parquet, "parquet")])
-def test_tables_are_read_in_the_order_of_the_training_columns(
+def test_features_have_the_order_of_the_training_columns(
     tmp_path: Path, write: Callable[..., Path], ending: str
 ) -> None:
     train, test = write(tmp_path / f"train.{ending}", TRAIN), write(tmp_path / f"test.{ending}", TEST)
@@ -152,23 +152,23 @@ def test_tables_are_read_in_the_order_of_the_training_columns(
 
 
 @pytest.mark.parametrize(
-    ("train", "test", "said"),
+    ("train", "test", "message"),
     [
         ({"a": [1], "c": [2]}, TEST, "train.parquet: no target column 'price'; it has a, c"),
         (TRAIN, {"a": [1]}, "test.parquet: no target column 'price'; it has a"),
-        (TRAIN, {"a": [1], "price": [1.0], "c": [1]}, "test.parquet: other columns than"),
-        ({"price": [1.0]}, {"price": [1.0]}, "holds the target 'price' alone"),
+        (TRAIN, {"a": [1], "price": [1.0], "c": [1]}, "test.parquet: columns differ from"),
+        ({"price": [1.0]}, {"price": [1.0]}, "holds only the target 'price'"),
         ({**TRAIN, "a": ["x", "y", "z"]}, TEST, "train.parquet: column 'a' holds string, not numbers; encode it"),
         ({**TRAIN, "a": [1, None, 3]}, TEST, "train.parquet: column 'a' has no value in row 1; fill it in"),
         (TRAIN, {**TEST, "price": [float("nan")]}, "test.parquet: column 'price' is nan at [0]"),
         ({"a": [], "price": []}, TEST, "train.parquet: holds no rows; check the export"),
     ],
 )
-def test_bad_tables_are_refused(tmp_path: Path, train: dict[str, Any], test: dict[str, Any], said: str) -> None:
+def test_bad_tables_are_refused(tmp_path: Path, train: dict[str, Any], test: dict[str, Any], message: str) -> None:
     files = [write_parquet(tmp_path / f"{n}.parquet", t) for n, t in (("train", train), ("test", test))]
     with pytest.raises(DataError) as raised:
         read_table(*files, target="price")
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_bad_table_files_are_refused(tmp_path: Path) -> None:
@@ -182,10 +182,10 @@ def test_bad_table_files_are_refused(tmp_path: Path) -> None:
         "torn.parquet": "not a readable parquet file",
         "ragged.csv": "not a readable csv file",
         "empty.csv": "not a readable csv file",
-        "twice.csv": r"holds a column twice \(a, a, price\)",
+        "twice.csv": r"has duplicate columns \(a, a, price\)",
         "table.xlsx": "neither .csv nor .parquet; save the table as one of them",
         "absent.csv": "no such file; give a CSV or parquet file",
     }
-    for name, said in expected.items():
-        with pytest.raises(DataError, match=f"{name}: {said}"):
+    for name, message in expected.items():
+        with pytest.raises(DataError, match=f"{name}: {message}"):
             read_table(tmp_path / name, good, "price")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dair_hf import DAIRTrainer, DataError
 from dair_hf.augment.attacks.adversarial import AttackAugmenter
-from dair_hf.augment.attacks.attack import Attack
+from dair_hf.augment.attacks.pgd import Attack
 from dair_hf.data.collator import add_partners
 from dair_hf.data.counter_rng import generator_for
 from dair_hf.data.tensor_pairs import TensorPairs

@@ -307,7 +307,7 @@ def test_a_new_head_starts_as_linear_layers_start_and_the_rest_is_kept(tmp_path:
     assert 0.9 / 8 < other.classifier.weight.abs().max().item() < 1 / 8
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

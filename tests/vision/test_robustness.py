@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import ImageClassifierOutput
 
 from dair_hf import DataError
-from dair_hf.augment.attacks.attack import Attack
+from dair_hf.augment.attacks.pgd import Attack
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.evaluation.statistics import correctness_metrics
 from dair_hf.vision.robustness import AttackConfig, attacked, evaluate_attacks

@@ -1,10 +1,10 @@
-"""Adversarial partners: the worst input near an original that an attack on the current model finds.
+"""Adversarial examples as augmented partners.
 
-    x~ = argmax over ||x~ - x|| <= epsilon, lower <= x~ <= upper  of  l(F(x~), y)
+    x~ = argmax over ||x~ - x||_p <= epsilon, lower <= x~ <= upper  of  l(F(x~), y)
 
-approximately, by projected gradient ascent (Madry et al., 2018); with one step FGSM (Goodfellow et al., 2015), with
-`momentum` MI-FGSM (Dong et al., 2018), with `loss="kl"` the inner maximisation of TRADES (Zhang et al., 2019), whose
-published code starts from normal noise of deviation 0.001 where this starts anywhere in the ball.
+approximated by projected gradient descent on the current model. `loss="kl"` gives the inner maximization of TRADES
+(Zhang et al., 2019), except for the start: the published code of TRADES adds normal noise of standard deviation 0.001,
+`perturb` starts anywhere in the ball.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dair_hf.augment.attacks.ascent import ascend, require_usable
-from dair_hf.augment.attacks.attack import Attack
-from dair_hf.augment.attacks.ball import Ball, rounded_inwards
-from dair_hf.augment.attacks.input_loss import InputLoss, undisturbed
+from dair_hf.augment.attacks.attack_loss import AttackLoss, frozen
+from dair_hf.augment.attacks.lp_ball import LpBall, round_inwards
+from dair_hf.augment.attacks.pgd import Attack, check_inputs, pgd
 from dair_hf.data.collator import LABELS, ROW_ID, VIEW_MASK, add_partners
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX, full_precision
 
-# Room for the rounding of images that were normalised in their own precision, in units of it.
+# Tolerance, in units of precision, for images that were normalized in their own dtype.
 NORMALIZATION_ROUNDING = 4
 
 
@@ -39,38 +38,37 @@ def perturb(
     column: str | None = None,
     row_ids: Sequence[str] | None = None,
 ) -> Tensor:
-    """The worst image that the attack finds near each image.
+    """Return an adversarial example for each image.
 
-    The model runs in evaluation mode, under the caller's autocast, and is left as it was: modes, `requires_grad`,
-    `.grad`, buffers and torch's global random numbers. It may be called under `torch.no_grad()`. The perturbation is
-    held in float32 (float64 for float64 images) whatever the model runs in.
+    The model runs in evaluation mode under the caller's autocast. Its modes, `requires_grad`, `.grad`, buffers and
+    torch's global random state are unchanged afterwards. The caller may be under `torch.no_grad()`. The perturbation is
+    kept in float32 (float64 for float64 images), whatever the dtype of the model.
 
-    Bounds hold to the last bit: the edges of the box `max(x - epsilon, lower) .. min(x + epsilon, upper)` are rounded
-    inwards once, and every iterate is clamped to them. So with "linf" `|x~ - x| <= epsilon` is true of the result as
-    float32 compares it and as float64 does. With "l2" the length, in float64, is at most epsilon; 7.6e-6 of the radius
-    is left unused, so that a length taken in float32 does not come out above it. With `mean` and `std` this is so in
-    the model's units, `epsilon / std` of each channel; back in pixels it is up to rounding. Images in half precision
-    are rounded towards the original at the end.
+    Bounds hold exactly: the edges `max(x - epsilon, lower)` and `min(x + epsilon, upper)` are rounded inwards once, and
+    every iterate is clamped to them. For "linf", `|x~ - x| <= epsilon` therefore holds in float32 and in float64. For
+    "l2" the float64 norm is at most epsilon; 7.6e-6 of the radius is left unused, so that the float32 norm does not
+    exceed it either. With `mean` and `std` this holds in the model's units, `epsilon / std` per channel, and in pixels
+    up to rounding. Images in half precision are rounded towards the original at the end.
 
     Args:
-        model: Images `[N, C, H, W]` -> logits, as a tensor or as `logits` of its outputs.
-        pixel_values: `[N, C, H, W]` (or any `[N, ...]`), floating, within `lower .. upper`, or with `mean` and `std`
-            the same normalised.
-        labels: `[N]` int64 classes, or whatever the attack's loss compares with; rows whose label is -100 are only
-            moved at random. None with `loss="kl"`, which needs none.
+        model: Maps images `[N, C, H, W]` to logits, or to outputs with `logits`.
+        pixel_values: `[N, C, H, W]` (or any `[N, ...]`), floating, within `lower .. upper`; with `mean` and `std`
+            normalized accordingly.
+        labels: `[N]` int64 classes, or the targets that the attack's loss takes; rows labeled -100 only move at random.
+            None for `loss="kl"`, which needs none.
         attack: The settings.
-        generator: On the device of the images; draws the random starts. The same state, the same result.
-        inputs: Further inputs of the model, by name, `[N, ...]` each.
-        column: Name under which the model takes the images; None: as its first argument.
+        generator: Generator of the random starts, on the device of the images. The same state gives the same result.
+        inputs: Further inputs of the model by name, `[N, ...]` each.
+        column: Keyword under which the model takes the images; None: as its first argument.
         row_ids: Names of the rows, for errors; None: their numbers.
 
     Returns:
-        `[N, C, H, W]`, detached, of the type of `pixel_values`; with `epsilon=0` a copy, bit for bit.
+        `[N, C, H, W]`, detached, of the dtype of `pixel_values`; for `epsilon=0` a bit-exact copy.
 
     Raises:
-        DataError: Values outside the range, not floating or of other channels than `mean`; no generator for a random
-            start, or one of another device; a model whose output does not depend on the images; a loss that is not one
-            number a row; or inside `torch.inference_mode`.
+        DataError: Values are outside the range, not floating or have other channels than `mean`; a random start has no
+            generator or one on another device; the model's output does not depend on the images; the loss is not one
+            number per row; or inside `torch.inference_mode`.
         NonFiniteLossError: A gradient is NaN or infinite.
 
     Example:
@@ -82,10 +80,10 @@ def perturb(
     """
     name = "pixel_values" if column is None else column
     ids = list(row_ids) if row_ids is not None else [str(row) for row in range(len(pixel_values))]
-    require_usable(pixel_values, attack, generator, name)
+    check_inputs(pixel_values, attack, generator, name)
     center = full_precision(pixel_values.detach())
     scale, lower, upper = _in_model_units(center, attack, name)
-    # Not normalised, a value is inside or not; normalised, it was rounded on its way here.
+    # Unnormalized values must be in range exactly; normalized ones have been rounded.
     rounding = 0.0 if attack.mean is None else NORMALIZATION_ROUNDING * torch.finfo(pixel_values.dtype).eps
     outside = ~center.isfinite()
     for bound, sign in ((lower, -1), (upper, 1)):
@@ -102,26 +100,26 @@ def perturb(
         return model(point, **others) if column is None else model(**{column: point}, **others)
 
     dims = tuple(range(1, center.ndim))
-    with undisturbed(model, center.device):
-        ball = Ball.around(center, attack.norm, attack.epsilon, dims, scale=scale, lower=lower, upper=upper)
-        loss = InputLoss(forward, labels, attack.loss, center, name)
-        found = ascend(loss, ball, attack, generator, ids)
-    return rounded_inwards(found.to(pixel_values.dtype), pixel_values.detach(), found - center)
+    with frozen(model, center.device):
+        ball = LpBall.around(center, attack.norm, attack.epsilon, dims, scale=scale, lower=lower, upper=upper)
+        loss = AttackLoss(forward, labels, attack.loss, center, name)
+        point = pgd(loss, ball, attack, generator, ids)
+    return round_inwards(point.to(pixel_values.dtype), pixel_values.detach(), point - center)
 
 
 @dataclass(frozen=True)
 class AttackAugmenter:
-    """Makes the partner of each row an attacked copy of its original: an `augmenter` of `DAIRTrainer`.
+    """Augmenter of `DAIRTrainer` that adds an adversarial example of each original as its partner.
 
-    Labels and the other columns are those of the original. Rows without target (all labels -100) and rows that do not
-    exist are not attacked and get no partner.
+    Labels and all other columns are copied from the original. Padding rows and rows without target (all labels -100)
+    are not attacked and get no partner.
 
     Args:
         attack: The settings.
-        column: The column that is attacked; the model takes it and the others by name.
+        column: Column to attack; the model takes this column and the others by name.
 
     Raises:
-        DataError: A batch without that column or without labels; and as `perturb`, naming rows by their `row_id`.
+        DataError: The batch lacks that column or labels; and as `perturb`, naming rows by their `row_id`.
 
     Example:
         >>> class Scores(nn.Module):
@@ -137,12 +135,12 @@ class AttackAugmenter:
     column: str = "pixel_values"
 
     def __call__(self, model: nn.Module, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Any]:
-        """The batch with attacked partners; see the class.
+        """Return the batch with adversarial partners.
 
         Args:
-            model: The model as it stands.
-            batch: `{column: [B, V, ...]}` with `view_mask` and labels; partners that it holds are replaced.
-            generator: Draws the random starts.
+            model: The current model.
+            batch: `{column: [B, V, ...]}` with `view_mask` and labels; existing partners are replaced.
+            generator: Generator of the random starts.
 
         Returns:
             The batch with V = 2.
@@ -150,21 +148,21 @@ class AttackAugmenter:
         for name in (VIEW_MASK, LABELS, self.column):
             if not isinstance(batch.get(name), Tensor):
                 raise DataError(
-                    f"AttackAugmenter: the batch has no {name!r}, only {sorted(batch)}; give a batch of PairCollator "
-                    "or TensorPairs with labels, and say which column is attacked: AttackAugmenter(attack, column=...)"
+                    f"AttackAugmenter: the batch has no {name!r}, only {sorted(batch)}; pass a batch of PairCollator "
+                    "or TensorPairs with labels, and name the column to attack: AttackAugmenter(attack, column=...)"
                 )
         rows = batch[VIEW_MASK][:, 0] & _has_target(batch[LABELS][:, 0])
         chosen = rows.nonzero()[:, 0]
         if len(chosen) == 0:
             return add_partners(batch, {}, rows)
-        whole = len(chosen) == len(rows)
+        all_rows = len(chosen) == len(rows)
         originals = {
-            name: values[:, 0] if whole else values[chosen, 0]
+            name: values[:, 0] if all_rows else values[chosen, 0]
             for name, values in batch.items()
             if isinstance(values, Tensor) and name != VIEW_MASK
         }
         ids = batch.get(ROW_ID)
-        found = perturb(
+        partners = perturb(
             model,
             originals.pop(self.column),
             originals.pop(LABELS),
@@ -174,24 +172,24 @@ class AttackAugmenter:
             column=self.column,
             row_ids=None if ids is None else [str(ids[row]) for row in chosen.tolist()],
         )
-        if not whole:
-            found = batch[self.column][:, 0].index_copy(0, chosen, found)
-        return add_partners(batch, {self.column: found}, rows)
+        if not all_rows:
+            partners = batch[self.column][:, 0].index_copy(0, chosen, partners)
+        return add_partners(batch, {self.column: partners}, rows)
 
 
 def _has_target(labels: Tensor) -> Tensor:
-    """`[B]` bool of labels `[B, ...]`: real targets always are ones, class and token ids unless they are -100."""
+    """Return `[B]` bool for labels `[B, ...]`: floating labels are always targets, integers unless -100."""
     if labels.is_floating_point():
         return torch.ones(len(labels), dtype=torch.bool, device=labels.device)
     return (labels.flatten(1) if labels.ndim > 1 else labels[:, None]).ne(IGNORE_INDEX).any(1)
 
 
 def _in_model_units(center: Tensor, attack: Attack, name: str) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """How many units of the values are one of the pixels, and the bounds of the pixels in units of the values."""
+    """Return model units per pixel unit, and the bounds of the pixels in model units."""
     if attack.mean is not None and center.shape[1] != len(attack.mean):
         raise DataError(
-            f"attack: mean and std have {len(attack.mean)} channels, {name} has the shape {list(center.shape)}; give a "
-            "number for each entry of dimension 1"
+            f"attack: mean and std have {len(attack.mean)} channels, {name} has shape {list(center.shape)}; give one "
+            "number per entry of dimension 1"
         )
     shape = [-1] + [1] * (center.ndim - 2)
     mean, std = (center.new_tensor(numbers).view(shape) for numbers in (attack.mean or [0.0], attack.std or [1.0]))
@@ -202,9 +200,9 @@ def _in_model_units(center: Tensor, attack: Attack, name: str) -> tuple[Tensor, 
 
 def _out_of_range(values: Tensor, outside: Tensor, attack: Attack, name: str, ids: Sequence[str]) -> DataError:
     row = int(outside.flatten(1).any(1).nonzero()[0])
-    normalised = " as mean and std make it" if attack.mean is not None else ""
+    normalized = " after normalization by mean and std" if attack.mean is not None else ""
     return DataError(
         f"attack: row {ids[row]!r}: {name} holds {values[row][outside[row]][0].item():g}, outside the range "
-        f"{attack.lower} .. {attack.upper}{normalised}; divide bytes by 255, clamp what rounding has carried out, give "
-        "mean and std of normalised images, or set lower and upper"
+        f"{attack.lower} .. {attack.upper}{normalized}; divide bytes by 255, clamp rounding errors, give mean and std "
+        "of normalized images, or set lower and upper"
     )

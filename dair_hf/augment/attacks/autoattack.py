@@ -1,4 +1,4 @@
-"""AutoAttack, a judge of robustness without settings to tune, as the Adversarial Robustness Toolbox runs it."""
+"""AutoAttack (Croce and Hein, 2020) through the Adversarial Robustness Toolbox."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dair_hf.augment.attacks.attack import NORMS
-from dair_hf.augment.attacks.input_loss import logits_of
+from dair_hf.augment.attacks.attack_loss import logits_of
+from dair_hf.augment.attacks.lp_ball import NORMS
 from dair_hf.errors import DataError
 
-MIN_CLASSES = 3  # the difference-of-logits ratio looks at the three largest logits
+MIN_CLASSES = 3  # the difference-of-logits ratio uses the three largest logits
 
 
 class _Logits(nn.Module):
-    """A model that gives its logits as a tensor, as the toolbox wants them."""
+    """Wrapper that returns logits as a tensor, as the toolbox expects."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -37,25 +37,25 @@ def auto_attack(
     batch_size: int = 128,
     seed: int = 0,
 ) -> Tensor:
-    """The worst image that any of four attacks finds near each image (Croce and Hein, 2020).
+    """Return an adversarial example for each image from an ensemble of four attacks.
 
-    Two projected gradient ascents that choose their steps (on the cross-entropy and on the difference-of-logits ratio,
-    100 steps and 5 starts each), DeepFool, and Square, which asks for no gradient; each tries what the ones before left
-    standing. DeepFool and an untargeted ratio stand where Croce and Hein have FAB and a targeted one: the toolbox's
-    choice, so figures lie slightly above those of the original.
+    The attacks are two of APGD (on the cross-entropy and on the difference-of-logits ratio, 100 steps and 5 restarts
+    each), DeepFool, and Square, which is gradient-free. Each attacks the images that resisted the previous ones. The
+    toolbox uses DeepFool and an untargeted ratio where Croce and Hein use FAB and a targeted one, so accuracies are
+    slightly higher than with the original.
 
     Args:
-        model: Images `[N, C, H, W]` -> logits, as a tensor or as `logits` of its outputs; a copy is attacked.
+        model: Maps images `[N, C, H, W]` to logits, or to outputs with `logits`; a copy is attacked.
         pixel_values: `[N, C, H, W]`, floating, in 0..1.
         labels: `[N]` int64 classes.
         epsilon: Radius of the ball, > 0, in units of the pixels.
         norm: "linf" or "l2".
-        batch_size: Images that are attacked at once.
-        seed: Seed of the starts.
+        batch_size: Images attacked at once.
+        seed: Seed of the random starts.
 
     Returns:
-        `[N, C, H, W]`, of the type and on the device of `pixel_values`; an image that is classified wrongly, or that
-        withstands all attacks, is returned as it is.
+        `[N, C, H, W]`, of the dtype and on the device of `pixel_values`. Images that are misclassified, or that resist
+        all attacks, are returned unchanged.
 
     Raises:
         DataError: The toolbox is not installed, images are outside 0..1, epsilon is not positive, the norm is unknown,
@@ -79,8 +79,8 @@ def auto_attack(
     with torch.no_grad():
         classes = attacked(pixel_values[:1]).shape[-1]
     if classes < MIN_CLASSES:
-        raise DataError(f"auto_attack: the model has {classes} classes; it needs {MIN_CLASSES} at least")
-    before = np.random.get_state()
+        raise DataError(f"auto_attack: the model has {classes} classes; AutoAttack needs at least {MIN_CLASSES}")
+    numpy_state = np.random.get_state()
     try:
         np.random.seed(seed)
         with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
@@ -102,13 +102,13 @@ def auto_attack(
             for part in attack.attacks:
                 part.verbose = False
             images = pixel_values.float().cpu().numpy()
-            with np.errstate(all="ignore"):  # its Square divides by the norm of windows that hold no perturbation yet
-                found = attack.generate(images, labels.cpu().numpy())
+            with np.errstate(all="ignore"):  # Square divides by the norm of windows without perturbation
+                adversarial = attack.generate(images, labels.cpu().numpy())
     finally:
-        np.random.set_state(before)
-    broken = ~np.isfinite(found).reshape(len(found), -1).all(1)
-    found[broken] = images[broken]
-    return torch.from_numpy(found).to(pixel_values)
+        np.random.set_state(numpy_state)
+    broken = ~np.isfinite(adversarial).reshape(len(adversarial), -1).all(1)
+    adversarial[broken] = images[broken]
+    return torch.from_numpy(adversarial).to(pixel_values)
 
 
 def _toolbox() -> tuple[Any, Any]:

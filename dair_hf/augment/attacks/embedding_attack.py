@@ -1,7 +1,6 @@
-"""Adversarial embeddings: an attack on what a text model reads, after its words have become vectors.
+"""Adversarial embeddings of text: projected gradient descent around the embedding of each token.
 
-Words cannot be moved a little, their embeddings can: projected gradient ascent within a ball about the embedding of
-each token (Miyato et al., 2017; Zhu et al., 2020, "FreeLB").
+Source: Miyato et al., 2017; Zhu et al., 2020 ("FreeLB").
 """
 
 from __future__ import annotations
@@ -12,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dair_hf.augment.attacks.ascent import ascend, require_usable
-from dair_hf.augment.attacks.attack import Attack
-from dair_hf.augment.attacks.ball import Ball, rounded_inwards
-from dair_hf.augment.attacks.input_loss import InputLoss, undisturbed
+from dair_hf.augment.attacks.attack_loss import AttackLoss, frozen
+from dair_hf.augment.attacks.lp_ball import LpBall, round_inwards
+from dair_hf.augment.attacks.pgd import Attack, check_inputs, pgd
 from dair_hf.data.collator import LABELS
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import full_precision
@@ -27,27 +25,26 @@ DECODER_INPUTS = "decoder_input_ids"
 def perturb_embeddings(
     model: nn.Module, batch: Mapping[str, Any], attack: Attack, generator: torch.Generator | None = None
 ) -> Tensor:
-    """The worst embeddings that the attack finds near those of each text.
+    """Return adversarial input embeddings of each text.
 
-    The norm is that of each token's perturbation: "l2", `||e~_t - e_t||_2 <= epsilon`; "linf", each entry of it on its
-    own. Tokens that the attention mask hides stay what they are, bit for bit. The model is treated as in
-    `adversarial.perturb`, and bounds are kept as there. Embeddings have no range, so the attack has none either
-    (`lower=None, upper=None`); epsilon is in units of the embeddings, whose entries differ between models by orders of
-    magnitude: look at theirs first.
+    The norm is taken per token: `||e~_t - e_t||_2 <= epsilon` for "l2", each entry on its own for "linf". Tokens hidden
+    by the attention mask stay unchanged, bit for bit. State of the model and exactness of the bounds are as in
+    `adversarial.perturb`. Embeddings have no range, so the attack must have none (`lower=None, upper=None`). Epsilon is
+    in units of the embeddings, whose entries differ between models by orders of magnitude.
 
     Args:
-        model: A model of the Hugging Face library that takes `inputs_embeds` in place of `input_ids`.
-        batch: Its inputs, `[N, ...]` each: `input_ids` `[N, T]`, `labels`, and what else it takes. An encoder-decoder
-            gets decoder inputs from its labels where the batch has none.
-        attack: The settings. `loss="cross_entropy"` is for texts with one class each; for sequences name the sample
-            loss that the model is trained with, "seq2seq" or "causal".
-        generator: On the device of the batch; draws the random starts.
+        model: A `transformers` model that takes `inputs_embeds` instead of `input_ids`.
+        batch: Its inputs, `[N, ...]` each: `input_ids` `[N, T]`, `labels` and others. For an encoder-decoder, decoder
+            inputs are derived from the labels if the batch has none.
+        attack: The settings. `loss="cross_entropy"` is for texts with one class each; for sequences use the sample loss
+            that the model is trained with, "seq2seq" or "causal".
+        generator: Generator of the random starts, on the device of the batch.
 
     Returns:
-        `inputs_embeds`, `[N, T, D]`, detached, of the type of the model's embeddings; with `epsilon=0` those.
+        `inputs_embeds`, `[N, T, D]`, detached, of the dtype of the model's embeddings; unperturbed for `epsilon=0`.
 
     Raises:
-        DataError: A batch without `input_ids` or a mask of another shape; an attack with a range; a model without
+        DataError: The batch lacks `input_ids`, its mask has another shape, the attack has a range, the model has no
             embeddings; and as `adversarial.perturb`.
         NonFiniteLossError: A gradient is NaN or infinite.
 
@@ -69,24 +66,24 @@ def perturb_embeddings(
     make_decoder_inputs = getattr(model, "prepare_decoder_input_ids_from_labels", None)
     if make_decoder_inputs is not None and labels is not None and DECODER_INPUTS not in others:
         others[DECODER_INPUTS] = make_decoder_inputs(labels=labels)
-    with undisturbed(model, ids.device):
+    with frozen(model, ids.device):
         with torch.no_grad():
             embeddings: Tensor = model.get_input_embeddings()(ids)  # type: ignore[operator]
-        require_usable(embeddings, attack, generator, INPUTS_EMBEDS)
+        check_inputs(embeddings, attack, generator, INPUTS_EMBEDS)
         if attack.epsilon == 0 or len(ids) == 0:
             return embeddings
-        mask = batch.get(ATTENTION_MASK)
-        movable = (torch.ones_like(ids) if mask is None else mask).bool()[..., None]
+        attention_mask = batch.get(ATTENTION_MASK)
+        mask = (torch.ones_like(ids) if attention_mask is None else attention_mask).bool()[..., None]
         center = full_precision(embeddings)
 
         def forward(point: Tensor) -> Any:
             return model(inputs_embeds=point.to(embeddings.dtype), **others)
 
-        ball = Ball.around(center, attack.norm, attack.epsilon, (2,), movable=movable)
-        loss = InputLoss(forward, labels, attack.loss, center, INPUTS_EMBEDS)
-        found = ascend(loss, ball, attack, generator, [str(row) for row in range(len(ids))])
-    moved = rounded_inwards(found.to(embeddings.dtype), embeddings, found - center)
-    return torch.where(movable, moved, embeddings)  # signed zeros of the padding as well
+        ball = LpBall.around(center, attack.norm, attack.epsilon, (2,), mask=mask)
+        loss = AttackLoss(forward, labels, attack.loss, center, INPUTS_EMBEDS)
+        point = pgd(loss, ball, attack, generator, [str(row) for row in range(len(ids))])
+    perturbed = round_inwards(point.to(embeddings.dtype), embeddings, point - center)
+    return torch.where(mask, perturbed, embeddings)  # keeps the signed zeros of padding, too
 
 
 def _check(model: nn.Module, batch: Mapping[str, Any], attack: Attack) -> None:
@@ -97,8 +94,8 @@ def _check(model: nn.Module, batch: Mapping[str, Any], attack: Attack) -> None:
     mask = batch.get(ATTENTION_MASK)
     if mask is not None and mask.shape != ids.shape:
         raise DataError(
-            f"perturb_embeddings: attention_mask is {list(mask.shape)}, input_ids {list(ids.shape)}; which tokens may "
-            "change is read from a mask of the same shape"
+            f"perturb_embeddings: attention_mask has shape {list(mask.shape)}, input_ids {list(ids.shape)}; it must "
+            "mask tokens, so give it the same shape"
         )
     if attack.lower is not None or attack.upper is not None or attack.mean is not None:
         raise DataError(
@@ -106,4 +103,4 @@ def _check(model: nn.Module, batch: Mapping[str, Any], attack: Attack) -> None:
             "without mean and std"
         )
     if not hasattr(model, "get_input_embeddings"):
-        raise DataError(f"perturb_embeddings: {type(model).__name__} has no get_input_embeddings(); give a text model")
+        raise DataError(f"perturb_embeddings: {type(model).__name__} has no get_input_embeddings(); pass a text model")

@@ -1,4 +1,4 @@
-"""Attacked images: bounds, the model left alone, what is refused, and partners for the trainer."""
+"""Adversarial images: bounds, side effects, errors, and partners for the trainer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 
 from dair_hf import DAIRTrainer
 from dair_hf.augment.attacks.adversarial import AttackAugmenter, perturb
-from dair_hf.augment.attacks.attack import Attack
+from dair_hf.augment.attacks.pgd import Attack
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError, NonFiniteLossError
 from tests.fixtures import points
@@ -36,7 +36,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def images(rows: int = 6, channels: int = 3) -> torch.Tensor:
-    """Bytes over 255, black and white among them."""
+    """Random bytes over 255, including black and white."""
     drawn = torch.randint(0, 256, (rows, channels, 8, 8), generator=generator())
     drawn[0, 0], drawn[1, 0] = 0, 255
     return drawn.float() / 255
@@ -51,12 +51,12 @@ def network(channels: int = 3) -> nn.Sequential:
         *(nn.Conv2d(channels, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Dropout(0.3)),
         *(nn.Conv2d(6, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(32, 4)),
     )
-    model(torch.rand(64, channels, 8, 8))  # running statistics of their own
+    model(torch.rand(64, channels, 8, 8))  # running statistics away from their defaults
     return model
 
 
 class Keywords(nn.Module):
-    """A model of the library: named inputs, outputs with logits."""
+    """Model with keyword inputs and outputs with logits, as in transformers."""
 
     def __init__(self, column: str = "pixel_values") -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def losses(model: nn.Module, pixels: torch.Tensor, labels: torch.Tensor = LABELS
 
 @pytest.mark.parametrize("name", ATTACKS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_partners_are_inside_the_ball_and_the_range(name: str, dtype: torch.dtype) -> None:
+def test_results_are_within_the_ball_and_the_range(name: str, dtype: torch.dtype) -> None:
     attack, x = ATTACKS[name], images().to(dtype)
     found = perturb(network().to(dtype), x, LABELS, attack, generator())
     assert found.dtype == dtype and found.shape == x.shape and not found.requires_grad
@@ -95,20 +95,20 @@ def test_partners_are_inside_the_ball_and_the_range(name: str, dtype: torch.dtyp
 
 
 @pytest.mark.parametrize("name", sorted(set(ATTACKS) - {"kl"}))
-def test_partners_are_worse(name: str) -> None:
+def test_attacks_raise_the_loss(name: str) -> None:
     model, x = network(), images()
     found = perturb(model, x, LABELS, ATTACKS[name], generator())
     assert bool((losses(model, found) > losses(model, x)).all())
 
 
-def test_more_steps_are_worse_than_one_and_a_random_move_is_not() -> None:
+def test_pgd_beats_fgsm_and_fgsm_beats_noise() -> None:
     model, x = network(), images()
     one, many = (losses(model, perturb(model, x, LABELS, ATTACKS[name], generator())) for name in ("fgsm", "linf"))
     noise = (x + (torch.rand(x.shape, generator=generator()) - 0.5).sign() * 8 / 255).clamp(0, 1)
     assert losses(model, noise).mean() < one.mean() < many.mean()
 
 
-def test_kl_moves_away_from_the_clean_output_whatever_the_labels() -> None:
+def test_kl_ignores_the_labels() -> None:
     model, x = network(), images()
     found = perturb(model, x, None, ATTACKS["kl"], generator())
     assert torch.equal(found, perturb(model, x, LABELS, ATTACKS["kl"], generator()))
@@ -123,7 +123,7 @@ def test_kl_moves_away_from_the_clean_output_whatever_the_labels() -> None:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_radius_zero_changes_nothing_bit_for_bit(name: str) -> None:
+def test_epsilon_zero_returns_an_exact_copy(name: str) -> None:
     attack = ATTACKS[name]
     attack = Attack(attack.norm, 0.0, 0.1, attack.steps, loss=attack.loss, restarts=attack.restarts)
     x = images()
@@ -133,13 +133,13 @@ def test_radius_zero_changes_nothing_bit_for_bit(name: str) -> None:
     assert found.data_ptr() != x.data_ptr()
 
 
-def test_no_rows_are_no_rows() -> None:
+def test_empty_batch() -> None:
     assert perturb(network(), images()[:0], LABELS[:0], Attack(), generator()).shape == (0, 3, 8, 8)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["linf", "l2"])
-def test_models_and_images_in_half_precision(dtype: torch.dtype, name: str) -> None:
+def test_half_precision(dtype: torch.dtype, name: str) -> None:
     attack, x = ATTACKS[name], images().to(dtype)
     found = perturb(network().to(dtype), x, LABELS, attack, generator())
     assert found.dtype == dtype and bool((found >= 0).all() and (found <= 1).all())
@@ -148,7 +148,7 @@ def test_models_and_images_in_half_precision(dtype: torch.dtype, name: str) -> N
     assert 0.5 * attack.epsilon < size.item() <= attack.epsilon
 
 
-def test_under_autocast_the_perturbation_is_float32_and_the_model_is_not() -> None:
+def test_autocast_keeps_the_perturbation_in_float32() -> None:
     seen: list[torch.dtype] = []
     model, x = network(), images()
     model[0].register_forward_hook(lambda module, args, output: seen.append(output.dtype))
@@ -157,7 +157,7 @@ def test_under_autocast_the_perturbation_is_float32_and_the_model_is_not() -> No
     assert found.dtype == torch.float32
     assert set(seen) == {torch.bfloat16} and len(seen) == 11
     assert bool(((found - x).abs() <= 8 / 255).all())
-    # Not multiples of what bfloat16 holds next to 1.
+    # The values are finer than the resolution of bfloat16 near 1.
     assert bool(((found * 256).frac() != 0).any())
     assert bool((losses(model, found) > losses(model, x)).all())
     seen.clear()
@@ -174,11 +174,11 @@ def test_the_memory_format_is_kept() -> None:
         assert (found - same).abs().mean().item() < 1e-3
 
 
-# --- normalised images ----------------------------------------------------------------------------------------------
+# --- normalized images ----------------------------------------------------------------------------------------------
 
 
-class Normalises(nn.Module):
-    """Takes pixels, shows the model what `mean` and `std` make of them."""
+class Normalized(nn.Module):
+    """Model that normalizes pixels by `mean` and `std` itself."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -193,10 +193,10 @@ def per_channel(numbers: tuple[float, ...]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_a_normalised_image_is_attacked_as_its_pixels_are(norm: str) -> None:
+def test_normalized_images_are_attacked_like_their_pixels(norm: str) -> None:
     model, x = network().double(), images().double()
     size = {"epsilon": 8 / 255, "step_size": 2 / 255} if norm == "linf" else {"epsilon": 0.5, "step_size": 0.1}
-    inside = perturb(Normalises(model), x, LABELS, Attack(norm, **size), generator())
+    inside = perturb(Normalized(model), x, LABELS, Attack(norm, **size), generator())
     normalised = (x - per_channel(MEAN)) / per_channel(STD)
     attack = Attack(norm, **size, mean=MEAN, std=STD)
     found = perturb(model, normalised, LABELS, attack, generator())
@@ -206,7 +206,7 @@ def test_a_normalised_image_is_attacked_as_its_pixels_are(norm: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["float32", "float64", "bfloat16"])
-def test_every_byte_that_was_normalised_is_inside_the_range(how: str) -> None:
+def test_every_normalized_byte_is_within_the_range(how: str) -> None:
     bytes_ = np.arange(256, dtype=np.uint8).reshape(1, 1, 16, 16).repeat(3, axis=1)
     kind = np.float64 if how == "float64" else np.float32
     mean, std = (np.array(numbers, dtype=kind).reshape(1, 3, 1, 1) for numbers in (MEAN, STD))
@@ -221,21 +221,21 @@ def test_every_byte_that_was_normalised_is_inside_the_range(how: str) -> None:
     assert (found - x.double()).abs().amax((0, 2, 3)).le(8 / 255 / per_channel(STD).flatten() + 1e-7).all()
 
 
-def test_pixels_given_as_normalised_ones_are_refused() -> None:
+def test_values_that_are_not_normalized_are_refused() -> None:
     with pytest.raises(
-        DataError, match=r"row '0': pixel_values holds .*, outside the range 0.0 .. 1.0 as mean and std"
+        DataError, match=r"row '0': pixel_values holds .*, outside the range 0.0 .. 1.0 after normalization"
     ):
         perturb(network(), images() * 3 - 3.0, LABELS, Attack(mean=MEAN, std=STD), generator())
-    with pytest.raises(DataError, match=r"mean and std have 3 channels, pixel_values has the shape \[6, 1, 8, 8\]"):
+    with pytest.raises(DataError, match=r"mean and std have 3 channels, pixel_values has shape \[6, 1, 8, 8\]"):
         perturb(network(1), images(channels=1), LABELS, Attack(mean=MEAN, std=STD), generator())
 
 
-# --- the model is left alone ----------------------------------------------------------------------------------------
+# --- side effects ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ATTACKS)
 @pytest.mark.parametrize("gradients_on", [True, False])
-def test_the_model_and_the_random_numbers_are_as_they_were(name: str, gradients_on: bool) -> None:
+def test_model_and_random_state_are_unchanged(name: str, gradients_on: bool) -> None:
     model, x = network(), images()
     model[1].eval()
     model[0].bias.requires_grad_(False)
@@ -251,17 +251,17 @@ def test_the_model_and_the_random_numbers_are_as_they_were(name: str, gradients_
     assert with_gradient == [4] and torch.equal(model[4].weight.grad, torch.ones_like(model[4].weight))
     assert all(torch.equal(one, other) for one, other in zip(model.buffers(), before.buffers(), strict=True))
     model.train()(x)
-    assert not torch.equal(model[1].running_mean, before[1].running_mean), "batch norm learns when it is trained"
+    assert not torch.equal(model[1].running_mean, before[1].running_mean), "training does update batch norm"
 
 
-def test_the_attack_sees_the_model_as_it_is_judged() -> None:
-    """Dropout and batch statistics play no part: a training model is attacked as the same one in evaluation."""
+def test_the_model_is_attacked_in_evaluation_mode() -> None:
+    """Dropout and batch statistics have no influence."""
     x = images()
     found = [perturb(network().train(mode), x, LABELS, Attack(), generator()) for mode in (True, False)]
     assert torch.equal(*found)
 
 
-def test_draws_belong_to_the_generator_alone() -> None:
+def test_random_starts_depend_on_the_generator_only() -> None:
     model, x = network(), images()
     found = []
     for seed, world in ((3, 0), (3, 1), (4, 0)):
@@ -271,7 +271,7 @@ def test_draws_belong_to_the_generator_alone() -> None:
     assert not torch.equal(found[0], found[2])
 
 
-def test_rows_do_not_know_of_each_other() -> None:
+def test_rows_are_independent() -> None:
     model, x = network().double(), images().double()
     attack = Attack("l2", epsilon=0.5, step_size=0.2, random_start=False)
     together = perturb(model, x, LABELS, attack)
@@ -279,14 +279,14 @@ def test_rows_do_not_know_of_each_other() -> None:
     np.testing.assert_allclose(together, alone, atol=1e-9)
 
 
-def test_the_images_themselves_are_not_touched() -> None:
+def test_the_input_is_not_modified() -> None:
     x = images().requires_grad_()
     before = x.detach().clone()
     perturb(network(), x, LABELS, Attack(), generator())
     assert torch.equal(x, before) and x.grad is None
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_pixels_outside_the_range_are_refused(value: float, told: str) -> None:
         perturb(network(), x, LABELS, Attack(), generator(), row_ids=[f"train/{row}" for row in range(6)])
 
 
-def test_a_range_of_ones_own() -> None:
+def test_custom_range() -> None:
     x = images() * 255
     found = perturb(network(), x, LABELS, Attack(epsilon=8.0, step_size=2.0, upper=255.0), generator())
     assert bool((found >= 0).all() and (found <= 255).all() and ((found - x).abs() <= 8).all())
@@ -308,7 +308,7 @@ def test_a_range_of_ones_own() -> None:
     assert (free - x + 500).abs().max().item() > 7.9
 
 
-def test_models_that_do_not_look_at_their_input_are_refused() -> None:
+def test_models_without_input_gradient_are_refused() -> None:
     class Blind(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -322,13 +322,15 @@ def test_models_that_do_not_look_at_their_input_are_refused() -> None:
             return (pixels.flatten(1)[:, :4] * 255).round()
 
     for attack in (Attack(), Attack(loss="kl"), Attack.fgsm()):
-        with pytest.raises(DataError, match="no gradient with respect to pixel_values: nothing connects them"):
+        with pytest.raises(
+            DataError, match="no gradient with respect to pixel_values: the graph does not connect them"
+        ):
             perturb(Blind(), images(), LABELS, attack, generator())
-        with pytest.raises(DataError, match="no gradient with respect to pixel_values: it is 0 everywhere"):
+        with pytest.raises(DataError, match="no gradient with respect to pixel_values: it is 0 in every row"):
             perturb(Rounds(), images(), LABELS, attack, generator())
 
 
-def test_models_that_have_diverged_are_named() -> None:
+def test_nan_gradients_name_the_rows() -> None:
     model = network()
     with torch.no_grad():
         model[8].weight.fill_(float("nan"))
@@ -336,13 +338,13 @@ def test_models_that_have_diverged_are_named() -> None:
         perturb(model, images(), LABELS, Attack(), generator())
 
 
-def test_what_the_settings_cannot_mend_is_refused() -> None:
+def test_invalid_inputs_are_refused() -> None:
     model, x = network(), images()
     with pytest.raises(DataError, match="random_start needs a generator"):
         perturb(model, x, LABELS, Attack())
     with pytest.raises(DataError, match=r"pixel_values is torch.uint8 \[6, 3, 8, 8\]"):
         perturb(model, (x * 255).byte(), LABELS, Attack(), generator())
-    with pytest.raises(DataError, match="compares with labels and there are none"):
+    with pytest.raises(DataError, match="needs labels, found none"):
         perturb(model, x, None, Attack(), generator())
     with torch.inference_mode(), pytest.raises(DataError, match="forbids the gradients"):
         perturb(model, x, LABELS, Attack(), generator())
@@ -377,10 +379,10 @@ def test_the_partner_is_the_attacked_original() -> None:
     assert torch.equal(found["labels"], LABELS[:, None].expand(6, 2))
     assert bool(found["view_mask"].all())
     assert model.seen[0] == {"pixel_values": (6, 3, 8, 8), "weights": (6,)}
-    assert batch["pixel_values"].shape == (6, 1, 3, 8, 8), "the batch given is not changed"
+    assert batch["pixel_values"].shape == (6, 1, 3, 8, 8), "the input batch is unchanged"
 
 
-def test_rows_without_target_and_fillers_get_no_partner_and_are_not_run() -> None:
+def test_padding_rows_and_rows_without_target_get_no_partner() -> None:
     model = Keywords()
     batch = batch_of(torch.tensor([0, -100, 2, 3, 0, 1]), weights=torch.arange(6.0))
     batch["view_mask"][4] = False
@@ -398,7 +400,7 @@ def test_rows_without_target_and_fillers_get_no_partner_and_are_not_run() -> Non
     assert not none["view_mask"].any() and none["pixel_values"].shape[1] == 2 and model.seen == []
 
 
-def test_labels_of_every_kind_may_have_a_target() -> None:
+def test_targets_of_float_and_token_labels() -> None:
     def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return logits.sum(1)
 
@@ -411,7 +413,7 @@ def test_labels_of_every_kind_may_have_a_target() -> None:
     assert found.tolist() == [False, False, True, False, False, False]
 
 
-def test_partners_of_the_data_are_replaced() -> None:
+def test_existing_partners_are_replaced() -> None:
     data = TensorPairs({"pixel_values": images(), "labels": LABELS}, {"pixel_values": 1 - images(), "labels": LABELS})
     model, augmenter = Keywords(), AttackAugmenter(Attack(steps=2))
     found = augmenter(model, data.__getitems__(list(range(6))), generator())
@@ -419,12 +421,12 @@ def test_partners_of_the_data_are_replaced() -> None:
     assert torch.equal(found["pixel_values"], alone["pixel_values"])
 
 
-def test_a_radius_of_zero_copies_the_original() -> None:
+def test_partners_of_epsilon_zero_equal_the_original() -> None:
     found = AttackAugmenter(Attack(epsilon=0.0))(Keywords(), batch_of(), generator())
     assert torch.equal(found["pixel_values"][:, 0], found["pixel_values"][:, 1])
 
 
-def test_another_column_may_be_attacked() -> None:
+def test_another_column_can_be_attacked() -> None:
     batch = batch_of()
     batch["image"] = batch.pop("pixel_values")
     found = AttackAugmenter(Attack(steps=1), column="image")(Keywords("image"), batch, generator())
@@ -435,32 +437,32 @@ def test_another_column_may_be_attacked() -> None:
         AttackAugmenter(Attack())(Keywords(), {"pixel_values": images()}, generator())
 
 
-def test_bad_rows_are_named_by_their_ids() -> None:
+def test_errors_name_row_ids() -> None:
     batch = batch_of(torch.tensor([-100, 1, 2, 3, 0, 1]))
     batch["pixel_values"][3] += 2.0
     with pytest.raises(DataError, match="row 'a/3': pixel_values holds"):
         AttackAugmenter(Attack())(Keywords(), batch, generator())
 
 
-def test_the_augmenter_can_be_sent_to_another_process_and_compared() -> None:
+def test_the_augmenter_is_picklable_and_comparable() -> None:
     augmenter = AttackAugmenter(Attack(steps=20), column="x")
     assert pickle.loads(pickle.dumps(augmenter)) == augmenter != AttackAugmenter(Attack(steps=20))
     assert "steps=20" in repr(augmenter)
 
 
-def test_the_trainer_trains_on_what_the_attack_finds(tmp_path: Path) -> None:
-    """One step on partners made while training is one on partners attacked beforehand."""
+def test_the_trainer_trains_on_adversarial_partners(tmp_path: Path) -> None:
+    """A step with online partners equals a step with the same partners computed beforehand."""
     x, _, labels = points.points(12)
     attack = Attack("l2", 0.5, 0.2, 4, random_start=False, loss="binary", lower=None, upper=None)
     start = points.model()
-    known = perturb(start, x, labels, attack, column="x")
+    partners = perturb(start, x, labels, attack, column="x")
     weight = start.linear.weight.detach()[0]
-    # Away from the label along the weights, by the whole radius: the best there is against a linear model.
+    # Optimal against a linear model: epsilon along the weights, away from the label.
     best = x - 0.5 * (2 * labels - 1)[:, None] * weight / weight.norm()
-    np.testing.assert_allclose(known, best, atol=1e-9)
+    np.testing.assert_allclose(partners, best, atol=1e-9)
     settings: dict[str, Any] = {"method": "dair", "dair_lambda": 2.0, "optim": "sgd", "max_steps": 1}
     settings["per_device_train_batch_size"] = 12
-    pairs = TensorPairs({"x": x, "labels": labels}, {"x": known, "labels": labels})
+    pairs = TensorPairs({"x": x, "labels": labels}, {"x": partners, "labels": labels})
     before = points.trainer(tmp_path / "a", pairs, **settings)
     made = points.trainer(tmp_path / "b", pairs.originals(), **settings)
     augmenter = AttackAugmenter(attack, column="x")

@@ -1,4 +1,4 @@
-"""AutoAttack through the toolbox: no weaker than its parts, and nothing is disturbed."""
+"""AutoAttack through the toolbox: at least as strong as PGD, and free of side effects."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import nn
 
 from dair_hf import DataError
 from dair_hf.augment.attacks.adversarial import perturb
-from dair_hf.augment.attacks.attack import Attack
 from dair_hf.augment.attacks.autoattack import auto_attack
+from dair_hf.augment.attacks.pgd import Attack
 
 IMAGES = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 EPSILON = 0.1
@@ -31,18 +31,18 @@ def labels_of(model: nn.Module) -> torch.Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_it_is_no_weaker_than_projected_ascent_and_stays_in_the_ball(norm: str) -> None:
+def test_it_is_at_least_as_strong_as_pgd_and_stays_in_the_ball(norm: str) -> None:
     pytest.importorskip("art", reason="the Adversarial Robustness Toolbox is not installed")
     model = network()
     labels = labels_of(model).clone()
-    labels[0] = (labels[0] + 1) % 4  # wrong already: left as it is
+    labels[0] = (labels[0] + 1) % 4  # already misclassified: returned unchanged
     model.train()
-    numbers = np.random.get_state()[1].copy()
-    ours = torch.get_rng_state()
-    epsilon = EPSILON if norm == "linf" else 15 * EPSILON  # what withstands all else costs Square minutes
+    numpy_state = np.random.get_state()[1].copy()
+    torch_state = torch.get_rng_state()
+    epsilon = EPSILON if norm == "linf" else 15 * EPSILON  # images that resist the other attacks take Square minutes
     found = auto_attack(model, IMAGES, labels, epsilon, norm)
     assert model.training and all(parameter.grad is None for parameter in model.parameters())
-    assert np.array_equal(np.random.get_state()[1], numbers) and torch.equal(torch.get_rng_state(), ours)
+    assert np.array_equal(np.random.get_state()[1], numpy_state) and torch.equal(torch.get_rng_state(), torch_state)
     assert torch.equal(found[0], IMAGES[0]) and found.dtype == IMAGES.dtype
     assert bool(((found >= 0) & (found <= 1)).all())
     size = (found - IMAGES).flatten(1).norm(dim=1, p=float("inf") if norm == "linf" else 2)
@@ -70,18 +70,18 @@ def test_bad_input(change: dict, message: str) -> None:
         auto_attack(model, **settings)
 
 
-def test_two_classes_are_too_few() -> None:
+def test_two_classes_are_refused() -> None:
     pytest.importorskip("art", reason="the Adversarial Robustness Toolbox is not installed")
     model = network(2)
     with pytest.raises(DataError, match="2 classes"):
         auto_attack(model, IMAGES, labels_of(model), EPSILON)
 
 
-def test_no_images_no_work() -> None:
+def test_empty_batch() -> None:
     assert len(auto_attack(network(), IMAGES[:0], torch.zeros(0, dtype=torch.int64), EPSILON)) == 0
 
 
-def test_without_the_toolbox_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_toolbox_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("art.attacks.evasion", "art.estimators.classification"):
         monkeypatch.setitem(sys.modules, name, None)
     model = network()

@@ -71,7 +71,7 @@ def test_stripes_belong_to_their_row_seed_and_stream() -> None:
     assert not torch.equal(stripes(ROWS % 9, ROWS, 32, 0, "other"), every)
 
 
-# --- whose texture, whose background --------------------------------------------------------------------------------
+# --- textures and donors --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.8, 1.0])
@@ -173,7 +173,7 @@ def test_splits_and_seeds_have_pictures_of_their_own() -> None:
             assert not same.any()
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------------------------
 
 
 def test_variants_that_do_not_fit() -> None:

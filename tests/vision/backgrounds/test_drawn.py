@@ -49,7 +49,7 @@ def class_of_stripes(pictures: torch.Tensor) -> np.ndarray:
     return np.round(np.degrees(np.angle(twice)) / 2 % 180 / 20).astype(int) % 9
 
 
-# --- what the experiment is about -----------------------------------------------------------------------------------
+# --- spurious backgrounds -------------------------------------------------------------------------------------------
 
 
 def test_stripes_are_worth_the_correlation_where_they_belong_to_the_picture_and_nothing_elsewhere() -> None:

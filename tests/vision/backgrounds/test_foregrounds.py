@@ -46,7 +46,7 @@ def moments(mask: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64], NDA
     return area, centre, np.degrees(0.5 * np.arctan2(2 * xy, xx - yy))
 
 
-# --- where things stand ---------------------------------------------------------------------------------------------
+# --- placement ------------------------------------------------------------------------------------------------------
 
 
 def test_squares_stand_where_they_are_drawn_and_wholly_inside() -> None:
@@ -118,7 +118,7 @@ def test_draws_belong_to_their_row_seed_and_stream() -> None:
         assert not torch.equal(other.mask, every.mask)
 
 
-# --- which things ---------------------------------------------------------------------------------------------------
+# --- foregrounds ----------------------------------------------------------------------------------------------------
 
 
 def test_shapes_are_the_nine_that_are_drawn() -> None:
@@ -151,7 +151,7 @@ def test_a_class_without_picture_is_refused() -> None:
         )
 
 
-# --- boxes ----------------------------------------------------------------------------------------------------------
+# --- bounding boxes -------------------------------------------------------------------------------------------------
 
 
 def test_bounding_boxes() -> None:

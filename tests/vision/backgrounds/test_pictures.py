@@ -35,7 +35,7 @@ def pixels_of(view: dict[str, Any], size: int) -> NDArray[np.float64]:
     return batch["pixel_values"][0].permute(1, 2, 0).double().numpy() * 255
 
 
-# --- which part -----------------------------------------------------------------------------------------------------
+# --- crop -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("height", "width"), [(12, 12), (12, 20), (31, 12), (12, 13)])
@@ -156,7 +156,7 @@ def test_draws_belong_to_row_seed_epoch_and_stream() -> None:
         assert not torch.equal(draw_crops(ROWS[:50], *other, 0.08)[0], first[0])
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------------------------
 
 
 def test_files_that_are_not_there_or_damaged(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_the_pairs_train_and_test_a_network(tmp_path: Path) -> None:
     assert found["cm_numerator"] == found["cm_denominator"] == round(20 * found["original_accuracy"])
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ def test_pairs_survive_pickling() -> None:
     assert torch.equal(whole(pickle.loads(pickle.dumps(pairs)))["pixel_values"], whole(pairs)["pixel_values"])
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

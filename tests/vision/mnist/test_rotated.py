@@ -205,7 +205,7 @@ def test_a_view_may_turn_by_any_angle() -> None:
     assert torch.equal(made["labels"], MNIST["train"].labels[[2, 4]])
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

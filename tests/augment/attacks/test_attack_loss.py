@@ -1,4 +1,4 @@
-"""Gradients with respect to inputs against numpy, and a model that is afterwards as it was before."""
+"""Gradients with respect to inputs against numpy, and restoring the model's state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from dair_hf.augment.attacks.input_loss import InputLoss, undisturbed
+from dair_hf.augment.attacks.attack_loss import AttackLoss, frozen
 from dair_hf.errors import DataError
 
 CPU = torch.device("cpu")
@@ -34,9 +34,9 @@ def directions(gradients: Any) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def made(loss: Any, original: np.ndarray = POINTS, labels: Any = LABELS) -> InputLoss:
+def attack_loss(loss: Any, original: np.ndarray = POINTS, labels: Any = LABELS) -> AttackLoss:
     tensor = None if labels is None else torch.tensor(labels)
-    return InputLoss(linear, tensor, loss, torch.tensor(original), "pixel_values")
+    return AttackLoss(linear, tensor, loss, torch.tensor(original), "pixel_values")
 
 
 # --- gradients ------------------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def made(loss: Any, original: np.ndarray = POINTS, labels: Any = LABELS) -> Inpu
 def test_gradient_of_the_cross_entropy() -> None:
     expected = (softmax(POINTS @ WEIGHTS) - np.eye(3)[LABELS]) @ WEIGHTS.T
     for name in ("cross_entropy", "classification"):
-        found = made(name).gradient(torch.tensor(POINTS))
+        found = attack_loss(name).gradient(torch.tensor(POINTS))
         np.testing.assert_allclose(directions(found), directions(expected), atol=1e-12)
     assert np.abs(directions(-expected) - directions(found)).max() > 0.1
 
@@ -54,12 +54,12 @@ def test_gradient_of_the_divergence_from_the_clean_output() -> None:
     """KL(p || q) has the gradient q - p at the logits of q."""
     moved = POINTS + 0.3
     expected = (softmax(moved @ WEIGHTS) - softmax(POINTS @ WEIGHTS)) @ WEIGHTS.T
-    found = made("kl", labels=None).gradient(torch.tensor(moved))
+    found = attack_loss("kl", labels=None).gradient(torch.tensor(moved))
     np.testing.assert_allclose(directions(found), directions(expected), atol=1e-10)
 
 
-def test_gradient_of_a_loss_of_ones_own() -> None:
-    """The margin of Carlini and Wagner: the strongest other logit less that of the label."""
+def test_gradient_of_a_custom_loss() -> None:
+    """Margin loss of Carlini and Wagner: largest other logit minus the logit of the label."""
 
     def margin(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         own = nn.functional.one_hot(labels, 3).bool()
@@ -67,19 +67,19 @@ def test_gradient_of_a_loss_of_ones_own() -> None:
 
     logits = POINTS @ WEIGHTS
     others = np.where(np.eye(3)[LABELS] > 0, -np.inf, logits).argmax(1)
-    found = made(margin).gradient(torch.tensor(POINTS))
+    found = attack_loss(margin).gradient(torch.tensor(POINTS))
     np.testing.assert_allclose(directions(found), directions((WEIGHTS[:, others] - WEIGHTS[:, LABELS]).T), atol=1e-12)
 
 
 def test_gradient_of_a_sample_loss() -> None:
     weights = WEIGHTS[:, :1]
-    loss = InputLoss(lambda x: x @ torch.tensor(weights), torch.tensor([0, 1, 1, 0]), "binary", torch.tensor(POINTS))
+    loss = AttackLoss(lambda x: x @ torch.tensor(weights), torch.tensor([0, 1, 1, 0]), "binary", torch.tensor(POINTS))
     sigmoid = 1 / (1 + np.exp(-POINTS @ weights))
     expected = (sigmoid - np.array([[0], [1], [1], [0]])) @ weights.T
     np.testing.assert_allclose(directions(loss.gradient(torch.tensor(POINTS))), directions(expected), atol=1e-12)
 
 
-def test_one_logit_a_row_may_come_without_a_dimension_of_its_own() -> None:
+def test_logits_may_have_shape_n() -> None:
     weights = torch.tensor(WEIGHTS[:, 0])
     labels = torch.tensor([0, 1, 1, 0])
     scores, points = torch.tensor([1e-9, 1.0, 1.0, 1.0], dtype=torch.float64), torch.tensor(POINTS)
@@ -87,15 +87,15 @@ def test_one_logit_a_row_may_come_without_a_dimension_of_its_own() -> None:
     def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return scores * (2 * labels - 1) * logits
 
-    found = InputLoss(lambda x: x @ weights, labels, loss, points).gradient(points)
+    found = AttackLoss(lambda x: x @ weights, labels, loss, points).gradient(points)
     np.testing.assert_allclose(found, np.outer([-1, 1, 1, -1], WEIGHTS[:, 0]), atol=1e-12)
 
 
 def test_gradients_of_sequences() -> None:
-    """The token losses of a row are summed; positions without target count nothing."""
+    """Token losses of a row are summed; positions without target are ignored."""
     labels = np.array([[0, 2, -100], [-100, 1, 1]])
     points = np.random.default_rng(2).normal(size=(2, 3, 5))
-    loss = InputLoss(linear, torch.tensor(labels), "seq2seq", torch.tensor(points))
+    loss = AttackLoss(linear, torch.tensor(labels), "seq2seq", torch.tensor(points))
     valid = labels != -100
     errors = softmax((points @ WEIGHTS).reshape(-1, 3)).reshape(2, 3, 3) - np.eye(3)[np.where(valid, labels, 0)]
     expected = (errors * valid[..., None]) @ WEIGHTS.T
@@ -103,24 +103,24 @@ def test_gradients_of_sequences() -> None:
 
 
 @pytest.mark.parametrize("returned", ["tensor", "attribute", "mapping"])
-def test_outputs_of_every_kind(returned: str) -> None:
+def test_kinds_of_model_outputs(returned: str) -> None:
     def forward(points: torch.Tensor) -> Any:
         logits = linear(points)
         return {"tensor": logits, "attribute": SimpleNamespace(logits=logits), "mapping": {"logits": logits}}[returned]
 
-    loss = InputLoss(forward, torch.tensor(LABELS), "cross_entropy", torch.tensor(POINTS))
-    assert torch.equal(loss.gradient(torch.tensor(POINTS)), made("cross_entropy").gradient(torch.tensor(POINTS)))
+    loss = AttackLoss(forward, torch.tensor(LABELS), "cross_entropy", torch.tensor(POINTS))
+    assert torch.equal(loss.gradient(torch.tensor(POINTS)), attack_loss("cross_entropy").gradient(torch.tensor(POINTS)))
 
 
 def test_the_gradient_of_a_confident_row_survives_half_precision() -> None:
-    """p_y = 1 - 4e-9: what float16 would make 0 at the logits is brought to 1 first."""
+    """At p_y = 1 - 4e-9 the gradient at the logits underflows in float16 unless it is rescaled first."""
     weights = torch.tensor([[10.0, -10.0], [0.5, 0.5]], dtype=torch.float16)
     point, label = torch.tensor([[0.97, 0.5]], dtype=torch.float16), torch.tensor([0])
 
     def forward(points: torch.Tensor) -> torch.Tensor:
         return points.to(torch.float16) @ weights
 
-    found = InputLoss(forward, label, "cross_entropy", point.float()).gradient(point.float())
+    found = AttackLoss(forward, label, "cross_entropy", point.float()).gradient(point.float())
     assert found[0].tolist() == pytest.approx([-20.0, 0.0], rel=1e-2)
     plain = point.clone().requires_grad_()
     nn.functional.cross_entropy(forward(plain).float(), label).backward()
@@ -129,32 +129,32 @@ def test_the_gradient_of_a_confident_row_survives_half_precision() -> None:
 
 def test_scores() -> None:
     logits = POINTS @ WEIGHTS
-    wrong, losses = made("cross_entropy").score(torch.tensor(POINTS))
+    wrong, losses = attack_loss("cross_entropy").score(torch.tensor(POINTS))
     np.testing.assert_allclose(losses, -np.log(softmax(logits)[np.arange(4), LABELS]), atol=1e-12)
     assert wrong.tolist() == (logits.argmax(1) != LABELS).tolist()
     assert not losses.requires_grad
-    wrong, losses = made("kl").score(torch.tensor(POINTS))
+    wrong, losses = attack_loss("kl").score(torch.tensor(POINTS))
     assert (wrong.any().item(), losses.abs().max().item()) == (False, 0.0)
-    assert made("kl").score(torch.tensor(POINTS + 0.5))[1].min().item() > 1e-4
+    assert attack_loss("kl").score(torch.tensor(POINTS + 0.5))[1].min().item() > 1e-4
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------------------------
 
 
 def gradient(forward: Any, loss: Any = "cross_entropy", labels: Any = LABELS) -> torch.Tensor:
     points = torch.tensor(POINTS)
-    return InputLoss(forward, torch.tensor(labels), loss, points, "pixel_values").gradient(points)
+    return AttackLoss(forward, torch.tensor(labels), loss, points, "pixel_values").gradient(points)
 
 
-def test_a_model_whose_output_does_not_depend_on_its_input_is_refused() -> None:
+def test_outputs_must_depend_on_the_input() -> None:
     free = torch.zeros(4, 3, requires_grad=True)
-    with pytest.raises(DataError, match="no gradient with respect to pixel_values: nothing connects them"):
+    with pytest.raises(DataError, match="no gradient with respect to pixel_values: the graph does not connect them"):
         gradient(lambda x: linear(x).detach())
-    with pytest.raises(DataError, match="no gradient with respect to pixel_values: nothing connects them"):
+    with pytest.raises(DataError, match="no gradient with respect to pixel_values: the graph does not connect them"):
         gradient(lambda x: free * 2)
 
 
-def test_outputs_and_losses_that_do_not_fit_are_refused() -> None:
+def test_invalid_outputs_and_losses_are_refused() -> None:
     with pytest.raises(DataError, match="the model returned tuple without logits"):
         gradient(lambda x: (linear(x),))
     with pytest.raises(DataError, match="the model returned dict without logits"):
@@ -165,28 +165,28 @@ def test_outputs_and_losses_that_do_not_fit_are_refused() -> None:
         gradient(linear, lambda logits, labels: logits.sum(1).tolist())
     with pytest.raises(DataError, match="the loss has no gradient with respect to the logits"):
         gradient(linear, lambda logits, labels: (logits.argmax(1) != labels).double())
-    with pytest.raises(DataError, match=r"needs classes, labels \[N\] of whole numbers; found torch.float64 \[4\]"):
-        made("cross_entropy", labels=LABELS * 1.0)
+    with pytest.raises(DataError, match=r"needs integer class labels \[N\], found torch.float64 \[4\]"):
+        attack_loss("cross_entropy", labels=LABELS * 1.0)
     with pytest.raises(DataError, match=r"found torch.int64 \[4, 1\]"):
-        made("classification", labels=LABELS[:, None])
-    with pytest.raises(DataError, match="loss='binary' compares with labels and there are none"):
-        made("binary", labels=None)
+        attack_loss("classification", labels=LABELS[:, None])
+    with pytest.raises(DataError, match="loss='binary' needs labels, found none"):
+        attack_loss("binary", labels=None)
     with pytest.raises(DataError, match=r"loss='kl' compares classes, logits \[N, C\]; the model's are \[4, 1, 3\]"):
-        InputLoss(lambda x: linear(x)[:, None], None, "kl", torch.tensor(POINTS))
+        AttackLoss(lambda x: linear(x)[:, None], None, "kl", torch.tensor(POINTS))
 
 
-# --- the model stands still -----------------------------------------------------------------------------------------
+# --- frozen models --------------------------------------------------------------------------------------------------
 
 
 class Draws(nn.Module):
-    """Changes what it should not, whenever it is run."""
+    """Consumes random numbers in every forward."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + 0 * torch.randn(x.shape)
 
 
 class Eager(nn.Linear):
-    """Does more than set a flag when its mode is set."""
+    """Has a side effect in `train`."""
 
     def train(self, mode: bool = True) -> Eager:
         with torch.no_grad():
@@ -215,14 +215,14 @@ def assert_same(one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_everything_is_afterwards_as_it_was(fails: bool) -> None:
+def test_state_is_restored(fails: bool) -> None:
     model = some_model()
     model[0].weight.grad = torch.full_like(model[0].weight, 7.0)
     model(torch.randn(6, 5)).sum().backward()
     gradients = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
     before = state(model)
     try:
-        with undisturbed(model, CPU), torch.no_grad():
+        with frozen(model, CPU), torch.no_grad():
             model(torch.randn(6, 5))
             if fails:
                 raise KeyError
@@ -232,32 +232,32 @@ def test_everything_is_afterwards_as_it_was(fails: bool) -> None:
     for parameter, gradient_before in zip(model.parameters(), gradients, strict=True):
         assert (parameter.grad is None) == (gradient_before is None)
         assert gradient_before is None or torch.equal(parameter.grad, gradient_before)
-    # Left alone, the same forward changes numbers, statistics and all.
+    # Outside of `frozen`, the same forward does change the state.
     model.train()
     model(torch.randn(6, 5))
     with pytest.raises(AssertionError):
         assert_same(before, state(model))
 
 
-def test_inside_it_evaluates_without_gradients_of_parameters() -> None:
+def test_frozen_model_is_in_evaluation_mode_without_parameter_gradients() -> None:
     model = some_model()
-    with torch.no_grad(), undisturbed(model, CPU):
+    with torch.no_grad(), frozen(model, CPU):
         assert not any(m.training for m in model.modules())
         assert not any(p.requires_grad for p in model.parameters())
         assert torch.is_grad_enabled()
     assert torch.is_grad_enabled()
 
 
-def test_training_gradients_are_those_of_a_model_that_was_never_attacked() -> None:
-    """Under autocast too, whose cache of cast weights would else hold some without a graph."""
+def test_attacks_do_not_change_training_gradients() -> None:
+    """Also under autocast, which must not cache weights cast without a graph."""
     images, labels = torch.randn(8, 5), torch.randint(0, 3, (8,))
     model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
     untouched = copy.deepcopy(model)
     for one in (model, untouched):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             if one is model:
-                with undisturbed(model, CPU):
-                    InputLoss(model, labels, "kl", images).gradient(images + 0.1)
+                with frozen(model, CPU):
+                    AttackLoss(model, labels, "kl", images).gradient(images + 0.1)
             nn.functional.cross_entropy(one(images).float(), labels).backward()
     for one, other in zip(model.parameters(), untouched.parameters(), strict=True):
         assert one.grad is not None and other.grad is not None
@@ -268,6 +268,6 @@ def test_inference_mode_is_refused() -> None:
     with (
         torch.inference_mode(),
         pytest.raises(DataError, match="use torch.no_grad\\(\\) instead"),
-        undisturbed(nn.Linear(1, 1), CPU),
+        frozen(nn.Linear(1, 1), CPU),
     ):
         raise AssertionError("entered")

@@ -1,4 +1,4 @@
-"""The loss of a model as a function of its input: values, gradients, and the model left as it was."""
+"""Loss that an attack maximizes, as a function of the input of a frozen model."""
 
 from __future__ import annotations
 
@@ -10,31 +10,34 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dair_hf.augment.attacks.attack import CROSS_ENTROPY, KL, LogitsLoss
-from dair_hf.augment.attacks.ball import unit_of
+from dair_hf.augment.attacks.lp_ball import scale_to_max_one
 from dair_hf.errors import DataError
 from dair_hf.losses.divergence import feature_consistency
 from dair_hf.losses.per_sample import SAMPLE_LOSSES, cross_entropy, full_precision
 
+CROSS_ENTROPY, KL = "cross_entropy", "kl"
+LOSSES = (CROSS_ENTROPY, KL, *SAMPLE_LOSSES)
+LogitsLoss = Callable[[Tensor, Tensor], Tensor]
+
 
 @contextlib.contextmanager
-def undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Gradients with respect to inputs, of a model that is afterwards as it was before.
+def frozen(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Freeze a model for gradients with respect to its input, and restore its state afterwards.
 
-    Inside, every module is in evaluation mode (batch norm keeps its statistics, dropout rests) and no parameter asks
-    for a gradient. Afterwards the mode of each module, `requires_grad` of each parameter and torch's global random
-    numbers, those of the CPU and of the device, are what they were; `.grad` is never touched.
+    Inside, every module is in evaluation mode and no parameter requires a gradient. Afterwards the mode of each module,
+    `requires_grad` of each parameter and torch's global random state (of the CPU and of the device) are restored.
+    `.grad` is never touched.
 
     Args:
         model: The model.
-        device: Where it runs.
+        device: Device of the model.
 
     Raises:
-        DataError: Inside `torch.inference_mode`, where there are no gradients.
+        DataError: Inside `torch.inference_mode`, which forbids gradients.
 
     Example:
         >>> model = nn.Linear(2, 2)
-        >>> with undisturbed(model, torch.device("cpu")):
+        >>> with frozen(model, torch.device("cpu")):
         ...     print(model.training, model.weight.requires_grad)
         False False
         >>> model.training, model.weight.requires_grad
@@ -42,12 +45,13 @@ def undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
     """
     if torch.is_inference_mode_enabled():
         raise DataError(
-            "attack: torch.inference_mode() forbids the gradients with respect to the input that it needs; use "
+            "attack: torch.inference_mode() forbids the gradients with respect to the input that an attack needs; use "
             "torch.no_grad() instead"
         )
-    # The flags themselves: `train()` and `eval()` of a module may do more than set them.
+    # Sets the flags directly, since `train()` and `eval()` of a module may have side effects.
     training = [module for module in model.modules() if module.training]
-    # Autocast keeps a cast only of what asks for a gradient: the training step finds none made here, without a graph.
+    # Autocast caches casts of parameters that require a gradient. Without one, the training step that follows does not
+    # reuse a cast that was made here without a graph.
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter.is_leaf]
     devices = [] if device.type in ("cpu", "mps") else [device]
     try:
@@ -64,22 +68,22 @@ def undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-class InputLoss:
-    """`l(x)` of each row of a batch, for a model that stands still; made and used inside `undisturbed`.
+class AttackLoss:
+    """Per-row loss `l(x)` of a frozen model; construct and use it inside `frozen`.
 
     Args:
-        forward: Inputs `[N, ...]` -> the model's outputs: a tensor of logits, or what has `logits`.
-        labels: What the loss compares with; None where it needs nothing.
-        loss: "cross_entropy", "kl", a name of `sample_losses`, or a callable, as in `Attack`.
-        original: `[N, ...]`, the inputs that "kl" compares with.
+        forward: Maps inputs `[N, ...]` to the model's outputs: logits, or an object with `logits`.
+        labels: Targets of the loss; None if it needs none.
+        loss: "cross_entropy", "kl", a name in `SAMPLE_LOSSES` or a callable, as in `Attack`.
+        original: `[N, ...]`, clean inputs that "kl" compares with.
         name: Name of the input, for errors.
 
     Raises:
-        DataError: No logits; "kl" of sequences; no labels for a loss that needs them.
+        DataError: The model returns no logits, "kl" is used for sequences, or the loss needs labels and has none.
 
     Example:
-        >>> loss = InputLoss(lambda x: 3 * x, torch.tensor([0]), "cross_entropy", torch.zeros(1, 2))
-        >>> loss.gradient(torch.zeros(1, 2))  # of any length: only its direction is meant
+        >>> loss = AttackLoss(lambda x: 3 * x, torch.tensor([0]), "cross_entropy", torch.zeros(1, 2))
+        >>> loss.gradient(torch.zeros(1, 2))  # only the direction of each row is meaningful
         tensor([[-3.,  3.]])
     """
 
@@ -105,18 +109,18 @@ class InputLoss:
         elif callable(loss):
             return
         elif labels is None:
-            raise DataError(f"attack: loss={loss!r} compares with labels and there are none; only 'kl' needs none")
+            raise DataError(f"attack: loss={loss!r} needs labels, found none; only 'kl' works without labels")
         elif loss in (CROSS_ENTROPY, "classification") and (labels.ndim != 1 or labels.is_floating_point()):
             raise DataError(
-                f"attack: loss={loss!r} needs classes, labels [N] of whole numbers; found {labels.dtype} "
-                f"{list(labels.shape)}; use the sample loss that the model is trained with, such as loss='causal'"
+                f"attack: loss={loss!r} needs integer class labels [N], found {labels.dtype} {list(labels.shape)}; use "
+                "the sample loss that the model is trained with, such as loss='causal'"
             )
 
     def gradient(self, point: Tensor) -> Tensor:
-        """A positive multiple, of each row, of the gradient of its loss with respect to its input.
+        """Compute the gradient of each row's loss with respect to its input, up to a positive factor per row.
 
-        Where the model is sure of a row its gradient is tiny. So that it does not vanish on the way down, in half
-        precision neither, its largest entry at the logits is brought to 1 first.
+        A confident model has tiny gradients. To keep them from vanishing on the way back, also in half precision, the
+        gradient at the logits is first scaled so that its largest entry is 1.
 
         Args:
             point: `[N, ...]`.
@@ -125,32 +129,33 @@ class InputLoss:
             `[N, ...]`.
 
         Raises:
-            DataError: The outputs do not depend on the input, the loss not on the outputs, or it is not one a row.
+            DataError: The logits do not depend on the input, the loss does not depend on the logits, or the loss is
+                not one number per row.
         """
         point = point.detach().requires_grad_()
         logits = logits_of(self.forward(point))
         top = self._widened(logits.detach()).requires_grad_()
         losses = self._losses(top)
         if not losses.requires_grad:
-            raise DataError("attack: the loss has no gradient with respect to the logits; use one that is smooth")
+            raise DataError("attack: the loss has no gradient with respect to the logits; use a differentiable loss")
         (at_logits,) = torch.autograd.grad(losses.sum(), top)
-        at_logits = unit_of(at_logits.reshape(len(top), -1), (1,)).view_as(logits).to(logits.dtype)
+        at_logits = scale_to_max_one(at_logits.reshape(len(top), -1), (1,)).view_as(logits).to(logits.dtype)
         gradient = None
         if logits.requires_grad:
             (gradient,) = torch.autograd.grad(logits, point, at_logits, allow_unused=True)
         if gradient is None:
-            raise self.unmoved("nothing connects them")
+            raise self.no_gradient("the graph does not connect them")
         return gradient
 
     def score(self, point: Tensor) -> tuple[Tensor, Tensor]:
-        """How bad the model is at points: whether the class is wrong, and the loss.
+        """Return which rows are misclassified, and their losses.
 
         Args:
             point: `[N, ...]`.
 
         Returns:
-            `(wrong, losses)`, `[N]` bool and `[N]`; nothing is wrong where there are no classes to compare with, and
-            under "kl", which does not ask for the labels.
+            `(wrong, losses)`, `[N]` bool and `[N]`. No row counts as wrong without class labels or under "kl", which
+            ignores labels.
         """
         with torch.no_grad():
             logits = self._logits_at(point)
@@ -161,11 +166,11 @@ class InputLoss:
             wrong = logits.argmax(1) != self.labels
         return wrong, losses
 
-    def unmoved(self, found: str) -> DataError:
-        """The error of a model that does not answer to its input."""
+    def no_gradient(self, reason: str) -> DataError:
+        """Return the error for a model whose outputs do not depend on its input."""
         return DataError(
-            f"attack: the model's outputs have no gradient with respect to {self.name}: {found}; does the model use "
-            "this input, without detaching or rounding it?"
+            f"attack: the model's outputs have no gradient with respect to {self.name}: {reason}; check that the model "
+            "uses this input, without detaching or rounding it"
         )
 
     def _logits_at(self, point: Tensor) -> Tensor:
@@ -173,14 +178,14 @@ class InputLoss:
             return self._widened(logits_of(self.forward(point)))
 
     def _widened(self, logits: Tensor) -> Tensor:
-        # Where the model is sure, 1 - p is less than float32 can hold beside 1. Sequences would take too much memory, a
-        # callable may hold numbers in float32, and one kind of device knows no float64.
+        # For a confident model, 1 - p underflows in float32. Exceptions: sequences (memory), callables (they may hold
+        # float32 tensors) and MPS (no float64).
         if logits.ndim > 2 or callable(self.loss) or logits.device.type == "mps":
             return full_precision(logits)
         return logits.double()
 
     def _losses(self, logits: Tensor) -> Tensor:
-        labels: Any = self.labels  # the callables below say what they need
+        labels: Any = self.labels
         if self.loss == KL:
             losses = feature_consistency(self.clean, logits, "kl")
         elif callable(self.loss):
@@ -191,33 +196,31 @@ class InputLoss:
         if not isinstance(losses, Tensor) or losses.shape != logits.shape[:1]:
             found = f"shape {list(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
             raise DataError(
-                f"attack: the loss returned {found} for {len(logits)} rows; it must return one number a row, a tensor "
+                f"attack: the loss returned {found} for {len(logits)} rows; return one number per row, a tensor "
                 f"[{len(logits)}], without reducing over the batch"
             )
         return losses
 
 
 def logits_of(outputs: Any) -> Tensor:
-    """The logits of what a model returns.
+    """Return the logits in a model's outputs.
 
     Args:
-        outputs: A tensor, or what has `logits`, as attribute or by key.
-
-    Returns:
-        The logits.
+        outputs: A tensor, or an object with `logits` as attribute or key.
 
     Raises:
-        DataError: There are none.
+        DataError: The outputs have no logits.
 
     Example:
         >>> logits_of({"logits": torch.zeros(2)})
         tensor([0., 0.])
     """
-    found = outputs
+    logits = outputs
     if not isinstance(outputs, Tensor):
-        found = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
-    if not isinstance(found, Tensor):
+        logits = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
+    if not isinstance(logits, Tensor):
         raise DataError(
-            f"attack: the model returned {type(outputs).__name__} without logits; return a tensor, or what has `logits`"
+            f"attack: the model returned {type(outputs).__name__} without logits; return a tensor or an object with "
+            "`logits`"
         )
-    return found
+    return logits

@@ -1,0 +1,262 @@
+"""PGD: settings, iterates against numpy, random restarts and errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dair_hf.augment.attacks.attack_loss import AttackLoss
+from dair_hf.augment.attacks.lp_ball import LpBall
+from dair_hf.augment.attacks.pgd import Attack, check_inputs, pgd
+from dair_hf.errors import DataError, NonFiniteLossError
+from dair_hf.losses.per_sample import SAMPLE_LOSSES
+
+WEIGHTS = np.random.default_rng(0).normal(size=(6, 3))
+POINTS = np.random.default_rng(1).uniform(size=(5, 6))
+LABELS = np.array([0, 2, 1, 1, 0])
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def gradient(points: np.ndarray) -> np.ndarray:
+    """Gradient of the cross-entropy for logits `(x W)^2`, whose direction changes along the path."""
+    hidden = points @ WEIGHTS
+    logits = hidden**2
+    p = np.exp(logits - logits.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    return ((p - np.eye(3)[LABELS]) * 2 * hidden) @ WEIGHTS.T
+
+
+def squares(points: torch.Tensor) -> torch.Tensor:
+    return (points @ torch.tensor(WEIGHTS, dtype=points.dtype)) ** 2
+
+
+def path(norm: str, epsilon: float, size: float, steps: int, momentum: float) -> np.ndarray:
+    """PGD and MI-FGSM as written in the papers."""
+    points, velocity = POINTS.copy(), np.zeros_like(POINTS)
+    for _ in range(steps):
+        slope = gradient(points)
+        if momentum:
+            velocity = momentum * velocity + slope / np.abs(slope).sum(1, keepdims=True)
+            slope = velocity
+        if norm == "linf":
+            points = np.clip(points + size * np.sign(slope), 0, 1)
+            points = np.clip(points, POINTS - epsilon, POINTS + epsilon)
+        else:
+            points = np.clip(points + size * slope / np.linalg.norm(slope, axis=1, keepdims=True), 0, 1)
+            offset = points - POINTS
+            length = np.linalg.norm(offset, axis=1, keepdims=True)
+            points = POINTS + offset * np.minimum(1, epsilon / length)
+    return points
+
+
+def search(attack: Attack, forward: Any = squares, labels: Any = LABELS, points: np.ndarray = POINTS) -> torch.Tensor:
+    center = torch.tensor(points)
+    ball = LpBall.around(center, attack.norm, attack.epsilon, (1,), lower=attack.lower, upper=attack.upper)
+    loss = AttackLoss(forward, torch.tensor(labels), attack.loss, center, "pixel_values")
+    return pgd(loss, ball, attack, generator(), [f"train/{row}" for row in range(len(points))])
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+
+def test_defaults_are_the_training_attack_of_the_paper() -> None:
+    found = Attack()
+    assert (found.norm, found.epsilon, found.step_size, found.steps) == ("linf", 8 / 255, 2 / 255, 11)
+    assert (found.random_start, found.restarts, found.momentum, found.loss) == (True, 1, 0.0, "cross_entropy")
+    assert (found.lower, found.upper, found.mean, found.std) == (0.0, 1.0, None, None)
+
+
+def test_fgsm_is_one_step_of_length_epsilon_from_the_original() -> None:
+    found = Attack.fgsm(0.3, norm="l2", mean=(0.5,), std=(0.25,))
+    assert (found.norm, found.epsilon, found.step_size, found.steps, found.random_start) == ("l2", 0.3, 0.3, 1, False)
+    assert (found.mean, found.std) == ((0.5,), (0.25,))
+    assert Attack.fgsm(0.0).epsilon == 0.0
+    assert Attack.fgsm(0.1, random_start=True).random_start
+
+
+def test_settings_are_frozen_and_picklable() -> None:
+    attack = Attack(steps=20, restarts=2)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        attack.steps = 3  # type: ignore[misc]
+    assert pickle.loads(pickle.dumps(attack)) == attack
+    assert dataclasses.replace(attack, steps=11, restarts=1) == Attack()
+
+
+def test_every_field_has_help() -> None:
+    assert [item.name for item in dataclasses.fields(Attack) if not item.metadata.get("help")] == []
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "kl", *SAMPLE_LOSSES, lambda logits, labels: logits.sum(1)])
+def test_known_losses(loss: Any) -> None:
+    assert Attack(loss=loss).loss == loss
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"norm": "l1"}, "norm='l1' is unknown; use one of linf, l2"),
+        ({"loss": "mse"}, "loss='mse' is unknown; use one of cross_entropy, kl, seq2seq"),
+        ({"epsilon": -0.1}, "epsilon=-0.1 must be a finite number >= 0"),
+        ({"epsilon": float("nan")}, "epsilon=nan must be a finite number"),
+        ({"epsilon": float("inf")}, "epsilon=inf must be a finite number"),
+        ({"epsilon": "8/255"}, "epsilon='8/255' must be a finite number >= 0; 8/255 is 0.0314"),
+        ({"step_size": 0}, "step_size=0 must be a finite number > 0"),
+        ({"step_size": -1.0}, "step_size=-1.0 must be a finite number > 0"),
+        ({"momentum": -0.5}, "momentum=-0.5 must be a finite number >= 0"),
+        ({"steps": 0}, "steps=0 must be an integer of at least 1"),
+        ({"steps": 2.0}, "steps=2.0 must be an integer"),
+        ({"steps": True}, "steps=True must be an integer"),
+        ({"restarts": 0}, "restarts=0 must be an integer of at least 1"),
+        ({"restarts": 2, "random_start": False}, "restarts=2 and random_start=False cannot be combined"),
+        ({"loss": "kl", "random_start": False}, "loss='kl' and random_start=False cannot be combined"),
+        ({"lower": 1.0}, "lower=1.0 must be below upper=1.0"),
+        ({"upper": float("nan")}, "upper=nan must be a finite number, or None"),
+        ({"mean": (0.5,)}, r"mean=\(0.5,\) and std=None must both be given"),
+        ({"std": (0.5,)}, r"mean=None and std=\(0.5,\) must both be given"),
+        ({"mean": (0.5,), "std": (0.5, 0.5)}, "one number per channel"),
+        ({"mean": (), "std": ()}, "one number per channel"),
+        ({"mean": (0.5,), "std": (0.0,)}, r"std=\(0.0,\) must be finite numbers, with std > 0"),
+        ({"mean": (float("inf"),), "std": (1.0,)}, "must be finite numbers"),
+    ],
+)
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Attack(**settings)
+
+
+# --- iterates -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 1.0])
+def test_iterates_match_the_papers(norm: str, momentum: float) -> None:
+    attack = Attack(norm, 0.3, 0.11, 7, random_start=False, momentum=momentum)
+    expected = path(norm, 0.3, 0.11, 7, momentum)
+    np.testing.assert_allclose(search(attack), expected, atol=1e-9)
+    assert np.abs(expected - path(norm, 0.3, 0.11, 6, momentum)).max() > 1e-3
+
+
+def test_momentum_changes_the_path() -> None:
+    assert np.abs(path("l2", 0.3, 0.11, 7, 0.0) - path("l2", 0.3, 0.11, 7, 1.0)).max() > 1e-3
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e12])
+@pytest.mark.parametrize("momentum", [0.0, 1.0])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_the_scale_of_the_gradient_does_not_matter(norm: str, momentum: float, size: float) -> None:
+    def first(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return logits[:, 0]
+
+    attack = Attack(norm, 0.3, 0.11, 7, random_start=False, momentum=momentum, loss=first)
+    np.testing.assert_allclose(search(attack, lambda x: squares(x) * size), search(attack), atol=1e-9)
+
+
+# --- random restarts ------------------------------------------------------------------------------------------------
+
+
+def hills(points: torch.Tensor) -> torch.Tensor:
+    """Logits of two classes; the first has several local maxima, so the end of a run depends on its start."""
+    return torch.cat([torch.cos(9 * points) + points, torch.zeros_like(points)], dim=1)
+
+
+def climbs(restarts: int, loss: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of 40 runs and the values there; the attack maximizes the logit of the first class."""
+    attack = Attack("linf", 1.0, 0.01, 30, restarts=restarts, loss=loss, lower=None, upper=None)
+    found = search(attack, hills, np.ones(40, dtype=np.int64), np.zeros((40, 1))).numpy()
+    return found, np.cos(9 * found) + found
+
+
+def test_more_restarts_never_lower_the_loss() -> None:
+    def height(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return logits[:, 0]
+
+    one, several = climbs(1, height)[1], climbs(4, height)[1]
+    # The first of four starts equals the single start.
+    assert bool((several >= one - 1e-9).all())
+    assert bool((several > one + 0.1).any())
+    at_best = climbs(30, height)[1]
+    assert at_best.min() > 1.6  # the global maximum is near 2 pi / 9
+
+
+def test_a_misclassified_point_is_kept_whatever_its_loss() -> None:
+    """With a loss that is large for correct predictions, more restarts must not raise the accuracy."""
+
+    def lures(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return -logits[:, 0]
+
+    def wrong(found: np.ndarray) -> np.ndarray:
+        return np.cos(9 * found) + found > 0
+
+    def either(points: torch.Tensor) -> torch.Tensor:
+        return hills(points) + 0 * points
+
+    attack = Attack("linf", 1.0, 1e-6, 1, restarts=1, loss=lures, lower=None, upper=None)
+    ones, points = np.ones(40, dtype=np.int64), np.zeros((40, 1))
+    # Steps are negligible, so this compares the starts.
+    shares = []
+    for restarts in (1, 2, 5, 20):
+        several = Attack("linf", 1.0, 1e-6, 1, restarts=restarts, loss=lures, lower=None, upper=None)
+        shares.append(wrong(search(several, either, ones, points).numpy()).mean())
+    assert shares == sorted(shares) and shares[0] < 0.7 and shares[-1] == 1.0
+    assert torch.equal(search(attack, either, ones, points), search(attack, either, ones, points))
+
+
+def test_every_start_is_another() -> None:
+    starts: list[torch.Tensor] = []
+
+    def remember(points: torch.Tensor) -> torch.Tensor:
+        starts.append(points.detach().clone())
+        return squares(points)
+
+    search(Attack(epsilon=0.2, steps=1, restarts=3), remember)
+    asked = [starts[place] for place in (0, 2, 4)]  # each climb of one step is followed by the score of its end
+    assert len({point.numpy().tobytes() for point in asked}) == 3
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_all_zero_gradient_is_an_error() -> None:
+    with pytest.raises(DataError, match="no gradient with respect to pixel_values: it is 0 in every row"):
+        search(Attack(), lambda points: squares(points).round() + 0 * points[:, :3])
+    # Single rows may have a zero gradient; they stay at their start.
+    dead = torch.tensor([0.0, 1.0, 1.0, 1.0, 1.0], dtype=torch.float64)[:, None]
+    found = search(Attack(random_start=False), lambda points: squares(points * dead))
+    moved = (found != torch.tensor(POINTS)).any(1)
+    assert moved.tolist() == [False, True, True, True, True]
+
+
+def test_a_nan_gradient_names_the_rows() -> None:
+    def broken(points: torch.Tensor) -> torch.Tensor:
+        spoilt = squares(points)
+        factor = torch.ones_like(spoilt)
+        factor[3] = torch.nan
+        return spoilt * factor
+
+    with pytest.raises(NonFiniteLossError, match=r"NaN or infinite in 1 rows, such as \['train/3'\]"):
+        search(Attack(), broken)
+
+
+def test_inputs_that_cannot_be_attacked_are_refused() -> None:
+    attack = Attack()
+    with pytest.raises(DataError, match=r"pixel_values is torch.uint8 \[2, 1\]; it must be floating \[N, ...\]"):
+        check_inputs(torch.zeros(2, 1, dtype=torch.uint8), attack, generator(), "pixel_values")
+    with pytest.raises(DataError, match=r"pixel_values is torch.float32 \[2\]"):
+        check_inputs(torch.zeros(2), attack, generator(), "pixel_values")
+    with pytest.raises(DataError, match="random_start needs a generator"):
+        check_inputs(torch.zeros(2, 1), attack, None, "pixel_values")
+    with pytest.raises(DataError, match=r"the generator is on cpu, pixel_values on meta; .*torch.Generator\('meta'\)"):
+        check_inputs(torch.zeros(2, 1, device="meta"), attack, generator(), "pixel_values")
+    with torch.inference_mode():
+        made_there = torch.zeros(2, 1)
+    with pytest.raises(DataError, match="created under torch.inference_mode"):
+        check_inputs(made_there, attack, generator(), "pixel_values")
+    check_inputs(torch.zeros(2, 1), Attack(random_start=False), None, "pixel_values")
