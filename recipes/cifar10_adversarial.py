@@ -36,11 +36,10 @@ from dair_hf.experiments.comparison import (
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.sweeps import plot_sweep
 from dair_hf.io.commands import run_recipe
-from dair_hf.vision.adversarial_data import AdversarialDataConfig, load_pictures
 from dair_hf.vision.cifar10.pairs import evaluation_pairs, train_pairs
-from dair_hf.vision.labelled_images import LabelledImages
+from dair_hf.vision.labeled_images import LabeledImages
 from dair_hf.vision.networks import NetworkConfig, make_network
-from dair_hf.vision.robustness import AttackConfig, evaluate_attacks
+from dair_hf.vision.robustness import AdversarialDataConfig, AttackConfig, evaluate_attacks, load_adversarial_data
 
 CLASSES = 10
 
@@ -59,7 +58,7 @@ def columns_of(attacks: AttackConfig) -> list[Column]:
 
 def train_and_evaluate(
     run: Run,
-    files: Mapping[str, LabelledImages],
+    files: Mapping[str, LabeledImages],
     data: AdversarialDataConfig,
     network: NetworkConfig,
     attacks: AttackConfig,
@@ -93,7 +92,7 @@ def main() -> None:
     types = [AdversarialDataConfig, NetworkConfig, AttackConfig, ComparisonConfig, DAIRConfig]
     data, network, attacks, comparison, args = parse_arguments(types)
     folder, runs = claim_output_folder(args), list(runs_of(comparison, args))
-    files = load_pictures(data)
+    files = load_adversarial_data(data)
     table = compare(
         runs,
         partial(train_and_evaluate, files=files, data=data, network=network, attacks=attacks),

@@ -37,9 +37,6 @@ def draw_crops(rows: Tensor, padding: int, flip: bool, seed: int, epoch: int, st
         rows: `[B]` int64, number of each row in its data set.
         padding: Pixels by which a crop may extend beyond the image, >= 0; 4 is usual for 32 x 32 pixels.
         flip: Whether crops are flipped at random.
-        seed: Seed of the draws.
-        epoch: Epoch of the draws.
-        stream: Name of the random stream.
 
     Returns:
         The crops, on the device of `rows`.

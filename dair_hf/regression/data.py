@@ -130,7 +130,6 @@ class RandomFeatureView:
     Attributes:
         features: `[N, D]` float32; the last column is overwritten.
         labels: `[N]` float32.
-        seed: Seed of the draws.
     """
 
     features: Tensor
@@ -200,7 +199,6 @@ def train_pairs(data: RegressionData, config: RegressionConfig, seed: int) -> Te
 
     Args:
         data: All rows.
-        config: The experiment.
         seed: Seed of the shuffle, the noise, the partners' feature and the choice of rows with partners.
 
     Returns:
@@ -242,8 +240,6 @@ def evaluation_pairs(data: RegressionData, config: RegressionConfig, seed: int, 
 
     Args:
         data: All rows.
-        config: The experiment.
-        seed: Seed of the split.
         split: "test", or "validation" for the held-out training rows.
 
     Returns:

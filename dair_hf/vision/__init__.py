@@ -1,4 +1,4 @@
-"""Image classification: data sets of the paper as pairs, and networks."""
+"""Image classification: paired data sets of the paper, networks and correctness."""
 
 from dair_hf.lazy import lazy_submodules
 

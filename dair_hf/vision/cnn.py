@@ -1,4 +1,4 @@
-"""The small convolutional network of the paper's MNIST experiments, as a model of the Hugging Face library."""
+"""Convolutional network of the paper's MNIST experiments as a `transformers` model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ MODEL_TYPE = "dair_digit_cnn"
 
 
 class DigitCNNConfig(PreTrainedConfig):
-    """Size of a `DigitCNN`.
+    """Configuration of a `DigitCNN`.
 
     Args:
-        num_channels: Channels of the images: 1 grey, 3 colour.
-        num_labels: Classes; 1 gives a single logit, for binary labels.
+        num_channels: Channels of the images: 1 gray, 3 color.
+        num_labels: Number of classes; 1 gives a single logit, for binary labels.
 
     Example:
         >>> DigitCNNConfig(num_channels=3, num_labels=1).num_labels
@@ -27,13 +27,10 @@ class DigitCNNConfig(PreTrainedConfig):
 
 
 class DigitCNN(PreTrainedModel):
-    """The CNN of the paper: three convolutions of 4 x 4 with 6, 16 and 96 channels, then 64 units, then the logits.
+    """CNN of the paper: three 4 x 4 convolutions with 6, 16 and 96 channels, 64 hidden units, and the logits.
 
-    The first two convolutions are followed by ReLU and max-pooling by 2, the third, whose output is one pixel of a
-    28 x 28 image, and the 64 units by ReLU. Weights start as PyTorch's layers start.
-
-    Args:
-        config: Channels and classes.
+    ReLU follows each layer, and max-pooling by 2 the first two convolutions; the third outputs one pixel for a 28 x 28
+    image. Weights have PyTorch's default initialization.
 
     Example:
         >>> import torch
@@ -55,7 +52,7 @@ class DigitCNN(PreTrainedModel):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        # The library would draw normal weights of its own; it calls this only for what no checkpoint has given.
+        # Replaces the normal initialization of transformers; called only for weights missing from the checkpoint.
         if isinstance(module, nn.Conv2d | nn.Linear):
             module.reset_parameters()
 
@@ -64,12 +61,12 @@ class DigitCNN(PreTrainedModel):
 
         Args:
             pixel_values: `[N, num_channels, 28, 28]`, floating, in 0..1.
-            labels: `[N]` int64 classes; 0 and 1 where there is one logit.
+            labels: `[N]` int64 classes; 0 and 1 for a single logit.
 
         Returns:
-            `logits` `[N, num_labels]`, and with labels their mean cross-entropy in nats as `loss`.
+            `logits` `[N, num_labels]`; with labels also `loss`, the mean cross-entropy in nats.
         """
-        # ReLU after the pooling: both keep the largest positive value, and so it sees a quarter of the pixels.
+        # ReLU and max-pooling commute; after pooling there is only a quarter of the pixels.
         features = functional.relu(functional.max_pool2d(self.conv1(pixel_values), 2))
         features = functional.relu(functional.max_pool2d(self.conv2(features), 2))
         features = functional.relu(self.conv3(features)).flatten(1)
@@ -80,11 +77,11 @@ class DigitCNN(PreTrainedModel):
 
 
 def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean cross-entropy of a batch, in nats.
+    """Compute the mean cross-entropy of a batch, in nats.
 
     Args:
         logits: `[N, C]`, floating; C = 1 for a binary classifier.
-        labels: `[N]` int64 classes; 0 and 1 where there is one logit.
+        labels: `[N]` int64 classes; 0 and 1 for a single logit.
 
     Returns:
         A scalar.

@@ -1,4 +1,4 @@
-"""When a classifier is right (the paper's H), and how often on each class."""
+"""Correctness of a classifier (the paper's H), and accuracy and CM by class."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from dair_hf.evaluation.statistics import as_correct
 
 
 def is_correct(predictions: Sequence[ArrayLike], references: Sequence[int]) -> NDArray[np.bool_]:
-    """`H(z) = [argmax_c f_c(x) = y]`; of a single logit `H(z) = [(f(x) > 0) = y]`.
+    """Compute `H(z) = [argmax_c f_c(x) = y]`, or `H(z) = [(f(x) > 0) = y]` for a single logit.
 
     Args:
-        predictions: Class of each row, as `evaluate_pairs` gives it, or its logits, `[C]` floats; C = 1 for a binary
-            classifier.
+        predictions: Class of each row, or its logits, `[C]` floats; C = 1 for a binary classifier.
         references: Class of each row.
 
     Returns:
         `[N]` bool.
 
     Raises:
-        DataError: Numbers of rows differ, rows have different numbers of logits, or a logit is NaN.
+        DataError: The numbers of rows or of logits differ, or a logit is NaN.
 
     Example:
         >>> is_correct([1, 0], [1, 1])
@@ -36,7 +35,7 @@ def is_correct(predictions: Sequence[ArrayLike], references: Sequence[int]) -> N
     """
     if len(predictions) != len(references):
         raise DataError(
-            f"is_correct: {len(predictions)} predictions, {len(references)} references; give one each a row"
+            f"is_correct: {len(predictions)} predictions, {len(references)} references; give one each per row"
         )
     if not len(predictions):
         return np.zeros(0, dtype=np.bool_)
@@ -51,35 +50,35 @@ def is_correct(predictions: Sequence[ArrayLike], references: Sequence[int]) -> N
     logits = np.stack(rows).astype(np.float64)
     if np.isnan(logits).any():
         raise DataError(f"is_correct: row {np.isnan(logits).any(axis=1).argmax()} has a logit that is NaN")
-    chosen = logits[:, 0] > 0 if logits.shape[1] == 1 else logits.argmax(axis=1)
-    return np.asarray(chosen == np.asarray(references))
+    predicted = logits[:, 0] > 0 if logits.shape[1] == 1 else logits.argmax(axis=1)
+    return np.asarray(predicted == np.asarray(references))
 
 
 def accuracy_by_class(correct: Any, classes: Sequence[int]) -> dict[int, float]:
-    """Share of the rows of each class that are right: the rows of the paper's table on Rotated MNIST.
+    """Compute the accuracy of each class, as in the paper's table on Rotated MNIST.
 
     Args:
         correct: `[N]` bool.
         classes: Class of each row.
 
     Returns:
-        Class -> share in [0, 1], for the classes that occur, in rising order.
+        Class -> accuracy in [0, 1], for the classes that occur, in ascending order.
 
     Raises:
-        DataError: Numbers of rows differ, or a value is neither right nor wrong.
+        DataError: The numbers of rows differ, or a value is not boolean.
 
     Example:
         >>> accuracy_by_class([True, False, True], [7, 7, 2])
         {2: 1.0, 7: 0.5}
     """
-    right, kinds = as_correct(correct, "accuracy_by_class"), np.asarray(classes, dtype=np.int64)
-    if right.shape != kinds.shape:
-        raise DataError(f"accuracy_by_class: {right.shape} against {kinds.shape} classes; give one each a row")
-    return {int(kind): float(right[kinds == kind].mean()) for kind in np.unique(kinds)}
+    values, labels = as_correct(correct, "accuracy_by_class"), np.asarray(classes, dtype=np.int64)
+    if values.shape != labels.shape:
+        raise DataError(f"accuracy_by_class: {values.shape} values, {labels.shape} classes; give one each per row")
+    return {int(label): float(values[labels == label].mean()) for label in np.unique(labels)}
 
 
 def consistency_by_class(original_correct: Any, augmented_correct: Any, classes: Sequence[int]) -> dict[int, float]:
-    """CM of each class, `P(H(z~) = 1 | H(z) = 1)`: the CM columns of the paper's table on Rotated MNIST.
+    """Compute CM of each class, `P(H(z~) = 1 | H(z) = 1)`, as in the paper's table on Rotated MNIST.
 
     Args:
         original_correct: `[N]` bool, H(z).
@@ -87,10 +86,10 @@ def consistency_by_class(original_correct: Any, augmented_correct: Any, classes:
         classes: Class of each row.
 
     Returns:
-        Class -> CM in [0, 1], for the classes that occur, in rising order; NaN where no original of a class is right.
+        Class -> CM in [0, 1], for the classes that occur, in ascending order; NaN if no original of a class is correct.
 
     Raises:
-        DataError: Numbers of rows differ, or a value is neither right nor wrong.
+        DataError: The numbers of rows differ, or a value is not boolean.
 
     Example:
         >>> consistency_by_class([True, True, False], [True, False, True], [7, 7, 2])
@@ -98,11 +97,11 @@ def consistency_by_class(original_correct: Any, augmented_correct: Any, classes:
     """
     original = as_correct(original_correct, "original_correct")
     augmented = as_correct(augmented_correct, "augmented_correct")
-    kinds = np.asarray(classes, dtype=np.int64)
-    if not original.shape == augmented.shape == kinds.shape:
+    labels = np.asarray(classes, dtype=np.int64)
+    if not original.shape == augmented.shape == labels.shape:
         raise DataError(
-            f"consistency_by_class: {original.shape} originals, {augmented.shape} partners, {kinds.shape} classes; "
-            "give one each a row"
+            f"consistency_by_class: {original.shape} originals, {augmented.shape} partners, {labels.shape} classes; "
+            "give one each per row"
         )
-    by_class = accuracy_by_class(augmented[original], kinds[original].tolist())
-    return {int(kind): by_class.get(int(kind), float("nan")) for kind in np.unique(kinds)}
+    by_class = accuracy_by_class(augmented[original], labels[original].tolist())
+    return {int(label): by_class.get(int(label), float("nan")) for label in np.unique(labels)}

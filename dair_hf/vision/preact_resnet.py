@@ -1,4 +1,4 @@
-"""Residual networks with pre-activation (He et al., 2016) for small pictures, as models of the Hugging Face library."""
+"""Pre-activation ResNet (He et al., 2016) for small images as a `transformers` model."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ MODEL_TYPE = "dair_preact_resnet"
 
 
 class PreActResNetConfig(PreTrainedConfig):
-    """Size of a `PreActResNet`; the defaults are the 18 layers in common use on CIFAR.
+    """Configuration of a `PreActResNet`; the defaults are the 18 layers commonly used on CIFAR.
 
     Args:
-        num_channels: Channels of the pictures.
+        num_channels: Channels of the images.
         depths: Blocks of each stage; each block has two convolutions.
-        hidden_sizes: Channels of each stage. With `[8, 16, 32, 64]` there are 176,050 parameters for 10 classes.
-        final_norm: Normalise and rectify once more after the last block, as He et al. do. The network in common use
-            does not: 11,171,146 parameters for 10 classes, and 1,024 more where it does.
-        image_mean: Subtracted from each channel of the pictures first, so that the model itself takes pixels in 0..1,
-            and an attack keeps within them; None: nothing is done to the pictures.
-        image_std: What each channel is then divided by; with `image_mean` only.
-        num_labels: Classes; 1 gives a single logit, for binary labels.
+        hidden_sizes: Channels of each stage. `[8, 16, 32, 64]` gives 176,050 parameters for 10 classes.
+        final_norm: Add batch norm and ReLU after the last block, as in He et al. The commonly used network has none:
+            11,171,146 parameters for 10 classes, 1,024 fewer than with it.
+        image_mean: Channel means subtracted from the images, so that the model takes pixels in 0..1 and attacks respect
+            this range; None: no normalization.
+        image_std: Channel standard deviations that the images are then divided by; only with `image_mean`.
+        num_labels: Number of classes; 1 gives a single logit, for binary labels.
 
     Raises:
-        DataError: A size below 1, numbers of stages that differ, or a mean and deviations that do not fit the channels.
+        DataError: A size is below 1, the numbers of stages differ, or mean and std do not match the channels.
 
     Example:
         >>> PreActResNetConfig(num_labels=10, hidden_sizes=[8, 16, 32, 64]).depths
@@ -65,27 +65,29 @@ class PreActResNetConfig(PreTrainedConfig):
         for name in ("num_channels", "num_labels", "depths", "hidden_sizes"):
             sizes = getattr(self, name)
             if not all(size >= 1 for size in (sizes if isinstance(sizes, list) else [sizes])):
-                raise DataError(f"{name}={sizes}; must be 1 or more")
+                raise DataError(f"{name}={sizes} must be 1 or more")
         if self.image_mean is None and self.image_std is None:
             return
         if self.image_mean is None or self.image_std is None:
-            raise DataError("image_mean and image_std belong together; give both, or neither")
+            raise DataError("image_mean and image_std must be given together, or neither")
         self.image_mean, self.image_std = list(self.image_mean), list(self.image_std)
         if not len(self.image_mean) == len(self.image_std) == self.num_channels:
             raise DataError(
-                f"image_mean={self.image_mean} and image_std={self.image_std}: give one of each for every channel "
+                f"image_mean={self.image_mean} and image_std={self.image_std}: give one of each per channel "
                 f"(num_channels={self.num_channels})"
             )
         if not all(map(math.isfinite, self.image_mean)) or not all(0 < value < math.inf for value in self.image_std):
-            raise DataError(f"image_mean={self.image_mean}, image_std={self.image_std}; must be finite, image_std > 0")
+            raise DataError(
+                f"image_mean={self.image_mean}, image_std={self.image_std} must be finite, with image_std > 0"
+            )
 
 
 class Normalization(nn.Module):
-    """`(x - mean) / std` for each channel; what it subtracts and divides by is the configuration's, and not trained.
+    """Channel-wise `(x - mean) / std` with constants from the configuration.
 
     Args:
-        mean: One number for each channel.
-        std: One number for each channel.
+        mean: One number per channel.
+        std: One number per channel.
     """
 
     mean: Tensor
@@ -98,25 +100,25 @@ class Normalization(nn.Module):
             self.register_buffer(name, torch.tensor(values)[:, None, None], persistent=False)
 
     def reset(self) -> None:
-        """Set the tensors anew: a model that is loaded gets empty ones."""
+        """Refill the buffers, which are empty after `from_pretrained`."""
         for name, values in self.values.items():
             tensor = getattr(self, name)
             initialization.copy_(tensor, torch.tensor(values).to(tensor)[:, None, None])
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        """Normalise `[N, C, H, W]`."""
+        """Normalize `[N, C, H, W]`."""
         return (pixel_values - self.mean) / self.std
 
 
 class PreActBlock(nn.Module):
-    """`x -> s(x) + W_2 r(n_2(W_1 a))` with `a = r(n_1(x))`: n batch norm, r ReLU, W convolutions of 3 x 3.
+    """Residual block `s(x) + W_2 r(n_2(W_1 a))` with `a = r(n_1(x))`, for batch norm n, ReLU r, 3 x 3 convolutions W.
 
-    `s(x)` is `x`, or a convolution of 1 x 1 of `a` where channels or size change.
+    The shortcut `s(x)` is `x`, or a 1 x 1 convolution of `a` if the number of channels or the size changes.
 
     Args:
         channels_in: Channels of the input.
         channels: Channels of the output.
-        stride: By how much height and width shrink.
+        stride: Factor by which height and width shrink.
     """
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
@@ -130,26 +132,22 @@ class PreActBlock(nn.Module):
         self.stride = stride
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[N, channels_in, H, W]` -> `[N, channels, H / stride, W / stride]`, rounded up."""
+        """Map `[N, channels_in, H, W]` to `[N, channels, ceil(H / stride), ceil(W / stride)]`."""
         active = functional.relu(self.norm1(x))
-        change = self.conv2(functional.relu(self.norm2(self.conv1(active))))
+        residual = self.conv2(functional.relu(self.norm2(self.conv1(active))))
         if self.shortcut is None:
-            return change + x
-        # The stride is taken beforehand: on a CPU, strided convolutions of 1 x 1 of a few channels write past their
-        # memory (oneDNN issue 6035).
-        return change + self.shortcut(active[:, :, :: self.stride, :: self.stride])
+            return residual + x
+        # Slicing replaces the stride: on a CPU, strided 1 x 1 convolutions of few channels write out of bounds (oneDNN
+        # issue 6035).
+        return residual + self.shortcut(active[:, :, :: self.stride, :: self.stride])
 
 
 class PreActResNet(PreTrainedModel):
-    """A residual network whose blocks normalise and rectify before they convolve.
+    """Pre-activation ResNet: a 3 x 3 convolution, stages of `PreActBlock`, average pooling and a linear classifier.
 
-    A convolution of 3 x 3, the stages, the mean over the positions, the logits. Every stage but the first halves height
-    and width: 32 x 32 pixels become 4 x 4 positions. Convolutions start from He's normal law (fan out), the logits as
-    PyTorch's linear layers start. On a GPU `model.to(memory_format=torch.channels_last)` makes all of it run in that
-    layout; on the CPU it does so by itself.
-
-    Args:
-        config: Sizes.
+    Every stage but the first halves height and width: 32 x 32 pixels become 4 x 4. Convolutions have He's normal
+    initialization (fan out), the classifier PyTorch's default. On the CPU the model runs in channels-last layout; on a
+    GPU use `model.to(memory_format=torch.channels_last)`.
 
     Example:
         >>> model = PreActResNet(PreActResNetConfig(num_labels=10))
@@ -168,16 +166,16 @@ class PreActResNet(PreTrainedModel):
         first, last = config.hidden_sizes[0], config.hidden_sizes[-1]
         self.embedder = nn.Conv2d(config.num_channels, first, 3, padding=1, bias=False)
         self.stages = nn.Sequential()
-        for place, (before, channels) in enumerate(itertools.pairwise([first, *config.hidden_sizes])):
-            blocks = [PreActBlock(before, channels, stride=2 if place else 1)]
-            blocks += [PreActBlock(channels, channels, stride=1) for _ in range(config.depths[place] - 1)]
+        for stage, (channels_in, channels) in enumerate(itertools.pairwise([first, *config.hidden_sizes])):
+            blocks = [PreActBlock(channels_in, channels, stride=2 if stage else 1)]
+            blocks += [PreActBlock(channels, channels, stride=1) for _ in range(config.depths[stage] - 1)]
             self.stages.append(nn.Sequential(*blocks))
         self.norm = nn.BatchNorm2d(last) if config.final_norm else None
         self.classifier = nn.Linear(last, config.num_labels)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        # The library calls this only for what no checkpoint has given.
+        # transformers calls this only for weights missing from the checkpoint.
         if isinstance(module, nn.Conv2d):
             initialization.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         elif isinstance(module, nn.Linear):
@@ -187,22 +185,22 @@ class PreActResNet(PreTrainedModel):
         elif isinstance(module, Normalization):
             module.reset()
         else:
-            super()._init_weights(module)  # batch norm: 1, 0 and the statistics
+            super()._init_weights(module)  # batch norm
 
     def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> ImageClassifierOutput:
-        """Classify pictures.
+        """Classify images.
 
         Args:
-            pixel_values: `[N, num_channels, H, W]`, floating, in 0..1 where the configuration holds mean and deviation.
-            labels: `[N]` int64 classes; 0 and 1 where there is one logit.
+            pixel_values: `[N, num_channels, H, W]`, floating; in 0..1 if the configuration has `image_mean`.
+            labels: `[N]` int64 classes; 0 and 1 for a single logit.
 
         Returns:
-            `logits` `[N, num_labels]`, and with labels their mean cross-entropy in nats as `loss`.
+            `logits` `[N, num_labels]`; with labels also `loss`, the mean cross-entropy in nats.
         """
         if self.normalization is not None:
             pixel_values = self.normalization(pixel_values)
         if pixel_values.device.type == "cpu":
-            # Narrow networks are a third faster there with the channels of a pixel side by side.
+            # Narrow networks are a third faster in channels-last layout on a CPU.
             pixel_values = pixel_values.contiguous(memory_format=torch.channels_last)
         features = self.stages(self.embedder(pixel_values))
         if self.norm is not None:

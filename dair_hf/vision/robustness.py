@@ -1,10 +1,10 @@
-"""Adversarial robustness of an image classifier (paper, section 7): which attacks train it and which judge it."""
+"""Adversarial robustness of an image classifier (paper, section 7): data, and attacks for training and evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from accelerate import PartialState
@@ -13,13 +13,19 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from dair_hf.augment.attacks.adversarial import AttackAugmenter, perturb
+from dair_hf.augment.attacks.attack_loss import KL
 from dair_hf.augment.attacks.autoattack import auto_attack
-from dair_hf.augment.attacks.pgd import KL, NORMS, Attack
+from dair_hf.augment.attacks.lp_ball import NORMS
+from dair_hf.augment.attacks.pgd import Attack
 from dair_hf.data.counter_rng import generator_for
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
+from dair_hf.vision.cifar10.images import load_cifar10
+from dair_hf.vision.cifar10.pairs import Cifar10Config
 from dair_hf.vision.correctness import is_correct
-from dair_hf.vision.settings import require_choice, require_rows
+from dair_hf.vision.image_pairs import SPLITS, require_choice, require_rows
+from dair_hf.vision.labeled_images import LabeledImages
+from dair_hf.vision.mnist.digits import load_mnist
 
 FGSM, PGD, AUTO = "fgsm", "pgd", "autoattack"
 PIXELS, LABELS = "pixel_values", "labels"
@@ -27,8 +33,58 @@ TRADES = "trades"
 
 
 @dataclass
+class AdversarialDataConfig(Cifar10Config):
+    """Images of an experiment on adversarial robustness: CIFAR-10, or MNIST for a CPU.
+
+    Raises:
+        DataError: As `Cifar10Config`, or an unknown split.
+
+    Example:
+        >>> AdversarialDataConfig(mnist="ylecun/mnist", crop_padding=0, flip=False).name
+        'MNIST'
+    """
+
+    PLACES: ClassVar = ("mnist", "cifar10")  # not compared between runs: the images have a fingerprint
+
+    mnist: str | None = field(
+        default=None, metadata={"help": "MNIST instead of CIFAR-10: a folder, or its name on the Hub."}
+    )
+    evaluate_on: str = field(
+        default="test", metadata={"help": "test, or validation to choose settings with.", "choices": SPLITS}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_choice("evaluate_on", self.evaluate_on, SPLITS)
+
+    @property
+    def name(self) -> str:
+        """Name of the data set."""
+        return "CIFAR-10" if self.mnist is None else "MNIST"
+
+
+def load_adversarial_data(config: AdversarialDataConfig) -> dict[str, LabeledImages]:
+    """Read both files of the data set, for `train_pairs` and `evaluation_pairs` of `cifar10.pairs`.
+
+    Returns:
+        "train" and "test": images `[N, C, H, W]` uint8 and labels from 0 to 9.
+
+    Raises:
+        DataError: As `load_cifar10` and `load_mnist`.
+
+    Example:
+        >>> load_adversarial_data(AdversarialDataConfig(mnist="mnist"))["test"].images.shape  # doctest: +SKIP
+        torch.Size([10000, 1, 28, 28])
+    """
+    if config.mnist is None:
+        return {split: load_cifar10(config.cifar10, split) for split in ("train", "test")}
+    files = {split: load_mnist(config.mnist, split) for split in ("train", "test")}
+    return {split: LabeledImages(images[:, None], labels) for split, (images, labels) in files.items()}
+
+
+@dataclass
 class AttackConfig:
-    """The ball, the attack that makes partners while training, and those that judge. Lengths are in units of pixels.
+    """Ball, training attack and evaluation attacks; lengths are in units of pixels.
 
     Raises:
         DataError: A setting is out of range or unknown.
@@ -39,20 +95,18 @@ class AttackConfig:
     """
 
     norm: str = field(default="linf", metadata={"help": "Norm of the perturbations: linf or l2.", "choices": NORMS})
-    epsilon: float = field(default=8 / 255, metadata={"help": "Radius of the ball, >= 0. The paper's: 8/255."})
+    epsilon: float = field(default=8 / 255, metadata={"help": "Radius of the ball, >= 0. Paper: 8/255."})
     step_size: float = field(
-        default=2 / 255, metadata={"help": "Length of a step, > 0, of training and PGD. The paper's: 2/255."}
+        default=2 / 255, metadata={"help": "Step size of PGD in training and evaluation, > 0. Paper: 2/255."}
     )
     train_steps: int = field(
-        default=11, metadata={"help": "Steps of the attack that makes the partners, >= 1. The paper's: 11."}
+        default=11, metadata={"help": "PGD steps that generate training partners, >= 1. Paper: 11."}
     )
-    test_steps: int = field(default=20, metadata={"help": "Steps of the PGD that judges, >= 1. The paper's: 20."})
-    test_restarts: int = field(default=1, metadata={"help": "Random starts of the PGD that judges, >= 1."})
+    test_steps: int = field(default=20, metadata={"help": "PGD steps in evaluation, >= 1. Paper: 20."})
+    test_restarts: int = field(default=1, metadata={"help": "Random restarts of PGD in evaluation, >= 1."})
     autoattack_rows: int = field(
         default=0,
-        metadata={
-            "help": "Judge the first so many rows by AutoAttack too; 0: none. Needs dair-hf[attacks], and long hours."
-        },
+        metadata={"help": "Also run AutoAttack on this many rows; 0: none. Needs dair-hf[attacks] and takes hours."},
     )
 
     def __post_init__(self) -> None:
@@ -61,29 +115,26 @@ class AttackConfig:
         if self.autoattack_rows < 0:
             raise DataError(f"autoattack_rows={self.autoattack_rows} must be at least 0")
         require_choice("norm", self.norm, NORMS)
-        self.judging_attacks()
+        self.evaluation_attacks()
 
     def training_attack(self, method: str) -> Attack:
-        """The attack that makes the partners of a method.
-
-        TRADES perturbs towards the largest divergence from the model's own output, all others towards the largest loss.
-        """
+        """Return the attack that generates partners: maximal KL divergence for TRADES, else maximal cross-entropy."""
         loss: dict[str, Any] = {"loss": KL} if method == TRADES else {}
         return Attack(self.norm, self.epsilon, self.step_size, self.train_steps, **loss)
 
-    def judging_attacks(self) -> dict[str, Attack]:
-        """Name -> attack; what AutoAttack does has no settings."""
+    def evaluation_attacks(self) -> dict[str, Attack]:
+        """Return the evaluation attacks by name, without AutoAttack."""
         return {
             FGSM: Attack.fgsm(self.epsilon, norm=self.norm),
             PGD: Attack(self.norm, self.epsilon, self.step_size, self.test_steps, restarts=self.test_restarts),
         }
 
     def augmenter(self, method: str) -> AttackAugmenter | None:
-        """What makes the partners of a method of `comparison.METHOD_PRESETS`; None for ERM, which has none."""
+        """Return the augmenter that generates partners for a method; None for ERM."""
         return None if method == "erm" else AttackAugmenter(self.training_attack(method))
 
 
-def attacked(
+def attack_originals(
     model: nn.Module,
     pairs: TensorPairs,
     attack: Attack,
@@ -92,18 +143,15 @@ def attacked(
     batch_size: int = 500,
     title: str | None = None,
 ) -> Tensor:
-    """The originals of some pairs, attacked.
+    """Attack the originals of pairs.
 
-    Batches are shared among the processes, and each batch has random numbers of its own, so that the result depends on
-    `seed` and `batch_size` and not on how many processes there are.
+    Batches are shared among the processes. Each batch has its own random stream, so the result depends on `seed` and
+    `batch_size` but not on the number of processes.
 
     Args:
-        model: As `perturb` takes it; the same on every process.
+        model: As for `perturb`; the same on every process.
         pairs: Rows with `pixel_values` and `labels`.
-        attack: The settings.
-        seed: Seed of the random starts.
-        batch_size: Rows attacked at once.
-        title: What the progress bar says; None: no bar.
+        title: Title of the progress bar; None: no bar.
 
     Returns:
         `[N, C, H, W]` float32 on the CPU, in the order of the rows, on every process.
@@ -114,23 +162,23 @@ def attacked(
     state = PartialState()
     device = next(model.parameters()).device
     starts = range(0, len(pairs), batch_size)
-    found: Tensor | None = None
-    mine = starts[state.process_index :: state.num_processes]
-    for start in tqdm(mine, desc=title, unit="batch", leave=False, disable=title is None or not state.is_main_process):
+    result: Tensor | None = None
+    local = starts[state.process_index :: state.num_processes]
+    for start in tqdm(local, desc=title, unit="batch", leave=False, disable=title is None or not state.is_main_process):
         rows = torch.arange(start, min(start + batch_size, len(pairs)), device=pairs.device)
         view = {name: values.to(device) for name, values in pairs.view(rows, augmented=False).items()}
         generator = generator_for(device, seed, "attacked", start)
         perturbed = perturb(model, view[PIXELS], view[LABELS], attack, generator, row_ids=pairs.row_ids[rows.cpu()])
-        if found is None:
-            found = perturbed.new_zeros(len(pairs), *perturbed.shape[1:], device="cpu", dtype=torch.float32)
-        found[rows.cpu()] = perturbed.to("cpu", torch.float32)
-    if state.num_processes == 1 and found is not None:
-        return found
-    if found is None:  # fewer batches than processes, or no rows at all
+        if result is None:
+            result = perturbed.new_zeros(len(pairs), *perturbed.shape[1:], device="cpu", dtype=torch.float32)
+        result[rows.cpu()] = perturbed.to("cpu", torch.float32)
+    if state.num_processes == 1 and result is not None:
+        return result
+    if result is None:  # fewer batches than processes, or no rows
         shape = pairs.view(torch.zeros(1, dtype=torch.int64, device=pairs.device), augmented=False)[PIXELS].shape[1:]
-        found = torch.zeros(len(pairs), *shape)
-    # Every row stands on one process and is 0 on all others.
-    return reduce(found.to(state.device), "sum").cpu()
+        result = torch.zeros(len(pairs), *shape)
+    # Each row is nonzero on one process only.
+    return reduce(result.to(state.device), "sum").cpu()
 
 
 def evaluate_attacks(
@@ -145,55 +193,47 @@ def evaluate_attacks(
     data_name: str = "images",
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Judge a classifier on images as they are and under each attack.
+    """Evaluate a classifier on clean images and under each attack.
 
     Args:
         evaluate_pairs: `DAIRTrainer.evaluate_pairs` of its trainer.
-        model: Its model.
-        pairs_with: Partners `[N, C, H, W]`, or None for none -> the rows to judge on with these partners.
-        config: The attacks.
-        seed: Seed of the random starts.
-        batch_size: Rows attacked at once.
-        n_bootstrap: Resamples of the intervals; 0 leaves them out.
-        data_name: Name of the data in the model card.
-        progress: Whether each attack shows a progress bar.
+        pairs_with: Function from partners `[N, C, H, W]`, or None for no partners, to the rows to evaluate.
+        n_bootstrap: Resamples of the intervals; 0 omits them.
+        progress: Whether to show a progress bar for each attack.
 
     Returns:
-        `rows`; `accuracy`; and for each attack `accuracy_<attack>`, `cm_<attack>`, the share of the rows right as they
-        are that stay right, with `cm_numerator_<attack>` and `cm_denominator`, and `both_correct_<attack>`, the share
-        of all rows that are right and stay right; all shares in [0, 1], each with `<key>_low` and `<key>_high` where
-        intervals are asked for. `autoattack_rows` where AutoAttack judges.
+        `rows`, the clean `accuracy`, and for each attack `accuracy_<attack>`, `cm_<attack>` with
+        `cm_numerator_<attack>` and `cm_denominator`, and `both_correct_<attack>`, the share of rows correct before and
+        under the attack. Shares are in [0, 1], each with `<key>_low` and `<key>_high` unless intervals are omitted.
+        With AutoAttack also `accuracy_autoattack` and `autoattack_rows`.
 
     Raises:
-        DataError: As `attacked` and `auto_attack`.
+        DataError: As `attack_originals` and `auto_attack`.
     """
-    bare = pairs_with(None)
-    metrics: dict[str, Any] = {"rows": len(bare)}
-    ends = ("", "_low", "_high") if n_bootstrap else ("",)
-    for name, attack in config.judging_attacks().items():
+    clean = pairs_with(None)
+    metrics: dict[str, Any] = {"rows": len(clean)}
+    suffixes = ("", "_low", "_high") if n_bootstrap else ("",)
+    for name, attack in config.evaluation_attacks().items():
         title = f"{name}, {data_name}" if progress else None
-        partners = attacked(model, bare, attack, seed=seed, batch_size=batch_size, title=title)
-        found = evaluate_pairs(
+        partners = attack_originals(model, clean, attack, seed=seed, batch_size=batch_size, title=title)
+        result = evaluate_pairs(
             pairs_with(partners), is_correct, n_bootstrap=n_bootstrap, data_name=f"{data_name}, {name}"
         )
-        metrics |= _named(found, name, ends)
-        metrics |= {f"accuracy{end}": found[f"original_accuracy{end}"] for end in ends}
-        metrics["cm_denominator"] = found["cm_denominator"]
+        metrics |= {f"accuracy_{name}{suffix}": result[f"augmented_accuracy{suffix}"] for suffix in suffixes}
+        metrics |= {
+            f"{key}_{name}{suffix}": result[f"{key}{suffix}"] for key in ("cm", "both_correct") for suffix in suffixes
+        }
+        metrics |= {f"accuracy{suffix}": result[f"original_accuracy{suffix}"] for suffix in suffixes}
+        metrics |= {f"cm_numerator_{name}": result["cm_numerator"], "cm_denominator": result["cm_denominator"]}
     if config.autoattack_rows:
-        metrics |= _auto_metrics(model, bare, config, seed, batch_size)
+        metrics |= _autoattack_metrics(model, clean, config, seed, batch_size)
     return metrics
 
 
-def _named(found: Mapping[str, Any], name: str, ends: tuple[str, ...]) -> dict[str, Any]:
-    renamed = {f"accuracy_{name}{end}": found[f"augmented_accuracy{end}"] for end in ends}
-    renamed |= {f"{key}_{name}{end}": found[f"{key}{end}"] for key in ("cm", "both_correct") for end in ends}
-    return renamed | {f"cm_numerator_{name}": found["cm_numerator"]}
-
-
-def _auto_metrics(
+def _autoattack_metrics(
     model: nn.Module, pairs: TensorPairs, config: AttackConfig, seed: int, batch_size: int
 ) -> dict[str, Any]:
-    """Accuracy under AutoAttack of the first rows: on every process the same, since the toolbox knows of one."""
+    """Evaluate the first rows under AutoAttack, identically on every process, since the toolbox supports only one."""
     device = next(model.parameters()).device
     rows = torch.arange(min(config.autoattack_rows, len(pairs)), device=pairs.device)
     view = {name: values.to(device) for name, values in pairs.view(rows, augmented=False).items()}
@@ -203,9 +243,9 @@ def _auto_metrics(
     was_training = model.training
     model.eval()
     with torch.no_grad():
-        right = [
-            (model(pixel_values=some).logits.argmax(1) == labels).float()
-            for some, labels in zip(partners.split(batch_size), view[LABELS].split(batch_size), strict=True)
+        correct = [
+            (model(pixel_values=images).logits.argmax(1) == labels).float()
+            for images, labels in zip(partners.split(batch_size), view[LABELS].split(batch_size), strict=True)
         ]
     model.train(was_training)
-    return {f"accuracy_{AUTO}": float(torch.cat(right).mean()), f"{AUTO}_rows": len(rows)}
+    return {f"accuracy_{AUTO}": float(torch.cat(correct).mean()), f"{AUTO}_rows": len(rows)}

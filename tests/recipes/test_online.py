@@ -12,16 +12,15 @@ import pytest
 from dair_hf import DAIRConfig
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import ComparisonConfig, runs_of
-from dair_hf.vision.adversarial_data import AdversarialDataConfig
 from dair_hf.vision.backgrounds.challenge import ChallengeConfig
 from dair_hf.vision.backgrounds.drawn import BackgroundsConfig
 from dair_hf.vision.backgrounds.imagenet9 import ImageNet9Config
 from dair_hf.vision.backgrounds.variants import VARIANTS
 from dair_hf.vision.networks import NetworkConfig
-from dair_hf.vision.robustness import AttackConfig
+from dair_hf.vision.robustness import AdversarialDataConfig, AttackConfig
 from tests.fixtures.digits import noise_digits, write_parquet
 from tests.fixtures.recipe_runs import CONFIGS, assert_ends_with_one_line, run
-from tests.fixtures.variant_pictures import write_variants
+from tests.fixtures.variant_images import write_variants
 
 SIZES = ["--network", "preact_resnet", "--hidden_sizes", "4", "8", "--depths", "1", "1"]
 DRAWN = ["--train_each", "8", "--validation_each", "4", "--test_each", "4", "--num_train_epochs", "1"]

@@ -156,7 +156,7 @@ def test_lambda_is_chosen_on_validation_rows_and_tested_once(
     [
         ("rotated_mnist", "rotated_mnist_weak", ["--mnist", "no/such/folder"], "no/such/folder: no such folder"),
         ("colored_mnist", "colored_mnist_adv", ["--setup", "blue"], "blue"),
-        ("rotated_mnist", "rotated_mnist_weak", ["--partner_fraction", "1.5"], "must lie in"),
+        ("rotated_mnist", "rotated_mnist_weak", ["--partner_fraction", "1.5"], "must be in"),
         ("robust_regression", "robust_regression", [], "data_file is not set"),
         ("robust_regression", "robust_regression", ["--loss", "l3"], "l3"),
     ],

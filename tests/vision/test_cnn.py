@@ -1,4 +1,4 @@
-"""The paper's CNN against plain layers of PyTorch: outputs, gradients, start, and what is saved."""
+"""The paper's CNN against plain PyTorch layers: outputs, gradients, initialization, checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 
 
 def plain(channels: int, classes: int) -> nn.Sequential:
-    """The network in the order in which the paper describes it."""
+    """The layers in the order of the paper."""
     return nn.Sequential(
         *(nn.Conv2d(channels, 6, 4), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(6, 16, 4), nn.ReLU(), nn.MaxPool2d(2)),
@@ -27,11 +27,11 @@ def cnn(channels: int, classes: int) -> DigitCNN:
 
 
 @pytest.mark.parametrize(("channels", "classes"), [(1, 10), (3, 1)])
-def test_outputs_and_gradients_are_those_of_the_plain_network(channels: int, classes: int) -> None:
+def test_outputs_and_gradients_match_plain_layers(channels: int, classes: int) -> None:
     model, reference = cnn(channels, classes), plain(channels, classes)
     with torch.no_grad():
-        for own, other in zip(model.parameters(), reference.parameters(), strict=True):
-            other.copy_(own)
+        for parameter, other in zip(model.parameters(), reference.parameters(), strict=True):
+            other.copy_(parameter)
     images = torch.rand(8, channels, 28, 28, generator=torch.Generator().manual_seed(0))
     logits, expected = model(images).logits, reference(images)
     assert logits.shape == (8, classes)
@@ -39,20 +39,20 @@ def test_outputs_and_gradients_are_those_of_the_plain_network(channels: int, cla
     weights = torch.rand(8, classes)
     (logits * weights).sum().backward()
     (expected * weights).sum().backward()
-    for own, other in zip(model.parameters(), reference.parameters(), strict=True):
-        assert own.grad is not None
-        assert (own.grad - other.grad).abs().max() < 1e-6
+    for parameter, other in zip(model.parameters(), reference.parameters(), strict=True):
+        assert parameter.grad is not None
+        assert (parameter.grad - other.grad).abs().max() < 1e-6
 
 
 def test_number_of_parameters() -> None:
     """Weights and biases, layer by layer: 16 per kernel and channel."""
-    grey = (16 * 1 * 6 + 6) + (16 * 6 * 16 + 16) + (16 * 16 * 96 + 96) + (96 * 64 + 64) + (64 * 10 + 10)
-    assert cnn(1, 10).num_parameters() == grey == 33_184
-    assert cnn(3, 1).num_parameters() == grey + 16 * 2 * 6 - 9 * 65
+    gray = (16 * 1 * 6 + 6) + (16 * 6 * 16 + 16) + (16 * 16 * 96 + 96) + (96 * 64 + 64) + (64 * 10 + 10)
+    assert cnn(1, 10).num_parameters() == gray == 33_184
+    assert cnn(3, 1).num_parameters() == gray + 16 * 2 * 6 - 9 * 65
 
 
-def test_the_start_is_that_of_torch() -> None:
-    """The last draws of the constructor are those of each layer's own `reset_parameters`, in order."""
+def test_initialization_is_that_of_torch() -> None:
+    """The last draws of the constructor come from `reset_parameters` of each layer, in order."""
     torch.manual_seed(0)
     model = cnn(1, 10)
     torch.manual_seed(0)
@@ -61,12 +61,12 @@ def test_the_start_is_that_of_torch() -> None:
         if hasattr(layer, "reset_parameters"):
             layer.reset_parameters()
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), reference.parameters(), strict=True))
-    # Uniform up to 1 / sqrt(fan in), biases as well; the library's own start has no biases.
+    # Uniform up to 1 / sqrt(fan in), including biases, which transformers would set to 0.
     assert 0.9 / 16 < model.conv3.weight.abs().max().item() < 1 / 16
     assert model.classifier.bias.abs().min().item() > 0
 
 
-def test_losses_in_numbers() -> None:
+def test_losses_by_hand() -> None:
     ten, one = cnn(1, 10), cnn(1, 1)
     for model in (ten, one):
         nn.init.zeros_(model.classifier.weight)
@@ -79,7 +79,7 @@ def test_losses_in_numbers() -> None:
     assert one(images, labels=torch.tensor([1, 1, 1, 0])).loss.item() == pytest.approx(0.5632617, abs=1e-6)
 
 
-def test_saved_and_loaded(tmp_path: Path) -> None:
+def test_save_and_load(tmp_path: Path) -> None:
     model = cnn(3, 1)
     model.save_pretrained(tmp_path)
     images = torch.rand(2, 3, 28, 28)
@@ -90,7 +90,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert isinstance(AutoConfig.from_pretrained(tmp_path), DigitCNNConfig)
 
 
-def test_a_new_head_starts_as_torch_starts_and_the_rest_is_kept(tmp_path: Path) -> None:
+def test_a_new_head_is_initialized_and_the_rest_is_loaded(tmp_path: Path) -> None:
     model = cnn(1, 10)
     model.save_pretrained(tmp_path)
     other = DigitCNN.from_pretrained(tmp_path, num_labels=3, ignore_mismatched_sizes=True)
@@ -99,7 +99,7 @@ def test_a_new_head_starts_as_torch_starts_and_the_rest_is_kept(tmp_path: Path) 
     assert 0.9 / 8 < other.classifier.weight.abs().max().item() < 1 / 8
 
 
-def test_images_of_another_kind_are_refused() -> None:
+def test_wrong_image_shapes_are_refused() -> None:
     with pytest.raises(RuntimeError, match="channels"):
         cnn(1, 10)(torch.zeros(1, 3, 28, 28))
     with pytest.raises(RuntimeError):

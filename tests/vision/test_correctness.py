@@ -1,4 +1,4 @@
-"""When a classifier is right: hand-made logits, and the accuracy of each class."""
+"""Correctness of logits and classes, and accuracy by class."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def test_a_single_logit_decides_by_its_sign() -> None:
     ]
 
 
-def test_the_random_case_against_a_loop() -> None:
+def test_random_logits_against_a_loop() -> None:
     generator = np.random.default_rng(0)
     logits, references = generator.normal(size=(200, 10)), generator.integers(0, 10, 200).tolist()
     expected = [max(range(10), key=lambda c, row=row: row[c]) == y for row, y in zip(logits, references, strict=True)]
     assert is_correct(list(logits), references).tolist() == expected
-    assert is_correct(logits.argmax(1).tolist(), references).tolist() == expected  # classes, as evaluate_pairs keeps
+    assert is_correct(logits.argmax(1).tolist(), references).tolist() == expected  # classes instead of logits
     assert 0 < sum(expected) < 200
 
 
@@ -46,7 +46,7 @@ def test_accuracy_of_each_class() -> None:
     assert list(accuracy_by_class(correct, [4, 0, 4, 4, 9, 9, 0])) == [0, 4, 9]
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_invalid_inputs_are_refused() -> None:
     with pytest.raises(DataError, match="2 predictions, 1 references; give"):
         is_correct([[0.0], [1.0]], [1])
     for rows in ([[0.0], [1.0, 2.0]], [0.5, 0.5], [[[1.0]], [[1.0]]], [[], []]):
@@ -54,5 +54,5 @@ def test_what_does_not_fit_is_refused() -> None:
             is_correct(rows, [0, 0])
     with pytest.raises(DataError, match="row 1 has a logit that is NaN"):
         is_correct([[0.0, 1.0], [0.0, float("nan")]], [1, 1])
-    with pytest.raises(DataError, match=r"accuracy_by_class: \(2,\) against \(3,\) classes"):
+    with pytest.raises(DataError, match=r"accuracy_by_class: \(2,\) values, \(3,\) classes"):
         accuracy_by_class([True, False], [1, 2, 3])

@@ -1,4 +1,4 @@
-"""The pre-activation ResNet: its arithmetic against numpy, its parameters by hand, its start, saving and loading."""
+"""Pre-activation ResNet: outputs against numpy, number of parameters, initialization, checkpoints."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def tiny(**settings: Any) -> PreActResNet:
     return network(**{"depths": [2, 1], "hidden_sizes": [3, 5], "num_labels": 4, **settings})
 
 
-def pictures(count: int = 3, side: int = 8) -> torch.Tensor:
+def images(count: int = 3, side: int = 8) -> torch.Tensor:
     return torch.rand(count, 3, side, side, generator=torch.Generator().manual_seed(0))
 
 
-def settle(model: nn.Module) -> None:
-    """Give every parameter and statistic a value of its own: ones and zeros would hide mistakes."""
+def randomize(model: nn.Module) -> None:
+    """Randomize all parameters and statistics, since ones and zeros would hide mistakes."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, values in model.state_dict().items():
@@ -41,11 +41,11 @@ def settle(model: nn.Module) -> None:
                 values.copy_(drawn + 0.5 if "var" in name or "norm" in name else drawn - 0.5)
 
 
-# --- the oracle: one number after the other -------------------------------------------------------------------------
+# --- numpy reference ------------------------------------------------------------------------------------------------
 
 
 def convolved(x: Array, weight: Array, stride: int) -> Array:
-    """By its definition, a position of the output at a time; zeros outside."""
+    """Convolution by definition, one output position at a time, with zero padding."""
     around = weight.shape[2] // 2
     padded = np.pad(x, ((0, 0), (0, 0), (around, around), (around, around)))
     height, width = (-(-size // stride) for size in x.shape[2:])
@@ -56,8 +56,8 @@ def convolved(x: Array, weight: Array, stride: int) -> Array:
     return out
 
 
-class Oracle:
-    """The network in numpy, from its saved weights; `training` takes the statistics of the batch."""
+class Reference:
+    """The network in numpy; `training` uses batch statistics."""
 
     def __init__(self, model: PreActResNet, training: bool = False) -> None:
         self.weights = {name: values.double().numpy() for name, values in model.state_dict().items()}
@@ -74,9 +74,9 @@ class Oracle:
     def block(self, x: Array, name: str, stride: int) -> Array:
         first = self.active(x, f"{name}.norm1")
         inner = convolved(first, self.weights[f"{name}.conv1.weight"], stride)
-        change = convolved(self.active(inner, f"{name}.norm2"), self.weights[f"{name}.conv2.weight"], 1)
+        residual = convolved(self.active(inner, f"{name}.norm2"), self.weights[f"{name}.conv2.weight"], 1)
         projection = self.weights.get(f"{name}.shortcut.weight")
-        return change + (x if projection is None else convolved(first, projection, stride))
+        return residual + (x if projection is None else convolved(first, projection, stride))
 
     def __call__(self, pixel_values: torch.Tensor) -> Array:
         x = pixel_values.double().numpy()
@@ -85,8 +85,8 @@ class Oracle:
             x = (x - mean) / std
         x = convolved(x, self.weights["embedder.weight"], 1)
         for stage, depth in enumerate(self.config.depths):
-            for place in range(depth):
-                x = self.block(x, f"stages.{stage}.{place}", 2 if stage and not place else 1)
+            for block in range(depth):
+                x = self.block(x, f"stages.{stage}.{block}", 2 if stage and not block else 1)
         if self.config.final_norm:
             x = self.active(x, "norm")
         return x.mean(axis=(2, 3)) @ self.weights["classifier.weight"].T + self.weights["classifier.bias"]
@@ -102,26 +102,26 @@ class Oracle:
         {"depths": [1, 1, 2], "hidden_sizes": [2, 2, 4]},
     ],
 )
-def test_logits_are_those_of_the_arithmetic(settings: dict[str, Any], training: bool) -> None:
+def test_logits_match_numpy(settings: dict[str, Any], training: bool) -> None:
     model = tiny(**settings).train(training).double()
-    settle(model)
-    oracle = Oracle(model, training)
-    for side in (8, 7):  # an odd side is rounded up
-        expected = oracle(pictures(side=side))
-        found = model(pictures(side=side).double()).logits
+    randomize(model)
+    reference = Reference(model, training)
+    for side in (8, 7):  # odd sides are rounded up
+        expected = reference(images(side=side))
+        found = model(images(side=side).double()).logits
         assert found.shape == (3, 4)
         assert np.abs(found.detach().numpy() - expected).max() < 1e-10 * np.abs(expected).max()
 
 
-def test_statistics_move_by_a_tenth_while_training() -> None:
+def test_running_statistics_have_momentum_0_1() -> None:
     model = tiny()
     norm = model.stages[0][0].norm1
-    inner = convolved(pictures().double().numpy(), model.embedder.weight.detach().double().numpy(), 1)
-    model.train()(pictures())
+    inner = convolved(images().double().numpy(), model.embedder.weight.detach().double().numpy(), 1)
+    model.train()(images())
     assert np.abs(norm.running_mean.numpy() - 0.1 * inner.mean(axis=(0, 2, 3))).max() < 1e-6
     assert np.abs(norm.running_var.numpy() - (0.9 + 0.1 * inner.var(axis=(0, 2, 3), ddof=0) * 192 / 191)).max() < 1e-5
     before = norm.running_mean.clone()
-    model.eval()(pictures())
+    model.eval()(images())
     assert torch.equal(norm.running_mean, before)
 
 
@@ -129,46 +129,52 @@ def test_statistics_move_by_a_tenth_while_training() -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_gradients_are_those_of_differences(training: bool) -> None:
+def test_gradients_match_finite_differences(training: bool) -> None:
     model = tiny(depths=[1, 1], hidden_sizes=[2, 3], final_norm=True, image_mean=MEAN, image_std=STD)
-    settle(model)
+    randomize(model)
     model.double().train(training)
-    pixel_values = pictures(2, 4).double().requires_grad_()
+    pixel_values = images(2, 4).double().requires_grad_()
     names = [name for name, _ in model.named_parameters()]
     values = [parameter.detach().clone().requires_grad_() for parameter in model.parameters()]
 
     def logits(pixels: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
-        made = dict(zip(names, parameters, strict=True))
-        return torch.func.functional_call(model, made, (pixels,)).logits
+        named = dict(zip(names, parameters, strict=True))
+        return torch.func.functional_call(model, named, (pixels,)).logits
 
     assert torch.autograd.gradcheck(logits, (pixel_values, *values), nondet_tol=0.0)
 
 
 def test_gradients_reach_every_parameter_and_the_pixels() -> None:
-    model, pixel_values = tiny(final_norm=True), pictures().requires_grad_()
+    model, pixel_values = tiny(final_norm=True), images().requires_grad_()
     model(pixel_values, labels=torch.tensor([0, 1, 3])).loss.backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
     assert pixel_values.grad is not None and bool(pixel_values.grad.flatten(1).any(dim=1).all())
 
 
-def test_it_learns_a_few_pictures_by_heart() -> None:
+def test_it_overfits_a_few_images() -> None:
     torch.manual_seed(0)
     model, labels = tiny(hidden_sizes=[8, 16]), torch.tensor([0, 1, 2, 3, 0, 1, 2, 3])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for _ in range(60):
         optimizer.zero_grad()
-        model.train()(pictures(8), labels=labels).loss.backward()
+        model.train()(images(8), labels=labels).loss.backward()
         optimizer.step()
-    assert model(pictures(8), labels=labels).loss.item() < 0.05
-    assert model.eval()(pictures(8)).logits.argmax(dim=1).tolist() == labels.tolist()
+    assert model(images(8), labels=labels).loss.item() < 0.05
+    assert model.eval()(images(8)).logits.argmax(dim=1).tolist() == labels.tolist()
 
 
 # --- size and start -------------------------------------------------------------------------------------------------
 
 
-def block_size(before: int, after: int, projected: bool) -> int:
-    """Two batch norms of two numbers a channel, two convolutions of 3 x 3, perhaps one of 1 x 1; no biases."""
-    return 2 * before + 9 * before * after + 2 * after + 9 * after * after + (before * after if projected else 0)
+def block_size(channels_in: int, channels: int, projected: bool) -> int:
+    """Parameters of two batch norms, two 3 x 3 convolutions and an optional 1 x 1 convolution, without biases."""
+    return (
+        2 * channels_in
+        + 9 * channels_in * channels
+        + 2 * channels
+        + 9 * channels * channels
+        + (channels_in * channels if projected else 0)
+    )
 
 
 def test_number_of_parameters() -> None:
@@ -180,7 +186,7 @@ def test_number_of_parameters() -> None:
     )
     full = network()
     assert full.num_parameters() == 9 * 3 * 64 + stages + 512 * 10 + 10 == 11_171_146
-    # Eighteen layers: the first, two a block, the last.
+    # Eighteen layers: the first, two per block, the last.
     assert sum(isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3) for m in full.modules()) + 1 == 18
     assert network(final_norm=True).num_parameters() == 11_171_146 + 2 * 512
     assert network(image_mean=MEAN, image_std=STD).num_parameters() == 11_171_146
@@ -191,8 +197,8 @@ def test_number_of_parameters() -> None:
     assert network(**settings).num_parameters() == 9 * 8 + narrow + 33
 
 
-def test_the_start() -> None:
-    """Convolutions: normal, variance 2 / (k * k * channels out); logits: uniform up to 1 / sqrt(512); norms 1, 0."""
+def test_initialization() -> None:
+    """Convolutions: normal, variance 2 / (k * k * channels); classifier: uniform up to 1 / sqrt(512); norms 1, 0."""
     torch.manual_seed(0)
     model = network()
     for module in model.modules():
@@ -211,7 +217,7 @@ def test_the_start() -> None:
     assert not torch.equal(network().classifier.weight, model.classifier.weight)
 
 
-def test_only_the_first_block_of_a_stage_has_a_shortcut_of_its_own() -> None:
+def test_shortcuts_and_strides() -> None:
     model = network()
     found = [[block.shortcut is not None for block in stage] for stage in model.stages]
     assert found == [[False, False], [True, False], [True, False], [True, False]]
@@ -224,81 +230,81 @@ def test_only_the_first_block_of_a_stage_has_a_shortcut_of_its_own() -> None:
 # --- layout and precision -------------------------------------------------------------------------------------------
 
 
-def test_channels_last_gives_the_same_and_stays_channels_last() -> None:
+def test_channels_last_on_the_cpu() -> None:
     model = network(hidden_sizes=[8, 16, 32, 64], image_mean=MEAN, image_std=STD).eval()
-    settle(model)
-    # Part by part, the channels stay apart: the whole has them side by side on the CPU.
-    apart = model.stages(model.embedder(model.normalization(pictures(4, 32))))
-    assert apart.is_contiguous() and not apart.is_contiguous(memory_format=torch.channels_last)
-    expected = model.classifier(apart.mean(dim=(2, 3)))
+    randomize(model)
+    # Called one by one, the parts keep the contiguous layout; the whole model uses channels-last on the CPU.
+    contiguous = model.stages(model.embedder(model.normalization(images(4, 32))))
+    assert contiguous.is_contiguous() and not contiguous.is_contiguous(memory_format=torch.channels_last)
+    expected = model.classifier(contiguous.mean(dim=(2, 3)))
     outputs: list[torch.Tensor] = []
     for stage in model.stages:
         stage.register_forward_hook(lambda *found: outputs.append(found[2]))
     for layout in (torch.contiguous_format, torch.channels_last):
-        found = model.to(memory_format=layout)(pictures(4, 32).contiguous(memory_format=layout)).logits
+        found = model.to(memory_format=layout)(images(4, 32).contiguous(memory_format=layout)).logits
         assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
     assert len(outputs) == 8 and all(x.is_contiguous(memory_format=torch.channels_last) for x in outputs)
 
 
-def test_bfloat16_is_near() -> None:
+def test_bfloat16() -> None:
     model = network(hidden_sizes=[8, 16, 32, 64], image_mean=MEAN, image_std=STD)
-    expected = model(pictures(8, 16)).logits
+    expected = model(images(8, 16)).logits
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = model(pictures(8, 16)).logits
+        found = model(images(8, 16)).logits
     assert found.dtype == torch.bfloat16
     assert (found.float() - expected).abs().max() < 0.05 * expected.abs().max()
 
 
-def test_the_mean_is_taken_off_inside() -> None:
+def test_the_model_normalizes_its_input() -> None:
     inside, outside = tiny(image_mean=MEAN, image_std=STD), tiny()
-    outside.load_state_dict(inside.state_dict())  # so it holds the same weights, and nothing besides
-    normalised = (pictures() - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
-    assert torch.equal(inside(pictures()).logits, outside(normalised).logits)
-    assert not torch.equal(inside(pictures()).logits, outside(pictures()).logits)
+    outside.load_state_dict(inside.state_dict())  # the state dicts have the same keys
+    normalized = (images() - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
+    assert torch.equal(inside(images()).logits, outside(normalized).logits)
+    assert not torch.equal(inside(images()).logits, outside(images()).logits)
 
 
-def test_losses_in_numbers() -> None:
+def test_losses_by_hand() -> None:
     ten, one = tiny(num_labels=10), tiny(num_labels=1)
     for model in (ten, one):
         nn.init.zeros_(model.classifier.weight)
         nn.init.zeros_(model.classifier.bias)
-    assert ten(pictures()).loss is None
-    assert ten(pictures(), labels=torch.tensor([0, 3, 9])).loss.item() == pytest.approx(2.302585093, abs=1e-6)
+    assert ten(images()).loss is None
+    assert ten(images(), labels=torch.tensor([0, 3, 9])).loss.item() == pytest.approx(2.302585093, abs=1e-6)
     nn.init.constant_(one.classifier.bias, 1.0)
-    # -log sigmoid(1) = 0.3132617 for class 1, -log sigmoid(-1) = 1.3132617 for class 0; twice the one, once the other.
-    assert one(pictures(), labels=torch.tensor([1, 1, 0])).loss.item() == pytest.approx(0.6465950, abs=1e-6)
+    # -log sigmoid(1) = 0.3132617 for class 1, -log sigmoid(-1) = 1.3132617 for class 0.
+    assert one(images(), labels=torch.tensor([1, 1, 0])).loss.item() == pytest.approx(0.6465950, abs=1e-6)
 
 
 # --- saved and loaded -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("settings", [{}, {"final_norm": True, "image_mean": MEAN, "image_std": STD}])
-def test_saved_and_loaded(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_save_and_load(tmp_path: Path, settings: dict[str, Any]) -> None:
     model = tiny(**settings)
-    model.train()(pictures())  # statistics of its own
+    model.train()(images())  # running statistics away from their defaults
     model.eval().save_pretrained(tmp_path)
     for kind in (PreActResNet, AutoModelForImageClassification):
         loaded = kind.from_pretrained(tmp_path)
         assert isinstance(loaded, PreActResNet) and not loaded.training
-        assert torch.equal(loaded(pictures()).logits, model(pictures()).logits)
+        assert torch.equal(loaded(images()).logits, model(images()).logits)
         for name in ("depths", "hidden_sizes", "final_norm", "image_mean", "image_std", "num_labels", "num_channels"):
             assert getattr(loaded.config, name) == getattr(model.config, name)
     assert isinstance(AutoConfig.from_pretrained(tmp_path), PreActResNetConfig)
 
 
-def test_loaded_with_another_mean_or_type(tmp_path: Path) -> None:
+def test_loading_with_another_mean_or_dtype(tmp_path: Path) -> None:
     model = tiny(image_mean=MEAN, image_std=STD).eval()
     model.save_pretrained(tmp_path)
     plain = PreActResNet.from_pretrained(tmp_path, image_mean=None, image_std=None)
     assert plain.normalization is None
     other = PreActResNet.from_pretrained(tmp_path, image_mean=[0.0] * 3, image_std=[1.0] * 3)
-    assert torch.equal(other(pictures()).logits, plain(pictures()).logits)
+    assert torch.equal(other(images()).logits, plain(images()).logits)
     half = PreActResNet.from_pretrained(tmp_path, dtype=torch.bfloat16)
     assert half.normalization is not None and half.normalization.mean.dtype == torch.bfloat16
     assert half.normalization.mean.flatten().tolist() == torch.tensor(MEAN).bfloat16().tolist()
 
 
-def test_a_new_head_starts_as_linear_layers_start_and_the_rest_is_kept(tmp_path: Path) -> None:
+def test_a_new_head_is_initialized_and_the_rest_is_loaded(tmp_path: Path) -> None:
     model = tiny(hidden_sizes=[3, 64])
     model.save_pretrained(tmp_path)
     other = PreActResNet.from_pretrained(tmp_path, num_labels=100, ignore_mismatched_sizes=True)
@@ -315,26 +321,26 @@ def test_a_new_head_starts_as_linear_layers_start_and_the_rest_is_kept(tmp_path:
     [
         ({"depths": [2, 2, 2]}, r"depths=\[2, 2, 2\] and hidden_sizes=\[64, 128, 256, 512\]: give one of each"),
         ({"depths": [], "hidden_sizes": []}, r"depths=\[\] and hidden_sizes=\[\]: give one of each for every stage"),
-        ({"depths": [2, 0, 2, 2]}, r"depths=\[2, 0, 2, 2\]; must be 1 or more"),
-        ({"hidden_sizes": [8, 16, 32, 0]}, r"hidden_sizes=\[8, 16, 32, 0\]; must be 1 or more"),
-        ({"num_channels": 0}, "num_channels=0; must be 1 or more"),
-        ({"num_labels": 0}, "num_labels=0; must be 1 or more"),
-        ({"image_mean": MEAN}, "image_mean and image_std belong together; give both, or neither"),
-        ({"image_std": STD}, "image_mean and image_std belong together"),
-        ({"image_mean": [0.5], "image_std": [0.2]}, r"give one of each for every channel \(num_channels=3\)"),
-        ({"image_mean": MEAN, "image_std": [0.2, 0.2]}, "give one of each for every channel"),
+        ({"depths": [2, 0, 2, 2]}, r"depths=\[2, 0, 2, 2\] must be 1 or more"),
+        ({"hidden_sizes": [8, 16, 32, 0]}, r"hidden_sizes=\[8, 16, 32, 0\] must be 1 or more"),
+        ({"num_channels": 0}, "num_channels=0 must be 1 or more"),
+        ({"num_labels": 0}, "num_labels=0 must be 1 or more"),
+        ({"image_mean": MEAN}, "image_mean and image_std must be given together, or neither"),
+        ({"image_std": STD}, "image_mean and image_std must be given together"),
+        ({"image_mean": [0.5], "image_std": [0.2]}, r"give one of each per channel \(num_channels=3\)"),
+        ({"image_mean": MEAN, "image_std": [0.2, 0.2]}, "give one of each per channel"),
         (
             {"image_mean": MEAN, "image_std": [0.2, 0.0, 0.2]},
-            r"image_std=\[0.2, 0.0, 0.2\]; must be finite, image_std > 0",
+            r"image_std=\[0.2, 0.0, 0.2\] must be finite, with image_std > 0",
         ),
         ({"image_mean": [0.1, float("nan"), 0.1], "image_std": STD}, "must be finite"),
     ],
 )
-def test_settings_that_cannot_hold(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         network(**settings)
 
 
-def test_images_of_another_kind_are_refused() -> None:
+def test_wrong_image_shapes_are_refused() -> None:
     with pytest.raises(RuntimeError, match="channels"):
         tiny()(torch.zeros(1, 1, 8, 8))

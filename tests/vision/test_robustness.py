@@ -1,4 +1,4 @@
-"""Judging a classifier under attacks: against attacks and counts made by hand."""
+"""Evaluation of a classifier under attacks, by hand."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from dair_hf import DataError
 from dair_hf.augment.attacks.pgd import Attack
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.evaluation.statistics import correctness_metrics
-from dair_hf.vision.robustness import AttackConfig, attacked, evaluate_attacks
+from dair_hf.vision.robustness import AttackConfig, attack_originals, evaluate_attacks
 
 CONFIG = AttackConfig(epsilon=0.2, step_size=0.05, train_steps=3, test_steps=5)
-# Of two pixels the brighter one names the class: an L-inf attack of radius e turns what is less than 2 e apart.
+# The brighter of two pixels is the class, so an L-inf attack of radius e flips pixels less than 2 e apart.
 PIXELS = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.5, 0.45], [0.2, 0.9], [0.3, 0.6], [0.45, 0.4], [0.8, 0.3]])
 LABELS = torch.tensor([0, 0, 0, 1, 1, 1, 0])
 
@@ -39,19 +39,19 @@ def pairs_with(partners: Tensor | None) -> TensorPairs:
     return TensorPairs(*views)
 
 
-def evaluate_pairs(pairs: TensorPairs, judge: Any, *, n_bootstrap: int, data_name: str) -> dict[str, Any]:
+def evaluate_pairs(pairs: TensorPairs, correct: Any, *, n_bootstrap: int, data_name: str) -> dict[str, Any]:
     rows = torch.arange(len(pairs))
     found = []
     for augmented in (False, True):
         view = pairs.view(rows, augmented)
         logits: Sequence[Any] = list(Brighter()(view["pixel_values"]).logits.detach().numpy())
-        found.append(judge(logits, view["labels"].tolist()))
+        found.append(correct(logits, view["labels"].tolist()))
     return correctness_metrics(*found, n_bootstrap=n_bootstrap)
 
 
 def test_accuracy_and_cm_by_hand() -> None:
     metrics = evaluate_attacks(evaluate_pairs, Brighter(), pairs_with, CONFIG, n_bootstrap=0, progress=False)
-    # Right as they are: all but row 5. More than 0.4 apart, so right under attack: rows 0, 3 and 6.
+    # Correct: all but row 5. More than 0.4 apart, so correct under attack: rows 0, 3 and 6.
     assert metrics["rows"] == 7
     assert metrics["accuracy"] == pytest.approx(6 / 7)
     for name in ("fgsm", "pgd"):
@@ -60,13 +60,13 @@ def test_accuracy_and_cm_by_hand() -> None:
         assert (metrics[f"cm_numerator_{name}"], metrics["cm_denominator"]) == (3, 6)
 
 
-def test_intervals_where_they_are_asked_for() -> None:
+def test_intervals() -> None:
     metrics = evaluate_attacks(evaluate_pairs, Brighter(), pairs_with, CONFIG, n_bootstrap=50, progress=False)
     assert metrics["accuracy_pgd_low"] <= metrics["accuracy_pgd"] <= metrics["accuracy_pgd_high"]
     assert metrics["cm_pgd_low"] <= metrics["cm_pgd"] <= metrics["cm_pgd_high"]
 
 
-def test_no_attack_changes_nothing() -> None:
+def test_epsilon_zero_changes_nothing() -> None:
     metrics = evaluate_attacks(
         evaluate_pairs, Brighter(), pairs_with, AttackConfig(epsilon=0.0), n_bootstrap=0, progress=False
     )
@@ -74,53 +74,53 @@ def test_no_attack_changes_nothing() -> None:
     assert metrics["cm_pgd"] == 1.0
 
 
-def test_rows_keep_their_order_in_batches_of_any_size() -> None:
+def test_row_order_does_not_depend_on_the_batch_size() -> None:
     attack = Attack("linf", 0.2, 0.05, 5, random_start=False)
-    whole = attacked(Brighter(), pairs_with(None), attack)
+    whole = attack_originals(Brighter(), pairs_with(None), attack)
     for size in (1, 2, 3, 7):
-        assert torch.equal(attacked(Brighter(), pairs_with(None), attack, batch_size=size), whole)
+        assert torch.equal(attack_originals(Brighter(), pairs_with(None), attack, batch_size=size), whole)
     moved = (whole.view(-1, 2) - PIXELS).numpy()
     np.testing.assert_allclose(moved[0], [-0.2, 0.1 + 0.1], atol=1e-6)
 
 
-def test_random_starts_follow_the_seed() -> None:
-    attack = CONFIG.judging_attacks()["pgd"]
-    # One step that is shorter than the ball, so that the end tells of the start.
+def test_random_starts_depend_on_the_seed() -> None:
+    attack = CONFIG.evaluation_attacks()["pgd"]
+    # A single short step, so that the end depends on the start.
     attack = Attack("linf", 0.2, 0.01, 1)
-    one, same, other = (attacked(Brighter(), pairs_with(None), attack, seed=seed) for seed in (0, 0, 1))
+    one, same, other = (attack_originals(Brighter(), pairs_with(None), attack, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(one, same) and not torch.equal(one, other)
 
 
-def test_who_trains_with_what() -> None:
+def test_training_and_evaluation_attacks() -> None:
     assert CONFIG.augmenter("erm") is None
     assert CONFIG.training_attack("trades").loss == "kl"
     assert CONFIG.training_attack("dair") == Attack("linf", 0.2, 0.05, 3)
-    assert AttackConfig().judging_attacks()["pgd"] == Attack("linf", 8 / 255, 2 / 255, 20)
-    assert AttackConfig().judging_attacks()["fgsm"] == Attack.fgsm(8 / 255)
+    assert AttackConfig().evaluation_attacks()["pgd"] == Attack("linf", 8 / 255, 2 / 255, 20)
+    assert AttackConfig().evaluation_attacks()["fgsm"] == Attack.fgsm(8 / 255)
 
 
-def test_autoattack_judges_the_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {}
+def test_autoattack_on_the_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = {}
 
-    def turn_some(
+    def flip_one(
         model: nn.Module, images: Tensor, labels: Tensor, epsilon: float, norm: str, **settings: Any
     ) -> Tensor:
-        asked.update(settings, rows=len(images), labels=labels.tolist(), epsilon=epsilon, norm=norm)
+        calls.update(settings, rows=len(images), labels=labels.tolist(), epsilon=epsilon, norm=norm)
         images = images.clone()
         images[1] = images[1].flip(-1)
         return images
 
-    monkeypatch.setattr("dair_hf.vision.robustness.auto_attack", turn_some)
+    monkeypatch.setattr("dair_hf.vision.robustness.auto_attack", flip_one)
     config = AttackConfig(epsilon=0.2, step_size=0.05, train_steps=3, test_steps=5, autoattack_rows=6)
     model = Brighter().train()
     metrics = evaluate_attacks(
         evaluate_pairs, model, pairs_with, config, seed=3, batch_size=4, n_bootstrap=0, progress=False
     )
-    assert asked == {
+    assert calls == {
         "rows": 6, "labels": LABELS[:6].tolist(), "epsilon": 0.2, "norm": "linf", "batch_size": 4, "seed": 3,
     }  # fmt: skip
     assert model.training
-    # Rows 1 (turned) and 5 (wrong as it is) of six are wrong.
+    # Rows 1 (flipped) and 5 (misclassified anyway) of six are wrong.
     assert (metrics["autoattack_rows"], metrics["accuracy_autoattack"]) == (6, pytest.approx(4 / 6))
 
 
@@ -132,10 +132,10 @@ def test_autoattack_judges_the_first_rows(monkeypatch: pytest.MonkeyPatch) -> No
         ({"train_steps": 0}, "train_steps=0"),
         ({"test_steps": 0}, "test_steps=0"),
         ({"test_restarts": 0}, "test_restarts=0"),
-        ({"norm": "l1"}, "'l1' does not exist"),
+        ({"norm": "l1"}, "'l1' is unknown"),
         ({"autoattack_rows": -1}, "autoattack_rows=-1"),
     ],
 )
-def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         AttackConfig(**settings)

@@ -56,7 +56,6 @@ def perturb(
             normalized accordingly.
         labels: `[N]` int64 classes, or the targets that the attack's loss takes; rows labeled -100 only move at random.
             None for `loss="kl"`, which needs none.
-        attack: The settings.
         generator: Generator of the random starts, on the device of the images. The same state gives the same result.
         inputs: Further inputs of the model by name, `[N, ...]` each.
         column: Keyword under which the model takes the images; None: as its first argument.
@@ -115,7 +114,6 @@ class AttackAugmenter:
     are not attacked and get no partner.
 
     Args:
-        attack: The settings.
         column: Column to attack; the model takes this column and the others by name.
 
     Raises:

@@ -28,10 +28,6 @@ def frozen(model: nn.Module, device: torch.device) -> Iterator[None]:
     `requires_grad` of each parameter and torch's global random state (of the CPU and of the device) are restored.
     `.grad` is never touched.
 
-    Args:
-        model: The model.
-        device: Device of the model.
-
     Raises:
         DataError: Inside `torch.inference_mode`, which forbids gradients.
 
@@ -122,9 +118,6 @@ class AttackLoss:
         A confident model has tiny gradients. To keep them from vanishing on the way back, also in half precision, the
         gradient at the logits is first scaled so that its largest entry is 1.
 
-        Args:
-            point: `[N, ...]`.
-
         Returns:
             `[N, ...]`.
 
@@ -149,9 +142,6 @@ class AttackLoss:
 
     def score(self, point: Tensor) -> tuple[Tensor, Tensor]:
         """Return which rows are misclassified, and their losses.
-
-        Args:
-            point: `[N, ...]`.
 
         Returns:
             `(wrong, losses)`, `[N]` bool and `[N]`. No row counts as wrong without class labels or under "kl", which

@@ -50,8 +50,6 @@ def auto_attack(
         labels: `[N]` int64 classes.
         epsilon: Radius of the ball, > 0, in units of the pixels.
         norm: "linf" or "l2".
-        batch_size: Images attacked at once.
-        seed: Seed of the random starts.
 
     Returns:
         `[N, C, H, W]`, of the dtype and on the device of `pixel_values`. Images that are misclassified, or that resist

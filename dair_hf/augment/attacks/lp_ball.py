@@ -53,18 +53,9 @@ class LpBall:
         """Construct the ball around a batch of inputs.
 
         Args:
-            center: `[N, ...]`, float32 or float64.
-            norm: "linf" or "l2".
-            epsilon: Radius, > 0.
-            dims: Dimensions that one norm runs over.
-            scale: Broadcast to `center`; None: 1.
-            lower: Lower bound of the values, broadcast to `center`; None: unbounded. An input below it stays in the
-                set.
+            lower: Lower bound of the values, broadcast to `center`; None: unbounded. Inputs below it stay in the set.
             upper: Upper bound, likewise.
             mask: Bool, broadcast to `center`: entries that may change; None: all.
-
-        Returns:
-            The ball.
 
         Example:
             >>> ball = LpBall.around(torch.tensor([[0.5, 0.875]]), "linf", 0.25, (1,), upper=1.0)
@@ -86,14 +77,7 @@ class LpBall:
         return cls(center, norm, epsilon, dims, scale, low, high)
 
     def sample(self, generator: torch.Generator) -> Tensor:
-        """Draw a point uniformly from the Lp ball and clip it to the range.
-
-        Args:
-            generator: Generator on the device of the center.
-
-        Returns:
-            A tensor like `center`.
-        """
+        """Draw a point uniformly from the Lp ball and clip it to the range."""
         like: dict[str, Any] = {"dtype": self.center.dtype, "device": self.center.device, "generator": generator}
         if self.norm == "linf":
             offset = torch.rand(self.center.shape, **like).mul_(2).sub_(1)
@@ -112,9 +96,6 @@ class LpBall:
             point: A point of the set.
             gradient: Gradient of the loss at the point; its length does not matter.
             step_size: Length of the step, in units of epsilon.
-
-        Returns:
-            A tensor like `center`.
         """
         # In units of epsilon the gradient is `scale` times the gradient with respect to x.
         direction = gradient.sign() if self.norm == "linf" else _l2_normalize(gradient * self.scale, self.dims)
@@ -123,11 +104,7 @@ class LpBall:
     def project(self, point: Tensor) -> Tensor:
         """Clip a point to the range, then project it onto the Lp ball, which keeps it within the range.
 
-        Args:
-            point: A tensor like `center`.
-
-        Returns:
-            A point of the set. For "linf" no entry is further from the center than epsilon, exact to the last bit.
+        For "linf" no entry of the result is further from the center than epsilon, exact to the last bit.
         """
         point = self._clip(point)
         if self.norm == "linf":

@@ -155,7 +155,6 @@ def pgd(
     Args:
         loss: Loss of a frozen model.
         ball: Feasible set.
-        attack: Number and size of steps, momentum, restarts.
         generator: Generator of the random starts; None without random starts.
         row_ids: Names of the rows, for errors.
 
@@ -213,13 +212,7 @@ def _run(
 
 
 def check_inputs(values: Tensor, attack: Attack, generator: torch.Generator | None, name: str) -> None:
-    """Raise an error if inputs cannot be attacked.
-
-    Args:
-        values: Inputs to attack.
-        attack: The settings.
-        generator: Generator of the random starts.
-        name: Name of the inputs, for errors.
+    """Check that inputs can be attacked.
 
     Raises:
         DataError: The inputs are not floating `[N, ...]` or were created in inference mode, or a random start has no

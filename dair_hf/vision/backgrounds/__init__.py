@@ -1,4 +1,4 @@
-"""Images whose background gives the class away: ImageNet-9 and its drawn stand-in."""
+"""Backgrounds as spurious features: ImageNet-9 and its drawn stand-in."""
 
 from dair_hf.lazy import lazy_submodules
 

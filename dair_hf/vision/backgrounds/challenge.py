@@ -1,4 +1,4 @@
-"""The background challenge from either of its sources: ImageNet-9, or the drawn stand-in."""
+"""Background challenge with the images of ImageNet-9 or of the drawn stand-in."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dair_hf.data.tensor_pairs import tensor_fingerprint
+from dair_hf.vision.backgrounds import drawn as drawn_images
 from dair_hf.vision.backgrounds import imagenet9
-from dair_hf.vision.backgrounds.drawn import BackgroundsConfig, evaluation_sets, load_foregrounds, train_pairs
-from dair_hf.vision.backgrounds.imagenet9 import ImageNet9Config
-from dair_hf.vision.backgrounds.pictures import PictureCollator
-from dair_hf.vision.settings import require_choice
+from dair_hf.vision.backgrounds.drawn import BackgroundsConfig
+from dair_hf.vision.backgrounds.imagenet9 import ImageCollator, ImageNet9Config
+from dair_hf.vision.image_pairs import require_choice
 
 DRAWN, PUBLIC = "drawn", "imagenet9"
 SOURCES = (DRAWN, PUBLIC)
@@ -19,7 +19,7 @@ SOURCES = (DRAWN, PUBLIC)
 
 @dataclass
 class ChallengeConfig:
-    """Which pictures.
+    """Source of the images.
 
     Raises:
         DataError: An unknown source.
@@ -31,7 +31,7 @@ class ChallengeConfig:
 
     source: str = field(
         default=DRAWN,
-        metadata={"help": "drawn: the stand-in; imagenet9: the folders of the public data.", "choices": SOURCES},
+        metadata={"help": "drawn: the stand-in; imagenet9: the public images.", "choices": SOURCES},
     )
 
     def __post_init__(self) -> None:
@@ -39,15 +39,15 @@ class ChallengeConfig:
 
 
 class Challenge(NamedTuple):
-    """What a run is trained and judged on.
+    """Data of a run.
 
     Attributes:
-        name: Of the pictures.
+        name: Name of the images.
         config: Their settings.
-        train: (seed, whether partners are wanted) -> training rows.
+        train: Function `(seed, with_partners) -> training rows`.
         tests: Variant -> test rows.
-        collator: Makes batches of rows; None where the rows are tensors.
-        content: Name of a part -> what identifies its rows.
+        collator: Collator of the rows; None if they are tensors.
+        content: Part -> fingerprint of its rows.
         missing: Part -> rows that it lacks and that were left out.
     """
 
@@ -55,24 +55,23 @@ class Challenge(NamedTuple):
     config: BackgroundsConfig | ImageNet9Config
     train: Callable[[int, bool], Any]
     tests: Mapping[str, Any]
-    collator: PictureCollator | None
+    collator: ImageCollator | None
     content: dict[str, str]
     missing: dict[str, list[str]]
 
 
 def load_challenge(source: ChallengeConfig, drawn: BackgroundsConfig, public: ImageNet9Config) -> Challenge:
-    """Draw the pictures, or find the files of the public ones.
+    """Draw the images, or find the files of the public ones.
 
     Args:
-        source: Which of the two.
         drawn: Settings of the stand-in.
-        public: Settings of ImageNet-9; its `evaluate_on` holds for both.
+        public: Settings of ImageNet-9; its `evaluate_on` applies to both.
 
     Returns:
         The same rows for every method and seed.
 
     Raises:
-        DataError: As `backgrounds` and `imagenet9` raise it.
+        DataError: As the functions of `drawn` and `imagenet9`.
 
     Example:
         >>> drawn = BackgroundsConfig(train_each=1, test_each=1)
@@ -84,17 +83,17 @@ def load_challenge(source: ChallengeConfig, drawn: BackgroundsConfig, public: Im
         data = imagenet9.load_imagenet9(public)
         content = {"train": data.train._fingerprint, **{name: rows._fingerprint for name, rows in data.tests.items()}}
 
-        def cut(seed: int, partners: bool) -> Any:
-            return imagenet9.train_pairs(data, public, seed, partners)
+        def public_pairs(seed: int, with_partners: bool) -> Any:
+            return imagenet9.train_pairs(data, public, seed, with_partners)
 
-        collator = PictureCollator(public.input_size)
-        return Challenge("ImageNet-9", public, cut, data.tests, collator, content, data.missing)
-    things = load_foregrounds(drawn)
+        collator = ImageCollator(public.input_size)
+        return Challenge("ImageNet-9", public, public_pairs, data.tests, collator, content, data.missing)
+    foregrounds = drawn_images.load_foregrounds(drawn)
 
-    def draw(seed: int, partners: bool) -> Any:
-        pairs = train_pairs(things, drawn, seed)
-        return pairs if partners else pairs.originals()
+    def drawn_pairs(seed: int, with_partners: bool) -> Any:
+        pairs = drawn_images.train_pairs(foregrounds, drawn, seed)
+        return pairs if with_partners else pairs.originals()
 
-    content = {name: tensor_fingerprint(found.pictures) for name, found in things.items()}
-    tests = evaluation_sets(things, drawn, public.evaluate_on)
-    return Challenge(f"{drawn.foreground} on stripes", drawn, draw, tests, None, content, {})
+    content = {name: tensor_fingerprint(values.images) for name, values in foregrounds.items()}
+    tests = drawn_images.evaluation_sets(foregrounds, drawn, public.evaluate_on)
+    return Challenge(f"{drawn.foreground} on stripes", drawn, drawn_pairs, tests, None, content, {})

@@ -1,4 +1,4 @@
-"""Pictures made of a foreground and a background that often gives its class away, in the variants of ImageNet-9."""
+"""Drawn images of foregrounds on striped backgrounds, in the variants of ImageNet-9."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from dair_hf.augment.images import paste_background
 from dair_hf.data.counter_rng import integers, uniform
 from dair_hf.errors import DataError
-from dair_hf.vision.backgrounds.foregrounds import Foregrounds, bounding_box, place
+from dair_hf.vision.backgrounds.foregrounds import Foregrounds, bounding_box, place_foregrounds
 from dair_hf.vision.backgrounds.variants import (
     CLASSES,
     MIXED,
@@ -24,26 +24,25 @@ from dair_hf.vision.backgrounds.variants import (
     require_variants,
 )
 
-JITTER = 5.0  # degrees to either side of a texture's direction
-CYCLES = (4.0, 7.0)  # stripes along a side
-DARK, BRIGHT = (0.0, 0.2), (0.2, 0.6)  # a channel of the two colours of stripes; foregrounds are brighter
+JITTER = 5.0  # degrees on either side of the direction of a texture
+CYCLES = (4.0, 7.0)  # number of stripes along a side
+DARK, BRIGHT = (0.0, 0.2), (0.2, 0.6)  # channel ranges of the two colors of stripes; foregrounds are brighter
 
 
 @dataclass(frozen=True, eq=False)
 class Composites:
-    """The pictures of one split: row r shows a thing of class r mod 9.
+    """Images of one split; row r shows a foreground of class r mod 9.
 
     Attributes:
-        things: What stands in them.
+        foregrounds: Foregrounds to show.
         split: "train", "validation" or "test".
-        each: Pictures of each class.
-        first: Number of the first thing of each class that stands in one.
-        size: Pixels of a side.
+        each: Number of images of each class.
+        first: Number of the first foreground of each class.
+        size: Side in pixels.
         correlation: Probability that a texture is that of the class.
-        seed: Seed of the draws.
     """
 
-    things: Foregrounds
+    foregrounds: Foregrounds
     split: str
     each: int
     first: int
@@ -55,24 +54,22 @@ class Composites:
         return self.each * CLASSES
 
     def textures(self, rows: Tensor) -> Tensor:
-        """The class that each picture's own background tells of, `[B]` int64."""
+        """Return the class that the background of each image suggests, `[B]` int64."""
         labels = rows % CLASSES
         agrees = uniform(rows, self.seed, 0, self._stream("agrees"))[:, 0] < self.correlation
         other = labels + 1 + integers(rows, self.seed, 0, self._stream("other"), high=CLASSES - 1)[:, 0]
         return torch.where(agrees, labels, other % CLASSES)
 
     def backgrounds(self, rows: Tensor) -> Tensor:
-        """The pictures' own backgrounds with nothing before them, `[B, 3, size, size]` float32."""
+        """Return the background of each image, `[B, 3, size, size]` float32."""
         return stripes(self.textures(rows), rows, self.size, self.seed, self._stream("stripes"))
 
     def donors(self, variant: str, rows: Tensor, seed: int, epoch: int = 0) -> Tensor:
-        """Which picture each one's background is from, in a mixed variant.
+        """Draw the images that provide the backgrounds of a mixed variant.
 
         Args:
-            variant: `mixed_rand`, `mixed_same` or `mixed_next`; class 0 is next to the last.
+            variant: `mixed_rand`, `mixed_same` or `mixed_next`; class 0 follows the last class.
             rows: `[B]` int64.
-            seed: Seed of the draw.
-            epoch: Epoch of the draw.
 
         Returns:
             `[B]` int64, rows of the same split.
@@ -81,85 +78,81 @@ class Composites:
             DataError: The variant is not mixed.
         """
         if variant not in MIXED:
-            raise DataError(f"variant {variant!r} has no other backgrounds than its own; use one of {', '.join(MIXED)}")
-        drawn = integers(rows, seed, epoch, self._stream(variant), high=self.each)[:, 0]
+            raise DataError(f"variant {variant!r} does not mix backgrounds; use one of {', '.join(MIXED)}")
+        number = integers(rows, seed, epoch, self._stream(variant), high=self.each)[:, 0]
         if variant == MIXED_RAND:
             label = integers(rows, seed, epoch, self._stream("mixed_rand/class"), high=CLASSES)[:, 0]
         else:
             label = (rows + (variant == MIXED_NEXT)) % CLASSES
-        return drawn * CLASSES + label
+        return number * CLASSES + label
 
-    def show(self, variant: str, rows: Tensor, donors: Tensor | None = None) -> Tensor:
-        """Pictures in one variant.
+    def render(self, variant: str, rows: Tensor, donors: Tensor | None = None) -> Tensor:
+        """Render images in one variant.
 
         Args:
             variant: One of `VARIANTS`.
             rows: `[B]` int64.
-            donors: `[B]` int64, for a mixed variant, and only for one: whose backgrounds they get.
+            donors: `[B]` int64, rows that provide the backgrounds; for mixed variants only.
 
         Returns:
-            `[B, 3, size, size]` float32 in 0..1. The background of `only_bg_t` is whole, as it was drawn; the public
-            data, which do not know what is behind a foreground, fill its box with tiles.
+            `[B, 3, size, size]` float32 in 0..1. For `only_bg_t` the background is shown as drawn. The public images,
+            whose background behind the foreground is unknown, fill its box with tiles instead.
 
         Raises:
-            DataError: The variant is unknown, or has no donors and needs them, or the other way round.
+            DataError: The variant is unknown, a mixed variant has no donors, or another variant has some.
         """
         require_variants([variant])
         if (donors is not None) != (variant in MIXED):
             raise DataError(f"variant {variant!r}: give donors for {', '.join(MIXED)}, and for no other variant")
         if variant == ONLY_BG_T:
             return self.backgrounds(rows)
-        which = self.things.rows(rows % CLASSES, self.first + rows // CLASSES)
-        colors, mask = place(self.things, which, rows, self.size, self.seed, self._stream("thing"))
+        indices = self.foregrounds.indices(rows % CLASSES, self.first + rows // CLASSES)
+        colors, mask = place_foregrounds(self.foregrounds, indices, rows, self.size, self.seed, self._stream("thing"))
         if variant == ONLY_FG:
             return colors * mask
-        behind = self.backgrounds(rows if donors is None else donors)
+        backgrounds = self.backgrounds(rows if donors is None else donors)
         if variant == NO_FG:
-            return behind * (1 - mask)
+            return backgrounds * (1 - mask)
         if variant == ONLY_BG_B:
-            return behind * ~bounding_box(mask)
-        return paste_background(colors.contiguous(), mask, behind)
+            return backgrounds * ~bounding_box(mask)
+        return paste_background(colors.contiguous(), mask, backgrounds)
 
-    def _stream(self, what: str) -> str:
-        return f"backgrounds/{self.split}/{what}"
+    def _stream(self, name: str) -> str:
+        return f"backgrounds/{self.split}/{name}"
 
 
 @dataclass(frozen=True, eq=False)
 class VariantView:
-    """A view of `TensorPairs`: pictures in one variant.
+    """View of `TensorPairs` that shows images in one variant.
 
     Attributes:
-        pictures: The pictures.
         variant: One of `VARIANTS`.
         seed: Seed of the draw of mixed backgrounds.
-        fresh: Whether that is drawn anew each epoch.
+        fresh: Whether mixed backgrounds are redrawn each epoch.
     """
 
-    pictures: Composites
+    composites: Composites
     variant: str
     seed: int
     fresh: bool = False
 
     def __call__(self, rows: Tensor, epoch: int) -> dict[str, Tensor]:
-        """`pixel_values` `[B, 3, size, size]` float32 in 0..1 and `labels` `[B]` int64, 0 to 8."""
+        """Return `pixel_values` `[B, 3, size, size]` float32 in 0..1 and `labels` `[B]` int64, 0 to 8."""
         donors = None
         if self.variant in MIXED:
-            donors = self.pictures.donors(self.variant, rows, self.seed, epoch if self.fresh else 0)
-        return {"pixel_values": self.pictures.show(self.variant, rows, donors), "labels": rows % CLASSES}
+            donors = self.composites.donors(self.variant, rows, self.seed, epoch if self.fresh else 0)
+        return {"pixel_values": self.composites.render(self.variant, rows, donors), "labels": rows % CLASSES}
 
 
-def stripes(kinds: Tensor, rows: Tensor, size: int, seed: int, stream: str) -> Tensor:
-    """Stripes of nine directions: between two colours by `1/2 + 1/2 sin(2 pi (f (x cos a + y sin a) + p))`.
+def stripes(textures: Tensor, rows: Tensor, size: int, seed: int, stream: str) -> Tensor:
+    """Draw stripes between two colors: `1/2 + 1/2 sin(2 pi (f (x cos a + y sin a) + p))`.
 
-    The angle a is 20 degrees times the kind, give or take 5; f (4 to 7 stripes along a side), the phase p and both
-    colours, a dark and a brighter one, tell nothing of the kind.
+    The angle a is 20 degrees times the texture, plus or minus 5. Frequency f (4 to 7 stripes along a side), phase p and
+    the two colors (a dark and a brighter one) are independent of the texture.
 
     Args:
-        kinds: `[B]` int64, 0 to 8.
-        rows: `[B]` int64, what the draws belong to.
-        size: Pixels of a side.
-        seed: Seed of the draws.
-        stream: What is drawn.
+        textures: `[B]` int64, 0 to 8.
+        size: Side in pixels.
 
     Returns:
         `[B, 3, size, size]` float32 in 0..0.6.
@@ -169,7 +162,7 @@ def stripes(kinds: Tensor, rows: Tensor, size: int, seed: int, stream: str) -> T
         torch.Size([2, 3, 32, 32])
     """
     drawn = uniform(rows, seed, 0, stream, count=9).float()
-    angle = torch.deg2rad(kinds * (180 / CLASSES) + (2 * drawn[:, 0] - 1) * JITTER)
+    angle = torch.deg2rad(textures * (180 / CLASSES) + (2 * drawn[:, 0] - 1) * JITTER)
     cycles = CYCLES[0] + (CYCLES[1] - CYCLES[0]) * drawn[:, 1]
     axis = (torch.arange(size, dtype=drawn.dtype, device=rows.device) + 0.5) / size
     along = (cycles * angle.cos())[:, None, None] * axis + (cycles * angle.sin())[:, None, None] * axis[:, None]

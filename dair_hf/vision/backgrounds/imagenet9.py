@@ -1,32 +1,42 @@
-"""An experiment on ImageNet-9 (paper, section 8): training pairs with mixed backgrounds, and the eight test sets."""
+"""ImageNet-9 (paper, section 8): training pairs with mixed backgrounds, the eight test sets, and their collator."""
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import torch
 from datasets import Dataset, Features, List, Value
 from datasets.fingerprint import Hasher
 from datasets.info import DatasetInfo
 from datasets.table import InMemoryTable
+from PIL import Image
+from torch import Tensor
 
 from dair_hf.data.collator import AUGMENTED_PREFIX, LABELS, ROW_ID
+from dair_hf.data.counter_rng import uniform
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.errors import DataError
-from dair_hf.vision.backgrounds.pictures import CROP, MIRRORED, draw_crops
-from dair_hf.vision.backgrounds.variant_folders import VariantRows, chosen_rows, pair_variants, read_variants
+from dair_hf.vision.backgrounds.variant_folders import IMAGE, VariantRows, pair_variants, read_variants, select_rows
 from dair_hf.vision.backgrounds.variants import MIXED_RAND, ORIGINAL, VARIANTS
-from dair_hf.vision.settings import SPLITS, require_choice
+from dair_hf.vision.image_pairs import SPLITS, require_choice
 
-HELD_OUT = 10  # of the training pictures every tenth is held out to choose lambda with
+HELD_OUT = 10  # every tenth training image is held out for validation
+CROP, MIRRORED = "crop", "mirrored"
+# Channel statistics of ImageNet-9 in 0..1, as published with it.
+MEAN, STD = (0.4717, 0.4499, 0.3837), (0.2600, 0.2516, 0.2575)
+MAX_ASPECT = 4 / 3  # of a crop, longer over shorter side
+_DAMAGED = (OSError, SyntaxError, ValueError, EOFError, zlib.error, Image.DecompressionBombError)
 
 
 @dataclass
 class ImageNet9Config:
-    """Where ImageNet-9 is and how its pictures are cut.
+    """Folders of ImageNet-9, and crops of its images.
 
     Raises:
         DataError: An unknown split, or a number out of range.
@@ -46,26 +56,24 @@ class ImageNet9Config:
     evaluate_on: str = field(
         default="test",
         metadata={
-            "help": "test, or validation to choose lambda with: every tenth training picture, which then is not "
-            "trained on, in the variants that the training data have.",
+            "help": "test, or validation to choose lambda with: every tenth training image, which is then not trained "
+            "on, in the variants of the training data.",
             "choices": SPLITS,
         },
     )
-    input_size: int = field(
-        default=224, metadata={"help": "Side of the pictures as the model gets them, pixels; >= 1."}
-    )
+    input_size: int = field(default=224, metadata={"help": "Side of the model's input images in pixels; >= 1."})
     smallest_crop: float = field(
         default=0.08,
         metadata={
-            "help": "Smallest part of a training picture, as a share of its area, in (0, 1]: parts and their mirror "
-            "images are drawn anew each epoch; 1 leaves pictures whole."
+            "help": "Smallest area of a training crop, as a share of the image, in (0, 1]. Crops and flips are redrawn "
+            "each epoch; 1 disables crops."
         },
     )
     shared_crop: bool = field(
         default=True,
         metadata={
-            "help": "Cut both views of a pair alike, so that they differ in their background only; false draws a part "
-            "for each. The paper does not say."
+            "help": "Use the same crop for both views of a pair, so that they differ in their background only; false "
+            "draws one for each. The paper does not say."
         },
     )
     strict: bool = field(
@@ -77,8 +85,7 @@ class ImageNet9Config:
         require_choice("evaluate_on", self.evaluate_on, SPLITS)
         if self.input_size < 1:
             raise DataError(f"input_size={self.input_size} must be at least 1")
-        if not 0.0 < self.smallest_crop <= 1.0:
-            raise DataError(f"smallest_crop={self.smallest_crop} must be above 0 and at most 1")
+        _require_area("smallest_crop", self.smallest_crop)
 
 
 class ImageNet9Data(NamedTuple):
@@ -86,10 +93,10 @@ class ImageNet9Data(NamedTuple):
 
     Attributes:
         classes: Names of the nine classes.
-        train: Pairs of an original and a mixed background: `row_id`, `image`, `labels`, `augmented_image`,
+        train: Pairs of originals and mixed backgrounds: `row_id`, `image`, `labels`, `augmented_image`,
             `augmented_labels`.
-        tests: Variant -> rows to test on, for `variants.evaluate_variants`.
-        missing: "train/<variant>" and so on -> the rows that this variant lacks, and which were left out.
+        tests: Variant -> test rows, for `evaluate_variants`.
+        missing: "train/<variant>", ... -> rows that this variant lacks and that were left out.
     """
 
     classes: tuple[str, ...]
@@ -99,17 +106,14 @@ class ImageNet9Data(NamedTuple):
 
 
 def load_imagenet9(config: ImageNet9Config) -> ImageNet9Data:
-    """Read the rows of an experiment; no picture is opened.
-
-    Args:
-        config: Where they are.
+    """List the rows of an experiment, without opening images.
 
     Returns:
         The same rows for every method and seed.
 
     Raises:
-        DataError: A folder is not given or cannot be used, files are missing (with `strict`), or the classes of
-            training and test differ.
+        DataError: A folder is not given or invalid, files are missing (with `strict`), or the classes of training and
+            test differ.
 
     Example:
         >>> data = load_imagenet9(ImageNet9Config(train_folder="in9", test_folder="bg_challenge"))  # doctest: +SKIP
@@ -120,7 +124,7 @@ def load_imagenet9(config: ImageNet9Config) -> ImageNet9Data:
     if config.evaluate_on == "test":
         needed["test_folder"] = config.test_folder
     if unset := [name for name, folder in needed.items() if folder is None]:
-        raise DataError(f"{', '.join(unset)} not set; give the folders in which ImageNet-9 was unpacked")
+        raise DataError(f"{', '.join(unset)} not set; give the folders of the unpacked ImageNet-9")
     assert config.train_folder is not None
     train = read_variants(config.train_folder, "train", (ORIGINAL, MIXED_RAND), config.strict)
     missing = {f"train/{variant}": rows for variant, rows in train.missing.items()}
@@ -129,25 +133,22 @@ def load_imagenet9(config: ImageNet9Config) -> ImageNet9Data:
         assert config.test_folder is not None
         tests = read_variants(config.test_folder, "val", tuple(VARIANTS), config.strict)
     else:
-        pairs, tests = _held_out(config.train_folder, pairs, config.strict)
+        pairs, tests = _hold_out(config.train_folder, pairs, config.strict)
     missing |= {f"{config.evaluate_on}/{variant}": rows for variant, rows in tests.missing.items()}
-    classes, tested = (tuple(rows.features[LABELS].names) for rows in (pairs, tests.rows[ORIGINAL]))
-    if classes != tested:
+    classes, test_classes = (tuple(rows.features[LABELS].names) for rows in (pairs, tests.rows[ORIGINAL]))
+    if classes != test_classes:
         raise DataError(
-            f"{config.test_folder}: the classes are {', '.join(tested)}, those of {config.train_folder} "
-            f"{', '.join(classes)}; give two parts of one data set"
+            f"{config.test_folder}: the classes are {', '.join(test_classes)}, those of {config.train_folder} "
+            f"{', '.join(classes)}; give training and test data of one data set"
         )
     return ImageNet9Data(classes, pairs, tests.rows, missing)
 
 
 def train_pairs(data: ImageNet9Data, config: ImageNet9Config, seed: int, partners: bool = True) -> EpochPairs:
-    """The training pairs, cut and mirrored anew each epoch; for `PictureCollator`.
+    """Return the training pairs for `ImageCollator`, cropped and flipped anew each epoch.
 
     Args:
-        data: What `load_imagenet9` read.
-        config: How they are cut.
-        seed: Seed of the draws.
-        partners: Whether pairs are wanted; ERM needs none.
+        partners: Whether to include partners, which ERM does not need.
 
     Returns:
         The columns of `data.train`, and `crop` and `mirrored` for each view.
@@ -175,22 +176,131 @@ def train_pairs(data: ImageNet9Data, config: ImageNet9Config, seed: int, partner
             crops, mirrored = draw_crops(torch.arange(len(rows)), seed, epoch, stream, config.smallest_crop)
             pairs = pairs.append_column(prefix + CROP, pa.array(crops.tolist(), pa.list_(pa.float32())))
             pairs = pairs.append_column(prefix + MIRRORED, pa.array(mirrored.numpy()))
-        # The fingerprint says how they were made; the default would hash all of their content.
-        made_of = (rows._fingerprint, seed, epoch, config.smallest_crop, config.shared_crop)
+        # The settings identify the content; the default fingerprint would hash all of it.
+        settings = (rows._fingerprint, seed, epoch, config.smallest_crop, config.shared_crop)
         return Dataset(
             InMemoryTable(pairs.cast(features.arrow_schema)),
             info=DatasetInfo(features=features.copy()),
-            fingerprint=Hasher.hash(made_of),
+            fingerprint=Hasher.hash(settings),
         )
 
     return EpochPairs(draw)
 
 
-def _held_out(folder: str, pairs: Dataset, strict: bool) -> tuple[Dataset, VariantRows]:
-    """Pairs to train on, and the rows to choose lambda with."""
+class ImageCollator:
+    """Collator of single views of rows with image paths; `PairCollator` wraps it for pairs.
+
+    The `crop` (left, top, right, bottom, as shares of the central square) of the file in the column `image` is resized
+    (Pillow, bilinear), flipped horizontally if `mirrored`, and normalized: `(pixel / 255 - mean) / std`. Without these
+    columns the crop is the central square. Orientation metadata are ignored, as by the authors of the variants.
+
+    Args:
+        size: Side of the result in pixels.
+        mean: Channel means, in 0..1.
+        std: Channel standard deviations, in 0..1.
+
+    Raises:
+        DataError: A size below 1, a missing or damaged file, or a crop outside its image.
+
+    Example:
+        >>> collator = ImageCollator(size=224)
+        >>> batch = collator([{"image": "original/val/00_dog/n02085620_00001.JPEG", "labels": 0}])  # doctest: +SKIP
+        >>> {name: values.shape for name, values in batch.items()}  # doctest: +SKIP
+        {'pixel_values': torch.Size([1, 3, 224, 224]), 'labels': torch.Size([1])}
+    """
+
+    columns = (IMAGE, CROP, MIRRORED, LABELS)
+
+    def __init__(self, size: int = 224, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> None:
+        if size < 1:
+            raise DataError(f"size={size} must be at least 1 pixel")
+        if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+            raise DataError(f"mean={mean!r} and std={std!r} must be three numbers each, with std above 0")
+        self.size = size
+        self.mean = torch.tensor(mean).view(3, 1, 1)
+        self.std = torch.tensor(std).view(3, 1, 1)
+
+    def __call__(self, views: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Collate views.
+
+        Args:
+            views: Rows with `image`, and optionally `crop`, `mirrored` and `labels`.
+
+        Returns:
+            `pixel_values` `[N, 3, size, size]` float32; and `labels` `[N]` int64 if the rows have them.
+        """
+        pixels = torch.stack([self._pixels(view) for view in views])
+        batch = {"pixel_values": pixels.float().div_(255).sub_(self.mean).div_(self.std)}
+        if LABELS in views[0]:
+            batch[LABELS] = torch.tensor([view[LABELS] for view in views])
+        return batch
+
+    def _pixels(self, view: Mapping[str, Any]) -> Tensor:
+        """Return `[3, size, size]` uint8."""
+        path, crop = view[IMAGE], view.get(CROP) or (0.0, 0.0, 1.0, 1.0)
+        if len(crop) != 4 or not (0 <= crop[0] < crop[2] <= 1 and 0 <= crop[1] < crop[3] <= 1):
+            raise DataError(f"{path}: crop={list(crop)} must have left < right and top < bottom, between 0 and 1")
+        try:
+            with Image.open(path) as file:
+                image = file.convert("RGB")
+        except FileNotFoundError as error:
+            raise DataError(f"{path}: no such image; restore it, or read the folder again") from error
+        except _DAMAGED as error:
+            raise DataError(f"{path}: not a readable image ({error}); fetch it again") from error
+        box = _pixel_box(image.size, crop)
+        resized = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box)
+        pixels = torch.from_numpy(np.array(resized)).permute(2, 0, 1)
+        return pixels.flip(2) if view.get(MIRRORED) else pixels
+
+
+def draw_crops(rows: Tensor, seed: int, epoch: int, stream: str, smallest: float) -> tuple[Tensor, Tensor]:
+    """Draw a crop of each image, and whether it is flipped horizontally.
+
+    Its area a is uniform in `smallest`..1. The logarithm of its aspect ratio (width over height) is uniform between
+    those of 3/4 and 4/3, restricted to a..1/a so that the crop fits. Its position is uniform.
+
+    Args:
+        smallest: Smallest area, as a share of the image, in (0, 1].
+
+    Returns:
+        `[B, 4]` float32: left, top, right, bottom, as shares of the sides; `[B]` bool.
+
+    Raises:
+        DataError: The smallest area is out of range.
+
+    Example:
+        >>> draw_crops(torch.tensor([7]), seed=0, epoch=0, stream="example", smallest=1.0)[0]
+        tensor([[0., 0., 1., 1.]])
+    """
+    _require_area("smallest", smallest)
+    drawn = uniform(rows, seed, epoch, stream, count=5)
+    area = smallest + (1 - smallest) * drawn[:, 0]
+    log_limit = area.reciprocal().clamp_(max=MAX_ASPECT).log()
+    aspect = ((2 * drawn[:, 1] - 1) * log_limit).exp()
+    sides = torch.stack([(area * aspect).sqrt(), (area / aspect).sqrt()], dim=1).clamp_(max=1.0)
+    corner = drawn[:, 2:4] * (1 - sides)
+    # Rounding to float32 may exceed 1.
+    return torch.cat([corner, corner + sides], dim=1).float().clamp_(max=1.0), drawn[:, 4] < 0.5
+
+
+def _require_area(name: str, value: float) -> None:
+    if not 0.0 < value <= 1.0:
+        raise DataError(f"{name}={value} must be above 0 and at most 1: 0.08 is a twelfth of the image")
+
+
+def _pixel_box(size: tuple[int, int], crop: Sequence[float]) -> tuple[float, float, float, float]:
+    """Convert shares of the central square to pixels."""
+    width, height = size
+    side = min(size)
+    left, top = (width - side) // 2, (height - side) // 2
+    return left + crop[0] * side, top + crop[1] * side, left + crop[2] * side, top + crop[3] * side
+
+
+def _hold_out(folder: str, pairs: Dataset, strict: bool) -> tuple[Dataset, VariantRows]:
+    """Split into training pairs and validation rows."""
     present = [variant for variant in VARIANTS if (Path(folder) / variant / "train").is_dir()]
-    found = read_variants(folder, "train", present, strict)
+    variants = read_variants(folder, "train", present, strict)
     row_ids = pairs[ROW_ID][:]
     held_out = set(row_ids[::HELD_OUT])
-    tests = {variant: chosen_rows(rows, held_out) for variant, rows in found.rows.items()}
-    return chosen_rows(pairs, set(row_ids) - held_out), VariantRows(tests, found.missing)
+    tests = {variant: select_rows(rows, held_out) for variant, rows in variants.rows.items()}
+    return select_rows(pairs, set(row_ids) - held_out), VariantRows(tests, variants.missing)

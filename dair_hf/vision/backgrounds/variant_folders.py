@@ -1,15 +1,15 @@
-"""Pictures in eight variants, in folders as ImageNet-9 is published, paired by the foreground that they show.
+"""Reader of the published folders of ImageNet-9: images in eight variants, paired by their foreground.
 
-The data of Xiao et al. (2020) are folders `<variant>/<split>/<class>` with 450 test pictures of each of nine classes:
+The data of Xiao et al. (2020) are folders `<variant>/<split>/<class>`, with 450 test images of each of nine classes:
 
     bg_challenge/original/val/00_dog/n02085620_00001.JPEG
     bg_challenge/only_fg/val/00_dog/n02085620_00001.JPEG
     bg_challenge/mixed_rand/val/00_dog/fg_n02085620_00001_bg_n01829413_00002.JPEG
 
-They are at github.com/MadryLab/backgrounds_challenge, as a release; the archives of the training data, which its page
-links, hold `<variant>/train` in the same form. A name tells the foreground, and where the
-background is mixed also that. The latter is not read: in the published test data the pictures of `mixed_rand` are
-reported to bear the names of `mixed_next` (issue 8 of the data's repository).
+They are a release at github.com/MadryLab/backgrounds_challenge. Its page links archives of the training data, which
+hold `<variant>/train` in the same layout. A file name contains the foreground, and for mixed variants the background.
+The background is ignored: in the published test data, the images of `mixed_rand` are reported to have the names of
+`mixed_next` (issue 8 of that repository).
 """
 
 from __future__ import annotations
@@ -34,47 +34,19 @@ _MIXED = re.compile(r"fg_(?P<foreground>.+?)_bg_.+")
 
 
 class VariantRows(NamedTuple):
-    """The pictures of several variants, the same foregrounds in each.
+    """Images of several variants, with the same foregrounds in the same order.
 
     Attributes:
-        rows: Variant -> its rows: `row_id` (class folder and foreground), `image` (path), `labels` (with the names of
-            the classes), in the same order for all.
-        missing: Variant -> the rows that others have and it lacks, and which therefore were left out of all.
+        rows: Variant -> its rows: `row_id` (class folder and foreground), `image` (path), `labels` (named classes).
+        missing: Variant -> rows that it lacks, and that were therefore left out of all variants.
     """
 
     rows: dict[str, Dataset]
     missing: dict[str, list[str]]
 
 
-def class_folder(label: int, name: str) -> str:
-    """The folder of a class.
-
-    Example:
-        >>> class_folder(2, "wheeled vehicle")
-        '02_wheeled vehicle'
-    """
-    return f"{label:02d}_{name}"
-
-
-def picture_name(foreground: str, background: str | None = None) -> str:
-    """The name of a picture without suffix.
-
-    Args:
-        foreground: What is before.
-        background: The picture that a mixed background is from.
-
-    Example:
-        >>> picture_name("n02497673_05944"), picture_name("n02497673_05944", "n02536864_02721")
-        ('n02497673_05944', 'fg_n02497673_05944_bg_n02536864_02721')
-    """
-    return foreground if background is None else f"fg_{foreground}_bg_{background}"
-
-
 def foreground_of(stem: str) -> str:
-    """The foreground that `picture_name` has written into a name.
-
-    Args:
-        stem: Name of the picture without suffix.
+    """Return the foreground in the name of a file without suffix.
 
     Example:
         >>> foreground_of("fg_n02497673_05944_bg_n02536864_02721"), foreground_of("n02497673_05944")
@@ -85,33 +57,32 @@ def foreground_of(stem: str) -> str:
 
 
 def read_variant(folder: str | os.PathLike[str], variant: str, split: str = "val") -> Dataset:
-    """The pictures of one variant; none is opened.
+    """List the images of one variant, without opening them.
 
     Args:
-        folder: Where the variants are, `bg_challenge`.
+        folder: Folder of the variants, `bg_challenge`.
         variant: One of `VARIANTS`.
         split: "val" or "train".
 
     Returns:
-        Rows as `VariantRows` has them, sorted by `row_id`.
+        Rows as in `VariantRows`, sorted by `row_id`.
 
     Raises:
-        DataError: The folder is not there, does not hold nine classes with pictures, or holds two pictures of one
-            foreground.
+        DataError: The folder is missing, does not hold nine classes with images, or holds two images of one foreground.
 
     Example:
         >>> read_variant("bg_challenge", "mixed_rand")[0]["row_id"]  # doctest: +SKIP
         '00_dog/n02085620_00001'
     """
     require_variants([variant])
-    root = Path(os.path.abspath(folder)) / variant / split  # absolute, since the paths are opened elsewhere
-    names = _classes(root)
+    root = Path(os.path.abspath(folder)) / variant / split  # absolute, since files may be opened from elsewhere
+    names = _class_names(root)
     columns: dict[str, list[str | int]] = {ROW_ID: [], IMAGE: [], LABELS: []}
     for label, name in enumerate(names):
-        found = _pictures(root / class_folder(label, name))
-        for foreground in sorted(found):
-            columns[ROW_ID].append(f"{class_folder(label, name)}/{foreground}")
-            columns[IMAGE].append(found[foreground])
+        class_folder = f"{label:02d}_{name}"
+        for foreground, path in sorted(_images(root / class_folder).items()):
+            columns[ROW_ID].append(f"{class_folder}/{foreground}")
+            columns[IMAGE].append(path)
             columns[LABELS].append(label)
     features = Features({ROW_ID: Value("string"), IMAGE: Value("string"), LABELS: ClassLabel(names=names)})
     return Dataset.from_dict(columns, features=features)
@@ -123,20 +94,20 @@ def read_variants(
     variants: Sequence[str] = tuple(VARIANTS),
     strict: bool = True,
 ) -> VariantRows:
-    """The pictures of several variants, as `variants.evaluate_variants` takes them.
+    """List the images of several variants, for `evaluate_variants`.
 
     Args:
-        folder: Where the variants are, `bg_challenge`.
+        folder: Folder of the variants, `bg_challenge`.
         split: "val" or "train".
-        variants: Which ones.
-        strict: Whether a foreground that not all of them have is refused; else it is left out of all, so that every
-            accuracy is over the same foregrounds, and reported.
+        variants: Variants to read.
+        strict: Whether to refuse foregrounds missing from some variant. Otherwise they are left out of all variants, so
+            that every accuracy is over the same foregrounds, and reported.
 
     Returns:
-        Rows, and what was missing.
+        Rows, and missing rows.
 
     Raises:
-        DataError: As `read_variant`; the classes differ; no foreground is in all variants; or with `strict`, files are
+        DataError: As `read_variant`; the classes differ; no foreground is in all variants; or, with `strict`, files are
             missing.
 
     Example:
@@ -146,34 +117,32 @@ def read_variants(
     require_variants(variants)
     rows = {variant: read_variant(folder, variant, split) for variant in variants}
     _require_same_classes(folder, rows)
-    ids = {variant: set(found[ROW_ID][:]) for variant, found in rows.items()}
-    missing = {variant: sorted(set().union(*ids.values()) - known) for variant, known in ids.items()}
-    missing = {variant: names for variant, names in missing.items() if names}
+    ids = {variant: set(dataset[ROW_ID][:]) for variant, dataset in rows.items()}
+    all_ids = set().union(*ids.values())
+    missing = {variant: sorted(all_ids - present) for variant, present in ids.items() if all_ids - present}
     if strict and missing:
         raise DataError(
-            f"{folder}: files are missing: {_told(missing, split)}; restore them, or pass strict=False to leave these "
-            "foregrounds out of every variant"
+            f"{folder}: files are missing: {_describe_missing(missing, split)}; restore them, or pass strict=False to "
+            "leave these foregrounds out of every variant"
         )
     common = set.intersection(*ids.values())
     if not common:
-        raise DataError(
-            f"{folder}: no foreground is in all of {', '.join(variants)}; give the variants of one data set"
-        )
+        raise DataError(f"{folder}: no foreground is in all of {', '.join(variants)}; give variants of one data set")
     if missing:
-        rows = {variant: chosen_rows(found, common) for variant, found in rows.items()}
+        rows = {variant: select_rows(dataset, common) for variant, dataset in rows.items()}
     return VariantRows(rows, missing)
 
 
 def pair_variants(originals: Dataset, partners: Dataset) -> Dataset:
-    """Each picture and its partner, found by their foreground.
+    """Pair each image with the image of the same foreground in another variant.
 
     Args:
         originals: Rows of one variant.
-        partners: Rows of another.
+        partners: Rows of another variant.
 
     Returns:
-        The originals with the columns `augmented_image` and `augmented_labels`, None where a foreground has no
-        partner; partners of others are left alone.
+        The originals with the columns `augmented_image` and `augmented_labels`, None for rows without partners.
+        Partners without original are ignored.
 
     Raises:
         DataError: No foreground has a partner.
@@ -184,57 +153,56 @@ def pair_variants(originals: Dataset, partners: Dataset) -> Dataset:
         >>> pair_variants(rows, partners)["augmented_image"][:]
         [None, 'fg_b_bg_c']
     """
-    places = {row_id: place for place, row_id in enumerate(partners[ROW_ID][:])}
-    found = [places.get(row_id) for row_id in originals[ROW_ID][:]]
-    if not any(place is not None for place in found):
+    index_of = {row_id: index for index, row_id in enumerate(partners[ROW_ID][:])}
+    indices = [index_of.get(row_id) for row_id in originals[ROW_ID][:]]
+    if all(index is None for index in indices):
         raise DataError("pairs: no foreground of the originals has a partner; take both variants from one split")
     for name in (IMAGE, LABELS):
         values = partners[name][:]
-        column = [None if place is None else values[place] for place in found]
+        column = [None if index is None else values[index] for index in indices]
         originals = originals.add_column(AUGMENTED_PREFIX + name, column, feature=partners.features[name])
     return originals
 
 
-def chosen_rows(rows: Dataset, row_ids: Collection[str]) -> Dataset:
-    """The rows with these names, in their order.
+def select_rows(rows: Dataset, row_ids: Collection[str]) -> Dataset:
+    """Select rows by their ids, in the order of the data set.
 
     Example:
-        >>> chosen_rows(Dataset.from_dict({"row_id": ["a", "b", "c"]}), {"c", "a"})["row_id"][:]
+        >>> select_rows(Dataset.from_dict({"row_id": ["a", "b", "c"]}), {"c", "a"})["row_id"][:]
         ['a', 'c']
     """
-    return rows.select([place for place, row_id in enumerate(rows[ROW_ID][:]) if row_id in row_ids])
+    return rows.select([index for index, row_id in enumerate(rows[ROW_ID][:]) if row_id in row_ids])
 
 
-def _classes(root: Path) -> list[str]:
-    entries = _listed(root)
-    folders = sorted(entry.name for entry in entries if entry.is_dir())
-    found = {int(name["label"]): name["name"] for folder in folders if (name := _CLASS.fullmatch(folder))}
-    if sorted(found) != list(range(CLASSES)) or len(found) != len(folders):
+def _class_names(root: Path) -> list[str]:
+    folders = sorted(entry.name for entry in _entries(root) if entry.is_dir())
+    names = {int(match["label"]): match["name"] for folder in folders if (match := _CLASS.fullmatch(folder))}
+    if sorted(names) != list(range(CLASSES)) or len(names) != len(folders):
         raise DataError(
-            f"{root}: must hold nine folders, such as 00_dog to 08_fish, one a class (found "
+            f"{root}: must hold nine folders, such as 00_dog to 08_fish, one per class (found "
             f"{', '.join(folders[:12]) or 'none'})"
         )
-    return [found[label] for label in range(CLASSES)]
+    return [names[label] for label in range(CLASSES)]
 
 
-def _pictures(folder: Path) -> dict[str, str]:
-    """Foreground -> path."""
-    found: dict[str, str] = {}
-    for entry in _listed(folder):
+def _images(folder: Path) -> dict[str, str]:
+    """Return foreground -> path."""
+    paths: dict[str, str] = {}
+    for entry in _entries(folder):
         stem, suffix = os.path.splitext(entry.name)
-        # macOS keeps a `._name.jpg`, which is no picture, beside `name.jpg`.
+        # macOS stores metadata as `._name.jpg` beside `name.jpg`.
         if entry.name.startswith(".") or suffix.lower() not in SUFFIXES:
             continue
-        known = found.setdefault(foreground_of(stem), entry.path)
-        if known != entry.path:
-            both = " and ".join(sorted((os.path.basename(known), entry.name)))
+        first = paths.setdefault(foreground_of(stem), entry.path)
+        if first != entry.path:
+            both = " and ".join(sorted((os.path.basename(first), entry.name)))
             raise DataError(f"{folder}: {both} show the same foreground; remove one")
-    if not found:
+    if not paths:
         raise DataError(f"{folder}: no {', '.join(SUFFIXES)} file in it; fetch the data again")
-    return found
+    return paths
 
 
-def _listed(folder: Path) -> list[os.DirEntry[str]]:
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return list(entries)
@@ -246,17 +214,17 @@ def _listed(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _require_same_classes(folder: str | os.PathLike[str], rows: Mapping[str, Dataset]) -> None:
-    names = {variant: tuple(found.features[LABELS].names) for variant, found in rows.items()}
+    names = {variant: tuple(dataset.features[LABELS].names) for variant, dataset in rows.items()}
     first = next(iter(names))
     for variant, classes in names.items():
         if classes != names[first]:
             raise DataError(
                 f"{folder}: the classes of {variant} are {', '.join(classes)}, those of {first} "
-                f"{', '.join(names[first])}; give the variants of one data set"
+                f"{', '.join(names[first])}; give variants of one data set"
             )
 
 
-def _told(missing: Mapping[str, Sequence[str]], split: str) -> str:
+def _describe_missing(missing: Mapping[str, Sequence[str]], split: str) -> str:
     parts = []
     for variant, names in missing.items():
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""

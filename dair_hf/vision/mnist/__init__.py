@@ -1,4 +1,4 @@
-"""Pairs of MNIST digits: colored, rotated, and 6 against 9."""
+"""Pairs of MNIST digits: Colored MNIST, Rotated MNIST, and rotated 6 and 9."""
 
 from dair_hf.lazy import lazy_submodules
 

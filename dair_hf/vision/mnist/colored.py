@@ -1,8 +1,8 @@
-"""Colored MNIST (paper, section 4): a colour that agrees with the label more often than the shape does, as pairs.
+"""Colored MNIST (paper, section 4): colors that agree with the label more often than the shape does.
 
-Digits 0 to 4 are class 1, 5 to 9 class 0, and a quarter of the labels is wrong, in training and test. A colour has
-index 0 (red) or 1 (green) and *agrees* where its index is the noisy label. So a model that trusts the colour of the
-training scheme C1 (agreement 0.8) beats one that reads the shape (0.75), and fails under the test scheme C3 (0.1).
+Digits 0 to 4 are class 1, 5 to 9 class 0, and a quarter of the labels is wrong, in training and test. A color has index
+0 (red) or 1 (green) and *agrees* if its index is the noisy label. So a model that relies on the color of the training
+scheme C1 (agreement 0.8) beats one that relies on the shape (0.75), and fails under the test scheme C3 (0.1).
 """
 
 from __future__ import annotations
@@ -17,12 +17,20 @@ from dair_hf.augment.images import recolor
 from dair_hf.data.counter_rng import subset, uniform
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
-from dair_hf.vision.labelled_images import file_of, rows_between
-from dair_hf.vision.mnist.digits import MNIST, Digits
-from dair_hf.vision.settings import SPLITS, DigitPairsConfig, require_choice, require_fraction, require_rows
+from dair_hf.vision.image_pairs import (
+    SPLITS,
+    ImageView,
+    file_of,
+    require_choice,
+    require_fraction,
+    require_rows,
+    rows_between,
+)
+from dair_hf.vision.mnist.digits import MNIST, DigitPairsConfig, Digits, digit_pairs
 
-# Scheme -> probability that the colour agrees with the noisy label; None: three factors drawn from U(0, 1).
-SCHEMES: dict[str, float | None] = {"C1": 0.8, "C2": 0.9, "C3": 0.1, "C4": None}
+C1_AGREEMENT = 0.8
+# Scheme -> probability that the color agrees with the noisy label; None: three channel factors drawn from U(0, 1).
+SCHEMES: dict[str, float | None] = {"C1": C1_AGREEMENT, "C2": 0.9, "C3": 0.1, "C4": None}
 AUGMENTATIONS = {"adv": "C2", "rnd": "C4"}
 COLOR_DRAWS = ("independent", "dependent")
 TEST_SOURCES = ("released", "test")
@@ -45,36 +53,34 @@ class ColoredConfig(DigitPairsConfig):
     setup: str = field(
         default="adv",
         metadata={
-            "help": "adv: partners in scheme C2 (agreement 0.9); rnd: partners in C4 (uniformly random colours).",
+            "help": "adv: partners in scheme C2 (agreement 0.9); rnd: partners in C4 (uniformly random colors).",
             "choices": tuple(AUGMENTATIONS),
         },
     )
     color_draws: str = field(
         default="independent",
         metadata={
-            "help": "How C2 is drawn beside C1. independent, as the paper's tables say; dependent, as released: C1's "
-            "colour, made wrong with probability 0.1, so that it agrees in 0.72 of the rows and differs in 0.08.",
+            "help": "Relation of C2 to C1. independent, as in the paper's tables; dependent, as released: the color of "
+            "C1, made wrong with probability 0.1, which agrees in 0.72 of the rows and differs from C1 in 0.08.",
             "choices": COLOR_DRAWS,
         },
     )
     fresh_colors: bool = field(
         default=True,
-        metadata={"help": "Draw the partners' colours anew each epoch (paper); false keeps the first (released)."},
+        metadata={"help": "Redraw the partners' colors each epoch (paper); false keeps those of the first (released)."},
     )
     label_noise: float = field(
-        default=0.25, metadata={"help": "Share of labels that are flipped, once for all views and epochs; in [0, 1]."}
+        default=0.25, metadata={"help": "Share of flipped labels, in [0, 1]; drawn once for all views and epochs."}
     )
     test_source: str = field(
         default="released",
         metadata={
-            "help": "released: rows of the train file from 40,000 on, as the released code tests on; test: the test "
-            "file. The paper does not say.",
+            "help": "released: rows of the train file from 40,000 on, as in the released code; test: the test file. "
+            "The paper does not say.",
             "choices": TEST_SOURCES,
         },
     )
-    test_rows: int = field(
-        default=20_000, metadata={"help": "Test rows, >= 1; of the test file at most those that are there."}
-    )
+    test_rows: int = field(default=20_000, metadata={"help": "Test rows, >= 1; at most the whole test file."})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,49 +92,37 @@ class ColoredConfig(DigitPairsConfig):
         used = self.train_rows + self.validation_rows
         if self.test_source == "released" and used > RELEASED_TEST_START:
             raise DataError(
-                f"train_rows={self.train_rows} and validation_rows={self.validation_rows} reach row {used - 1}, and "
+                f"train_rows={self.train_rows} and validation_rows={self.validation_rows} reach row {used - 1}, but "
                 f"test_source='released' tests from row {RELEASED_TEST_START} on; use fewer, or test_source='test'"
             )
 
     @property
     def augmentation(self) -> str:
-        """Scheme of the training partners."""
+        """Color scheme of the training partners."""
         return AUGMENTATIONS[self.setup]
 
 
 @dataclass(frozen=True, eq=False)
-class ColoredView:
-    """A view of `TensorPairs`: digits in the colours of one scheme.
+class ColoredView(ImageView):
+    """View of digits `[N, 28, 28]` in the colors of one scheme; `labels` are the noisy labels.
 
     Attributes:
-        images: `[N, 28, 28]` uint8, all digits of the file.
-        labels: `[N]` int64, the noisy labels of all of them.
-        rows: `[M]` int64, which of them the pairs hold.
-        scheme: Name of the colour scheme.
-        file: "train" or "test": where the digits are from.
-        seed: Seed of the draws.
+        file: "train" or "test".
         color_draws: "independent" or "dependent".
-        fresh: Whether colours are drawn anew each epoch.
+        fresh: Whether colors are redrawn each epoch.
     """
 
-    images: Tensor
-    labels: Tensor
-    rows: Tensor
     scheme: str
     file: str
     seed: int
     color_draws: str
     fresh: bool
 
-    def __call__(self, places: Tensor, epoch: int) -> dict[str, Tensor]:
-        """`pixel_values` `[B, 3, 28, 28]` float32 in 0..1 and `labels` `[B]` int64 of the pairs at `places`."""
-        rows = self.rows[places]
-        labels = self.labels[rows]
-        colors = draw_colors(
-            self.scheme, labels, rows, self.seed, epoch if self.fresh else 0, self.file, self.color_draws
-        )
-        images = self.images.index_select(0, rows).float().div_(255)
-        return {"pixel_values": recolor(images, colors), "labels": labels}
+    def transform(self, images: Tensor, rows: Tensor, epoch: int) -> Tensor:
+        """Color images of file rows; returns `[B, 3, 28, 28]`."""
+        epoch = epoch if self.fresh else 0
+        colors = draw_colors(self.scheme, self.labels[rows], rows, self.seed, epoch, self.file, self.color_draws)
+        return recolor(super().transform(images, rows, epoch), colors)
 
 
 def draw_colors(
@@ -140,47 +134,45 @@ def draw_colors(
     file: str = "train",
     color_draws: str = "independent",
 ) -> Tensor:
-    """The colour of each row under a scheme: pure red or green, or for C4 a factor from U(0, 1) for each channel.
+    """Draw a color for each row: pure red or green, or for C4 a factor from U(0, 1) per channel.
 
     Args:
         scheme: "C1", "C2", "C3" or "C4".
         labels: `[B]` int64, the noisy labels, 0 or 1.
-        rows: `[B]` int64, number of each row in its file.
-        seed: Seed of the draws.
-        epoch: Epoch. The colours that dependent draws start from are those of epoch 0.
+        rows: `[B]` int64, file row of each label.
+        epoch: Epoch of the draws. Dependent draws use the C1 colors of epoch 0.
         file: "train" or "test".
-        color_draws: "dependent" draws C2 from C1's colour.
+        color_draws: "dependent" derives C2 from the color of C1.
 
     Returns:
         `[B, 3]` float32: red, green, blue.
 
     Raises:
-        DataError: There is no such scheme.
+        DataError: Unknown scheme.
 
     Example:
         >>> draw_colors("C3", torch.tensor([1, 1]), torch.tensor([0, 2]), seed=0)
         tensor([[1., 0., 0.],
                 [1., 0., 0.]])
     """
-    require_choice("colour scheme", scheme, SCHEMES)
+    require_choice("scheme", scheme, SCHEMES)
     agreement = SCHEMES[scheme]
     if agreement is None:
         return uniform(rows, seed, epoch, f"colored/{file}/{scheme}", count=3).float()
     agrees = uniform(rows, seed, epoch, f"colored/{file}/{scheme}")[:, 0] < agreement
     if scheme == "C2" and color_draws == "dependent":
-        agrees &= _agrees_in_c1(rows, seed, file)
+        agrees &= uniform(rows, seed, 0, f"colored/{file}/C1")[:, 0] < C1_AGREEMENT
     index = torch.where(agrees, labels, 1 - labels)
     return torch.eye(3, device=labels.device)[index]
 
 
 def noisy_labels(digits: Tensor, rows: Tensor, noise: float, seed: int, file: str = "train") -> Tensor:
-    """Classes of digits, some of them flipped: 0 to 4 are class 1, 5 to 9 class 0.
+    """Return classes of digits (0 to 4 are class 1, 5 to 9 class 0), some of them flipped.
 
     Args:
         digits: `[B]` int64, 0 to 9.
-        rows: `[B]` int64, number of each row in its file.
-        noise: Share that is flipped.
-        seed: Seed of the draw.
+        rows: `[B]` int64, file row of each digit.
+        noise: Share of flipped classes.
         file: "train" or "test".
 
     Returns:
@@ -195,15 +187,14 @@ def noisy_labels(digits: Tensor, rows: Tensor, noise: float, seed: int, file: st
 
 
 def train_pairs(mnist: Mapping[str, Digits], config: ColoredConfig, seed: int) -> TensorPairs:
-    """The training pairs: originals in C1, drawn once, partners in the scheme of the setup.
+    """Return the training pairs: originals in C1, drawn once, and partners in the scheme of the setup.
 
     Args:
-        mnist: What `load_mnist` read, by split; needs "train".
-        config: The experiment.
-        seed: Seed of label noise, colours and the choice of rows with partner.
+        mnist: Files from `load_mnist` by split; needs "train".
+        seed: Seed of label noise, colors and the choice of rows with partners.
 
     Returns:
-        `pixel_values` `[3, 28, 28]` and `labels`; column `digit` beside them.
+        `pixel_values` `[3, 28, 28]` and `labels`; and the column `digit`.
 
     Raises:
         DataError: The file has too few rows.
@@ -211,32 +202,31 @@ def train_pairs(mnist: Mapping[str, Digits], config: ColoredConfig, seed: int) -
     digits = file_of(mnist, "train", "training", MNIST)
     rows = rows_between(digits, 0, config.train_rows, "training")
     has_partner = subset(rows, config.partner_fraction, seed, "colored/partner")
-    return _pairs(digits, "train", rows, config, seed, config.augmentation, has_partner, config.fresh_colors)
+    return _pairs(digits, "train", rows, config, seed, config.augmentation, config.fresh_colors, has_partner)
 
 
 def evaluation_pairs(
     mnist: Mapping[str, Digits], config: ColoredConfig, seed: int, split: str = "test", augmented: str = "C3"
 ) -> TensorPairs:
-    """Pairs for accuracy and CM: originals in C1, partners in another scheme, all drawn once; labels noisy as well.
+    """Return evaluation pairs: originals in C1, partners in another scheme, all drawn once; labels are noisy, too.
 
-    The paper's accuracy is that of the partners under C3. Its CM is, as the text defines it, that of these pairs; its
-    figures more likely compare C1 with the augmentation: pass `augmented=config.augmentation` for those.
+    The paper's accuracy is that of the partners under C3. CM as defined in the text is that of these pairs. The paper's
+    figures more likely compare C1 with the augmentation; for those pass `augmented=config.augmentation`.
 
     Args:
-        mnist: What `load_mnist` read, by split; needs "train", with `test_source="test"` for the test also "test".
-        config: The experiment.
-        seed: Seed of label noise and colours.
-        split: "test", or "validation": rows that follow the training rows.
-        augmented: Scheme of the partners.
+        mnist: Files from `load_mnist` by split; needs "train", for the test with `test_source="test"` also "test".
+        seed: Seed of label noise and colors.
+        split: "test", or "validation" for the rows after the training rows.
+        augmented: Color scheme of the partners.
 
     Returns:
         As `train_pairs`.
 
     Raises:
-        DataError: A file is missing or has too few rows, or the split or the scheme does not exist.
+        DataError: A file is missing or has too few rows, or the split or the scheme is unknown.
     """
     require_choice("split", split, SPLITS)
-    require_choice("colour scheme", augmented, SCHEMES)
+    require_choice("scheme", augmented, SCHEMES)
     file = "test" if split == "test" and config.test_source == "test" else "train"
     digits = file_of(mnist, file, split, MNIST)
     if split == "validation":
@@ -246,7 +236,7 @@ def evaluation_pairs(
     else:
         start, stop = 0, min(config.test_rows, len(digits.labels))
     rows = rows_between(digits, start, stop, split)
-    return _pairs(digits, file, rows, config, seed, augmented, None, fresh=False)
+    return _pairs(digits, file, rows, config, seed, augmented, fresh=False)
 
 
 def _pairs(
@@ -256,22 +246,12 @@ def _pairs(
     config: ColoredConfig,
     seed: int,
     augmented: str,
-    has_partner: Tensor | None,
     fresh: bool,
+    has_partner: Tensor | None = None,
 ) -> TensorPairs:
     labels = noisy_labels(digits.labels, torch.arange(len(digits.labels)), config.label_noise, seed, file)
-    common = (file, seed, config.color_draws)
-    return TensorPairs(
-        ColoredView(digits.images, labels, rows, "C1", *common, fresh=False),
-        ColoredView(digits.images, labels, rows, augmented, *common, fresh=fresh),
-        rows=len(rows),
-        has_partner=has_partner,
-        row_ids=[f"{file}/{row}" for row in rows.tolist()],
-        columns={"digit": digits.labels[rows].tolist()},
+    original, partner = (
+        ColoredView(digits.images, labels, rows, scheme, file, seed, config.color_draws, redraw)
+        for scheme, redraw in (("C1", False), (augmented, fresh))
     )
-
-
-def _agrees_in_c1(rows: Tensor, seed: int, file: str) -> Tensor:
-    agreement = SCHEMES["C1"]
-    assert agreement is not None
-    return uniform(rows, seed, 0, f"colored/{file}/C1")[:, 0] < agreement
+    return digit_pairs(file, digits, original, partner, has_partner)

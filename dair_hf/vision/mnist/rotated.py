@@ -1,4 +1,4 @@
-"""Rotated MNIST (paper, section 5): digits whose angles differ between training, augmentation and test, as pairs."""
+"""Rotated MNIST (paper, section 5): digits with different angles in training, augmentation and test."""
 
 from __future__ import annotations
 
@@ -12,11 +12,17 @@ from torch import Tensor
 from dair_hf.augment.images import rotate
 from dair_hf.data.counter_rng import integers, subset, uniform
 from dair_hf.data.tensor_pairs import TensorPairs
-from dair_hf.vision.labelled_images import file_of, rows_between
-from dair_hf.vision.mnist.digits import DIGITS, MNIST, Digits
-from dair_hf.vision.settings import SPLITS, DigitPairsConfig, require_choice, require_fraction
+from dair_hf.vision.image_pairs import (
+    ImageView,
+    evaluation_rows,
+    file_of,
+    require_choice,
+    require_fraction,
+    rows_between,
+)
+from dair_hf.vision.mnist.digits import DIGITS, MNIST, DigitPairsConfig, Digits, digit_pairs
 
-# Scheme -> arcs of equal length in degrees; an angle is uniform on one of them, chosen uniformly.
+# Scheme -> arcs of equal length in degrees; an angle is uniform on an arc chosen uniformly.
 Arcs = tuple[tuple[float, float], ...]
 SCHEMES: dict[str, Arcs] = {
     "R1": ((0.0, 0.0),),
@@ -29,13 +35,7 @@ SCHEMES: dict[str, Arcs] = {
 
 
 class Setup(NamedTuple):
-    """Schemes of an experiment.
-
-    Attributes:
-        original: Of the training originals.
-        augmented: Of their partners.
-        test: Of the test digits.
-    """
+    """Schemes of the training originals, their partners and the test digits."""
 
     original: str
     augmented: str
@@ -67,13 +67,13 @@ class RotatedConfig(DigitPairsConfig):
     )
     fresh_angles: bool = field(
         default=True,
-        metadata={"help": "Draw the angles of both training views anew each epoch; false keeps the first."},
+        metadata={"help": "Redraw the angles of both training views each epoch; false keeps those of the first."},
     )
     label_noise: float = field(
         default=0.0,
         metadata={
-            "help": "Probability that a training label is replaced by a uniformly drawn digit (perhaps the right one), "
-            "once for both views and all epochs; in [0, 1]."
+            "help": "Probability, in [0, 1], that a training label is replaced by a uniformly random digit (possibly "
+            "the true one); drawn once for both views and all epochs."
         },
     )
 
@@ -84,48 +84,34 @@ class RotatedConfig(DigitPairsConfig):
 
 
 @dataclass(frozen=True, eq=False)
-class RotatedView:
-    """A view of `TensorPairs`: digits at the angles of one scheme.
+class RotatedView(ImageView):
+    """View of digits `[N, 28, 28]` rotated by angles of one scheme.
 
     Attributes:
-        images: `[N, 28, 28]` uint8, all digits of the file.
-        labels: `[N]` int64, the labels of all of them.
-        rows: `[M]` int64, which of them the pairs hold.
-        arcs: Where the angles lie.
-        stream: What the angles are drawn for.
-        seed: Seed of the draws.
-        fresh: Whether angles are drawn anew each epoch.
+        arcs: Arcs of the angles.
+        fresh: Whether angles are redrawn each epoch.
         turn: Degrees added to every angle.
     """
 
-    images: Tensor
-    labels: Tensor
-    rows: Tensor
     arcs: Arcs
     stream: str = ""
     seed: int = 0
     fresh: bool = False
     turn: float = 0.0
 
-    def __call__(self, places: Tensor, epoch: int) -> dict[str, Tensor]:
-        """`pixel_values` `[B, 1, 28, 28]` float32 in 0..1 and `labels` `[B]` int64 of the pairs at `places`."""
-        rows = self.rows[places]
-        images = self.images.index_select(0, rows)[:, None]  # an index in brackets takes ten times as long
+    def transform(self, images: Tensor, rows: Tensor, epoch: int) -> Tensor:
+        """Rotate images of file rows; returns `[B, 1, 28, 28]`."""
         degrees = draw_angles(self.arcs, rows, self.seed, epoch if self.fresh else 0, self.stream) + self.turn
-        if degrees.any():
-            images = rotate(images, degrees)
-        return {"pixel_values": images.float().div_(255), "labels": self.labels[rows]}
+        images = images[:, None]
+        return super().transform(rotate(images, degrees) if degrees.any() else images, rows, epoch)
 
 
 def draw_angles(arcs: Arcs, rows: Tensor, seed: int, epoch: int, stream: str) -> Tensor:
-    """An angle for each row: `low_k + u (high_k - low_k)` on an arc k chosen uniformly, u uniform in [0, 1).
+    """Draw an angle for each row: `low_k + u (high_k - low_k)` on a uniformly chosen arc k, u uniform in [0, 1).
 
     Args:
-        arcs: `(low, high)` in degrees, low = high for a single angle; such as `SCHEMES["R6"]`.
-        rows: `[B]` int64, number of each row in its file.
-        seed: Seed of the draws.
-        epoch: Epoch.
-        stream: What the angles are drawn for.
+        arcs: `(low, high)` in degrees, with low = high for a single angle; such as `SCHEMES["R6"]`.
+        rows: `[B]` int64, file row of each image.
 
     Returns:
         `[B]` float64, degrees counter-clockwise.
@@ -137,20 +123,19 @@ def draw_angles(arcs: Arcs, rows: Tensor, seed: int, epoch: int, stream: str) ->
     low, high = torch.tensor(arcs, dtype=torch.float64, device=rows.device).unbind(1)
     if len(arcs) == 1 and arcs[0][0] == arcs[0][1]:
         return low.expand(len(rows))
-    # One number for both choices: its whole part is the arc, the rest the place on it.
+    # One number gives both: its integer part is the arc, its fraction the position on the arc.
     drawn = uniform(rows, seed, epoch, stream)[:, 0] * len(arcs)
     arc = drawn.long()
     return torch.lerp(low[arc], high[arc], drawn - arc)
 
 
 def noisy_labels(digits: Tensor, rows: Tensor, noise: float, seed: int) -> Tensor:
-    """Training labels, each replaced by a uniformly drawn digit with probability `noise`.
+    """Replace each label by a uniformly random digit with probability `noise`.
 
     Args:
         digits: `[B]` int64, 0 to 9.
-        rows: `[B]` int64, number of each row in its file.
-        noise: Probability of a replacement; a tenth of the replacements is the right digit.
-        seed: Seed of the draw.
+        rows: `[B]` int64, file row of each label.
+        noise: Probability of a replacement; one in ten replacements is the true digit.
 
     Returns:
         `[B]` int64.
@@ -164,15 +149,14 @@ def noisy_labels(digits: Tensor, rows: Tensor, noise: float, seed: int) -> Tenso
 
 
 def train_pairs(mnist: Mapping[str, Digits], config: RotatedConfig, seed: int) -> TensorPairs:
-    """The training pairs: both views of a digit at their own angles, with the same label, which may be noisy.
+    """Return the training pairs: both views of a digit at their own angles, with the same, possibly noisy, label.
 
     Args:
-        mnist: What `load_mnist` read, by split; needs "train".
-        config: The experiment.
-        seed: Seed of angles, label noise and the choice of rows with partner.
+        mnist: Files from `load_mnist` by split; needs "train".
+        seed: Seed of angles, label noise and the choice of rows with partners.
 
     Returns:
-        `pixel_values` `[1, 28, 28]` and `labels`; column `digit`, the true one, beside them.
+        `pixel_values` `[1, 28, 28]` and `labels`; and the column `digit` of true labels.
 
     Raises:
         DataError: The file has too few rows.
@@ -180,69 +164,40 @@ def train_pairs(mnist: Mapping[str, Digits], config: RotatedConfig, seed: int) -
     digits, setup = file_of(mnist, "train", "training", MNIST), SETUPS[config.setup]
     rows = rows_between(digits, 0, config.train_rows, "training")
     labels = noisy_labels(digits.labels, torch.arange(len(digits.labels)), config.label_noise, seed)
-    views = [
+    original, augmented = (
         RotatedView(digits.images, labels, rows, SCHEMES[scheme], f"rotated/train/{view}", seed, config.fresh_angles)
         for view, scheme in (("original", setup.original), ("augmented", setup.augmented))
-    ]
+    )
     has_partner = subset(rows, config.partner_fraction, seed, "rotated/partner")
-    return pairs_of(views, digits, "train", has_partner)
+    return digit_pairs("train", digits, original, augmented, has_partner)
 
 
 def evaluation_pairs(
     mnist: Mapping[str, Digits], config: RotatedConfig, seed: int, split: str = "test", scheme: str | None = None
 ) -> TensorPairs:
-    """Pairs for accuracy (of the originals) and CM: digits under a test scheme, partners turned by 180 degrees more.
+    """Return evaluation pairs: digits at the angles of a scheme, partners rotated by 180 degrees more; true labels.
 
-    Labels are the true ones. The paper's CM is between R1 and its 180-degree rotation, in both setups.
+    The paper's CM is between R1 and its rotation by 180 degrees, in both setups.
 
     Args:
-        mnist: What `load_mnist` read, by split; needs "test", for the validation "train".
-        config: The experiment.
-        seed: Seed of the angles, where the scheme has more than one.
-        split: "test", or "validation": the last rows of the train file.
-        scheme: Angles of the originals; None: those of the setup's test, R1 in the weak one and R2 in the strong.
+        mnist: Files from `load_mnist` by split; needs "test", or "train" for validation.
+        seed: Seed of the angles, for schemes with more than one.
+        split: "test", or "validation" for the last rows of the train file.
+        scheme: Scheme of the originals; None: the test scheme of the setup, R1 (weak) or R2 (strong).
 
     Returns:
         As `train_pairs`.
 
     Raises:
-        DataError: A file is missing or has too few rows, or the split or the scheme does not exist.
+        DataError: A file is missing or has too few rows, or the split or the scheme is unknown.
     """
-    require_choice("split", split, SPLITS)
     scheme = SETUPS[config.setup].test if scheme is None else scheme
-    require_choice("rotation scheme", scheme, SCHEMES)
-    file = "test" if split == "test" else "train"
-    digits = file_of(mnist, file, split, MNIST)
-    stop = len(digits.labels)
-    # Validation rows stand behind the training rows, however many there are.
-    start = 0 if split == "test" else max(config.train_rows, stop - config.validation_rows)
-    rows = rows_between(digits, start, start + config.validation_rows if split == "validation" else stop, split)
-    views = [
-        RotatedView(digits.images, digits.labels, rows, SCHEMES[scheme], f"rotated/{file}/{scheme}", seed, turn=turn)
-        for turn in (0.0, 180.0)
-    ]
-    return pairs_of(views, digits, file, None)
-
-
-def pairs_of(views: list[RotatedView], digits: Digits, file: str, has_partner: Tensor | None) -> TensorPairs:
-    """Two views of the same rows of a file, named by their numbers in it.
-
-    Args:
-        views: The original and the augmented view.
-        digits: The file.
-        file: "train" or "test".
-        has_partner: `[M]` bool; None: every row has one.
-
-    Returns:
-        The pairs, with the column `digit` beside them.
-    """
-    original, augmented = views
-    rows = original.rows
-    return TensorPairs(
-        original,
-        augmented,
-        rows=len(rows),
-        has_partner=has_partner,
-        row_ids=[f"{file}/{row}" for row in rows.tolist()],
-        columns={"digit": digits.labels[rows].tolist()},
+    require_choice("scheme", scheme, SCHEMES)
+    file, digits, rows = evaluation_rows(
+        mnist, split, MNIST, train_rows=config.train_rows, validation_rows=config.validation_rows
     )
+    original, augmented = (
+        RotatedView(*digits, rows, SCHEMES[scheme], f"rotated/{file}/{scheme}", seed, turn=turn)
+        for turn in (0.0, 180.0)
+    )
+    return digit_pairs(file, digits, original, augmented)

@@ -1,4 +1,4 @@
-"""Rotated 6 and 9 (paper, section 3): half a turn makes one the other, so the label changes with the image."""
+"""Rotated 6 and 9 (paper, section 3): rotation by 180 degrees turns one into the other, so the label changes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from torch import Tensor
 from dair_hf.data.counter_rng import subset
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
-from dair_hf.vision.labelled_images import file_of
-from dair_hf.vision.mnist.digits import MNIST, Digits
-from dair_hf.vision.mnist.rotated import RotatedView, pairs_of
-from dair_hf.vision.settings import SPLITS, DigitPairsConfig, require_choice
+from dair_hf.vision.image_pairs import SPLITS, file_of, require_choice
+from dair_hf.vision.mnist.digits import MNIST, DigitPairsConfig, Digits, digit_pairs
+from dair_hf.vision.mnist.rotated import RotatedView
 
 SIX, NINE = 6, 9
 HALF_TURN = 180.0  # degrees
@@ -21,7 +20,7 @@ HALF_TURN = 180.0  # degrees
 
 @dataclass
 class SixNineConfig(DigitPairsConfig):
-    """Data of the experiment on 6 and 9; rows are counted among these two digits.
+    """Data of the experiment on 6 and 9; numbers of rows count these two digits only.
 
     Raises:
         DataError: A number is out of range.
@@ -33,23 +32,22 @@ class SixNineConfig(DigitPairsConfig):
 
     train_rows: int = field(
         default=9_867,
-        metadata={"help": "Training rows, the first sixes and nines of the train file, which has 11,867; >= 1."},
+        metadata={"help": "Training rows, the first of the 11,867 sixes and nines in the train file; >= 1."},
     )
     validation_rows: int = field(
-        default=2_000, metadata={"help": "The last sixes and nines of the train file, to choose lambda with; >= 1."}
+        default=2_000, metadata={"help": "Last sixes and nines of the train file, to choose lambda with; >= 1."}
     )
 
 
 def train_pairs(mnist: Mapping[str, Digits], config: SixNineConfig, seed: int) -> TensorPairs:
-    """The training pairs: a digit upright, and half a turn further with the other label.
+    """Return the training pairs: upright digits, and the same rotated by 180 degrees with the other label.
 
     Args:
-        mnist: What `load_mnist` read, by split; needs "train".
-        config: The experiment.
-        seed: Seed of the choice of rows with partner.
+        mnist: Files from `load_mnist` by split; needs "train".
+        seed: Seed of the choice of rows with partners.
 
     Returns:
-        `pixel_values` `[1, 28, 28]` and `labels`, 0 for a six and 1 for a nine; column `digit` beside them.
+        `pixel_values` `[1, 28, 28]` and `labels`, 0 for a six and 1 for a nine; and the column `digit`.
 
     Raises:
         DataError: The file has too few sixes and nines.
@@ -62,19 +60,18 @@ def train_pairs(mnist: Mapping[str, Digits], config: SixNineConfig, seed: int) -
 def evaluation_pairs(
     mnist: Mapping[str, Digits], config: SixNineConfig, theta: float, split: str = "test"
 ) -> TensorPairs:
-    """Pairs for accuracy and CM: digits turned by `theta`, partners half a turn further with the other label.
+    """Return evaluation pairs: digits rotated by `theta`, partners by 180 degrees more with the other label.
 
     Args:
-        mnist: What `load_mnist` read, by split; needs "test", for the validation "train".
-        config: The experiment.
-        theta: Degrees counter-clockwise; the paper's go from 0 to 60. From 90 on a six looks like a nine.
+        mnist: Files from `load_mnist` by split; needs "test", or "train" for validation.
+        theta: Degrees counter-clockwise; 0 to 60 in the paper. From 90 on a six looks like a nine.
         split: "test" or "validation".
 
     Returns:
         As `train_pairs`.
 
     Raises:
-        DataError: A file is missing or has too few sixes and nines, or the split does not exist.
+        DataError: A file is missing or has too few sixes and nines, or the split is unknown.
     """
     require_choice("split", split, SPLITS)
     file = "test" if split == "test" else "train"
@@ -86,7 +83,7 @@ def evaluation_pairs(
 def _sixes_and_nines(digits: Digits) -> Tensor:
     rows = ((digits.labels == SIX) | (digits.labels == NINE)).nonzero()[:, 0]
     if not len(rows):
-        raise DataError("the file of digits holds neither a six nor a nine; check the labels")
+        raise DataError("the file of digits contains neither sixes nor nines; check the labels")
     return rows
 
 
@@ -94,16 +91,16 @@ def _training_and_validation(digits: Digits, config: SixNineConfig) -> tuple[Ten
     rows = _sixes_and_nines(digits)
     if len(rows) < config.train_rows + config.validation_rows:
         raise DataError(
-            f"train_rows={config.train_rows} and validation_rows={config.validation_rows} asked for, but the train "
-            f"file has {len(rows)} sixes and nines; use fewer rows"
+            f"train_rows={config.train_rows} and validation_rows={config.validation_rows} are too many: the train file "
+            f"has {len(rows)} sixes and nines; use fewer rows"
         )
     return rows[: config.train_rows], rows[len(rows) - config.validation_rows :]
 
 
 def _pairs(digits: Digits, file: str, rows: Tensor, theta: float, has_partner: Tensor | None) -> TensorPairs:
     is_nine = (digits.labels == NINE).long()
-    views = [
+    original, augmented = (
         RotatedView(digits.images, labels, rows, ((angle, angle),))
         for labels, angle in ((is_nine, theta), (1 - is_nine, theta + HALF_TURN))
-    ]
-    return pairs_of(views, digits, file, has_partner)
+    )
+    return digit_pairs(file, digits, original, augmented, has_partner)

@@ -1,4 +1,4 @@
-"""The stand-in for ImageNet-9: what is in a pair, in which split, and how far stripes alone carry a classifier."""
+"""Drawn stand-in for ImageNet-9: pairs, splits, and accuracy of a classifier of stripes alone."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.training.trainer import DAIRTrainer
 from dair_hf.vision.backgrounds.drawn import (
     BackgroundsConfig,
+    composites_of,
     evaluation_sets,
     load_foregrounds,
-    pictures_of,
     train_pairs,
 )
 from dair_hf.vision.backgrounds.variants import VARIANTS, evaluate_variants, variant_metrics
@@ -39,11 +39,11 @@ def whole(pairs: TensorPairs, epoch: int = 0) -> dict[str, torch.Tensor]:
     return pairs.__getitems__(range(len(pairs)))
 
 
-def class_of_stripes(pictures: torch.Tensor) -> np.ndarray:
-    """The class that stripes tell of, by the mean direction of the gradient: a classifier that sees no shapes."""
-    grey = pictures.sum(1).numpy()
-    dy, dx = np.gradient(grey, axis=(1, 2))
-    # Twice the angle, so that opposite gradients agree; steep edges of things must not outweigh the stripes.
+def class_of_stripes(images: torch.Tensor) -> np.ndarray:
+    """Classify images by their stripes alone, from the mean direction of the gradient."""
+    gray = images.sum(1).numpy()
+    dy, dx = np.gradient(gray, axis=(1, 2))
+    # Double the angle, so that opposite gradients agree, and limit the weight of the steep edges of foregrounds.
     strength = np.minimum(np.hypot(dx, dy), 0.3)
     twice = (strength * np.exp(2j * np.arctan2(dy, dx))).sum((1, 2))
     return np.round(np.degrees(np.angle(twice)) / 2 % 180 / 20).astype(int) % 9
@@ -52,7 +52,7 @@ def class_of_stripes(pictures: torch.Tensor) -> np.ndarray:
 # --- spurious backgrounds -------------------------------------------------------------------------------------------
 
 
-def test_stripes_are_worth_the_correlation_where_they_belong_to_the_picture_and_nothing_elsewhere() -> None:
+def test_accuracy_of_a_classifier_of_stripes() -> None:
     sets = evaluation_sets(SHAPES, BackgroundsConfig(correlation=0.9, picture_size=64, test_each=100))
     correct = {}
     for variant, pairs in sets.items():
@@ -64,7 +64,7 @@ def test_stripes_are_worth_the_correlation_where_they_belong_to_the_picture_and_
     for variant in ("original", "mixed_same"):
         assert found[f"accuracy_{variant}"] > 0.75
     assert found["accuracy_mixed_rand"] == pytest.approx(1 / 9, abs=0.05)
-    assert found["accuracy_mixed_next"] < 0.06  # 0.1 / 8, and what it misreads
+    assert found["accuracy_mixed_next"] < 0.06  # 0.1 / 8 plus classification errors
     assert found["accuracy_only_fg"] < 0.25
     assert found["background_gap"] > 0.6 and found["cm"] < 0.2
 
@@ -72,7 +72,7 @@ def test_stripes_are_worth_the_correlation_where_they_belong_to_the_picture_and_
 # --- training pairs -------------------------------------------------------------------------------------------------
 
 
-def test_a_training_pair_is_one_thing_on_two_backgrounds() -> None:
+def test_a_training_pair_is_one_foreground_on_two_backgrounds() -> None:
     config = small()
     pairs = train_pairs(SHAPES, config, seed=0)
     assert len(pairs) == 108
@@ -82,19 +82,19 @@ def test_a_training_pair_is_one_thing_on_two_backgrounds() -> None:
     assert (images.shape, images.dtype) == ((108, 2, 3, 32, 32), torch.float32)
     assert labels.tolist() == [[row % 9, row % 9] for row in range(108)]
     rows = torch.arange(108)
-    pictures = pictures_of(SHAPES, config, "train")
-    thing, cut_out = pictures.show("only_fg", rows), pictures.show("no_fg", rows)
-    behind = [images[:, view] - thing for view in (0, 1)]
+    composites = composites_of(SHAPES, config, "train")
+    foreground, cut_out = composites.render("only_fg", rows), composites.render("no_fg", rows)
+    behind = [images[:, view] - foreground for view in (0, 1)]
     assert (behind[0] - cut_out).abs().max() < 1e-6
-    uncovered = (thing == 0).all(1, keepdim=True).expand_as(thing)
-    owned = pictures.backgrounds(rows)
+    uncovered = (foreground == 0).all(1, keepdim=True).expand_as(foreground)
+    backgrounds = composites.backgrounds(rows)
     for row in range(108):
         inside = uncovered[row]
-        same = ((behind[1][row] - owned).abs()[:, inside] < 1e-6).all(1)
-        assert int(same.sum()) == 1, "the whole background of one of the training pictures"
+        same = ((behind[1][row] - backgrounds).abs()[:, inside] < 1e-6).all(1)
+        assert int(same.sum()) == 1, "the whole background of one training image"
 
 
-def test_partners_stay_unless_they_shall_be_fresh() -> None:
+def test_only_fresh_partners_change_with_the_epoch() -> None:
     for fresh in (False, True):
         config = small(fresh_backgrounds=fresh)
         pairs = train_pairs(SHAPES, config, seed=0)
@@ -103,7 +103,7 @@ def test_partners_stay_unless_they_shall_be_fresh() -> None:
         assert torch.equal(first[:, 1], second[:, 1]) != fresh
         assert torch.equal(whole(pairs, 0)["pixel_values"], first)
         other = whole(train_pairs(SHAPES, config, seed=1))["pixel_values"]
-        assert torch.equal(first[:, 0], other[:, 0]), "the pictures are the same for all seeds of training"
+        assert torch.equal(first[:, 0], other[:, 0]), "originals are the same for all training seeds"
         assert torch.equal(first[:, 1], other[:, 1]) != fresh
 
 
@@ -114,17 +114,17 @@ def test_partial_augmentation() -> None:
     assert (masks[1] != train_pairs(SHAPES, small(partner_fraction=0.5), 1).partner_mask).any()
 
 
-def test_a_picture_stays_as_it_is_however_many_there_are() -> None:
+def test_images_do_not_depend_on_their_number() -> None:
     few, many = (whole(train_pairs(SHAPES, small(train_each=each), 0)) for each in (3, 12))
     assert torch.equal(few["pixel_values"][:, 0], many["pixel_values"][:27, 0])
 
 
-def test_the_seed_of_the_pictures_draws_all_of_them() -> None:
+def test_backgrounds_seed_changes_all_images() -> None:
     first, second = (whole(train_pairs(SHAPES, small(backgrounds_seed=seed), 0))["pixel_values"] for seed in (0, 1))
     assert not (first == second).flatten(2).all(2).any()
 
 
-def test_pairs_survive_pickling() -> None:
+def test_pairs_are_picklable() -> None:
     pairs = train_pairs(SHAPES, small(fresh_backgrounds=True), seed=0)
     assert torch.equal(whole(pickle.loads(pickle.dumps(pairs)), 3)["pixel_values"], whole(pairs, 3)["pixel_values"])
 
@@ -132,7 +132,7 @@ def test_pairs_survive_pickling() -> None:
 # --- test sets ------------------------------------------------------------------------------------------------------
 
 
-def test_all_variants_hold_the_same_pictures_in_the_same_order() -> None:
+def test_variants_hold_the_same_foregrounds_in_the_same_order() -> None:
     for split, each in (("test", 6), ("validation", 4)):
         sets = evaluation_sets(SHAPES, small(), split)
         assert list(sets) == list(VARIANTS)
@@ -148,64 +148,64 @@ def test_all_variants_hold_the_same_pictures_in_the_same_order() -> None:
         assert not any(torch.equal(first, shown[variant][:8]) for variant in VARIANTS if variant != "original")
 
 
-def test_no_split_shows_pictures_of_another() -> None:
+def test_splits_are_disjoint() -> None:
     config = small()
     originals = [whole(train_pairs(SHAPES, config, 0))["pixel_values"][:, 0]]
     originals += [
         whole(evaluation_sets(SHAPES, config, split)["original"])["pixel_values"][:, 0]
         for split in ("validation", "test")
     ]
-    assert len({picture.numpy().tobytes() for part in originals for picture in part}) == 9 * (12 + 4 + 6)
+    assert len({image.numpy().tobytes() for part in originals for image in part}) == 9 * (12 + 4 + 6)
 
 
 # --- digits and objects ---------------------------------------------------------------------------------------------
 
 
-def test_no_digit_stands_in_two_pictures(tmp_path: Path) -> None:
+def test_no_digit_is_used_twice(tmp_path: Path) -> None:
     write_digits(tmp_path, each=16)
     config = small(foreground="digits", foreground_source=str(tmp_path))
-    things = load_foregrounds(config)
-    assert [part.counts for part in things.values()] == [(16,) * 9] * 2
+    foregrounds = load_foregrounds(config)
+    assert [part.counts for part in foregrounds.values()] == [(16,) * 9] * 2
     shown = {}
     for split, each in (("train", 12), ("validation", 4), ("test", 6)):
-        pictures = pictures_of(things, config, split)
+        composites = composites_of(foregrounds, config, split)
         rows = torch.arange(9 * each)
-        assert len(pictures) == len(rows)
-        shown[split] = pictures.things.rows(rows % 9, pictures.first + rows // 9).tolist()
-        assert pictures.things is things["test" if split == "test" else "train"]
+        assert len(composites) == len(rows)
+        shown[split] = composites.foregrounds.indices(rows % 9, composites.first + rows // 9).tolist()
+        assert composites.foregrounds is foregrounds["test" if split == "test" else "train"]
     assert len(set(shown["train"] + shown["validation"])) == 9 * 16
     assert len(set(shown["test"])) == 9 * 6
 
 
-def test_objects_keep_their_colours(tmp_path: Path) -> None:
+def test_objects_keep_their_colors(tmp_path: Path) -> None:
     write_objects(tmp_path, each=16)
     config = small(foreground="objects", foreground_source=str(tmp_path))
-    things = load_foregrounds(config)
-    assert things["train"].names[:2] == ("airplane", "automobile") and len(things["train"].names) == 9
-    picture = whole(evaluation_sets(things, config)["only_fg"])["pixel_values"][4, 0]
-    # As `object_colour` of the fixture says of class 4 in the test file: 100, 155, 0.
-    assert [round(float(value) * 255) for value in picture.amax((1, 2))] == [100, 155, 0]
+    foregrounds = load_foregrounds(config)
+    assert foregrounds["train"].names[:2] == ("airplane", "automobile") and len(foregrounds["train"].names) == 9
+    image = whole(evaluation_sets(foregrounds, config)["only_fg"])["pixel_values"][4, 0]
+    # `object_colour` of the fixture for class 4 in the test file.
+    assert [round(float(value) * 255) for value in image.amax((1, 2))] == [100, 155, 0]
 
 
-def test_too_few_things_are_refused(tmp_path: Path) -> None:
+def test_too_few_foregrounds_are_refused(tmp_path: Path) -> None:
     write_digits(tmp_path, each=15)
     config = small(foreground="digits", foreground_source=str(tmp_path))
-    things = load_foregrounds(config)
-    train_pairs(things, config, 0)
-    with pytest.raises(DataError, match="validation: 16 pictures of each class asked for, but there are 15 of digit 0"):
-        evaluation_sets(things, config, "validation")
-    with pytest.raises(DataError, match="train: 20 pictures of each class asked for"):
-        train_pairs(things, small(foreground="digits", foreground_source=str(tmp_path), train_each=20), 0)
+    foregrounds = load_foregrounds(config)
+    train_pairs(foregrounds, config, 0)
+    with pytest.raises(DataError, match="validation: needs 16 foregrounds of each class, but there are 15 of digit 0"):
+        evaluation_sets(foregrounds, config, "validation")
+    with pytest.raises(DataError, match="train: needs 20 foregrounds of each class"):
+        train_pairs(foregrounds, small(foreground="digits", foreground_source=str(tmp_path), train_each=20), 0)
 
 
 @pytest.mark.realdata
 def test_the_real_digits_and_objects(real_data: Path) -> None:
     for kind, folder in (("digits", "mnist"), ("objects", "cifar10")):
         config = BackgroundsConfig(foreground=kind, foreground_source=str(real_data / folder))
-        things = load_foregrounds(config)
+        foregrounds = load_foregrounds(config)
         for split, each in (("train", 500), ("validation", 100), ("test", 450)):
-            assert len(pictures_of(things, config, split)) == 9 * each
-        images = whole(evaluation_sets(things, config, "validation")["only_fg"])["pixel_values"]
+            assert len(composites_of(foregrounds, config, split)) == 9 * each
+        images = whole(evaluation_sets(foregrounds, config, "validation")["only_fg"])["pixel_values"]
         covered = (images > 0.02).any(2).double().mean((2, 3))
         assert 0.02 < float(covered.min()) and float(covered.max()) < 0.75
 
@@ -213,7 +213,7 @@ def test_the_real_digits_and_objects(real_data: Path) -> None:
 # --- with the trainer -----------------------------------------------------------------------------------------------
 
 
-def test_a_trainer_trains_on_the_pairs_and_judges_all_variants(tmp_path: Path) -> None:
+def test_pairs_and_variants_with_the_trainer(tmp_path: Path) -> None:
     config = small(picture_size=28)
     torch.manual_seed(0)
     model = DigitCNN(DigitCNNConfig(num_channels=3, num_labels=9))
@@ -221,10 +221,10 @@ def test_a_trainer_trains_on_the_pairs_and_judges_all_variants(tmp_path: Path) -
         str(tmp_path), method="dair", dair_lambda=1.0, max_steps=2, per_device_train_batch_size=16,
         per_device_eval_batch_size=32, report_to="none", save_strategy="no", disable_tqdm=True, use_cpu=True,
     )  # fmt: skip
-    things = load_foregrounds(config)
-    trainer = DAIRTrainer(model, args, train_dataset=train_pairs(things, config, 0), sample_loss="classification")
+    foregrounds = load_foregrounds(config)
+    trainer = DAIRTrainer(model, args, train_dataset=train_pairs(foregrounds, config, 0), sample_loss="classification")
     trainer.train()
-    sets = evaluation_sets(things, config)
+    sets = evaluation_sets(foregrounds, config)
     found = evaluate_variants(trainer.evaluate_pairs, sets, "stripes", n_bootstrap=0)
     correct = {}
     with torch.no_grad():
@@ -232,8 +232,8 @@ def test_a_trainer_trains_on_the_pairs_and_judges_all_variants(tmp_path: Path) -
             batch = whole(pairs)
             logits = model.eval()(batch["pixel_values"][:, 0]).logits
             correct[variant] = (logits.argmax(1) == batch["labels"][:, 0]).double()
-    for variant, right in correct.items():
-        assert found[f"accuracy_{variant}"] == pytest.approx(float(right.mean()))
+    for variant, values in correct.items():
+        assert found[f"accuracy_{variant}"] == pytest.approx(float(values.mean()))
     both = int((correct["original"] * correct["mixed_rand"]).sum())
     assert (found["cm_numerator"], found["cm_denominator"]) == (both, int(correct["original"].sum()))
 
@@ -244,29 +244,29 @@ def test_a_trainer_trains_on_the_pairs_and_judges_all_variants(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"foreground": "letters"}, "foreground: 'letters' does not exist; use one of shapes, digits, objects"),
+        ({"foreground": "letters"}, "foreground='letters' is unknown; use one of shapes, digits, objects"),
         ({"foreground": "digits"}, "foreground=digits needs foreground_source: a folder or Hub name of MNIST"),
         ({"foreground": "objects"}, "foreground=objects needs foreground_source: a folder or Hub name of CIFAR-10"),
-        ({"foreground_source": "mnist"}, "foreground_source='mnist' would not be read with foreground=shapes"),
+        ({"foreground_source": "mnist"}, "foreground_source='mnist' is not used with foreground=shapes"),
         ({"picture_size": 15}, "picture_size=15 must be at least 16"),
         ({"train_each": 0}, "train_each=0 must be at least 1"),
         ({"validation_each": -1}, "validation_each=-1 must be at least 1"),
         ({"test_each": 0}, "test_each=0 must be at least 1"),
-        ({"correlation": 1.1}, r"correlation=1.1 must lie in \[0, 1\]"),
-        ({"partner_fraction": -0.1}, r"partner_fraction=-0.1 must lie in \[0, 1\]"),
+        ({"correlation": 1.1}, r"correlation=1.1 must be in \[0, 1\]"),
+        ({"partner_fraction": -0.1}, r"partner_fraction=-0.1 must be in \[0, 1\]"),
     ],
 )
-def test_settings_that_cannot_hold(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         BackgroundsConfig(**settings)
 
 
-def test_a_split_that_does_not_exist() -> None:
-    with pytest.raises(DataError, match="split: 'train' does not exist; use one of test, validation"):
+def test_unknown_splits_are_refused() -> None:
+    with pytest.raises(DataError, match="split='train' is unknown; use one of test, validation"):
         evaluation_sets(SHAPES, small(), "train")
 
 
-def test_settings_stand_beside_those_of_the_trainer_on_one_command_line() -> None:
+def test_settings_share_a_command_line_with_the_trainer() -> None:
     config, training = parse_arguments(
         [BackgroundsConfig, DAIRConfig],
         ["--output_dir", "out", "--foreground", "digits", "--foreground_source", "mnist", "--correlation", "0.5"],

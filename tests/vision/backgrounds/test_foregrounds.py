@@ -1,4 +1,4 @@
-"""Things in their pictures: where they stand, how large and how turned, against moments of what is covered."""
+"""Foregrounds: selection, and placement against moments of the mask."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dair_hf.vision.backgrounds.foregrounds import (
     bounding_box,
     digit_foregrounds,
     object_foregrounds,
-    place,
+    place_foregrounds,
     shape_foregrounds,
 )
 
@@ -26,7 +26,7 @@ SIZE = 48
 
 
 def squares(turn: float = 0.0, sides: tuple[float, float] = (0.4, 0.6)) -> Foregrounds:
-    """One opaque square of a colour of its own for each class."""
+    """One opaque square per class, each of another color."""
     colors = torch.arange(27, dtype=torch.uint8).view(9, 3, 1, 1) * 9
     return Foregrounds(NAMES[:9], colors.expand(9, 3, 12, 12).contiguous(), (1,) * 9, sides, turn)
 
@@ -36,116 +36,119 @@ def drawn(name: str, rows: Tensor = ROWS, seed: int = 0) -> NDArray[np.float64]:
 
 
 def moments(mask: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Area, centre (x, y) and angle of the longest axis (degrees, y down) of what masks cover, in pixels."""
+    """Area, center (x, y) and angle of the longest axis (degrees, y down) of masks, in pixels."""
     weights = mask[:, 0].double().numpy()
     y, x = np.mgrid[: mask.shape[2], : mask.shape[3]] + 0.5
     area = weights.sum((1, 2))
-    centre = np.stack([(weights * axis).sum((1, 2)) / area for axis in (x, y)], axis=1)
-    dx, dy = x - centre[:, 0, None, None], y - centre[:, 1, None, None]
+    center = np.stack([(weights * axis).sum((1, 2)) / area for axis in (x, y)], axis=1)
+    dx, dy = x - center[:, 0, None, None], y - center[:, 1, None, None]
     xx, yy, xy = ((weights * product).sum((1, 2)) for product in (dx * dx, dy * dy, dx * dy))
-    return area, centre, np.degrees(0.5 * np.arctan2(2 * xy, xx - yy))
+    return area, center, np.degrees(0.5 * np.arctan2(2 * xy, xx - yy))
 
 
 # --- placement ------------------------------------------------------------------------------------------------------
 
 
-def test_squares_stand_where_they_are_drawn_and_wholly_inside() -> None:
-    placed = place(squares(), ROWS % 9, ROWS, SIZE, 0, "test")
+def test_position_and_size_of_squares() -> None:
+    placed = place_foregrounds(squares(), ROWS % 9, ROWS, SIZE, 0, "test")
     assert placed.colors.shape == (200, 3, SIZE, SIZE)
     assert placed.mask.shape == (200, 1, SIZE, SIZE)
     numbers = drawn("test")
     side = (0.4 + 0.2 * numbers[:, 0]) * SIZE
-    area, centre, _ = moments(placed.mask)
+    area, center, _ = moments(placed.mask)
     assert np.abs(area / side**2 - 1).max() < 0.02, "nothing is cut off"
     expected = SIZE / 2 + (2 * numbers[:, 2:] - 1) * (SIZE - side)[:, None] / 2
-    assert np.abs(centre - expected).max() < 0.15  # at the border half of a soft edge lies outside
-    # They reach every edge.
+    assert np.abs(center - expected).max() < 0.15  # soft edges are cut at the border
+    # Some touch each edge.
     edges = placed.mask[:, 0, [0, -1]].amax((0, 2)), placed.mask[:, 0, :, [0, -1]].amax((0, 1))
     assert all(float(edge.min()) > 0.5 for edge in edges)
 
 
-def test_a_bar_is_turned_as_it_is_drawn() -> None:
+def test_rotation_of_a_bar() -> None:
     shapes = shape_foregrounds(24)
     bar = torch.full_like(ROWS, list(SHAPES).index("bar"))
-    *_, angle = moments(place(shapes, bar, ROWS, 64, 0, "test").mask)
+    *_, angle = moments(place_foregrounds(shapes, bar, ROWS, 64, 0, "test").mask)
     expected = (2 * drawn("test")[:, 1] - 1) * 180
-    # y points down, so a turn to the left is a negative angle; a bar looks the same after half a turn.
+    # y points down, hence the sign; a bar is symmetric under 180 degrees.
     off = (angle + expected + 90) % 180 - 90
-    inside = np.abs(drawn("test")[:, 2:] - 0.5).max(axis=1) < 0.3  # whole, not cut by the edge
+    inside = np.abs(drawn("test")[:, 2:] - 0.5).max(axis=1) < 0.3  # not cut by the edge
     assert inside.sum() > 50
     assert np.abs(off[inside]).max() < 2.0
 
 
-def test_digits_are_turned_a_little_and_objects_not_at_all() -> None:
+def test_largest_rotations() -> None:
     images, labels = torch.zeros(9, 28, 28, dtype=torch.uint8), torch.arange(9)
     assert digit_foregrounds(images, labels).turn == 15.0
     assert object_foregrounds(images[:, None].expand(-1, 3, -1, -1), labels, NAMES).turn == 0.0
 
 
-def test_colours_of_what_is_coloured_are_bright_and_all_of_them() -> None:
-    colors = place(shape_foregrounds(24), ROWS % 9, ROWS, 32, 0, "test").colors
-    assert torch.equal(colors, colors[:, :, :1, :1].expand_as(colors)), "one colour a thing"
+def test_colors_of_shapes() -> None:
+    colors = place_foregrounds(shape_foregrounds(24), ROWS % 9, ROWS, 32, 0, "test").colors
+    assert torch.equal(colors, colors[:, :, :1, :1].expand_as(colors)), "one color per foreground"
     found = colors[:, :, 0, 0]
     assert 0.7 <= found.min() < 0.72 and 0.98 < found.max() <= 1.0
     assert np.abs(np.corrcoef(found.T.numpy())[np.triu_indices(3, 1)]).max() < 0.25
 
 
-def test_pictures_keep_their_own_colours_up_to_the_edge() -> None:
-    things = squares()
-    placed = place(things, ROWS % 9, ROWS, SIZE, 0, "test")
-    expected = (things.pictures[:, :, :1, :1].float() / 255)[ROWS % 9].expand_as(placed.colors)
+def test_objects_keep_their_colors() -> None:
+    foregrounds = squares()
+    placed = place_foregrounds(foregrounds, ROWS % 9, ROWS, SIZE, 0, "test")
+    expected = (foregrounds.images[:, :, :1, :1].float() / 255)[ROWS % 9].expand_as(placed.colors)
     covered = (placed.mask > 0).expand_as(placed.colors)
     assert (placed.colors - expected)[covered].abs().max() < 1e-6
 
 
-def test_ink_is_what_is_opaque() -> None:
-    """The area covered is the sum of the ink, shrunk as the picture is."""
+def test_ink_is_opacity() -> None:
+    """The covered area is the sum of the ink, scaled like the image."""
     images = torch.zeros(9, 28, 28, dtype=torch.uint8)
     images[:, 6:22, 6:22] = torch.arange(100, 190, 10, dtype=torch.uint8).view(9, 1, 1)
-    things = digit_foregrounds(images, torch.arange(9))
-    area, *_ = moments(place(things, ROWS % 9, ROWS, SIZE, 0, "test").mask)
+    foregrounds = digit_foregrounds(images, torch.arange(9))
+    area, *_ = moments(place_foregrounds(foregrounds, ROWS % 9, ROWS, SIZE, 0, "test").mask)
     scale = (0.6 + 0.2 * drawn("test")[:, 0]) * SIZE / 28
     ink = images.double().sum((1, 2)).numpy()[ROWS % 9] / 255
     assert np.abs(area / (ink * scale**2) - 1).max() < 0.03
 
 
-def test_draws_belong_to_their_row_seed_and_stream() -> None:
-    things = squares()
-    every = place(things, ROWS % 9, ROWS, 32, 0, "test")
-    some = place(things, ROWS[[7, 3]] % 9, ROWS[[7, 3]], 32, 0, "test")
+def test_placement_depends_on_row_seed_and_stream() -> None:
+    foregrounds = squares()
+    every = place_foregrounds(foregrounds, ROWS % 9, ROWS, 32, 0, "test")
+    some = place_foregrounds(foregrounds, ROWS[[7, 3]] % 9, ROWS[[7, 3]], 32, 0, "test")
     assert torch.equal(some.mask, every.mask[[7, 3]]) and torch.equal(some.colors, every.colors[[7, 3]])
-    for other in (place(things, ROWS % 9, ROWS, 32, 1, "test"), place(things, ROWS % 9, ROWS, 32, 0, "other")):
+    for other in (
+        place_foregrounds(foregrounds, ROWS % 9, ROWS, 32, 1, "test"),
+        place_foregrounds(foregrounds, ROWS % 9, ROWS, 32, 0, "other"),
+    ):
         assert not torch.equal(other.mask, every.mask)
 
 
 # --- foregrounds ----------------------------------------------------------------------------------------------------
 
 
-def test_shapes_are_the_nine_that_are_drawn() -> None:
-    things = shape_foregrounds(20)
-    assert things.names == tuple(SHAPES) and things.counts == (1,) * 9
-    assert (things.pictures.shape, things.pictures.dtype) == ((9, 1, 20, 20), torch.uint8)
-    assert int(things.pictures.amin()) == 0 and int(things.pictures.amax((1, 2, 3)).min()) == 255
+def test_shapes() -> None:
+    foregrounds = shape_foregrounds(20)
+    assert foregrounds.names == tuple(SHAPES) and foregrounds.counts == (1,) * 9
+    assert (foregrounds.images.shape, foregrounds.images.dtype) == ((9, 1, 20, 20), torch.uint8)
+    assert int(foregrounds.images.amin()) == 0 and int(foregrounds.images.amax((1, 2, 3)).min()) == 255
 
 
-def test_pictures_are_ordered_by_class_and_the_tenth_is_left_out() -> None:
+def test_images_are_ordered_by_class_without_the_tenth() -> None:
     labels = torch.tensor([8, 9, 0, 3, 1, 2, 4, 5, 6, 7, 3, 9, 0])
     images = torch.arange(13, dtype=torch.uint8).view(13, 1, 1).expand(13, 28, 28)
-    things = digit_foregrounds(images, labels)
-    assert things.names[3] == "digit 3" and len(things.names) == 9
-    assert things.counts == (2, 1, 1, 2, 1, 1, 1, 1, 1)
-    assert things.pictures[:, 0, 0, 0].tolist() == [2, 12, 4, 5, 3, 10, 6, 7, 8, 9, 0]
-    # The n-th of its class, round and round.
+    foregrounds = digit_foregrounds(images, labels)
+    assert foregrounds.names[3] == "digit 3" and len(foregrounds.names) == 9
+    assert foregrounds.counts == (2, 1, 1, 2, 1, 1, 1, 1, 1)
+    assert foregrounds.images[:, 0, 0, 0].tolist() == [2, 12, 4, 5, 3, 10, 6, 7, 8, 9, 0]
+    # Number within the class, modulo the number of images.
     asked = torch.tensor([0, 0, 0, 3, 3, 8, 8])
-    which = things.rows(asked, torch.tensor([0, 1, 2, 1, 4, 0, 5]))
-    assert things.pictures[which, 0, 0, 0].tolist() == [2, 12, 2, 10, 3, 0, 0]
+    indices = foregrounds.indices(asked, torch.tensor([0, 1, 2, 1, 4, 0, 5]))
+    assert foregrounds.images[indices, 0, 0, 0].tolist() == [2, 12, 2, 10, 3, 0, 0]
 
 
-def test_a_class_without_picture_is_refused() -> None:
+def test_a_class_without_image_is_refused() -> None:
     images = torch.zeros(8, 28, 28, dtype=torch.uint8)
-    with pytest.raises(DataError, match="foregrounds: no picture of digit 2, digit 8; give a data set with all of its"):
+    with pytest.raises(DataError, match="foregrounds: no image of digit 2, digit 8; give a data set with all classes"):
         digit_foregrounds(images, torch.tensor([0, 1, 3, 4, 5, 6, 7, 9]))
-    with pytest.raises(DataError, match="no picture of class 5;"):
+    with pytest.raises(DataError, match="no image of class 5;"):
         object_foregrounds(
             torch.zeros(9, 3, 32, 32, dtype=torch.uint8), torch.tensor([0, 1, 2, 3, 4, 6, 7, 8, 9]), NAMES
         )

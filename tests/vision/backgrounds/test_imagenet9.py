@@ -1,4 +1,4 @@
-"""An experiment on ImageNet-9: which rows are trained on and tested, how they are cut, and what is refused."""
+"""ImageNet-9: rows of each split, crops, and errors."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from dair_hf.errors import DataError
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.training.trainer import DAIRTrainer
 from dair_hf.vision.backgrounds.drawn import BackgroundsConfig
-from dair_hf.vision.backgrounds.imagenet9 import ImageNet9Config, load_imagenet9, train_pairs
-from dair_hf.vision.backgrounds.pictures import PictureCollator
+from dair_hf.vision.backgrounds.imagenet9 import ImageCollator, ImageNet9Config, load_imagenet9, train_pairs
 from dair_hf.vision.backgrounds.variants import evaluate_variants
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
-from tests.fixtures.variant_pictures import CLASSES, VARIANTS, file_name, foreground, gray_of, write_variants
+from tests.fixtures.variant_images import CLASSES, VARIANTS, file_name, foreground, gray_of, write_variants
 
 
 @pytest.fixture
 def folders(tmp_path: Path) -> dict[str, Any]:
-    """Thirty training pictures of each class in two variants, two test pictures in all; as settings."""
+    """Settings for thirty training images of each class in two variants, and two test images in all variants."""
     write_variants(tmp_path / "in9", "train", ("original", "mixed_rand"), each=30)
     write_variants(tmp_path / "bg_challenge")
     return {"train_folder": str(tmp_path / "in9"), "test_folder": str(tmp_path / "bg_challenge")}
@@ -39,12 +38,12 @@ def epoch_of(pairs: EpochPairs, epoch: int) -> dict[str, list[Any]]:
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_rows_of_an_experiment(folders: dict[str, Any]) -> None:
+def test_training_and_test_rows(folders: dict[str, Any]) -> None:
     data = load_imagenet9(ImageNet9Config(**folders))
     assert data.classes == tuple(name[3:] for name in CLASSES) and data.missing == {}
     assert len(data.train) == 270 and list(data.tests) == list(VARIANTS)
-    for place, (label, number) in enumerate((label, number) for label in range(9) for number in range(1, 31)):
-        row = data.train[place]
+    for index, (label, number) in enumerate((label, number) for label in range(9) for number in range(1, 31)):
+        row = data.train[index]
         assert row["row_id"] == f"{CLASSES[label]}/{foreground(label, number)}"
         assert row["image"].endswith(f"original/train/{CLASSES[label]}/{file_name('original', label, number)}")
         assert row["augmented_image"].endswith(
@@ -55,20 +54,20 @@ def test_the_rows_of_an_experiment(folders: dict[str, Any]) -> None:
         assert len(rows) == 18 and all(f"bg_challenge/{variant}/val/" in path for path in rows["image"])
 
 
-def test_lambda_is_chosen_on_rows_that_are_not_trained_on(folders: dict[str, Any], tmp_path: Path) -> None:
+def test_validation_rows_are_held_out(folders: dict[str, Any], tmp_path: Path) -> None:
     every = load_imagenet9(ImageNet9Config(**folders))
     data = load_imagenet9(ImageNet9Config(evaluate_on="validation", train_folder=folders["train_folder"]))
-    assert list(data.tests) == ["original", "mixed_rand"], "the variants that are there"
+    assert list(data.tests) == ["original", "mixed_rand"], "the available variants"
     held_out = data.tests["original"]["row_id"][:]
     assert held_out == data.tests["mixed_rand"]["row_id"][:] and len(held_out) == 27
     assert sorted(held_out + data.train["row_id"][:]) == sorted(every.train["row_id"][:])
     assert {label: data.tests["original"]["labels"][:].count(label) for label in range(9)} == dict.fromkeys(range(9), 3)
-    # The pairs stay pairs.
+    # Pairs are kept.
     for row in data.train:
         assert row["augmented_image"] == every.train[every.train["row_id"][:].index(row["row_id"])]["augmented_image"]
 
 
-def test_missing_files_are_refused_or_left_out_and_named(folders: dict[str, Any], tmp_path: Path) -> None:
+def test_missing_files(folders: dict[str, Any], tmp_path: Path) -> None:
     def remove(root: str, variant: str, split: str, label: int) -> str:
         (tmp_path / root / variant / split / CLASSES[label] / file_name(variant, label, 1)).unlink()
         return f"{CLASSES[label]}/{foreground(label, 1)}"
@@ -87,8 +86,8 @@ def test_missing_files_are_refused_or_left_out_and_named(folders: dict[str, Any]
     assert {len(rows) for rows in data.tests.values()} == {17}
 
 
-def test_folders_that_do_not_fit(folders: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="train_folder, test_folder not set; give the folders in which ImageNet-9 was"):
+def test_invalid_folders_are_refused(folders: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="train_folder, test_folder not set; give the folders of the unpacked"):
         load_imagenet9(ImageNet9Config())
     with pytest.raises(DataError, match="^test_folder not set"):
         load_imagenet9(ImageNet9Config(train_folder=folders["train_folder"]))
@@ -105,7 +104,7 @@ def test_folders_that_do_not_fit(folders: dict[str, Any], tmp_path: Path) -> Non
 # --- training pairs -------------------------------------------------------------------------------------------------
 
 
-def test_both_views_are_cut_alike_unless_asked_otherwise(folders: dict[str, Any]) -> None:
+def test_shared_crops(folders: dict[str, Any]) -> None:
     for shared in (True, False):
         config = ImageNet9Config(**folders, shared_crop=shared)
         rows = epoch_of(train_pairs(load_imagenet9(config), config, seed=0), 0)
@@ -117,7 +116,7 @@ def test_both_views_are_cut_alike_unless_asked_otherwise(folders: dict[str, Any]
         assert 0.079 < min(sizes) < 0.12 and 0.9 < max(sizes) <= 1.0
 
 
-def test_crops_are_drawn_anew_each_epoch_and_again_after_a_resume(folders: dict[str, Any]) -> None:
+def test_crops_are_redrawn_each_epoch_and_reproducible(folders: dict[str, Any]) -> None:
     config = ImageNet9Config(**folders)
     data = load_imagenet9(config)
     pairs = train_pairs(data, config, seed=0)
@@ -135,10 +134,10 @@ def test_crops_are_drawn_anew_each_epoch_and_again_after_a_resume(folders: dict[
         for epoch in (0, 1):
             other_pairs.set_epoch(epoch)
             fingerprints.add(other_pairs.pairs._fingerprint)
-    assert len(fingerprints) == 10, "what differs is not taken for the same"
+    assert len(fingerprints) == 10, "different content has different fingerprints"
 
 
-def test_whole_pictures(folders: dict[str, Any]) -> None:
+def test_smallest_crop_1_disables_crops(folders: dict[str, Any]) -> None:
     config = ImageNet9Config(**folders, smallest_crop=1.0)
     rows = epoch_of(train_pairs(load_imagenet9(config), config, seed=0), 0)
     assert rows["crop"] == [[0.0, 0.0, 1.0, 1.0]] * 270
@@ -151,13 +150,13 @@ def test_erm_needs_no_partners(folders: dict[str, Any]) -> None:
     alone = epoch_of(train_pairs(data, config, seed=0, partners=False), 2)
     assert set(alone) == {"row_id", "image", "labels", "crop", "mirrored"}
     paired = epoch_of(train_pairs(data, config, seed=0), 2)
-    assert alone["crop"] == paired["crop"], "the originals are the same whatever the method"
+    assert alone["crop"] == paired["crop"], "originals are the same for all methods"
 
 
-def test_a_batch_holds_both_pictures_of_a_foreground(folders: dict[str, Any]) -> None:
+def test_a_batch_holds_both_images_of_a_foreground(folders: dict[str, Any]) -> None:
     config = ImageNet9Config(**folders)
     pairs = train_pairs(load_imagenet9(config), config, seed=0)
-    collator = PictureCollator(8, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    collator = ImageCollator(8, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     batch = PairCollator(collator)(pairs.__getitems__([0, 31, 260]))
     expected = [[gray_of(v, k, n) for v in ("original", "mixed_rand")] for k, n in ((0, 1), (1, 2), (8, 21))]
     shades = (batch["pixel_values"].mean((2, 3, 4)) * 255).tolist()
@@ -169,9 +168,7 @@ def test_a_batch_holds_both_pictures_of_a_foreground(folders: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("method", ["erm", "dair"])
-def test_a_trainer_reads_the_files_and_judges_all_variants(
-    folders: dict[str, Any], tmp_path: Path, method: str
-) -> None:
+def test_files_and_variants_with_the_trainer(folders: dict[str, Any], tmp_path: Path, method: str) -> None:
     config = ImageNet9Config(**folders, input_size=28)
     data = load_imagenet9(config)
     torch.manual_seed(0)
@@ -182,24 +179,24 @@ def test_a_trainer_reads_the_files_and_judges_all_variants(
     trainer = DAIRTrainer(
         DigitCNN(DigitCNNConfig(num_channels=3, num_labels=9)),
         args,
-        PictureCollator(config.input_size),
+        ImageCollator(config.input_size),
         train_pairs(data, config, seed=0, partners=args.uses_partners),
         sample_loss="classification",
     )
     trainer.train()
     found = evaluate_variants(trainer.evaluate_pairs, data.tests, n_bootstrap=0)
-    collator = PictureCollator(28)
+    collator = ImageCollator(28)
     for variant, rows in data.tests.items():
         batch = collator(rows.to_list())
         with torch.no_grad():
-            right = trainer.model.eval()(batch["pixel_values"]).logits.argmax(1) == batch["labels"]
-        assert found[f"accuracy_{variant}"] == pytest.approx(float(right.double().mean()))
+            correct = trainer.model.eval()(batch["pixel_values"]).logits.argmax(1) == batch["labels"]
+        assert found[f"accuracy_{variant}"] == pytest.approx(float(correct.double().mean()))
     assert found["rows"] == 18
 
 
-def test_collator_survives_pickling(folders: dict[str, Any]) -> None:
+def test_collator_is_picklable(folders: dict[str, Any]) -> None:
     rows = load_imagenet9(ImageNet9Config(**folders)).tests["original"].to_list()[:3]
-    collator = PictureCollator(8)
+    collator = ImageCollator(8)
     assert torch.equal(pickle.loads(pickle.dumps(collator))(rows)["pixel_values"], collator(rows)["pixel_values"])
 
 
@@ -209,18 +206,18 @@ def test_collator_survives_pickling(folders: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"evaluate_on": "train"}, "evaluate_on: 'train' does not exist; use one of test, validation"),
+        ({"evaluate_on": "train"}, "evaluate_on='train' is unknown; use one of test, validation"),
         ({"input_size": 0}, "input_size=0 must be at least 1"),
         ({"smallest_crop": 0.0}, "smallest_crop=0.0 must be above 0 and at most 1"),
         ({"smallest_crop": 1.5}, "smallest_crop=1.5 must be above 0 and at most 1"),
     ],
 )
-def test_settings_that_cannot_hold(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         ImageNet9Config(**settings)
 
 
-def test_settings_stand_beside_the_others_on_one_command_line() -> None:
+def test_settings_share_a_command_line() -> None:
     real, drawn, training = parse_arguments(
         [ImageNet9Config, BackgroundsConfig, DAIRConfig],
         ["--output_dir", "out", "--train_folder", "in9", "--strict", "false", "--correlation", "0.5"],

@@ -1,4 +1,4 @@
-"""Folders as ImageNet-9 is published: what is read, what is paired, and what is missing."""
+"""Published folders of ImageNet-9: reading, pairing and missing files."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from datasets import Dataset
 
 from dair_hf.errors import DataError
 from dair_hf.vision.backgrounds.variant_folders import (
-    chosen_rows,
-    class_folder,
     foreground_of,
     pair_variants,
-    picture_name,
     read_variant,
     read_variants,
+    select_rows,
 )
-from tests.fixtures.variant_pictures import CLASSES, VARIANTS, file_name, foreground, write_variants
+from tests.fixtures.variant_images import CLASSES, VARIANTS, file_name, foreground, write_variants
 
 
 def a_file(folder: Path, variant: str, label: int, number: int, split: str = "val") -> Path:
@@ -39,15 +37,8 @@ def a_file(folder: Path, variant: str, label: int, number: int, split: str = "va
         ("fg__bg_b", "fg__bg_b"),
     ],
 )
-def test_the_foreground_in_a_name(stem: str, expected: str) -> None:
+def test_foreground_of(stem: str, expected: str) -> None:
     assert foreground_of(stem) == expected
-
-
-def test_names_are_those_of_the_public_data() -> None:
-    assert picture_name("n02085620_00001") + ".JPEG" == file_name("no_fg", 0, 1)
-    assert picture_name("n02085620_00001", "n01829413_00002") + ".JPEG" == file_name("mixed_rand", 0, 1)
-    for label, folder in enumerate(CLASSES):
-        assert class_folder(label, folder[3:]) == folder
 
 
 # --- one variant ----------------------------------------------------------------------------------------------------
@@ -70,7 +61,7 @@ def test_a_variant(tmp_path: Path, variant: str) -> None:
     assert rows.features["labels"].names == [name[3:] for name in CLASSES]
 
 
-def test_paths_hold_wherever_they_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_variants(tmp_path / "data", variants=("original",))
     monkeypatch.chdir(tmp_path)
     rows = read_variant("data", "original")
@@ -92,7 +83,7 @@ def test_rows_are_sorted_by_foreground_whatever_their_names_end_with(tmp_path: P
     assert found["original"]["row_id"][2:4] == ["00_dog/n_2", "00_dog/n_23"]
 
 
-def test_other_endings_are_read_and_other_files_are_not(tmp_path: Path) -> None:
+def test_suffixes_and_ignored_files(tmp_path: Path) -> None:
     write_variants(tmp_path, variants=("original",), each=1)
     folder = tmp_path / "original" / "val" / CLASSES[3]
     for name in ("b.png", "c.jpg", "d.jpeg", ".hidden.JPEG", "._b.png", "notes.txt", "mask.npy"):
@@ -103,7 +94,7 @@ def test_other_endings_are_read_and_other_files_are_not(tmp_path: Path) -> None:
     assert found == ["b", "c", "d", foreground(3, 1)]
 
 
-def test_a_variant_that_cannot_be_used(tmp_path: Path) -> None:
+def test_invalid_variants_are_refused(tmp_path: Path) -> None:
     write_variants(tmp_path, variants=("original", "no_fg"))
     with pytest.raises(DataError, match="variants: mixed unknown; use some of original, mixed_rand"):
         read_variant(tmp_path, "mixed")
@@ -123,11 +114,11 @@ def test_a_variant_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["9_cat", "09_cat", "08_whale", "n02085620"])
-def test_classes_that_are_not_nine(tmp_path: Path, wrong: str) -> None:
+def test_folders_other_than_nine_classes_are_refused(tmp_path: Path, wrong: str) -> None:
     write_variants(tmp_path, variants=("original",))
     root = tmp_path / "original" / "val"
     (root / wrong).mkdir()
-    with pytest.raises(DataError, match=f"must hold nine folders, such as 00_dog .* one a class .*{wrong}"):
+    with pytest.raises(DataError, match=f"must hold nine folders, such as 00_dog .* one per class .*{wrong}"):
         read_variant(tmp_path, "original")
     (root / wrong).rmdir()
     (root / "08_fish").rename(root / wrong)
@@ -141,7 +132,7 @@ def test_classes_that_are_not_nine(tmp_path: Path, wrong: str) -> None:
 # --- several variants -----------------------------------------------------------------------------------------------
 
 
-def test_all_variants_in_the_same_order(tmp_path: Path) -> None:
+def test_variants_have_the_same_order(tmp_path: Path) -> None:
     found = read_variants(write_variants(tmp_path))
     assert set(found.rows) == set(VARIANTS) and found.missing == {}
     for variant, rows in found.rows.items():
@@ -165,7 +156,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     for rows in found.rows.values():
         assert len(rows) == 16 and not set(lost) & set(rows["row_id"])
         assert rows["row_id"][:] == found.rows["original"]["row_id"][:]
-    # Variants that lack nothing are read as they are.
+    # Complete variants are read in full.
     assert len(read_variants(tmp_path, variants=("original", "mixed_next")).rows["original"]) == 18
 
 
@@ -179,13 +170,13 @@ def test_many_missing_files_are_counted(tmp_path: Path) -> None:
     assert len(read_variants(tmp_path, variants=("original", "no_fg"), strict=False).missing["no_fg"]) == 8
 
 
-def test_variants_of_two_data_sets(tmp_path: Path) -> None:
+def test_variants_of_two_data_sets_are_refused(tmp_path: Path) -> None:
     write_variants(tmp_path, variants=("original", "only_fg", "no_fg"))
     for label, name in enumerate(CLASSES):
         folder = tmp_path / "only_fg" / "val" / name
         for number in (1, 2):
             a_file(tmp_path, "only_fg", label, number).rename(folder / f"other{number}.JPEG")
-    with pytest.raises(DataError, match="no foreground is in all of original, only_fg; give the variants of one data"):
+    with pytest.raises(DataError, match="no foreground is in all of original, only_fg; give variants of one data"):
         read_variants(tmp_path, variants=("original", "only_fg"), strict=False)
     (tmp_path / "no_fg/val/00_dog").rename(tmp_path / "no_fg/val/00_wolf")
     with pytest.raises(DataError, match="the classes of no_fg are wolf, bird, .*, those of original dog, bird, "):
@@ -208,7 +199,7 @@ def test_pairs_by_foreground_in_any_order() -> None:
         "augmented_labels": [0, None, 2],
     }
     with pytest.raises(DataError, match="no foreground of the originals has a partner; take both variants from one"):
-        pair_variants(rows, chosen_rows(partners, {"d"}))
+        pair_variants(rows, select_rows(partners, {"d"}))
 
 
 def test_pairs_keep_the_names_of_the_classes(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The eight columns: their order and direction, accuracies, gap and CM against sums worked out by hand."""
+"""Variants: order and direction of columns; accuracies, gap and CM by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dair_hf.vision.backgrounds.variants import (
 PAPER = ["Original", "M-Rand", "M-Same", "M-Next", "BG-B ↓", "BG-T ↓", "No-FG", "Only-FG"]
 
 
-def test_columns_stand_as_in_the_paper() -> None:
+def test_columns_are_ordered_as_in_the_paper() -> None:
     assert [variant.heading for variant in VARIANTS.values()] == PAPER
     assert list(VARIANTS) == [
         "original", "mixed_rand", "mixed_same", "mixed_next", "only_bg_b", "only_bg_t", "no_fg", "only_fg",
@@ -45,7 +45,7 @@ def test_metrics_by_hand() -> None:
             "accuracy_mixed_same": 0.8,
             "accuracy_only_bg_b": 0.2,
             "background_gap": 0.2,
-            "cm": 0.5,  # two of the four originals that are right
+            "cm": 0.5,  # two of the four correct originals
             "cm_numerator": 2,
             "cm_denominator": 4,
             "both_correct": 2 / 5,
@@ -53,23 +53,23 @@ def test_metrics_by_hand() -> None:
     )
 
 
-def test_what_needs_a_variant_that_is_not_there_is_left_out() -> None:
+def test_metrics_of_missing_variants_are_omitted() -> None:
     found = variant_metrics({"mixed_next": [True, False], "mixed_rand": [True, True]}, n_bootstrap=0)
     assert found == {"rows": 2, "accuracy_mixed_next": 0.5, "accuracy_mixed_rand": 1.0}
     assert "background_gap" not in variant_metrics({"original": [1], "mixed_same": [0]}, n_bootstrap=0)
 
 
-def test_cm_of_nothing_right_is_undefined() -> None:
+def test_cm_without_correct_originals_is_nan() -> None:
     found = variant_metrics({"original": [0, 0], "mixed_rand": [1, 0]}, n_bootstrap=0)
     assert np.isnan(found["cm"]) and found["cm_denominator"] == 0
 
 
-def test_intervals_hold_the_figures_and_shrink_with_the_rows() -> None:
+def test_intervals_contain_the_metrics_and_shrink_with_the_rows() -> None:
     draws = np.random.default_rng(0)
     widths = []
     for rows in (200, 3200):
         same = draws.random(rows) < 0.7
-        # As often right, and on other foregrounds: the interval of the gap is that of paired rows.
+        # The gap has the interval of paired rows.
         rand = np.where(draws.random(rows) < 0.9, same, draws.random(rows) < 0.4)
         found = variant_metrics({"original": same, "mixed_same": same, "mixed_rand": rand})
         for key in ("accuracy_original", "accuracy_mixed_rand", "background_gap", "cm"):
@@ -85,13 +85,13 @@ def test_intervals_hold_the_figures_and_shrink_with_the_rows() -> None:
 
 
 class Trainer:
-    """Predicts what stands in the rows, and notes how it was asked."""
+    """Stub that predicts the first number of each row and records its arguments."""
 
     def __init__(self) -> None:
-        self.asked: list[dict[str, Any]] = []
+        self.calls: list[dict[str, Any]] = []
 
     def evaluate_pairs(self, rows: list[tuple[int, int]], is_correct: Any, **settings: Any) -> dict[str, Any]:
-        self.asked.append(settings)
+        self.calls.append(settings)
         found = is_correct([np.eye(CLASSES)[predicted] for predicted, _ in rows], [label for _, label in rows])
         return {"original_accuracy": float(np.mean(found))}
 
@@ -116,7 +116,7 @@ def test_each_variant_is_predicted_once() -> None:
             "both_correct": 1 / 3,
         }
     )
-    assert [asked["data_name"] for asked in trainer.asked] == [f"stripes, {variant}" for variant in tests]
+    assert [call["data_name"] for call in trainer.calls] == [f"stripes, {variant}" for variant in tests]
     assert "accuracy_original_low" in evaluate_variants(trainer.evaluate_pairs, tests)
 
 
@@ -124,18 +124,18 @@ def test_rows_with_partners_are_refused() -> None:
     def both_views(rows: list[Any], is_correct: Any, **settings: Any) -> None:
         is_correct([np.eye(CLASSES)[0]] * 2 * len(rows), [0] * 2 * len(rows))
 
-    with pytest.raises(DataError, match="original: 6 views of 3 rows were judged; give rows without partners"):
+    with pytest.raises(DataError, match="original: 6 views of 3 rows were evaluated; give rows without partners"):
         evaluate_variants(both_views, {"original": [0, 0, 0]})
 
 
-def test_what_is_refused() -> None:
+def test_invalid_variants_are_refused() -> None:
     with pytest.raises(DataError, match="variants: none given; give some of original, mixed_rand,"):
         variant_metrics({})
     with pytest.raises(DataError, match="variants: only_bg, fg unknown; use some of original, mixed_rand"):
         variant_metrics({"only_bg": [1], "original": [1], "fg": [0]})
     with pytest.raises(DataError, match="variants: mixed unknown"):
         evaluate_variants(Trainer().evaluate_pairs, {"mixed": []})
-    with pytest.raises(DataError, match=r"numbers of values differ \(original 2, only_fg 3\); give one for each"):
+    with pytest.raises(DataError, match=r"numbers of values differ \(original 2, only_fg 3\); give one per foreground"):
         variant_metrics({"original": [1, 0], "only_fg": [1, 0, 1]})
     with pytest.raises(DataError, match=r"original: row 0 holds \[1, 0\]"):
         variant_metrics({"original": [[1, 0]]})

@@ -1,4 +1,4 @@
-"""Colored MNIST: shares of colours and flipped labels, what is drawn once and what anew, and which rows are which."""
+"""Colored MNIST: shares of colors and flipped labels, redraws, and rows of each split."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def share_agreeing(colors: torch.Tensor, labels: torch.Tensor = LABELS) -> float
 
 
 @pytest.mark.parametrize(("scheme", "agreement"), [("C1", 0.8), ("C2", 0.9), ("C3", 0.1)])
-def test_colours_agree_as_often_as_the_scheme_says(scheme: str, agreement: float) -> None:
+def test_colors_agree_with_the_probability_of_the_scheme(scheme: str, agreement: float) -> None:
     colors = draw_colors(scheme, LABELS, MANY, seed=0)
     assert share_agreeing(colors) == pytest.approx(agreement, abs=4 * SIGMA)
     for label in (0, 1):
@@ -54,13 +54,13 @@ def test_colours_agree_as_often_as_the_scheme_says(scheme: str, agreement: float
 
 
 def test_independent_draws_of_c1_and_c2() -> None:
-    """They differ where one of the two agrees: 0.8 * 0.1 + 0.2 * 0.9 = 0.26."""
+    """They differ if exactly one of them agrees: 0.8 * 0.1 + 0.2 * 0.9 = 0.26."""
     first, second = (draw_colors(scheme, LABELS, MANY, seed=0) for scheme in ("C1", "C2"))
     assert float((first != second).any(1).double().mean()) == pytest.approx(0.26, abs=4 * SIGMA)
 
 
 def test_dependent_draws_of_c1_and_c2() -> None:
-    """C2 starts from C1 and is made wrong in a tenth: it agrees in 0.8 * 0.9 = 0.72 and differs in 0.8 * 0.1 = 0.08."""
+    """C2 makes a tenth of C1 wrong: it agrees in 0.8 * 0.9 = 0.72 and differs in 0.8 * 0.1 = 0.08."""
     first = draw_colors("C1", LABELS, MANY, seed=0, color_draws="dependent")
     second = draw_colors("C2", LABELS, MANY, seed=0, color_draws="dependent")
     assert torch.equal(first, draw_colors("C1", LABELS, MANY, seed=0))
@@ -68,13 +68,13 @@ def test_dependent_draws_of_c1_and_c2() -> None:
     differs = (first != second).any(1)
     assert float(differs.double().mean()) == pytest.approx(0.08, abs=4 * SIGMA)
     assert share_agreeing(second[differs], LABELS[differs]) == 0.0
-    # C1 stays when C2 is drawn anew.
+    # Redrawing C2 keeps C1.
     later = draw_colors("C2", LABELS, MANY, seed=0, epoch=3, color_draws="dependent")
     assert float((first != later).any(1).double().mean()) == pytest.approx(0.08, abs=4 * SIGMA)
     assert not torch.equal(second, later)
 
 
-def test_random_colours_are_three_independent_uniform_factors() -> None:
+def test_random_colors_are_three_independent_uniform_factors() -> None:
     colors = draw_colors("C4", LABELS, MANY, seed=0).double().numpy()
     assert colors.min() >= 0
     assert colors.max() <= 1
@@ -95,19 +95,19 @@ def test_label_noise() -> None:
     assert float((noisy != noisy_labels(digits, MANY, 0.25, 0, "test")).double().mean()) > 0.3
 
 
-def test_colours_follow_the_noisy_label_and_not_the_digit() -> None:
+def test_colors_follow_the_noisy_label() -> None:
     digits = MANY % 10
     noisy = noisy_labels(digits, MANY, noise=0.25, seed=0)
     colors = draw_colors("C1", noisy, MANY, seed=0)
     assert share_agreeing(colors, noisy) == pytest.approx(0.8, abs=4 * SIGMA)
-    # With the digit's own class: 0.75 * 0.8 + 0.25 * 0.2 = 0.65.
+    # Agreement with the class of the digit: 0.75 * 0.8 + 0.25 * 0.2 = 0.65.
     assert share_agreeing(colors, (digits <= 4).long()) == pytest.approx(0.65, abs=4 * SIGMA)
 
 
 # --- pairs ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_training_pair_is_one_digit_in_two_colours() -> None:
+def test_a_training_pair_is_one_digit_in_two_colors() -> None:
     pairs = train_pairs(MNIST, small(), seed=0)
     assert len(pairs) == 300
     batch = whole(pairs)
@@ -117,7 +117,7 @@ def test_a_training_pair_is_one_digit_in_two_colours() -> None:
     assert torch.equal(labels[:, 0], labels[:, 1])
     expected = MNIST["train"].images[:300].numpy() / 255.0
     for view in (0, 1):
-        # One channel holds the digit, the others nothing.
+        # One channel shows the digit, the others are empty.
         assert np.abs(images[:, view].amax(1).numpy() - expected).max() < 1e-6
         assert bool(((images[:, view].flatten(2) != 0).any(2).sum(1) == 1).all())
         assert not images[:, view, 2].any()
@@ -128,18 +128,18 @@ def test_a_training_pair_is_one_digit_in_two_colours() -> None:
     assert 210 < int((images[:, 0, 1].flatten(1).any(1).long() == labels[:, 0]).sum()) < 270  # 240 expected
 
 
-def test_random_colours_scale_the_grey_image() -> None:
+def test_random_colors_scale_the_gray_image() -> None:
     pairs = train_pairs(MNIST, small(setup="rnd"), seed=0)
     images = whole(pairs)["pixel_values"]
-    grey = torch.from_numpy(MNIST["train"].images[:300].numpy() / 255.0)
-    factors = (images[:, 1].double() * grey[:, None]).sum((2, 3)) / (grey**2).sum((1, 2))[:, None]
-    assert (images[:, 1] - factors[:, :, None, None] * grey[:, None]).abs().max() < 1e-6
+    gray = torch.from_numpy(MNIST["train"].images[:300].numpy() / 255.0)
+    factors = (images[:, 1].double() * gray[:, None]).sum((2, 3)) / (gray**2).sum((1, 2))[:, None]
+    assert (images[:, 1] - factors[:, :, None, None] * gray[:, None]).abs().max() < 1e-6
     assert 0.4 < float(factors.mean()) < 0.6
 
 
 @pytest.mark.parametrize("setup", ["adv", "rnd"])
 @pytest.mark.parametrize("fresh", [True, False])
-def test_only_fresh_colours_of_partners_change_with_the_epoch(setup: str, fresh: bool) -> None:
+def test_only_fresh_partner_colors_change_with_the_epoch(setup: str, fresh: bool) -> None:
     pairs = train_pairs(MNIST, small(setup=setup, fresh_colors=fresh), seed=0)
     first, second = whole(pairs, 0), whole(pairs, 1)
     assert torch.equal(first["pixel_values"][:, 0], second["pixel_values"][:, 0])
@@ -148,7 +148,7 @@ def test_only_fresh_colours_of_partners_change_with_the_epoch(setup: str, fresh:
     assert torch.equal(whole(pairs, 0)["pixel_values"], first["pixel_values"])
 
 
-def test_the_seed_draws_everything() -> None:
+def test_seeds_differ() -> None:
     first, second = (whole(train_pairs(MNIST, small(), seed=seed)) for seed in (0, 1))
     assert not torch.equal(first["labels"], second["labels"])
     assert not torch.equal(first["pixel_values"], second["pixel_values"])
@@ -165,29 +165,29 @@ def test_partial_augmentation() -> None:
     assert torch.equal(whole(few)["pixel_values"][chosen], whole(every)["pixel_values"][chosen])
 
 
-def test_test_pairs_under_both_readings_of_cm() -> None:
+def test_test_pairs_for_both_definitions_of_cm() -> None:
     config = small()
-    told, likely = (evaluation_pairs(MNIST, config, 0, augmented=name) for name in ("C3", config.augmentation))
-    assert len(told) == len(likely) == 200
-    first, second = whole(told), whole(likely)
+    c3, augmented = (evaluation_pairs(MNIST, config, 0, augmented=name) for name in ("C3", config.augmentation))
+    assert len(c3) == len(augmented) == 200
+    first, second = whole(c3), whole(augmented)
     assert torch.equal(first["labels"], second["labels"])
     assert torch.equal(first["pixel_values"][:, 0], second["pixel_values"][:, 0])
-    assert torch.equal(first["pixel_values"], whole(told, 5)["pixel_values"])
+    assert torch.equal(first["pixel_values"], whole(c3, 5)["pixel_values"])
     labels = first["labels"][:, 0]
     green = [batch["pixel_values"][:, view, 1].flatten(1).any(1).long() for batch in (first, second) for view in (0, 1)]
     agreeing = [int((one == labels).sum()) for one in green]
     assert 135 < agreeing[0] == agreeing[2] < 185  # 160 expected
     assert 5 < agreeing[1] < 40  # 20
     assert 160 < agreeing[3] < 199  # 180
-    assert told.row_ids[0] == "test/0"
+    assert c3.row_ids[0] == "test/0"
 
 
 BIG = {"train": numbered_digits(60_000), "test": numbered_digits(10_000, seed=1)}
 
 
-def numbers(pairs: TensorPairs, places: list[int]) -> list[int]:
-    """The numbers written into the images of some pairs."""
-    images = pairs.__getitems__(places)["pixel_values"][:, 0].amax(1)
+def numbers(pairs: TensorPairs, positions: list[int]) -> list[int]:
+    """Numbers encoded in the images at some positions."""
+    images = pairs.__getitems__(positions)["pixel_values"][:, 0].amax(1)
     pixels = (images[:, 0, :2] * 255).round().long()
     return (pixels[:, 0] + 256 * pixels[:, 1]).tolist()
 
@@ -203,7 +203,7 @@ def numbers(pairs: TensorPairs, places: list[int]) -> list[int]:
         ({"test_rows": 5}, "test", 40_000, 5),
     ],
 )
-def test_which_rows_are_which(settings: dict[str, Any], split: str, first: int, count: int) -> None:
+def test_rows_of_each_split(settings: dict[str, Any], split: str, first: int, count: int) -> None:
     config = ColoredConfig(**settings)
     pairs = train_pairs(BIG, config, 0) if split == "train" else evaluation_pairs(BIG, config, 0, split)
     assert len(pairs) == count
@@ -213,13 +213,13 @@ def test_which_rows_are_which(settings: dict[str, Any], split: str, first: int, 
     assert pairs.columns["digit"] == BIG[file].labels[first : first + count].tolist()
 
 
-def test_a_row_keeps_its_label_and_colour_whatever_else_is_trained_on() -> None:
+def test_rows_do_not_depend_on_the_number_of_rows() -> None:
     few, many = (train_pairs(MNIST, small(train_rows=rows), seed=0) for rows in (50, 300))
     assert torch.equal(whole(few)["pixel_values"], whole(many)["pixel_values"][:50])
     assert torch.equal(whole(few)["labels"], whole(many)["labels"][:50])
 
 
-def test_pairs_survive_pickling() -> None:
+def test_pairs_are_picklable() -> None:
     pairs = train_pairs(MNIST, small(), seed=0)
     assert torch.equal(whole(pickle.loads(pickle.dumps(pairs)))["pixel_values"], whole(pairs)["pixel_values"])
 
@@ -230,31 +230,31 @@ def test_pairs_survive_pickling() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"setup": "C5"}, "setup: 'C5' does not exist; use one of adv, rnd"),
-        ({"color_draws": "both"}, "color_draws: 'both' does not exist; use one of independent, dependent"),
-        ({"test_source": "hub"}, "test_source: 'hub' does not exist; use one of released, test"),
-        ({"label_noise": 1.5}, r"label_noise=1.5 must lie in \[0, 1\]"),
-        ({"partner_fraction": -1}, r"partner_fraction=-1 must lie in \[0, 1\]"),
+        ({"setup": "C5"}, "setup='C5' is unknown; use one of adv, rnd"),
+        ({"color_draws": "both"}, "color_draws='both' is unknown; use one of independent, dependent"),
+        ({"test_source": "hub"}, "test_source='hub' is unknown; use one of released, test"),
+        ({"label_noise": 1.5}, r"label_noise=1.5 must be in \[0, 1\]"),
+        ({"partner_fraction": -1}, r"partner_fraction=-1 must be in \[0, 1\]"),
         ({"test_rows": 0}, "test_rows=0 must be at least 1"),
-        ({"train_rows": 35_000}, "reach row 44999, and test_source='released' tests from row 40000 on; use fewer"),
+        ({"train_rows": 35_000}, "reach row 44999, but test_source='released' tests from row 40000 on; use fewer"),
     ],
 )
-def test_settings_that_cannot_hold(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         ColoredConfig(**settings)
 
 
-def test_what_is_not_there() -> None:
+def test_invalid_calls_are_refused() -> None:
     config = small()
-    with pytest.raises(DataError, match="colour scheme: 'C9' does not exist; use one of C1, C2, C3, C4"):
+    with pytest.raises(DataError, match="scheme='C9' is unknown; use one of C1, C2, C3, C4"):
         evaluation_pairs(MNIST, config, 0, augmented="C9")
-    with pytest.raises(DataError, match="colour scheme: 'red' does not exist"):
+    with pytest.raises(DataError, match="scheme='red' is unknown"):
         draw_colors("red", LABELS, MANY, 0)
-    with pytest.raises(DataError, match="split: 'train' does not exist; use one of test, validation"):
+    with pytest.raises(DataError, match="split='train' is unknown; use one of test, validation"):
         evaluation_pairs(MNIST, config, 0, split="train")
-    with pytest.raises(DataError, match="training: rows 0 to 500 asked for, but the file ends with row 499"):
+    with pytest.raises(DataError, match="training: needs rows 0 to 500, but the file ends with row 499"):
         train_pairs(MNIST, small(train_rows=501), 0)
-    with pytest.raises(DataError, match="test: rows 40000 to 40199 asked for, but the file ends with row 499"):
+    with pytest.raises(DataError, match="test: needs rows 40000 to 40199, but the file ends with row 499"):
         evaluation_pairs(MNIST, small(test_source="released"), 0)
     with pytest.raises(DataError, match="test: needs the test file of MNIST"):
         evaluation_pairs({"train": MNIST["train"]}, config, 0)
@@ -262,7 +262,7 @@ def test_what_is_not_there() -> None:
         train_pairs({"test": Digits(*MNIST["test"])}, config, 0)
 
 
-def test_settings_stand_beside_those_of_the_trainer_on_one_command_line() -> None:
+def test_settings_share_a_command_line_with_the_trainer() -> None:
     colored, training = parse_arguments(
         [ColoredConfig, DAIRConfig], ["--output_dir", "out", "--setup", "rnd", "--seed", "3", "--fresh_colors", "false"]
     )

@@ -1,4 +1,4 @@
-"""MNIST read from parquet, IDX and the layout of the Hub; what is refused, and with which message."""
+"""Reader of MNIST: parquet, IDX, the layout of the Hub, and errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dair_hf.errors import DataError
-from dair_hf.vision.labelled_images import _from_hub
+from dair_hf.vision.labeled_images import _from_hub
 from dair_hf.vision.mnist.digits import MNIST, Digits, load_mnist
 from tests.fixtures.cpu_time import cpu_time
 from tests.fixtures.digits import idx, noise_digits, png, write_idx, write_parquet
@@ -31,21 +31,21 @@ def same(found: Digits, expected: Digits) -> bool:
 @pytest.mark.parametrize(
     "name", ["train.parquet", "mnist/train-00000-of-00001.parquet", "default/train/0000.parquet", "train_0.parquet"]
 )
-def test_parquet_in_the_layouts_of_the_hub(tmp_path: Path, name: str) -> None:
+def test_parquet_in_layouts_of_the_hub(tmp_path: Path, name: str) -> None:
     write_parquet(tmp_path / name, DIGITS)
     write_parquet(tmp_path / name.replace("train", "test"), noise_digits(7, seed=1))
     assert same(load_mnist(tmp_path, "train"), DIGITS)
     assert same(load_mnist(str(tmp_path), "test"), noise_digits(7, seed=1))
 
 
-def test_parts_of_a_split_are_joined_in_their_order(tmp_path: Path) -> None:
+def test_parts_of_a_split_are_joined_in_order(tmp_path: Path) -> None:
     for part in range(3):
         write_parquet(tmp_path / f"train-0000{part}-of-00003.parquet", Digits(*(t[part::3] for t in DIGITS)))
     expected = Digits(*(torch.cat([t[part::3] for part in range(3)]) for t in DIGITS))
     assert same(load_mnist(tmp_path, "train"), expected)
 
 
-def test_other_lossless_formats_are_read_too(tmp_path: Path) -> None:
+def test_other_lossless_formats(tmp_path: Path) -> None:
     write_parquet(tmp_path / "train.parquet", DIGITS, form="BMP")
     assert same(load_mnist(tmp_path, "train"), DIGITS)
 
@@ -65,13 +65,13 @@ def test_idx(tmp_path: Path, compressed: bool, dot: str) -> None:
     assert same(load_mnist(tmp_path, "test"), noise_digits(3, seed=1))
 
 
-def test_what_is_read_can_be_written_to(tmp_path: Path) -> None:
+def test_tensors_are_writable(tmp_path: Path) -> None:
     write_idx(tmp_path, "train", DIGITS)
     load_mnist(tmp_path, "train").images[0] = 0
 
 
-def test_the_path_through_the_hub_reads_the_same(tmp_path: Path) -> None:
-    """`load_dataset` takes a folder in the Hub's layout as it takes a name."""
+def test_loading_through_datasets(tmp_path: Path) -> None:
+    """`load_dataset` accepts a folder in the layout of the Hub."""
     for split, digits in (("train", DIGITS), ("test", noise_digits(7, seed=1))):
         write_parquet(tmp_path / "data" / f"{split}-00000-of-00001.parquet", digits)
     assert same(_from_hub(str(tmp_path), "train", MNIST), DIGITS)
@@ -88,7 +88,7 @@ def test_the_real_digits(real_data: Path) -> None:
     assert train.labels.bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert test.labels.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     assert train.labels[:5].tolist() == [5, 0, 4, 1, 9]
-    # The mean and deviation that everybody normalises with.
+    # The statistics commonly used for normalization.
     pixels = train.images.double() / 255
     assert (round(float(pixels.mean()), 4), round(float(pixels.std()), 4)) == (0.1307, 0.3081)
 
@@ -96,18 +96,18 @@ def test_the_real_digits(real_data: Path) -> None:
 # --- what is not there ----------------------------------------------------------------------------------------------
 
 
-def test_a_source_that_is_not_there(tmp_path: Path) -> None:
+def test_invalid_sources_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="split 'val' is unknown; use one of train, test"):
         load_mnist(tmp_path, "val")
     with pytest.raises(DataError, match="nowhere: no such folder; give one with parquet files or IDX files"):
         load_mnist(tmp_path / "nowhere", "train")
-    with pytest.raises(DataError, match=r"train.parquet: is a file; give the folder"):
+    with pytest.raises(DataError, match=r"train.parquet: is a file; give its folder"):
         load_mnist(write_parquet(tmp_path / "train.parquet", DIGITS), "train")
-    with pytest.raises(DataError, match="nobody/nothing: neither a folder here nor a data set with a train split on"):
+    with pytest.raises(DataError, match="nobody/nothing: neither a local folder nor a data set with a train split on"):
         load_mnist("nobody/nothing", "train")
 
 
-def test_a_split_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_splits_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no train split: neither train\*.parquet nor .* \(found nothing\)"):
         load_mnist(tmp_path, "train")
     write_parquet(tmp_path / "train.parquet", DIGITS)
@@ -116,14 +116,14 @@ def test_a_split_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "t10k-images-idx3-ubyte").write_bytes(idx(DIGITS.images.numpy()))
     with pytest.raises(DataError, match="no test split"):
         load_mnist(tmp_path, "test")
-    write_parquet(tmp_path / "trained.parquet", DIGITS)  # begins like the split, but is another word
+    write_parquet(tmp_path / "trained.parquet", DIGITS)  # another word that begins with the split
     assert len(load_mnist(tmp_path, "train").labels) == 20
 
 
-def test_two_data_sets_in_one_folder(tmp_path: Path) -> None:
+def test_two_data_sets_in_one_folder_are_refused(tmp_path: Path) -> None:
     for name in ("digits", "fashion"):
         write_parquet(tmp_path / name / "train.parquet", DIGITS)
-    with pytest.raises(DataError, match=r"holds train files of several data sets, in .*digits, .*fashion; give one"):
+    with pytest.raises(DataError, match=r"holds train files in several folders, .*digits, .*fashion; give one"):
         load_mnist(tmp_path, "train")
 
 
@@ -153,7 +153,7 @@ def image(content: bytes | None) -> dict[str, Any]:
         ({"image": [{"path": "a.png"}], "label": [1]}, "column image holds struct<path: string>"),
         ({"image": [IMAGE, image(None)], "label": [1, 2]}, "row 1: column image is null"),
         ({"image": [IMAGE, None], "label": [1, 2]}, "row 1: column image is null"),
-        ({"image": [IMAGE] * 2, "label": [9, 10]}, "row 1: label 10 is not a digit; labels go from 0 to 9"),
+        ({"image": [IMAGE] * 2, "label": [9, 10]}, "row 1: label 10 is not a digit; labels must be 0 to 9"),
         ({"image": [IMAGE] * 2, "label": [-1, 0]}, "row 0: label -1 is not a digit"),
         ({"image": [IMAGE, image(b"nothing")], "label": [1, 2]}, "row 1: not a readable image"),
         ({"image": [image(b"")], "label": [1]}, "row 0: not a readable image"),
@@ -164,13 +164,13 @@ def image(content: bytes | None) -> dict[str, Any]:
         ),
         (
             {"image": [IMAGE, image(png(np.zeros((14, 28), np.uint8)))], "label": [1, 2]},
-            r"row 1: an image of 28 x 14 pixels in mode L; all must be 28 x 28 in mode L \(8-bit grey\): convert",
+            r"row 1: an image of 28 x 14 pixels in mode L; all must be 28 x 28 in mode L \(8-bit gray\): convert",
         ),
         ({"image": [image(png(np.zeros((28, 28, 3), np.uint8)))], "label": [1]}, "28 x 28 pixels in mode RGB"),
         ({"image": [image(png(np.zeros((28, 28), np.uint16)))], "label": [1]}, "28 x 28 pixels in mode I;16"),
     ],
 )
-def test_parquet_that_cannot_be_used(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
+def test_invalid_parquet_is_refused(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
     table = pa.table(columns)
     if not len(table):
         struct = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -180,7 +180,7 @@ def test_parquet_that_cannot_be_used(tmp_path: Path, columns: dict[str, Any], me
         load_mnist(tmp_path, "train")
 
 
-def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
+def test_damaged_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.parquet").write_bytes(b"")
     with pytest.raises(DataError, match=r"train.parquet: not a readable parquet file .* fetch it again"):
         load_mnist(tmp_path, "train")
@@ -196,19 +196,23 @@ def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "content", "message"),
     [
-        ("images", b"", "begins with nothing, an IDX file of bytes in 3 dimensions with 00000803; this is another"),
-        ("images", idx(DIGITS.labels.numpy()), "begins with 00000801, an IDX file"),
+        (
+            "images",
+            b"",
+            "begins with nothing, but an IDX file of bytes in 3 dimensions begins with 00000803;",
+        ),
+        ("images", idx(DIGITS.labels.numpy()), "begins with 00000801, but an IDX file"),
         ("images", b"\0\0\x0d\3" + idx(DIGITS.images.numpy())[4:], "begins with 00000d03"),
-        ("images", idx(DIGITS.images.numpy())[:-1], r"do not make \[20, 28, 28\] entries: truncated; fetch it again"),
-        ("images", idx(DIGITS.images.numpy()) + b"\0", "do not make"),
-        ("images", idx(DIGITS.images.numpy())[:10], "do not make"),
+        ("images", idx(DIGITS.images.numpy())[:-1], r"too few or too many for \[20, 28, 28\] entries; fetch it again"),
+        ("images", idx(DIGITS.images.numpy()) + b"\0", "too few or too many"),
+        ("images", idx(DIGITS.images.numpy())[:10], "too few or too many"),
         ("images", idx(np.zeros((20, 14, 28))), "images of 28 x 14 pixels; all must be 28 x 28"),
         ("labels", idx(np.zeros(19)), r"20 images, but train-labels-idx1-ubyte has 19 labels"),
         ("labels", idx(np.full(20, 11)), "train-labels-idx1-ubyte: row 0: label 11 is not a digit"),
     ],
     ids=["empty", "labels", "type", "short", "long", "header", "size", "count", "range"],
 )
-def test_idx_that_cannot_be_used(tmp_path: Path, kind: str, content: bytes, message: str) -> None:
+def test_invalid_idx_is_refused(tmp_path: Path, kind: str, content: bytes, message: str) -> None:
     write_idx(tmp_path, "train", DIGITS)
     next(tmp_path.glob(f"train-{kind}*")).write_bytes(content)
     with pytest.raises(DataError, match=message):
@@ -221,7 +225,7 @@ def test_idx_without_images(tmp_path: Path) -> None:
         load_mnist(tmp_path, "train")
 
 
-def test_gzip_that_is_none(tmp_path: Path) -> None:
+def test_damaged_gzip_is_refused(tmp_path: Path) -> None:
     write_idx(tmp_path, "train", DIGITS, compressed=True)
     file = tmp_path / "train-images-idx3-ubyte.gz"
     for content in (b"plain", file.read_bytes()[:-20]):

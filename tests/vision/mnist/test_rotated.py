@@ -1,4 +1,4 @@
-"""Rotated MNIST: where the angles of each scheme lie, label noise, and which rows are turned how."""
+"""Rotated MNIST: angles of each scheme, label noise, and rows of each split."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def whole(pairs: TensorPairs, epoch: int = 0) -> dict[str, torch.Tensor]:
     return pairs.__getitems__(range(len(pairs)))
 
 
-def turns(found: torch.Tensor, upright: torch.Tensor) -> torch.Tensor:
-    """By how many quarter turns each image differs from its upright one; -1 where by none."""
+def quarter_turns(found: torch.Tensor, upright: torch.Tensor) -> torch.Tensor:
+    """Quarter turns between each image and its upright version; -1 for other angles."""
     quarters = torch.full((len(found),), -1)
     for k in range(4):
         quarters[(found[:, 0] == torch.rot90(upright, k, dims=(1, 2))).flatten(1).all(1)] = k
@@ -64,7 +64,7 @@ def test_schemes_of_single_angles(scheme: str, angles: list[float]) -> None:
 
 @pytest.mark.parametrize(("scheme", "arcs"), [("R5", [(0, 360)]), ("R6", [(22.5, 67.5), (202.5, 247.5)])])
 def test_schemes_of_arcs(scheme: str, arcs: list[tuple[float, float]]) -> None:
-    """Uniform on each arc, by a chi-square with 49 degrees of freedom: one in a thousand passes 85.4."""
+    """Chi-square on each arc with 49 degrees of freedom; the 0.999 quantile is 85.4."""
     drawn = draw_angles(SCHEMES[scheme], MANY, 0, 0, "test").numpy()
     inside = [(low <= drawn) & (drawn < high) for low, high in arcs]
     assert sum(int(one.sum()) for one in inside) == 100_000
@@ -74,7 +74,7 @@ def test_schemes_of_arcs(scheme: str, arcs: list[tuple[float, float]]) -> None:
         assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 85.4
 
 
-def test_angles_are_those_of_the_draws() -> None:
+def test_angles_follow_from_the_uniform_draws() -> None:
     drawn = uniform(torch.arange(20), 3, 7, "name")[:, 0].numpy()
     expected = np.where(drawn < 0.5, 22.5 + 45 * 2 * drawn, 202.5 + 45 * (2 * drawn - 1))
     assert np.abs(draw_angles(SCHEMES["R6"], torch.arange(20), 3, 7, "name").numpy() - expected).max() < 1e-9
@@ -89,10 +89,10 @@ def test_weak_training_pairs() -> None:
     images, labels = batch["pixel_values"], batch["labels"]
     assert (images.shape, images.dtype, labels.dtype) == ((300, 2, 1, 28, 28), torch.float32, torch.int64)
     assert labels.tolist() == [[digit, digit] for digit in MNIST["train"].labels[:300].tolist()]
-    quarters = turns(images[:, 0], UPRIGHT)
+    quarters = quarter_turns(images[:, 0], UPRIGHT)
     assert set(quarters.tolist()) == {1, 3}
     assert 110 < int((quarters == 1).sum()) < 190
-    # Partners are what PIL makes of the upright digit, at angles of R6.
+    # Partners match PIL at angles of R6.
     angles = draw_angles(SCHEMES["R6"], torch.arange(300), 0, 0, "rotated/train/augmented").tolist()
     digits = [Image.fromarray(image) for image in MNIST["train"].images[:300].numpy()]
     expected = [np.asarray(image.rotate(angle)) for image, angle in zip(digits, angles, strict=True)]
@@ -104,12 +104,12 @@ def test_weak_training_pairs() -> None:
 def test_strong_training_pairs() -> None:
     images = whole(train_pairs(MNIST, small(setup="strong"), seed=0))["pixel_values"]
     assert torch.equal(images[:, 0, 0], UPRIGHT)
-    # Within some two degrees of a right angle no pixel moves.
-    assert (turns(images[:, 1], UPRIGHT) == -1).sum() > 270
+    # Only within two degrees of a right angle no pixel moves.
+    assert (quarter_turns(images[:, 1], UPRIGHT) == -1).sum() > 270
 
 
 @pytest.mark.parametrize(("setup", "fresh"), [("weak", True), ("weak", False), ("strong", True)])
-def test_angles_of_both_views_are_drawn_anew_each_epoch_if_they_are_fresh(setup: str, fresh: bool) -> None:
+def test_fresh_angles_of_both_views_change_with_the_epoch(setup: str, fresh: bool) -> None:
     pairs = train_pairs(MNIST, small(setup=setup, fresh_angles=fresh, label_noise=0.5), seed=0)
     first, second = whole(pairs, 0), whole(pairs, 1)
     changed = [not torch.equal(first["pixel_values"][:, v], second["pixel_values"][:, v]) for v in (0, 1)]
@@ -120,8 +120,8 @@ def test_angles_of_both_views_are_drawn_anew_each_epoch_if_they_are_fresh(setup:
     assert not torch.equal(other["pixel_values"][:, 1], first["pixel_values"][:, 1])
 
 
-def test_the_two_views_have_angles_of_their_own() -> None:
-    """A half of R4 and a half of R6 each: all four combinations occur equally often."""
+def test_angles_of_the_two_views_are_independent() -> None:
+    """The arcs of R4 and R6 are uncorrelated."""
     rows = torch.arange(20_000)
     first = draw_angles(SCHEMES["R4"], rows, 0, 0, "rotated/train/original") > 180
     second = draw_angles(SCHEMES["R6"], rows, 0, 0, "rotated/train/augmented") > 180
@@ -131,18 +131,18 @@ def test_the_two_views_have_angles_of_their_own() -> None:
 def test_label_noise() -> None:
     digits = MANY % 10
     noisy = noisy_labels(digits, MANY, noise=0.4, seed=0)
-    # A tenth of the replacements is the right digit: 0.4 * 0.9 = 0.36 differ.
+    # One in ten replacements is the true digit: 0.4 * 0.9 = 0.36 differ.
     assert float((noisy != digits).double().mean()) == pytest.approx(0.36, abs=0.0061)
     wrong = noisy[noisy != digits].bincount(minlength=10).double()
     assert (wrong / wrong.sum() - 0.1).abs().max() < 0.007
     assert torch.equal(noisy_labels(digits, MANY, noise=0.0, seed=0), digits)
     assert not torch.equal(noisy, noisy_labels(digits, MANY, noise=0.4, seed=1))
-    # Who is replaced at 0.2 is replaced at 0.4, by the same digit.
+    # Labels replaced at 0.2 are replaced by the same digit at 0.4.
     less = noisy_labels(digits, MANY, noise=0.2, seed=0)
     assert torch.equal(less[less != digits], noisy[less != digits])
 
 
-def test_both_views_share_the_noisy_label_and_the_test_has_none() -> None:
+def test_label_noise_is_shared_by_both_views_and_absent_in_evaluation() -> None:
     config = small(label_noise=0.5)
     labels = whole(train_pairs(MNIST, config, seed=0))["labels"]
     assert torch.equal(labels[:, 0], labels[:, 1])
@@ -165,12 +165,12 @@ def test_partial_augmentation() -> None:
     ("setup", "scheme", "quarters"),
     [("weak", None, {0}), ("strong", None, {1}), ("strong", "R1", {0}), ("weak", "R3", {0, 2}), ("weak", "R4", {1, 3})],
 )
-def test_partners_of_the_test_are_half_a_turn_further(setup: str, scheme: str | None, quarters: set[int]) -> None:
+def test_evaluation_partners_are_rotated_by_180_degrees(setup: str, scheme: str | None, quarters: set[int]) -> None:
     pairs = evaluation_pairs(MNIST, small(setup=setup), 0, scheme=scheme)
     batch = whole(pairs)
     assert len(pairs) == 200
     upright = MNIST["test"].images.float() / 255
-    original, partner = (turns(batch["pixel_values"][:, view], upright) for view in (0, 1))
+    original, partner = (quarter_turns(batch["pixel_values"][:, view], upright) for view in (0, 1))
     assert set(original.tolist()) == quarters
     assert torch.equal(partner, (original + 2) % 4)
     assert torch.equal(batch["labels"], MNIST["test"].labels[:, None].expand(200, 2))
@@ -178,7 +178,7 @@ def test_partners_of_the_test_are_half_a_turn_further(setup: str, scheme: str | 
     assert pairs.row_ids[0] == "test/0"
 
 
-def test_which_rows_are_which() -> None:
+def test_rows_of_each_split() -> None:
     big = {"train": numbered_digits(60_000), "test": numbered_digits(10_000, seed=1)}
     upright = {"scheme": "R1"}
     validation = evaluation_pairs(big, RotatedConfig(), 0, "validation", **upright)
@@ -189,20 +189,20 @@ def test_which_rows_are_which() -> None:
     assert numbers_in(train.__getitems__([0, 19_999])["pixel_values"][:, 0]) == [0, 19_999]
     assert len(evaluation_pairs(big, RotatedConfig(), 0)) == 10_000
     assert len(train_pairs(big, RotatedConfig(train_rows=60_000), 0)) == 60_000
-    with pytest.raises(DataError, match="validation: rows 55000 to 64999 asked for, but the file ends with row 59999"):
+    with pytest.raises(DataError, match="validation: needs rows 55000 to 64999, but the file ends with row 59999"):
         evaluation_pairs(big, RotatedConfig(train_rows=55_000), 0, "validation")
 
 
-def test_pairs_survive_pickling() -> None:
+def test_pairs_are_picklable() -> None:
     pairs = train_pairs(MNIST, small(), seed=0)
     assert torch.equal(whole(pickle.loads(pickle.dumps(pairs)))["pixel_values"], whole(pairs)["pixel_values"])
 
 
-def test_a_view_may_turn_by_any_angle() -> None:
+def test_turn_is_added_to_the_angle() -> None:
     view = RotatedView(*MNIST["train"], torch.tensor([4, 2]), arcs=((30.0, 30.0),), turn=-30.0)
-    made = view(torch.tensor([1, 0]), epoch=0)
-    assert torch.equal(made["pixel_values"][:, 0], MNIST["train"].images[[2, 4]].float() / 255)
-    assert torch.equal(made["labels"], MNIST["train"].labels[[2, 4]])
+    batch = view(torch.tensor([1, 0]), epoch=0)
+    assert torch.equal(batch["pixel_values"][:, 0], MNIST["train"].images[[2, 4]].float() / 255)
+    assert torch.equal(batch["labels"], MNIST["train"].labels[[2, 4]])
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------
@@ -211,26 +211,26 @@ def test_a_view_may_turn_by_any_angle() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"setup": "mild"}, "setup: 'mild' does not exist; use one of weak, strong"),
-        ({"label_noise": -0.5}, r"label_noise=-0.5 must lie in \[0, 1\]"),
-        ({"partner_fraction": 2.0}, r"partner_fraction=2.0 must lie in \[0, 1\]"),
+        ({"setup": "mild"}, "setup='mild' is unknown; use one of weak, strong"),
+        ({"label_noise": -0.5}, r"label_noise=-0.5 must be in \[0, 1\]"),
+        ({"partner_fraction": 2.0}, r"partner_fraction=2.0 must be in \[0, 1\]"),
     ],
 )
-def test_settings_that_cannot_hold(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         RotatedConfig(**settings)
 
 
-def test_what_is_not_there() -> None:
-    with pytest.raises(DataError, match="rotation scheme: 'R7' does not exist; use one of R1, R2, R3, R4, R5, R6"):
+def test_invalid_calls_are_refused() -> None:
+    with pytest.raises(DataError, match="scheme='R7' is unknown; use one of R1, R2, R3, R4, R5, R6"):
         evaluation_pairs(MNIST, small(), 0, scheme="R7")
-    with pytest.raises(DataError, match="split: 'dev' does not exist; use one of test, validation"):
+    with pytest.raises(DataError, match="split='dev' is unknown; use one of test, validation"):
         evaluation_pairs(MNIST, small(), 0, split="dev")
     with pytest.raises(DataError, match="test: needs the test file of MNIST"):
         evaluation_pairs({"train": MNIST["train"]}, small(), 0)
-    with pytest.raises(DataError, match="training: rows 0 to 19999 asked for, but the file ends with row 499"):
+    with pytest.raises(DataError, match="training: needs rows 0 to 19999, but the file ends with row 499"):
         train_pairs(MNIST, RotatedConfig(), 0)
 
 
-def test_settings_have_no_name_of_the_trainer() -> None:
+def test_settings_differ_from_those_of_the_trainer() -> None:
     assert not {f.name for f in dataclasses.fields(RotatedConfig)} & {f.name for f in dataclasses.fields(DAIRConfig)}

@@ -1,4 +1,4 @@
-"""6 and 9: which rows are taken, what they are called, and how they are turned."""
+"""Rotated 6 and 9: rows, labels and angles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def chosen(file: str) -> list[int]:
     return [row for row, label in enumerate(MNIST[file].labels.tolist()) if label in (6, 9)]
 
 
-def test_training_pairs_are_upright_and_half_a_turn_further_with_the_other_label() -> None:
+def test_training_partners_are_rotated_by_180_degrees_with_the_other_label() -> None:
     pairs = train_pairs(MNIST, CONFIG, seed=0)
     rows = chosen("train")[:60]
     batch = pairs.__getitems__(range(60))
@@ -44,13 +44,13 @@ def test_evaluation_pairs_at_an_angle(theta: float, split: str) -> None:
     assert pairs.row_ids.tolist() == [f"{file}/{row}" for row in rows]
     batch = pairs.__getitems__(range(len(pairs)))
     for view, angle in ((0, theta), (1, theta + 180)):
-        turned = [np.asarray(Image.fromarray(MNIST[file].images[row].numpy()).rotate(angle)) / 255 for row in rows]
-        assert np.abs(batch["pixel_values"][:, view, 0].numpy() - np.stack(turned)).max() < 1e-6
+        rotated = [np.asarray(Image.fromarray(MNIST[file].images[row].numpy()).rotate(angle)) / 255 for row in rows]
+        assert np.abs(batch["pixel_values"][:, view, 0].numpy() - np.stack(rotated)).max() < 1e-6
     nine = [int(MNIST[file].labels[row] == 9) for row in rows]
     assert batch["labels"].tolist() == [[label, 1 - label] for label in nine]
 
 
-def test_training_and_validation_share_no_row() -> None:
+def test_training_and_validation_rows_are_disjoint() -> None:
     train, validation = train_pairs(MNIST, CONFIG, 0), evaluation_pairs(MNIST, CONFIG, 0.0, "validation")
     assert not set(train.row_ids) & set(validation.row_ids)
     every = SixNineConfig(train_rows=len(chosen("train")) - 20, validation_rows=20)
@@ -63,18 +63,19 @@ def test_partial_augmentation() -> None:
     assert int(pairs.partner_mask.sum()) == 15
 
 
-def test_what_is_not_there() -> None:
+def test_invalid_calls_are_refused() -> None:
     found = len(chosen("train"))
     with pytest.raises(
-        DataError, match=f"train_rows=9867 and validation_rows=2000 .* file has {found} sixes and nines"
+        DataError,
+        match=f"train_rows=9867 and validation_rows=2000 .* file has {found} sixes and nines",
     ):
         train_pairs(MNIST, SixNineConfig(), 0)
     ones = Digits(MNIST["train"].images, torch.ones(500, dtype=torch.int64))
-    with pytest.raises(DataError, match="holds neither a six nor a nine"):
+    with pytest.raises(DataError, match="contains neither sixes nor nines"):
         evaluation_pairs({"test": ones}, CONFIG, 0.0)
     with pytest.raises(DataError, match="test: needs the test file of MNIST"):
         evaluation_pairs({"train": ones}, CONFIG, 0.0)
-    with pytest.raises(DataError, match="split: 'dev' does not exist"):
+    with pytest.raises(DataError, match="split='dev' is unknown"):
         evaluation_pairs(MNIST, CONFIG, 0.0, "dev")
     with pytest.raises(DataError, match="angle 0 is not finite"):
         evaluation_pairs(MNIST, CONFIG, float("nan")).__getitems__([0, 1])

@@ -1,4 +1,4 @@
-"""What the loaders of image data sets share: the layout they ask for, files by their split, rows by their number."""
+"""Readers of labeled images: layout, files of a split, and errors."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ import pytest
 import torch
 
 from dair_hf.errors import DataError
-from dair_hf.vision.labelled_images import (
+from dair_hf.vision.labeled_images import (
     COLOR,
-    GREY,
+    GRAY,
     ImageLayout,
-    LabelledImages,
+    LabeledImages,
     checked,
-    file_of,
     joined,
     load_images,
     require_split,
-    rows_between,
 )
 from tests.fixtures.digits import png
 
@@ -48,16 +46,16 @@ def write(file: Path, column: str = "photo", pixels: np.ndarray = PIXELS, labels
     pq.write_table(pa.table({column: images, "label": labels}), file)
 
 
-def none_of_its_own(folder: Path, split: str) -> LabelledImages:
-    raise DataError(f"{folder}: no {split} file of its own")
+def no_own_files(folder: Path, split: str) -> LabeledImages:
+    raise DataError(f"{folder}: no original {split} file")
 
 
-def load(source: Path, split: str = "train") -> LabelledImages:
-    return load_images(source, split, STREETS, none_of_its_own)
+def load(source: Path, split: str = "train") -> LabeledImages:
+    return load_images(source, split, STREETS, no_own_files)
 
 
 @pytest.mark.parametrize("column", ["photo", "image"])
-def test_colours_are_channels(tmp_path: Path, column: str) -> None:
+def test_colors_become_channels(tmp_path: Path, column: str) -> None:
     write(tmp_path / "train.parquet", column)
     found = load(tmp_path)
     assert (found.images.dtype, found.labels.dtype) == (torch.uint8, torch.int64)
@@ -65,28 +63,28 @@ def test_colours_are_channels(tmp_path: Path, column: str) -> None:
     for row, channel, y, x in np.ndindex(5, 3, 4, 4):
         assert int(found.images[row, channel, y, x]) == PIXELS[row, y, x, channel]
     assert found.labels.tolist() == LABELS
-    found.images[0] = 0  # its own memory
+    found.images[0] = 0  # a copy
 
 
-def test_the_usual_column_wins(tmp_path: Path) -> None:
+def test_the_first_column_name_has_priority(tmp_path: Path) -> None:
     photos, others = ([{"bytes": png(image), "path": None} for image in part] for part in (PIXELS, 255 - PIXELS))
     pq.write_table(pa.table({"image": others, "photo": photos, "label": LABELS}), tmp_path / "train.parquet")
     assert torch.equal(load(tmp_path).images, torch.from_numpy(PIXELS).permute(0, 3, 1, 2))
 
 
-def test_the_files_of_its_own_are_asked_for_where_there_is_no_parquet(tmp_path: Path) -> None:
+def test_original_files_are_read_without_parquet(tmp_path: Path) -> None:
     write(tmp_path / "test.parquet")
-    own = LabelledImages(torch.zeros(1, 3, 4, 4, dtype=torch.uint8), torch.tensor([2]))
+    own = LabeledImages(torch.zeros(1, 3, 4, 4, dtype=torch.uint8), torch.tensor([2]))
     asked: list[tuple[Path, str]] = []
 
-    def read_own(folder: Path, split: str) -> LabelledImages:
+    def read_own(folder: Path, split: str) -> LabeledImages:
         asked.append((folder, split))
         return own
 
     assert load_images(str(tmp_path), "train", STREETS, read_own) is own
     assert len(load_images(tmp_path, "test", STREETS, read_own).labels) == 5
     assert asked == [(tmp_path, "train")]
-    with pytest.raises(DataError, match="no train file of its own"):
+    with pytest.raises(DataError, match="no original train file"):
         load(tmp_path)
 
 
@@ -95,27 +93,27 @@ def test_the_files_of_its_own_are_asked_for_where_there_is_no_parquet(tmp_path: 
     [
         (
             {"column": "picture"},
-            r"lacks column photo \(found picture, label\); the layout is that of somebody/streets: ",
+            r"lacks column photo \(found picture, label\); use the columns of somebody/streets: ",
         ),
         (
             {"pixels": PIXELS[:, :, :, 0]},
             r"row 0: an image of 4 x 4 pixels in mode L; all must be 4 x 4 in mode RGB \(8",
         ),
         ({"pixels": PIXELS[:, :2]}, r"row 0: an image of 4 x 2 pixels in mode RGB"),
-        ({"labels": [0, 1, 2, 3, 0]}, "row 3: label 3 is not a street; labels go from 0 to 2"),
+        ({"labels": [0, 1, 2, 3, 0]}, "row 3: label 3 is not a street; labels must be 0 to 2"),
         ({"labels": list("abcab")}, "column label holds string; it must hold an integer from 0 to 2 in each row"),
     ],
 )
-def test_what_the_layout_does_not_allow(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
+def test_files_must_match_the_layout(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
     write(tmp_path / "train.parquet", **wrong)
     with pytest.raises(DataError, match="train.parquet: " + message):
         load(tmp_path)
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG"])
-def test_pictures_that_are_far_too_large_are_not_decoded(tmp_path: Path, form: str) -> None:
+def test_oversized_images_are_not_decoded(tmp_path: Path, form: str) -> None:
     huge = png(np.zeros((16, 16, 3), np.uint8), form)
-    # The size stands in the header: PNG as width and height in 4 bytes each, JPEG as height and width in 2.
+    # Patch the size in the header: width and height in 4 bytes each for PNG, height and width in 2 for JPEG.
     small, large = (b"\0\0\0\x10" * 2, b"\0\3\0\0" * 2) if form == "PNG" else (b"\0\x10" * 2, b"\xff\x00" * 2)
     content = huge.replace(small, large, 1)
     if form == "PNG":
@@ -133,7 +131,7 @@ def test_messages_name_the_files_of_the_data_set(tmp_path: Path) -> None:
     ):
         load(tmp_path / "nowhere")
     with pytest.raises(DataError, match="or give a folder with parquet files or STR files"):
-        load_images("nobody/nothing", "train", STREETS, none_of_its_own)
+        load_images("nobody/nothing", "train", STREETS, no_own_files)
     with pytest.raises(DataError, match="split 'dev' is unknown; use one of train, test"):
         require_split("dev")
 
@@ -147,29 +145,13 @@ def test_labels_are_checked_and_pixels_copied() -> None:
         checked(pixels, np.array([0, -1, 0, 0, 0]), STREETS, "file")
 
 
-def test_files_one_after_the_other() -> None:
+def test_joined_files() -> None:
     whole = checked(PIXELS.transpose(0, 3, 1, 2), np.array(LABELS), STREETS, "file")
-    again = joined([LabelledImages(*(part[:2] for part in whole)), LabelledImages(*(part[2:] for part in whole))])
+    again = joined([LabeledImages(*(part[:2] for part in whole)), LabeledImages(*(part[2:] for part in whole))])
     assert torch.equal(again.images, whole.images) and torch.equal(again.labels, whole.labels)
 
 
-GREYS = LabelledImages(torch.zeros(20, 4, 4, dtype=torch.uint8), torch.zeros(20, dtype=torch.int64))
-
-
-def test_rows_of_a_file() -> None:
-    assert rows_between(GREYS, 15, 20, "validation").tolist() == [15, 16, 17, 18, 19]
-    for start, stop in ((15, 21), (5, 5), (-1, 3)):
-        with pytest.raises(DataError, match=rf"validation: rows {start} to {stop - 1} .* the file ends with row 19"):
-            rows_between(GREYS, start, stop, "validation")
-
-
-def test_the_file_of_a_split() -> None:
-    assert file_of({"train": GREYS}, "train", "training", STREETS) is GREYS
-    with pytest.raises(DataError, match="training: needs the train file of Streets; pass {'train': load_streets"):
-        file_of({"test": GREYS}, "train", "training", STREETS)
-
-
-def test_grey_images_have_no_channels(tmp_path: Path) -> None:
+def test_gray_images_have_no_channels(tmp_path: Path) -> None:
     write(tmp_path / "train.parquet", pixels=PIXELS[..., 0])
-    grey = ImageLayout("Streets", "a/b", "load_streets", "STR files", ("photo",), GREY, 4, 3)
-    assert np.array_equal(load_images(tmp_path, "train", grey, none_of_its_own).images.numpy(), PIXELS[..., 0])
+    gray = ImageLayout("Streets", "a/b", "load_streets", "STR files", ("photo",), GRAY, 4, 3)
+    assert np.array_equal(load_images(tmp_path, "train", gray, no_own_files).images.numpy(), PIXELS[..., 0])

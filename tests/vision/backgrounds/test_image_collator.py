@@ -1,4 +1,4 @@
-"""Photographs as tensors: which part, how large and which way round; crops as they are drawn; damaged files."""
+"""Collator of ImageNet-9: crop, size, flip, normalization, random crops and damaged files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PIL import Image
 
 from dair_hf.data.collator import PairCollator
 from dair_hf.errors import DataError
-from dair_hf.vision.backgrounds.pictures import MEAN, STD, PictureCollator, draw_crops
+from dair_hf.vision.backgrounds.imagenet9 import MEAN, STD, ImageCollator, draw_crops
 
 ROWS = torch.arange(20_000)
 PLAIN = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
@@ -30,7 +30,7 @@ def written(path: Path, pixels: NDArray[np.uint8], **settings: Any) -> str:
 
 def pixels_of(view: dict[str, Any], size: int) -> NDArray[np.float64]:
     """`[H, W, 3]` in 0..255."""
-    batch = PictureCollator(size, **PLAIN)([view])
+    batch = ImageCollator(size, **PLAIN)([view])
     assert batch["pixel_values"].shape == (1, 3, size, size)
     return batch["pixel_values"][0].permute(1, 2, 0).double().numpy() * 255
 
@@ -40,60 +40,60 @@ def pixels_of(view: dict[str, Any], size: int) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize(("height", "width"), [(12, 12), (12, 20), (31, 12), (12, 13)])
 def test_the_central_square(tmp_path: Path, height: int, width: int) -> None:
-    picture = noise(height, width)
+    image = noise(height, width)
     top, left = (height - 12) // 2, (width - 12) // 2
-    expected = picture[top : top + 12, left : left + 12].astype(np.float64)
-    found = pixels_of({"image": written(tmp_path / "a.png", picture)}, 12)
-    assert np.abs(found - expected).max() < 1e-3, "no pixel is mixed with another"
+    expected = image[top : top + 12, left : left + 12].astype(np.float64)
+    found = pixels_of({"image": written(tmp_path / "a.png", image)}, 12)
+    assert np.abs(found - expected).max() < 1e-3, "pixels are not interpolated"
 
 
-def test_a_crop_is_a_share_of_the_central_square(tmp_path: Path) -> None:
-    picture = noise(16, 24)
-    view = {"image": written(tmp_path / "a.png", picture), "crop": [0.25, 0.5, 0.75, 1.0], "mirrored": False}
-    # The square begins at column 4; of its 16 columns 4 to 12, of its rows 8 to 16.
-    expected = picture[8:16, 8:16]
+def test_crops_are_shares_of_the_central_square(tmp_path: Path) -> None:
+    image = noise(16, 24)
+    view = {"image": written(tmp_path / "a.png", image), "crop": [0.25, 0.5, 0.75, 1.0], "mirrored": False}
+    # The square begins at column 4; the crop has its columns 4 to 12 and rows 8 to 16.
+    expected = image[8:16, 8:16]
     assert np.abs(pixels_of(view, 8) - expected).max() < 1e-3
     assert np.abs(pixels_of({**view, "mirrored": True}, 8) - expected[:, ::-1]).max() < 1e-3
 
 
-def test_what_is_shrunk_is_averaged(tmp_path: Path) -> None:
-    """Bilinear with a support as wide as the shrinking: of a slope it leaves a slope, of noise little."""
+def test_downscaling_averages(tmp_path: Path) -> None:
+    """Bilinear with a support that grows with the scale: a slope stays a slope, noise averages out."""
     slope = np.repeat(np.arange(64, dtype=np.uint8)[None, :, None], 64, 0).repeat(3, 2) * 3
     found = pixels_of({"image": written(tmp_path / "a.png", slope)}, 16)
     assert np.abs(found[:, 1:-1, 0] - (np.arange(16) * 12 + 4.5)[1:-1]).max() < 1
     assert pixels_of({"image": written(tmp_path / "b.png", noise(160, 160))}, 8).std() < 10
 
 
-def test_a_whole_picture_of_the_size_is_not_touched(tmp_path: Path) -> None:
-    picture = noise(224, 224)
-    path = written(tmp_path / "a.png", picture)
+def test_an_image_of_the_target_size_is_unchanged(tmp_path: Path) -> None:
+    image = noise(224, 224)
+    path = written(tmp_path / "a.png", image)
     for view in ({"image": path}, {"image": path, "crop": [0.0, 0.0, 1.0, 1.0], "mirrored": None}):
-        assert np.abs(pixels_of(view, 224) - picture).max() < 1e-3
+        assert np.abs(pixels_of(view, 224) - image).max() < 1e-3
 
 
-def test_pixels_are_normalised_as_published(tmp_path: Path) -> None:
+def test_normalization(tmp_path: Path) -> None:
     path = written(tmp_path / "a.png", np.full((4, 4, 3), (51, 102, 153), dtype=np.uint8))
-    batch = PictureCollator(4)([{"image": path, "labels": 3}])
+    batch = ImageCollator(4)([{"image": path, "labels": 3}])
     expected = (np.array([0.2, 0.4, 0.6]) - MEAN) / STD
     assert np.abs(batch["pixel_values"][0].permute(1, 2, 0).numpy() - expected).max() < 1e-6
     assert MEAN == (0.4717, 0.4499, 0.3837) and STD == (0.26, 0.2516, 0.2575)
 
 
-def test_grey_cmyk_and_palette_become_red_green_and_blue(tmp_path: Path) -> None:
+def test_all_modes_are_converted_to_rgb(tmp_path: Path) -> None:
     for mode, name in (("L", "a.jpg"), ("CMYK", "b.jpg"), ("P", "c.png"), ("1", "d.png")):
         Image.fromarray(np.full((8, 8, 3), 255, dtype=np.uint8)).convert(mode).save(tmp_path / name)
         assert pixels_of({"image": str(tmp_path / name)}, 8).min() > 250
 
 
-def test_pixels_stand_as_they_lie_in_the_file(tmp_path: Path) -> None:
-    """The makers of the mixed variants did not look at orientations; turned, originals would not match them."""
+def test_orientation_metadata_are_ignored(tmp_path: Path) -> None:
+    """The authors of the mixed variants ignored them; rotated originals would not match."""
     exif = Image.Exif()
     exif[0x0112] = 3  # upside down
-    picture = noise(8, 8)
-    path = written(tmp_path / "a.png", picture, exif=exif)
+    image = noise(8, 8)
+    path = written(tmp_path / "a.png", image, exif=exif)
     with Image.open(path) as image:
         assert image.getexif()[0x0112] == 3
-    assert np.abs(pixels_of({"image": path}, 8) - picture).max() < 1e-3
+    assert np.abs(pixels_of({"image": path}, 8) - image).max() < 1e-3
 
 
 # --- batches --------------------------------------------------------------------------------------------------------
@@ -105,20 +105,20 @@ def test_a_batch_of_pairs(tmp_path: Path) -> None:
         {"row_id": "a", "image": paths[0], "labels": 4, "augmented_image": paths[1], "augmented_labels": 4},
         {"row_id": "b", "image": paths[2], "labels": 7, "augmented_image": None, "augmented_labels": None},
     ]
-    batch = PairCollator(PictureCollator(2, **PLAIN))(rows)
+    batch = PairCollator(ImageCollator(2, **PLAIN))(rows)
     assert batch["pixel_values"].shape == (2, 2, 3, 2, 2)
     assert (batch["pixel_values"][:, :, 0, 0, 0] * 255).round().tolist() == [[0.0, 100.0], [200.0, 0.0]]
     assert batch["labels"].tolist() == [[4, 4], [7, -100]]
     assert batch["view_mask"].tolist() == [[True, True], [True, False]]
-    unlabelled = PictureCollator(2)([{"image": paths[0]}])
-    assert set(unlabelled) == {"pixel_values"}
+    unlabeled = ImageCollator(2)([{"image": paths[0]}])
+    assert set(unlabeled) == {"pixel_values"}
 
 
 # --- crops ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("smallest", [0.08, 0.5, 0.9])
-def test_crops_are_drawn_as_said(smallest: float) -> None:
+def test_distribution_of_crops(smallest: float) -> None:
     crops, mirrored = draw_crops(ROWS, 0, 0, "test", smallest)
     assert (crops.shape, crops.dtype, mirrored.dtype) == ((20_000, 4), torch.float32, torch.bool)
     left, top, right, bottom = crops.double().numpy().T
@@ -126,7 +126,7 @@ def test_crops_are_drawn_as_said(smallest: float) -> None:
     width, height = right - left, bottom - top
     assert min(width.min(), height.min()) > 0
     area, ratio = width * height, np.log(width / height)
-    # Uniform, by deciles; whatever the area.
+    # Uniform by deciles.
     counts, _ = np.histogram(area, bins=10, range=(smallest, 1))
     assert counts.sum() >= 19_990 and np.abs(counts / 2000 - 1).max() < 0.1
     most = np.log(np.minimum(4 / 3, 1 / area))
@@ -142,13 +142,13 @@ def test_crops_are_drawn_as_said(smallest: float) -> None:
     assert abs(np.corrcoef(mirrored.numpy(), area)[0, 1]) < 0.05
 
 
-def test_the_whole_picture() -> None:
+def test_crops_of_the_whole_image() -> None:
     crops, mirrored = draw_crops(ROWS[:50], 0, 0, "test", 1.0)
     assert torch.equal(crops, torch.tensor([0.0, 0.0, 1.0, 1.0]).expand(50, 4))
     assert 10 < int(mirrored.sum()) < 40
 
 
-def test_draws_belong_to_row_seed_epoch_and_stream() -> None:
+def test_crops_depend_on_row_seed_epoch_and_stream() -> None:
     first = draw_crops(ROWS[:50], 0, 0, "test", 0.08)
     some = draw_crops(ROWS[[30, 4]], 0, 0, "test", 0.08)
     assert all(torch.equal(one, every[[30, 4]]) for one, every in zip(some, first, strict=True))
@@ -159,36 +159,36 @@ def test_draws_belong_to_row_seed_epoch_and_stream() -> None:
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 
-def test_files_that_are_not_there_or_damaged(tmp_path: Path) -> None:
-    collator = PictureCollator(8)
-    with pytest.raises(DataError, match=r"gone.JPEG: no such picture; put it back"):
+def test_missing_and_damaged_files_are_refused(tmp_path: Path) -> None:
+    collator = ImageCollator(8)
+    with pytest.raises(DataError, match=r"gone.JPEG: no such image; restore it"):
         collator([{"image": str(tmp_path / "gone.JPEG")}])
-    for name, content in (("empty.JPEG", b""), ("text.JPEG", b"not a picture")):
+    for name, content in (("empty.JPEG", b""), ("text.JPEG", b"not an image")):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(DataError, match=f"{name}: not a readable picture .* fetch it again"):
+        with pytest.raises(DataError, match=f"{name}: not a readable image .* fetch it again"):
             collator([{"image": str(tmp_path / name)}])
     for name in ("cut.jpg", "cut.png"):
         content = Path(written(tmp_path / name, noise(64, 64))).read_bytes()
         (tmp_path / name).write_bytes(content[: len(content) // 2])
-        with pytest.raises(DataError, match=f"{name}: not a readable picture"):
+        with pytest.raises(DataError, match=f"{name}: not a readable image"):
             collator([{"image": str(tmp_path / name)}])
 
 
 @pytest.mark.parametrize(
     "crop", [[0.0, 0.0, 1.0], [0.5, 0.0, 0.5, 1.0], [0.0, 0.6, 1.0, 0.5], [-0.1, 0, 1, 1], [0, 0, 1, 1.1]]
 )
-def test_crops_that_are_none(tmp_path: Path, crop: list[float]) -> None:
+def test_invalid_crops_are_refused(tmp_path: Path, crop: list[float]) -> None:
     path = written(tmp_path / "a.png", noise(8, 8))
-    with pytest.raises(DataError, match=r"a.png: crop=\[.*\] must be left < right and top < bottom, between 0 and 1"):
-        PictureCollator(8)([{"image": path, "crop": crop}])
+    with pytest.raises(DataError, match=r"a.png: crop=\[.*\] must have left < right and top < bottom, between 0 and 1"):
+        ImageCollator(8)([{"image": path, "crop": crop}])
 
 
-def test_settings_that_cannot_hold() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(DataError, match="size=0 must be at least 1 pixel"):
-        PictureCollator(0)
+        ImageCollator(0)
     for wrong in ({"mean": (0.5,)}, {"std": (1.0, 1.0)}, {"std": (1.0, 0.0, 1.0)}):
-        with pytest.raises(DataError, match="three numbers each, and std above 0"):
-            PictureCollator(8, **wrong)
+        with pytest.raises(DataError, match="must be three numbers each, with std above 0"):
+            ImageCollator(8, **wrong)
     for smallest in (0.0, 1.2, -1.0):
         with pytest.raises(DataError, match=f"smallest={smallest} must be above 0 and at most 1"):
             draw_crops(ROWS, 0, 0, "test", smallest)
