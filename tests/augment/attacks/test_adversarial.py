@@ -290,12 +290,12 @@ def test_the_input_is_not_modified() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"), [(-0.01, "-0.01"), (1.0001, "1.0001"), (float("nan"), "nan"), (float("inf"), "inf")]
+    ("value", "shown"), [(-0.01, "-0.01"), (1.0001, "1.0001"), (float("nan"), "nan"), (float("inf"), "inf")]
 )
-def test_pixels_outside_the_range_are_refused(value: float, told: str) -> None:
+def test_pixels_outside_the_range_are_refused(value: float, shown: str) -> None:
     x = images()
     x[4, 1, 2, 3] = value
-    message = rf"row 'train/4': pixel_values holds {told}, outside the range 0.0 .. 1.0; divide bytes by 255"
+    message = rf"row 'train/4': pixel_values holds {shown}, outside the range 0.0 .. 1.0; divide bytes by 255"
     with pytest.raises(DataError, match=message):
         perturb(network(), x, LABELS, Attack(), generator(), row_ids=[f"train/{row}" for row in range(6)])
 

@@ -36,7 +36,7 @@ def same(found: LabeledImages, expected: LabeledImages) -> bool:
     return torch.equal(found.images, expected.images) and torch.equal(found.labels, expected.labels)
 
 
-# --- what is read ---------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("column", ["img", "image"])
@@ -120,7 +120,7 @@ def test_the_real_images(real_data: Path) -> None:
     assert (pixels.transpose(0, 1).flatten(1).std(dim=1) - torch.tensor(STD)).abs().max() < 0.002
 
 
-# --- what is not there ----------------------------------------------------------------------------------------------
+# --- missing files --------------------------------------------------------------------------------------------------
 
 
 def test_invalid_sources_are_refused(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def same(found: Digits, expected: Digits) -> bool:
     return torch.equal(found.images, expected.images) and torch.equal(found.labels, expected.labels)
 
 
-# --- what is read ---------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_the_real_digits(real_data: Path) -> None:
     assert (round(float(pixels.mean()), 4), round(float(pixels.std()), 4)) == (0.1307, 0.3081)
 
 
-# --- what is not there ----------------------------------------------------------------------------------------------
+# --- missing files --------------------------------------------------------------------------------------------------
 
 
 def test_invalid_sources_are_refused(tmp_path: Path) -> None:
