@@ -61,7 +61,9 @@ GRAYS = LabeledImages(torch.zeros(20, 4, 4, dtype=torch.uint8), torch.zeros(20, 
 def test_rows_between() -> None:
     assert rows_between(GRAYS, 15, 20, "validation").tolist() == [15, 16, 17, 18, 19]
     for start, stop in ((15, 21), (5, 5), (-1, 3)):
-        with pytest.raises(DataError, match=rf"validation: rows {start} to {stop - 1} .* the file ends with row 19"):
+        with pytest.raises(
+            DataError, match=rf"validation: needs rows {start} to {stop - 1}, .* the file ends with row 19"
+        ):
             rows_between(GRAYS, start, stop, "validation")
 
 

@@ -91,8 +91,8 @@ def test_orientation_metadata_are_ignored(tmp_path: Path) -> None:
     exif[0x0112] = 3  # upside down
     image = noise(8, 8)
     path = written(tmp_path / "a.png", image, exif=exif)
-    with Image.open(path) as image:
-        assert image.getexif()[0x0112] == 3
+    with Image.open(path) as file:
+        assert file.getexif()[0x0112] == 3
     assert np.abs(pixels_of({"image": path}, 8) - image).max() < 1e-3
 
 
