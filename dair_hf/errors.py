@@ -1,19 +1,19 @@
-"""The errors a user can cause and mend."""
+"""Errors and warnings about input that the user can correct."""
 
 from __future__ import annotations
 
 
 class DataError(ValueError):
-    """Input that cannot be used: the message says where it is, what was found and what to do."""
+    """Invalid input; the message says where it is, what was found, and what to do."""
 
 
 class NonFiniteLossError(FloatingPointError):
-    """A loss became NaN or infinite: the message names the rows it happened on."""
+    """NaN or infinite loss; the message names the rows."""
 
 
 class SlotNameWarning(UserWarning):
-    """Slots of predicted states that no reference holds: the message says which and the nearest names."""
+    """Slots of predicted states that no reference contains; the message suggests the nearest names."""
 
 
 class UndefinedMetricWarning(UserWarning):
-    """A metric is divided by no row and is NaN: the message says which one and why."""
+    """Undefined metric (NaN) because it has no rows to average; the message names it and the reason."""

@@ -1,4 +1,4 @@
-"""Packages that import their submodules on first use, so that importing the package itself costs nothing."""
+"""Lazy import of submodules, so that importing a package is cheap."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Any
 
 
 def lazy_submodules(package: str, names: Mapping[str, str] = MappingProxyType({})) -> Callable[[str], Any]:
-    """Return a `__getattr__` for a package, which imports public submodules and re-exported names on first use.
+    """Return a `__getattr__` for a package that imports submodules and re-exported names on first use.
 
     Args:
         package: Name of the package.
         names: Public name -> module that defines it.
 
     Returns:
-        Function from the name of an attribute to the object or module. It raises AttributeError where the package has
-        neither.
+        Function from an attribute's name to the object or module. It raises AttributeError if the package has neither.
 
     Example:
         >>> lazy_submodules("dair_hf.evaluation")("statistics").mcnemar([1, 0], [1, 1])["only_b"]

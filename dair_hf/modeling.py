@@ -1,4 +1,4 @@
-"""The model of a run: from the Hub, from a folder, or from scratch by its configuration; with or without LoRA."""
+"""Language models and tokenizers: from the Hub, from a folder or from scratch, with or without LoRA."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from transformers.pytorch_utils import Conv1D
 
 from dair_hf.errors import DataError
 
-# What a checkpoint may ask of `generate` for the task it was made for. BART's come with what suits summaries: four
-# beams and no three tokens twice, and belief states are full of repetitions.
+# Generation settings that checkpoints set for their own task. BART's are meant for summaries: four beams and no
+# repeated trigrams, but belief states repeat a lot.
 DECODING = (
     "num_beams", "early_stopping", "length_penalty", "no_repeat_ngram_size", "repetition_penalty", "min_length",
     "min_new_tokens", "max_length", "max_new_tokens", "do_sample", "temperature", "top_p", "top_k",
@@ -34,10 +34,10 @@ DECODING = (
 
 @dataclass
 class ModelConfig:
-    """Which language model is trained.
+    """Language model to train.
 
     Raises:
-        DataError: Neither or both of `model_name_or_path` and `model_settings` are given, or a value is out of range.
+        DataError: Both `model_name_or_path` and `model_settings` are given, or a value is out of range.
 
     Example:
         >>> ModelConfig(model_settings={"model_type": "t5", "d_model": 64}).model_name_or_path is None
@@ -50,15 +50,15 @@ class ModelConfig:
     model_settings: dict[str, Any] | None = field(
         default=None,
         metadata={
-            "help": "To train from scratch: `model_type` and any fields of that model's configuration. The vocabulary "
-            "is that of the tokenizer, which is built from the training texts."
+            "help": "To train from scratch: `model_type` and any fields of that model's configuration. The tokenizer, "
+            "built from the training texts, sets the vocabulary size."
         },
     )
     neighbour_attention: float = field(
         default=0.0,
         metadata={
-            "help": "For T5-shaped models from scratch: how strongly some heads look at the neighbouring token at the "
-            "start, attention logits; 0 leaves the start as it is (`start_at_neighbours`)."
+            "help": "For T5 models from scratch: initial preference of some heads for the neighboring token, in "
+            "attention logits; 0 keeps the default initialization (`start_at_neighbours`)."
         },
     )
     lora_rank: int = field(default=0, metadata={"help": "Rank of LoRA adapters, >= 0; 0 trains all parameters."})
@@ -69,7 +69,8 @@ class ModelConfig:
         default="all-linear", metadata={"help": "Modules that get adapters: a comma-separated list, or all-linear."}
     )
     trust_remote_code: bool = field(
-        default=False, metadata={"help": "Run code that comes with a model of the Hub. Off unless you read that code."}
+        default=False,
+        metadata={"help": "Run code from the model's repository on the Hub. Enable only after reading that code."},
     )
 
     def __post_init__(self) -> None:
@@ -80,16 +81,10 @@ class ModelConfig:
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
-    """The tokenizer of a pretrained model, with a padding token.
-
-    Args:
-        config: Names the model.
-
-    Returns:
-        The tokenizer; where it has no padding token, its end token pads.
+    """Load the tokenizer of a pretrained model; its end token pads if it has no padding token.
 
     Raises:
-        DataError: The model is trained from scratch, so that there is no tokenizer to load, or none is found.
+        DataError: The tokenizer is not found, or the model is trained from scratch and has none.
     """
     if config.model_name_or_path is None:
         raise DataError("model_name_or_path is not set; a model from scratch needs a tokenizer built from its texts")
@@ -101,21 +96,21 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 
 
 def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> PreTrainedModel:
-    """The model, from scratch by `seed` or pretrained, wrapped in LoRA adapters where asked.
+    """Load a pretrained model or initialize one from scratch, and add LoRA adapters if configured.
 
-    It writes greedily, whatever its checkpoint asks for; `generation_num_beams` of the run's arguments gives it beams.
+    The generation settings of the checkpoint are removed, so that it decodes greedily unless the training arguments
+    say otherwise (`generation_num_beams`).
 
     Args:
-        config: Which model.
-        tokenizer: Gives vocabulary size and special tokens to a model from scratch.
-        seed: Seed of the initial weights of a model from scratch and of the adapters.
+        config: Model to load.
+        tokenizer: Sets vocabulary size and special tokens of a model from scratch.
+        seed: Seed of initial weights and adapters.
 
     Returns:
         An encoder-decoder or a decoder-only language model.
 
     Raises:
-        DataError: Neither a name nor settings are given, nothing is found by that name, or a setting is unknown to
-            the model or refused by it.
+        DataError: Neither a name nor settings are given, the model is not found, or a setting is unknown or invalid.
     """
     torch.manual_seed(seed)
     if config.model_name_or_path is not None:
@@ -130,35 +125,35 @@ def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: in
         if config.neighbour_attention:
             start_at_neighbours(model, config.neighbour_attention)
     if config.lora_rank:
-        names = config.lora_targets
+        targets = config.lora_targets
         adapters = LoraConfig(
             task_type=TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM,
             r=config.lora_rank,
             lora_alpha=config.lora_alpha,
-            target_modules=names if names == "all-linear" else names.split(","),
-            # GPT-2 keeps its weights transposed.
+            target_modules=targets if targets == "all-linear" else targets.split(","),
+            # GPT-2 stores transposed weights.
             fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
         )
-        with _explained(f"lora_targets={names!r}"):
+        with _explained(f"lora_targets={targets!r}"):
             model = get_peft_model(model, adapters)
     return model
 
 
 def start_at_neighbours(model: PreTrainedModel, strength: float = 4.0) -> int:
-    """Add `strength` to the relative position biases of two heads a stack, in place.
+    """Add `strength` to the relative position biases of two heads per stack, in place.
 
-    To copy a word letter by letter a model must know which letter stands before which. T5's relative position biases
-    start near 0 and move by about the learning rate a step, so a model trained from scratch needs a thousand steps
-    before any head can tell a neighbour; with this start it needs none. In the encoder head 0 prefers the token before
-    and head 1 the token after; in the decoder head 0 prefers the token before and head 1 the one before that. Nothing
-    is fixed: the biases are trained like all else.
+    To copy a word letter by letter, a model must attend to the neighboring letter. T5's relative position biases start
+    near 0 and move by about the learning rate per step, so a model trained from scratch needs a thousand steps before
+    any head attends to a neighbor; with this initialization it needs none. In the encoder, head 0 prefers the previous
+    token and head 1 the next one. In the decoder, head 0 prefers the previous token and head 1 the one before it. The
+    biases are trained like all other weights.
 
     Args:
         model: A model with T5's relative attention biases and at least two heads.
-        strength: Added to the attention logit at the preferred offset, finite; softmax logits, no unit.
+        strength: Value added to the attention logit at the preferred offset; finite.
 
     Returns:
-        How many bias tables were changed.
+        Number of bias tables changed.
 
     Raises:
         DataError: The model has no such table or fewer than two heads, or `strength` is not finite.
@@ -177,8 +172,8 @@ def start_at_neighbours(model: PreTrainedModel, strength: float = 4.0) -> int:
             continue
         buckets, heads = module.weight.shape
         if heads < 2:
-            raise DataError(f"{name}: one head cannot look both ways; use a model with at least two heads")
-        # T5's bucket k is the offset -k for small k; the encoder's upper half holds the offsets to the right.
+            raise DataError(f"{name}: one head cannot attend in both directions; use a model with at least two heads")
+        # In T5, bucket k is offset -k for small k; the encoder's upper half contains the positive offsets.
         second = 2 if ".decoder." in f".{name}" else buckets // 2 + 1
         with torch.no_grad():
             module.weight[1, 0] += strength
@@ -186,19 +181,19 @@ def start_at_neighbours(model: PreTrainedModel, strength: float = 4.0) -> int:
         changed += 1
     if not changed:
         raise DataError(
-            f"{type(model).__name__} has no relative attention biases; use a T5-shaped model or leave this start out"
+            f"{type(model).__name__} has no relative attention biases; use a T5 model, or set neighbour_attention to 0"
         )
     return changed
 
 
 @contextlib.contextmanager
 def _explained(setting: str) -> Iterator[None]:
-    """What the libraries say about a setting, as one line that names it."""
+    """Convert errors of the libraries about a setting into a one-line `DataError` that names it."""
     try:
         yield
     except (OSError, ValueError, StrictDataclassError) as error:
-        found = " ".join(str(error).split())
-        raise DataError(f"{setting}: {found[:400]}") from error
+        text = " ".join(str(error).split())
+        raise DataError(f"{setting}: {text[:400]}") from error
 
 
 def _class_for(settings: Any) -> Any:
@@ -212,17 +207,19 @@ def _from_settings(settings: dict[str, Any] | None, tokenizer: PreTrainedTokeniz
         )
     kind = settings["model_type"]
     with _explained(f"model_settings: model_type={kind!r}"):
-        known = AutoConfig.for_model(kind)
-    own = {
+        default_config = AutoConfig.for_model(kind)
+    from_tokenizer = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "decoder_start_token_id": tokenizer.pad_token_id,
     }
-    # A configuration takes any name, so that a misspelled one would silently leave the default in place.
-    if unknown := [name for name in settings if name not in own and not hasattr(known, name)]:
-        raise DataError(f"model_settings: {type(known).__name__} has no field {', '.join(unknown)}; check its spelling")
+    # Configurations accept any name, so a misspelled one would silently have no effect.
+    if unknown := [name for name in settings if name not in from_tokenizer and not hasattr(default_config, name)]:
+        raise DataError(
+            f"model_settings: {type(default_config).__name__} has no field {', '.join(unknown)}; check its spelling"
+        )
     with _explained(f"model_settings of {kind!r}"):
-        config = AutoConfig.for_model(**{**own, **settings})
+        config = AutoConfig.for_model(**{**from_tokenizer, **settings})
         return _class_for(config).from_config(config)

@@ -1,4 +1,4 @@
-"""`import dair_hf` is cheap, and everything public is reached from it."""
+"""`import dair_hf` is cheap, and makes every public module reachable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import dair_hf
 from tests.fixtures import tiny
 
-LOOK = """
+PROGRAM = """
 import json, sys
 import dair_hf
 heavy = sorted({"torch", "transformers", "datasets", "numpy"}.intersection(sys.modules))
@@ -22,10 +22,10 @@ print(json.dumps([heavy, path, sorted(names), dair_hf.DAIRConfig.__name__, dair_
 
 
 def test_public_names_and_submodules_are_imported_on_first_use() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOOK], env=tiny.child_environment(), capture_output=True, text=True, check=True
+    process = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=tiny.child_environment(), capture_output=True, text=True, check=True
     )
-    heavy, path, slots, config, module = json.loads(done.stdout)
+    heavy, path, slots, config, module = json.loads(process.stdout)
     assert heavy == []
     assert path.endswith("dair_hf/metrics/joint_goal_accuracy")
     assert slots == ["attraction-name", "hotel-name", "restaurant-name"]
@@ -33,7 +33,7 @@ def test_public_names_and_submodules_are_imported_on_first_use() -> None:
 
 
 @pytest.mark.parametrize("package", [dair_hf, dair_hf.vision, dair_hf.metrics], ids=lambda package: package.__name__)
-def test_other_names_are_no_attributes(package: object) -> None:
+def test_other_names_raise_attribute_errors(package: object) -> None:
     name = package.__name__  # type: ignore[attr-defined]
     for missing in ("no_such_name", "_private", "__wrapped__"):
         with pytest.raises(AttributeError, match=f"module '{name}' has no attribute '{missing}'"):

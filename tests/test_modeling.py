@@ -1,4 +1,4 @@
-"""Models from scratch, from a folder and with adapters; what is refused."""
+"""Models from scratch, from a folder and with adapters, and attention that starts at neighbors."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer, models
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from dair_hf.errors import DataError
-from dair_hf.modeling import ModelConfig, load_model, load_tokenizer
+from dair_hf.modeling import ModelConfig, load_model, load_tokenizer, start_at_neighbours
 from tests.fixtures import tiny
 
 T5 = {"model_type": "t5", "d_model": 16, "d_ff": 32, "d_kv": 8, "num_heads": 2, "num_layers": 1}
@@ -24,6 +32,9 @@ BART = {
     "model_type": "bart", "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
     "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 32,
 }  # fmt: skip
+
+# Tokens of a sequence for attention maps.
+LENGTH = 7
 
 
 def scratch(settings: dict[str, Any] = T5, seed: int = 0, **config: Any) -> PreTrainedModel:
@@ -42,46 +53,46 @@ def test_scratch_model_fits_the_tokenizer(settings: dict[str, Any], encodes: boo
     assert (model.config.pad_token_id, model.config.eos_token_id) == (tiny.PAD, tiny.EOS)
     assert model.config.bos_token_id == tiny.BOS
     ids = torch.tensor([[5, 6, 7]])
-    found = model(input_ids=ids, labels=ids)
-    assert found.logits.shape == (1, 3, tiny.VOCAB)
-    assert torch.isfinite(found.loss)
-    # It writes without being told any token.
+    outputs = model(input_ids=ids, labels=ids)
+    assert outputs.logits.shape == (1, 3, tiny.VOCAB)
+    assert torch.isfinite(outputs.loss)
+    # Generation needs no further token ids.
     assert model.generate(ids, max_new_tokens=2, do_sample=False).shape[0] == 1
 
 
-def test_scratch_weights_follow_the_seed_alone() -> None:
+def test_scratch_weights_depend_on_the_seed_only() -> None:
     torch.manual_seed(99)
-    one = scratch(seed=3)
+    first = scratch(seed=3)
     torch.manual_seed(7)
-    assert same(one, scratch(seed=3))
-    assert not same(one, scratch(seed=4))
+    assert same(first, scratch(seed=3))
+    assert not same(first, scratch(seed=4))
 
 
-def test_a_checkpoint_for_summaries_writes_greedily(tmp_path: Path) -> None:
-    made = scratch(BART)
-    asked = {"num_beams": 4, "no_repeat_ngram_size": 3, "early_stopping": True, "min_length": 5, "max_new_tokens": 9}
-    for name, value in asked.items():
-        setattr(made.generation_config, name, value)
-    made.generation_config.forced_bos_token_id = tiny.BOS
-    made.save_pretrained(tmp_path)
-    found = load_model(ModelConfig(model_name_or_path=str(tmp_path)), tiny.tokenizer()).generation_config
-    assert [getattr(found, name) for name in asked] == [None] * len(asked)
-    assert (found.forced_bos_token_id, found.eos_token_id) == (tiny.BOS, tiny.EOS)  # how its texts are built stays
+def test_generation_settings_of_a_checkpoint_are_removed(tmp_path: Path) -> None:
+    model = scratch(BART)
+    settings = {"num_beams": 4, "no_repeat_ngram_size": 3, "early_stopping": True, "min_length": 5, "max_new_tokens": 9}
+    for name, value in settings.items():
+        setattr(model.generation_config, name, value)
+    model.generation_config.forced_bos_token_id = tiny.BOS
+    model.save_pretrained(tmp_path)
+    loaded = load_model(ModelConfig(model_name_or_path=str(tmp_path)), tiny.tokenizer()).generation_config
+    assert [getattr(loaded, name) for name in settings] == [None] * len(settings)
+    assert (loaded.forced_bos_token_id, loaded.eos_token_id) == (tiny.BOS, tiny.EOS)  # special tokens are kept
 
 
-def test_own_settings_win() -> None:
+def test_given_settings_override_those_of_the_tokenizer() -> None:
     assert scratch({**T5, "vocab_size": 50, "decoder_start_token_id": 2}).config.decoder_start_token_id == 2
     assert scratch({**T5, "vocab_size": 50}).get_input_embeddings().num_embeddings == 50
 
 
-def test_heads_that_look_at_neighbours_are_for_scratch_models_that_can(stored: Path) -> None:
+def test_neighbour_attention_applies_to_t5_models_from_scratch(stored: Path) -> None:
     plain, started = (dict(scratch(T5, neighbour_attention=strength).named_parameters()) for strength in (0.0, 3.0))
     changed = {name for name in plain if not torch.equal(plain[name], started[name])}
     assert changed
     assert all("relative_attention_bias" in name for name in changed)
     with pytest.raises(DataError, match="has no relative attention biases"):
         scratch(GPT2, neighbour_attention=3.0)
-    # A pretrained model is taken as it is.
+    # A pretrained model is not changed.
     load_model(ModelConfig(model_name_or_path=str(stored), neighbour_attention=3.0), tiny.tokenizer())
 
 
@@ -97,11 +108,11 @@ def test_model_and_tokenizer_of_a_folder(stored: Path) -> None:
     config = ModelConfig(model_name_or_path=str(stored))
     tokenizer = load_tokenizer(config)
     assert tokenizer("w4 w9").input_ids == [4, 9]
-    # The seed has no say over stored weights.
+    # The seed does not affect stored weights.
     assert same(load_model(config, tokenizer, seed=1), scratch(GPT2, seed=5))
 
 
-def test_end_token_pads_where_nothing_else_does(tmp_path: Path) -> None:
+def test_end_token_pads_if_there_is_no_padding_token(tmp_path: Path) -> None:
     inner = Tokenizer(models.WordLevel({"<end>": 0, "<unk>": 1, "a": 2}, unk_token="<unk>"))
     PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<end>", unk_token="<unk>").save_pretrained(tmp_path)
     scratch(GPT2).config.save_pretrained(tmp_path)
@@ -110,15 +121,15 @@ def test_end_token_pads_where_nothing_else_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", [T5, GPT2])
-def test_adapters_train_alone(settings: dict[str, Any]) -> None:
+def test_only_adapters_are_trained(settings: dict[str, Any]) -> None:
     model = scratch(settings, lora_rank=2, lora_alpha=6)
     trained = {name for name, value in model.named_parameters() if value.requires_grad}
     assert trained
     assert all("lora_" in name for name in trained)
-    (found,) = model.peft_config.values()
-    assert (found.r, found.lora_alpha) == (2, 6)
-    assert found.task_type == ("SEQ_2_SEQ_LM" if settings is T5 else "CAUSAL_LM")
-    # Adapters start as nothing: the model answers as the base does.
+    (lora,) = model.peft_config.values()
+    assert (lora.r, lora.lora_alpha) == (2, 6)
+    assert lora.task_type == ("SEQ_2_SEQ_LM" if settings is T5 else "CAUSAL_LM")
+    # Initial adapters do not change the output of the base model.
     ids = torch.tensor([[5, 6, 7]])
     with_adapters, without = (m.eval()(input_ids=ids, labels=ids).logits for m in (model, scratch(settings)))
     torch.testing.assert_close(with_adapters, without, atol=1e-5, rtol=0)
@@ -133,7 +144,7 @@ def test_adapters_on_named_modules() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"model_settings": {"d_model": 4}}, "the model is unknown: set model_name_or_path, or model_settings with a"),
         ({}, "the model is unknown"),
@@ -149,26 +160,26 @@ def test_adapters_on_named_modules() -> None:
         ({"model_name_or_path": "no/where"}, "model_name_or_path='no/where': "),
     ],
 )
-def test_refused_models(config: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=said) as refused:
+def test_invalid_models_are_refused(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message) as refused:
         load_model(ModelConfig(**config), tiny.tokenizer())
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"model_name_or_path": "x", "model_settings": T5}, "are both given; keep one of them"),
         ({"lora_rank": -1}, "lora_rank=-1 must be >= 0"),
         ({"lora_alpha": 0}, "lora_alpha=0 > 0"),
     ],
 )
-def test_refused_settings(config: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_invalid_settings_are_refused(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         ModelConfig(**config)
 
 
-def test_refused_tokenizers(tmp_path: Path) -> None:
+def test_missing_tokenizers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a model from scratch needs a tokenizer built from its texts"):
         load_tokenizer(ModelConfig(model_settings=T5))
     with pytest.raises(DataError, match=f"model_name_or_path='{tmp_path}': "):
@@ -182,3 +193,68 @@ def test_pickled_weights_are_not_loaded(tmp_path: Path) -> None:
     tokenizer: PreTrainedTokenizerBase = tiny.tokenizer()
     with pytest.raises(DataError, match="safetensors"):
         load_model(ModelConfig(model_name_or_path=str(tmp_path)), tokenizer)
+
+
+def tiny_t5(heads: int = 3) -> PreTrainedModel:
+    torch.manual_seed(0)
+    config = T5Config(
+        vocab_size=11, d_model=12, d_kv=4, d_ff=8, num_layers=2, num_heads=heads, dropout_rate=0.0, pad_token_id=0
+    )
+    config.decoder_start_token_id = 0
+    return T5ForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
+
+
+@torch.no_grad()
+def attention_maps(model: PreTrainedModel) -> tuple[Any, Any]:
+    ids = torch.arange(1, LENGTH + 1)[None]
+    outputs = model(input_ids=ids, decoder_input_ids=ids, output_attentions=True)
+    return outputs.encoder_attentions, outputs.decoder_attentions
+
+
+def peak_offsets(attention: torch.Tensor, head: int, queries: range) -> set[int]:
+    """Return the offsets from each query to the key that it attends to most."""
+    return {int(attention[0, head, query].argmax()) - query for query in queries}
+
+
+def test_two_heads_attend_to_their_neighbors_in_every_layer() -> None:
+    model = tiny_t5()
+    assert start_at_neighbours(model, 30.0) == 2
+    encoder, decoder = attention_maps(model)
+    for layer in range(2):
+        assert peak_offsets(encoder[layer], 0, range(1, LENGTH)) == {-1}
+        assert peak_offsets(encoder[layer], 1, range(LENGTH - 1)) == {1}
+        assert peak_offsets(decoder[layer], 0, range(1, LENGTH)) == {-1}
+        assert peak_offsets(decoder[layer], 1, range(2, LENGTH)) == {-2}
+
+
+def test_other_heads_of_the_first_layer_and_other_weights_are_unchanged() -> None:
+    plain, model = tiny_t5(), tiny_t5()
+    start_at_neighbours(model)
+    before, after = attention_maps(plain), attention_maps(model)
+    for stack in (0, 1):
+        torch.testing.assert_close(before[stack][0][:, 2], after[stack][0][:, 2])
+        assert (before[stack][0][:, :2] - after[stack][0][:, :2]).abs().max() > 0.1
+    changed = {
+        name
+        for (name, old), new in zip(plain.state_dict().items(), model.state_dict().values(), strict=True)
+        if not torch.equal(old, new)
+    }
+    assert changed == {
+        f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight" for stack in ("encoder", "decoder")
+    }
+
+
+def test_model_without_relative_biases_is_refused() -> None:
+    config = BartConfig(
+        vocab_size=9, d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=8, decoder_ffn_dim=8,
+    )  # fmt: skip
+    with pytest.raises(DataError, match="BartForConditionalGeneration has no relative attention biases"):
+        start_at_neighbours(BartForConditionalGeneration(config))
+
+
+def test_single_head_and_infinite_strength_are_refused() -> None:
+    with pytest.raises(DataError, match="at least two heads"):
+        start_at_neighbours(tiny_t5(heads=1))
+    with pytest.raises(DataError, match="strength=nan must be a finite number"):
+        start_at_neighbours(tiny_t5(), float("nan"))
