@@ -15,7 +15,7 @@ from rich.table import Table
 from tqdm.auto import tqdm
 
 from dair_hf.errors import DataError
-from dair_hf.experiments.report import run_record
+from dair_hf.experiments.run_records import run_record
 from dair_hf.io.files import read_json, write_json
 
 FOLDER = Path("results/benchmarks")

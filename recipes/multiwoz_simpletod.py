@@ -35,6 +35,7 @@ from dair_hf.dialog.data import DialogConfig, DialogData, load_dialogs, tokenize
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.task import check_pairs, evaluation_pairs, is_correct, training_pairs
 from dair_hf.experiments.arguments import parse_arguments
+from dair_hf.experiments.checkpoints import save_run, train_base_once, train_resumable
 from dair_hf.experiments.comparison import (
     ComparisonConfig,
     Result,
@@ -44,9 +45,6 @@ from dair_hf.experiments.comparison import (
     fingerprint,
     lambda_note,
     runs_of,
-    save_run,
-    train_base_once,
-    train_resumable,
     with_settings,
 )
 from dair_hf.experiments.report import Column

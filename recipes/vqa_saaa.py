@@ -29,6 +29,7 @@ from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.experiments.arguments import parse_arguments
+from dair_hf.experiments.checkpoints import train_base_once
 from dair_hf.experiments.comparison import (
     ComparisonConfig,
     Result,
@@ -38,7 +39,6 @@ from dair_hf.experiments.comparison import (
     fingerprint,
     lambda_note,
     runs_of,
-    train_base_once,
     train_evaluate_save,
     with_settings,
 )

@@ -1,4 +1,4 @@
-"""Settings of a recipe: dataclasses filled from a YAML file, then from the command line."""
+"""Settings of recipes: dataclasses filled from a YAML file and the command line."""
 
 from __future__ import annotations
 
@@ -21,72 +21,69 @@ from dair_hf.io.files import parse_yaml, read_yaml
 
 
 class SettingsParser(HfArgumentParser):
-    """A parser of dataclasses whose complaints are `DataError`s and whose lists and mappings are taken as YAML.
-
-    A percent sign in a help text stands for itself.
+    """Parser for dataclasses that raises `DataError` and accepts lists and mappings in YAML syntax.
 
     Args:
         dataclass_types: Dataclasses whose fields carry `metadata["help"]`.
-        **settings: Those of `argparse.ArgumentParser`.
+        **settings: Arguments of `argparse.ArgumentParser`.
     """
 
     def __init__(self, dataclass_types: Sequence[type], **settings: Any) -> None:
         super().__init__(list(dataclass_types), allow_abbrev=False, **settings)
-        self.kinds = {
-            name: _kinds(hint) for owner in dataclass_types for name, hint in typing.get_type_hints(owner).items()
+        self.field_types = {
+            name: _base_types(hint) for owner in dataclass_types for name, hint in typing.get_type_hints(owner).items()
         }
         for action in self._actions:
-            kinds = self.kinds.get(action.dest, set())
-            if dict in kinds:
-                action.type = _mapping_or_text if str in kinds else _mapping
+            accepted = self.field_types.get(action.dest, set())
+            if dict in accepted:
+                action.type = _mapping_or_text if str in accepted else _mapping
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
-        """As `argparse.ArgumentParser.add_argument`, but a lone percent sign in the help needs no escape."""
+        """Add an argument; unlike in `argparse`, a percent sign in the help needs no escape."""
         if settings.get("help"):
             settings["help"] = re.sub(
-                r"%%|%\(\w+\)s|%", lambda found: "%%" if found[0] == "%" else found[0], settings["help"]
+                r"%%|%\(\w+\)s|%", lambda match: "%%" if match[0] == "%" else match[0], settings["help"]
             )
         return super().add_argument(*names, **settings)
 
     def error(self, message: str) -> NoReturn:
-        """Raise a DataError."""
+        """Raise a `DataError`."""
         raise DataError(message)
 
-    def joined(self, options: Sequence[str]) -> list[str]:
-        """Join what the shell parted at spaces: `--seeds [0, 1]` and `--lambdas {kl: 1.0}` need no quotes."""
-        found: list[str] = []
-        left = list(options)
-        while left:
-            name, equals, value = left.pop(0).partition("=")
-            kinds = self.kinds.get(name.removeprefix("--").replace("-", "_"), set())
+    def join_brackets(self, options: Sequence[str]) -> list[str]:
+        """Join values that the shell split at spaces: `--seeds [0, 1]` and `--lambdas {kl: 1.0}` need no quotes."""
+        joined: list[str] = []
+        remaining = list(options)
+        while remaining:
+            name, equals, value = remaining.pop(0).partition("=")
+            accepted = self.field_types.get(name.removeprefix("--").replace("-", "_"), set())
             values = [value] if equals else []
-            if name.startswith("--") and kinds & {list, dict}:
-                while left and not equals and not left[0].startswith("--"):
-                    values.append(left.pop(0))
+            if name.startswith("--") and accepted & {list, dict}:
+                while remaining and not equals and not remaining[0].startswith("--"):
+                    values.append(remaining.pop(0))
             text = " ".join(values)
-            if list in kinds and text.startswith("["):
-                found += [name, *_items(name, text)]
-            elif dict in kinds and text.startswith("{"):
-                found.append(f"{name}={text}")
+            if list in accepted and text.startswith("["):
+                joined += [name, *_list_items(name, text)]
+            elif dict in accepted and text.startswith("{"):
+                joined.append(f"{name}={text}")
             else:
-                found += [name + equals + value] if equals else [name, *values]
-        return found
+                joined += [name + equals + value] if equals else [name, *values]
+        return joined
 
 
 def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) -> tuple[Any, ...]:
-    """Fill dataclasses from `--config FILE.yaml` and `--field value` options; the command line wins.
+    """Fill dataclasses from `--config FILE.yaml` and `--field value` options; the command line takes precedence.
 
     Args:
-        types: Dataclasses whose fields carry `metadata["help"]`; their field names are distinct.
-        argv: Options; None: those of the process. A mapping is given as in YAML or JSON, `--lambdas '{kl: 1.0}'`, a
-            list so, `--seeds [0, 1]`, or item by item, `--seeds 0 1`.
+        types: Dataclasses whose fields carry `metadata["help"]` and have distinct names.
+        argv: Command-line options; None: those of the process. A mapping is written as `--lambdas '{kl: 1.0}'`
+            (YAML or JSON), a list as `--seeds [0, 1]` or `--seeds 0 1`.
 
     Returns:
         One instance of each type.
 
     Raises:
-        DataError: The file is absent, no YAML, no mapping, or holds an unknown field; an option is unknown; or a value
-            is refused by its dataclass.
+        DataError: The file is missing or not a YAML mapping, a field or option is unknown, or a value is invalid.
 
     Example:
         >>> from dair_hf.config import DAIRConfig
@@ -95,37 +92,37 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
     """
     options = list(sys.argv[1:] if argv is None else argv)
     fields = {f.name: f for t in types for f in dataclasses.fields(t) if f.init}
-    path, options = _config_file(options)
-    # Later options win in argparse; those of the file come first.
+    path, options = _split_config_file(options)
+    # Options of the file come first, because later ones override earlier ones in argparse.
     from_file = _as_options(_read_settings(path, fields)) if path else []
     parser = SettingsParser(types)
     try:
-        *parsed, left = parser.parse_args_into_dataclasses(
-            args=from_file + parser.joined(options), return_remaining_strings=True, look_for_args_file=False
+        *parsed, unknown = parser.parse_args_into_dataclasses(
+            args=from_file + parser.join_brackets(options), return_remaining_strings=True, look_for_args_file=False
         )
     except DataError:
         raise
     except Exception as error:
-        # Settings of transformers refuse what they cannot use in many ways.
+        # Dataclasses of transformers raise many types of exceptions for invalid values.
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         raise DataError(f"{kind}{' '.join(str(error).split())}") from error
-    if left:
-        raise DataError(f"unknown option {left[0]}{_hint(left[0].lstrip('-'), fields)}")
+    if unknown:
+        raise DataError(f"unknown option {unknown[0]}{_hint(unknown[0].lstrip('-'), fields)}")
     return tuple(parsed)
 
 
-def _config_file(options: list[str]) -> tuple[Path | None, list[str]]:
-    """The file after `--config`, and the other options."""
-    for place, option in enumerate(options):
+def _split_config_file(options: list[str]) -> tuple[Path | None, list[str]]:
+    """Return the file given by `--config`, and the other options."""
+    for index, option in enumerate(options):
         name, equals, value = option.partition("=")
         if name != "--config":
             continue
-        rest = options[place + 1 :]
+        rest = options[index + 1 :]
         if not equals:
             value, rest = (rest[0], rest[1:]) if rest else ("", [])
         if not value:
             raise DataError("--config needs a file name after it, such as recipes/configs/demo.yaml")
-        return Path(value), options[:place] + rest
+        return Path(value), options[:index] + rest
     return None, options
 
 
@@ -134,7 +131,7 @@ def _read_settings(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
         raise DataError(f"{path}: no such file; the shipped ones are in recipes/configs/")
     values = read_yaml(path)
     if not isinstance(values, dict):
-        raise DataError(f"{path}: found {type(values).__name__} at the top; write one `field: value` a line")
+        raise DataError(f"{path}: found {type(values).__name__} at the top; write one `field: value` per line")
     for name in values:
         if name not in fields:
             raise DataError(f"{path}: unknown field {name!r}{_hint(str(name), fields)}")
@@ -154,18 +151,18 @@ def _as_options(values: Mapping[str, Any]) -> list[str]:
         if isinstance(value, list):
             options += [f"--{name}", *(str(item) for item in value)]
         else:
-            # Joined by "=", so that a value may begin with a dash.
+            # Joined with "=", because a value may start with a dash.
             options.append(f"--{name}={json.dumps(value, default=str) if isinstance(value, dict) else value}")
     return options
 
 
-def _kinds(hint: Any) -> set[Any]:
-    """The types that a field takes, without their parameters: `list[int] | None` is list and None."""
+def _base_types(hint: Any) -> set[Any]:
+    """Return the types that a field accepts, without parameters: list and None for `list[int] | None`."""
     parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     return {typing.get_origin(part) or part for part in parts}
 
 
-def _items(name: str, text: str) -> list[str]:
+def _list_items(name: str, text: str) -> list[str]:
     values = parse_yaml(text, name)
     if not isinstance(values, list):
         raise DataError(f"{name}: found {text!r}; write a list such as [1, 2]")
@@ -178,14 +175,14 @@ def _mapping_or_text(text: str) -> dict[str, Any] | str:
 
 def _mapping(text: str) -> dict[str, Any]:
     try:
-        value = parse_yaml(text, repr(text))
+        mapping = parse_yaml(text, repr(text))
     except DataError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"found {type(value).__name__}, a mapping is needed: {text!r}")
-    for key, held in value.items():
-        if held is None and ":" in str(key):
+    if not isinstance(mapping, dict):
+        raise argparse.ArgumentTypeError(f"expected a mapping, found {type(mapping).__name__}: {text!r}")
+    for key, value in mapping.items():
+        if value is None and ":" in str(key):
             raise argparse.ArgumentTypeError(f"a space is missing after the colon of {key!r}: {text!r}")
-    # As JSON has it: keys are text.
-    found: dict[str, Any] = json.loads(json.dumps(value, default=str))
-    return found
+    # Converts keys to strings, as in JSON.
+    plain: dict[str, Any] = json.loads(json.dumps(mapping, default=str))
+    return plain

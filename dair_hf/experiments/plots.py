@@ -1,25 +1,48 @@
-"""Curves with bands and accuracy-consistency fronts, as PNG files that are whole or absent."""
+"""Curves with error bands and accuracy-consistency fronts, written as PNG files."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dair_hf.errors import DataError
+from dair_hf.experiments.selection import Point, pareto_front
 from dair_hf.io.files import atomic_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Places on the x axis, means, and standard deviations or None.
+# Positions on the x axis, means, and standard deviations or None.
 Series = tuple[Sequence[float], Sequence[float], Sequence[float] | None]
 
-MARKERS_UP_TO = 40  # a longer curve is drawn as a plain line
-COLORS, LINE_STYLES = 10, ("-", "--", ":", "-.")  # colours of matplotlib's cycle, and a line style for each round of it
-ENTRIES_PER_COLUMN = 18  # of a legend, as many as the height of a figure holds
+MAX_MARKERS = 40  # longer curves are drawn without markers
+COLORS, LINE_STYLES = 10, ("-", "--", ":", "-.")  # matplotlib's color cycle, and a line style for each pass through it
+LEGEND_ROWS = 18  # that fit the height of a figure
+
+
+def mean_series(values: Mapping[float, Collection[float | None]]) -> Series:
+    """Return mean and standard deviation (with n - 1; 0 for one value) at each x, in ascending order.
+
+    An x without values, or with an undefined one, is left out, because the mean of the remaining seeds is biased.
+
+    Args:
+        values: x -> one value per seed.
+
+    Example:
+        >>> mean_series({10: [1.0, 3.0], 1: [5.0], 2: [4.0, None]})
+        ([1, 10], [5.0, 2.0], [0.0, 1.4142135623730951])
+    """
+    defined = {
+        x: [value for value in values[x] if value is not None]
+        for x in sorted(values)
+        if values[x] and None not in values[x]
+    }
+    deviations = [statistics.stdev(sample) if len(sample) > 1 else 0.0 for sample in defined.values()]
+    return list(defined), [statistics.fmean(sample) for sample in defined.values()], deviations
 
 
 def plot_curves(
@@ -30,18 +53,18 @@ def plot_curves(
     series: Mapping[str, Series],
     log_x: bool = False,
 ) -> None:
-    """One line for each series, with a band of one standard deviation where it is given.
+    """Draw one line per series, with a band of one standard deviation if given.
 
     Args:
-        path: Where the PNG goes.
+        path: PNG file to write.
         title: Heading.
-        xlabel: What the x axis shows, with its unit.
-        ylabel: What the y axis shows, with its unit.
-        series: Label -> (places, means, standard deviations or None), each of the same length.
-        log_x: Whether the x axis is logarithmic; every place must then be above 0.
+        xlabel: Label of the x axis, with its unit.
+        ylabel: Label of the y axis, with its unit.
+        series: Label -> (x, means, standard deviations or None), of equal lengths.
+        log_x: Draw a logarithmic x axis; every x must then be > 0.
 
     Raises:
-        DataError: No series, one without points or of unequal lengths, or a place of 0 or less on a logarithmic axis.
+        DataError: No series, an empty one or one of unequal lengths, or an x <= 0 on a logarithmic axis.
 
     Example:
         >>> plot_curves(Path("sweep.png"), "Sweep", "lambda", "accuracy, %",
@@ -49,43 +72,41 @@ def plot_curves(
     """
     if not series:
         raise DataError(f"{path}: no series to plot; give at least one")
-    for label, (places, means, deviations) in series.items():
-        lengths = [len(part) for part in (places, means, deviations) if part is not None]
+    for label, (x, means, deviations) in series.items():
+        lengths = [len(part) for part in (x, means, deviations) if part is not None]
         if not lengths[0] or len(set(lengths)) > 1:
             raise DataError(f"{path}: series {label!r} has parts of length {lengths}; they must be equal and not 0")
-        if log_x and min(places) <= 0:
-            raise DataError(
-                f"{path}: series {label!r} has a place at {min(places):g}; a logarithmic axis starts above 0"
-            )
+        if log_x and min(x) <= 0:
+            raise DataError(f"{path}: series {label!r} has a point at {min(x):g}; a logarithmic axis starts above 0")
     figure, axes = _axes(title, xlabel, ylabel)
-    for index, (label, (places, means, deviations)) in enumerate(series.items()):
-        marker = "o" if len(places) <= MARKERS_UP_TO else ""
-        axes.plot(places, means, marker=marker, markersize=3, linewidth=1.2, label=label, **_look(index))
+    for index, (label, (x, means, deviations)) in enumerate(series.items()):
+        marker = "o" if len(x) <= MAX_MARKERS else ""
+        axes.plot(x, means, marker=marker, markersize=3, linewidth=1.2, label=label, **_line_style(index))
         if deviations is not None:
             low = [mean - deviation for mean, deviation in zip(means, deviations, strict=True)]
             high = [mean + deviation for mean, deviation in zip(means, deviations, strict=True)]
-            axes.fill_between(places, low, high, color=f"C{index % COLORS}", alpha=0.2, linewidth=0)
+            axes.fill_between(x, low, high, color=f"C{index % COLORS}", alpha=0.2, linewidth=0)
     if log_x:
         axes.set_xscale("log")
-    _legend(figure, axes)
-    _save(figure, path)
+    _add_legend(figure, axes)
+    save_figure(figure, path)
 
 
 def plot_ends(
     path: Path, title: str, ylabel: str, series: Mapping[str, Sequence[float]], first: int = 10, last: int = 140
 ) -> None:
-    """The beginning and the end of a training side by side, on logarithmic y axes.
+    """Draw the first and the last iterations of training side by side, on logarithmic y axes.
 
     Args:
-        path: Where the PNG goes.
+        path: PNG file to write.
         title: Heading.
-        ylabel: What the y axis shows, with its unit.
-        series: Label -> one positive value for each iteration.
-        first: Iterations of the left panel.
-        last: Iterations of the right panel.
+        ylabel: Label of the y axis, with its unit.
+        series: Label -> one positive value per iteration.
+        first: Iterations in the left panel.
+        last: Iterations in the right panel.
 
     Raises:
-        DataError: No series, or one of fewer iterations than a panel shows.
+        DataError: No series, or one with fewer iterations than a panel shows.
 
     Example:
         >>> plot_ends(Path("ends.png"), "R", "R, nats", {"DAIR": [1.0] * 500})  # doctest: +SKIP
@@ -101,12 +122,12 @@ def plot_ends(
     right.set_xlabel(f"last {last} iterations", fontsize=9)
     right.spines[["top", "right"]].set_visible(False)
     for index, (label, values) in enumerate(series.items()):
-        left.plot(range(first), values[:first], marker="o", markersize=3, label=label, **_look(index))
-        right.plot(range(len(values) - last, len(values)), values[-last:], linewidth=0.8, **_look(index))
+        left.plot(range(first), values[:first], marker="o", markersize=3, label=label, **_line_style(index))
+        right.plot(range(len(values) - last, len(values)), values[-last:], linewidth=0.8, **_line_style(index))
     for axes in (left, right):
         axes.set_yscale("log")
-    _legend(figure, left)
-    _save(figure, path)
+    _add_legend(figure, left)
+    save_figure(figure, path)
 
 
 def plot_front(
@@ -114,52 +135,62 @@ def plot_front(
     title: str,
     xlabel: str,
     ylabel: str,
-    points: Mapping[str, tuple[float, float]],
-    front: Collection[str] = (),
-    chosen: str | None = None,
-    compared_with: Sequence[tuple[float, float]] = (),
+    points: Sequence[Point],
+    chosen: float | None = None,
+    lower_is_better: bool = False,
+    limits_from: Sequence[Point] = (),
 ) -> None:
-    """Points with their names; those on the front are joined, the chosen one is ringed.
+    """Draw accuracy against consistency, one point per lambda; a line joins the Pareto front.
 
     Args:
-        path: Where the PNG goes.
+        path: PNG file to write.
         title: Heading.
-        xlabel: What the x axis shows, such as accuracy.
-        ylabel: What the y axis shows, such as consistency.
-        points: Name -> (x, y).
-        front: Names of the points that no other point beats on both axes.
-        chosen: Name of the point that a selection rule took.
-        compared_with: Points of other plots that this one is compared with: the axes reach over them too, so that plots
-            of one experiment share their axes. They are not drawn.
+        xlabel: Label of the accuracy axis.
+        ylabel: Label of the consistency axis.
+        points: Points to draw; those without consistency are left out.
+        chosen: Lambda of the selected point, which is ringed.
+        lower_is_better: Whether `accuracy` is an error.
+        limits_from: Points of other plots. The axes include them, so that plots of one experiment share their limits.
 
     Raises:
-        DataError: No point, or a name in `front` or `chosen` that is no point.
+        DataError: No point has a consistency.
     """
-    if not points:
+    positions = _positions(points)
+    if not positions:
         raise DataError(f"{path}: no points to plot; give at least one")
-    if unknown := sorted({*front, *([] if chosen is None else [chosen])} - set(points)):
-        raise DataError(f"{path}: {', '.join(unknown)} named but not among the points")
+    front = pareto_front(points, lower_is_better)
     figure, axes = _axes(title, xlabel, ylabel)
-    joined = sorted(points[name] for name in front)
-    if joined:
-        axes.plot([x for x, _ in joined], [y for _, y in joined], "-", linewidth=1, color="C1", label="front")
-    for name, (x, y) in points.items():
-        axes.plot([x], [y], "o", markersize=4, color="C1" if name in front else "C0")
-        axes.annotate(name, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
-    if chosen is not None:
-        x, y = points[chosen]
-        axes.plot([x], [y], "o", markersize=11, fillstyle="none", color="black", linestyle="", label="chosen")
-    if compared_with:
-        axes.update_datalim(compared_with)
+    joined = sorted(positions[point] for point in front)
+    axes.plot([x for x, _ in joined], [y for _, y in joined], "-", linewidth=1, color="C1", label="front")
+    for point, (x, y) in positions.items():
+        axes.plot([x], [y], "o", markersize=4, color="C1" if point in front else "C0")
+        axes.annotate(f"{point.dair_lambda:g}", (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
+    for point, (x, y) in positions.items():
+        if point.dair_lambda == chosen:
+            axes.plot([x], [y], "o", markersize=11, fillstyle="none", color="black", linestyle="", label="chosen")
+    if limits_from:
+        axes.update_datalim(list(_positions(limits_from).values()))
         axes.autoscale_view()
-    if joined or chosen is not None:
-        _legend(figure, axes)
+    _add_legend(figure, axes)
     axes.margins(0.12)
-    _save(figure, path)
+    save_figure(figure, path)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG, atomically."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    with atomic_path(path) as scratch:
+        canvas.print_png(scratch)
+
+
+def _positions(points: Sequence[Point]) -> dict[Point, tuple[float, float]]:
+    return {point: (point.accuracy, cm) for point in points if (cm := point.consistency) is not None}
 
 
 def _axes(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
-    # Imported here: only who plots needs the extra `plots`. The Agg canvas needs neither display nor pyplot's state.
+    # Imported here, because matplotlib is optional (extra `plots`). Figures on the Agg canvas need no display.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.8, 3.8), layout="constrained")
@@ -171,22 +202,14 @@ def _axes(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _look(index: int) -> dict[str, Any]:
-    """Colour and line style of a series: no two of the first forty look alike."""
+def _line_style(index: int) -> dict[str, Any]:
+    """Return color and line style of a series, unique among the first forty."""
     return {"color": f"C{index % COLORS}", "linestyle": LINE_STYLES[index // COLORS % len(LINE_STYLES)]}
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
-    """The legend beside the axes, where it covers no curve."""
+def _add_legend(figure: Figure, axes: Axes) -> None:
+    """Add a legend beside the axes."""
     handles, labels = axes.get_legend_handles_labels()
-    columns = math.ceil(len(labels) / ENTRIES_PER_COLUMN)
+    columns = math.ceil(len(labels) / LEGEND_ROWS)
     figure.set_figwidth(figure.get_figwidth() + 1.2 * (columns - 1))
     figure.legend(handles, labels, loc="outside right upper", ncols=columns, fontsize=8, frameon=False)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    canvas = FigureCanvasAgg(figure)
-    with atomic_path(path) as scratch:
-        canvas.print_png(scratch)

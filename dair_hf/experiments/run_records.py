@@ -1,36 +1,44 @@
-"""Records of finished runs: which of them has the settings that are asked for now."""
+"""Records of runs: one JSON for each finished run, reused on later calls with the same settings."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
+import importlib.metadata
 import json
+import math
 import os
+import platform
+import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from accelerate import PartialState
 
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
-from dair_hf.experiments.report import plain_config
 from dair_hf.io.files import read_json
-from dair_hf.io.folders import set_aside
+from dair_hf.io.folders import move_to_superseded
 
 REDO_CHANGED = "DAIR_REDO_CHANGED"
-# Settings of training in which the runs of one comparison differ.
-_OWN_TO_A_RUN = {f"training.{name}" for name in ("method", "regularizer", "dair_lambda", "seed", "seeds")}
+PACKAGES = ("dair-hf", "torch", "transformers", "datasets", "accelerate", "evaluate", "peft", "numpy")
+SECRETS = ("hub_token", "push_to_hub_token")
+# Training settings that may differ between the runs of one comparison.
+_RUN_SPECIFIC = {f"training.{name}" for name in ("method", "regularizer", "dair_lambda", "seed", "seeds")}
 
 
 class Run(NamedTuple):
     """One method with one seed.
 
     Attributes:
-        method: Its name in the comparison, such as "kl", or "kl_lambda10" in a sweep.
-        seed: Its seed.
-        args: The trainer's arguments.
+        method: Name of the method in the comparison, such as "kl", or "kl_lambda10" in a sweep.
+        seed: Seed of the run.
+        args: Training arguments.
     """
 
     method: str
@@ -43,32 +51,112 @@ class Run(NamedTuple):
         return f"{self.method}_seed{self.seed}"
 
 
-def redo_changed() -> bool:
-    """Tell whether `DAIR_REDO_CHANGED` is set: finished runs of other settings are set aside and made anew."""
-    return bool(os.environ.get(REDO_CHANGED))
+class Result(NamedTuple):
+    """Outcome of one run.
+
+    Attributes:
+        metrics: Metrics by name.
+        seconds: Wall time of each part, in seconds.
+    """
+
+    metrics: Mapping[str, Any]
+    seconds: Mapping[str, float]
+
+
+def run_record(
+    name: str,
+    method: str,
+    seed: int,
+    config: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+    seconds: Mapping[str, float],
+    data: Mapping[str, str],
+    settings_fingerprint: str,
+) -> dict[str, Any]:
+    """Return the record of a finished run: settings, metrics, versions and hardware.
+
+    Args:
+        name: Name of the run.
+        method: Name of its method in the comparison.
+        seed: Seed of the run.
+        config: Resolved settings. Dataclasses are written field by field, without tokens.
+        metrics: Metrics by name. NaN and infinity become null.
+        seconds: Wall time of each part, in seconds.
+        data: Fingerprint of each data set.
+        settings_fingerprint: Fingerprint by which later calls recognize the run.
+
+    Returns:
+        A dictionary that JSON can represent.
+    """
+    return {
+        "name": name,
+        "method": method,
+        "seed": seed,
+        "metrics": {key: _finite(value) for key, value in metrics.items()},
+        "seconds": {key: round(value, 2) for key, value in seconds.items()},
+        "config": plain_config(config),
+        "data": dict(data),
+        "settings_fingerprint": settings_fingerprint,
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "git_revision": git_revision(),
+        "hardware": {
+            "cpu": platform.machine(),
+            "cores": os.cpu_count(),
+            "torch_threads": torch.get_num_threads(),
+            "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+            "processes": int(os.environ.get("WORLD_SIZE", "1")),
+        },
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+@functools.cache
+def git_revision() -> str | None:
+    """Return the git revision of the library's checkout at the first call, or None outside a checkout."""
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        shown = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return shown.stdout.strip()
+
+
+def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as plain dictionaries, without tokens."""
+    plain = {key: _as_dict(value) for key, value in config.items()}
+    return {
+        key: {name: item for name, item in value.items() if name not in SECRETS} if isinstance(value, dict) else value
+        for key, value in plain.items()
+    }
 
 
 def fingerprint(*settings: Any) -> str:
-    """Eight hex digits over anything that JSON can hold: equal settings, equal fingerprint.
+    """Return eight hexadecimal digits that identify settings: equal settings have equal fingerprints.
 
     Example:
         >>> fingerprint({"a": 1}) == fingerprint({"a": 1}) != fingerprint({"a": 2})
         True
     """
-    text = json.dumps(settings, sort_keys=True, default=_plain)
+
+    def encode(value: Any) -> Any:
+        plain = _as_dict(value)
+        return str(value) if plain is value else plain
+
+    text = json.dumps(settings, sort_keys=True, default=encode)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _plain(value: Any) -> Any:
-    if hasattr(value, "to_dict"):
-        return value.to_dict()
-    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else str(value)
+def redo_changed() -> bool:
+    """Return whether `DAIR_REDO_CHANGED` is set: finished runs with other settings are then archived and repeated."""
+    return bool(os.environ.get(REDO_CHANGED))
 
 
 def finished_records(
     folder: Path, runs: Sequence[Run], config: Mapping[str, Any], data: Mapping[str, str]
 ) -> dict[str, dict[str, Any] | None]:
-    """Name of each run -> its record, None where it is not finished; see `finished_record`.
+    """Map the name of each run to its record, or to None if it has not finished; see `finished_record`.
 
     Example:
         >>> finished_records(Path("absent"), [Run("erm", 0, DAIRConfig("out"))], {}, {})
@@ -80,17 +168,17 @@ def finished_records(
 def finished_record(
     folder: Path, run: Run, config: Mapping[str, Any], data: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """The record of a run that is finished; None where it is not.
+    """Return the record of a finished run, or None if the run has not finished.
 
     Args:
-        folder: Where `NAME.json` of each run is.
+        folder: Folder that holds `NAME.json` of each run.
         run: The run.
-        config: See `compare`.
-        data: See `compare`.
+        config: Settings shared by all runs.
+        data: Fingerprint of each data set.
 
     Raises:
-        DataError: A run of this name and other settings is finished. It is never overwritten: with the environment
-            variable `DAIR_REDO_CHANGED` it is moved to `superseded/`, and counts as not finished.
+        DataError: A run with this name and other settings has finished. Its record is never overwritten: if the
+            environment variable `DAIR_REDO_CHANGED` is set, it is moved to `superseded/` and None is returned.
     """
     path = folder / f"{run.name}.json"
     try:
@@ -98,98 +186,104 @@ def finished_record(
     except DataError:
         if path.exists():
             raise
-        return None  # also where another process has just set it aside
+        return None  # also if another process has just moved it
     if not isinstance(record, dict) or "settings_fingerprint" not in record:
-        raise DataError(f"{path}: is no record of a run; name another output_dir, or move the file away")
+        raise DataError(f"{path}: not the record of a run; choose another output_dir, or move the file away")
     if record["settings_fingerprint"] == fingerprint(config, run.args, data):
         return record
     changes = list(changed_settings(record, run, config, data).values())
     if "config" in record and not changes:
         return record
-    said = f"{'; '.join(changes[:3]) or 'of another version'}"
-    said += f"; and {len(changes) - 3} more" if len(changes) > 3 else ""
+    summary = "; ".join(changes[:3]) or "of another version"
+    summary += f"; and {len(changes) - 3} more" if len(changes) > 3 else ""
     if not redo_changed():
         raise DataError(
-            f"{path}: a finished run of other settings ({said}); name another output_dir, or move this one away, or "
-            f"set {REDO_CHANGED}=1 to keep it in superseded/ and run anew"
+            f"{path}: a finished run with other settings ({summary}); choose another output_dir, move this file away, "
+            f"or set {REDO_CHANGED}=1 to move it to superseded/ and repeat the run"
         )
     if PartialState().is_main_process:
-        print(f"{path}: a finished run of other settings ({said}); kept as {set_aside(path, folder)}", flush=True)
+        archived = move_to_superseded(path, folder)
+        print(f"{path}: a finished run with other settings ({summary}); moved to {archived}", flush=True)
     return None
 
 
 def earlier_records(
     folder: Path, runs: Sequence[Run], config: Mapping[str, Any], data: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """The other finished runs of a folder whose settings differ from those of `runs` in method, lambda and seed alone.
-
-    Args:
-        folder: See `finished_record`.
-        runs: What is asked for now.
-        config: See `compare`.
-        data: See `compare`.
-
-    Returns:
-        Their records, by name.
-    """
-    found, asked = [], {run.name for run in runs}
+    """Return the records of the other finished runs in a folder that differ in method, lambda and seed only."""
+    records, current = [], {run.name for run in runs}
     for path in sorted(folder.glob("*_seed*.json")):
-        with contextlib.suppress(DataError):  # somebody else's file
+        with contextlib.suppress(DataError):  # a file of another program
             record = read_json(path)
             is_record = isinstance(record, dict) and {"method", "metrics", "config"} <= record.keys()
-            if is_record and path.stem not in asked and record.get("name") == path.stem:
-                if changed_settings(record, runs[0], config, data).keys() <= _OWN_TO_A_RUN:
-                    found.append(record)
+            if is_record and path.stem not in current and record.get("name") == path.stem:
+                if changed_settings(record, runs[0], config, data).keys() <= _RUN_SPECIFIC:
+                    records.append(record)
                 else:
-                    print(f"{path}: of other settings, not in the table")
-    return found
+                    print(f"{path}: not in the table, because its settings differ")
+    return records
 
 
 def changed_settings(
     record: Mapping[str, Any], run: Run, config: Mapping[str, Any], data: Mapping[str, str]
 ) -> dict[str, str]:
-    """Name of each setting that a finished run had otherwise -> "NAME was X, is Y".
+    """Compare the settings of a finished run with the current ones.
 
-    A field that the record lacks, because a later version added it, had what is its default today. Where a run writes
-    is no setting, nor where data lie whose content has a fingerprint (the fields that a configuration names in
-    `PLACES`). A field that exists no longer counts as a change: nobody can tell what it did.
+    Fields that were added after the record was written count as their default. Paths are ignored: `output_dir`, and
+    the fields that a configuration lists in `PLACES`, whose content has a fingerprint. A field that no longer exists
+    counts as a change.
 
-    Args:
-        record: The record.
-        run: What is asked for now.
-        config: See `compare`.
-        data: See `compare`.
+    Returns:
+        Name of each setting that differs -> "NAME was X, is Y".
     """
     now = {**config, "training": run.args}
     plain, before = plain_config(now), record.get("config", {})
     filled = {key: _with_defaults(before.get(key, {}), value, plain[key]) for key, value in now.items()}
-    old = _leaves({**before, **filled, "fingerprint of data": record.get("data", {})})
-    new = _leaves({**plain, "fingerprint of data": dict(data)})
-    places = {f"{key}.{name}" for key, value in now.items() for name in ("output_dir", *getattr(value, "PLACES", ()))}
+    old = _flatten({**before, **filled, "fingerprint of data": record.get("data", {})})
+    new = _flatten({**plain, "fingerprint of data": dict(data)})
+    paths = {f"{key}.{name}" for key, value in now.items() for name in ("output_dir", *getattr(value, "PLACES", ()))}
     return {
         name: f"{name} was {old.get(name, 'absent')}, is {new.get(name, 'absent')}"
         for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name) and name not in places
+        if old.get(name) != new.get(name) and name not in paths
     }
 
 
 def _with_defaults(before: Any, config: Any, plain: Any) -> Any:
-    """Settings of a record, with the defaults of those fields of the dataclass `config` that it lacks."""
+    """Add defaults of the dataclass `config` to recorded settings that lack its newer fields."""
     if not isinstance(before, Mapping) or not dataclasses.is_dataclass(config):
         return before
-    found = {}
-    for field_ in dataclasses.fields(config):
-        made = field_.default_factory() if field_.default_factory is not dataclasses.MISSING else field_.default
-        if made is not dataclasses.MISSING and field_.name in plain:
-            found[field_.name] = made
-    return {**plain_config(found), **before}
+    defaults = {}
+    for field in dataclasses.fields(config):
+        default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+        if default is not dataclasses.MISSING and field.name in plain:
+            defaults[field.name] = default
+    return {**plain_config(defaults), **before}
 
 
-def _leaves(value: Any, name: str = "") -> dict[str, str]:
-    """Dotted name -> text of every value in nested mappings."""
+def _flatten(value: Any, name: str = "") -> dict[str, str]:
+    """Map the dotted name of every leaf of nested mappings to its JSON."""
     if not isinstance(value, Mapping):
         return {name: json.dumps(value, default=str)}
-    found: dict[str, str] = {}
+    leaves: dict[str, str] = {}
     for key, inner in value.items():
-        found |= _leaves(inner, f"{name}.{key}" if name else str(key))
-    return found
+        leaves |= _flatten(inner, f"{name}.{key}" if name else str(key))
+    return leaves
+
+
+def _as_dict(value: Any) -> Any:
+    """Convert a configuration to a dictionary; return any other value unchanged."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,12 +1,11 @@
-"""Lambda grids of the paper, and a search over any grid that goes on from the JSONs of its runs."""
+"""Search for lambda over a grid, resumed from the JSON files of finished trials; grids of the paper."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accelerate import PartialState
 from tqdm.auto import tqdm
@@ -15,40 +14,36 @@ from dair_hf.config import DAIRConfig
 from dair_hf.data.counter_rng import require_seeds
 from dair_hf.errors import DataError
 from dair_hf.experiments.comparison import (
+    METHOD_PRESETS,
     ComparisonConfig,
-    Result,
     claim_output_folder,
     compare,
+    require_distinct,
     runs_of,
     with_settings,
 )
-from dair_hf.experiments.plots import plot_curves, plot_front
+from dair_hf.experiments.plots import mean_series, plot_curves, plot_front
 from dair_hf.experiments.report import Column
-from dair_hf.experiments.run_records import Run, changed_settings, finished_record, redo_changed
+from dair_hf.experiments.run_records import Result, Run, changed_settings, finished_record, redo_changed
 from dair_hf.experiments.selection import Point, best_accuracy, best_consistency_within, pareto_front, points_by_lambda
 from dair_hf.io.files import read_json, write_json
-
-if TYPE_CHECKING:
-    import optuna
+from dair_hf.losses.objective import REGULARIZED
 
 RULES = ("best_accuracy", "best_consistency_within")
 
 
 def log_grid(low: float, high: float, points: int) -> tuple[float, ...]:
-    """Points evenly spaced in the logarithm: lambda_i = low (high / low)^(i / (points - 1)).
+    """Return logarithmically spaced points: lambda_i = low (high / low)^(i / (points - 1)).
 
-    Rounded to six significant digits, so that a lambda reads the same in a table, in a file's name and in a YAML file.
+    They are rounded to six significant digits, so that tables, file names and YAML files show the same value.
 
     Args:
-        low: The first, above 0.
-        high: The last, above `low`.
-        points: How many, at least 2.
-
-    Returns:
-        The grid, ascending.
+        low: First point, > 0.
+        high: Last point, > `low`.
+        points: Number of points, >= 2.
 
     Raises:
-        DataError: A range or a number of points that makes no grid.
+        DataError: An argument is out of range.
 
     Example:
         >>> log_grid(1, 1e4, 5)
@@ -59,9 +54,9 @@ def log_grid(low: float, high: float, points: int) -> tuple[float, ...]:
     return tuple(float(f"{low * (high / low) ** (index / (points - 1)):.6g}") for index in range(points))
 
 
-# The paper's grids. The one of MNIST is not printed: 1.43, 8.85, 16.23 and 100, the lambdas of its table on longer
-# training, are steps 13, 16, 17 and 20 of these twenty points (1.4384, 8.8587, 16.2378, 100), cut to two decimals.
-# Twenty points over [0.1, 100] hold neither 1.43 nor 8.85.
+# Grids of the paper. It does not print the grid of MNIST. The lambdas in its table on longer training, 1.43, 8.85,
+# 16.23 and 100, are points 13, 16, 17 and 20 of this one (1.4384, 8.8587, 16.2378, 100), truncated to two decimals;
+# twenty points over [0.1, 100] contain neither 1.43 nor 8.85.
 GRIDS: Mapping[str, tuple[float, ...]] = {
     "dialog": (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0),
     "vqa": log_grid(0.1, 10, 8),
@@ -72,10 +67,10 @@ GRIDS: Mapping[str, tuple[float, ...]] = {
 
 @dataclass
 class SearchConfig:
-    """What a search tries and how it chooses. Without a grid there is nothing to search.
+    """Grid, seeds and selection rule of a search for lambda. Without a grid nothing is searched.
 
     Raises:
-        DataError: An unknown grid or rule, a lambda below 0, or an entry listed twice.
+        DataError: An unknown grid or rule, a lambda below 0, or a duplicate entry.
 
     Example:
         >>> SearchConfig(search_grid="regression").lambdas
@@ -83,14 +78,15 @@ class SearchConfig:
     """
 
     search_grid: str | None = field(
-        default=None, metadata={"help": f"A grid of the paper: {', '.join(GRIDS)}. Not together with search_lambdas."}
+        default=None,
+        metadata={"help": f"A grid of the paper: {', '.join(GRIDS)}. Cannot be combined with search_lambdas."},
     )
     search_lambdas: list[float] | None = field(
-        default=None, metadata={"help": "A grid of your own, each at least 0, in the unit that `normalization` says."}
+        default=None, metadata={"help": "A grid of your own, each lambda >= 0, in the unit set by `normalization`."}
     )
     search_seeds: list[int] = field(
         default_factory=lambda: [0],
-        metadata={"help": "Seeds of the search; the metrics of a lambda are averaged over them before one is chosen."},
+        metadata={"help": "Seeds of the search; the metrics of each lambda are averaged over them."},
     )
     search_rule: str = field(
         default="best_accuracy",
@@ -99,9 +95,7 @@ class SearchConfig:
             "search_epsilon of the best."
         },
     )
-    search_epsilon: float = field(
-        default=0.01, metadata={"help": "At least 0, in the unit of the accuracy; see search_rule."}
-    )
+    search_epsilon: float = field(default=0.01, metadata={"help": "See search_rule; >= 0, in the unit of accuracy."})
 
     def __post_init__(self) -> None:
         if self.search_grid is not None and self.search_lambdas is not None:
@@ -112,49 +106,42 @@ class SearchConfig:
             raise DataError(f"search_rule={self.search_rule!r} is unknown; use {' or '.join(RULES)}")
         if not self.search_epsilon >= 0:
             raise DataError(f"search_epsilon={self.search_epsilon} is out of range; give 0 or more")
-        if not self.search_seeds:
-            raise DataError("search_seeds must hold at least one entry")
-        # A file is named after its lambda: two that read alike would be one run.
-        for name, values in (
-            ("search_lambdas", [f"{value:g}" for value in self.lambdas]),
-            ("search_seeds", self.search_seeds),
-        ):
-            if len(set(values)) < len(values):
-                raise DataError(f"{name}={values} holds an entry twice; list each once")
+        require_distinct("search_seeds", self.search_seeds)
         require_seeds("search_seeds", self.search_seeds)
+        if self.lambdas:
+            # Compared as printed in file names.
+            require_distinct("search_lambdas", [f"{value:g}" for value in self.lambdas])
         if any(not value >= 0 for value in self.lambdas):
             raise DataError(f"search_lambdas={self.search_lambdas}: each must be 0 or more")
 
     @property
     def lambdas(self) -> tuple[float, ...]:
-        """The grid, ascending; empty where none is asked for."""
+        """The grid in ascending order; empty if none is set."""
         return GRIDS[self.search_grid] if self.search_grid is not None else tuple(sorted(self.search_lambdas or ()))
 
 
 class LambdaSearch:
-    """A grid of lambdas, tried on validation data; the chosen one is evaluated on the test set, once.
+    """Grid search for lambda on validation data, followed by one evaluation of the chosen lambda on the test set.
 
-    Trials are runs as in a comparison: `output_dir/search/NAME.json` each. Those files are the only memory: Optuna's
-    study is rebuilt from them, trial by trial and in the same order, so a search that was killed anywhere, even while
-    a file was written, goes on where it stood; a finished trial is never repeated and none counts twice.
+    Each trial is a run of a comparison, with its record in `output_dir/search/NAME.json`. An interrupted search
+    resumes from these records; a finished trial is never repeated.
 
-    The test set is out of reach of the choice: `run` only ever calls `execute`, which evaluates on validation rows, and
-    `final`, which is given the chosen lambda by the search itself, refuses to evaluate a second choice in the same
-    folder.
+    The test set cannot influence the choice. `run` only calls an `execute` that evaluates on validation rows, and
+    `final` refuses to evaluate a second choice in the same folder.
 
     Args:
         config: Grid, seeds and rule.
         method: Name in `METHOD_PRESETS` of a method with a lambda, such as "dair".
-        args: What all runs share; `output_dir` holds everything.
+        args: Arguments shared by all runs; everything is written to `output_dir`.
         accuracy: Key of the metric that chooses.
-        consistency: Key of CM in the metrics, if there is one.
-        settings: Settings that the runs share; trials of others, finished in the same folder, are refused.
+        consistency: Key of CM in the metrics, if it is measured.
+        settings: Settings shared by all runs. Finished trials with other settings in the same folder are refused.
         validation: Fingerprint of each data set that the trials use.
         title: Heading of tables and plots.
         lower_is_better: Whether `accuracy` is an error.
 
     Raises:
-        DataError: An empty grid, a method without lambda, or a rule that needs CM where there is none.
+        DataError: An empty grid, a method without lambda, or a rule that needs CM if CM is not measured.
 
     Example:
         >>> search = LambdaSearch(config, "dair", args, "accuracy", "cm", settings={}, validation={})  # doctest: +SKIP
@@ -177,7 +164,8 @@ class LambdaSearch:
     ) -> None:
         if not config.lambdas:
             raise DataError("a search needs a grid: set search_grid or search_lambdas")
-        if method in ("erm", "da"):
+        grid = ComparisonConfig([method], seeds=config.search_seeds, lambda_sweep=list(config.lambdas))
+        if METHOD_PRESETS[method][0] not in REGULARIZED:
             raise DataError(
                 f"method {method!r} has no lambda to search for; use one with a regularizer, such as 'dair'"
             )
@@ -190,17 +178,10 @@ class LambdaSearch:
         self.settings, self.validation, self.title = dict(settings), dict(validation), title
         self.folder = Path(args.output_dir) / "search"
         self.columns = [Column(key, key) for key in (accuracy, consistency) if key is not None]
-        self.study: optuna.Study | None = None
-
-    def trial(self, dair_lambda: float, seed: int) -> Run:
-        """The run of one trial; its `args.output_dir` is where its weights are."""
-        name = f"{self.method}_lambda{dair_lambda:g}"
-        place = str(self.folder / "runs" / f"{name}_seed{seed}")
-        (run,) = self._runs(dair_lambda, [seed], self.folder)
-        return run._replace(method=name, args=with_settings(run.args, output_dir=place))
+        self.trials = list(runs_of(grid, with_settings(args, output_dir=str(self.folder))))
 
     def run(self, execute: Callable[[Run], Result]) -> Point:
-        """Execute the trials that are not finished, choose, and write table, choice and plots into `search/`.
+        """Execute the trials that have not finished, choose, and write table, choice and plots to `search/`.
 
         Args:
             execute: Trains one run and evaluates it on *validation* rows.
@@ -208,56 +189,31 @@ class LambdaSearch:
         Returns:
             The chosen point.
         """
-        optuna = _import_optuna()
         claim_output_folder(self.args)
-        lambdas, seeds = list(self.config.lambdas), list(self.config.search_seeds)
-        trials = [self.trial(value, seed) for seed in seeds for value in lambdas]
-        missing = sum(self._record(run) is None for run in trials)
-        bar = tqdm(
-            total=len(trials),
-            initial=len(trials) - missing,
+        unfinished = [run for run in self.trials if self._record(run) is None]
+        with tqdm(
+            total=len(self.trials),
+            initial=len(self.trials) - len(unfinished),
             desc=self.title,
             unit="run",
             disable=self.args.disable_tqdm or not PartialState().is_main_process,
-        )
-        asked: list[Run] = []
-
-        def objective(trial: Any) -> tuple[float, ...]:
-            value = trial.suggest_categorical("dair_lambda", lambdas)
-            asked.append(run := self.trial(value, trial.suggest_categorical("seed", seeds)))
-            if self._record(run) is None:
-                # All so far: the table grows with each trial.
-                compare(asked, execute, self.folder, self.title, self.columns, self.settings, self.validation)
+        ) as bar:
+            for run in unfinished:
+                # With all trials before it, so that the table grows with each trial.
+                self._compare(self.trials[: self.trials.index(run) + 1], execute)
                 PartialState().wait_for_everyone()
                 bar.update()
-            metrics = read_json(self.folder / f"{run.name}.json")["metrics"]
-            trial.set_user_attr("run", run.name)
-            # What is undefined is a failed trial to Optuna; whether it may be chosen is the rule's affair.
-            found = [metrics.get(column.key) for column in self.columns]
-            return tuple(float("nan") if value is None else value for value in found)
-
-        directions = ["minimize" if self.lower_is_better else "maximize", "maximize"][: len(self.columns)]
-        before = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        try:
-            # In memory, and with a fixed order of the grid: the JSONs say what is finished, and nothing else does.
-            sampler = optuna.samplers.GridSampler({"dair_lambda": lambdas, "seed": seeds}, seed=0)
-            self.study = study = optuna.create_study(directions=directions, sampler=sampler)
-            study.optimize(objective, n_trials=len(trials))
-        finally:
-            optuna.logging.set_verbosity(before)
-            bar.close()
         chosen = self.choice()
         if PartialState().is_main_process:
-            compare(trials, execute, self.folder, self.title, self.columns, self.settings, self.validation)
+            self._compare(self.trials, execute)
             self._write(chosen)
         return chosen
 
     def choice(self) -> Point:
-        """The point that the rule takes, from the JSONs of the trials.
+        """Apply the selection rule to the finished trials.
 
         Raises:
-            DataError: A trial is not finished.
+            DataError: A trial has not finished.
         """
         points = self.points()
         if self.config.search_rule == "best_accuracy":
@@ -265,111 +221,103 @@ class LambdaSearch:
         return best_consistency_within(points, self.config.search_epsilon, self.lower_is_better)
 
     def points(self) -> list[Point]:
-        """What was found for each lambda, ascending.
+        """Return the validation metrics of each lambda, in ascending order.
 
         Raises:
-            DataError: A trial is not finished.
+            DataError: A trial has not finished.
         """
         records = []
-        for value in self.config.lambdas:
-            for seed in self.config.search_seeds:
-                record = self._record(run := self.trial(value, seed))
-                if record is None:
-                    raise DataError(f"{self.folder / run.name}.json: this trial is not finished; call run() first")
-                records.append(record)
+        for run in self.trials:
+            record = self._record(run)
+            if record is None:
+                raise DataError(f"{self.folder / run.name}.json: this trial has not finished; call run() first")
+            records.append(record)
         return points_by_lambda(records, self.accuracy, self.consistency)
 
     def final(
         self, execute: Callable[[Run], Result], data: Mapping[str, str], seeds: Sequence[int]
     ) -> list[dict[str, Any]]:
-        """Evaluate the chosen lambda on the test set: once for each seed, kept in `final/` and not repeated.
+        """Evaluate the chosen lambda on the test set, once per seed; the records are kept in `final/`.
 
         Args:
-            execute: Trains one run and evaluates it on *test* rows. Called only for the chosen lambda.
-            data: Fingerprint of each data set, the test set's among them.
+            execute: Trains one run and evaluates it on *test* rows. Called for the chosen lambda only.
+            data: Fingerprint of each data set, including the test set.
             seeds: Seeds of the runs.
 
         Returns:
             The records, in the order of the seeds.
 
         Raises:
-            DataError: A trial is not finished; or the test set was already used for another choice or other settings.
+            DataError: A trial has not finished, or the test set was already used for another choice or with other
+                settings.
         """
         chosen = self.choice()
         folder = Path(self.args.output_dir) / "final"
-        runs = self._runs(chosen.dair_lambda, seeds, folder)
-        asked = {f"{run.name}.json": run for run in runs}
+        config = ComparisonConfig([self.method], {self.method: chosen.dair_lambda}, list(seeds))
+        runs = list(runs_of(config, with_settings(self.args, output_dir=str(folder))))
+        by_file = {f"{run.name}.json": run for run in runs}
         for path in sorted(folder.glob(f"{self.method}_seed*.json")):
             record = read_json(path)
-            before = record["config"]["training"]["dair_lambda"]
-            changed = changed_settings(record, asked.get(path.name, runs[0]), self.settings, data)
+            earlier = record["config"]["training"]["dair_lambda"]
+            changed = changed_settings(record, by_file.get(path.name, runs[0]), self.settings, data)
             changes = changed.keys() - {"training.dair_lambda", "training.seed"}
             if changes and redo_changed():
-                continue  # another experiment: `compare` sets it aside
-            if before != chosen.dair_lambda or (changes and path.name in asked):
+                continue  # another experiment; `compare` moves it to superseded/
+            if earlier != chosen.dair_lambda or (changes and path.name in by_file):
                 raise DataError(
-                    f"{path}: the test set was already evaluated, with lambda {before:g}; now lambda "
-                    f"{chosen.dair_lambda:g} is chosen, or other settings are given. A choice that follows a look at "
-                    "the test set is none: use another output_dir, and report both"
+                    f"{path}: the test set was already evaluated with lambda {earlier:g}; now lambda "
+                    f"{chosen.dair_lambda:g} is chosen, or other settings are given. The test set must not influence "
+                    "the choice: use another output_dir, and report both"
                 )
         compare(runs, execute, folder, f"{self.title}: test set", self.columns, self.settings, data)
         PartialState().wait_for_everyone()
         return [read_json(folder / f"{run.name}.json") for run in runs]
 
-    def _runs(self, dair_lambda: float, seeds: Sequence[int], folder: Path) -> list[Run]:
-        config = ComparisonConfig([self.method], {self.method: dair_lambda}, list(seeds))
-        return list(runs_of(config, with_settings(self.args, output_dir=str(folder))))
+    def _compare(self, runs: Sequence[Run], execute: Callable[[Run], Result]) -> None:
+        compare(runs, execute, self.folder, self.title, self.columns, self.settings, self.validation)
 
     def _record(self, run: Run) -> dict[str, Any] | None:
         return finished_record(self.folder, run, self.settings, self.validation)
 
     def _write(self, chosen: Point) -> None:
-        """`choice.json`, `sweep.png` and, where there is a CM, `front.png`."""
+        """Write `choice.json`, `sweep.png` and, if CM is defined, `front.png`."""
         points = self.points()
-        best = pareto_front(points, self.lower_is_better)
+        front = pareto_front(points, self.lower_is_better)
         write_json(
             self.folder / "choice.json",
             {
                 "rule": self.config.search_rule,
                 "epsilon": self.config.search_epsilon,
                 "dair_lambda": chosen.dair_lambda,
-                "front": [point.dair_lambda for point in best],
+                "front": [point.dair_lambda for point in front],
                 "points": [
                     {**point._asdict(), "accuracy": point.accuracy, "consistency": point.consistency}
                     for point in points
                 ],
             },
         )
-        series = {}
-        for column, values in zip(self.columns, ("accuracies", "consistencies"), strict=False):
-            drawn = [(p.dair_lambda, getattr(p, values)) for p in points if None not in getattr(p, values)]
-            if drawn:
-                means = [statistics.fmean(found) for _, found in drawn]
-                deviations = [statistics.stdev(found) if len(found) > 1 else 0.0 for _, found in drawn]
-                series[column.title] = ([value for value, _ in drawn], means, deviations)
-        label = f"lambda ({self.args.lambda_unit})"
-        plot_curves(
-            self.folder / "sweep.png", self.title, label, "validation metric", series, min(self.config.lambdas) > 0
-        )
-        if best:
-            named = {f"{p.dair_lambda:g}": (p.accuracy, p.consistency) for p in points if p.consistency is not None}
-            xlabel, ylabel = (column.title for column in self.columns)
-            ringed = f"{chosen.dair_lambda:g}"
+        series = {self.accuracy: mean_series({point.dair_lambda: point.accuracies for point in points})}
+        if self.consistency is not None:
+            series[self.consistency] = mean_series({point.dair_lambda: point.consistencies for point in points})
+        xlabel, log_x = f"lambda ({self.args.lambda_unit})", min(self.config.lambdas) > 0
+        drawn = {label: curve for label, curve in series.items() if curve[0]}
+        plot_curves(self.folder / "sweep.png", self.title, xlabel, "validation metric", drawn, log_x)
+        if front and self.consistency is not None:
             plot_front(
                 self.folder / "front.png",
                 self.title,
-                xlabel,
-                ylabel,
-                named,
-                [f"{point.dair_lambda:g}" for point in best],
-                ringed if ringed in named else None,
+                self.accuracy,
+                self.consistency,
+                points,
+                chosen.dair_lambda,
+                self.lower_is_better,
             )
 
 
 def search_and_test(
     search: LambdaSearch, execute: Callable[[Run, str], Result], data: Mapping[str, str], seeds: Sequence[int]
 ) -> Point:
-    """A whole search of a recipe: choose on the validation split, evaluate the choice on the test split, print both.
+    """Choose lambda on the validation split, evaluate the choice on the test split, and print both.
 
     Args:
         search: The search.
@@ -385,11 +333,3 @@ def search_and_test(
         print(f"\nChosen by {search.config.search_rule}: lambda {chosen.dair_lambda:g}")
     search.final(lambda run: execute(run, "test"), data, seeds)
     return chosen
-
-
-def _import_optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise DataError("a lambda search needs Optuna: pip install 'dair-hf[search]'") from error
-    return optuna

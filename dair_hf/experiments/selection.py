@@ -1,4 +1,4 @@
-"""Which lambda a search takes: runs gathered by lambda, selection rules, the accuracy-consistency front."""
+"""Selection of lambda: runs grouped by lambda, selection rules, and the accuracy-consistency Pareto front."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dair_hf.errors import DataError
 
 
 class Point(NamedTuple):
-    """What the runs of one lambda found on validation data.
+    """Validation metrics of one lambda.
 
     Attributes:
         dair_lambda: The lambda.
-        accuracies: The accuracy (or an error) of each seed.
-        consistencies: The CM of each seed, None where it is undefined; empty where it is not asked for.
+        accuracies: Accuracy (or an error) of each seed.
+        consistencies: CM of each seed, None if undefined; empty if CM is not measured.
     """
 
     dair_lambda: float
@@ -25,12 +25,12 @@ class Point(NamedTuple):
 
     @property
     def accuracy(self) -> float:
-        """Mean over the seeds."""
+        """Mean accuracy over the seeds."""
         return statistics.fmean(self.accuracies)
 
     @property
     def consistency(self) -> float | None:
-        """Mean over the seeds; None where a seed has none, because the mean of the others would flatter."""
+        """Mean CM over the seeds; None if it is undefined for any seed, since the mean of the others is biased."""
         defined = [value for value in self.consistencies if value is not None]
         return statistics.fmean(defined) if defined and len(defined) == len(self.consistencies) else None
 
@@ -38,34 +38,31 @@ class Point(NamedTuple):
 def points_by_lambda(
     records: Iterable[Mapping[str, Any]], accuracy: str, consistency: str | None = None
 ) -> list[Point]:
-    """The records of a search, gathered by lambda.
+    """Group the records of a search by lambda.
 
     Args:
-        records: Records of runs, made by `experiments.report.run_record`; each holds its lambda in
-            `config.training.dair_lambda`.
+        records: Records of runs; each holds its lambda in `config.training.dair_lambda`.
         accuracy: Key of the accuracy (or the error) in their metrics.
-        consistency: Key of CM.
+        consistency: Key of CM in their metrics.
 
     Returns:
-        One point a lambda, ascending; the seeds ascending within each, whatever the order of the records.
+        One point per lambda, in ascending order, with the seeds in ascending order.
 
     Raises:
-        DataError: No record, a metric that is missing, an undefined accuracy, a run counted twice, or lambdas with
-            different seeds.
+        DataError: No record, a missing metric, an undefined accuracy, the same run twice, or lambdas with different
+            seeds.
     """
-    found: dict[float, dict[int, Mapping[str, Any]]] = defaultdict(dict)
+    groups: dict[float, dict[int, Mapping[str, Any]]] = defaultdict(dict)
     for record in records:
         value, seed = record["config"]["training"]["dair_lambda"], record["seed"]
-        if seed in found[value]:
-            raise DataError(
-                f"{record['name']}: lambda {value:g} with seed {seed} was given already; give each run once"
-            )
-        found[value][seed] = record
-    if not found:
-        raise DataError("no record of a finished run: there is nothing to choose from")
-    if len({frozenset(runs) for runs in found.values()}) > 1:
-        listed = ", ".join(f"{value:g}: {sorted(runs)}" for value, runs in sorted(found.items()))
-        raise DataError(f"lambdas were run with different seeds ({listed}); run each with the same")
+        if seed in groups[value]:
+            raise DataError(f"{record['name']}: lambda {value:g} with seed {seed} appears twice; give each run once")
+        groups[value][seed] = record
+    if not groups:
+        raise DataError("no record of a finished run; there is nothing to choose from")
+    if len({frozenset(runs) for runs in groups.values()}) > 1:
+        listed = ", ".join(f"{value:g}: {sorted(runs)}" for value, runs in sorted(groups.items()))
+        raise DataError(f"lambdas were run with different seeds ({listed}); use the same seeds for each")
 
     def metrics(runs: Mapping[int, Mapping[str, Any]], key: str) -> tuple[Any, ...]:
         for record in runs.values():
@@ -74,19 +71,19 @@ def points_by_lambda(
         return tuple(runs[seed]["metrics"][key] for seed in sorted(runs))
 
     points = []
-    for value, runs in sorted(found.items()):
+    for value, runs in sorted(groups.items()):
         accuracies = metrics(runs, accuracy)
         if None in accuracies:
-            raise DataError(f"lambda {value:g}: {accuracy} is undefined in a run; leave that lambda out of the grid")
+            raise DataError(f"lambda {value:g}: {accuracy} is undefined in a run; remove that lambda from the grid")
         points.append(Point(value, accuracies, metrics(runs, consistency) if consistency else ()))
     return points
 
 
 def best_accuracy(points: Sequence[Point], lower_is_better: bool = False) -> Point:
-    """The lambda with the best mean accuracy; of equal ones the smallest lambda.
+    """Return the point with the best mean accuracy; ties go to the smallest lambda.
 
     Args:
-        points: As `points_by_lambda` makes them.
+        points: One point per lambda.
         lower_is_better: Whether `accuracy` is an error, such as RMSE.
 
     Example:
@@ -97,56 +94,57 @@ def best_accuracy(points: Sequence[Point], lower_is_better: bool = False) -> Poi
 
 
 def best_consistency_within(points: Sequence[Point], epsilon: float, lower_is_better: bool = False) -> Point:
-    """The lambda with the best mean CM among those whose accuracy is within `epsilon` of the best; of equal ones the
-    smallest lambda.
+    """Return the point with the best mean CM whose accuracy is within `epsilon` of the best.
+
+    Ties go to the smallest lambda.
 
     Args:
-        points: As `points_by_lambda` makes them.
-        epsilon: How much accuracy may be given away, at least 0, in its unit.
+        points: One point per lambda.
+        epsilon: Largest loss of accuracy, >= 0, in the unit of the accuracy.
         lower_is_better: Whether `accuracy` is an error.
 
     Raises:
-        DataError: None of those has a CM.
+        DataError: CM is undefined for all of those points.
 
     Example:
         >>> points = [Point(1.0, (0.70,), (0.8,)), Point(10.0, (0.69,), (0.9,)), Point(100.0, (0.5,), (1.0,))]
         >>> best_consistency_within(points, epsilon=0.02).dair_lambda
         10.0
-    """  # noqa: D205
-    most = _gain(best_accuracy(points, lower_is_better), lower_is_better)
-    # The slack is that of a sum in float64: 0.3 - 0.1 is not 0.2.
-    near = [point for point in points if most - _gain(point, lower_is_better) <= epsilon + 1e-12]
-    judged = [(-point.consistency, point.dair_lambda, point) for point in near if point.consistency is not None]
-    if not judged:
+    """
+    best = _gain(best_accuracy(points, lower_is_better), lower_is_better)
+    # Tolerance for float64 rounding: 0.3 - 0.1 is not 0.2.
+    near = [point for point in points if best - _gain(point, lower_is_better) <= epsilon + 1e-12]
+    ranked = [(-point.consistency, point.dair_lambda, point) for point in near if point.consistency is not None]
+    if not ranked:
         raise DataError("CM is undefined for every lambda within epsilon of the best accuracy; choose by best_accuracy")
-    return min(judged)[2]
+    return min(ranked)[2]
 
 
 def pareto_front(points: Sequence[Point], lower_is_better: bool = False) -> list[Point]:
-    """The accuracy-consistency front: the points that no other equals or beats on both counts.
+    """Return the points that no other point equals or beats in both accuracy and consistency.
 
-    Of points that are equal on both, the smallest lambda stays. A point without CM is not on the front.
+    Of points that are equal in both, the one with the smallest lambda is returned. Points without CM are left out.
 
     Args:
-        points: As `points_by_lambda` makes them.
+        points: One point per lambda.
         lower_is_better: Whether `accuracy` is an error.
 
     Returns:
         The points of the front, by ascending lambda.
     """
-    judged = [
+    ranked = [
         (_gain(point, lower_is_better), point.consistency, -point.dair_lambda, point)
         for point in points
         if point.consistency is not None
     ]
-    kept = []
-    reached = float("-inf")
-    # By falling accuracy: a point is on the front where its CM passes that of all before it.
-    for _, consistency, _, point in sorted(judged, key=lambda entry: entry[:3], reverse=True):
-        if consistency > reached:
-            kept.append(point)
-            reached = consistency
-    return sorted(kept, key=lambda point: point.dair_lambda)
+    front = []
+    highest = float("-inf")
+    # By descending accuracy, a point is on the front if its CM exceeds that of all previous points.
+    for _, consistency, _, point in sorted(ranked, key=lambda entry: entry[:3], reverse=True):
+        if consistency > highest:
+            front.append(point)
+            highest = consistency
+    return sorted(front, key=lambda point: point.dair_lambda)
 
 
 def _gain(point: Point, lower_is_better: bool) -> float:

@@ -1,4 +1,4 @@
-"""Folders, single files, zip and tar archives read alike, without unpacking; downloads that are verified and whole."""
+"""Reading of folders, zip and tar archives without unpacking, and verified downloads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import http.client
 import os
 import re
+import shutil
 import stat
 import tarfile
 import urllib.error
@@ -23,22 +24,21 @@ from dair_hf.errors import DataError
 from dair_hf.io.files import atomic_path, parse_json, read_json, require_file, write_json
 
 CHECKSUMS = "checksums.json"
-CHUNK = 1 << 20
 TIMEOUT_SECONDS = 60
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
 class Source:
-    """The files of a folder, an archive or one plain file, under their relative names.
+    """Files of a folder or an archive, by their relative names; a single file is its own only member.
 
-    Nothing is unpacked: members are read into memory. An archive is refused as a whole if any member has an absolute
-    path, one that leaves the archive, or is a link, because such an archive was made to do harm or is broken.
+    Members are read into memory; nothing is unpacked. An archive that contains a link, an absolute path or a path
+    outside the archive is refused as a whole, because it is malicious or broken.
 
     Args:
-        path: A folder, a `.zip`, a `.tar` (also compressed), or any other file, which is then its own only member.
+        path: A folder, a `.zip` archive, a `.tar` archive (also compressed), or any other file.
 
     Raises:
-        DataError: Nothing is there, the archive cannot be read, or a member escapes it.
+        DataError: `path` does not exist, or is an unreadable or unsafe archive.
 
     Example:
         >>> Source("pyproject.toml").names  # doctest: +SKIP
@@ -55,71 +55,60 @@ class Source:
             self._read = lambda name: (self.path / name).read_bytes()
         elif not self.path.exists():
             raise DataError(f"{self.path}: no such file or folder; check the path")
-        elif self.path.name.endswith(".zip"):
-            self._open_zip()
-        elif self.path.name.endswith(TAR_SUFFIXES):
-            self._open_tar()
+        elif self.path.name.endswith((".zip", *TAR_SUFFIXES)):
+            kind, self._read = ("zip", self._read_zip) if self.path.name.endswith(".zip") else ("tar", self._read_tar)
+            try:
+                self.names = self._zip_names() if kind == "zip" else self._tar_names()
+            except (zipfile.BadZipFile, tarfile.TarError, OSError, EOFError, zlib.error) as error:
+                raise DataError(f"{self.path}: not a readable {kind} archive ({error}); fetch it again") from error
         else:
             self.names = [self.path.name]
             self._read = lambda name: self.path.read_bytes()
 
-    def _open_zip(self) -> None:
-        try:
-            with zipfile.ZipFile(self.path) as archive:
-                members = archive.infolist()
-        except (zipfile.BadZipFile, OSError) as error:
-            raise DataError(f"{self.path}: not a readable zip archive ({error}); fetch it again") from error
+    def _zip_names(self) -> list[str]:
+        with zipfile.ZipFile(self.path) as archive:
+            members = archive.infolist()
         for member in members:
             self._check_name(member.filename)
             if stat.S_ISLNK(member.external_attr >> 16):
-                raise DataError(f"{self.path}: member {member.filename!r} is a link; the archive is not to be trusted")
-        self.names = [member.filename for member in members if not member.is_dir()]
+                raise DataError(f"{self.path}: member {member.filename!r} is a link; do not trust this archive")
+        return [member.filename for member in members if not member.is_dir()]
 
-        def read(name: str) -> bytes:
-            with zipfile.ZipFile(self.path) as archive:
-                return archive.read(name)
-
-        self._read = read
-
-    def _open_tar(self) -> None:
-        try:
-            with tarfile.open(self.path) as archive:
-                members = archive.getmembers()
-        except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{self.path}: not a readable tar archive ({error}); fetch it again") from error
+    def _tar_names(self) -> list[str]:
+        with tarfile.open(self.path) as archive:
+            members = archive.getmembers()
         for member in members:
             self._check_name(member.name)
             if not (member.isfile() or member.isdir()):
-                raise DataError(
-                    f"{self.path}: member {member.name!r} is a link or a device; the archive is not to be trusted"
-                )
-        self.names = [member.name for member in members if member.isfile()]
+                raise DataError(f"{self.path}: member {member.name!r} is a link or a device; do not trust this archive")
+        return [member.name for member in members if member.isfile()]
 
-        def read(name: str) -> bytes:
-            with tarfile.open(self.path) as archive:
-                content = archive.extractfile(name)
-                if content is None:
-                    raise KeyError(name)
-                return content.read()
+    def _read_zip(self, name: str) -> bytes:
+        with zipfile.ZipFile(self.path) as archive:
+            return archive.read(name)
 
-        self._read = read
+    def _read_tar(self, name: str) -> bytes:
+        with tarfile.open(self.path) as archive:
+            content = archive.extractfile(name)
+            assert content is not None  # `names` contains regular files only
+            return content.read()
 
     def _check_name(self, name: str) -> None:
         parts = PurePosixPath(name.replace("\\", "/")).parts
         if not parts or parts[0] == "/" or ".." in parts or ":" in parts[0]:
-            raise DataError(f"{self.path}: member {name!r} leads outside the archive; the archive is not to be trusted")
+            raise DataError(f"{self.path}: member {name!r} leads outside the archive; do not trust this archive")
 
     def label(self, name: str) -> str:
-        """The member as a message names it: `archive.zip: member` or the path of the file."""
+        """Return a member's name for messages: `archive.zip: member`, or the path of a file."""
         if self.path.is_dir():
             return str(self.path / name)
         return str(self.path) if self.names == [self.path.name] else f"{self.path}: {name}"
 
     def read(self, name: str) -> bytes:
-        """The content of one member.
+        """Return the content of a member.
 
         Raises:
-            DataError: There is no such member, or it is damaged.
+            DataError: The member does not exist or is damaged.
         """
         if name not in self.names:
             raise DataError(f"{self.path}: holds no {name!r} (found {', '.join(self.names[:5]) or 'nothing'})")
@@ -129,23 +118,23 @@ class Source:
             raise DataError(f"{self.label(name)}: cannot be read ({error}); fetch it again") from error
 
     def json(self, name: str) -> Any:
-        """One member as JSON.
+        """Parse a member as JSON.
 
         Raises:
-            DataError: It is absent, damaged or not JSON; the message holds the line and column.
+            DataError: The member does not exist, is damaged or not JSON; the message contains line and column.
         """
         return parse_json(self.read(name), self.label(name))
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file to download.
+    """File to download.
 
     Attributes:
         name: Relative name under which it is stored.
-        url: Where it is, at a pinned revision.
-        sha256: Its checksum, if known beforehand.
-        size: Its size in bytes, if known beforehand.
+        url: Its URL, at a pinned revision.
+        sha256: Expected checksum, if known.
+        size: Expected size in bytes, if known.
     """
 
     name: str
@@ -154,101 +143,98 @@ class RemoteFile:
     size: int | None = None
 
 
-def with_checksums(files: Iterable[RemoteFile], known: Any) -> list[RemoteFile]:
-    """The files with checksums that the user has from elsewhere; with None as they are.
+def with_checksums(files: Iterable[RemoteFile], checksums: Any) -> list[RemoteFile]:
+    """Return the files with checksums provided by the user; unchanged for None.
 
     Args:
-        files: What is to be fetched.
-        known: Parsed JSON: name -> SHA-256.
+        files: Files to download.
+        checksums: Parsed JSON: name -> SHA-256.
 
     Raises:
-        DataError: It is no such object, one of the files is not in it, or it contradicts a checksum that is known.
+        DataError: `checksums` is not an object, lacks one of the files, or contradicts a known checksum.
     """
-    if known is None:
+    if checksums is None:
         return list(files)
-    if not isinstance(known, dict):
-        raise DataError(f"checksums: found {type(known).__name__}, expected an object of file name -> SHA-256")
+    if not isinstance(checksums, dict):
+        raise DataError(f"checksums: found {type(checksums).__name__}, expected an object of file name -> SHA-256")
     verified = []
     for remote in files:
-        sha256 = known.get(remote.name)
+        sha256 = checksums.get(remote.name)
         if not isinstance(sha256, str) or not re.fullmatch("[0-9a-fA-F]{64}", sha256):
             raise DataError(f"checksums: no SHA-256 of {remote.name!r} (found {sha256!r}); add it or drop the option")
         if remote.sha256 is not None and sha256.lower() != remote.sha256:
-            raise DataError(f"checksums: {remote.name!r} has {sha256}, but {remote.sha256} is its known SHA-256")
+            raise DataError(f"checksums: {remote.name!r} has {sha256}, but its known SHA-256 is {remote.sha256}")
         verified.append(replace(remote, sha256=sha256.lower()))
     return verified
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with Path(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _fetch(remote: RemoteFile, path: Path, progress: bool) -> str:
-    digest, received = hashlib.sha256(), 0
+def download(files: Sequence[RemoteFile], folder: str | os.PathLike[str], progress: bool = True) -> dict[str, str]:
+    """Download files to a folder, each completely and verified or not at all; keep the files that already exist.
+
+    A file without a known checksum is trusted on first use: its checksum is recorded in `checksums.json` in the
+    folder, and verified on later calls.
+
+    Args:
+        files: Files to download.
+        folder: Target folder, created if missing.
+        progress: Show a progress bar for each file.
+
+    Returns:
+        Name -> SHA-256 of the files that were trusted on first use in this call.
+
+    Raises:
+        DataError: A download failed or was incomplete, a checksum differs, or the folder cannot be written. No
+            incomplete file is left.
+    """
+    folder = Path(folder)
+    checksum_file = folder / CHECKSUMS
+    recorded: dict[str, str] = read_json(checksum_file) if checksum_file.exists() else {}
+    if not isinstance(recorded, dict) or not all(isinstance(value, str) for value in recorded.values()):
+        raise DataError(f"{checksum_file}: not an object of file name -> SHA-256; download into another folder")
+    trusted: dict[str, str] = {}
+    for remote in files:
+        target = folder / remote.name
+        expected = remote.sha256 or recorded.get(remote.name)
+        require_file(target)
+        if target.exists():
+            sha256 = _verified_sha256(target, expected, str(target), "delete it and try again")
+        else:
+            with atomic_path(target) as path:
+                _fetch(remote, path, progress)
+                sha256 = _verified_sha256(path, expected, remote.url, "the source changed or was tampered with")
+        if expected is None:
+            trusted[remote.name] = sha256
+        if recorded.get(remote.name) != sha256:
+            recorded[remote.name] = sha256
+            write_json(checksum_file, recorded)
+    return trusted
+
+
+def _fetch(remote: RemoteFile, path: Path, progress: bool) -> None:
     try:
-        with urllib.request.urlopen(remote.url, timeout=TIMEOUT_SECONDS) as response, path.open("wb") as stream:
-            promised = response.headers.get("Content-Length")
-            expected = remote.size if remote.size is not None else int(promised) if promised else None
-            with tqdm(total=expected, unit="B", unit_scale=True, desc=remote.name, disable=not progress) as bar:
-                while chunk := response.read(CHUNK):
-                    digest.update(chunk)
-                    received += len(chunk)
-                    stream.write(chunk)
-                    bar.update(len(chunk))
+        with urllib.request.urlopen(remote.url, timeout=TIMEOUT_SECONDS) as response, path.open("wb") as file:
+            length = response.headers.get("Content-Length")
+            size = remote.size if remote.size is not None else int(length) if length else None
+            bar = tqdm.wrapattr(response, "read", total=size, desc=remote.name, disable=not progress)
+            with bar as stream:
+                shutil.copyfileobj(stream, file, 1 << 20)
     except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
         raise DataError(
             f"{remote.url}: download failed ({error}); check the network, or fetch the file by hand and pass its path"
         ) from error
-    if expected is not None and received != expected:
-        raise DataError(f"{remote.url}: received {received} of {expected} bytes; try again")
-    return digest.hexdigest()
+    received = path.stat().st_size
+    if size is not None and received != size:
+        raise DataError(f"{remote.url}: received {received} of {size} bytes; try again")
 
 
-def download(files: Sequence[RemoteFile], folder: str | os.PathLike[str], progress: bool = True) -> dict[str, str]:
-    """Download files into a folder, each whole and verified or not at all; files that are there already are kept.
-
-    A file whose checksum is not known beforehand is trusted on its first use: the checksum found is recorded in
-    `checksums.json` in the folder, and a later call holds the file against it.
-
-    Args:
-        files: What to fetch.
-        folder: Where to; created if missing.
-        progress: Whether to show a progress bar per file.
-
-    Returns:
-        Name -> SHA-256, of those files alone that were trusted on first use in this call.
-
-    Raises:
-        DataError: A download failed or stopped early, a checksum differs, or the folder cannot be written. Nothing
-            half-written stays.
-    """
-    folder = Path(folder)
-    ledger = folder / CHECKSUMS
-    recorded: dict[str, str] = read_json(ledger) if ledger.exists() else {}
-    if not isinstance(recorded, dict) or not all(isinstance(value, str) for value in recorded.values()):
-        raise DataError(f"{ledger}: no object of file name -> SHA-256; download into another folder")
-    trusted: dict[str, str] = {}
-    for remote in files:
-        target = folder / remote.name
-        known = remote.sha256 or recorded.get(remote.name)
-        require_file(target)
-        if target.exists():
-            found = sha256_of(target)
-            _verify(str(target), found, known, "delete it and try again")
-        else:
-            with atomic_path(target) as path:
-                found = _fetch(remote, path, progress)
-                _verify(remote.url, found, known, "the source changed or was tampered with")
-        if known is None:
-            trusted[remote.name] = found
-        if recorded.get(remote.name) != found:
-            recorded[remote.name] = found
-            write_json(ledger, recorded)
-    return trusted
-
-
-def _verify(where: str, found: str, known: str | None, remedy: str) -> None:
-    if known is not None and found != known.lower():
-        raise DataError(f"{where}: checksum mismatch: SHA-256 is {found}, expected {known}; {remedy}")
+def _verified_sha256(path: Path, expected: str | None, label: str, remedy: str) -> str:
+    sha256 = sha256_of(path)
+    if expected is not None and sha256 != expected.lower():
+        raise DataError(f"{label}: checksum mismatch: SHA-256 is {sha256}, expected {expected}; {remedy}")
+    return sha256

@@ -1,4 +1,4 @@
-"""Nested Arrow columns as Python values, without a detour over one Arrow scalar object per leaf."""
+"""Fast conversion of nested Arrow columns to Python values."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pyarrow as pa
 
 @contextlib.contextmanager
 def paused_gc() -> Iterator[None]:
-    """Pause the search for reference cycles while many small objects are made that hold none.
+    """Disable cyclic garbage collection while many small objects without cycles are created.
 
-    Rows are tens of thousands of small dicts. Their number alone makes the collector walk all that the process has
-    loaded, time and again, which took half the time of reading and rewriting them.
+    Tens of thousands of row dictionaries trigger frequent collections of the whole heap, which take about half the
+    time of reading and rewriting rows.
 
     Example:
         >>> with paused_gc():
@@ -32,17 +32,16 @@ def paused_gc() -> Iterator[None]:
 
 
 def to_python(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Return a column as a list of Python values, equal to `column.to_pylist()` and several times as fast.
+    """Convert a column to a list of Python values, equal to `column.to_pylist()` but several times faster.
 
-    `to_pylist` builds a scalar object for every leaf. Here a list column becomes its flat leaves, converted at once
-    and cut at the offsets; a struct column becomes its fields, zipped. A dialogue's history repeats in every one of
-    its rows, so this is most of what reading such rows costs.
+    `to_pylist` creates a scalar object for every leaf. Here the leaves of a list column are converted at once and split
+    at the offsets, and the fields of a struct column are converted separately and zipped.
 
     Args:
-        column: Any Arrow column; lists, structs and strings in any nesting take the fast path.
+        column: Arrow column of any type; nested lists, structs, strings and integers take the fast path.
 
     Returns:
-        One Python value per entry; None where the entry is null.
+        One Python value per entry; None for null.
 
     Example:
         >>> to_python(pa.array([[{"a": "x"}], None, []]))
@@ -66,11 +65,11 @@ def to_python(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 def _lists(column: pa.ListArray) -> list[Any]:
     if not len(column):
         return []
-    bounds = column.offsets.to_numpy().tolist()
-    first = bounds[0]
-    leaves = to_python(column.values.slice(first, bounds[-1] - first))
-    found: list[Any] = [leaves[start - first : end - first] for start, end in zip(bounds, bounds[1:], strict=False)]
-    return _without_null(column, found)
+    offsets = column.offsets.to_numpy().tolist()
+    first = offsets[0]
+    leaves = to_python(column.values.slice(first, offsets[-1] - first))
+    lists: list[Any] = [leaves[start - first : end - first] for start, end in zip(offsets, offsets[1:], strict=False)]
+    return _with_nulls(column, lists)
 
 
 def _structs(column: pa.StructArray) -> list[Any]:
@@ -78,10 +77,10 @@ def _structs(column: pa.StructArray) -> list[Any]:
     if not names:
         return column.to_pylist()
     fields = [to_python(column.field(index)) for index in range(len(names))]
-    return _without_null(column, [dict(zip(names, values, strict=True)) for values in zip(*fields, strict=True)])
+    return _with_nulls(column, [dict(zip(names, values, strict=True)) for values in zip(*fields, strict=True)])
 
 
-def _without_null(column: pa.Array, found: list[Any]) -> list[Any]:
+def _with_nulls(column: pa.Array, values: list[Any]) -> list[Any]:
     if not column.null_count:
-        return found
-    return [value if valid else None for value, valid in zip(found, column.is_valid().to_pylist(), strict=True)]
+        return values
+    return [value if valid else None for value, valid in zip(values, column.is_valid().to_pylist(), strict=True)]

@@ -1,4 +1,4 @@
-"""Run a command or a recipe: one line in place of a traceback, and an exit status that says what happened."""
+"""Entry points of commands and recipes: one-line errors and a meaningful exit status instead of a traceback."""
 
 from __future__ import annotations
 
@@ -15,39 +15,35 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from dair_hf.errors import DataError, NonFiniteLossError
-from dair_hf.io.files import disk_of, is_disk_full
-from dair_hf.io.folders import claimed_folders, leave_unused_folders
+from dair_hf.io.files import is_disk_full, mount_point_and_free_bytes
+from dair_hf.io.folders import claimed_folders, release_unused_folders
 
 FAILED, REFUSED, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 130, 141, 143
 _HTTP_CLIENTS = {"httpx", "httpx2", "requests", "urllib3"}
-# Seconds in which the first rank, if it has the same error, ends and takes the others with it.
+# Seconds that other ranks wait before printing an error, so that rank 0 can print the same one and end them.
 GRACE = 15.0
 
 
 class _Terminated(BaseException):
-    """SIGTERM, so that what is half-written is removed on the way out."""
+    """SIGTERM as an exception, so that temporary files are removed."""
 
 
 def exit_status(main: Callable[[], int | None]) -> int:
-    """Run a command; whatever a user can cause ends it with one line on stderr.
+    """Run a command and return its exit status; print errors that a user can cause as one line on stderr.
 
     Args:
-        main: The command; it returns an exit status, or None for 0.
+        main: The command; returns an exit status, or None for 0.
 
     Returns:
-        0: done. 1: an unexpected error, whose traceback is in a file that the line names. 2: refused, or stopped; the
-        line says where, what, and what to do. 130 and 143: ended by SIGINT (Ctrl-C) and SIGTERM. 141: the reader of
-        the output went away, as `head` does; nothing is said.
+        0: success. 1: unexpected error; the line names a file with the traceback. 2: invalid input, or the run stopped;
+        the line says where, what, and what to do. 130 and 143: ended by SIGINT (Ctrl-C) or SIGTERM. 141: the reader of
+        the output, such as `head`, closed the pipe; nothing is printed.
     """
     return _run(main)[0]
 
 
 def run_recipe(main: Callable[[], None]) -> None:
-    """Run a recipe and end the process as `exit_status` says, unless all went well.
-
-    Args:
-        main: The recipe.
-    """
+    """Run a recipe; unless it succeeds, end the process with the exit status described in `exit_status`."""
     status, message, cause = _run(main)
     if status:
         ended = SystemExit(message)
@@ -56,9 +52,9 @@ def run_recipe(main: Callable[[], None]) -> None:
 
 
 def _run(main: Callable[[], int | None]) -> tuple[int, str, BaseException | None]:
-    """Exit status, the line that was said, and what caused it."""
+    """Return exit status, printed line and exception of a command."""
     try:
-        with _sigterm_raised(), _unused_folders_left():
+        with _sigterm_as_exception(), _unused_folders_released():
             for stream in (sys.stdout, sys.stderr):
                 if hasattr(stream, "reconfigure"):
                     stream.reconfigure(errors="backslashreplace")
@@ -66,35 +62,32 @@ def _run(main: Callable[[], int | None]) -> tuple[int, str, BaseException | None
             sys.stdout.flush()
             return status, "", None
     except (KeyboardInterrupt, _Terminated) as error:
-        status, word = (INTERRUPTED, "interrupted") if isinstance(error, KeyboardInterrupt) else (TERMINATED, "ended")
-        kept = f"; it goes on from {' and '.join(claimed_folders())}" if claimed_folders() else ""
-        return (
-            status,
-            _say(f"{word}, nothing half-written is left: run the same command again{kept}", wait=False),
-            error,
-        )
+        status, verb = (INTERRUPTED, "interrupted") if isinstance(error, KeyboardInterrupt) else (TERMINATED, "ended")
+        folders = f"; it resumes from {' and '.join(claimed_folders())}" if claimed_folders() else ""
+        line = f"{verb}, no incomplete file is left: run the same command again{folders}"
+        return status, _print_error(line, wait=False), error
     except BrokenPipeError as error:
-        _silence_stdout()
+        _discard_stdout()
         return BROKEN_PIPE, "", error
     except (DataError, NonFiniteLossError) as error:
-        return REFUSED, _say(f"error: {error}"), error
+        return REFUSED, _print_error(f"error: {error}"), error
     except Exception as error:
         if isinstance(error, OSError):
-            _silence_stdout()
+            _discard_stdout()
         names_a_file = isinstance(error, OSError) and error.filename is not None
         if names_a_file or is_disk_full(error) or _is_out_of_memory(error) or _is_network_failure(error):
-            return REFUSED, _say(f"error: {_describe(error)}"), error
-        return FAILED, _say(f"error: {_describe(error)} ({_keep_traceback()})"), error
+            return REFUSED, _print_error(f"error: {_describe(error)}"), error
+        return FAILED, _print_error(f"error: {_describe(error)} ({_save_traceback()})"), error
 
 
 def _describe(error: BaseException) -> str:
-    """An error of another library in one line."""
+    """Describe an error of another library in one line."""
     text = " ".join(str(error).split())
     if _is_out_of_memory(error):
         return f"out of memory ({text.partition('. ')[0]}); use smaller batches, or gradient_cache for a large one"
     if is_disk_full(error):
-        places = [*claimed_folders(), tempfile.gettempdir(), os.path.expanduser("~"), os.getcwd()]
-        disks = dict(disk_of(place) for place in places)
+        candidates = [*claimed_folders(), tempfile.gettempdir(), os.path.expanduser("~"), os.getcwd()]
+        disks = dict(mount_point_and_free_bytes(path) for path in candidates)
         full = ", ".join(disk for disk, free in disks.items() if free < 2**20) or "that is written to"
         return f"{text}: the disk {full} is full; free some space and run the same command again"
     if isinstance(error, OSError) and error.filename is not None:
@@ -105,30 +98,29 @@ def _describe(error: BaseException) -> str:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """MemoryError, or what torch raises for a device or for the CPU."""
-    words = ("out of memory", "can't allocate memory")
+    words = ("out of memory", "can't allocate memory")  # of torch, for a device and for the CPU
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
     )
 
 
 def _is_network_failure(error: BaseException) -> bool:
-    """Tell whether the Hub, or another host, refused or could not be reached."""
-    found: BaseException | None = error
+    """Return whether the Hub, or another host, refused a request or could not be reached."""
+    cause: BaseException | None = error
     for _ in range(10):
-        roots = {kind.__module__.partition(".")[0] for kind in type(found).__mro__}
-        if isinstance(found, socket.gaierror) or roots & _HTTP_CLIENTS:
+        packages = {kind.__module__.partition(".")[0] for kind in type(cause).__mro__}
+        if isinstance(cause, socket.gaierror) or packages & _HTTP_CLIENTS:
             return True
-        if not isinstance(found, OSError):
+        if not isinstance(cause, OSError):
             return False
-        if "huggingface_hub" in roots:
+        if "huggingface_hub" in packages:
             return True
-        found = found.__cause__ or found.__context__  # transformers makes a nameless OSError of it
+        cause = cause.__cause__ or cause.__context__  # transformers wraps it in a plain OSError
     return False
 
 
-def _say(line: str, wait: bool = True) -> str:
-    """Print a line to stderr; of several processes with the same error the first speaks."""
+def _print_error(line: str, wait: bool = True) -> str:
+    """Print a line to stderr and return it; ranks other than 0 wait first, since rank 0 may print the same one."""
     if os.environ.get("RANK", "0") != "0":
         if not wait:
             return line
@@ -138,8 +130,8 @@ def _say(line: str, wait: bool = True) -> str:
     return line
 
 
-def _keep_traceback() -> str:
-    """Write the traceback of the error at hand to a file, and return where it is."""
+def _save_traceback() -> str:
+    """Write the traceback of the current exception to a file, and return a note that names it."""
     try:
         descriptor, path = tempfile.mkstemp(prefix="dair_hf_traceback_", suffix=".txt")
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
@@ -150,8 +142,8 @@ def _keep_traceback() -> str:
     return f"traceback: {path}"
 
 
-def _silence_stdout() -> None:
-    """Drop what stdout still holds: the interpreter would try to write it once more at its end, and complain."""
+def _discard_stdout() -> None:
+    """Discard buffered output that cannot be written; otherwise the interpreter would report it again on exit."""
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         return
@@ -160,19 +152,19 @@ def _silence_stdout() -> None:
 
 
 @contextlib.contextmanager
-def _unused_folders_left() -> Iterator[None]:
+def _unused_folders_released() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        leave_unused_folders()
+        release_unused_folders()
         raise
 
 
 @contextlib.contextmanager
-def _sigterm_raised() -> Iterator[None]:
-    """Make SIGTERM an exception, where nobody else has a use for it."""
-    usual = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    if not usual:
+def _sigterm_as_exception() -> Iterator[None]:
+    """Raise `_Terminated` on SIGTERM, unless another handler is installed."""
+    is_default = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if threading.current_thread() is not threading.main_thread() or not is_default:
         yield
         return
 
@@ -181,7 +173,7 @@ def _sigterm_raised() -> Iterator[None]:
     def terminate(number: int, frame: FrameType | None) -> None:
         if os.getpid() == owner:
             raise _Terminated
-        # A forked worker of a data loader has nothing to remove, and would print a traceback.
+        # A forked data loader worker has nothing to remove, and would print a traceback.
         os._exit(TERMINATED)
 
     signal.signal(signal.SIGTERM, terminate)

@@ -1,4 +1,4 @@
-"""Files that are whole or absent and never take the place of a folder; files that are read, or an error says where."""
+"""Files that are written completely or not at all, and readers of JSON and YAML whose errors name file and line."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from dair_hf.errors import DataError
 
 FilePath = str | os.PathLike[str]
 
-SCRATCH = ".dair_hf"  # how the name of a temporary folder ends
-# Some libraries hide the number of the error, torch's zip writer even its text.
+SCRATCH = ".dair_hf"  # suffix of temporary folders
+# Some libraries hide the error number, and torch's zip writer even the message.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FULL_WORDS = ("No space left on device", "Disk quota exceeded", "File too large", "inline_container.cc")
 
 
 @contextlib.contextmanager
 def atomic_path(target: FilePath) -> Iterator[Path]:
-    """Yield a temporary path for the file `target`; it is renamed to `target` on success and removed on failure.
+    """Yield a temporary path that is renamed to `target` on success and removed on failure.
 
-    A regular file at `target` is replaced, and a link is followed. A pipe or a character device, such as `/dev/stdout`,
-    is written to in the end. A folder or a block device is refused.
+    Replaces a regular file at `target` and follows links. A pipe or a character device, such as `/dev/stdout`,
+    receives the content at the end.
 
     Args:
-        target: Where the finished file shall stand. Missing parent folders are created.
+        target: Path of the finished file. Missing parent folders are created.
 
     Yields:
         The path to write to.
@@ -47,39 +47,39 @@ def atomic_path(target: FilePath) -> Iterator[Path]:
         >>> with atomic_path("outputs/table.md") as path:  # doctest: +SKIP
         ...     path.write_text("| a |")
     """
-    place = require_file(target)
+    resolved = require_file(target)
     if _is_stream(target):
         with tempfile.TemporaryDirectory() as folder:
             content = Path(folder, "content")
-            with full_disk_named(folder):
+            with explain_full_disk(folder):
                 yield content
-            with writing(target):
-                stream = _opened_stream(target)
+            with explain_write_errors(target):
+                stream = _open_stream(target)
             with content.open("rb") as file, stream:
                 shutil.copyfileobj(file, stream)
         return
-    with scratch_beside(place, target) as scratch:
-        yield scratch / place.name
-        with writing(target):
-            os.replace(scratch / place.name, place)
+    with scratch_folder(resolved, target) as scratch:
+        yield scratch / resolved.name
+        with explain_write_errors(target):
+            os.replace(scratch / resolved.name, resolved)
 
 
 def require_file(target: FilePath) -> Path:
-    """Return the place of a file to write, links followed.
+    """Return the path of an output file with links resolved.
 
     Raises:
-        DataError: A folder, a block device or a socket stands there.
+        DataError: `target` is a folder, a block device or a socket.
     """
-    place = Path(os.path.realpath(target))
-    if place.is_dir() or os.fspath(target).endswith(os.sep):
+    resolved = Path(os.path.realpath(target))
+    if resolved.is_dir() or os.fspath(target).endswith(os.sep):
         raise DataError(f"{target}: is a folder; name a file")
     if os.path.exists(target) and not os.path.isfile(target) and not _is_stream(target):
-        raise DataError(f"{target}: is no regular file; name one")
-    return place
+        raise DataError(f"{target}: is not a regular file; name one")
+    return resolved
 
 
 def _is_stream(target: FilePath) -> bool:
-    """Tell whether `target` is written to and never replaced: a pipe, a character device, an open file of a process."""
+    """Return whether `target` is a pipe, a character device or an open file descriptor, which cannot be replaced."""
     try:
         mode = os.stat(target).st_mode
     except OSError:
@@ -88,56 +88,56 @@ def _is_stream(target: FilePath) -> bool:
     return is_open or stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
 
 
-def _opened_stream(target: FilePath) -> BinaryIO:
-    """Open a stream to write to it, behind what this process has printed there."""
-    there = os.stat(target)
+def _open_stream(target: FilePath) -> BinaryIO:
+    """Open a stream for writing, after flushing what this process has already printed to it."""
+    target_stat = os.stat(target)
     for stream in (sys.stdout, sys.stderr):
         try:
-            number = stream.fileno()
-            is_same = os.path.samestat(os.fstat(number), there)
+            descriptor = stream.fileno()
+            is_same = os.path.samestat(os.fstat(descriptor), target_stat)
         except (OSError, ValueError):
-            continue  # no file behind it
+            continue  # not backed by a file
         if is_same:
             stream.flush()
-            return os.fdopen(os.dup(number), "wb")
+            return os.fdopen(os.dup(descriptor), "wb")
     return open(target, "ab")
 
 
 def require_output_file(target: FilePath, sources: Iterable[FilePath] = (), overwrite: bool = False) -> None:
-    """Refuse the output file of a command where it would take the place of something else.
+    """Refuse the output file of a command if writing it would replace something else.
 
     Args:
-        target: The file.
+        target: Output file.
         sources: Files and folders that the command reads.
-        overwrite: Whether the user allows that a file which is already there is replaced.
+        overwrite: Allow an existing file to be replaced.
 
     Raises:
-        DataError: A folder, a block device or a socket stands there, the file is one of the sources, or there is a file
-            and `overwrite` is not set.
+        DataError: `target` is a folder, a block device or a socket, is one of the sources, or exists although
+            `overwrite` is False.
     """
-    place = require_file(target)
+    resolved = require_file(target)
     for source in sources:
-        if os.path.realpath(source) == str(place) or (place.exists() and _is_same(source, place)):
-            raise DataError(f"{target}: is read as well ({source}); name another file to write")
-    if not overwrite and place.exists() and place.stat().st_size and not _is_stream(target):
-        raise DataError(f"{target}: is there already; name another file, or give --overwrite to replace it")
+        if os.path.realpath(source) == str(resolved) or (resolved.exists() and _is_same_file(source, resolved)):
+            raise DataError(f"{target}: is also read ({source}); name another file to write")
+    if not overwrite and resolved.exists() and resolved.stat().st_size and not _is_stream(target):
+        raise DataError(f"{target}: already exists; name another file, or give --overwrite to replace it")
 
 
 def write_text(target: FilePath, text: str) -> Path:
-    """Write `text` as UTF-8 to `target`, atomically, and return the path; half a surrogate pair becomes its escape."""
+    """Write `text` as UTF-8 to `target`, atomically, and return the path; lone surrogates are escaped."""
     with atomic_path(target) as path:
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
     return Path(target)
 
 
 def write_generated(target: FilePath, text: str, mark: str) -> Path:
-    """Write a page that is made anew each time; a file without `mark`, which says so in `text`, is refused.
+    """Write a generated page; refuse to replace a file that does not contain `mark`.
 
     Raises:
-        DataError: As `atomic_path`; or somebody else wrote the file.
+        DataError: As `atomic_path`, or the existing file was not generated.
     """
     if Path(target).is_file() and mark.encode() not in read_bytes(target):
-        raise DataError(f"{target}: does not say {mark!r}, so somebody wrote it by hand; move it away")
+        raise DataError(f"{target}: does not contain {mark!r}, so it was not generated; move it away")
     return write_text(target, text)
 
 
@@ -147,34 +147,27 @@ def write_json(target: FilePath, value: Any) -> Path:
 
 
 @contextlib.contextmanager
-def scratch_beside(place: Path, target: FilePath) -> Iterator[Path]:
-    """Yield a temporary folder beside `place`, which is removed in the end.
+def scratch_folder(resolved: Path, target: FilePath) -> Iterator[Path]:
+    """Yield a temporary folder beside an output path, and remove it at the end.
 
     Args:
-        place: What shall be written, links followed. Missing parent folders are created.
-        target: The same as the user named it.
-
-    Raises:
-        DataError: The folder cannot be made, or the disk is full.
+        resolved: Output path, with links resolved. Missing parent folders are created.
+        target: The same path as the user gave it, for messages.
     """
-    with writing(target):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=SCRATCH, dir=place.parent))
+    with explain_write_errors(target):
+        resolved.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{resolved.name}.", suffix=SCRATCH, dir=resolved.parent))
     try:
-        with full_disk_named(target):
+        with explain_full_disk(target):
             yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def writing(target: FilePath) -> Iterator[None]:
-    """Turn an `OSError` of making or opening `target` into one line that names it.
-
-    Raises:
-        DataError: The place cannot be written, or its disk is full.
-    """
-    with full_disk_named(target):
+def explain_write_errors(target: FilePath) -> Iterator[None]:
+    """Convert an `OSError` raised while creating or opening `target` into a `DataError` that names it."""
+    with explain_full_disk(target):
         try:
             yield
         except OSError as error:
@@ -186,48 +179,44 @@ def writing(target: FilePath) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def full_disk_named(target: FilePath) -> Iterator[None]:
-    """Turn the error of a full disk, in whatever form a library raises it, into one that names path and disk.
-
-    Raises:
-        DataError: The body failed because the disk of `target` is full, or a limit on the size of files is reached.
-    """
+def explain_full_disk(target: FilePath) -> Iterator[None]:
+    """Convert an error caused by a full disk, in any form that libraries raise, into a `DataError` that names it."""
     try:
         yield
     except DataError:
         raise
     except Exception as error:
-        # Looked at before anything is removed. A failed write names no file, unlike a failed opening.
-        disk, free = disk_of(target)
-        nameless = isinstance(error, RuntimeError) or (isinstance(error, OSError) and error.filename is None)
-        if not is_disk_full(error) and not (nameless and free < 2**16):
+        # Checked before temporary files are removed. Unlike a failed open, a failed write does not name the file.
+        mount_point, free = mount_point_and_free_bytes(target)
+        is_unnamed = isinstance(error, RuntimeError) or (isinstance(error, OSError) and error.filename is None)
+        if not is_disk_full(error) and not (is_unnamed and free < 2**16):
             raise
         raise DataError(
-            f"{target}: cannot be written: the disk mounted at {disk} is full, or a limit on the size of files is "
+            f"{target}: cannot be written: the disk mounted at {mount_point} is full, or a limit on file sizes is "
             f"reached ({getattr(error, 'strerror', None) or error}; {free:,} bytes are free); free some space or write "
             "elsewhere, and run the same command again"
         ) from error
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Tell whether an error says that a disk is full, or that a limit on the size of files is reached."""
+    """Return whether an error reports a full disk or a limit on file sizes."""
     return getattr(error, "errno", None) in _FULL or any(words in str(error) for words in _FULL_WORDS)
 
 
-def disk_of(path: FilePath) -> tuple[str, int]:
-    """Return where the file system of `path` is mounted, and its free bytes; `path` need not exist."""
-    place = Path(os.path.realpath(path))
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
-    while not os.path.ismount(place):
-        place = place.parent
-    return str(place), free
+def mount_point_and_free_bytes(path: FilePath) -> tuple[str, int]:
+    """Return mount point and free bytes of the file system of `path`, which need not exist."""
+    parent = Path(os.path.realpath(path))
+    while not parent.exists():
+        parent = parent.parent
+    free = shutil.disk_usage(parent).free
+    while not os.path.ismount(parent):
+        parent = parent.parent
+    return str(parent), free
 
 
-def _is_same(one: FilePath, other: FilePath) -> bool:
+def _is_same_file(first: FilePath, second: FilePath) -> bool:
     try:
-        return os.path.samefile(one, other)
+        return os.path.samefile(first, second)
     except OSError:
         return False
 
@@ -236,7 +225,7 @@ def read_bytes(path: FilePath) -> bytes:
     """Read a file.
 
     Raises:
-        DataError: It is absent, a folder, or cannot be read.
+        DataError: The file is missing, a folder, or cannot be read.
     """
     try:
         return Path(path).read_bytes()
@@ -247,10 +236,10 @@ def read_bytes(path: FilePath) -> bytes:
 
 
 def read_json(path: FilePath) -> Any:
-    """Read one JSON file.
+    """Read a JSON file.
 
     Raises:
-        DataError: The file cannot be read or is not JSON; the message holds file, line and column.
+        DataError: The file cannot be read or is not JSON; the message contains file, line and column.
     """
     return parse_json(read_bytes(path), str(path))
 
@@ -259,11 +248,11 @@ def parse_json(content: bytes | str, label: str) -> Any:
     """Parse a JSON document.
 
     Args:
-        content: The document, UTF-8.
-        label: Where it comes from, for the message.
+        content: The document, in UTF-8.
+        label: Name of its source, for messages.
 
     Raises:
-        DataError: Not UTF-8 or not JSON; the message holds label, line and column.
+        DataError: Not UTF-8 or not JSON; the message contains label, line and column.
 
     Example:
         >>> parse_json(b'{"a": 1}', "inline")
@@ -272,7 +261,7 @@ def parse_json(content: bytes | str, label: str) -> Any:
     try:
         return decode_json(content)
     except UnicodeDecodeError as error:
-        raise DataError(f"{label}: not UTF-8 text (byte {error.start}); re-save the file as UTF-8") from error
+        raise _not_utf8(label, error) from error
     except json.JSONDecodeError as error:
         raise DataError(
             f"{label}: line {error.lineno}, column {error.colno}: not valid JSON ({error.msg}); "
@@ -281,10 +270,10 @@ def parse_json(content: bytes | str, label: str) -> Any:
 
 
 def decode_json(content: bytes | str, **options: Any) -> Any:
-    """As `json.loads`, but whatever it refuses is a `JSONDecodeError`, unless it is no UTF-8.
+    """Call `json.loads`, and raise `JSONDecodeError` for every kind of invalid JSON.
 
     Raises:
-        json.JSONDecodeError: Also where values are nested too deeply, or an integer has thousands of digits.
+        json.JSONDecodeError: Invalid JSON, including values nested too deeply and integers with thousands of digits.
         UnicodeDecodeError: Not UTF-8.
     """
     try:
@@ -297,7 +286,7 @@ def decode_json(content: bytes | str, **options: Any) -> Any:
 
 
 class _YamlLoader(yaml.SafeLoader):
-    """Reads `1e-3` as a number, as YAML 1.2 does (for YAML 1.1 it is text), and refuses a key that is given twice."""
+    """Safe loader that reads `1e-3` as a number, as in YAML 1.2, and refuses duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -318,15 +307,15 @@ _YamlLoader.add_implicit_resolver(
 
 
 def read_yaml(path: FilePath) -> Any:
-    """Read one YAML file.
+    """Read a YAML file.
 
     Raises:
-        DataError: The file cannot be read or is not YAML; the message holds file, line and column.
+        DataError: The file cannot be read or is not YAML; the message contains file, line and column.
     """
     try:
         text = read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text (byte {error.start}); re-save the file as UTF-8") from error
+        raise _not_utf8(str(path), error) from error
     return parse_yaml(text, str(path))
 
 
@@ -335,10 +324,10 @@ def parse_yaml(text: str, label: str) -> Any:
 
     Args:
         text: The document.
-        label: Where it comes from, for the message.
+        label: Name of its source, for messages.
 
     Raises:
-        DataError: Not YAML; the message holds label, line and column.
+        DataError: Not YAML; the message contains label, line and column.
 
     Example:
         >>> parse_yaml("{max_steps: 5, learning_rate: 1e-3}", "inline")
@@ -348,11 +337,15 @@ def parse_yaml(text: str, label: str) -> Any:
         return yaml.load(text, _YamlLoader)  # a SafeLoader
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        position = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise DataError(f"{label}: {where}not valid YAML ({problem})") from error
+        raise DataError(f"{label}: {position}not valid YAML ({problem})") from error
     except RecursionError as error:
-        raise DataError(f"{label}: nested too deeply; check what wrote it") from error
+        raise DataError(f"{label}: nested too deeply; check the program that wrote it") from error
     except ValueError as error:
-        # Such as the 31st of February.
+        # An impossible date, such as February 31.
         raise DataError(f"{label}: not valid YAML ({error})") from error
+
+
+def _not_utf8(label: str, error: UnicodeDecodeError) -> DataError:
+    return DataError(f"{label}: not UTF-8 text (byte {error.start}); re-save the file as UTF-8")

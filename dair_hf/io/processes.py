@@ -1,4 +1,4 @@
-"""Work that the processes of one run share out among them."""
+"""Work that is distributed over the processes of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 def rank_and_size() -> tuple[int, int]:
-    """The number of this process among those of its run, and how many there are; (0, 1) without a process group.
+    """Return the rank of this process and the number of processes; (0, 1) without a process group.
 
     Example:
         >>> rank_and_size()
@@ -26,20 +26,20 @@ def rank_and_size() -> tuple[int, int]:
 
 
 def gather_results(work: Callable[[], Result]) -> list[Result]:
-    """Run `work` on every process and give each of them the results of all.
+    """Run `work` on every process and return the results of all of them.
 
-    All processes of the run must call it. Who is done first waits for the others as long as the process group allows
+    Every process must call this function. It waits for the slowest one, at most as long as the process group allows
     (`ddp_timeout`, in seconds).
 
     Args:
-        work: The part of this process; its result must be picklable.
+        work: Function of this process; its result must be picklable.
 
     Returns:
-        One result a process, by rank.
+        One result per process, by rank.
 
     Raises:
-        DataError: As `work` raised it on one of the processes; then on all of them, so that none waits in vain.
-        RuntimeError: `work` raised any other exception on another process; that process raises the exception itself.
+        DataError: `work` raised it on any process; it is then raised on all of them, so that none waits forever.
+        RuntimeError: `work` raised another exception on another process. The failing process raises its own exception.
 
     Example:
         >>> gather_results(lambda: 3)
@@ -49,18 +49,18 @@ def gather_results(work: Callable[[], Result]) -> list[Result]:
     if size == 1:
         return [work()]
     result: Result | None = None
-    own: Exception | None = None
+    local_error: Exception | None = None
     failure: tuple[bool, str] | None = None
     try:
         result = work()
     except Exception as error:
-        # As text: not every exception can be pickled.
-        is_data, own = isinstance(error, DataError), error
+        # Sent as text, because some exceptions cannot be pickled.
+        is_data, local_error = isinstance(error, DataError), error
         failure = is_data, str(error) if is_data else f"{type(error).__name__}: {error}"
     outcomes: list[Any] = [None] * size
     distributed.all_gather_object(outcomes, (result, failure))
-    if own is not None:
-        raise own
+    if local_error is not None:
+        raise local_error
     for rank, (_, failed) in enumerate(outcomes):
         if failed is not None:
             is_data, text = failed
@@ -69,23 +69,23 @@ def gather_results(work: Callable[[], Result]) -> list[Result]:
 
 
 def map_across_ranks(items: Sequence[Item], work: Callable[[Sequence[Item]], Sequence[Result]]) -> list[Result]:
-    """Run `work` on the items, each process on its share of them, and give each process the results of all.
+    """Split items among the processes, run `work` on each part, and return all results on every process.
 
     Args:
-        items: The same on all processes.
-        work: A share of the items -> one result an item, in their order.
+        items: Items, equal on all processes.
+        work: Function from a part of the items to one result per item, in their order.
 
     Returns:
-        One result an item, in their order.
+        One result per item, in their order.
 
     Raises:
-        DataError: As `work` raised it on one of the processes.
+        DataError: As `gather_results`.
         RuntimeError: As `gather_results`.
 
     Example:
-        >>> map_across_ranks([1, 2, 3], lambda share: [10 * item for item in share])
+        >>> map_across_ranks([1, 2, 3], lambda part: [10 * item for item in part])
         [10, 20, 30]
     """
     rank, size = rank_and_size()
     parts = gather_results(lambda: work(items[rank::size]))
-    return [parts[number % size][number // size] for number in range(len(items))]
+    return [parts[index % size][index // size] for index in range(len(items))]

@@ -153,7 +153,7 @@ def test_own_output_is_replaced_on_request(tmp_path: Path) -> None:
     assert run(*arguments).returncode == 0
     before = digests(tmp_path)
     again = run(*arguments)
-    assert "out: is there already; name a new folder, or give --overwrite to replace it" in again.stderr
+    assert "out: already exists; name a new folder, or give --overwrite to replace it" in again.stderr
     assert digests(tmp_path) == before
     (tmp_path / "out" / "report.json").write_text("{}")
     assert run(*arguments, "--overwrite").returncode == 0

@@ -129,7 +129,7 @@ def test_downloads_are_trusted_once_and_then_verified(tmp_path: Path) -> None:
     digest = hashlib.sha256(dialogues("Ash").encode()).hexdigest()
     assert first.returncode == 0, first.stderr
     assert f"trusted on first use: {digest}  dev/dialogues_001.json" in first.stdout
-    assert "bank.json: is there already; name another file, or give --overwrite to replace it" in refused.stderr
+    assert "bank.json: already exists; name another file, or give --overwrite to replace it" in refused.stderr
     assert again.returncode == 0, again.stderr
     assert "trusted on first use" not in again.stdout
     assert wrong.returncode == 2

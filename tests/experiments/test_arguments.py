@@ -1,4 +1,4 @@
-"""Settings from a YAML file and the command line: who wins, what each type takes, how a refusal reads."""
+"""Settings from a YAML file and the command line: precedence, types and error messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Second:
 TYPES = (First, Second)
 
 
-def written(folder: Path, text: str) -> str:
+def write_settings(folder: Path, text: str) -> str:
     path = folder / "settings.yaml"
     path.write_text(text, encoding="utf-8")
     return str(path)
@@ -46,8 +46,8 @@ def test_defaults_without_file() -> None:
     assert parse_arguments(TYPES, []) == (First(), Second())
 
 
-def test_file_fills_every_kind_of_field(tmp_path: Path) -> None:
-    path = written(
+def test_file_sets_fields_of_every_type(tmp_path: Path) -> None:
+    path = write_settings(
         tmp_path,
         "steps: 3\nrate: -1.0e-3\nnames: [b, c]\nweights: {kl: 2}\nflag: true\nkind: y\nplace: -x ü\n",
     )
@@ -56,21 +56,24 @@ def test_file_fills_every_kind_of_field(tmp_path: Path) -> None:
     assert second == Second(True, "y", "-x ü")
 
 
-@pytest.mark.parametrize("form", ["apart", "joined", "in the middle"])
-def test_command_line_wins(tmp_path: Path, form: str) -> None:
-    path = written(tmp_path, "steps: 3\nnames: [b, c]\nweights: {kl: 2}\nflag: true\n")
-    own = ["--steps", "7", "--names", "d", "--weights", '{"kl": 3.5}', "--flag", "false"]
+@pytest.mark.parametrize("form", ["separate", "joined", "in the middle"])
+def test_command_line_takes_precedence(tmp_path: Path, form: str) -> None:
+    path = write_settings(tmp_path, "steps: 3\nnames: [b, c]\nweights: {kl: 2}\nflag: true\n")
+    options = ["--steps", "7", "--names", "d", "--weights", '{"kl": 3.5}', "--flag", "false"]
     argv = {
-        "apart": ["--config", path, *own],
-        "joined": [*own, f"--config={path}"],
-        "in the middle": [*own[:2], "--config", path, *own[2:]],
+        "separate": ["--config", path, *options],
+        "joined": [*options, f"--config={path}"],
+        "in the middle": [*options[:2], "--config", path, *options[2:]],
     }[form]
     first, second = parse_arguments(TYPES, argv)
     assert (first.steps, first.names, first.weights, second.flag) == (7, ["d"], {"kl": 3.5}, False)
 
 
 def test_null_keeps_the_default(tmp_path: Path) -> None:
-    assert parse_arguments(TYPES, ["--config", written(tmp_path, "steps: null\nplace:\n")]) == (First(), Second())
+    assert parse_arguments(TYPES, ["--config", write_settings(tmp_path, "steps: null\nplace:\n")]) == (
+        First(),
+        Second(),
+    )
 
 
 def test_arguments_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +82,7 @@ def test_arguments_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_mappings_of_the_trainer(tmp_path: Path) -> None:
-    path = written(tmp_path, "output_dir: out\nlr_scheduler_kwargs: {min_lr: 0.1}\nuse_cpu: true\n")
+    path = write_settings(tmp_path, "output_dir: out\nlr_scheduler_kwargs: {min_lr: 0.1}\nuse_cpu: true\n")
     (args,) = parse_arguments([DAIRConfig], ["--config", path])
     assert args.lr_scheduler_kwargs == {"min_lr": 0.1}
 
@@ -90,14 +93,14 @@ def test_help_ends_without_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended.value.code == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "Weights, 5 % of them. (default: None)" in shown
-    # One that transformers has escaped.
+    # A percent sign that transformers has escaped.
     assert "slows down by ~10% " in shown or "at a cost of ~10% slower" in shown
 
 
 @pytest.mark.parametrize(
     ("argv", "names", "weights"),
     [
-        # As the help shows it, quoted or not, with the names of the option in either form.
+        # Quoted or not, separated by a space or an equals sign.
         (["--weights", "{kl: 1, js: 2e-3}"], ["a"], {"kl": 1, "js": 0.002}),
         (["--weights", "{kl:", "1,", "js:", "2e-3}", "--names", "b"], ["b"], {"kl": 1, "js": 0.002}),
         (["--weights={kl: 1}", "--names=[b, c]"], ["b", "c"], {"kl": 1}),
@@ -120,7 +123,7 @@ MAPPINGS_AND_LISTS = {
 }
 
 
-def test_every_list_and_mapping_of_the_trainer_takes_brackets() -> None:
+def test_lists_and_mappings_of_the_trainer_accept_brackets() -> None:
     argv = ["--output_dir", "out", "--lr_scheduler_type", "constant", "--use_cpu", "true"]
     for name, (text, _) in MAPPINGS_AND_LISTS.items():
         argv += [f"--{name}", text]
@@ -131,7 +134,7 @@ def test_every_list_and_mapping_of_the_trainer_takes_brackets() -> None:
     assert args.accelerator_config.split_batches
 
 
-def test_each_call_has_values_of_its_own() -> None:
+def test_defaults_are_not_shared_between_calls() -> None:
     parse_arguments(TYPES, [])[0].names.append("z")
     assert parse_arguments(TYPES, [])[0].names == ["a"]
 
@@ -157,22 +160,22 @@ BAD_FILES: list[tuple[str, str]] = [
     ("flag: perhaps\n", r"perhaps"),
     ("kind: z\n", r"--kind: invalid choice: 'z' \(choose from"),
     ("names: []\n", r"--names: expected at least one argument"),
-    ("weights: 3\n", r"--weights: found int, a mapping is needed: '3'"),
-    ("weights: [1]\n", r"--weights: expected one argument|a mapping is needed|unknown option"),
+    ("weights: 3\n", r"--weights: expected a mapping, found int: '3'"),
+    ("weights: [1]\n", r"--weights: expected one argument|expected a mapping|unknown option"),
     ("weights: {bad: 1}\n", r"^weights: bad is refused$"),
 ]
 
 
-@pytest.mark.parametrize(("text", "said"), BAD_FILES, ids=[repr(text)[:24] for text, _ in BAD_FILES])
-def test_refused_files(tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(DataError, match=said) as refused:
-        parse_arguments(TYPES, ["--config", written(tmp_path, text)])
+@pytest.mark.parametrize(("text", "message"), BAD_FILES, ids=[repr(text)[:24] for text, _ in BAD_FILES])
+def test_invalid_files_are_refused(tmp_path: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(DataError, match=message) as refused:
+        parse_arguments(TYPES, ["--config", write_settings(tmp_path, text)])
     assert "\n" not in str(refused.value)
     assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["--config"], r"--config needs a file name after it"),
         (["--config="], r"--config needs a file name after it"),
@@ -190,12 +193,12 @@ def test_refused_files(tmp_path: Path, text: str, said: str, capsys: pytest.Capt
         (["--steps", "[1, 2]"], r"--steps: invalid int value: '\[1, 2\]'"),
     ],
 )
-def test_refused_command_lines(argv: list[str], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_invalid_command_lines_are_refused(argv: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         parse_arguments(TYPES, argv)
 
 
-def test_refusals_of_the_trainer_are_errors_of_the_input() -> None:
+def test_invalid_training_arguments_are_data_errors() -> None:
     refused: list[tuple[list[str], str]] = [
         (["--dair_lambda", "-1"], r"dair_lambda=-1\.0 is out of range"),
         (["--dair_lambda", "nan"], r"dair_lambda=nan is out of range"),
@@ -208,8 +211,8 @@ def test_refusals_of_the_trainer_are_errors_of_the_input() -> None:
         (["--save_strategy", "sometimes"], r"sometimes"),
         (["--lr_scheduler_kwargs", "{a: [1}"], r"--lr-scheduler-kwargs: .*not valid YAML"),
     ]
-    for argv, said in refused:
-        with pytest.raises(DataError, match=said):
+    for argv, message in refused:
+        with pytest.raises(DataError, match=message):
             parse_arguments([DAIRConfig], ["--output_dir", "out", *argv])
 
 
@@ -220,11 +223,10 @@ def test_file_in_another_encoding(tmp_path: Path) -> None:
         parse_arguments(TYPES, ["--config", str(path)])
 
 
-def test_anything_is_read_back(tmp_path: Path) -> None:
-    # What a YAML file can say about a text must arrive as it was written.
+def test_any_text_is_read_back(tmp_path: Path) -> None:
     import yaml
 
     values: list[Any] = ["--steps", "a b", "{x}", "=", "-", "@file", "%s", "null", "ü\u3000", "'"]
     for value in values:
-        path = written(tmp_path, yaml.safe_dump({"place": value}, allow_unicode=True))
+        path = write_settings(tmp_path, yaml.safe_dump({"place": value}, allow_unicode=True))
         assert parse_arguments(TYPES, ["--config", path])[1].place == value

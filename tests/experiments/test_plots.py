@@ -1,4 +1,4 @@
-"""Curves and fronts hold what they were given; what cannot be drawn is refused before a file is made."""
+"""Plots show the values they are given; invalid input is refused before a file is created."""
 
 from __future__ import annotations
 
@@ -14,21 +14,26 @@ from matplotlib.legend import Legend
 
 from dair_hf.errors import DataError
 from dair_hf.experiments import plots
-from dair_hf.experiments.plots import plot_curves, plot_ends, plot_front
+from dair_hf.experiments.plots import mean_series, plot_curves, plot_ends, plot_front
+from dair_hf.experiments.selection import Point
 
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Axes]:
     """The axes of each plot that was saved."""
-    kept: list[Axes] = []
-    real = plots._save
+    saved: list[Axes] = []
+    real = plots.save_figure
 
     def spy(figure: Figure, path: Path) -> None:
-        kept.append(figure.axes[0])
+        saved.append(figure.axes[0])
         real(figure, path)
 
-    monkeypatch.setattr(plots, "_save", spy)
-    return kept
+    monkeypatch.setattr(plots, "save_figure", spy)
+    return saved
+
+
+def point(dair_lambda: float, accuracy: float, consistency: float | None) -> Point:
+    return Point(dair_lambda, (accuracy,), (consistency,))
 
 
 def legend_of(axes: Axes) -> Legend:
@@ -36,7 +41,7 @@ def legend_of(axes: Axes) -> Legend:
     return legend
 
 
-def test_curves_hold_means_and_bands(tmp_path: Path, drawn: list[Axes]) -> None:
+def test_curves_show_means_and_bands(tmp_path: Path, drawn: list[Axes]) -> None:
     path = tmp_path / "new" / "curves.png"
     plot_curves(
         path,
@@ -70,7 +75,7 @@ def test_long_curves_have_no_markers(tmp_path: Path, drawn: list[Axes]) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 17, 40])
-def test_a_legend_covers_no_curve_and_tells_all_of_them_apart(tmp_path: Path, drawn: list[Axes], count: int) -> None:
+def test_legend_covers_no_curve_and_distinguishes_all(tmp_path: Path, drawn: list[Axes], count: int) -> None:
     series = {f"dair_l1_lambda{index}": ([0, 30, 60], [1.0, 0.5 + index / 100, 0.0], None) for index in range(count)}
     plot_curves(tmp_path / "a.png", "T", "x", "y", series)
     legend, page = legend_of(drawn[0]).get_window_extent(), drawn[0].figure.bbox
@@ -86,59 +91,60 @@ def test_the_same_data_gives_the_same_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("series", "log_x", "said"),
+    ("series", "log_x", "message"),
     [
         ({}, False, "no series to plot"),
         ({"a": ([], [], None)}, False, r"series 'a' has parts of length \[0, 0\]"),
         ({"a": ([1, 2], [1], None)}, False, r"series 'a' has parts of length \[2, 1\]; they must be equal"),
         ({"a": ([1, 2], [1, 2], [0.1])}, False, r"parts of length \[2, 2, 1\]"),
-        ({"a": ([0, 2], [1, 2], None)}, True, "series 'a' has a place at 0; a logarithmic axis starts above 0"),
+        ({"a": ([0, 2], [1, 2], None)}, True, "series 'a' has a point at 0; a logarithmic axis starts above 0"),
     ],
 )
-def test_curves_that_cannot_be_drawn(tmp_path: Path, series: Any, log_x: bool, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_invalid_curves_are_refused(tmp_path: Path, series: Any, log_x: bool, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         plot_curves(tmp_path / "a.png", "T", "x", "y", series, log_x)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_front_joins_its_points_in_order(tmp_path: Path, drawn: list[Axes]) -> None:
-    points = {"1": (0.8, 0.7), "10": (0.6, 0.9), "0.1": (0.5, 0.5), "3": (0.7, 0.8)}
-    plot_front(tmp_path / "front.png", "T", "accuracy", "CM", points, ["1", "10", "3"], "3")
+    points = [point(1, 0.8, 0.7), point(10, 0.6, 0.9), point(0.1, 0.5, 0.5), point(3, 0.7, 0.8), point(5, 0.9, None)]
+    plot_front(tmp_path / "front.png", "T", "accuracy", "CM", points, chosen=3)
     (axes,) = drawn
     lines = {line.get_label(): np.asarray(line.get_xydata()).tolist() for line in axes.get_lines()}
     assert lines["front"] == [[0.6, 0.9], [0.7, 0.8], [0.8, 0.7]]
     assert lines["chosen"] == [[0.7, 0.8]]
-    assert {text.get_text(): text.xy for text in axes.texts} == points
-    assert len(axes.get_lines()) == 2 + len(points)
+    positions = {"1": (0.8, 0.7), "10": (0.6, 0.9), "0.1": (0.5, 0.5), "3": (0.7, 0.8)}
+    assert {text.get_text(): text.xy for text in axes.texts} == positions
+    assert len(axes.get_lines()) == 2 + len(positions)
 
 
-def test_front_without_front(tmp_path: Path, drawn: list[Axes]) -> None:
-    plot_front(tmp_path / "front.png", "T", "accuracy", "CM", {"1": (0.8, 0.7)})
-    assert drawn[0].figure.legends == []
+def test_front_of_an_error_without_a_chosen_point(tmp_path: Path, drawn: list[Axes]) -> None:
+    points = [point(1, 0.8, 0.7), point(2, 0.6, 0.9)]
+    plot_front(tmp_path / "front.png", "T", "error", "CM", points, chosen=5, lower_is_better=True)
+    assert [text.get_text() for text in legend_of(drawn[0]).get_texts()] == ["front"]
+    assert drawn[0].get_lines()[0].get_xydata().tolist() == [[0.6, 0.9]]
     assert (tmp_path / "front.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
-    ("points", "front", "chosen", "said"),
-    [
-        ({}, [], None, "no points to plot"),
-        ({"1": (0, 0)}, ["1", "2"], None, "2 named but not among the points"),
-        ({"1": (0, 0)}, [], "5", "5 named but not among the points"),
-    ],
-)
-def test_fronts_that_cannot_be_drawn(tmp_path: Path, points: Any, front: Any, chosen: Any, said: str) -> None:
-    with pytest.raises(DataError, match=said):
-        plot_front(tmp_path / "a.png", "T", "x", "y", points, front, chosen)
+@pytest.mark.parametrize("points", [[], [point(1, 0.5, None)]])
+def test_front_without_points_is_refused(tmp_path: Path, points: list[Point]) -> None:
+    with pytest.raises(DataError, match="no points to plot"):
+        plot_front(tmp_path / "a.png", "T", "x", "y", points)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_beginning_and_end_of_a_training(tmp_path: Path) -> None:
+def test_mean_series_leaves_out_undefined_values() -> None:
+    values: dict[float, list[float | None]] = {10: [1.0, 3.0], 1: [5.0], 2: [4.0, None], 3: []}
+    assert mean_series(values) == ([1, 10], [5.0, 2.0], [0.0, pytest.approx(2**0.5)])
+
+
+def test_first_and_last_iterations(tmp_path: Path) -> None:
     plot_ends(tmp_path / "ends.png", "R", "nats", {"a": [1.0 / (i + 1) for i in range(200)], "b": [2.0] * 150})
     assert (tmp_path / "ends.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(("series", "message"), [({}, "no series"), ({"a": [1.0] * 100}, "'a' has 100 iterations")])
-def test_ends_of_too_short_a_training_are_refused(tmp_path: Path, series: dict, message: str) -> None:
+def test_too_few_iterations_are_refused(tmp_path: Path, series: dict, message: str) -> None:
     with pytest.raises(DataError, match=message):
         plot_ends(tmp_path / "ends.png", "R", "nats", series)
     assert not list(tmp_path.iterdir())

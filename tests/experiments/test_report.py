@@ -1,18 +1,15 @@
-"""Records, tables and plots of runs."""
+"""Tables and plots of comparisons."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dair_hf.experiments import report
-from dair_hf.experiments.report import Column, comparison_table, plot_comparison, run_record, write_comparison
-from tests.fixtures import tiny
+from dair_hf.experiments.report import Column, comparison_table, plot_comparison, write_comparison
 
 COLUMNS = [Column("jga", "JGA"), Column("cm", "CM", ("num", "den"))]
 
@@ -31,7 +28,7 @@ def test_table_of_single_runs() -> None:
     ]
 
 
-def test_table_of_seeds_is_mean_and_sample_deviation() -> None:
+def test_table_of_seeds_shows_mean_and_sample_deviation() -> None:
     records = [run("erm", jga=0.1), run("da", jga=0.5), run("erm", jga=0.2), run("erm", jga=0.6)]
     lines = comparison_table(records, COLUMNS[:1]).splitlines()
     # Mean 0.3; deviations -0.2, -0.1, 0.3: (0.04 + 0.01 + 0.09) / 2 = 0.07.
@@ -39,7 +36,7 @@ def test_table_of_seeds_is_mean_and_sample_deviation() -> None:
     assert lines[3] == "| da | 1 | 0.500 |"
 
 
-def test_counts_are_those_of_the_run_that_defines_the_value() -> None:
+def test_counts_come_from_the_run_whose_value_is_defined() -> None:
     records = [run("erm", cm=None, num=0, den=0), run("erm", cm=0.5, num=1, den=2)]
     assert comparison_table(records, COLUMNS[1:]).splitlines()[2] == "| erm | 2 | 0.500 (1/2) |"
 
@@ -53,14 +50,14 @@ def test_comparison_files(tmp_path: Path) -> None:
         folder / "comparison.md"
     ).read_text() == f"# The title\n\n{table}\n\nMean ± standard deviation over the runs.\nFirst note.\nSecond.\n"
     write_comparison(folder, "The title", records[1:], COLUMNS)
-    assert (folder / "comparison.md").read_text().endswith("|\n")  # one run a method: nothing varies
+    assert (folder / "comparison.md").read_text().endswith("|\n")  # one run per method: no deviation
     write_comparison(folder, "The title", records, COLUMNS, ["First note.", "Second."])
     stored = json.loads((folder / "comparison.json").read_text())
     assert stored == {"title": "The title", "notes": ["First note.", "Second."], "runs": records}
     assert sorted(path.name for path in folder.iterdir()) == ["comparison.json", "comparison.md", "comparison.png"]
 
 
-def test_plot_shows_what_is_in_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plot_shows_the_values_of_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.axes import Axes
     from matplotlib.image import imread
 
@@ -75,7 +72,7 @@ def test_plot_shows_what_is_in_the_records(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(Axes, "bar_label", spy)
     records = [run("erm", jga=0.25, cm=None), run("erm", jga=0.75, cm=None), run("dair", jga=0.9, cm=1.0)]
     plot_comparison(tmp_path / "plot.png", "Title", records, COLUMNS)
-    # An undefined value is no zero.
+    # An undefined value is labeled "-", not 0.
     assert labels == [["0.50", "-"], ["0.90", "1.00"]]
     image = imread(tmp_path / "plot.png")
     assert image.shape[0] > 200
@@ -83,7 +80,7 @@ def test_plot_shows_what_is_in_the_records(tmp_path: Path, monkeypatch: pytest.M
     assert image.std() > 0.05
 
 
-def test_an_error_above_one_is_not_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_above_one_are_not_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     tops: list[float] = []
@@ -97,59 +94,3 @@ def test_an_error_above_one_is_not_cut_off(tmp_path: Path, monkeypatch: pytest.M
     for highest in (0.5, 4.0):
         plot_comparison(tmp_path / "plot.png", "Title", [run("erm", jga=highest, cm=None)], COLUMNS)
     assert tops == pytest.approx([1.12, 4.48])
-
-
-@dataclass
-class Settings:
-    place: str = "here"
-    count: int = 3
-
-
-def record(**changes: Any) -> dict[str, Any]:
-    given: dict[str, Any] = {
-        "name": "dair_seed1",
-        "method": "dair",
-        "seed": 1,
-        "config": {"data": Settings(), "plain": 5},
-        "metrics": {"cm": 0.5, "undefined": math.nan, "endless": math.inf, "rows": 3},
-        "seconds": {"training": 1.23456},
-        "data": {"train": "abc"},
-        "settings_fingerprint": "1234abcd",
-    }
-    return run_record(**{**given, **changes})
-
-
-def test_record_holds_what_is_needed_to_repeat_a_run() -> None:
-    found = record()
-    assert found["config"] == {"data": {"place": "here", "count": 3}, "plain": 5}
-    assert found["metrics"] == {"cm": 0.5, "undefined": None, "endless": None, "rows": 3}
-    assert found["seconds"] == {"training": 1.23}
-    assert (found["name"], found["method"], found["seed"], found["data"]) == ("dair_seed1", "dair", 1, {"train": "abc"})
-    assert set(found["versions"]) == {"python", *report.PACKAGES}
-    assert {"torch", "transformers"} <= {name for name, version in found["versions"].items() if version[0].isdigit()}
-    assert found["hardware"]["cores"] >= 1
-    assert found["finished"].endswith("Z")
-    # Strict JSON: no NaN in it.
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-
-
-def test_record_of_arguments_has_no_secrets(tmp_path: Path) -> None:
-    args = tiny.config(tmp_path, hub_token="hf_secret", dair_lambda=0.75)
-    found = record(config={"training": args})
-    assert found["config"]["training"]["dair_lambda"] == 0.75
-    assert "hf_secret" not in json.dumps(found)
-
-
-def test_revision_and_packages_may_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "PACKAGES", ("dair-hf-that-is-not-there",))
-    monkeypatch.setenv("PATH", "")
-    report.git_revision.cache_clear()
-    found = record()
-    report.git_revision.cache_clear()
-    assert found["git_revision"] is None
-    assert found["versions"]["dair-hf-that-is-not-there"] == "not installed"
-
-
-def test_processes_are_those_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    assert record()["hardware"]["processes"] == 4

@@ -1,8 +1,9 @@
-"""Finished runs are known by their settings: which changed, and which a record lacks because they came later."""
+"""Records of runs: their content, and how finished runs are recognized by their settings."""
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,47 +11,59 @@ from typing import Any, ClassVar
 import pytest
 
 from dair_hf.errors import DataError
+from dair_hf.experiments import run_records
 from dair_hf.experiments.comparison import ComparisonConfig, Run, with_settings
-from dair_hf.experiments.report import SECRETS, plain_config
-from dair_hf.experiments.run_records import changed_settings, fingerprint, finished_record
+from dair_hf.experiments.run_records import (
+    SECRETS,
+    changed_settings,
+    fingerprint,
+    finished_record,
+    plain_config,
+    run_record,
+)
 from dair_hf.io.files import write_json
 from tests.fixtures import tiny
 
 
-def test_fingerprint_tells_settings_apart(tmp_path: Path) -> None:
+def test_fingerprint_identifies_settings(tmp_path: Path) -> None:
     args = tiny.config(tmp_path)
     assert fingerprint(args, {"b": 1, "a": Path("x")}) == fingerprint(with_settings(args), {"a": Path("x"), "b": 1})
     changed = [{"dair_lambda": 0.6}, {"method": "da"}, {"learning_rate": 0.5}, {"max_steps": 3}, {"seed": 6}]
-    marks = {fingerprint(args), *(fingerprint(with_settings(args, **change)) for change in changed)}
-    assert len(marks) == 1 + len(changed)
+    fingerprints = {fingerprint(args), *(fingerprint(with_settings(args, **change)) for change in changed)}
+    assert len(fingerprints) == 1 + len(changed)
     assert fingerprint(ComparisonConfig(seeds=[1])) != fingerprint(ComparisonConfig(seeds=[2]))
 
 
 def test_finished_record(tmp_path: Path) -> None:
     run = Run("erm", 0, tiny.config(tmp_path / "runs"))
-    path, mark = tmp_path / "erm_seed0.json", fingerprint({"a": 1}, run.args, {})
+    path, expected = tmp_path / "erm_seed0.json", fingerprint({"a": 1}, run.args, {})
 
-    def found() -> Any:
+    def find() -> Any:
         return finished_record(tmp_path, run, {"a": 1}, {})
 
-    assert found() is None
-    path.write_text(json.dumps({"settings_fingerprint": mark, "x": 1}))
-    assert found() == {"settings_fingerprint": mark, "x": 1}
+    assert find() is None
+    path.write_text(json.dumps({"settings_fingerprint": expected, "x": 1}))
+    assert find() == {"settings_fingerprint": expected, "x": 1}
     shared = {key: value for key, value in run.args.to_dict().items() if key not in SECRETS}
     before = {"a": 2, "b": 3, "training": json.loads(json.dumps(shared, default=str))}
     path.write_text(json.dumps({"settings_fingerprint": "cd", "config": before}))
-    said = r"of other settings \(a was 2, is 1; b was 3, is absent\); name another output_dir, or move this one away"
-    with pytest.raises(DataError, match=said):
-        found()
-    for content, said in (('{"settings_fing', "line 1, column 2: not valid JSON"), ("[1]", "is no record of a run")):
+    message = (
+        r"with other settings \(a was 2, is 1; b was 3, is absent\); choose another output_dir, move this file away"
+    )
+    with pytest.raises(DataError, match=message):
+        find()
+    for content, message in (
+        ('{"settings_fing', "line 1, column 2: not valid JSON"),
+        ("[1]", "not the record of a run"),
+    ):
         path.write_text(content)
-        with pytest.raises(DataError, match=rf"erm_seed0\.json: {said}"):
-            found()
+        with pytest.raises(DataError, match=rf"erm_seed0\.json: {message}"):
+            find()
 
 
 @dataclass
 class Shared:
-    """Settings with a field that a later version added, and a place."""
+    """Settings with a path, and a field that a later version added."""
 
     PLACES: ClassVar = ("folder",)
     folder: str = "a"
@@ -58,7 +71,7 @@ class Shared:
     added: tuple[int, ...] = (1, 2)
 
 
-def test_what_changed_between_a_record_and_today(tmp_path: Path) -> None:
+def test_changed_settings(tmp_path: Path) -> None:
     run = Run("erm", 0, tiny.config(tmp_path / "runs"))
     config, data = {"data": Shared(rows=4)}, {"train": "d"}
     training = json.loads(json.dumps(plain_config({"args": run.args})["args"], default=str))
@@ -69,7 +82,7 @@ def test_what_changed_between_a_record_and_today(tmp_path: Path) -> None:
     def changed(record: Any, **now: Any) -> list[str]:
         return list(changed_settings(record, run, {"data": replace(config["data"], **now)}, data).values())
 
-    # What was added has its default, and places are no settings.
+    # Fields that were added later have their default, and paths are ignored.
     assert changed(before) == []
     write_json(tmp_path / "erm_seed0.json", {"settings_fingerprint": "older", **before})
     assert finished_record(tmp_path, run, config, data) == {"settings_fingerprint": "older", **before}
@@ -78,7 +91,68 @@ def test_what_changed_between_a_record_and_today(tmp_path: Path) -> None:
     assert changed({**before, "data": {"train": "e"}}) == ['fingerprint of data.train was "e", is "d"']
     gone = {**before["config"], "training": {**training, "gone": 1}}
     assert changed({**before, "config": gone}) == ["training.gone was 1, is absent"]
-    # A record without settings says nothing.
+    # A record without settings cannot be compared.
     write_json(tmp_path / "erm_seed0.json", {"settings_fingerprint": "older"})
-    with pytest.raises(DataError, match="of other settings"):
+    with pytest.raises(DataError, match="with other settings"):
         finished_record(tmp_path, run, {}, {})
+
+
+@dataclass
+class ExampleSettings:
+    path: str = "here"
+    count: int = 3
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "name": "dair_seed1",
+        "method": "dair",
+        "seed": 1,
+        "config": {"data": ExampleSettings(), "plain": 5},
+        "metrics": {"cm": 0.5, "undefined": math.nan, "infinite": math.inf, "rows": 3},
+        "seconds": {"training": 1.23456},
+        "data": {"train": "abc"},
+        "settings_fingerprint": "1234abcd",
+    }
+    return run_record(**{**arguments, **changes})
+
+
+def test_record_describes_the_run() -> None:
+    result = record()
+    assert result["config"] == {"data": {"path": "here", "count": 3}, "plain": 5}
+    assert result["metrics"] == {"cm": 0.5, "undefined": None, "infinite": None, "rows": 3}
+    assert result["seconds"] == {"training": 1.23}
+    assert (result["name"], result["method"], result["seed"], result["data"]) == (
+        "dair_seed1",
+        "dair",
+        1,
+        {"train": "abc"},
+    )
+    assert set(result["versions"]) == {"python", *run_records.PACKAGES}
+    assert {"torch", "transformers"} <= {name for name, version in result["versions"].items() if version[0].isdigit()}
+    assert result["hardware"]["cores"] >= 1
+    assert result["finished"].endswith("Z")
+    # Strict JSON, without NaN.
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+
+
+def test_record_of_arguments_has_no_secrets(tmp_path: Path) -> None:
+    args = tiny.config(tmp_path, hub_token="hf_secret", dair_lambda=0.75)
+    result = record(config={"training": args})
+    assert result["config"]["training"]["dair_lambda"] == 0.75
+    assert "hf_secret" not in json.dumps(result)
+
+
+def test_revision_and_packages_may_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_records, "PACKAGES", ("dair-hf-that-is-not-there",))
+    monkeypatch.setenv("PATH", "")
+    run_records.git_revision.cache_clear()
+    result = record()
+    run_records.git_revision.cache_clear()
+    assert result["git_revision"] is None
+    assert result["versions"]["dair-hf-that-is-not-there"] == "not installed"
+
+
+def test_number_of_processes_is_that_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert record()["hardware"]["processes"] == 4

@@ -1,9 +1,8 @@
-"""Grids, settings of a search, resumption from the JSONs, and the test set that is touched once."""
+"""Search for lambda: grids, settings, resumption, and the single evaluation on the test set."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,76 +17,76 @@ from tests.fixtures import tiny
 
 @pytest.mark.parametrize(("low", "high", "points"), [(0.1, 10, 8), (1, 1e4, 5), (1e-3, 100, 20), (2, 3, 2)])
 def test_log_grid_is_that_of_numpy(low: float, high: float, points: int) -> None:
-    found = log_grid(low, high, points)
-    np.testing.assert_allclose(found, np.logspace(np.log10(low), np.log10(high), points), rtol=6e-6)
-    assert (found[0], found[-1], len(found)) == (low, high, points)
-    assert all(float(f"{value:g}") == value for value in found)
+    grid = log_grid(low, high, points)
+    np.testing.assert_allclose(grid, np.logspace(np.log10(low), np.log10(high), points), rtol=6e-6)
+    assert (grid[0], grid[-1], len(grid)) == (low, high, points)
+    assert all(float(f"{value:g}") == value for value in grid)
 
 
-@pytest.mark.parametrize("wrong", [(0, 1, 3), (-1, 1, 3), (2, 1, 3), (1, 1, 3), (1, 2, 1), (float("nan"), 1, 3)])
-def test_log_grid_refuses(wrong: Any) -> None:
+@pytest.mark.parametrize("arguments", [(0, 1, 3), (-1, 1, 3), (2, 1, 3), (1, 1, 3), (1, 2, 1), (float("nan"), 1, 3)])
+def test_invalid_log_grids_are_refused(arguments: Any) -> None:
     with pytest.raises(DataError, match="needs 0 < low < high and at least 2 points"):
-        log_grid(*wrong)
+        log_grid(*arguments)
 
 
 def test_grids_of_the_paper() -> None:
     assert GRIDS["dialog"] == (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0)
     assert GRIDS["regression"] == (1, 10, 100, 1000, 10000)
-    # Printed in the paper's trade-off of VQA, rounded.
+    # Printed in the paper's trade-off for VQA, rounded.
     assert {0.72, 2.68, 5.18, 10} <= {round(value, 2) for value in GRIDS["vqa"]}
-    # Printed in its table on more epochs, cut to two decimals.
+    # Printed in its table on longer training, truncated to two decimals.
     assert {1.43, 8.85, 16.23, 100} <= {int(value * 100) / 100 for value in GRIDS["mnist"]}
-    # The likelier-looking grid from 0.1 on does not hold them.
+    # A grid that starts at 0.1 does not contain them.
     assert {1.43, 8.85} & {int(value * 100) / 100 for value in log_grid(0.1, 100, 20)} == set()
     assert all(list(grid) == sorted(grid) for grid in GRIDS.values())
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"search_grid": "cifar"}, "search_grid='cifar' is unknown; use dialog, vqa, regression, mnist, or search_l"),
         ({"search_grid": "vqa", "search_lambdas": [1.0]}, "search_grid and search_lambdas are both given"),
-        ({"search_lambdas": [1.0, 2.0, 1.0]}, r"search_lambdas=\['1', '1', '2'\] holds an entry twice"),
-        ({"search_lambdas": [1.0, 1.00000001]}, "holds an entry twice"),
+        ({"search_lambdas": [1.0, 2.0, 1.0]}, r"search_lambdas=\['1', '1', '2'\] contains an entry twice"),
+        ({"search_lambdas": [1.0, 1.00000001]}, "contains an entry twice"),
         ({"search_lambdas": [1.0, -1.0]}, r"search_lambdas=\[1.0, -1.0\]: each must be 0 or more"),
-        ({"search_seeds": []}, "search_seeds must hold at least one entry"),
-        ({"search_seeds": [3, 3]}, r"search_seeds=\[3, 3\] holds an entry twice"),
+        ({"search_seeds": []}, "search_seeds is empty; give at least one entry"),
+        ({"search_seeds": [3, 3]}, r"search_seeds=\[3, 3\] contains an entry twice"),
         ({"search_seeds": [-1]}, "search_seeds: -1 is no seed"),
         ({"search_rule": "best"}, "search_rule='best' is unknown; use best_accuracy or best_consistency_within"),
         ({"search_epsilon": -0.1}, "search_epsilon=-0.1 is out of range"),
     ],
 )
-def test_refused_settings(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         SearchConfig(**settings)
 
 
-def test_settings_give_an_ascending_grid() -> None:
+def test_grid_is_ascending() -> None:
     assert SearchConfig().lambdas == ()
     assert SearchConfig(search_lambdas=[3.0, 0.0, 1.0]).lambdas == (0.0, 1.0, 3.0)
     assert SearchConfig(search_grid="dialog").lambdas == GRIDS["dialog"]
 
 
-# Validation and test figures by lambda and seed: lambda 1 is best on validation, lambda 10 on test.
+# Validation and test metrics by lambda and seed: lambda 1 is best on validation, lambda 10 on test.
 VALIDATION = {(0.1, 0): 0.60, (0.1, 1): 0.62, (1.0, 0): 0.90, (1.0, 1): 0.70, (10.0, 0): 0.78, (10.0, 1): 0.79}
 CONSISTENCY = {0.1: 0.5, 1.0: 0.6, 10.0: 0.9}
 TEST = {0.1: 0.1, 1.0: 0.4, 10.0: 0.9}
 
 
 class Bench:
-    """Stands in for training: notes each call, and dies where it is told to."""
+    """Replacement for training that records each call and can be interrupted."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.tried: list[str] = []
         self.tested: list[str] = []
-        self.dies_at: int | None = None
+        self.interrupt_at: int | None = None
 
     def search(self, settings: str = "s", **config: Any) -> LambdaSearch:
-        given: dict[str, Any] = {"search_lambdas": [0.1, 1.0, 10.0], "search_seeds": [0, 1], **config}
+        grid: dict[str, Any] = {"search_lambdas": [0.1, 1.0, 10.0], "search_seeds": [0, 1], **config}
         args = tiny.config(self.folder, normalization="pair")
         return LambdaSearch(
-            SearchConfig(**given),
+            SearchConfig(**grid),
             "dair",
             args,
             "acc",
@@ -97,8 +96,8 @@ class Bench:
         )
 
     def validate(self, run: Run) -> Result:
-        if len(self.tried) == self.dies_at:
-            self.dies_at = None
+        if len(self.tried) == self.interrupt_at:
+            self.interrupt_at = None
             raise KeyboardInterrupt
         self.tried.append(run.name)
         value = run.args.dair_lambda
@@ -112,7 +111,7 @@ class Bench:
 TRIALS = {f"dair_lambda{value}_seed{seed}" for value in ("0.1", "1", "10") for seed in (0, 1)}
 
 
-def test_every_trial_is_a_run_with_its_json(tmp_path: Path) -> None:
+def test_every_trial_is_a_run_with_a_record(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     search = bench.search()
     chosen = search.run(bench.validate)
@@ -126,7 +125,8 @@ def test_every_trial_is_a_run_with_its_json(tmp_path: Path) -> None:
     assert record["config"]["training"]["dair_lambda"] == 10.0
     assert record["config"]["training"]["seed"] == 1
     assert record["data"] == {"validation": "v"}
-    assert search.trial(10.0, 1).args.output_dir == str(folder / "runs" / "dair_lambda10_seed1")
+    folders = {run.name: run.args.output_dir for run in search.trials}
+    assert folders["dair_lambda10_seed1"] == str(folder / "runs" / "dair_lambda10_seed1")
     table = (folder / "comparison.md").read_text().splitlines()
     assert [line.split("|")[1:3] for line in table if line.startswith("| dair")] == [
         [" dair_lambda0.1 ", " 2 "], [" dair_lambda1 ", " 2 "], [" dair_lambda10 ", " 2 "],
@@ -141,52 +141,42 @@ def test_every_trial_is_a_run_with_its_json(tmp_path: Path) -> None:
     assert not (tmp_path / "final").exists()
 
 
-def test_study_is_for_the_tools_of_optuna(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    search = bench.search()
-    search.run(bench.validate)
-    assert search.study is not None
-    values = {(t.params["dair_lambda"], t.params["seed"]): t.values for t in search.study.trials}
-    assert values == {key: [accuracy, CONSISTENCY[key[0]]] for key, accuracy in VALIDATION.items()}
-    assert {t.user_attrs["run"] for t in search.study.trials} == TRIALS
-
-
 def test_rule_with_consistency(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     rule = {"search_rule": "best_consistency_within"}
     assert bench.search(search_epsilon=0.01, **rule).run(bench.validate).dair_lambda == 1.0
-    # 0.80 - 0.785 = 0.015; another rule needs no new trial.
+    # 0.80 - 0.785 = 0.015. Another rule needs no new trials.
     assert bench.search(search_epsilon=0.015, **rule).run(bench.validate).dair_lambda == 10.0
     assert len(bench.tried) == 6
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """A search that nothing interrupted."""
-    bench = Bench(tmp_path_factory.mktemp("whole"))
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """A search that ran without interruption."""
+    bench = Bench(tmp_path_factory.mktemp("uninterrupted"))
     bench.search().run(bench.validate)
     return bench
 
 
-@pytest.mark.parametrize("dies_at", [0, 3, 5])
-def test_a_killed_search_goes_on(tmp_path: Path, whole: Bench, dies_at: int) -> None:
+@pytest.mark.parametrize("interrupt_at", [0, 3, 5])
+def test_interrupted_search_resumes(tmp_path: Path, uninterrupted: Bench, interrupt_at: int) -> None:
     bench = Bench(tmp_path / "killed")
-    bench.dies_at = dies_at
+    bench.interrupt_at = interrupt_at
     with pytest.raises(KeyboardInterrupt):
         bench.search().run(bench.validate)
-    with pytest.raises(DataError, match=r"this trial is not finished; call run\(\) first"):
+    with pytest.raises(DataError, match=r"this trial has not finished; call run\(\) first"):
         bench.search().choice()
-    with pytest.raises(DataError, match="this trial is not finished"):
+    with pytest.raises(DataError, match="this trial has not finished"):
         bench.search().final(bench.test, {"test": "t"}, [0])
-    # What a kill in the middle of writing leaves: the hidden folder of a file that was not renamed yet.
+    # The temporary folder of a file that was being written when its process was killed.
     (tmp_path / "killed/search/.dair_lambda1_seed0.json.x1").mkdir(parents=True, exist_ok=True)
     (tmp_path / "killed/search/.dair_lambda1_seed0.json.x1/dair_lambda1_seed0.json").write_text('{"name": "da')
     chosen = bench.search().run(bench.validate)
-    assert bench.tried == whole.tried
-    assert chosen == whole.search().choice()
+    assert bench.tried == uninterrupted.tried
+    assert chosen == uninterrupted.search().choice()
     files = [Path("search") / name for name in ("choice.json", "comparison.md", "sweep.png", "front.png")]
     for file in files:
-        assert (tmp_path / "killed" / file).read_bytes() == (whole.folder / file).read_bytes()
+        assert (tmp_path / "killed" / file).read_bytes() == (uninterrupted.folder / file).read_bytes()
 
 
 def test_changed_settings_and_wider_grids(tmp_path: Path) -> None:
@@ -197,12 +187,12 @@ def test_changed_settings_and_wider_grids(tmp_path: Path) -> None:
     bench.search().run(bench.validate)
     assert set(bench.tried) == {"dair_lambda10_seed0", "dair_lambda10_seed1"}
     bench.tried.clear()
-    with pytest.raises(DataError, match=r"a finished run of other settings \(shared was \"s\", is \"other\"\)"):
+    with pytest.raises(DataError, match=r"a finished run with other settings \(shared was \"s\", is \"other\"\)"):
         bench.search(settings="other").run(bench.validate)
     assert bench.tried == []
 
 
-def test_test_set_is_touched_once_by_the_chosen_lambda(tmp_path: Path) -> None:
+def test_test_set_is_evaluated_once_with_the_chosen_lambda(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.search().run(bench.validate)
     first = bench.search().final(bench.test, {"test": "t"}, [5, 6])
@@ -211,28 +201,28 @@ def test_test_set_is_touched_once_by_the_chosen_lambda(tmp_path: Path) -> None:
     assert {record["config"]["training"]["dair_lambda"] for record in first} == {1.0}
     assert bench.search().final(bench.test, {"test": "t"}, [5, 6]) == first
     assert len(bench.tested) == 2
-    # More seeds of the same choice are no second look.
+    # More seeds of the same choice are allowed.
     bench.search().final(bench.test, {"test": "t"}, [5, 6, 7])
     assert bench.tested == ["dair_seed5", "dair_seed6", "dair_seed7"]
 
 
 @pytest.mark.parametrize("seed", [5, 9])
-def test_a_second_choice_does_not_see_the_test_set(tmp_path: Path, seed: int) -> None:
+def test_second_choice_is_not_evaluated_on_the_test_set(tmp_path: Path, seed: int) -> None:
     bench = Bench(tmp_path)
     bench.search().run(bench.validate)
     bench.search().final(bench.test, {"test": "t"}, [5])
     second = bench.search(search_rule="best_consistency_within", search_epsilon=0.5)
-    said = r"dair_seed5\.json: the test set was already evaluated, with lambda 1; now lambda 10 is chosen"
-    with pytest.raises(DataError, match=said):
+    message = r"dair_seed5\.json: the test set was already evaluated with lambda 1; now lambda 10 is chosen"
+    with pytest.raises(DataError, match=message):
         second.final(bench.test, {"test": "t"}, [seed])
     with pytest.raises(
-        DataError, match="was already evaluated, with lambda 1; now lambda 1 is chosen, or other settings"
+        DataError, match="was already evaluated with lambda 1; now lambda 1 is chosen, or other settings"
     ):
         bench.search().final(bench.test, {"test": "another"}, [5])
     assert bench.tested == ["dair_seed5"]
 
 
-def test_an_undefined_cm_is_not_on_the_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undefined_cm_is_not_on_the_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path)
     monkeypatch.setitem(CONSISTENCY, 10.0, float("nan"))
     bench.search().run(bench.validate)
@@ -240,7 +230,7 @@ def test_an_undefined_cm_is_not_on_the_front(tmp_path: Path, monkeypatch: pytest
     assert (choice["front"], choice["points"][2]["consistency"]) == ([1.0], None)
 
 
-def test_search_without_cm_by_an_error(tmp_path: Path) -> None:
+def test_search_for_the_lowest_error_without_cm(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     config = SearchConfig(search_lambdas=[0.1, 1.0, 10.0], search_seeds=[1])
     args = tiny.config(tmp_path)
@@ -250,10 +240,11 @@ def test_search_without_cm_by_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "method", "said"),
+    ("config", "method", "message"),
     [
         (SearchConfig(), "dair", "a search needs a grid: set search_grid or search_lambdas"),
         (SearchConfig(search_grid="vqa"), "da", "method 'da' has no lambda to search for"),
+        (SearchConfig(search_grid="vqa"), "irm", "method 'irm' has no lambda to search for"),
         (
             SearchConfig(search_grid="vqa", search_rule="best_consistency_within"),
             "dair",
@@ -261,21 +252,12 @@ def test_search_without_cm_by_an_error(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_searches_that_cannot_be_made(tmp_path: Path, config: SearchConfig, method: str, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_invalid_searches_are_refused(tmp_path: Path, config: SearchConfig, method: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         LambdaSearch(config, method, tiny.config(tmp_path), "acc", settings={}, validation={})
 
 
-def test_missing_optuna_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    bench = Bench(tmp_path)
-    with pytest.raises(DataError, match=r"needs Optuna: pip install 'dair-hf\[search\]'"):
-        bench.search().run(bench.validate)
-
-
-def test_a_whole_search_chooses_on_validation_and_tests_the_choice(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_search_chooses_on_validation_and_tests_the_choice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bench = Bench(tmp_path)
 
     def execute(run: Run, split: str) -> Result:

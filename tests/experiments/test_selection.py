@@ -1,4 +1,4 @@
-"""Selection rules and the front, on points made by hand and against Optuna's own front."""
+"""Selection rules and the Pareto front, on hand-made points and against Optuna."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ def point(dair_lambda: float, accuracy: float, consistency: float | None = None)
     return Point(dair_lambda, (accuracy,), (consistency,))
 
 
-def test_points_gather_seeds_by_lambda_whatever_the_order() -> None:
+def test_points_do_not_depend_on_the_order_of_records() -> None:
     records = [
         record(10.0, 1, acc=0.5, cm=0.75, other=1),
         record(1.0, 0, acc=0.25, cm=1.0),
         record(10.0, 0, acc=0.75, cm=0.25),
         record(1.0, 1, acc=0.75, cm=None),
     ]
-    found = points_by_lambda(records, "acc", "cm")
-    assert found == [Point(1.0, (0.25, 0.75), (1.0, None)), Point(10.0, (0.75, 0.5), (0.25, 0.75))]
-    assert points_by_lambda(records[::-1], "acc", "cm") == found
-    assert [(p.accuracy, p.consistency) for p in found] == [(0.5, None), (0.625, 0.5)]
+    points = points_by_lambda(records, "acc", "cm")
+    assert points == [Point(1.0, (0.25, 0.75), (1.0, None)), Point(10.0, (0.75, 0.5), (0.25, 0.75))]
+    assert points_by_lambda(records[::-1], "acc", "cm") == points
+    assert [(p.accuracy, p.consistency) for p in points] == [(0.5, None), (0.625, 0.5)]
     assert points_by_lambda(records, "acc")[0] == Point(1.0, (0.25, 0.75))
     assert points_by_lambda(records, "acc")[0].consistency is None
 
 
 @pytest.mark.parametrize(
-    ("records", "said"),
+    ("records", "message"),
     [
         ([], "no record of a finished run"),
-        ([record(1.0, acc=0.5), record(1.0, acc=0.5)], "l1_s0: lambda 1 with seed 0 was given already"),
+        ([record(1.0, acc=0.5), record(1.0, acc=0.5)], "l1_s0: lambda 1 with seed 0 appears twice"),
         ([record(1.0, 0, acc=0.5), record(2.0, 1, acc=0.5)], r"different seeds \(1: \[0\], 2: \[1\]\)"),
         ([record(1.0, accuracy=0.5, cm=1)], "l1_s0: no metric 'acc'; it has accuracy, cm"),
         ([record(1.0, acc=None)], "lambda 1: acc is undefined in a run"),
     ],
 )
-def test_records_that_allow_no_choice(records: Any, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_invalid_records_are_refused(records: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         points_by_lambda(records, "acc")
 
 
-def test_best_accuracy_is_of_the_mean_and_ties_go_to_the_smaller_lambda() -> None:
-    # The best single run, 0.9, belongs to the worst mean.
+def test_best_accuracy_uses_the_mean_and_prefers_the_smaller_lambda() -> None:
+    # The lambda with the best single run, 0.9, has the worst mean.
     points = [Point(1.0, (0.9, 0.1)), Point(2.0, (0.6, 0.8)), Point(3.0, (0.8, 0.6))]
     assert best_accuracy(points).dair_lambda == 2.0
     assert best_accuracy(points[::-1]).dair_lambda == 2.0
@@ -69,7 +69,7 @@ def test_best_consistency_within_epsilon() -> None:
     assert best_consistency_within(errors, 0.02, lower_is_better=True).dair_lambda == 10
 
 
-def test_undefined_consistency_is_never_the_best() -> None:
+def test_undefined_consistency_is_never_chosen() -> None:
     points = [point(1, 0.7, None), point(2, 0.69, 0.1)]
     assert best_consistency_within(points, 0.02).dair_lambda == 2
     with pytest.raises(DataError, match="CM is undefined for every lambda within epsilon"):
@@ -83,18 +83,18 @@ def test_front_by_hand() -> None:
         point(3, 0.68, 0.84),  # lambda 2 beats it on both
         point(4, 0.60, 0.95),
         point(5, 0.70, 0.79),  # as accurate as lambda 1, less consistent
-        point(6, 0.60, 0.95),  # lambda 4 again
+        point(6, 0.60, 0.95),  # equals lambda 4
         point(7, 0.99, None),
     ]
     assert [p.dair_lambda for p in pareto_front(points)] == [1, 2, 4]
     assert [p.dair_lambda for p in pareto_front(points[::-1])] == [1, 2, 4]
     assert pareto_front([point(7, 0.99, None)]) == []
-    # An error of 0.6 is better than one of 0.7: lambda 4 now wins on both counts.
+    # If accuracy is an error, 0.6 is better than 0.7, and lambda 4 is best in both.
     assert [p.dair_lambda for p in pareto_front(points, lower_is_better=True)] == [4]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_front_is_that_of_optuna(seed: int) -> None:
+def test_front_equals_that_of_optuna(seed: int) -> None:
     generator = random.Random(seed)
     points = [point(float(index), generator.random(), generator.random()) for index in range(30)]
     study = optuna.create_study(directions=["maximize", "maximize"])

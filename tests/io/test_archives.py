@@ -1,4 +1,4 @@
-"""Archives that do harm, broken files, and downloads against a loopback server."""
+"""Unsafe archives, broken files, and downloads from a loopback server."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def make_tar(path: Path, name: str, link: str | None = None) -> Path:
 
 
 @pytest.mark.parametrize("layout", ["folder", "zip", "tar", "file"])
-def test_every_layout_reads_alike(tmp_path: Path, layout: str) -> None:
+def test_all_layouts_give_the_same_content(tmp_path: Path, layout: str) -> None:
     if layout == "folder":
         (tmp_path / "sub").mkdir()
         (tmp_path / "sub" / "x.json").write_text("{}")
@@ -80,13 +80,13 @@ def test_every_layout_reads_alike(tmp_path: Path, layout: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x.json", "/etc/x.json", "a/../../x.json", "..\\x.json", "C:\\x.json"])
-def test_a_zip_member_that_escapes_is_refused(tmp_path: Path, name: str) -> None:
+def test_zip_member_outside_the_archive_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataError, match="leads outside the archive"):
         Source(make_zip(tmp_path / "a.zip", {"fine.json": "{}", name: "{}"}))
 
 
 @pytest.mark.parametrize("name", ["../x.json", "/etc/x.json"])
-def test_a_tar_member_that_escapes_is_refused(tmp_path: Path, name: str) -> None:
+def test_tar_member_outside_the_archive_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataError, match="leads outside the archive"):
         Source(make_tar(tmp_path / "a.tar.gz", name))
 
@@ -103,13 +103,13 @@ def test_links_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), [("a.zip", "zip"), ("a.tar.gz", "tar")])
-def test_not_an_archive(tmp_path: Path, name: str, kind: str) -> None:
+def test_invalid_archive_is_refused(tmp_path: Path, name: str, kind: str) -> None:
     (tmp_path / name).write_bytes(b"not an archive at all")
     with pytest.raises(DataError, match=f"not a readable {kind} archive"):
         Source(tmp_path / name)
 
 
-def test_absent_file_and_member(tmp_path: Path) -> None:
+def test_missing_file_and_member_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file or folder"):
         Source(tmp_path / "absent")
     source = Source(make_zip(tmp_path / "a.zip", {"x.json": "{}"}))
@@ -117,7 +117,7 @@ def test_absent_file_and_member(tmp_path: Path) -> None:
         source.read("y.json")
 
 
-def test_broken_json_names_file_line_and_column(tmp_path: Path) -> None:
+def test_invalid_json_names_file_line_and_column(tmp_path: Path) -> None:
     source = Source(make_zip(tmp_path / "a.zip", {"x.json": '{"a": 1,\n "b": [1, 2'}))
     with pytest.raises(DataError, match=r"a\.zip: x\.json: line 2, column \d+: not valid JSON"):
         source.json("x.json")
@@ -126,7 +126,7 @@ def test_broken_json_names_file_line_and_column(tmp_path: Path) -> None:
         Source(tmp_path / "latin.json").json("latin.json")
 
 
-def test_a_damaged_member_is_named(tmp_path: Path) -> None:
+def test_damaged_member_is_named(tmp_path: Path) -> None:
     path = make_zip(tmp_path / "a.zip", {"x.json": '{"value": 12345}'})
     content = path.read_bytes()
     path.write_bytes(content.replace(b"12345", b"54321"))
@@ -134,13 +134,13 @@ def test_a_damaged_member_is_named(tmp_path: Path) -> None:
         Source(path).read("x.json")
 
 
-def test_download_verifies_records_and_keeps(tmp_path: Path, server: str) -> None:
+def test_download_verifies_files_and_records_checksums(tmp_path: Path, server: str) -> None:
     known = RemoteFile("sub/known.bin", f"{server}/a", DIGEST, len(CONTENT))
     unknown = RemoteFile("unknown.bin", f"{server}/b")
     assert download([known, unknown], tmp_path, progress=False) == {"unknown.bin": DIGEST}
     assert (tmp_path / "sub" / "known.bin").read_bytes() == CONTENT
     assert json.loads((tmp_path / "checksums.json").read_text()) == {"sub/known.bin": DIGEST, "unknown.bin": DIGEST}
-    # What is there is not fetched again, but held against what was recorded.
+    # An existing file is not fetched again, but verified against its recorded checksum.
     assert download([RemoteFile("unknown.bin", f"{server}/missing")], tmp_path, progress=False) == {}
     (tmp_path / "unknown.bin").write_bytes(b"changed")
     with pytest.raises(DataError, match=r"unknown\.bin: checksum mismatch.*delete it"):
@@ -156,14 +156,14 @@ def test_download_verifies_records_and_keeps(tmp_path: Path, server: str) -> Non
         (RemoteFile("x", "/missing"), "download failed .*404"),
     ],
 )
-def test_a_failed_download_leaves_nothing(tmp_path: Path, server: str, remote: RemoteFile, message: str) -> None:
+def test_failed_download_leaves_nothing(tmp_path: Path, server: str, remote: RemoteFile, message: str) -> None:
     folder = tmp_path / "down"
     with pytest.raises(DataError, match=message):
         download([RemoteFile(remote.name, server + remote.url, remote.sha256, remote.size)], folder, progress=False)
     assert list(folder.iterdir()) == []
 
 
-def test_download_without_server_and_to_an_unwritable_place(tmp_path: Path, server: str) -> None:
+def test_download_without_server_and_to_an_unwritable_path(tmp_path: Path, server: str) -> None:
     with pytest.raises(DataError, match="download failed"):
         download([RemoteFile("x", "http://127.0.0.1:1/x")], tmp_path, progress=False)
     (tmp_path / "file").write_text("")
@@ -171,7 +171,7 @@ def test_download_without_server_and_to_an_unwritable_place(tmp_path: Path, serv
     with pytest.raises(DataError, match="x: is a folder; name a file"):
         download([RemoteFile("x", f"{server}/a")], tmp_path, progress=False)
     (tmp_path / "checksums.json").write_text("[1]")
-    with pytest.raises(DataError, match="checksums.json: no object of file name -> SHA-256; download into another"):
+    with pytest.raises(DataError, match="checksums.json: not an object of file name -> SHA-256; download into another"):
         download([RemoteFile("y", f"{server}/a")], tmp_path, progress=False)
     assert (tmp_path / "checksums.json").read_text() == "[1]"
     with pytest.raises(DataError, match="cannot write there"):
@@ -183,13 +183,13 @@ def test_download_shows_a_progress_bar(tmp_path: Path, server: str, capsys: pyte
     assert "shown.bin" in capsys.readouterr().err
 
 
-def test_checksums_from_elsewhere() -> None:
+def test_checksums_of_the_user() -> None:
     files = [RemoteFile("a", "u"), RemoteFile("b", "u", DIGEST)]
     assert with_checksums(files, None) == files
     assert with_checksums(files, {"a": "AB" * 32, "b": DIGEST})[0].sha256 == "ab" * 32
     with pytest.raises(DataError, match="no SHA-256 of 'a'"):
         with_checksums(files, {"b": DIGEST})
-    with pytest.raises(DataError, match="'b' has .* is its known"):
+    with pytest.raises(DataError, match="'b' has .* its known SHA-256 is"):
         with_checksums(files, {"a": DIGEST, "b": "0" * 64})
     with pytest.raises(DataError, match="found list"):
         with_checksums(files, [])

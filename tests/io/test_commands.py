@@ -1,4 +1,4 @@
-"""Whatever a user can cause ends a command with one line and a status of its own; `--help` works everywhere."""
+"""Errors that a user can cause end a command with one line and a specific exit status; `--help` works everywhere."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.fixtures.paths import ROOT
 SCRIPTS = [
     *(path for folder in ("recipes", "data_scripts", "benchmarks") for path in sorted((ROOT / folder).glob("*.py"))),
     *sorted((ROOT / "dair_hf").rglob("__main__.py")),
-    ROOT / "reproduction" / "ledger.py",
+    *(ROOT / "reproduction" / name for name in ("ledger.py", "results.py", "theory.py")),
 ]
 # Modules that other scripts import.
-NO_COMMANDS = {"measuring", "memory", "sources", "workloads"}
+NOT_COMMANDS = {"measuring", "memory", "sources", "workloads"}
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in SCRIPTS if path.stem not in NO_COMMANDS], ids=lambda path: str(path.relative_to(ROOT))
+    "path", [path for path in SCRIPTS if path.stem not in NOT_COMMANDS], ids=lambda path: str(path.relative_to(ROOT))
 )
 def test_help_is_shown(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])
@@ -83,12 +83,12 @@ for _ in range(10_000):
         (lambda: repr(NESTED), 1, "error: RecursionError: maximum recursion depth exceeded"),
         (raising(MemoryError()), 2, "error: out of memory "),
         (raising(RuntimeError("CUDA out of memory. Tried to")), 2, "error: out of memory (CUDA out of memory); use sm"),
-        (raising(KeyboardInterrupt()), 130, "interrupted, nothing half-written is left: run the same command again"),
-        (lambda: os.kill(os.getpid(), signal.SIGTERM), 143, "ended, nothing half-written is left: run the same comm"),
+        (raising(KeyboardInterrupt()), 130, "interrupted, no incomplete file is left: run the same command again"),
+        (lambda: os.kill(os.getpid(), signal.SIGTERM), 143, "ended, no incomplete file is left: run the same comm"),
         (raising(BrokenPipeError()), 141, ""),
     ],
 )
-def test_one_line_and_a_status(
+def test_errors_print_one_line_and_set_the_exit_status(
     main: Any,
     status: int,
     line: str,
@@ -112,16 +112,16 @@ def test_one_line_and_a_status(
         run_recipe(lambda: main() and None)
 
 
-def test_an_unexpected_error_keeps_its_traceback(
+def test_traceback_of_an_unexpected_error_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert exit_status(lambda: int("x")) == 1
-    (kept,) = tmp_path.iterdir()
-    said = f"error: ValueError: invalid literal for int() with base 10: 'x' (traceback: {kept})\n"
-    assert capsys.readouterr().err == said
-    assert "in <lambda>\n" in kept.read_text()
-    # Of several processes the first speaks first; the others only where it has not ended them.
+    (saved,) = tmp_path.iterdir()
+    line = f"error: ValueError: invalid literal for int() with base 10: 'x' (traceback: {saved})\n"
+    assert capsys.readouterr().err == line
+    assert "in <lambda>\n" in saved.read_text()
+    # Other ranks print an error only if rank 0 has not ended them.
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr("dair_hf.io.commands.GRACE", 0.0)
     assert exit_status(raising(DataError("on this rank"))) == 2
@@ -129,7 +129,7 @@ def test_an_unexpected_error_keeps_its_traceback(
     assert capsys.readouterr().err == "error: on this rank\n"
 
 
-def test_a_refused_recipe_leaves_no_folder(tmp_path: Path) -> None:
+def test_refused_recipe_leaves_no_folder(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
 
     def main() -> None:
@@ -139,12 +139,12 @@ def test_a_refused_recipe_leaves_no_folder(tmp_path: Path) -> None:
         raise DataError("refused")
 
     assert exit_status(main) == 2
-    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
-    assert found == {"new", "empty", "used", "used/dair_hf.lock", "used/record.json"}
+    paths = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert paths == {"new", "empty", "used", "used/dair_hf.lock", "used/record.json"}
     assert [Path(folder).name for folder in claimed_folders() if folder.startswith(str(tmp_path))] == ["used"]
 
 
-# Prints what does not fit into a pipe, or works in a folder until it is told to stop.
+# Prints more than fits into a pipe, or works in a folder until it is stopped.
 COMMAND = """
 import os, sys, time
 from pathlib import Path
@@ -172,24 +172,24 @@ def start(argument: object, **settings: Any) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_with_one_line_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_ends_the_command_with_one_line_and_no_incomplete_file(tmp_path: Path, number: signal.Signals) -> None:
     with start("out", stdout=subprocess.PIPE, cwd=tmp_path) as process:
         assert process.stdout and process.stdout.read(1) == b"x"
         process.send_signal(number)
-        _, said = process.communicate()
-    word = {signal.SIGINT: "interrupted", signal.SIGTERM: "ended"}[number]
-    assert said.decode() == (f"{word}, nothing half-written is left: run the same command again; it goes on from out\n")
+        _, line = process.communicate()
+    verb = {signal.SIGINT: "interrupted", signal.SIGTERM: "ended"}[number]
+    assert line.decode() == (f"{verb}, no incomplete file is left: run the same command again; it resumes from out\n")
     assert process.returncode == 128 + number
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"dair_hf.lock", "record.json"}
 
 
-def test_a_reader_that_goes_away_and_a_full_disk_behind_stdout() -> None:
+def test_closed_pipe_and_full_disk_of_stdout() -> None:
     with start("print", stdout=subprocess.PIPE) as process:
         assert process.stdout and process.stdout.read(5) == b"line\n"
         process.stdout.close()
         assert process.stderr and process.stderr.read() == b""
     assert process.returncode == 141
     with open("/dev/full", "wb") as full, start("print", stdout=full) as process:
-        _, said = process.communicate()
-    assert said.startswith(b"error: [Errno 28] No space left on device: the disk ")
-    assert (process.returncode, said.count(b"\n")) == (2, 1)
+        _, line = process.communicate()
+    assert line.startswith(b"error: [Errno 28] No space left on device: the disk ")
+    assert (process.returncode, line.count(b"\n")) == (2, 1)

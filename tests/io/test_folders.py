@@ -1,4 +1,4 @@
-"""Folders are whole or absent, nothing of anybody else is removed, and one process works in a folder at a time."""
+"""Folders are written completely or not at all, keep files of others, and belong to one process at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write(target: Path, *names: str, **settings: bool) -> None:
             (folder / name).write_text(name)
 
 
-def test_a_folder_appears_when_it_is_whole(tmp_path: Path) -> None:
+def test_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="halfway"), atomic_folder(tmp_path / "new" / "data") as folder:
         (folder / "a").write_text("a")
         assert not (tmp_path / "new" / "data").exists()
@@ -37,10 +37,10 @@ def test_a_folder_appears_when_it_is_whole(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "link", "new"]
 
 
-def test_only_what_was_written_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_folders_of_the_same_program_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "data"
     write(target, "first", "b/c")
-    with pytest.raises(DataError, match="data: is there already; name a new folder, or give --overwrite"):
+    with pytest.raises(DataError, match="data: already exists; name a new folder, or give --overwrite"):
         write(target, "second")
     write(target, "second", overwrite=True)
     assert contents(target).keys() == {"second", MANIFEST}
@@ -54,25 +54,25 @@ def test_only_what_was_written_is_replaced(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("foreign", ["notes.txt", "sub/notes.txt", "sub/", "link"])
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_what_others_wrote_stays(tmp_path: Path, foreign: str, overwrite: bool) -> None:
+def test_files_of_others_are_kept(tmp_path: Path, foreign: str, overwrite: bool) -> None:
     for target in (tmp_path / "written", tmp_path / "foreign"):
         if target.name == "written":
             write(target, "a")
-        place = target / foreign
-        place.parent.mkdir(parents=True, exist_ok=True)
+        path = target / foreign
+        path.parent.mkdir(parents=True, exist_ok=True)
         if foreign.endswith("/"):
-            place.mkdir()
+            path.mkdir()
         elif foreign == "link":
-            place.symlink_to(tmp_path)
+            path.symlink_to(tmp_path)
         else:
-            place.write_text("mine")
+            path.write_text("mine")
         before = sorted(path.name for path in target.rglob("*") if not path.is_symlink())
         with pytest.raises(DataError, match=f"holds {foreign.rstrip('/')}, which this command did not write"):
             write(target, "b", overwrite=overwrite)
         assert sorted(path.name for path in target.rglob("*") if not path.is_symlink()) == before
 
 
-def test_a_folder_that_is_filled_meanwhile_stays(tmp_path: Path) -> None:
+def test_folder_filled_in_the_meantime_is_kept(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds notes.txt"), atomic_folder(tmp_path / "data") as folder:
         (folder / "a").write_text("a")
         (tmp_path / "data").mkdir()
@@ -80,7 +80,7 @@ def test_a_folder_that_is_filled_meanwhile_stays(tmp_path: Path) -> None:
     assert contents(tmp_path) == {"data/notes.txt": "mine"}
 
 
-def test_sources_and_other_places_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_files_and_the_working_folder_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "data", "a")
     (tmp_path / "link").symlink_to("data")
     for target, source in (("data", "data"), ("link", "data"), ("data", "link"), ("data", "data/a"), ("new", "new/x")):
@@ -100,7 +100,7 @@ def test_sources_and_other_places_are_refused(tmp_path: Path, monkeypatch: pytes
     assert contents(tmp_path).keys() == {"data/a", f"data/{MANIFEST}"}
 
 
-def test_a_folder_to_work_in_is_new_or_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claimed_folder_is_new_or_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "data.json").write_text("mine")
     with pytest.raises(DataError, match="mine: holds data.json, which a recipe would replace; name a new folder"):
@@ -113,7 +113,7 @@ def test_a_folder_to_work_in_is_new_or_marked(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     assert claim_folder("new/run") == Path("new/run")
     assert (tmp_path / "new/run" / LOCK).read_text() == f"{os.getpid()}\n"
-    # Its own, again, and what lies below.
+    # The same folder again, and a subfolder.
     claim_folder(tmp_path / "new" / "run")
     (tmp_path / "new/run/search").mkdir()
     (tmp_path / "new/run/search/trial.json").write_text("{}")
@@ -123,8 +123,8 @@ def test_a_folder_to_work_in_is_new_or_marked(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("name", ["train.log", ".gitkeep", "notes/a.txt", "README.md"])
-def test_unrelated_files_are_no_obstacle(tmp_path: Path, name: str) -> None:
-    """As after `recipe | tee out/train.log`."""
+def test_folder_with_unrelated_files_is_accepted(tmp_path: Path, name: str) -> None:
+    """For example after `recipe | tee out/train.log`."""
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
     mark_folder(tmp_path)
@@ -135,7 +135,7 @@ def test_unrelated_files_are_no_obstacle(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["erm_seed0.json", "search/dair_lambda1_seed0.json", "runs/a/settings_fingerprint.txt"]
 )
-def test_a_recipe_of_an_earlier_version_left_no_mark(tmp_path: Path, name: str) -> None:
+def test_folder_of_an_earlier_version_without_mark_is_accepted(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text('{"settings_fingerprint": "0a1b"}')
     (tmp_path / "comparison.md").write_text("table")
@@ -152,7 +152,7 @@ def test_files_that_a_recipe_would_replace_are_refused(tmp_path: Path, name: str
 
 @pytest.mark.parametrize("at", [1, 2])
 @pytest.mark.parametrize("late", [False, True])
-def test_an_interrupt_between_the_renames_keeps_the_folder(
+def test_interrupt_between_the_renames_keeps_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, late: bool
 ) -> None:
     write(tmp_path / "data", "old")
@@ -169,6 +169,6 @@ def test_an_interrupt_between_the_renames_keeps_the_folder(
     monkeypatch.setattr(os, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path / "data", "new", overwrite=True)
-    found = "new" if at == 2 and late else "old"
-    assert contents(tmp_path / "data").keys() == {found, MANIFEST}
+    expected = "new" if at == 2 and late else "old"
+    assert contents(tmp_path / "data").keys() == {expected, MANIFEST}
     assert [path.name for path in tmp_path.iterdir()] == ["data"]

@@ -191,10 +191,10 @@ def test_json_output_replaces_no_other_file(
     arguments = ["--predictions", row, "--references", row, "--json"]
     for target, extra, message in (
         (folder, [], "precious: is a folder; name a file"),
-        (bound, ["--overwrite"], "socket: is no regular file; name one"),
-        (row, ["--overwrite"], f"p: is read as well ({row}); name another file to write"),
-        (linked, ["--overwrite"], f"link: is read as well ({row}); name another file to write"),
-        (settings, [], "settings.json: is there already; name another file, or give --overwrite to replace it"),
+        (bound, ["--overwrite"], "socket: is not a regular file; name one"),
+        (row, ["--overwrite"], f"p: is also read ({row}); name another file to write"),
+        (linked, ["--overwrite"], f"link: is also read ({row}); name another file to write"),
+        (settings, [], "settings.json: already exists; name another file, or give --overwrite to replace it"),
         (
             settings,
             ["--overwrite"],

@@ -134,7 +134,7 @@ def test_other_settings_do_not_overwrite_and_do_not_resume(demo: Any, tmp_path: 
     with pytest.raises(SystemExit) as ended:
         run(**settings)
     assert ended.value.code == 2
-    assert f"error: {folder}/dair_seed0.json: a finished run of other settings (" in str(ended.value)
+    assert f"error: {folder}/dair_seed0.json: a finished run with other settings (" in str(ended.value)
     assert "(training.learning_rate was 0.003, is 0.03)" in str(ended.value)
     for name in ("train", "test"):
         (folder / f"audit_{name}.json").write_text("kept")
@@ -277,11 +277,11 @@ BAD = {
     "no file name": ({"config": ""}, ["--config needs a file name"]),
     "unknown option": ({"max_step": 3}, ["unknown option --max_step; did you mean 'max_steps'?"]),
     "unknown method": ({"methods": ["ermm"]}, ["methods: unknown ermm; use erm, da, kl"]),
-    "method twice": ({"methods": ["erm", "erm"]}, ["methods=['erm', 'erm'] holds an entry twice"]),
+    "method twice": ({"methods": ["erm", "erm"]}, ["methods=['erm', 'erm'] contains an entry twice"]),
     "no method": ({"yaml": "methods: []\n"}, ["--methods: expected at least one argument"]),
     "unknown lambda": ({"lambdas": '{"k": 1}'}, ["methods: unknown k"]),
     "broken mapping": ({"lambdas": "{kl: 1"}, ["--lambdas: '{kl: 1': line 1, column 7: not valid YAML"]),
-    "no mapping": ({"lambdas": "[1]"}, ["--lambdas: found list, a mapping is needed"]),
+    "no mapping": ({"lambdas": "[1]"}, ["--lambdas: expected a mapping, found list"]),
     "negative lambda": ({"dair_lambda": -1}, ["dair_lambda=-1.0 is out of range"]),
     "negative lambda of one method": ({"lambdas": '{"kl": -1}', "methods": ["kl"]}, ["dair_lambda=-1 is out of"]),
     "a word for a number": ({"yaml": "max_steps: many\n"}, ["--max_steps", "invalid int value: 'many'"]),

@@ -1,4 +1,4 @@
-"""The list of experiments, what counts as done, and records that are copied whole or not at all."""
+"""Experiments: their list, their status, and the transfer of records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from dair_hf.errors import DataError
-from dair_hf.io.folders import mark_folder, set_aside
+from dair_hf.io.folders import mark_folder, move_to_superseded
 from reproduction import experiments as module
 from reproduction.experiments import (
     Experiment,
@@ -38,7 +38,7 @@ def write(folder: Path, *entries: Any) -> Path:
     return path
 
 
-def test_experiments_as_they_are_written(tmp_path: Path) -> None:
+def test_experiments_are_read(tmp_path: Path) -> None:
     path = write(tmp_path, ENTRY, {**ENTRY, "name": "noise/share_0.2", "command": "-m reproduction.theory --k 1"})
     first, second = read_experiments(path)
     assert first == Experiment("adv", ("recipes/a.py", "--mnist", "{data}/m n"), 3, 2.5)
@@ -50,7 +50,7 @@ def test_experiments_as_they_are_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"run": 3}, "each experiment needs exactly name, command, runs, minutes"),
         ({"command": ["a"]}, r"adv: command=\['a'\] has the wrong type"),
@@ -63,31 +63,31 @@ def test_experiments_as_they_are_written(tmp_path: Path) -> None:
         ({"name": ""}, "give a folder below the results"),
     ],
 )
-def test_faulty_experiments_are_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_invalid_experiments_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         read_experiments(write(tmp_path, {**ENTRY, **changes}))
 
 
-@pytest.mark.parametrize(("one", "other"), [("adv", "adv"), ("adv", "adv/a"), ("adv/a/b", "adv")])
-def test_folders_do_not_lie_in_each_other(tmp_path: Path, one: str, other: str) -> None:
+@pytest.mark.parametrize(("first", "second"), [("adv", "adv"), ("adv", "adv/a"), ("adv/a/b", "adv")])
+def test_nested_folders_are_refused(tmp_path: Path, first: str, second: str) -> None:
     with pytest.raises(DataError, match="one folder lies inside the other"):
-        read_experiments(write(tmp_path, {**ENTRY, "name": one}, {**ENTRY, "name": other}))
+        read_experiments(write(tmp_path, {**ENTRY, "name": first}, {**ENTRY, "name": second}))
     assert len(read_experiments(write(tmp_path, {**ENTRY, "name": "adv/a"}, {**ENTRY, "name": "adv/ab"}))) == 2
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("experiments: [", "not valid YAML"),
         ("- a", "needs one key at the top"),
         ("experiments: {}", "with a list below"),
     ],
 )
-def test_faulty_files_are_named(tmp_path: Path, content: str, said: str) -> None:
+def test_invalid_files_are_named(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(DataError, match="no such file"):
         read_experiments(tmp_path / "experiments.yaml")
     (tmp_path / "experiments.yaml").write_text(content)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         read_experiments(tmp_path / "experiments.yaml")
 
 
@@ -102,7 +102,7 @@ def put(path: Path, value: Any) -> None:
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
-    """What a recipe leaves: two comparisons, a run that neither names, trainer folders and a killed writer's rest."""
+    """Output of a recipe: two comparisons, a run in neither, trainer folders, and temporary files."""
     folder = tmp_path / "outputs" / "adv"
     put(folder / "comparison.json", {"runs": [record("erm_seed0"), record("dair_seed1")]})
     put(folder / "noise" / "comparison.json", {"runs": [record("erm_seed0", noise=1)]})
@@ -124,7 +124,7 @@ def files(folder: Path) -> list[str]:
 EXPERIMENT = Experiment("adv", ("recipes/a.py", "--config", "a.yaml"), 3, 1.0)
 
 
-def test_collect_takes_what_the_comparisons_name(tmp_path: Path, output: Path) -> None:
+def test_collect_copies_the_records_of_the_comparisons(tmp_path: Path, output: Path) -> None:
     results = tmp_path / "results"
     put(results / "adv" / "erm_seed0.json", record("erm_seed0"))
     assert collect(EXPERIMENT, output, results) == 3
@@ -137,15 +137,15 @@ def test_collect_takes_what_the_comparisons_name(tmp_path: Path, output: Path) -
 
 
 @pytest.mark.parametrize("name", ["gone_seed0", "erm_seed0", "noise/erm_seed0"])
-def test_collect_loses_no_finished_run(tmp_path: Path, output: Path, name: str) -> None:
+def test_collect_keeps_every_finished_run(tmp_path: Path, output: Path, name: str) -> None:
     results = tmp_path / "results"
     before = record(Path(name).name, settings="others", settings_fingerprint="0a1b")
     put(results / "adv" / f"{name}.json", before)
     assert collect(EXPERIMENT, output, results) == 3
-    (kept,) = superseded_runs(output)
-    assert kept.parent == (output / name).parent / "superseded"
-    assert kept.name.startswith(f"{Path(name).name}_of_0a1b_")
-    assert json.loads(kept.read_text()) == before
+    (archived,) = superseded_runs(output)
+    assert archived.parent == (output / name).parent / "superseded"
+    assert archived.name.startswith(f"{Path(name).name}_of_0a1b_")
+    assert json.loads(archived.read_text()) == before
     assert is_done(EXPERIMENT, results)
     assert {path for path in files(results) if "seed" in path} == {
         "adv/dair_seed1.json", "adv/erm_seed0.json", "adv/noise/erm_seed0.json",
@@ -153,18 +153,18 @@ def test_collect_loses_no_finished_run(tmp_path: Path, output: Path, name: str) 
     assert finished_runs(output) == 4
 
 
-def test_what_was_set_aside_is_not_restored(tmp_path: Path, output: Path) -> None:
+def test_superseded_records_are_not_restored(tmp_path: Path, output: Path) -> None:
     results = tmp_path / "results"
     collect(EXPERIMENT, output, results)
     empty = tmp_path / "new" / "adv"
     restore(EXPERIMENT, empty, results)
-    set_aside(empty / "erm_seed0.json", empty)
+    move_to_superseded(empty / "erm_seed0.json", empty)
     restore(EXPERIMENT, empty, results)
     assert not (empty / "erm_seed0.json").exists()
     assert finished_runs(empty) == 2
 
 
-def test_collect_notes_last_that_it_is_done(tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collect_marks_the_experiment_last(tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.shutil, "copyfile", lambda *paths: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         collect(EXPERIMENT, output, tmp_path)
@@ -174,12 +174,12 @@ def test_collect_notes_last_that_it_is_done(tmp_path: Path, output: Path, monkey
     assert is_done(EXPERIMENT, tmp_path)
 
 
-def test_a_recipe_without_table_is_named(tmp_path: Path) -> None:
+def test_recipe_without_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no comparison\.json; the recipe of adv ended without a table"):
         collect(EXPERIMENT, tmp_path / "nothing", tmp_path / "results")
 
 
-def test_done_is_as_long_as_command_and_configuration_stay(
+def test_status_depends_on_command_and_configuration(
     tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -188,10 +188,10 @@ def test_done_is_as_long_as_command_and_configuration_stay(
     assert not is_done(EXPERIMENT, results)
     collect(EXPERIMENT, output, results)
     assert is_done(EXPERIMENT, results)
-    # How long it takes does not matter.
+    # The expected time does not matter.
     assert is_done(EXPERIMENT._replace(runs=7, minutes=9.0), results)
     assert not is_done(EXPERIMENT._replace(command=(*EXPERIMENT.command, "--seeds", "1")), results)
-    # Nor does a comment, such as what came out.
+    # Nor do comments in the configuration.
     Path("a.yaml").write_text("# Expect 3.\nseeds:\n- 0 # the first")
     assert is_done(EXPERIMENT, results)
     Path("a.yaml").write_text("seeds: [0, 1]")
@@ -199,19 +199,19 @@ def test_done_is_as_long_as_command_and_configuration_stay(
     assert settings_of(EXPERIMENT)["configs"].keys() == {"a.yaml"}
 
 
-def test_a_broken_configuration_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_configuration_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.yaml").write_text("seeds: [0")
     with pytest.raises(DataError, match="a.yaml: line 1, column 10: not valid YAML"):
         settings_of(EXPERIMENT)
 
 
-def test_finished_runs_are_those_with_a_record(tmp_path: Path, output: Path) -> None:
+def test_finished_runs_are_counted_by_their_records(tmp_path: Path, output: Path) -> None:
     assert finished_runs(output) == 4
     assert finished_runs(tmp_path / "nothing") == 0
 
 
-def test_restore_fills_an_emptied_output(tmp_path: Path, output: Path) -> None:
+def test_restore_copies_missing_records(tmp_path: Path, output: Path) -> None:
     results = tmp_path / "results"
     collect(EXPERIMENT, output, results)
     empty = tmp_path / "new" / "adv"
@@ -225,14 +225,14 @@ def test_restore_fills_an_emptied_output(tmp_path: Path, output: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_leftovers_of_a_killed_writer_go(tmp_path: Path) -> None:
+def test_temporary_folders_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     results = tmp_path / "results"
     for name in (".adv.a1.dair_hf", "noise/.erm_seed0.json.c3.dair_hf", "adv", ".git", ".RESULTS.md.d4"):
         (results / name).mkdir(parents=True)
     (results / ".RESULTS.md.swp").write_text("an editor's")
     remove_leftovers(results)
-    left = {str(path.relative_to(results)) for path in results.rglob("*")}
-    assert left == {"adv", ".git", ".RESULTS.md.d4", ".RESULTS.md.swp", "noise"}
+    remaining = {str(path.relative_to(results)) for path in results.rglob("*")}
+    assert remaining == {"adv", ".git", ".RESULTS.md.d4", ".RESULTS.md.swp", "noise"}
 
 
 HOLDER = """
@@ -253,7 +253,7 @@ with sole_worker(Path(sys.argv[1])):
 """
 
 
-def test_a_child_that_outlives_its_parent_is_waited_for(tmp_path: Path) -> None:
+def test_child_that_outlives_its_parent_is_waited_for(tmp_path: Path) -> None:
     lock = tmp_path / "new" / "lock"
     settings: dict[str, Any] = {
         "env": {**os.environ, "PYTHONPATH": str(ROOT)},
@@ -269,17 +269,17 @@ def test_a_child_that_outlives_its_parent_is_waited_for(tmp_path: Path) -> None:
         holder.wait()
         with subprocess.Popen([sys.executable, "-c", WAITER, str(lock)], **settings) as waiter:
             assert waiter.stdout
-            told = f"{lock}: process {holder.pid}, or the recipe it started, still works here; waiting for it\n"
-            assert waiter.stdout.readline() == told
+            message = f"{lock}: process {holder.pid}, or the recipe it started, still works here; waiting for it\n"
+            assert waiter.stdout.readline() == message
             assert waiter.poll() is None
-            # The child of the killed one ends with its input.
+            # The child of the killed process ends with its input.
             holder.stdin.write("\n")
             holder.stdin.flush()
             assert waiter.stdout.readline() == "entered\n"
 
 
-def test_the_lock_falls_with_its_holder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lock_is_released_by_its_holder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         with sole_worker(tmp_path / "lock") as descriptor:
-            assert os.fstat(descriptor).st_size == len(str(os.getpid()))
+            assert os.fstat(descriptor).st_size == len(f"{os.getpid()}\n")
     assert capsys.readouterr().out == ""

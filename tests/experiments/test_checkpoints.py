@@ -1,0 +1,104 @@
+"""Resuming from checkpoints, base models that are trained once, and failures while saving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dair_hf.errors import DataError
+from dair_hf.experiments.checkpoints import last_checkpoint, save_run, train_base_once, train_resumable
+from tests.fixtures import tiny
+
+
+def checkpoint(folder: Path, step: int, state: str | None = None) -> str:
+    path = folder / f"checkpoint-{step}"
+    path.mkdir(parents=True)
+    (path / "model.safetensors").write_bytes(b"weights")
+    if state is not None:
+        (path / "trainer_state.json").write_text(state)
+    return str(path)
+
+
+def test_last_checkpoint_is_complete(tmp_path: Path) -> None:
+    assert last_checkpoint(tmp_path / "absent") is None
+    checkpoint(tmp_path, 4)
+    assert last_checkpoint(tmp_path) is None
+    checkpoint(tmp_path, 9, '{"global_step": 9}')
+    newest = checkpoint(tmp_path, 10, '{"global_step": 10}')
+    checkpoint(tmp_path, 11, '{"global_st')
+    checkpoint(tmp_path, 12)
+    assert last_checkpoint(tmp_path) == newest
+
+
+def test_base_is_trained_once_and_saved_completely(tmp_path: Path) -> None:
+    made = []
+
+    def make_trainer() -> Any:
+        made.append(1)
+        return tiny.trainer(tmp_path / "training", "t5", tiny.pairs("t5", 4), max_steps=1, method="erm")
+
+    folder = train_base_once(tmp_path / "base", make_trainer)
+    assert folder == tmp_path / "base"
+    assert (folder / "model.safetensors").exists()
+    train_base_once(tmp_path / "base", make_trainer)
+    assert len(made) == 1
+
+    def make_failing_trainer() -> Any:
+        trainer = make_trainer()
+        trainer.save_model = lambda path: 1 / 0
+        return trainer
+
+    with pytest.raises(ZeroDivisionError):
+        train_base_once(tmp_path / "other", make_failing_trainer)
+    assert not (tmp_path / "other").exists()
+
+
+def test_training_resumes_from_the_last_complete_checkpoint(tmp_path: Path) -> None:
+    data = tiny.pairs("t5", 8)
+    settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+    uninterrupted = tiny.trainer(tmp_path / "uninterrupted", "t5", data, **settings)
+    train_resumable(uninterrupted)
+    interrupted = tiny.trainer(tmp_path / "interrupted", "t5", data, **settings)
+    interrupted.train()
+    # As if killed while the checkpoint of step 4 was being written.
+    (tmp_path / "interrupted/checkpoint-4/trainer_state.json").unlink()
+    (tmp_path / "interrupted/checkpoint-4/model.safetensors").write_bytes(b"torn")
+    resumed = tiny.trainer(tmp_path / "interrupted", "t5", data, **settings)
+    train_resumable(resumed)
+    assert resumed.state.global_step == 4
+    assert tiny.distance(tiny.weights(resumed.model), tiny.weights(uninterrupted.model)) == 0
+
+
+def test_full_disk_leaves_complete_checkpoints_and_no_partial_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, settings = tiny.pairs("t5", 8), {"save_strategy": "steps", "save_steps": 1, "max_steps": 3, "method": "erm"}
+    full, save = RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0"), torch.save
+
+    def fails_at_the_second(value: Any, path: str, **others: Any) -> None:
+        if "checkpoint-2" in str(path):
+            raise full
+        save(value, path, **others)
+
+    monkeypatch.setattr(torch, "save", fails_at_the_second)
+    with pytest.raises(DataError, match=f"{tmp_path}: cannot be written: the disk mounted at .* is full"):
+        train_resumable(tiny.trainer(tmp_path, "t5", data, **settings))
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-1"]
+    monkeypatch.undo()
+    trainer = tiny.trainer(tmp_path, "t5", data, **settings)
+    train_resumable(trainer)
+    before = set(tmp_path.iterdir())
+
+    def fails(**card: Any) -> None:
+        assert (tmp_path / "model.safetensors").exists()
+        raise OSError(28, "No space left on device")
+
+    trainer.create_model_card = fails
+    with pytest.raises(
+        DataError, match=r"is full, or .* \(No space left on device; [\d,]+ bytes are free\); free some"
+    ):
+        save_run(trainer)
+    assert set(tmp_path.iterdir()) == before
