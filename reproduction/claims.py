@@ -1,38 +1,44 @@
-"""Claims of a paper, each with the runs that answer it: `claims.yaml`, read and checked."""
+"""Claims of a paper and the runs that answer them, read from `claims.yaml`."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dair_hf.errors import DataError
-from dair_hf.io.files import read_json, read_yaml
+from dair_hf.io.files import read_yaml
 
 SECTION_KEYS = {"section", "notes", "plots", "groups"}
 PLOT_KEYS = {"file", "caption", "draw"}
-# What a claim may say; a group may say it for all of its claims, but for `id`, `paper`, `other` and `relation`.
 CLAIM_KEYS = {
     "id", "setup", "method", "quantity", "paper", "paper_runs", "better", "tolerance", "scale", "digits",
     "experiment", "where", "metric", "minus", "relation", "other", "not_run", "deviations",
 }  # fmt: skip
+# A group may set any of these for all of its claims.
 GROUP_KEYS = (CLAIM_KEYS - {"paper", "other", "relation", "minus"}) | {"claims"}
 OTHER_KEYS = {"experiment", "where", "metric"}
 MINUS_KEYS = {"experiment", "where"}
 BETTER = ("higher", "lower", "neither")
 RELATIONS = ("above", "below", "near", "not_above")
+TYPES: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("paper", "setup", "method", "quantity", "not_run", "deviations"), (str,)),
+    **dict.fromkeys(("scale", "tolerance"), (int, float)),
+    **dict.fromkeys(("digits", "paper_runs"), (int,)),
+    **dict.fromkeys(("where", "minus"), (dict,)),
+}
 
 
-class Figure(NamedTuple):
-    """A figure as it was printed.
+class PrintedValue(NamedTuple):
+    """Number printed in the paper.
 
     Attributes:
-        value: Its value.
-        std: The standard deviation printed with it, if any.
-        decimals: Digits after the point.
+        value: The value.
+        std: Standard deviation printed with it, if any.
+        decimals: Digits after the decimal point.
     """
 
     value: float
@@ -41,13 +47,13 @@ class Figure(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where our value comes from.
+    """Records that our value is computed from.
 
     Attributes:
         experiment: Folder of records, below the results.
-        where: Dotted path in the record -> the value it must have, such as {"config.training.dair_lambda": 8.85}.
-        metrics: Keys of its metrics; several only where a relation must hold for each.
-        minus: Records of the same metrics that are subtracted, seed by seed; None: nothing is.
+        where: Dotted path in the record -> required value, such as {"config.training.dair_lambda": 8.85}.
+        metrics: Keys of the metrics; several only if a relation must hold for each.
+        minus: Records whose metrics are subtracted, seed by seed.
     """
 
     experiment: str
@@ -58,24 +64,24 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Claim:
-    """One figure, or one relation, that a paper reports.
+    """One number, or one relation, that the paper reports.
 
     Attributes:
-        id: Its name, unique among all claims.
-        setup: Which experiment of the section.
-        method: Which method.
-        quantity: What was measured.
-        paper: What is printed: "32.70 +- 0.45", or a sentence where `relation` is set.
-        source: Where our value comes from; None where nothing of ours answers it.
-        not_run: Why nothing of ours answers it.
+        id: Unique name.
+        setup: Experiment within the section.
+        method: Method.
+        quantity: Measured quantity.
+        paper: Printed value, such as "32.70 +- 0.45", or a sentence if `relation` is set.
+        source: Records of our value; None if we have no run.
+        not_run: Reason why we have no run.
         paper_runs: Number of runs behind the printed standard deviation.
-        better: Which side of the figure is the better one.
-        tolerance: A difference up to this one counts as none, in printed units.
-        scale: What our metric is multiplied with, such as 100 for percentages.
-        digits: Digits after the point where no figure sets them.
-        relation: "above", "below", "near" or "not_above": how our value stands to that of `other`.
-        other: The value it is compared with.
-        deviations: What differs from the paper's setup.
+        better: Whether "higher", "lower" or "neither" is better.
+        tolerance: Differences up to this value are ignored, in printed units.
+        scale: Factor for our metric, such as 100 for percentages.
+        digits: Digits after the decimal point, if `paper` is a sentence.
+        relation: "above", "below", "near" or "not_above": claimed relation of our value to that of `other`.
+        other: Records of the value to compare with.
+        deviations: Differences from the paper's setup.
     """
 
     id: str
@@ -95,24 +101,18 @@ class Claim:
     deviations: str = ""
 
     @property
-    def figure(self) -> Figure | None:
-        """The printed figure; None where the claim is a relation."""
-        return parse_figure(self.paper) if self.relation is None else None
-
-    @property
-    def decimals(self) -> int:
-        """Digits after the point in which our value is shown: those of the printed figure."""
-        figure = self.figure
-        return self.digits if figure is None else figure.decimals
+    def printed(self) -> PrintedValue | None:
+        """The printed value; None if the claim is a relation."""
+        return parse_printed_value(self.paper) if self.relation is None else None
 
 
 class Plot(NamedTuple):
-    """A plot that a section shows.
+    """Plot of a section.
 
     Attributes:
-        file: Its PNG, below the results.
-        caption: What it shows.
-        draw: How it is drawn from the records (`reproduction.plots`); None where a recipe draws it.
+        file: PNG file, below the results.
+        caption: Caption.
+        draw: Description of a plot that is drawn from records (`reproduction.plots`); None if a recipe draws it.
     """
 
     file: str
@@ -121,13 +121,13 @@ class Plot(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A section of the paper.
+    """Section of the paper.
 
     Attributes:
-        title: Its heading.
-        notes: Paragraphs above its table.
-        plots: Its plots, shown where their files exist.
-        claims: Its claims.
+        title: Heading.
+        notes: Paragraphs above the table.
+        plots: Plots, shown if their files exist.
+        claims: Claims.
     """
 
     title: str
@@ -136,239 +136,145 @@ class Section(NamedTuple):
     claims: list[Claim]
 
 
-def parse_figure(text: str) -> Figure:
-    """The figure in a printed "72.58 +- 0.11", "0.5483" or "1,000".
+def parse_printed_value(text: str) -> PrintedValue:
+    """Parse a printed "72.58 +- 0.11", "0.5483" or "1,000".
 
     Raises:
-        DataError: It is none.
+        DataError: The text has another form.
 
     Example:
-        >>> parse_figure("72.58 +- 0.11")
-        Figure(value=72.58, std=0.11, decimals=2)
+        >>> parse_printed_value("72.58 +- 0.11")
+        PrintedValue(value=72.58, std=0.11, decimals=2)
     """
     number = r"-?\d[\d,]*(?:\.(\d+))?"
     match = re.fullmatch(rf"({number})(?: \+- ({number}))?", text)
     if match is None:
-        raise DataError(f'{text!r} is no printed figure; write "72.58" or "72.58 +- 0.11", or give a `relation`')
+        raise DataError(f'{text!r} is not a printed value; write "72.58" or "72.58 +- 0.11", or give a `relation`')
     value, decimals, std, _ = match.groups()
-    parsed = None if std is None else float(std.replace(",", ""))
-    return Figure(float(value.replace(",", "")), parsed, len(decimals or ""))
+    parsed_std = None if std is None else float(std.replace(",", ""))
+    return PrintedValue(float(value.replace(",", "")), parsed_std, len(decimals or ""))
 
 
 def read_claims(path: Path) -> list[Section]:
     """Read and check `claims.yaml`.
 
-    The file holds `sections`, each with `section` (its heading), `notes`, `plots` and `groups`; a group holds `claims`
-    and what those have in common. A claim overrides its group; `where` of both are joined.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The sections, in the order of the file.
+    The file contains `sections`, each with `section` (its heading), `notes`, `plots` and `groups`. A group contains
+    `claims` and the keys that they share. A claim overrides its group, and `where` of both is merged.
 
     Raises:
-        DataError: The file is absent or no YAML; an unknown or missing key, a value of the wrong kind, an id twice, or
-            a claim with neither or both of `experiment` and `not_run`. The message holds the file and the claim's id.
+        DataError: The file is missing or not YAML, a key is unknown, missing or of the wrong type, an id is given
+            twice, or a claim has neither or both of `experiment` and `not_run`. The message names file and claim.
     """
-    content = _keys(read_yaml(path), {"sections"}, {"sections"}, str(path))
+    content = check_keys(read_yaml(path), {"sections"}, {"sections"}, str(path))
     sections = []
-    for entry in _list(content["sections"], f"{path}: sections"):
-        entry = _keys(entry, SECTION_KEYS, {"section", "groups"}, f"{path}: section")
-        for text in (entry["section"], *_list(entry.get("notes", []), f"{path}: notes")):
-            if not isinstance(text, str):
-                raise DataError(f"{path}: section and notes: found {text!r}, a text is needed; put it into quotes")
-        place = f"{path}: section {entry['section']!r}"
-        plots = []
-        for plot in _list(entry.get("plots", []), f"{place}: plots"):
-            plots.append(Plot(**_keys(plot, PLOT_KEYS, {"file", "caption"}, f"{place}: plot")))
-        claims = []
-        for group in _list(entry["groups"], f"{place}: groups"):
-            group = _keys(group, GROUP_KEYS, {"id", "claims"}, f"{place}: group")
-            for claim in _list(group["claims"], f"{place}: group {group['id']}"):
-                claims.append(_claim(group, claim, path))
-        sections.append(Section(entry["section"], entry.get("notes", []), plots, claims))
     seen: set[str] = set()
-    for claim in (claim for section in sections for claim in section.claims):
-        if claim.id in seen:
-            raise DataError(f"{path}: claim {claim.id}: this id is given twice; give each claim its own")
-        seen.add(claim.id)
+    for entry in _list(content["sections"], f"{path}: sections"):
+        entry = check_keys(entry, SECTION_KEYS, {"section", "groups"}, f"{path}: section")
+        notes = _list(entry.get("notes", []), f"{path}: notes")
+        for text in (entry["section"], *notes):
+            if not isinstance(text, str):
+                raise DataError(f"{path}: section and notes: expected text, found {text!r}; put it into quotes")
+        label = f"{path}: section {entry['section']!r}"
+        plots = [
+            Plot(**check_keys(plot, PLOT_KEYS, {"file", "caption"}, f"{label}: plot"))
+            for plot in _list(entry.get("plots", []), f"{label}: plots")
+        ]
+        claims = []
+        for group in _list(entry["groups"], f"{label}: groups"):
+            group = check_keys(group, GROUP_KEYS, {"id", "claims"}, f"{label}: group")
+            for fields in _list(group["claims"], f"{label}: group {group['id']}"):
+                claims.append(_read_claim(group, fields, path))
+        for claim in claims:
+            if claim.id in seen:
+                raise DataError(f"{path}: claim {claim.id}: this id is given twice; give each claim its own")
+            seen.add(claim.id)
+        sections.append(Section(entry["section"], notes, plots, claims))
     return sections
 
 
-def _claim(group: Mapping[str, Any], own: Any, path: Path) -> Claim:
-    place = f"{path}: group {group['id']}: claim"
-    own = _keys(own, CLAIM_KEYS, {"id", "paper"}, place)
-    # A claim that is not run in a group that is, and the other way round.
+def _read_claim(group: Mapping[str, Any], claim: Any, path: Path) -> Claim:
+    claim = check_keys(claim, CLAIM_KEYS, {"id", "paper"}, f"{path}: group {group['id']}: claim")
+    # A claim may override `experiment` of its group by `not_run`, and the other way round.
     overridden = {
         "claims",
-        *({"experiment"} if "not_run" in own else ()),
-        *({"not_run"} if "experiment" in own else ()),
+        *({"experiment"} if "not_run" in claim else ()),
+        *({"not_run"} if "experiment" in claim else ()),
     }
-    given = {**{key: value for key, value in group.items() if key not in overridden}, **own}
-    given["id"] = f"{group['id']}.{own['id']}"
-    place = f"{path}: claim {given['id']}"
-    if ("experiment" in given) == ("not_run" in given):
-        raise DataError(f"{place}: give either `experiment` (where ours comes from) or `not_run` (why there is none)")
-    missing = {"setup", "method", "quantity"} | ({"metric"} if "experiment" in given else set())
-    if missing := missing - set(given):
-        raise DataError(f"{place}: lacks {', '.join(sorted(missing))}")
-    _check_types(given, place)
-    _check_types({"where": group.get("where", {})}, place)
-    if ("relation" in given) != ("other" in given):
-        raise DataError(f"{place}: `relation` and `other` belong together; give both or none")
+    merged = {**{key: value for key, value in group.items() if key not in overridden}, **claim}
+    merged["id"] = f"{group['id']}.{claim['id']}"
+    label = f"{path}: claim {merged['id']}"
+    if ("experiment" in merged) == ("not_run" in merged):
+        raise DataError(f"{label}: give either `experiment` (source of our value) or `not_run` (why there is none)")
+    required = {"setup", "method", "quantity"} | ({"metric"} if "experiment" in merged else set())
+    if missing := required - set(merged):
+        raise DataError(f"{label}: lacks {', '.join(sorted(missing))}")
+    _check_types(merged, label)
+    _check_types({"where": group.get("where", {})}, label)
+    if ("relation" in merged) != ("other" in merged):
+        raise DataError(f"{label}: `relation` and `other` belong together; give both or none")
     source = other = None
-    if "experiment" in given:
-        joined = {**own.get("where", {}), **group.get("where", {}), **own.get("where", {})}
-        source = _source({**given, "where": joined}, place)
-        if "relation" in given:
-            second = _keys(given["other"], OTHER_KEYS, set(), f"{place}: other")
-            other = _source({**given, **second, "where": {**joined, **second.get("where", {})}}, f"{place}: other")
+    if "experiment" in merged:
+        # The claim's own conditions come first, because records need only have the keys up to the first mismatch.
+        where = {**claim.get("where", {}), **group.get("where", {}), **claim.get("where", {})}
+        source = _read_source({**merged, "where": where}, label)
+        if "relation" in merged:
+            changes = check_keys(merged["other"], OTHER_KEYS, set(), f"{label}: other")
+            other_where = {**where, **changes.get("where", {})}
+            other = _read_source({**merged, **changes, "where": other_where}, f"{label}: other")
             if len(other.metrics) not in (1, len(source.metrics)):
-                raise DataError(f"{place}: other: name one metric, or as many as the claim does")
+                raise DataError(f"{label}: other: give one metric, or as many as the claim has")
         elif len(source.metrics) > 1:
-            raise DataError(f"{place}: several metrics need a `relation` that holds for each")
-    plain = {key: value for key, value in given.items() if key not in OTHER_KEYS | {"other", "minus"}}
-    claim = Claim(**plain, source=source, other=other)
+            raise DataError(f"{label}: several metrics need a `relation` that holds for each")
+    plain = {key: value for key, value in merged.items() if key not in OTHER_KEYS | {"other", "minus"}}
+    result = Claim(**plain, source=source, other=other)
     try:
-        figure = claim.figure
+        printed = result.printed
     except DataError as error:
-        raise DataError(f"{place}: paper: {error}") from error
-    if figure is not None and figure.std is not None and (claim.paper_runs or 0) < 2:
-        raise DataError(f"{place}: a standard deviation needs `paper_runs`, the number of runs it is of, at least 2")
-    return claim
+        raise DataError(f"{label}: paper: {error}") from error
+    if printed is not None and printed.std is not None and (result.paper_runs or 0) < 2:
+        raise DataError(f"{label}: a standard deviation needs `paper_runs`, its number of runs, at least 2")
+    return result
 
 
-TEXT, NUMBER = (str,), (int, float)
-TYPES: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("paper", "setup", "method", "quantity", "not_run", "deviations"), TEXT),
-    **dict.fromkeys(("scale", "tolerance"), NUMBER),
-    **dict.fromkeys(("digits", "paper_runs"), (int,)),
-    **dict.fromkeys(("where", "minus"), (dict,)),
-}
-
-
-def _check_types(given: Mapping[str, Any], place: str) -> None:
-    for key, kinds in TYPES.items():
-        if key in given and (not isinstance(given[key], kinds) or isinstance(given[key], bool)):
-            hint = "; put it into quotes, so that its printed digits stay" if key == "paper" else ""
-            raise DataError(f"{place}: {key}={given[key]!r} has the wrong type{hint}")
-    for key, allowed in (("better", BETTER), ("relation", RELATIONS)):
-        if key in given and given[key] not in allowed:
-            raise DataError(f"{place}: {key}={given[key]!r} is unknown; use {', '.join(allowed)}")
-
-
-def _source(given: Mapping[str, Any], place: str) -> Source:
-    metric = given["metric"]
+def _read_source(fields: Mapping[str, Any], label: str) -> Source:
+    metric = fields["metric"]
     metrics = tuple(metric) if isinstance(metric, list) else (metric,)
-    if not metrics or not all(isinstance(name, str) for name in metrics) or not isinstance(given["experiment"], str):
-        raise DataError(f"{place}: `experiment` is a folder's name, `metric` one key or a list of keys")
+    if not metrics or not all(isinstance(name, str) for name in metrics) or not isinstance(fields["experiment"], str):
+        raise DataError(f"{label}: `experiment` must be a folder's name, and `metric` a key or a list of keys")
     minus = None
-    if "minus" in given:
-        taken = _keys(given["minus"], MINUS_KEYS, set(), f"{place}: minus")
-        where = {**given["where"], **taken.get("where", {})}
-        minus = Source(taken.get("experiment", given["experiment"]), where, metrics)
-    return Source(given["experiment"], given["where"], metrics, minus)
+    if "minus" in fields:
+        changes = check_keys(fields["minus"], MINUS_KEYS, set(), f"{label}: minus")
+        where = {**fields["where"], **changes.get("where", {})}
+        minus = Source(changes.get("experiment", fields["experiment"]), where, metrics)
+    return Source(fields["experiment"], fields["where"], metrics, minus)
 
 
-def _keys(value: Any, allowed: Collection[str], required: Collection[str], place: str) -> dict[str, Any]:
+def _check_types(fields: Mapping[str, Any], label: str) -> None:
+    for key, types in TYPES.items():
+        if key in fields and (not isinstance(fields[key], types) or isinstance(fields[key], bool)):
+            hint = "; put it into quotes to keep its printed digits" if key == "paper" else ""
+            raise DataError(f"{label}: {key}={fields[key]!r} has the wrong type{hint}")
+    for key, allowed in (("better", BETTER), ("relation", RELATIONS)):
+        if key in fields and fields[key] not in allowed:
+            raise DataError(f"{label}: {key}={fields[key]!r} is unknown; use {', '.join(allowed)}")
+
+
+def check_keys(value: Any, allowed: Collection[str], required: Collection[str], label: str) -> dict[str, Any]:
+    """Return `value` if it is a mapping that has the required and no unknown keys; else name `label` and the key."""
     if not isinstance(value, dict):
-        raise DataError(f"{place}: found {type(value).__name__}, a mapping is needed")
-    named = f"{place} {value['id']}" if "id" in value else place
+        raise DataError(f"{label}: expected a mapping, found {type(value).__name__}")
+    label = f"{label} {value['id']}" if "id" in value else label
     for key in value:
         if key not in allowed:
             near = difflib.get_close_matches(str(key), allowed, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"use {', '.join(sorted(allowed))}"
-            raise DataError(f"{named}: unknown key {key!r}; {hint}")
+            raise DataError(f"{label}: unknown key {key!r}; {hint}")
     if missing := sorted(set(required) - set(value)):
-        raise DataError(f"{named}: lacks {', '.join(missing)}")
+        raise DataError(f"{label}: lacks {', '.join(missing)}")
     return value
 
 
-def _list(value: Any, place: str) -> list[Any]:
+def _list(value: Any, label: str) -> list[Any]:
     if not isinstance(value, list):
-        raise DataError(f"{place}: found {type(value).__name__}, a list is needed")
+        raise DataError(f"{label}: expected a list, found {type(value).__name__}")
     return value
-
-
-# --- records --------------------------------------------------------------------------------------------------------
-
-
-class Record(NamedTuple):
-    """A finished run and the file it was read from."""
-
-    path: Path
-    content: Mapping[str, Any]
-
-
-def read_records(folder: Path) -> list[Record]:
-    """The records of an experiment: every JSON below its folder that is one, by path.
-
-    Other JSON files, such as `comparison.json`, are passed over.
-
-    Raises:
-        DataError: A file that is no JSON.
-    """
-    found = []
-    for path in sorted(folder.rglob("*.json")):
-        # Hidden: what a killed writer left behind.
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts):
-            content = read_json(path)
-            if isinstance(content, dict) and {"name", "method", "seed", "metrics"} <= content.keys():
-                found.append(Record(path, content))
-    return found
-
-
-def select(records: Sequence[Record], where: Mapping[str, Any], claim: str) -> list[Record]:
-    """The records that a filter names, one a seed, by ascending seed.
-
-    The keys of the filter are looked up one after the other, and no further than the first that does not agree: only a
-    record that agrees so far must have the next.
-
-    Args:
-        records: Records of an experiment.
-        where: Dotted path -> value.
-        claim: Id for messages.
-
-    Raises:
-        DataError: A path that a record does not have, or two records of one seed.
-    """
-    found: dict[int, Record] = {}
-    for record in records:
-        if all(value_at(record, path, claim) == value for path, value in where.items()):
-            seed = record.content["seed"]
-            if seed in found:
-                raise DataError(
-                    f"claim {claim}: {found[seed].path} and {record.path} both hold seed {seed} of {dict(where)}; "
-                    "narrow `where`"
-                )
-            found[seed] = record
-    return [found[seed] for seed in sorted(found)]
-
-
-def value_at(record: Record, path: str, claim: str) -> Any:
-    """What stands in a record under a dotted path.
-
-    Raises:
-        DataError: Nothing does; the message holds the claim and the record's file.
-    """
-    value: Any = record.content
-    for part in path.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            raise DataError(f"claim {claim}: {record.path} has no {path!r} ({part!r} is missing); mend `where`")
-        value = value[part]
-    return value
-
-
-def metric_of(record: Record, key: str, claim: str) -> float | None:
-    """A metric of a record; None where the run found it undefined.
-
-    Raises:
-        DataError: The record does not have it.
-    """
-    metrics = record.content["metrics"]
-    if key not in metrics:
-        near = difflib.get_close_matches(key, metrics, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(metrics))}"
-        raise DataError(f"claim {claim}: {record.path} has no metric {key!r}; {hint}")
-    return metrics[key]

@@ -1,4 +1,4 @@
-"""The ledger of claims: each figure of a paper beside what our runs found, and whether it holds."""
+"""The ledger of claims: each result of the paper beside ours, and whether it holds."""
 
 from __future__ import annotations
 
@@ -10,35 +10,38 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dair_hf.evaluation.statistics import welch_half_width
 from dair_hf.io.commands import exit_status
 from dair_hf.io.files import write_generated
-from reproduction.claims import Claim, Figure, Record, Section, Source, metric_of, read_claims, read_records, select
+from reproduction.claims import Claim, PrintedValue, Section, Source, read_claims
 from reproduction.plots import draw_plots
+from reproduction.records import Record, metric_of, read_records, select
 
 RULES = """\
 Generated from `claims.yaml` and the JSON of each run by `make results`; do not edit.
 
-How a figure is judged, with d = ours - paper, s and n our standard deviation and number of seeds, s' and n' those of
-the paper: *inside the interval* where |d| <= t sqrt(s^2 / n + s'^2 / n'), the 95 % interval of Welch's t-test. A figure
-printed without s' counts as exact, and any figure as known to half a unit of its last digit. With one seed s' stands in
-for s: |d| <= t s' sqrt(1 + 1 / n'), the 95 % interval of one more run of the paper's; where s' is not printed either,
-the row is *undecided* unless it gives the printed digits. One seed is always said. A row with a tolerance of its own
-says so. Outside, a row says *better* or *worse*, or *differs* where neither side is better. In brackets: d and its
-bound.
+**Printed values.** Let d = ours - paper, let s and n be our standard deviation and number of seeds, and s' and n' those
+of the paper. A row is *inside the interval* if |d| <= t sqrt(s^2 / n + s'^2 / n'), the 95 % interval of Welch's t-test.
+A value printed without s' counts as exact, and every value is known to half a unit of its last digit. With one seed, s'
+is used for s: |d| <= t s' sqrt(1 + 1 / n'), the 95 % interval of one more run of the paper. If s' is not printed
+either, the row is *undecided* unless our value has the printed digits. Rows with one seed, and rows with a tolerance of
+their own, say so. Outside the interval a row is *better* or *worse*, or *differs* if neither side is better. Brackets
+show d and its bound.
 
-A sentence instead of a figure is a relation between two of our own values. Their difference d has the 95 % t interval
-d - b to d + b, with b as above; "above" is any d > 0, "below" any d < 0, "about" any |d| up to the row's tolerance,
-"not above" any d up to it. The relation *holds* where the whole interval says so, *does not hold* where none of it
-does, and is *undecided* in between, as it is with one seed on either side: one run has no interval. Standard deviations
-are over seeds, with n - 1."""
+**Relations.** A sentence in place of a value is a relation between two of our own values. Their difference d has the
+95 % t interval from d - b to d + b, with the bound b as above. "above" means d > 0, "below" d < 0, "about" |d| up to
+the row's tolerance, and "not above" d up to it. The relation *holds* if it does on the whole interval, *does not hold*
+if it does nowhere on it, and is *undecided* otherwise. With one seed on either side there is no interval, and it is
+*undecided*.
 
-# What the summary counts, in its order.
+Standard deviations are over seeds, with n - 1."""
+
+# Kinds of verdicts, in the order of the summary.
 KINDS = ("inside", "better", "worse", "differs", "holds", "undecided", "does not hold", "undefined", "not run")
 
-# Decimal fractions are not exact in float64: 33.2 - 32.7 is more than 0.5.
+# Tolerance for float64 rounding: 33.2 - 32.7 is more than 0.5.
 SLACK = 1e-9
 
 
@@ -46,9 +49,9 @@ class Sample(NamedTuple):
     """Values of one quantity over seeds.
 
     Attributes:
-        mean: Their mean.
-        std: Their standard deviation with n - 1; 0 for one value, which has none.
-        seeds: How many.
+        mean: Mean.
+        std: Standard deviation with n - 1; 0 for one value.
+        seeds: Number of seeds.
     """
 
     mean: float
@@ -57,7 +60,7 @@ class Sample(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Sample:
-        """The sample of some values, at least one.
+        """Return the sample of one or more values.
 
         Example:
             >>> Sample.of([1.0, 3.0])
@@ -67,11 +70,11 @@ class Sample(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a row of the ledger says.
+    """Verdict on a claim.
 
     Attributes:
         kind: One of `KINDS`.
-        ours: Our value.
+        ours: Our value, as shown in the ledger.
         holds: Whether the claim holds, in words.
     """
 
@@ -80,59 +83,61 @@ class Verdict(NamedTuple):
     holds: str
 
 
-def judge_figure(ours: Sample, paper: Figure, paper_runs: int | None, better: str, tolerance: float) -> tuple[str, str]:
-    """Whether our value is the printed one, by the rule that `RULES` writes out.
+def judge_value(
+    ours: Sample, paper: PrintedValue, paper_runs: int | None, better: str, tolerance: float
+) -> tuple[str, str]:
+    """Compare our value with the printed one, by the rule stated in `RULES`.
 
     Args:
         ours: Our runs, in printed units.
-        paper: The printed figure.
-        paper_runs: Runs behind its standard deviation.
+        paper: The printed value.
+        paper_runs: Number of runs behind its standard deviation.
         better: "higher", "lower" or "neither".
-        tolerance: A difference up to this one counts as none.
+        tolerance: Differences up to this value are ignored.
 
     Returns:
         The kind of the verdict, and the verdict in words.
 
     Example:
-        >>> judge_figure(Sample(72.9, 0.2, 5), Figure(72.58, 0.11, 2), 10, "higher", 0.0)
+        >>> judge_value(Sample(72.9, 0.2, 5), PrintedValue(72.58, 0.11, 2), 10, "higher", 0.0)
         ('better', 'better (+0.320, bound 0.243)')
     """
     difference = ours.mean - paper.value
-    one = ours.seeds == 1
+    one_seed = ours.seeds == 1
     theirs = [] if paper.std is None else [(paper.std, paper_runs or 0)]
-    if not one:
+    if not one_seed:
         bound = welch_half_width((ours.std, ours.seeds), *theirs)
     elif theirs:
-        bound = welch_half_width(*theirs) * math.sqrt(1 + theirs[0][1])  # of one more run: t s' sqrt(1 + 1 / n')
+        bound = welch_half_width(*theirs) * math.sqrt(1 + theirs[0][1])  # t s' sqrt(1 + 1 / n')
     else:
         bound = 0.0
-    interval = not one or paper.std is not None
-    least = 0.5 * 10.0**-paper.decimals
-    inside = "inside the interval" if interval else "as printed"
-    if tolerance > max(bound, least):
+    has_interval = not one_seed or paper.std is not None
+    rounding = 0.5 * 10.0**-paper.decimals
+    inside = "inside the interval" if has_interval else "as printed"
+    if tolerance > max(bound, rounding):
         bound, inside = tolerance, "inside the tolerance"
-    bound = max(bound, least)
+    bound = max(bound, rounding)
     if abs(difference) <= bound + SLACK:
         kind, words = "inside", inside
-    elif not interval:
+    elif not has_interval:
         kind = words = "undecided"
     elif better == "neither":
         kind = words = "differs"
     else:
         kind = words = "better" if (difference > 0) == (better == "higher") else "worse"
     digits = paper.decimals + 1
-    return kind, f"{'one seed: ' if one else ''}{words} ({difference:+.{digits}f}, bound {bound:.{digits}f})"
+    return kind, f"{'one seed: ' if one_seed else ''}{words} ({difference:+.{digits}f}, bound {bound:.{digits}f})"
 
 
 def judge_relation(ours: Sample, other: Sample, relation: str, tolerance: float, digits: int) -> tuple[str, str]:
-    """Whether one of our values stands to another as the paper says.
+    """Decide whether two of our values have the relation that the paper claims.
 
     Args:
-        ours: The one.
-        other: The other.
+        ours: First value.
+        other: Second value.
         relation: "above", "below", "near" or "not_above".
-        tolerance: For "near" and "not_above": a difference up to this one counts as none.
-        digits: Digits after the point.
+        tolerance: For "near" and "not_above": differences up to this value are ignored.
+        digits: Digits after the decimal point.
 
     Returns:
         The kind of the verdict, and the verdict in words.
@@ -157,164 +162,141 @@ def judge_relation(ours: Sample, other: Sample, relation: str, tolerance: float,
     return kind, f"{kind} ({difference:+.{digits}f}, bound {bound:.{digits}f})"
 
 
-def verdict(claim: Claim, results: Path, records: Callable[[Path], list[Record]] = read_records) -> Verdict:
-    """A claim against the records.
-
-    Args:
-        claim: The claim.
-        results: Folder with one folder of records for each experiment.
-        records: Reads those of a folder.
-
-    Returns:
-        The verdict.
-
-    Raises:
-        DataError: A record lacks what the claim names; the message holds its file and the claim's id.
-    """
+def judge(claim: Claim, results: Path, read: Callable[[Path], list[Record]] = read_records) -> Verdict:
+    """Return the verdict on a claim, from the records below `results`."""
     if claim.source is None:
         return Verdict("not run", "-", f"not run: {claim.not_run}")
+    label = f"claim {claim.id}"
 
-    def chosen(source: Source) -> list[tuple[Record, ...]]:
-        """The records of a source, each with the one of its seed that is subtracted, if any."""
-        runs = select(records(results / source.experiment), source.where, claim.id)
+    def runs_of(source: Source) -> list[tuple[Record, ...]]:
+        """Return the records of a source, each with the record to subtract, if any."""
+        runs = select(read(results / source.experiment), source.where, label)
         if source.minus is None:
             return [(run,) for run in runs]
-        subtracted = {run.content["seed"]: run for (run,) in chosen(source.minus)}
+        subtracted = {run.content["seed"]: run for (run,) in runs_of(source.minus)}
         return [(run, subtracted[seed]) for run in runs if (seed := run.content["seed"]) in subtracted]
 
-    second = claim.other or claim.source
     samples: list[list[Sample]] = []
-    for source in (claim.source, second):
-        runs = chosen(source)
+    for source in (claim.source, claim.other or claim.source):
+        runs = runs_of(source)
         if not runs:
             wanted = ", ".join(f"{key} = {value}" for key, value in source.where.items())
             return Verdict("not run", "-", f"not run yet: {source.experiment}{f' ({wanted})' if wanted else ''}")
         samples.append([])
         for key in source.metrics:
             values = []
-            for run, *subtracted in runs:
-                measured = [metric_of(record, key, claim.id) for record in (run, *subtracted)]
-                known = [value for value in measured if value is not None]
-                if len(known) < len(measured):
-                    return Verdict("undefined", "-", f"{key} is undefined in {run.content['name']}")
-                values.append(claim.scale * (known[0] - sum(known[1:])))
+            for records in runs:
+                measured = [metric_of(record, key, label) for record in records]
+                defined = [value for value in measured if value is not None]
+                if len(defined) < len(measured):
+                    return Verdict("undefined", "-", f"{key} is undefined in {records[0].content['name']}")
+                values.append(claim.scale * (defined[0] - sum(defined[1:])))
             samples[-1].append(Sample.of(values))
-    mine, theirs = samples
-    theirs = theirs * len(mine) if len(theirs) == 1 else theirs
-    found = list(zip(claim.source.metrics, mine, theirs, strict=True))
-    return _verdict_on(claim, found)
+    ours, others = samples
+    if claim.relation is None:
+        return _judge_printed(claim, ours[0])
+    others = others * len(ours) if len(others) == 1 else others
+    return _judge_relations(claim, claim.relation, list(zip(claim.source.metrics, ours, others, strict=True)))
 
 
-def _verdict_on(claim: Claim, found: Sequence[tuple[str, Sample, Sample]]) -> Verdict:
-    figure = claim.figure
-    if figure is not None or claim.relation is None:
-        ours = found[0][1]
-        kind, words = judge_figure(ours, figure or Figure(0, None, 0), claim.paper_runs, claim.better, claim.tolerance)
-        return Verdict(kind, _show(ours, claim.decimals), words)
-    # Several metrics: the relation holds where it holds for each. The row shows the one that speaks most against it.
+def _judge_printed(claim: Claim, ours: Sample) -> Verdict:
+    printed = claim.printed
+    assert printed is not None
+    kind, words = judge_value(ours, printed, claim.paper_runs, claim.better, claim.tolerance)
+    return Verdict(kind, _show(ours, printed.decimals), words)
+
+
+def _judge_relations(claim: Claim, relation: str, pairs: Sequence[tuple[str, Sample, Sample]]) -> Verdict:
+    """Judge a relation that must hold for each metric; the verdict shows the metric with the least support."""
     order = ("does not hold", "undecided", "holds")
-    sign = {"above": 1, "below": -1, "near": 0, "not_above": -1}[claim.relation]
+    sign = {"above": 1, "below": -1, "near": 0, "not_above": -1}[relation]
 
-    def support(entry: tuple[str, Sample, Sample]) -> tuple[int, float]:
-        gap = entry[1].mean - entry[2].mean
-        kind, _ = judge_relation(entry[1], entry[2], claim.relation or "", claim.tolerance, claim.digits)
+    def support(pair: tuple[str, Sample, Sample]) -> tuple[int, float]:
+        _, ours, other = pair
+        gap = ours.mean - other.mean
+        kind, _ = judge_relation(ours, other, relation, claim.tolerance, claim.digits)
         return order.index(kind), sign * gap if sign else -abs(gap)
 
-    name, ours, other = min(found, key=support)
-    kind, words = judge_relation(ours, other, claim.relation, claim.tolerance, claim.digits)
+    name, ours, other = min(pairs, key=support)
+    kind, words = judge_relation(ours, other, relation, claim.tolerance, claim.digits)
     shown = f"{_show(ours, claim.digits)} against {_show(other, claim.digits)}"
-    return Verdict(kind, f"{name}: {shown}" if len(found) > 1 else shown, words)
+    return Verdict(kind, f"{name}: {shown}" if len(pairs) > 1 else shown, words)
 
 
 def _show(sample: Sample, digits: int) -> str:
-    sample = sample._replace(mean=round(sample.mean, digits) + 0.0)  # no -0.00
+    mean = round(sample.mean, digits) + 0.0  # avoids -0.00
     if sample.seeds == 1:
-        return f"{sample.mean:.{digits}f}, n = 1"
-    return f"{sample.mean:.{digits}f} ± {sample.std:.{digits}f}, n = {sample.seeds}"
+        return f"{mean:.{digits}f}, n = 1"
+    return f"{mean:.{digits}f} ± {sample.std:.{digits}f}, n = {sample.seeds}"
 
 
 def ledger(sections: Sequence[Section], results: Path) -> str:
-    """The ledger in Markdown: a summary, a table for each section, and the runs behind it.
+    """Return the ledger in Markdown: a summary, a table for each section, and the runs behind them.
 
-    The same claims and records give the same text, byte for byte.
-
-    Args:
-        sections: From `read_claims`.
-        results: Folder with one folder of records for each experiment.
-
-    Returns:
-        Markdown.
+    The text depends on claims and records only.
 
     Raises:
-        DataError: A record lacks what a claim names.
+        DataError: A record lacks a value that a claim names; the message contains its file and the claim's id.
     """
-    records = functools.cache(read_records)
-    judged = [[(claim, verdict(claim, results, records)) for claim in section.claims] for section in sections]
-    counts = [Counter(found.kind for _, found in rows) for rows in judged]
+    read = functools.cache(read_records)
+    judged = [[(claim, judge(claim, results, read)) for claim in section.claims] for section in sections]
+    counts = [Counter(verdict.kind for _, verdict in rows) for rows in judged]
     kinds = [kind for kind in KINDS if any(count[kind] for count in counts)]
-    lines = ["# The ledger of claims", "", RULES, "", _row(["Section", "claims", *kinds]), _rule(2 + len(kinds))]
-    for section, count in zip(sections, counts, strict=True):
-        lines.append(_row([section.title, str(count.total()), *(str(count[kind]) for kind in kinds)]))
-    for section, rows in zip(sections, judged, strict=True):
+    summary = [
+        [section.title, count.total(), *(count[kind] for kind in kinds)]
+        for section, count in zip(sections, counts, strict=True)
+    ]
+    lines = ["# The ledger of claims", "", RULES, "", *_table(["Section", "claims", *kinds], summary)]
+    for section, verdicts in zip(sections, judged, strict=True):
         lines += ["", f"## {section.title}", ""]
         for note in section.notes:
             lines += [note.strip(), ""]
-        lines += [_row(["Claim", "Paper", "Ours (mean ± std, n seeds)", "Holds", "Deviations"]), _rule(5)]
-        for claim, found in rows:
-            name = f"{claim.setup}: {claim.method}, {claim.quantity}"
-            lines.append(_row([name, claim.paper.replace("+-", "±"), found.ours, found.holds, claim.deviations]))
+        rows = []
+        for claim, verdict in verdicts:
+            name, paper = f"{claim.setup}: {claim.method}, {claim.quantity}", claim.paper.replace("+-", "±")
+            rows.append([name, paper, verdict.ours, verdict.holds, claim.deviations])
+        lines += _table(["Claim", "Paper", "Ours (mean ± std, n seeds)", "Holds", "Deviations"], rows)
         for plot in section.plots:
             if (results / plot.file).exists():
                 lines += ["", f"![{plot.caption}]({plot.file})"]
-    lines += ["", "## The runs behind it", "", *_runs_table(sections, results, records)]
+    lines += ["", "## The runs behind it", "", *_runs_table(sections, results, read)]
     return "\n".join(lines) + "\n"
 
 
-def _runs_table(sections: Sequence[Section], results: Path, records: Callable[[Path], list[Record]]) -> list[str]:
-    named = [claim.source.experiment for section in sections for claim in section.claims if claim.source is not None]
-    lines = [_row(["Folder", "runs", "methods", "seeds", "hardware"]), _rule(5)]
-    for experiment in dict.fromkeys(named):
-        contents = [record.content for record in records(results / experiment)]
+def _runs_table(sections: Sequence[Section], results: Path, read: Callable[[Path], list[Record]]) -> list[str]:
+    experiments = [claim.source.experiment for section in sections for claim in section.claims if claim.source]
+    rows = []
+    for experiment in dict.fromkeys(experiments):
+        contents = [record.content for record in read(results / experiment)]
         if contents:
             methods = dict.fromkeys(str(content["method"]) for content in contents)
             seeds = sorted({int(content["seed"]) for content in contents})
             hardware = sorted({_hardware(content.get("hardware", {})) for content in contents})
-            cells = [
-                experiment,
-                str(len(contents)),
-                ", ".join(methods),
-                ", ".join(map(str, seeds)),
-                "; ".join(hardware),
-            ]
-            lines.append(_row(cells))
-    return lines
+            rows.append(
+                [experiment, len(contents), ", ".join(methods), ", ".join(map(str, seeds)), "; ".join(hardware)]
+            )
+    return _table(["Folder", "runs", "methods", "seeds", "hardware"], rows)
 
 
-def _hardware(found: dict[str, object]) -> str:
-    if found.get("gpus"):
-        return ", ".join(map(str, found["gpus"]))  # type: ignore[call-overload]
-    return f"{found.get('cpu', 'unknown')}, {found.get('cores', '?')} cores, {found.get('torch_threads', '?')} threads"
+def _hardware(hardware: dict[str, Any]) -> str:
+    if hardware.get("gpus"):
+        return ", ".join(map(str, hardware["gpus"]))
+    cores, threads = hardware.get("cores", "?"), hardware.get("torch_threads", "?")
+    return f"{hardware.get('cpu', 'unknown')}, {cores} cores, {threads} threads"
 
 
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    def line(cells: Sequence[object]) -> str:
+        return "| " + " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in cells) + " |"
 
-
-def _rule(columns: int) -> str:
-    return "|" + "---|" * columns
+    return [line(header), "|" + "---|" * len(header), *map(line, rows)]
 
 
 def write_ledger(results: Path) -> str:
-    """Read `claims.yaml` and the records in `results`; draw the plots and write `RESULTS.md` beside them.
-
-    Args:
-        results: The folder.
-
-    Returns:
-        The text that was written.
+    """Draw the plots of the ledger, and write and return `RESULTS.md`, from `claims.yaml` and the records in `results`.
 
     Raises:
-        DataError: The claims are faulty, or a record lacks what one names.
+        DataError: The claims are invalid, or a record lacks a value that one of them names.
     """
     sections = read_claims(results / "claims.yaml")
     draw_plots(sections, results)
@@ -324,7 +306,7 @@ def write_ledger(results: Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Regenerate RESULTS.md: `python -m reproduction.ledger --results results`."""
+    """Write RESULTS.md: `python -m reproduction.ledger --results results`."""
     parser = argparse.ArgumentParser(description="Write RESULTS.md from claims.yaml and the records of the runs.")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of claims.yaml and the records")
     options = parser.parse_args(argv)

@@ -1,7 +1,8 @@
-"""The paper's logistic toy: how many steps of Adam DAIR takes to converge, by lambda.
+"""The logistic toy problem of the paper: number of Adam steps until DAIR converges, by lambda.
 
-`x ~ N(0, sx^2)`, `P(y = 1 | x) = sigmoid(x)`. With `z = 2 y - 1` the shortcut is `z + t1` in training, `z + t1 + t2` in
-the partners and `-z` at test. The model is `sigmoid(w_x x + w_s s)`. Everything is float64 on the CPU.
+`x ~ N(0, sx^2)` and `P(y = 1 | x) = sigmoid(x)`. With `z = 2 y - 1` the shortcut is `z + t1` in training,
+`z + t1 + t2` in the augmented view, and `-z` at test. The model is `sigmoid(w_x x + w_s s)`. All computations are in
+float64 on the CPU.
 
 Source: Huang et al., "Robustness through Data Augmentation Loss Consistency", TMLR 2022.
 """
@@ -20,24 +21,16 @@ from dair_hf.errors import DataError
 from dair_hf.losses.objective import gradient_weights
 from reproduction.linear_toy import PairSample
 
-# Lambda -> the paper's number of iterations.
+# Lambda -> number of iterations in the paper.
 PAPER_ITERATIONS = {0.5: 81, 1: 91, 2: 89, 5: 102, 10: 108, 100: 152, 1_000: 196, 10_000: 803}
 
 
 def sample_logistic(
     count: int = 10_000, seed: int = 0, x_std: float = 1.0, t1_std: float = 1.0, t2_std: float = 1.0
 ) -> PairSample:
-    """Rows of the logistic toy. The paper leaves the three deviations open; all are 1 here.
+    """Draw `count` rows `(x, s)` of the logistic toy, with targets 0 or 1.
 
-    Args:
-        count: n, rows.
-        seed: Seed of the draws.
-        x_std: sx.
-        t1_std: Deviation of `t1`, which both views share.
-        t2_std: Deviation of `t2`, which the partner has on top.
-
-    Returns:
-        Features `(x, s)` `[n, 2]`, targets 0 and 1 `[n]`.
+    The paper does not state the standard deviations of `x`, `t1` and `t2`; all are 1 here.
 
     Example:
         >>> rows = sample_logistic(count=5)
@@ -48,23 +41,23 @@ def sample_logistic(
     x = random.normal(0.0, x_std, count)
     y = (random.random(count) < 1 / (1 + np.exp(-x))).astype(np.float64)
     spurious = 2 * y - 1 + random.normal(0.0, t1_std, count)
-    others = spurious + random.normal(0.0, t2_std, count)
-    return PairSample(*(torch.from_numpy(v) for v in (np.stack([x, spurious], 1), np.stack([x, others], 1), y)))
+    augmented = spurious + random.normal(0.0, t2_std, count)
+    return PairSample(*(torch.from_numpy(v) for v in (np.stack([x, spurious], 1), np.stack([x, augmented], 1), y)))
 
 
 class AdamPath(NamedTuple):
-    """What Adam did for each of L lambdas.
+    """Result of training with Adam for each of L lambdas.
 
     Attributes:
         gradient_norms: `[steps + 1, L]`, Euclidean, before each step and after the last.
-        weights: `[L, 2]`, `(w_x, w_s)` at the end.
+        weights: `[L, 2]`, final `(w_x, w_s)`.
     """
 
     gradient_norms: Tensor
     weights: Tensor
 
     def iterations(self, tolerance: float = 1e-7) -> list[int | None]:
-        """Steps of each lambda until the gradient norm was first below `tolerance`; None: it never was."""
+        """Return the number of steps of each lambda until the gradient norm is below `tolerance`; None: it never is."""
         below = self.gradient_norms < tolerance
         first = below.int().argmax(0).tolist()
         return [step if reached else None for step, reached in zip(first, below.any(0).tolist(), strict=True)]
@@ -77,23 +70,23 @@ def train_logistic(
     tolerance: float = 1e-7,
     max_steps: int = 2_000,
 ) -> AdamPath:
-    """Train the logistic toy with DAIR-SQ for several lambdas, by Adam on the whole sample, until all have converged.
+    """Train the logistic toy with DAIR-SQ for several lambdas, by full-batch Adam, until all have converged.
 
-    The paper says "Adam until the gradient norm is below 1e-7" and no more. A start at 0, Adam's default decay rates
-    and a learning rate of 1 give its shape: more iterations for a larger lambda, three times as many at 10,000. Its
-    absolute numbers (81 at lambda 0.5) cannot be had under that rule: with the decay rate 0.9 of the momentum an error
-    shrinks in the long run by no more than sqrt(0.9) a step, so that from 1 to 1e-7 takes about 300. They agree, but
-    for the last, within a third with the steps until the *squared* norm is below 1e-7 (`iterations(10 ** -3.5)`).
+    The paper only says "Adam until the gradient norm is below 1e-7". Starting at 0 with Adam's default decay rates and
+    a learning rate of 1 reproduces its trend: more iterations for a larger lambda, three times as many at 10,000. Its
+    absolute numbers (81 at lambda 0.5) are impossible under that rule: with a momentum decay of 0.9 an error eventually
+    shrinks by at most sqrt(0.9) per step, so 1e-7 takes about 300 steps. All but the last agree within a third with the
+    steps until the *squared* norm is below 1e-7 (`iterations(10 ** -3.5)`).
 
     Args:
         sample: Rows of the logistic toy.
         lambdas: L weights of R, pair units.
-        learning_rate: Of Adam, constant.
-        tolerance: Training ends when the gradient norm of every lambda has been below this.
-        max_steps: Or after so many steps.
+        learning_rate: Constant learning rate of Adam.
+        tolerance: Training ends when the gradient norm of every lambda has been below this value.
+        max_steps: Maximum number of steps.
 
     Returns:
-        Gradient norms and weights. The lambdas do not touch each other: Adam works entry by entry.
+        Gradient norms and weights. The lambdas are independent, because Adam is elementwise.
 
     Raises:
         DataError: No lambda, or a negative one.
@@ -106,43 +99,36 @@ def train_logistic(
     """
     if not lambdas or min(lambdas) < 0:
         raise DataError(f"lambdas={list(lambdas)}; give at least one, none of them negative")
-    weight_of_r = torch.tensor(list(lambdas), dtype=torch.float64)
+    dair_lambda = torch.tensor(list(lambdas), dtype=torch.float64)
     # With z = +-1 the loss of a row is softplus(-z w . (x, s)), so z is multiplied in once.
     sign = (2 * sample.targets - 1)[:, None]
     original, augmented = sign * sample.original, sign * sample.augmented
     weights = torch.nn.Parameter(torch.zeros(2, len(lambdas), dtype=torch.float64))
     optimizer = torch.optim.Adam([weights], lr=learning_rate)
     norms: list[Tensor] = []
-    reached = torch.zeros(len(lambdas), dtype=torch.bool)
+    converged = torch.zeros(len(lambdas), dtype=torch.bool)
     for step in range(max_steps + 1):
-        weights.grad = _logistic_gradient(original, augmented, weights.detach(), weight_of_r)
+        weights.grad = _logistic_gradient(original, augmented, weights.detach(), dair_lambda)
         norms.append(weights.grad.norm(dim=0))
-        reached |= norms[-1] < tolerance
-        if reached.all() or step == max_steps:
+        converged |= norms[-1] < tolerance
+        if converged.all() or step == max_steps:
             break
         optimizer.step()
     return AdamPath(torch.stack(norms), weights.detach().T.contiguous())
 
 
 def logistic_accuracy(path: AdamPath, sample: PairSample) -> list[float]:
-    """Accuracy at test, where the shortcut is `-z`, of the model of each lambda on the rows of `sample`.
-
-    Args:
-        path: Trained models.
-        sample: Rows of the logistic toy, of which `x` and the targets are taken.
-
-    Returns:
-        L shares.
-    """
+    """Return the accuracy at test of the model of each lambda: on `x` of the rows, with the shortcut `-z`."""
     sign = 2 * sample.targets - 1
     logits = torch.stack([sample.original[:, 0], -sign], dim=1) @ path.weights.T
     return (logits.sign() == sign[:, None]).double().mean(0).tolist()
 
 
 def _logistic_gradient(original: Tensor, augmented: Tensor, weights: Tensor, dair_lambda: Tensor) -> Tensor:
-    """Gradient of the mean of f, `[2, L]`: `mean_i (c_i grad l_i + c~_i grad l~_i)`."""
-    margins, others = original @ weights, augmented @ weights
-    factor, other_factor = gradient_weights(softplus(-margins), softplus(-others), dair_lambda, "sq")
+    """Return the gradient of the mean of f, `[2, L]`: `mean_i (c_i grad l_i + c~_i grad l~_i)`."""
+    margins, augmented_margins = original @ weights, augmented @ weights
+    factor, augmented_factor = gradient_weights(softplus(-margins), softplus(-augmented_margins), dair_lambda, "sq")
     # The derivative of softplus(-m) in m is -sigmoid(-m).
-    slopes, other_slopes = -torch.sigmoid(-margins) * factor, -torch.sigmoid(-others) * other_factor
-    return (original.T @ slopes + augmented.T @ other_slopes) / len(original)
+    slopes = -torch.sigmoid(-margins) * factor
+    augmented_slopes = -torch.sigmoid(-augmented_margins) * augmented_factor
+    return (original.T @ slopes + augmented.T @ augmented_slopes) / len(original)

@@ -1,18 +1,19 @@
-"""The ledger of claims: run every experiment that is not done yet and regenerate results/RESULTS.md.
+"""Run every experiment that is not done yet, and regenerate results/RESULTS.md.
 
-Run (`make results` does; about eight hours on two cores from nothing, seconds where all is done):
+Run (as `make results` does; about eight hours on two cores from scratch, seconds if everything is done):
 
     python -m reproduction.results --data path/to/data
 
-`results/experiments.yaml` lists the experiments, the most telling first, each a recipe with its configuration. One
-after the other is run in a process of its own; a recipe skips its finished runs and resumes a killed one. What it found
-is copied to `results/NAME/` and RESULTS.md is written anew after each. Kill it whenever you like and start it again.
+`results/experiments.yaml` lists the experiments, the most informative first; each is a recipe with its configuration.
+They run one after the other, each in its own process. A recipe skips its finished runs and resumes an interrupted one.
+Its records are copied to `results/NAME/`, and RESULTS.md is rewritten after each experiment. The command can be killed
+at any time and started again.
 
-An experiment whose command or configuration has changed is made anew by the same command: runs whose settings are still
-the same are kept, the others are moved to `outputs/NAME/superseded/`, and their names are printed.
+An experiment whose command or configuration has changed is repeated: runs whose settings are unchanged are kept, the
+others are moved to `outputs/NAME/superseded/`, and their names are printed.
 
-`--list` shows what is done, `--only NAME` runs one experiment (or those below a folder). The output of a recipe goes to
-`outputs/NAME/output.log`.
+`--list` shows the status, `--only NAME` runs one experiment (or those below a folder). The output of each recipe is
+written to `outputs/NAME/output.log`.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ POLL_SECONDS = 0.5
 TAIL_LINES = 15
 
 
-def options() -> argparse.Namespace:
-    """The command line."""
+def parse_options() -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=Path, default=Path("results"), help="claims.yaml, experiments.yaml, records")
     parser.add_argument("--outputs", type=Path, default=Path("outputs"), help="where the recipes work")
@@ -57,37 +58,38 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def chosen(experiments: list[Experiment], only: str | None) -> list[Experiment]:
-    """The experiments that were asked for."""
-    found = [e for e in experiments if only is None or e.name == only or e.name.startswith(f"{only}/")]
-    if not found:
+def select_experiments(experiments: list[Experiment], only: str | None) -> list[Experiment]:
+    """Return the experiments that `--only` selects."""
+    selected = [e for e in experiments if only is None or e.name == only or e.name.startswith(f"{only}/")]
+    if not selected:
         raise DataError(f"--only {only}: no such experiment; there are {', '.join(e.name for e in experiments)}")
-    return found
+    return selected
 
 
-def show(experiments: list[Experiment], given: argparse.Namespace) -> None:
-    """Print what is done and what is not."""
+def print_status(experiments: list[Experiment], options: argparse.Namespace) -> None:
+    """Print which experiments are done, and the time left for the others."""
     for experiment in experiments:
-        done = is_done(experiment, given.results)
-        runs = experiment.runs if done else min(finished_runs(given.outputs / experiment.name), experiment.runs)
+        done = is_done(experiment, options.results)
+        runs = experiment.runs if done else min(finished_runs(options.outputs / experiment.name), experiment.runs)
         state = "done" if done else f"about {(experiment.runs - runs) * experiment.minutes:.0f} min left"
         print(f"{experiment.name:40} {runs:4}/{experiment.runs:<4} {state}")
 
 
-def follow(experiment: Experiment, given: argparse.Namespace, bar: tqdm, left: float, lock: int) -> None:
-    """Run a recipe to its end, the bar following the runs that it finishes."""
-    output = given.outputs / experiment.name
+def run_experiment(
+    experiment: Experiment, options: argparse.Namespace, bar: tqdm, minutes_left: float, lock: int
+) -> None:
+    """Run a recipe in its own process, and show its finished runs in the progress bar."""
+    output = options.outputs / experiment.name
     mark_folder(output)
     log, before = output / "output.log", bar.n
-    argv = [sys.executable, *experiment.argv(given.data, output)]
+    argv = [sys.executable, *experiment.argv(options.data, output)]
     settings: dict = {"env": {**os.environ, "DAIR_REDO_CHANGED": "1"}, "pass_fds": [lock]}
     with log.open("wb") as file, subprocess.Popen(argv, stdout=file, stderr=file, **settings) as process:
         try:
             while process.poll() is None:
                 finished = min(finished_runs(output), experiment.runs)
-                bar.set_postfix_str(
-                    f"{experiment.name}, about {(left - finished * experiment.minutes) / 60:.1f} h left", refresh=False
-                )
+                hours = (minutes_left - finished * experiment.minutes) / 60
+                bar.set_postfix_str(f"{experiment.name}, about {hours:.1f} h left", refresh=False)
                 bar.update(before + finished - bar.n)
                 time.sleep(POLL_SECONDS)
         except BaseException:
@@ -100,50 +102,49 @@ def follow(experiment: Experiment, given: argparse.Namespace, bar: tqdm, left: f
         raise DataError(f"{experiment.name}: the recipe ended with {process.returncode}; the end of {log}:\n{tail}")
 
 
-def work(experiments: list[Experiment], given: argparse.Namespace, lock: int) -> list[str]:
-    """Run what is not done, one experiment after the other; the complaints, of experiments and of the ledger."""
-    missing = [experiment for experiment in experiments if not is_done(experiment, given.results)]
-    complaints = []
-    # In a log file one line a minute, not two a second.
+def run_experiments(experiments: list[Experiment], options: argparse.Namespace, lock: int) -> list[str]:
+    """Run the experiments that are not done, one after the other, and return the error messages of those that fail."""
+    missing = [experiment for experiment in experiments if not is_done(experiment, options.results)]
+    errors = []
+    # A log file gets one line per minute, not two per second.
     interval = POLL_SECONDS if sys.stderr.isatty() else 60
     with tqdm(total=sum(e.runs for e in experiments), unit="run", desc="results", mininterval=interval) as bar:
         bar.update(sum(e.runs for e in experiments) - sum(e.runs for e in missing))
         for index, experiment in enumerate(missing):
-            left = sum(e.runs * e.minutes for e in missing[index:])
-            output = given.outputs / experiment.name
+            minutes_left = sum(e.runs * e.minutes for e in missing[index:])
+            output = options.outputs / experiment.name
             before = superseded_runs(output)
             try:
-                if experiment.needs_data and not given.data:
+                if experiment.needs_data and not options.data:
                     raise DataError(f"{experiment.name}: needs the public data sets; set DAIR_DATA or give --data")
-                restore(experiment, output, given.results)
-                follow(experiment, given, bar, left, lock)
-                collect(experiment, output, given.results)
-                write_ledger(given.results)
+                restore(experiment, output, options.results)
+                run_experiment(experiment, options, bar, minutes_left, lock)
+                collect(experiment, output, options.results)
+                write_ledger(options.results)
             except DataError as error:
-                # The others may still be run: hours of them should not wait for one.
-                complaints.append(str(error))
+                # The other experiments can still run.
+                errors.append(str(error))
                 bar.write(f"error: {error}")
             finally:
                 for path in sorted(superseded_runs(output) - before):
-                    bar.write(f"{experiment.name}: a finished run of other settings is kept as {path}")
-    return complaints
+                    bar.write(f"{experiment.name}: a finished run with other settings was moved to {path}")
+    return errors
 
 
 def main() -> None:
-    """Run what is not done, and write the ledger."""
-    given = options()
-    experiments = read_experiments(given.results / "experiments.yaml")
-    asked = chosen(experiments, given.only)
-    if given.list:
-        return show(asked, given)
-    with sole_worker(given.outputs / "results.lock") as lock:
-        remove_leftovers(given.results)
-        write_ledger(given.results)  # a faulty claim is told now and not after hours
-        complaints = work(asked, given, lock)
-        write_ledger(given.results)
-    print(f"Written: {given.results / 'RESULTS.md'}")
-    if complaints:
-        raise DataError(f"{len(complaints)} of {len(asked)} experiments are not done:\n" + "\n".join(complaints))
+    """Run the experiments that are not done, and write the ledger."""
+    options = parse_options()
+    experiments = select_experiments(read_experiments(options.results / "experiments.yaml"), options.only)
+    if options.list:
+        return print_status(experiments, options)
+    with sole_worker(options.outputs / "results.lock") as lock:
+        remove_leftovers(options.results)
+        write_ledger(options.results)  # reports invalid claims before the first experiment runs
+        errors = run_experiments(experiments, options, lock)
+        write_ledger(options.results)
+    print(f"Written: {options.results / 'RESULTS.md'}")
+    if errors:
+        raise DataError(f"{len(errors)} of {len(experiments)} experiments are not done:\n" + "\n".join(errors))
 
 
 if __name__ == "__main__":

@@ -1,46 +1,50 @@
-"""The theory of the paper, run: linear toy, logistic toy, the bound in lambda, and R_l1 beside R_sq (section 9).
+"""The theory of the paper: linear toy, logistic toy, the bound in lambda, and R_l1 beside R_sq (section 9).
 
 Run (no data; writes outputs/theory; half a minute on one core for three seeds):
 
     python -m reproduction.theory --output_dir outputs/theory
 
-What happens: DA-ERM and DAIR are solved on the linear toy, in one and in 3 + 2 dimensions, and DA-ERM with weight decay
-as well; the logistic toy is trained by Adam until its gradient norm is below 1e-7. Expect: DA-ERM at its closed form
-(0.4767, 0.6977), far from (1, 0), and no weight decay that brings it below RMSE 0.71 (DAIR, and the best possible:
-0.50); DAIR ten times nearer to (1, 0) with each tenfold lambda; R_sq within its bound; about 250 iterations at lambda
-0.5 and 650 at 10,000 (paper: 81 and 803; why, says `logistic_toy.train_logistic`). Finished runs are kept as JSON and
-not repeated.
+Solves DA-ERM and DAIR on the linear toy, in one and in 3 + 2 dimensions, and DA-ERM with weight decay; trains the
+logistic toy by Adam until its gradient norm is below 1e-7. Expect:
+
+- DA-ERM at its closed form (0.4767, 0.6977), far from (1, 0). No weight decay brings it below RMSE 0.71; DAIR reaches
+  0.50, the best possible value.
+- DAIR ten times closer to (1, 0) for each tenfold lambda, and R_sq within its bound.
+- About 250 iterations at lambda 0.5 and 650 at 10,000 (paper: 81 and 803; see `logistic_toy.train_logistic`).
+
+Finished runs are kept as JSON and not repeated.
 """
 
 from __future__ import annotations
 
-import statistics
+import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from tqdm.auto import tqdm
 
+from dair_hf.data.counter_rng import require_seeds
+from dair_hf.errors import DataError
 from dair_hf.experiments.arguments import parse_arguments
-from dair_hf.experiments.comparison import Result, Run, claim_output_folder, compare
-from dair_hf.experiments.plots import plot_curves
+from dair_hf.experiments.comparison import claim_output_folder, compare, require_distinct
+from dair_hf.experiments.plots import Series, mean_series, plot_curves, save_figure
 from dair_hf.experiments.report import Column
+from dair_hf.experiments.run_records import Result, Run
 from dair_hf.io.commands import run_recipe
-from dair_hf.io.files import atomic_path, read_json, write_text
-from reproduction.linear_toy import LinearToy, TheoryConfig, consistency_gap, da_findings, dair_findings, sample_linear
+from dair_hf.io.files import read_json, write_text
+from reproduction.linear_toy import LinearToy, consistency_gap, da_findings, dair_findings, sample_linear
 from reproduction.logistic_toy import PAPER_ITERATIONS, logistic_accuracy, sample_logistic, train_logistic
 
 TOYS = {
     "": LinearToy(),
     "wide_": LinearToy(theta=(0.6, -0.5, 0.3), shortcut=(1.0, 0.5), x_std=2.0, noise_std=1.5, augmented_scale=0.4),
 }
-LOSSES = torch.linspace(0, 10, 101, dtype=torch.float64)
 NOTE = "The shortcut is 0 at test; the best possible RMSE is 0.5. By lambda, and the logistic toy: lambdas.md."
 COLUMNS = [
     Column("w1", "w1"),
@@ -50,9 +54,48 @@ COLUMNS = [
 ]
 
 
+@dataclass
+class TheoryConfig:
+    """Sizes, seeds and lambdas of this recipe.
+
+    Raises:
+        DataError: Too few rows, no seed or lambda, or a lambda that is not positive.
+
+    Example:
+        >>> TheoryConfig(output_dir="out").lambdas[-1]
+        10000.0
+    """
+
+    output_dir: str = field(metadata={"help": "Folder of records, tables and plots."})
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2], metadata={"help": "Seeds of the samples."})
+    rows: int = field(default=10_000, metadata={"help": "Rows of the linear toy, >= 100. Released: 10,000."})
+    logistic_rows: int = field(
+        default=10_000, metadata={"help": "Rows of the logistic toy, >= 1,000; not stated in the paper."}
+    )
+    dair_lambda: float = field(
+        default=100.0, metadata={"help": "Lambda of the linear toy in the comparison, pair units, > 0. Paper: 100."}
+    )
+    lambdas: list[float] = field(
+        default_factory=lambda: [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1_000.0, 10_000.0],
+        metadata={"help": "Lambdas of the linear toy in the table and the plots, pair units, each > 0."},
+    )
+
+    def __post_init__(self) -> None:
+        for name, least in (("rows", 100), ("logistic_rows", 1_000)):
+            if getattr(self, name) < least:
+                raise DataError(f"{name}={getattr(self, name)} must be at least {least}")
+        require_distinct("seeds", self.seeds)
+        require_distinct("lambdas", self.lambdas)
+        require_seeds("seeds", self.seeds)
+        if not all(0 < value < math.inf for value in (self.dair_lambda, *self.lambdas)):
+            raise DataError(
+                f"dair_lambda={self.dair_lambda}, lambdas={self.lambdas}; each must be finite and above 0 (0 is DA-ERM)"
+            )
+
+
 def solve_linear(run: Run) -> dict[str, float]:
-    """The linear toy in one and in more dimensions: DA-ERM, or DAIR by lambda."""
-    found = {}
+    """Solve the linear toys with DA-ERM, or with DAIR for each lambda."""
+    metrics: dict[str, float] = {}
     for prefix, toy in TOYS.items():
         rows = sample_linear(toy, run.args.rows, run.seed)
         if run.method == "da":
@@ -63,18 +106,18 @@ def solve_linear(run: Run) -> dict[str, float]:
             for value in run.args.lambdas:
                 at_lambda = dair_findings(toy, rows, value)
                 values |= {f"{name}_lambda_{value:g}": finding for name, finding in at_lambda.items()}
-        found |= {prefix + name: value for name, value in values.items()}
-    return found
+        metrics |= {prefix + name: value for name, value in values.items()}
+    return metrics
 
 
 def train_logistic_toy(run: Run) -> dict[str, Any]:
-    """Iterations of Adam and accuracy at test on the logistic toy, by lambda."""
+    """Train the logistic toy: iterations of Adam and accuracy at test for each lambda."""
     rows = sample_logistic(run.args.logistic_rows, run.seed)
     path = train_logistic(rows, list(PAPER_ITERATIONS))
     quantities = {
         "iterations_paper": PAPER_ITERATIONS.values(),
         "iterations": path.iterations(1e-7),
-        "iterations_squared": path.iterations(10**-3.5),  # the squared norm below 1e-7
+        "iterations_squared": path.iterations(10**-3.5),  # squared norm below 1e-7
         "accuracy": logistic_accuracy(path, rows),
     }
     return {
@@ -85,58 +128,52 @@ def train_logistic_toy(run: Run) -> dict[str, Any]:
 
 
 def execute(run: Run, bar: tqdm) -> Result:
-    """One method with one seed."""
+    """Execute one run."""
     start = time.perf_counter()
     metrics = solve_linear(run) | (train_logistic_toy(run) if run.method == "dair" else {})
     bar.update()
     return Result(metrics, {"all": time.perf_counter() - start})
 
 
-def curve(records: Sequence[Mapping[str, Any]], keys: Sequence[str], log: bool = False) -> tuple[list, list]:
-    """Mean and standard deviation over the seeds, of the metrics or their decimal logarithms."""
-    found = [[np.log10(r["metrics"][key]) if log else r["metrics"][key] for r in records] for key in keys]
-    spread = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in found]
-    return [statistics.fmean(values) for values in found], spread
+def by_lambda(
+    records: Sequence[Mapping[str, Any]], quantity: str, lambdas: Sequence[float], log: bool = False
+) -> Series:
+    """Return mean and standard deviation over the seeds of a metric, or of its decimal logarithm, for each lambda."""
+    values = {x: [record["metrics"][f"{quantity}_lambda_{x:g}"] for record in records] for x in lambdas}
+    return mean_series({x: np.log10(sample).tolist() if log else sample for x, sample in values.items()})
 
 
 def draw(folder: Path, da: Mapping[str, Any], records: Sequence[Mapping[str, Any]], lambdas: Sequence[float]) -> None:
-    """The four plots, of DAIR's records and one of DA-ERM's."""
-
-    def by_lambda(quantity: str, log: bool = False) -> tuple:
-        return (lambdas, *curve(records, [f"{quantity}_lambda_{value:g}" for value in lambdas], log))
-
-    weights = {"w1, DAIR": by_lambda("w1"), "w2, DAIR": by_lambda("w2")}
+    """Draw the four plots, from the records of DAIR and one of DA-ERM."""
+    weights = {f"{key}, DAIR": by_lambda(records, key, lambdas) for key in ("w1", "w2")}
     weights |= {f"{key}, DA-ERM": (lambdas, [da["metrics"][key]] * len(lambdas), None) for key in ("w1", "w2")}
     plot_curves(folder / "weights.png", "Linear toy: DAIR tends to (1, 0)", "lambda", "weight", weights, log_x=True)
-    bound = {"mean R_sq at the optimum": by_lambda("consistency", True), "bound": by_lambda("bound", True)}
+    labels = {"mean R_sq at the optimum": "consistency", "bound": "bound"}
+    bound = {label: by_lambda(records, key, lambdas, log=True) for label, key in labels.items()}
     plot_curves(folder / "bound.png", "Linear toy: R_sq and its bound", "lambda", "log10, squared units", bound, True)
-    steps = list(PAPER_ITERATIONS)
     labels = {"norm < 1e-7": "iterations", "squared norm < 1e-7": "iterations_squared", "paper": "iterations_paper"}
-    found = {
-        label: (steps, *curve(records, [f"{key}_lambda_{value:g}" for value in steps])) for label, key in labels.items()
-    }
-    plot_curves(folder / "iterations.png", "Logistic toy: Adam until convergence", "lambda", "steps", found, True)
+    steps = {label: by_lambda(records, key, list(PAPER_ITERATIONS)) for label, key in labels.items()}
+    plot_curves(folder / "iterations.png", "Logistic toy: Adam until convergence", "lambda", "steps", steps, True)
     figure = Figure(figsize=(4.6, 3.8), layout="constrained")
     axes = figure.add_subplot(title="R_l1 - R_sq", xlabel="loss of the original", ylabel="loss of the partner")
-    image = axes.imshow(consistency_gap(LOSSES).numpy(), origin="lower", extent=(0, 10, 0, 10))
-    figure.colorbar(image)
-    with atomic_path(folder / "gap.png") as scratch:
-        FigureCanvasAgg(figure).print_png(scratch)
+    gap = consistency_gap(torch.linspace(0, 10, 101, dtype=torch.float64)).numpy()
+    figure.colorbar(axes.imshow(gap, origin="lower", extent=(0, 10, 0, 10)))
+    save_figure(figure, folder / "gap.png")
 
 
 def lambda_table(
     records: Sequence[Mapping[str, Any]], title: str, lambdas: Sequence[float], quantities: Sequence[str]
 ) -> str:
-    """Means over the seeds by lambda, in Markdown."""
+    """Return a Markdown table of the means over the seeds for each lambda."""
     lines = [f"# {title}", "", f"| lambda | {' | '.join(quantities)} |", "|---" * (len(quantities) + 1) + "|"]
     for value in lambdas:
-        means, _ = curve(records, [f"{quantity}_lambda_{value:g}" for quantity in quantities])
+        means = [by_lambda(records, quantity, [value])[1][0] for quantity in quantities]
         lines.append(f"| {value:g} | " + " | ".join(f"{mean:.4g}" for mean in means) + " |")
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    """Solve the toys for each seed that is not finished; write tables and plots."""
+    """Solve the toys for each unfinished seed; write tables and plots."""
     (config,) = parse_arguments([TheoryConfig])
     folder, lambdas = claim_output_folder(config), sorted(config.lambdas)
     runs = [
@@ -149,11 +186,11 @@ def main() -> None:
     records = [read_json(folder / f"{run.name}.json") for run in runs]
     dair = [record for record in records if record["method"] == "dair"]
     draw(folder, records[0], dair, lambdas)
-    by_lambda = lambda_table(dair, "Linear toy", lambdas, ("w1", "w2", "rmse", "consistency", "bound"))
+    tables = lambda_table(dair, "Linear toy", lambdas, ("w1", "w2", "rmse", "consistency", "bound"))
     quantities = ("iterations_paper", "iterations", "iterations_squared", "accuracy")
-    by_lambda += "\n" + lambda_table(dair, "Logistic toy", list(PAPER_ITERATIONS), quantities)
-    write_text(folder / "lambdas.md", by_lambda)
-    print(f"\n{by_lambda}")
+    tables += "\n" + lambda_table(dair, "Logistic toy", list(PAPER_ITERATIONS), quantities)
+    write_text(folder / "lambdas.md", tables)
+    print(f"\n{tables}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Claims are read as they are written, faulty ones named; records are picked by what they hold."""
+"""Claims: reading, inheritance from groups, and errors that name the claim."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +9,27 @@ import pytest
 import yaml
 
 from dair_hf.errors import DataError
-from reproduction.claims import Claim, Figure, Plot, Source, metric_of, parse_figure, read_claims, read_records, select
+from reproduction.claims import Claim, Plot, PrintedValue, Source, parse_printed_value, read_claims
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("72.58 +- 0.11", Figure(72.58, 0.11, 2)),
-        ("0.5483", Figure(0.5483, None, 4)),
-        ("1,000", Figure(1000, None, 0)),
-        ("-0.10", Figure(-0.1, None, 2)),
-        ("83.40", Figure(83.4, None, 2)),
+        ("72.58 +- 0.11", PrintedValue(72.58, 0.11, 2)),
+        ("0.5483", PrintedValue(0.5483, None, 4)),
+        ("1,000", PrintedValue(1000, None, 0)),
+        ("-0.10", PrintedValue(-0.1, None, 2)),
+        ("83.40", PrintedValue(83.4, None, 2)),
     ],
 )
-def test_printed_figures(text: str, expected: Figure) -> None:
-    assert parse_figure(text) == expected
+def test_printed_values(text: str, expected: PrintedValue) -> None:
+    assert parse_printed_value(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "about 5", "5 +- ", "5 ± 1", "5.", ".5", "1e3", "5 %", "nan"])
-def test_no_figures(text: str) -> None:
-    with pytest.raises(DataError, match="is no printed figure; write"):
-        parse_figure(text)
+def test_invalid_printed_values_are_refused(text: str) -> None:
+    with pytest.raises(DataError, match="is not a printed value; write"):
+        parse_printed_value(text)
 
 
 GROUP: dict[str, Any] = {
@@ -57,13 +56,13 @@ def write(folder: Path, *groups: Any, **section: Any) -> Path:
 
 
 def group(*claims: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """The group above with other claims, each on top of the one it holds; None drops a key."""
-    made = [{**GROUP["claims"][0], **claim} for claim in claims] or GROUP["claims"]
-    kept = [{key: value for key, value in claim.items() if value is not None} for claim in made]
-    return {key: value for key, value in {**GROUP, "claims": kept, **changes}.items() if value is not None}
+    """Return GROUP with other claims, each merged into its first one, and other keys; None removes a key."""
+    merged = [{**GROUP["claims"][0], **claim} for claim in claims] or GROUP["claims"]
+    cleaned = [{key: value for key, value in claim.items() if value is not None} for claim in merged]
+    return {key: value for key, value in {**GROUP, "claims": cleaned, **changes}.items() if value is not None}
 
 
-def test_a_claim_has_what_its_group_says(tmp_path: Path) -> None:
+def test_claim_inherits_from_its_group(tmp_path: Path) -> None:
     (section,) = read_claims(write(tmp_path, group(), notes=["A note."], plots=[{"file": "a.png", "caption": "A"}]))
     assert (section.title, section.notes, section.plots) == ("4. Colored MNIST", ["A note."], [Plot("a.png", "A")])
     where = {"method": "erm", "config.data.label_noise": 0.25}
@@ -74,15 +73,15 @@ def test_a_claim_has_what_its_group_says(tmp_path: Path) -> None:
             paper_runs=10, better="higher", scale=100, deviations="Five seeds.",
         )
     ]  # fmt: skip
-    # The record's method is looked at first: other methods need not have the rest.
+    # The claim's own condition comes first, so that records of other methods need not have the other keys.
     assert list(section.claims[0].source.where) == ["method", "config.data.label_noise"]  # type: ignore[union-attr]
-    assert section.claims[0].figure == Figure(32.7, 0.45, 2)
+    assert section.claims[0].printed == PrintedValue(32.7, 0.45, 2)
 
 
-def test_a_claim_overrides_its_group(tmp_path: Path) -> None:
-    own = {"deviations": "None.", "better": "lower", "where": {"config.data.label_noise": 0.4, "method": "erm"}}
+def test_claim_overrides_its_group(tmp_path: Path) -> None:
+    changes = {"deviations": "None.", "better": "lower", "where": {"config.data.label_noise": 0.4, "method": "erm"}}
     absent = {"id": "b", "not_run": "No GPU.", "metric": None}
-    (section,) = read_claims(write(tmp_path, group(own, absent)))
+    (section,) = read_claims(write(tmp_path, group(changes, absent)))
     first, second = section.claims
     assert (first.deviations, first.better) == ("None.", "lower")
     assert first.source is not None
@@ -90,19 +89,19 @@ def test_a_claim_overrides_its_group(tmp_path: Path) -> None:
     assert (second.source, second.not_run) == (None, "No GPU.")
 
 
-def test_a_relation_compares_two_sources(tmp_path: Path) -> None:
-    own = {"paper": "DAIR above ERM", "relation": "above", "metric": ["a", "b"], "where": {"method": "dair"}}
+def test_relation_compares_two_sources(tmp_path: Path) -> None:
+    changes = {"paper": "DAIR above ERM", "relation": "above", "metric": ["a", "b"], "where": {"method": "dair"}}
     other = {"other": {"where": {"method": "erm"}, "metric": "c", "experiment": "x/final"}, "digits": 1}
-    (section,) = read_claims(write(tmp_path, group({**own, **other})))
+    (section,) = read_claims(write(tmp_path, group({**changes, **other})))
     (claim,) = section.claims
     noise = {"config.data.label_noise": 0.25}
     assert claim.source == Source("colored_mnist_adv", {"method": "dair", **noise}, ("a", "b"))
     assert claim.other == Source("x/final", {"method": "erm", **noise}, ("c",))
-    assert (claim.figure, claim.decimals, claim.relation) == (None, 1, "above")
+    assert (claim.printed, claim.digits, claim.relation) == (None, 1, "above")
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"metrc": "x"}, r"claims\.yaml: group adv: claim erm: unknown key 'metrc'; did you mean 'metric'\?"),
         ({"paper": None}, "group adv: claim erm: lacks paper"),
@@ -118,36 +117,39 @@ def test_a_relation_compares_two_sources(tmp_path: Path) -> None:
         ({"other": {}}, "`relation` and `other` belong together"),
         ({"relation": "above", "other": {"metrics": "x"}}, "claim adv.erm: other: unknown key 'metrics'"),
         ({"relation": "above", "other": {}, "minus": {"metric": "x"}}, "claim adv.erm: minus: unknown key 'metric'"),
-        ({"relation": "above", "metric": ["a", "b", "c"], "other": {"metric": ["a", "b"]}}, "one metric, or as many"),
+        (
+            {"relation": "above", "metric": ["a", "b", "c"], "other": {"metric": ["a", "b"]}},
+            "give one metric, or as many as the claim has",
+        ),
         ({"metric": ["a", "b"]}, "several metrics need a `relation`"),
-        ({"metric": []}, "`metric` one key or a list of keys"),
-        ({"paper": "about 32"}, "claim adv.erm: paper: 'about 32' is no printed figure"),
+        ({"metric": []}, "`metric` a key or a list of keys"),
+        ({"paper": "about 32"}, "claim adv.erm: paper: 'about 32' is not a printed value"),
         ({"not_run": "No GPU.", "experiment": "x"}, "give either `experiment` .* or `not_run`"),
     ],
 )
-def test_faulty_claims_are_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_invalid_claims_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         read_claims(write(tmp_path, group(changes)))
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"experiment": None}, "give either `experiment`"),
         ({"paper_runs": None}, "claim adv.erm: a standard deviation needs `paper_runs`"),
-        ({"paper_runs": 1}, "a standard deviation needs `paper_runs`, the number of runs it is of, at least 2"),
+        ({"paper_runs": 1}, "a standard deviation needs `paper_runs`, its number of runs, at least 2"),
         ({"relation": "above"}, "group adv: unknown key 'relation'"),
-        ({"claims": {}}, "group adv: found dict, a list is needed"),
-        ({"claims": ["a"]}, "group adv: claim: found str, a mapping is needed"),
+        ({"claims": {}}, "group adv: expected a list, found dict"),
+        ({"claims": ["a"]}, "group adv: claim: expected a mapping, found str"),
         ({"where": ["a"]}, "where=.* has the wrong type"),
     ],
 )
-def test_faulty_groups_are_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_invalid_groups_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         read_claims(write(tmp_path, group(**changes)))
 
 
-def test_ids_are_unique_over_the_file(tmp_path: Path) -> None:
+def test_ids_are_unique_in_the_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"claim adv\.erm: this id is given twice"):
         read_claims(write(tmp_path, group({}, {})))
     with pytest.raises(DataError, match=r"claim adv\.erm: this id is given twice"):
@@ -156,78 +158,23 @@ def test_ids_are_unique_over_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("sections: [", "not valid YAML"),
-        ("- a", "found list, a mapping is needed"),
+        ("- a", "expected a mapping, found list"),
         ("claims: []", "unknown key 'claims'; use sections"),
-        ("sections: [{section: 4, groups: []}]", "section and notes: found 4, a text is needed"),
+        ("sections: [{section: 4, groups: []}]", "section and notes: expected text, found 4"),
         ("sections: [{section: a, groups: [], plots: [{file: x}]}]", "section 'a': plot: lacks caption"),
         ("sections: [{section: a, groups: [], plots: [{file: x, caption: y, drawn: {}}]}]", "did you mean 'draw'"),
     ],
 )
-def test_faulty_files_are_named(tmp_path: Path, content: str, said: str) -> None:
+def test_invalid_files_are_named(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "claims.yaml"
     path.write_text(content)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         read_claims(path)
 
 
-def test_an_absent_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"claims\.yaml: no such file"):
         read_claims(tmp_path / "claims.yaml")
-
-
-# --- records --------------------------------------------------------------------------------------------------------
-
-
-def put(folder: Path, file: str, **content: Any) -> Path:
-    path = folder / file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"name": path.stem, "method": "erm", "seed": 0, "metrics": {}, **content}))
-    return path
-
-
-def test_records_are_what_looks_like_one(tmp_path: Path) -> None:
-    put(tmp_path, "b.json", seed=1)
-    put(tmp_path, "noise/a.json")
-    put(tmp_path, ".b.json.x1/b.json")
-    (tmp_path / "comparison.json").write_text('{"title": "T", "runs": []}')
-    (tmp_path / "list.json").write_text("[1]")
-    assert [record.path.name for record in read_records(tmp_path)] == ["b.json", "a.json"]
-    assert read_records(tmp_path / "absent") == []
-    (tmp_path / "c.json").write_text('{"name": "c"')
-    with pytest.raises(DataError, match=r"c\.json: line 1, column \d+: not valid JSON"):
-        read_records(tmp_path)
-
-
-def test_select_follows_dotted_paths(tmp_path: Path) -> None:
-    put(tmp_path, "c.json", method="dair", seed=2, config={"training": {"dair_lambda": 8.85}})
-    put(tmp_path, "a.json", method="dair", seed=10, config={"training": {"dair_lambda": 8.85}})
-    put(tmp_path, "b.json", method="dair", seed=2, config={"training": {"dair_lambda": 100}})
-    put(tmp_path, "e.json", method="erm", config={})
-    records = read_records(tmp_path)
-
-    def names(**where: Any) -> list[str]:
-        dotted = {key.replace("__", "."): value for key, value in where.items()}
-        return [record.path.stem for record in select(records, dotted, "x.y")]
-
-    # By seed as a number, not by name.
-    assert names(method="dair", config__training__dair_lambda=8.85) == ["c", "a"]
-    assert names(method="dair", config__training__dair_lambda=100.0) == ["b"]
-    assert names(method="da") == []
-    with pytest.raises(DataError, match=r"claim x\.y: .*b\.json and .*c\.json both hold seed 2 of .*; narrow `where`"):
-        names(method="dair")
-    with pytest.raises(DataError, match=r"e\.json has no 'config\.training\.dair_lambda' \('training' is missing\)"):
-        names(config__training__dair_lambda=8.85)
-
-
-def test_metric_of_a_record(tmp_path: Path) -> None:
-    put(tmp_path, "a.json", metrics={"accuracy": 0.5, "cm": None})
-    (record,) = read_records(tmp_path)
-    assert metric_of(record, "accuracy", "x.y") == 0.5
-    assert metric_of(record, "cm", "x.y") is None
-    with pytest.raises(DataError, match=r"claim x\.y: .*a\.json has no metric 'acuracy'; did you mean 'accuracy'\?"):
-        metric_of(record, "acuracy", "x.y")
-    with pytest.raises(DataError, match="it has accuracy, cm"):
-        metric_of(record, "rmse", "x.y")

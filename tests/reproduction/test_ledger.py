@@ -1,4 +1,4 @@
-"""The ledger: its rule by hand arithmetic, what each kind of row says, and the same bytes from the same records."""
+"""The ledger: its rules checked by hand, every kind of row, and reproducible output."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from dair_hf.errors import DataError
-from reproduction import ledger as module
-from reproduction.claims import Figure
-from reproduction.ledger import Sample, judge_figure, judge_relation, main, write_ledger
+from reproduction import ledger as ledger_module
+from reproduction.claims import PrintedValue
+from reproduction.ledger import Sample, judge_relation, judge_value, main, write_ledger
 
 
 def test_sample_by_hand() -> None:
@@ -25,8 +25,8 @@ def test_sample_by_hand() -> None:
     assert std == pytest.approx(math.sqrt(0.07), abs=1e-12)
 
 
-# Ours and the paper's: std sqrt(0.18) over 9 runs, so 0.02 + 0.02 = 0.2^2 with 16 degrees of freedom, for which a table
-# of Student's t says 2.120: the bound is 0.424.
+# Both have std sqrt(0.18) over 9 runs, so 0.02 + 0.02 = 0.2^2 with 16 degrees of freedom. A table of Student's t gives
+# 2.120, so the bound is 0.424.
 @pytest.mark.parametrize(
     ("mean", "better", "expected"),
     [
@@ -39,58 +39,58 @@ def test_sample_by_hand() -> None:
         (32.27, "neither", ("differs", "differs (-0.430, bound 0.424)")),
     ],
 )
-def test_the_interval_of_both(mean: float, better: str, expected: tuple[str, str]) -> None:
+def test_interval_of_both_samples(mean: float, better: str, expected: tuple[str, str]) -> None:
     std = math.sqrt(0.18)
-    assert judge_figure(Sample(mean, std, 9), Figure(32.7, std, 2), 9, better, 0.0) == expected
+    assert judge_value(Sample(mean, std, 9), PrintedValue(32.7, std, 2), 9, better, 0.0) == expected
 
 
-def test_a_figure_without_deviation_is_known_to_its_digits() -> None:
+def test_value_without_deviation_is_known_to_its_digits() -> None:
     # 3 degrees of freedom: 3.182 * 0.02 / sqrt(4) = 0.032.
-    paper = Figure(1.23, None, 2)
-    assert judge_figure(Sample(1.249, 0.02, 4), paper, None, "lower", 0.0)[1] == (
+    paper = PrintedValue(1.23, None, 2)
+    assert judge_value(Sample(1.249, 0.02, 4), paper, None, "lower", 0.0)[1] == (
         "inside the interval (+0.019, bound 0.032)"
     )
-    # Seeds that agree to the last digit: half a unit of the printed one is left.
-    assert judge_figure(Sample(1.2349, 0.0, 5), paper, None, "lower", 0.0)[0] == "inside"
-    assert judge_figure(Sample(1.2351, 0.0, 5), paper, None, "lower", 0.0)[0] == "worse"
+    # Without spread over the seeds, half a unit of the last printed digit remains.
+    assert judge_value(Sample(1.2349, 0.0, 5), paper, None, "lower", 0.0)[0] == "inside"
+    assert judge_value(Sample(1.2351, 0.0, 5), paper, None, "lower", 0.0)[0] == "worse"
 
 
-def test_few_seeds_are_no_certainty() -> None:
-    """Two seeds have one degree of freedom: t is 12.7 and not 2."""
-    paper = Figure(70.0, None, 1)
-    assert judge_figure(Sample(75.0, 1.0, 2), paper, None, "higher", 0.0)[0] == "inside"
-    assert judge_figure(Sample(75.0, 1.0, 3), paper, None, "higher", 0.0)[0] == "better"
+def test_few_seeds_give_a_wide_interval() -> None:
+    """Two seeds have one degree of freedom, where t is 12.7."""
+    paper = PrintedValue(70.0, None, 1)
+    assert judge_value(Sample(75.0, 1.0, 2), paper, None, "higher", 0.0)[0] == "inside"
+    assert judge_value(Sample(75.0, 1.0, 3), paper, None, "higher", 0.0)[0] == "better"
     assert judge_relation(Sample(75.0, 1.0, 2), Sample(70.0, 1.0, 2), "above", 0.0, 1)[0] == "holds"
     assert judge_relation(Sample(74.0, 1.0, 2), Sample(70.0, 1.0, 2), "above", 0.0, 1)[0] == "undecided"
 
 
-def test_one_seed_says_so() -> None:
-    paper = Figure(79.09, None, 2)
+def test_one_seed() -> None:
+    paper = PrintedValue(79.09, None, 2)
     assert (
-        judge_figure(Sample(79.094, 0, 1), paper, None, "higher", 0)[1] == "one seed: as printed (+0.004, bound 0.005)"
+        judge_value(Sample(79.094, 0, 1), paper, None, "higher", 0)[1] == "one seed: as printed (+0.004, bound 0.005)"
     )
-    # Neither side has a deviation: nothing says how far off one run may be.
-    assert judge_figure(Sample(80, 0, 1), paper, None, "higher", 0) == (
+    # Neither side has a standard deviation.
+    assert judge_value(Sample(80, 0, 1), paper, None, "higher", 0) == (
         "undecided", "one seed: undecided (+0.910, bound 0.005)",
     )  # fmt: skip
-    # The paper's deviation stands in for ours, 8 degrees of freedom: 2.306 * 0.3 * sqrt(1 + 1 / 9) = 0.729.
-    found = judge_figure(Sample(79.81, 0, 1), Figure(79.09, 0.3, 2), 9, "higher", 0)
-    assert found == ("inside", "one seed: inside the interval (+0.720, bound 0.729)")
-    assert judge_figure(Sample(79.83, 0, 1), Figure(79.09, 0.3, 2), 9, "higher", 0)[0] == "better"
+    # The paper's standard deviation is used, with 8 degrees of freedom: 2.306 * 0.3 * sqrt(1 + 1 / 9) = 0.729.
+    verdict = judge_value(Sample(79.81, 0, 1), PrintedValue(79.09, 0.3, 2), 9, "higher", 0)
+    assert verdict == ("inside", "one seed: inside the interval (+0.720, bound 0.729)")
+    assert judge_value(Sample(79.83, 0, 1), PrintedValue(79.09, 0.3, 2), 9, "higher", 0)[0] == "better"
 
 
 def test_tolerance_of_a_row() -> None:
-    paper = Figure(0.4767, None, 4)
-    assert judge_figure(Sample(0.4776, 0, 1), paper, None, "neither", 1e-3) == (
+    paper = PrintedValue(0.4767, None, 4)
+    assert judge_value(Sample(0.4776, 0, 1), paper, None, "neither", 1e-3) == (
         "inside", "one seed: inside the tolerance (+0.00090, bound 0.00100)",
     )  # fmt: skip
-    assert judge_figure(Sample(0.4778, 0, 1), paper, None, "neither", 1e-3)[0] == "undecided"
-    assert judge_figure(Sample(0.4778, 0, 3), paper, None, "neither", 1e-3)[0] == "differs"
-    # Where the interval is wider, it counts.
-    assert "interval" in judge_figure(Sample(0.4778, 0.01, 2), paper, None, "neither", 1e-3)[1]
+    assert judge_value(Sample(0.4778, 0, 1), paper, None, "neither", 1e-3)[0] == "undecided"
+    assert judge_value(Sample(0.4778, 0, 3), paper, None, "neither", 1e-3)[0] == "differs"
+    # A wider interval takes precedence.
+    assert "interval" in judge_value(Sample(0.4778, 0.01, 2), paper, None, "neither", 1e-3)[1]
 
 
-# 8 degrees of freedom: 2.306 * 0.3 / sqrt(9) = 0.231 either way; the other has no deviation.
+# 8 degrees of freedom: the bound is 2.306 * 0.3 / sqrt(9) = 0.231; the second value has no spread.
 @pytest.mark.parametrize(
     ("mean", "relation", "tolerance", "kind"),
     [
@@ -108,7 +108,7 @@ def test_tolerance_of_a_row() -> None:
         (0.48, "near", 0.3, "undecided"),
         (1.54, "near", 0.3, "does not hold"),
         (0.46, "near", 0.3, "does not hold"),
-        (1.00, "near", 0, "undecided"),  # an interval around nothing proves no equality
+        (1.00, "near", 0, "undecided"),  # an interval around 0 does not prove equality
         (0.76, "not_above", 0, "holds"),
         (0.78, "not_above", 0, "undecided"),
         (1.22, "not_above", 0, "undecided"),
@@ -117,31 +117,31 @@ def test_tolerance_of_a_row() -> None:
     ],
 )
 def test_relations(mean: float, relation: str, tolerance: float, kind: str) -> None:
-    found = judge_relation(Sample(mean, 0.3, 9), Sample(1.0, 0.0, 4), relation, tolerance, 2)
-    assert found == (kind, f"{kind} ({mean - 1:+.2f}, bound 0.23)")
+    verdict = judge_relation(Sample(mean, 0.3, 9), Sample(1.0, 0.0, 4), relation, tolerance, 2)
+    assert verdict == (kind, f"{kind} ({mean - 1:+.2f}, bound 0.23)")
 
 
 @pytest.mark.parametrize("relation", ["above", "below", "near", "not_above"])
 @pytest.mark.parametrize(("seeds", "others"), [(1, 1), (1, 5), (5, 1)])
-def test_one_seed_decides_nothing(relation: str, seeds: int, others: int) -> None:
+def test_relations_are_undecided_with_one_seed(relation: str, seeds: int, others: int) -> None:
     for mean in (0.1, 0.5, 0.9):
-        found = judge_relation(Sample(mean, 0, seeds), Sample(0.5, 0, others), relation, 1.0, 2)
-        assert found == ("undecided", f"one seed: undecided ({mean - 0.5:+.2f})")
+        verdict = judge_relation(Sample(mean, 0, seeds), Sample(0.5, 0, others), relation, 1.0, 2)
+        assert verdict == ("undecided", f"one seed: undecided ({mean - 0.5:+.2f})")
 
 
-def test_relations_of_values_that_do_not_vary() -> None:
-    """A closed form gives the same with every seed."""
-    one, other = Sample(0.6, 0, 3), Sample(0.5, 0, 3)
+def test_relations_of_values_without_spread() -> None:
+    """A closed form gives the same value for every seed."""
+    high, low = Sample(0.6, 0, 3), Sample(0.5, 0, 3)
     kinds = {
-        (one, other): {"above": "holds", "below": "does not hold", "near": "holds", "not_above": "does not hold"},
-        (other, one): {"above": "does not hold", "below": "holds", "near": "holds", "not_above": "holds"},
-        (one, one): {"above": "does not hold", "below": "does not hold", "near": "holds", "not_above": "holds"},
+        (high, low): {"above": "holds", "below": "does not hold", "near": "holds", "not_above": "does not hold"},
+        (low, high): {"above": "does not hold", "below": "holds", "near": "holds", "not_above": "holds"},
+        (high, high): {"above": "does not hold", "below": "does not hold", "near": "holds", "not_above": "holds"},
     }
     for (ours, theirs), expected in kinds.items():
         for relation, kind in expected.items():
             margin = 0.1 if relation == "near" else 0.0
             assert judge_relation(ours, theirs, relation, margin, 2)[0] == kind, (ours, theirs, relation)
-    assert judge_relation(one, other, "near", 0.09, 2)[0] == "does not hold"
+    assert judge_relation(high, low, "near", 0.09, 2)[0] == "does not hold"
 
 
 CLAIMS: dict[str, Any] = {
@@ -217,7 +217,7 @@ def test_ledger_line_by_line(results: Path) -> None:
         "| Adv.: DAIR \\| SQ, accuracy | 72.5 | 72.0, n = 1 | one seed: undecided (-0.50, bound 0.05) | Three seeds. |",
         "| Adv.: IRM, accuracy | 66.90 | - | not run yet: adv (method = irm) |  |",
         "| Adv.: ERM, CM | 77 | - | cm is undefined in erm_seed1 |  |",
-        # Better by 39 in accuracy, equal at theta: the weaker one is shown.
+        # Better by 39 in accuracy and equal in theta: the row shows the metric with less support.
         "| Adv.: DAIR, accuracy | DAIR above ERM | theta: 50.0, n = 1 against 50.0 ± 0.0, n = 2 "
         "| one seed: undecided (+0.0) |  |",
         "",
@@ -232,25 +232,25 @@ def test_ledger_line_by_line(results: Path) -> None:
     ]
 
 
-def test_a_relation_must_hold_for_each_metric(results: Path) -> None:
-    """The metric with the larger lead is not certain, the other is: the relation as a whole is undecided."""
+def test_relation_must_hold_for_each_metric(results: Path) -> None:
+    """The relation is undecided if it is for one metric, even one with a larger difference."""
     claims = json.loads(json.dumps(CLAIMS))
     wins = claims["sections"][0]["groups"][0]["claims"][-1]
-    wins["metric"], wins["digits"] = ["sure", "vague"], 0
+    wins["metric"], wins["digits"] = ["certain", "uncertain"], 0
     (results / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
     values = {("erm", 0): (0.1, 0.0), ("erm", 1): (0.1, 0.6), ("dair", 0): (0.2, 0.5), ("dair", 1): (0.2, 0.5)}
-    for (method, seed), (sure, vague) in values.items():
+    for (method, seed), (certain, uncertain) in values.items():
         path = results / "adv" / f"{method}_seed{seed}.json"
         record = {"name": f"{method}_seed{seed}", "method": method, "seed": seed}
-        metrics = {"accuracy": 0.5, "cm": 0.5, "sure": sure, "vague": vague}
+        metrics = {"accuracy": 0.5, "cm": 0.5, "certain": certain, "uncertain": uncertain}
         path.write_text(json.dumps({**record, "metrics": metrics}))
     row = next(line for line in write_ledger(results).splitlines() if "DAIR above ERM" in line)
     # 50 against 30 with a standard error of 30: 20 is inside 12.71 * 30. The other: 20 against 10, without deviation.
-    assert "| vague: 50 ± 0, n = 2 against 30 ± 42, n = 2 | undecided (+20, bound 381) |" in row
+    assert "| uncertain: 50 ± 0, n = 2 against 30 ± 42, n = 2 | undecided (+20, bound 381) |" in row
 
 
-def test_what_a_claim_subtracts_is_the_run_of_the_same_seed(results: Path) -> None:
-    """DA-ERM loses 20 and 10 points with few partners, DAIR 5: the second seed of DAIR has no full run to subtract."""
+def test_minus_subtracts_the_run_of_the_same_seed(results: Path) -> None:
+    """DA-ERM loses 20 and 10 points with few partners, DAIR 5; seed 1 of DAIR has no full run to subtract."""
     claims = json.loads(json.dumps(CLAIMS))
     drops = {"id": "drops", "method": "DA-ERM", "paper": "DA-ERM drops more", "relation": "below"}
     drops |= {"where": {"method": "da"}, "minus": {"experiment": "full"}, "other": {"where": {"method": "dair"}}}
@@ -269,9 +269,9 @@ def test_what_a_claim_subtracts_is_the_run_of_the_same_seed(results: Path) -> No
     assert "not run yet: adv" in write_ledger(results)
 
 
-def test_no_negative_zero() -> None:
-    assert module._show(Sample(-1e-9, 0, 1), 3) == "0.000, n = 1"
-    assert module._show(Sample(-0.0006, 0, 1), 3) == "-0.001, n = 1"
+def test_negative_zero_is_not_shown() -> None:
+    assert ledger_module._show(Sample(-1e-9, 0, 1), 3) == "0.000, n = 1"
+    assert ledger_module._show(Sample(-0.0006, 0, 1), 3) == "-0.001, n = 1"
 
 
 def test_summary_counts_every_claim_once(results: Path) -> None:
@@ -285,7 +285,7 @@ def test_summary_counts_every_claim_once(results: Path) -> None:
     ]
 
 
-def test_runs_behind_it(results: Path) -> None:
+def test_table_of_runs(results: Path) -> None:
     record = json.loads((results / "adv" / "dair_seed0.json").read_text())
     record["hardware"] = {"gpus": ["H100"]}
     (results / "adv" / "dair_seed0.json").write_text(json.dumps(record))
@@ -297,10 +297,10 @@ def test_runs_behind_it(results: Path) -> None:
     ]
 
 
-def test_the_same_records_give_the_same_bytes(results: Path, tmp_path: Path) -> None:
+def test_output_depends_on_the_records_only(results: Path, tmp_path: Path) -> None:
     text = write_ledger(results)
     assert write_ledger(results) == text
-    # Elsewhere, written in another order, and with another time of finishing.
+    # In another folder, written in another order, and finished at another time.
     other = tmp_path / "elsewhere"
     (other / "adv").mkdir(parents=True)
     for name in sorted(RUNS, reverse=True):
@@ -309,7 +309,7 @@ def test_the_same_records_give_the_same_bytes(results: Path, tmp_path: Path) -> 
     shutil.copy(results / "adv" / "sweep.png", other / "adv")
     shutil.copy(results / "claims.yaml", other)
     assert write_ledger(other) == text
-    # Another value, another ledger.
+    # Another value changes the ledger.
     record = {
         **json.loads((other / "adv" / "erm_seed0.json").read_text()),
         "metrics": {**RUNS["erm_seed0"][2], "accuracy": 0.4},
@@ -318,7 +318,7 @@ def test_the_same_records_give_the_same_bytes(results: Path, tmp_path: Path) -> 
     assert write_ledger(other) != text
 
 
-def test_a_missing_metric_is_named_and_the_old_ledger_stays(results: Path) -> None:
+def test_missing_metric_is_named_and_the_old_ledger_kept(results: Path) -> None:
     (results / "RESULTS.md").write_text("old")
     record = json.loads((results / "adv" / "erm_seed1.json").read_text())
     del record["metrics"]["accuracy"]
@@ -328,8 +328,8 @@ def test_a_missing_metric_is_named_and_the_old_ledger_stays(results: Path) -> No
     assert (results / "RESULTS.md").read_text() == "old"
 
 
-def test_module_as_a_program(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--results", str(results)])
     assert "RESULTS.md" in capsys.readouterr().out
     assert (results / "RESULTS.md").read_text().startswith("# The ledger of claims\n")
-    assert set(module.KINDS) >= {"inside", "better", "worse", "not run"}
+    assert set(ledger_module.KINDS) >= {"inside", "better", "worse", "not run"}

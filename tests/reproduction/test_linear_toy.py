@@ -1,4 +1,4 @@
-"""The linear toy of the paper's theory against numpy: least squares, and moments written out."""
+"""The linear toy against numpy: least squares, and moments written out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from dair_hf.errors import DataError
 from reproduction.linear_toy import (
     LinearToy,
     PairSample,
-    TheoryConfig,
     consistency_and_bound,
     consistency_gap,
     da_findings,
@@ -24,6 +23,7 @@ from reproduction.linear_toy import (
     sample_linear,
     squared_losses,
 )
+from reproduction.theory import TheoryConfig
 
 WIDE = LinearToy(theta=(0.6, -0.5, 0.3), shortcut=(1.0, 0.5), x_std=2.0, noise_std=1.5, augmented_scale=0.4)
 TOYS = [
@@ -35,7 +35,7 @@ TOYS = [
 
 
 def moments_optimum(toy: LinearToy) -> np.ndarray:
-    """DA-ERM's optimum from the second moments of (x, s) and y, entered one by one."""
+    """Compute the optimum of DA-ERM from the second moments of (x, s) and y, written out."""
     theta, shortcut = np.array(toy.theta), np.array(toy.shortcut)
     d, k = len(theta), len(shortcut)
     y_square = toy.x_std**2 * theta @ theta + toy.noise_std**2
@@ -60,22 +60,22 @@ def least_squares(sample: PairSample) -> np.ndarray:
 
 
 @pytest.mark.parametrize("toy", TOYS)
-def test_the_closed_form_solves_the_normal_equations(toy: LinearToy) -> None:
+def test_closed_form_solves_the_normal_equations(toy: LinearToy) -> None:
     np.testing.assert_allclose(da_optimum(toy).numpy(), moments_optimum(toy), rtol=1e-12, atol=1e-12)
 
 
-def test_the_closed_form_by_hand() -> None:
+def test_closed_form_by_hand() -> None:
     # b = 2 * 1.5 * 0.25 / (0.25 + 2 * 1.25 * 0.25 + 0.2) = 0.75 / 1.075, and w_x = 1 - 0.75 b.
     b = 0.75 / 1.075
     assert da_optimum(LinearToy()).tolist() == pytest.approx([1 - 0.75 * b, b], rel=1e-14)
 
 
-def test_the_denominator_as_printed_is_no_optimum() -> None:
+def test_printed_denominator_does_not_give_the_optimum() -> None:
     toy = LinearToy(x_std=2.0)
     printed = 2 * 1.5 * 0.25 / (0.25 * toy.x_std + 2 * 1.25 * 0.25 + 0.2)
-    wanted = moments_optimum(toy)[1]
-    assert da_optimum(toy)[1].item() == pytest.approx(wanted, rel=1e-12)
-    assert abs(printed - wanted) > 0.1
+    expected = moments_optimum(toy)[1]
+    assert da_optimum(toy)[1].item() == pytest.approx(expected, rel=1e-12)
+    assert abs(printed - expected) > 0.1
 
 
 @pytest.mark.parametrize("toy", TOYS)
@@ -88,7 +88,7 @@ def test_fitted_weights_are_within_a_thousandth_of_the_closed_form(toy: LinearTo
     assert (trained - da_optimum(toy)).abs().max() < 1e-5
 
 
-def test_plain_rows_come_near_the_closed_form_with_their_number() -> None:
+def test_plain_rows_approach_the_closed_form() -> None:
     distances = {
         count: (fit_da(sample_linear(LinearToy(), count, exact_moments=False)) - da_optimum(LinearToy())).norm()
         for count in (1_000, 1_000_000)
@@ -117,7 +117,7 @@ def numpy_dair(sample: PairSample, weights: np.ndarray, dair_lambda: float) -> f
 
 
 @pytest.mark.parametrize("dair_lambda", [0.3, 10.0, 1_000.0])
-def test_dair_is_fitted_to_a_minimum_whatever_the_start(dair_lambda: float) -> None:
+def test_dair_reaches_a_minimum_from_every_start(dair_lambda: float) -> None:
     sample = sample_linear(LinearToy(), count=2_000)
     fitted = [
         fit_dair(sample, dair_lambda, [torch.tensor(start).double()]) for start in ([0.0, 0.0], [1.0, 0.0], [0.3, -0.7])
@@ -137,7 +137,7 @@ def test_dair_tends_to_the_invariant_model_and_da_does_not(toy: LinearToy) -> No
     assert distances == sorted(distances, reverse=True)
     assert distances[-1] < 1e-3
     assert distances[0] > 0.3
-    # Each power of ten brings it ten times as near.
+    # Each tenfold lambda brings it ten times closer.
     assert distances[-2] / distances[-1] == pytest.approx(10, rel=0.1)
 
 
@@ -156,7 +156,7 @@ def test_the_best_of_the_starts_is_not_the_mirrored_model() -> None:
 def test_weight_decay_does_not_help_da() -> None:
     toy = LinearToy()
     sample = sample_linear(toy)
-    found = [fit_da(sample, decay) for decay in (0.0, *np.geomspace(1e-3, 100, 40))]
+    decayed = [fit_da(sample, decay) for decay in (0.0, *np.geomspace(1e-3, 100, 40))]
     ridge = np.linalg.lstsq(
         np.vstack([sample.original.numpy(), sample.augmented.numpy(), math.sqrt(2 * len(sample.targets)) * np.eye(2)]),
         np.concatenate([np.tile(sample.targets.numpy(), 2), np.zeros(2)]),
@@ -164,19 +164,19 @@ def test_weight_decay_does_not_help_da() -> None:
     )[0]
     np.testing.assert_allclose(fit_da(sample, 1.0).numpy(), ridge, rtol=1e-9)
     dair = fit_dair(sample, 100.0)
-    assert min(rmse_at_test(toy, weights) for weights in found) > 1.4 * rmse_at_test(toy, dair)
-    assert min((weights - toy.invariant).norm().item() for weights in found) > 0.7
+    assert min(rmse_at_test(toy, weights) for weights in decayed) > 1.4 * rmse_at_test(toy, dair)
+    assert min((weights - toy.invariant).norm().item() for weights in decayed) > 0.7
 
 
 def test_findings_by_hand() -> None:
     toy = LinearToy(theta=(1.0, 0.0), shortcut=(2.0,))
     sample = sample_linear(toy, count=200)
-    found, weights = da_findings(toy, sample), least_squares(sample)
-    assert (found["w1"], found["w2"]) == pytest.approx((weights[0], weights[2]), rel=1e-9)
-    assert found["distance"] == pytest.approx(np.linalg.norm(weights - [1, 0, 0]), rel=1e-9)
-    assert found["rmse"] == pytest.approx(math.sqrt((weights[0] - 1) ** 2 + weights[1] ** 2 + 0.25), rel=1e-9)
-    assert found["error"] < 1e-9
-    assert found["rmse_best_decay"] == pytest.approx(found["rmse"], rel=0.01)  # decay is no help here
+    findings, weights = da_findings(toy, sample), least_squares(sample)
+    assert (findings["w1"], findings["w2"]) == pytest.approx((weights[0], weights[2]), rel=1e-9)
+    assert findings["distance"] == pytest.approx(np.linalg.norm(weights - [1, 0, 0]), rel=1e-9)
+    assert findings["rmse"] == pytest.approx(math.sqrt((weights[0] - 1) ** 2 + weights[1] ** 2 + 0.25), rel=1e-9)
+    assert findings["error"] < 1e-9
+    assert findings["rmse_best_decay"] == pytest.approx(findings["rmse"], rel=0.01)  # weight decay does not help here
     at_dair = dair_findings(toy, sample, 10.0)
     fitted = fit_dair(sample, 10.0).tolist()
     assert (at_dair["w1"], at_dair["w2"]) == (fitted[0], fitted[2])
@@ -198,18 +198,18 @@ def test_consistency_stays_within_the_bound_along_lambda() -> None:
     da = fit_da(sample)
     for dair_lambda in (0.1, 1.0, 10.0, 100.0, 1_000.0):
         weights = fit_dair(sample, dair_lambda)
-        found, bound = consistency_and_bound(sample, weights, invariant, dair_lambda)
-        # The invariant model's losses are e^2 on both views: 0.25 on average.
+        consistency, bound = consistency_and_bound(sample, weights, invariant, dair_lambda)
+        # The losses of the invariant model are e^2 in both views, 0.25 on average.
         assert bound == pytest.approx(2 * 0.25 / (2 * dair_lambda), rel=1e-9)
-        assert found <= bound
+        assert consistency <= bound
         original, augmented = (losses.sqrt().numpy() for losses in squared_losses(sample, weights))
-        assert found == pytest.approx(((original - augmented) ** 2).mean(), rel=1e-3)
-    # Negative case: the optimum of DA-ERM breaks it.
-    found, bound = consistency_and_bound(sample, da, invariant, 10.0)
-    assert found > bound
+        assert consistency == pytest.approx(((original - augmented) ** 2).mean(), rel=1e-3)
+    # Negative case: the optimum of DA-ERM exceeds the bound.
+    consistency, bound = consistency_and_bound(sample, da, invariant, 10.0)
+    assert consistency > bound
 
 
-def test_the_bound_refuses_a_model_that_looks_at_the_shortcut() -> None:
+def test_bound_refuses_a_model_that_uses_the_shortcut() -> None:
     sample = sample_linear(LinearToy(), count=100)
     with pytest.raises(DataError, match="different losses on the two views"):
         consistency_and_bound(sample, LinearToy().invariant, torch.tensor([1.0, 0.1]).double(), 1.0)
@@ -217,30 +217,30 @@ def test_the_bound_refuses_a_model_that_looks_at_the_shortcut() -> None:
         consistency_and_bound(sample, LinearToy().invariant, LinearToy().invariant, 0.0)
 
 
-def test_the_gap_is_twice_the_smaller_root_times_the_distance() -> None:
+def test_gap_is_twice_the_smaller_root_times_the_distance() -> None:
     losses = np.linspace(0, 9, 19)
     roots = np.sqrt(losses)
     expected = 2 * np.minimum.outer(roots, roots) * np.abs(np.subtract.outer(roots, roots))
-    found = consistency_gap(torch.from_numpy(losses)).numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-12)
-    assert (found >= -1e-12).all()
-    zero = np.abs(found) < 1e-12
+    gap = consistency_gap(torch.from_numpy(losses)).numpy()
+    np.testing.assert_allclose(gap, expected, atol=1e-12)
+    assert (gap >= -1e-12).all()
+    zero = np.abs(gap) < 1e-12
     assert np.array_equal(zero, np.eye(19, dtype=bool) | (losses[:, None] == 0) | (losses[None, :] == 0))
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
-        ({"theta": ()}, "theta=() must hold a number other than 0"),
-        ({"shortcut": (0.0,)}, "shortcut=(0.0,) must hold a number other than 0"),
+        ({"theta": ()}, "theta=() must contain a number other than 0"),
+        ({"shortcut": (0.0,)}, "shortcut=(0.0,) must contain a number other than 0"),
         ({"noise_std": -1.0}, "noise_std=-1.0 must be a finite number, 0 or more"),
         ({"x_std": math.nan}, "x_std=nan must be"),
     ],
 )
-def test_bad_toys_are_refused(settings: dict[str, object], said: str) -> None:
+def test_invalid_toys_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(DataError) as raised:
         LinearToy(**settings)  # type: ignore[arg-type]
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_too_few_rows_are_refused() -> None:
@@ -249,16 +249,16 @@ def test_too_few_rows_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"rows": 99}, "rows=99 must be at least 100"),
         ({"logistic_rows": 999}, "logistic_rows=999 must be at least 1000"),
-        ({"seeds": []}, r"seeds=\[\] must hold at least one value"),
-        ({"lambdas": [1.0, 1.0]}, r"lambdas=\[1.0, 1.0\] must hold at least one value, and none of them twice"),
+        ({"seeds": []}, r"seeds is empty; give at least one entry"),
+        ({"lambdas": [1.0, 1.0]}, r"lambdas=\[1.0, 1.0\] contains an entry twice"),
         ({"dair_lambda": -1.0}, "dair_lambda=-1.0"),
-        ({"lambdas": [0.0]}, "each must be above 0, since 0 is DA-ERM"),
+        ({"lambdas": [0.0]}, "each must be finite and above 0"),
     ],
 )
-def test_bad_settings_are_refused(settings: dict[str, object], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_invalid_settings_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         TheoryConfig(output_dir="out", **settings)  # type: ignore[arg-type]

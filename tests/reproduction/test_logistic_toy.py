@@ -1,4 +1,4 @@
-"""The logistic toy: its rows, the steps of Adam against a plain loop in numpy, iterations by lambda."""
+"""The logistic toy: its rows, Adam against a loop in numpy, and iterations by lambda."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_logistic_rows() -> None:
     assert sample.targets.numpy()[near].mean() == pytest.approx(1 / (1 + math.exp(-1)), abs=0.03)
 
 
-def test_adam_takes_the_steps_of_a_plain_loop() -> None:
+def test_adam_equals_a_loop_in_numpy() -> None:
     sample = sample_logistic(count=300)
     path = train_logistic(sample, [0.5, 100.0], learning_rate=0.3, max_steps=40)
     assert len(path.gradient_norms) == 41
@@ -52,13 +52,13 @@ def test_adam_takes_the_steps_of_a_plain_loop() -> None:
         np.testing.assert_allclose(path.weights[column].numpy(), weights, atol=1e-5)
 
 
-def test_iterations_rise_with_lambda_in_the_shape_of_the_paper() -> None:
+def test_iterations_grow_with_lambda_as_in_the_paper() -> None:
     lambdas = list(PAPER_ITERATIONS)
     sample = sample_logistic(count=1_000)
     path = train_logistic(sample, lambdas)
-    found = path.iterations()
-    assert None not in found
-    counts, paper = np.array(found, dtype=float), np.array(list(PAPER_ITERATIONS.values()), dtype=float)
+    iterations = path.iterations()
+    assert None not in iterations
+    counts, paper = np.array(iterations, dtype=float), np.array(list(PAPER_ITERATIONS.values()), dtype=float)
     ranks = [values.argsort().argsort() for values in (counts, paper)]
     assert np.corrcoef(*ranks)[0, 1] > 0.85
     assert counts[-1] > 2 * counts[0]
@@ -66,7 +66,7 @@ def test_iterations_rise_with_lambda_in_the_shape_of_the_paper() -> None:
     assert (np.diff(counts[4:]) > 0).all()
     squared_rule = np.array(path.iterations(10**-3.5), dtype=float)
     assert np.abs(np.log(squared_rule / paper)).mean() < math.log(1.4)
-    # At a large lambda the model leaves the shortcut alone, and is as good at test as x allows.
+    # With a large lambda the model ignores the shortcut, and predicts as well at test as x allows.
     accuracy = logistic_accuracy(path, sample)
     assert accuracy[0] < 0.4 < 0.6 < accuracy[-1]
     assert abs(path.weights[-1, 1]) < 0.01
@@ -80,13 +80,13 @@ def test_iterations_are_the_first_below_the_tolerance() -> None:
 
 def test_accuracy_at_test_by_hand() -> None:
     sample = PairSample(torch.tensor([[1.0, 5.0], [-3.0, 5.0]]).double(), torch.zeros(2, 2), torch.tensor([1.0, 0.0]))
-    # The models (1, 0) and (1, 2): logits 1, -3 and 1 - 2, -3 + 2, the labels being 1 and 0.
+    # Models (1, 0) and (1, 2) with labels 1 and 0: logits 1, -3 and 1 - 2, -3 + 2.
     path = AdamPath(torch.zeros(1, 2), torch.tensor([[1.0, 0.0], [1.0, 2.0]]).double())
     sample = sample._replace(targets=sample.targets.double())
     assert logistic_accuracy(path, sample) == [1.0, 0.5]
 
 
-def test_bad_lambdas_are_refused() -> None:
+def test_invalid_lambdas_are_refused() -> None:
     with pytest.raises(DataError, match=r"lambdas=\[\]; give at least one"):
         train_logistic(sample_logistic(10), [])
     with pytest.raises(DataError, match=r"lambdas=\[-1\]"):

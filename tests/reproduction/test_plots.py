@@ -1,4 +1,4 @@
-"""Plots of the ledger hold means and deviations by hand; what cannot be drawn is named."""
+"""Plots of the ledger: means and deviations checked by hand, and errors."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ def plot(**changes: Any) -> Plot:
 
 
 def test_series_by_hand(results: Path) -> None:
-    found = series_of(plot(), results)
-    assert list(found) == ["DAIR", "DA-ERM"]
-    places, means, spread = found["DAIR"]
-    assert (places, found["DA-ERM"][0]) == ([0.1, 0.3, 1.0], [1.0])
+    series = series_of(plot(), results)
+    assert list(series) == ["DAIR", "DA-ERM"]
+    x, means, deviations = series["DAIR"]
+    assert (x, series["DA-ERM"][0]) == ([0.1, 0.3, 1.0], [1.0])
     assert means == pytest.approx([40, 50, 70], abs=1e-9)
     # (10^2 + 10^2) / (2 - 1) = 200.
-    assert spread == pytest.approx([0, 0, math.sqrt(200)], abs=1e-9)
+    assert deviations == pytest.approx([0, 0, math.sqrt(200)], abs=1e-9)
 
 
-def test_plots_are_drawn_where_there_are_records(results: Path) -> None:
+def test_plots_with_records_are_drawn(results: Path) -> None:
     by_recipe = Plot("whole/own.png", "Own")
     sections = [Section("A", [], [by_recipe, plot()], []), Section("B", [], [plot(metric="none", series=[])], [])]
     assert draw_plots(sections, results) == [results / "plots" / "partial.png"]
@@ -75,21 +75,21 @@ def test_plots_are_drawn_where_there_are_records(results: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
-        ({"metrics": 1}, "plot plots/partial.png: metrics unknown or missing; needs metric, series, x, xlabel, ylabel"),
-        ({"series": [{"label": "DAIR"}]}, "sources unknown or missing"),
-        ({"series": ["DAIR"]}, "found str, a mapping is needed"),
+        ({"metrics": 1}, "plot plots/partial.png: unknown key 'metrics'; did you mean 'metric'"),
+        ({"series": [{"label": "DAIR"}]}, "lacks sources"),
+        ({"series": ["DAIR"]}, "expected a mapping, found str"),
         ({"metric": "acuracy"}, "has no metric 'acuracy'; did you mean 'accuracy'"),
         ({"x": "config.data.share"}, r"has no 'config\.data\.share'"),
         (
             {"series": [{"label": "all", "sources": [{"experiment": "whole", "where": {}}]}]},
-            "second record of seed 0 at one place; narrow `where`",
+            "second record of seed 0 at one x; narrow `where`",
         ),
     ],
 )
-def test_what_cannot_be_drawn_is_named(results: Path, changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_invalid_plots_are_named(results: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         series_of(plot(**changes), results)
 
 

@@ -1,4 +1,4 @@
-"""The shipped claims, experiments and records: every printed figure once; a recipe behind each; a README to match."""
+"""The shipped claims, experiments and records: every printed value once, a recipe for each, and a matching README."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def test_claims_of_each_section() -> None:
     assert counts == {"1": 12, "2": 68, "3": 27, "4": 26, "5": 87, "6": 48, "7": 43, "8": 40, "9": 27}
 
 
-# Rows that hold a figure of another row against another reading of the setup.
+# Rows that compare a value of another row under another reading of the setup.
 SECOND_READING = re.compile(r"_(?:c3|released|squared)$")
-# A figure of the text, not of a table.
-OF_THE_TEXT = {"colored_adv.kl_accuracy", "colored_rnd.kl_accuracy"}
+# Values from the text, not from a table.
+FROM_THE_TEXT = {"colored_adv.kl_accuracy", "colored_rnd.kl_accuracy"}
 
 
-def test_the_tables_hold_290_figures() -> None:
+def test_tables_contain_290_values() -> None:
     figures = [figure for table in FIGURES.values() for figure in table.split()]
     assert (len(figures), sum("+-" in figure for figure in figures)) == (290, 116)
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_the_figures_are_those_of_the_source(label: str) -> None:
+def test_values_are_those_of_the_source(label: str) -> None:
     """DAIR_PAPER names the LaTeX source of the paper, which is not part of the repository."""
     if "DAIR_PAPER" not in os.environ:
         pytest.skip("DAIR_PAPER is not set")
@@ -55,17 +55,17 @@ def test_the_figures_are_those_of_the_source(label: str) -> None:
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_every_printed_figure_is_there_once(label: str) -> None:
+def test_every_printed_value_has_one_claim(label: str) -> None:
     groups, _ = LABELS[label]
     first = [
         claim
         for claim in claims_of(*groups)
-        if claim.relation is None and not SECOND_READING.search(claim.id) and claim.id not in OF_THE_TEXT
+        if claim.relation is None and not SECOND_READING.search(claim.id) and claim.id not in FROM_THE_TEXT
     ]
     assert Counter(claim.paper.replace(" ", "") for claim in first) == Counter(FIGURES[label].split())
 
 
-def test_a_printed_deviation_is_of_so_many_runs() -> None:
+def test_numbers_of_runs_behind_printed_deviations() -> None:
     runs = {c.id.split(".")[0]: c.paper_runs for s in SECTIONS for c in s.claims if "+-" in c.paper}
     assert runs == {
         "colored_adv": 10, "colored_rnd": 10, "rotated_weak": 10, "rotated_weak_digits": 10,
@@ -73,22 +73,24 @@ def test_a_printed_deviation_is_of_so_many_runs() -> None:
     }  # fmt: skip
 
 
-def test_a_second_reading_repeats_a_figure() -> None:
+def test_second_readings_repeat_a_value() -> None:
     by_id = {claim.id: claim for section in SECTIONS for claim in section.claims}
     second = [claim for claim in by_id.values() if SECOND_READING.search(claim.id)]
-    # Two CMs of three methods in two setups; DA-ERM and DAIR at three levels of noise for three losses; eight lambdas.
+    # Two CMs of three methods in two setups; DA-ERM and DAIR at three noise levels for three losses; eight lambdas.
     assert len(second) == 6 + 18 + 8
     assert all(claim.paper == by_id[SECOND_READING.sub("", claim.id)].paper for claim in second)
 
 
-def test_what_is_not_run_says_why() -> None:
-    silent = {section.title.split(".")[0] for section in SECTIONS if all(c.source is None for c in section.claims)}
-    assert silent == {"1", "2", "7", "8"}
+def test_claims_without_runs_state_the_reason() -> None:
+    without_runs = {
+        section.title.split(".")[0] for section in SECTIONS if all(c.source is None for c in section.claims)
+    }
+    assert without_runs == {"1", "2", "7", "8"}
     assert all(claim.not_run for section in SECTIONS for claim in section.claims if claim.source is None)
 
 
 def test_errors_and_flips_are_better_when_lower() -> None:
-    for claim in (claim for section in SECTIONS for claim in section.claims if claim.figure is not None):
+    for claim in (claim for section in SECTIONS for claim in section.claims if claim.printed is not None):
         lower = re.search(r"RMSE|flipped|->|^BG-", claim.quantity) is not None
         if claim.better != "neither":
             assert (claim.better == "lower") == lower, claim.id
@@ -109,20 +111,22 @@ def test_every_claim_has_an_experiment_and_every_experiment_a_claim_or_a_plot() 
     assert folders == sources | drawn
 
 
-def test_commands_name_files_that_are_there() -> None:
+def test_commands_name_existing_files() -> None:
     for experiment in EXPERIMENTS:
-        files = [part for part in experiment.command if part.startswith("recipes/")]
-        assert files[0].endswith(".py"), experiment.name
+        first, second, *_ = experiment.command
+        script = f"{second.replace('.', '/')}.py" if first == "-m" else first
+        files = [script, *(part for part in experiment.command if part.startswith("recipes/"))]
+        assert script.endswith(".py"), experiment.name
         assert [file for file in files if not (ROOT / file).is_file()] == [], experiment.name
 
 
-def test_plots_say_how_they_are_drawn(tmp_path: Path) -> None:
+def test_descriptions_of_plots_are_valid(tmp_path: Path) -> None:
     for plot in (plot for section in SECTIONS for plot in section.plots if plot.draw is not None):
         assert series_of(plot, tmp_path) == {}
 
 
-def test_the_shipped_ledger_is_that_of_the_shipped_records() -> None:
-    """Whoever changes claims or records runs `make results`."""
+def test_shipped_ledger_matches_the_shipped_records() -> None:
+    """After a change of claims or records, run `make results`."""
     assert (RESULTS / "RESULTS.md").read_text(encoding="utf-8") == ledger(SECTIONS, RESULTS)
 
 
@@ -130,8 +134,8 @@ def records_below(folder: str) -> list[dict[str, Any]]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((RESULTS / folder).rglob("*_seed*.json"))]
 
 
-def test_stored_records_tell_pairs_from_all_rows() -> None:
-    """CM and flips are over the rows with a partner, `cm_all_rows` over all: the difference are rows that are right."""
+def test_stored_records_distinguish_pairs_from_all_rows() -> None:
+    """CM and flips count rows with a partner, `cm_all_rows` counts all rows; the others of these are correct rows."""
     checked = 0
     for record in records_below("."):
         metrics = record["metrics"]
@@ -151,7 +155,7 @@ def test_stored_records_tell_pairs_from_all_rows() -> None:
 
 
 def readme_rows(heading: str) -> list[list[str]]:
-    """The cells of the table in the README whose heading starts so."""
+    """Return the cells of the README's table whose header starts with `heading`."""
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     (start,) = (index + 2 for index, line in enumerate(lines) if line.startswith(heading))
     stop = next(index for index in range(start, len(lines)) if not lines[index].startswith("|"))
@@ -165,7 +169,7 @@ def readme_rows(heading: str) -> list[list[str]]:
         ("multiwoz21_small", "| method | JGA | JGA, SGD names | CM | both right | CM, all turns |"),
     ],
 )
-def test_the_readme_shows_the_dialog_tables(folder: str, heading: str) -> None:
+def test_readme_shows_the_dialogue_tables(folder: str, heading: str) -> None:
     lines = (RESULTS / folder / "comparison.md").read_text(encoding="utf-8").splitlines()
     stored = {row[0]: row[1:] for row in ([c.strip() for c in line.split("|")[1:-1]] for line in lines) if len(row) > 3}
     methods = {"ERM": "erm", "DA-ERM": "da", "KL": "kl", "DAIR": "dair"}
@@ -190,13 +194,12 @@ EXPERIMENT_ROWS: dict[str, tuple[str, list[str], float]] = {
 }
 
 
-def test_the_readme_is_bold_where_the_runs_decide() -> None:
-    """Means are those of the records, and DAIR is bold where a t-test tells it from ERM and from DA-ERM, only there."""
+def test_readme_is_bold_where_differences_are_significant() -> None:
+    """Means match the records. DAIR is bold if and only if it is significantly better than ERM and DA-ERM (t-test)."""
     rows = readme_rows("| experiment | seeds | ERM | DA-ERM | DAIR |")
     assert len(rows) == len(EXPERIMENT_ROWS)
     for label, _, *cells, _ in rows:
-        (found,) = (row for start, row in EXPERIMENT_ROWS.items() if label.startswith(start))
-        experiment, keys, scale = found
+        ((experiment, keys, scale),) = (row for start, row in EXPERIMENT_ROWS.items() if label.startswith(start))
         printed = {method: cell.split(" / ") for method, cell in zip(("erm", "da", "dair"), cells, strict=True)}
         for index, key in enumerate(keys):
             values = {}

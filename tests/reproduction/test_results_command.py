@@ -1,4 +1,4 @@
-"""`make results`: killed anywhere and started again, it ends with the same ledger; what is done is not repeated."""
+"""`make results`: after any interruption it ends with the same ledger, and repeats no finished run."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ import yaml
 
 from tests.fixtures.paths import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # each recipe imports the libraries anew
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # each recipe imports the libraries again
 
-# Stands in for a recipe: the real comparison, with runs that only sleep; their figures follow from lambda and seed.
+# Replacement for a recipe: a real comparison whose runs only sleep; their metrics depend on method and seed.
 FAKE = """
 import argparse, sys, time
 from pathlib import Path
@@ -76,8 +76,8 @@ CLAIMS = {
 }  # fmt: skip
 
 
-def workplace(folder: Path, *experiments: dict[str, Any]) -> Path:
-    """A folder with a fake recipe, claims and experiments."""
+def make_workspace(folder: Path, *experiments: dict[str, Any]) -> Path:
+    """Create a folder with a fake recipe, claims and experiments."""
     (folder / "results").mkdir(parents=True)
     (folder / "fake.py").write_text(FAKE)
     (folder / "results" / "claims.yaml").write_text(yaml.safe_dump(CLAIMS))
@@ -100,121 +100,121 @@ def start(folder: Path, *options: str, data: str | None = "data") -> subprocess.
 
 
 def run(folder: Path, *options: str, **settings: Any) -> tuple[int, str]:
-    """Run to the end: its exit status and what it printed."""
+    """Run to the end; return exit status and output."""
     with start(folder, *options, **settings) as process:
         printed, _ = process.communicate()
     return process.returncode, printed
 
 
 def run_here(folder: Path, *options: str) -> tuple[int, str]:
-    """As `run`, in this process: for what starts no recipe."""
+    """Like `run`, but in this process, for options that start no recipe."""
     printed = io.StringIO()
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.redirect_stdout(printed))
         stack.enter_context(contextlib.redirect_stderr(printed))
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.chdir(folder)
-        patch.setattr(sys, "argv", ["-m", "reproduction.results", *options])
+        patch.setattr(sys, "argv", ["results.py", *options])
         patch.setenv("DAIR_DATA", "data")
         try:
-            runpy.run_path("-m", "reproduction.results", run_name="__main__")
+            runpy.run_path(str(ROOT / "reproduction" / "results.py"), run_name="__main__")
         except SystemExit as ended:
             return int(ended.code or 0), printed.getvalue()
     return 0, printed.getvalue()
 
 
 def executed(folder: Path) -> list[str]:
-    """Every run that was executed to its end, once for each time."""
-    # Not by rglob, which fails where a folder of a writer goes meanwhile.
+    """Return every completed execution of a run."""
+    # Not with rglob, which fails if a temporary folder is removed meanwhile.
     logs = sorted(
-        Path(place, "executed.log") for place, _, names in os.walk(folder / "outputs") if "executed.log" in names
+        Path(parent, "executed.log") for parent, _, names in os.walk(folder / "outputs") if "executed.log" in names
     )
     return [f"{log.parent.name}/{line}" for log in logs for line in log.read_text().split()]
 
 
 def tree(folder: Path) -> dict[str, Any]:
-    """All files of the results; of a record, what does not depend on the time."""
-    found: dict[str, Any] = {}
+    """Return all files of the results, and of records only what does not depend on the time."""
+    contents: dict[str, Any] = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = str(path.relative_to(folder))
         if path.suffix == ".json" and path.name != "experiment.json":
             content = json.loads(path.read_text())
-            found[name] = (content["name"], content["metrics"], content["settings_fingerprint"])
+            contents[name] = (content["name"], content["metrics"], content["settings_fingerprint"])
         else:
-            found[name] = path.read_bytes()
-    return found
+            contents[name] = path.read_bytes()
+    return contents
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What nothing interrupted."""
-    folder = workplace(tmp_path_factory.mktemp("whole"))
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Workspace of a command that ran without interruption."""
+    folder = make_workspace(tmp_path_factory.mktemp("uninterrupted"))
     status, printed = run(folder)
     assert status == 0, printed
     return folder
 
 
-def test_uninterrupted(whole: Path) -> None:
+def test_uninterrupted_command(uninterrupted: Path) -> None:
     names = {"dair_seed0.json", "dair_seed1.json", "erm_seed0.json", "erm_seed1.json", "experiment.json"}
     for name in ("first", "nested/second"):
-        assert {path.name for path in (whole / "results" / name).glob("*.json")} == names
-    text = (whole / "results" / "RESULTS.md").read_text()
+        assert {path.name for path in (uninterrupted / "results" / name).glob("*.json")} == names
+    text = (uninterrupted / "results" / "RESULTS.md").read_text()
     # (1/7 + 2/7) / 2 = 21.43 %, deviation 1/7 / sqrt(2) = 10.10 %; (1/3 + 2/3) / 2 = 50 %, 1/3 / sqrt(2) = 23.57 %.
     assert "| first: erm, accuracy | 33.33 | 21.43 ± 10.10, n = 2 |" in text
     assert "| nested: dair, accuracy | 33.33 | 50.00 ± 23.57, n = 2 |" in text
-    assert len(executed(whole)) == 8
+    assert len(executed(uninterrupted)) == 8
 
 
-def test_killed_at_three_random_points(whole: Path, tmp_path: Path) -> None:
-    folder = workplace(tmp_path / "killed")
+def test_killed_at_three_random_points(uninterrupted: Path, tmp_path: Path) -> None:
+    folder = make_workspace(tmp_path / "killed")
     generator = random.Random(3)
-    # A point: so many runs have finished, and then a moment. Alone, or with the recipe it started.
+    # Kill after some runs have finished and a random delay, alone or together with the recipe.
     points = [(finished, generator.uniform(0, 0.6)) for finished in sorted(generator.sample(range(8), 3))]
-    alone = [True, False, generator.random() < 0.5]
-    for (finished, moment), only_parent in zip(points, alone, strict=True):
+    parent_only = [True, False, generator.random() < 0.5]
+    for (finished, delay), only_parent in zip(points, parent_only, strict=True):
         with start(folder) as process:
             while process.poll() is None and len(executed(folder)) < finished:
                 time.sleep(0.02)
-            time.sleep(moment)
+            time.sleep(delay)
             assert process.poll() is None, process.communicate()[0]
             (os.kill if only_parent else os.killpg)(process.pid, signal.SIGKILL)
             process.wait()
-            # An orphan still holds the pipe; what it prints is nobody's.
+            # A recipe that is still running holds the pipe open; its output is discarded.
             assert process.stdout
             process.stdout.close()
     status, printed = run(folder)
     assert status == 0, printed
-    assert tree(folder / "results") == tree(whole / "results")
+    assert tree(folder / "results") == tree(uninterrupted / "results")
     ran = executed(folder)
-    assert set(ran) == set(executed(whole))
-    # A run that was killed between its end and its record is the only kind that is repeated.
+    assert set(ran) == set(executed(uninterrupted))
+    # Only a run that was killed before its record was written is repeated.
     assert len(ran) <= 8 + len(points)
 
 
-def test_what_is_done_is_not_repeated(whole: Path) -> None:
-    before = tree(whole / "results")
-    (whole / "results" / "RESULTS.md").unlink()
-    (whole / "results" / ".first.abc.dair_hf").mkdir()
-    began = time.perf_counter()
-    status, printed = run(whole)
+def test_finished_experiments_are_not_repeated(uninterrupted: Path) -> None:
+    before = tree(uninterrupted / "results")
+    (uninterrupted / "results" / "RESULTS.md").unlink()
+    (uninterrupted / "results" / ".first.abc.dair_hf").mkdir()
+    start_time = time.perf_counter()
+    status, printed = run(uninterrupted)
     assert status == 0, printed
-    assert tree(whole / "results") == before
-    assert len(executed(whole)) == 8
-    assert not (whole / "results" / ".first.abc.dair_hf").exists()
+    assert tree(uninterrupted / "results") == before
+    assert len(executed(uninterrupted)) == 8
+    assert not (uninterrupted / "results" / ".first.abc.dair_hf").exists()
     assert "8/8" in printed
-    assert time.perf_counter() - began < 60
+    assert time.perf_counter() - start_time < 60
 
 
-def test_a_changed_experiment_is_made_anew(tmp_path: Path) -> None:
-    """As two that are listed: a method fewer, and records that are older than some settings."""
-    folder = workplace(tmp_path / "new", SECOND)
+def test_changed_experiment_is_repeated(tmp_path: Path) -> None:
+    """One seed less, and a record that is older than some settings."""
+    folder = make_workspace(tmp_path / "new", SECOND)
     assert run(folder)[0] == 0
-    kept = folder / "results" / "nested" / "second"
-    stale = json.loads((kept / "dair_seed0.json").read_text())
+    stored = folder / "results" / "nested" / "second"
+    stale = json.loads((stored / "dair_seed0.json").read_text())
     stale["config"]["training"]["predict_with_generate"] = False
     del stale["config"]["training"]["chunked_loss"]
     stale["settings_fingerprint"] = "older"
-    (kept / "dair_seed0.json").write_text(json.dumps(stale))
+    (stored / "dair_seed0.json").write_text(json.dumps(stale))
     shutil.rmtree(folder / "outputs")
     changed = {**SECOND, "command": "fake.py --seeds 0 --source none", "runs": 2}
     (folder / "results" / "experiments.yaml").write_text(yaml.safe_dump({"experiments": [changed]}))
@@ -222,33 +222,33 @@ def test_a_changed_experiment_is_made_anew(tmp_path: Path) -> None:
     status, printed = run(folder)
     assert status == 0, printed
     assert executed(folder) == ["second/dair_seed0"]
-    assert sorted(path.name for path in kept.glob("*_seed*.json")) == ["dair_seed0.json", "erm_seed0.json"]
-    aside = sorted((folder / "outputs" / "nested" / "second" / "superseded").iterdir())
-    assert [path.name.split("_of_")[0] for path in aside] == ["dair_seed0", "dair_seed1", "erm_seed1"]
-    assert json.loads(aside[0].read_text()) == stale
-    for path in aside:
-        assert f"nested/second: a finished run of other settings is kept as {path.relative_to(folder)}" in printed
+    assert sorted(path.name for path in stored.glob("*_seed*.json")) == ["dair_seed0.json", "erm_seed0.json"]
+    archived = sorted((folder / "outputs" / "nested" / "second" / "superseded").iterdir())
+    assert [path.name.split("_of_")[0] for path in archived] == ["dair_seed0", "dair_seed1", "erm_seed1"]
+    assert json.loads(archived[0].read_text()) == stale
+    for path in archived:
+        assert f"nested/second: a finished run with other settings was moved to {path.relative_to(folder)}" in printed
     assert "2/2" in run_here(folder, "--list")[1]
     assert run(folder)[0] == 0
     assert executed(folder) == ["second/dair_seed0"]
 
 
-def test_list_shows_what_is_left(whole: Path, tmp_path: Path) -> None:
-    assert re.findall(r"(\S+) +(\d+)/(\d+) +(.*)", run_here(whole, "--list")[1]) == [
+def test_list_shows_the_status(uninterrupted: Path, tmp_path: Path) -> None:
+    assert re.findall(r"(\S+) +(\d+)/(\d+) +(.*)", run_here(uninterrupted, "--list")[1]) == [
         ("first", "4", "4", "done"),
         ("nested/second", "4", "4", "done"),
     ]
-    folder = workplace(tmp_path / "new", {**FIRST, "minutes": 3})
+    folder = make_workspace(tmp_path / "new", {**FIRST, "minutes": 3})
     assert re.findall(r"(\S+) +(\d+)/(\d+) +(.*)", run_here(folder, "--list")[1]) == [
         ("first", "0", "4", "about 12 min left")
     ]
     assert not (folder / "outputs").exists()
 
 
-def test_a_failing_experiment_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_failing_experiment_does_not_stop_the_others(tmp_path: Path) -> None:
     broken = {**FIRST, "name": "broken", "command": "fake.py --seeds 0 --source ''"}
     one_seed = {**SECOND, "command": "fake.py --seeds 0 --source none", "runs": 2}
-    folder = workplace(tmp_path / "new", broken, FIRST, one_seed)
+    folder = make_workspace(tmp_path / "new", broken, FIRST, one_seed)
     assert run(folder, "--only", "nested")[0] == 0
     assert executed(folder) == ["second/erm_seed0", "second/dair_seed0"]
     status, printed = run(folder, data=None)
@@ -262,8 +262,8 @@ def test_a_failing_experiment_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "| nested: erm, accuracy | 33.33 | 14.29, n = 1 | one seed: undecided" in text
 
 
-def test_options_that_cannot_be_used(tmp_path: Path) -> None:
-    folder = workplace(tmp_path / "new")
+def test_invalid_options_and_claims_are_refused(tmp_path: Path) -> None:
+    folder = make_workspace(tmp_path / "new")
     status, printed = run_here(folder, "--only", "third")
     assert (status, "--only third: no such experiment; there are first, nested/second" in printed) == (2, True)
     claims = yaml.safe_load((folder / "results" / "claims.yaml").read_text())

@@ -1,4 +1,4 @@
-"""The recipe of the theory as a user runs it, on fewer rows."""
+"""The theory recipe from the command line, with fewer rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dair_hf.experiments.arguments import parse_arguments
-from reproduction.linear_toy import TheoryConfig
+from reproduction.theory import TheoryConfig
 from tests.fixtures.paths import ROOT
 
 TINY = ["--rows", "500", "--logistic_rows", "1000", "--lambdas", "1", "100", "10000"]
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.slow
 
 def run(folder: Path, *options: str) -> None:
     before = sys.argv
-    sys.argv = ["reproduction.theory", "--output_dir", str(folder), *TINY, *options]
+    sys.argv = ["theory.py", "--output_dir", str(folder), *TINY, *options]
     try:
-        runpy.run_module("reproduction.theory", run_name="__main__", alter_sys=True)
+        runpy.run_path(str(ROOT / "reproduction" / "theory.py"), run_name="__main__")
     finally:
         sys.argv = before
 
@@ -36,37 +36,37 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((folder / "comparison.json").read_text())["runs"]
-    return found
+    runs: list[dict[str, Any]] = json.loads((folder / "comparison.json").read_text())["runs"]
+    return runs
 
 
 def metrics(folder: Path, method: str) -> list[dict[str, Any]]:
-    found = [record["metrics"] for record in records(folder) if record["method"] == method]
-    assert len(found) == 2
-    return found
+    selected = [record["metrics"] for record in records(folder) if record["method"] == method]
+    assert len(selected) == 2
+    return selected
 
 
-def test_da_is_at_its_closed_form(outputs: Path) -> None:
+def test_da_equals_its_closed_form(outputs: Path) -> None:
     assert [record["name"] for record in records(outputs)] == ["da_seed0", "dair_seed0", "da_seed1", "dair_seed1"]
-    for found in metrics(outputs, "da"):
+    for values in metrics(outputs, "da"):
         # By hand: b = 0.75 / 1.075, w1 = 1 - 0.75 b.
-        assert found["w1"] == pytest.approx(1 - 0.75 * 0.75 / 1.075, abs=1e-3)
-        assert found["w2"] == pytest.approx(0.75 / 1.075, abs=1e-3)
-        assert max(found["error"], found["wide_error"]) < 1e-3 < found["error_plain_rows"]
-        assert found["rmse_best_decay"] > 0.7
-        assert min(found["distance_best_decay"], found["wide_distance_best_decay"]) > 0.3
+        assert values["w1"] == pytest.approx(1 - 0.75 * 0.75 / 1.075, abs=1e-3)
+        assert values["w2"] == pytest.approx(0.75 / 1.075, abs=1e-3)
+        assert max(values["error"], values["wide_error"]) < 1e-3 < values["error_plain_rows"]
+        assert values["rmse_best_decay"] > 0.7
+        assert min(values["distance_best_decay"], values["wide_distance_best_decay"]) > 0.3
 
 
 def test_dair_tends_to_the_invariant_model(outputs: Path) -> None:
-    for found in metrics(outputs, "dair"):
-        assert (found["w1_lambda_10000"], found["w2_lambda_10000"]) == pytest.approx((1, 0), abs=1e-3)
-        assert (found["w1"], found["w2"]) == (found["w1_lambda_100"], found["w2_lambda_100"])
-        assert found["rmse"] == pytest.approx(0.5, abs=1e-3)
+    for values in metrics(outputs, "dair"):
+        assert (values["w1_lambda_10000"], values["w2_lambda_10000"]) == pytest.approx((1, 0), abs=1e-3)
+        assert (values["w1"], values["w2"]) == (values["w1_lambda_100"], values["w2_lambda_100"])
+        assert values["rmse"] == pytest.approx(0.5, abs=1e-3)
         for prefix in ("", "wide_"):
-            assert found[f"{prefix}distance_lambda_10000"] < 1e-3
+            assert values[f"{prefix}distance_lambda_10000"] < 1e-3
             for value in (1, 100, 10000):
-                assert found[f"{prefix}consistency_lambda_{value}"] <= found[f"{prefix}bound_lambda_{value}"]
-        assert found["iterations_lambda_10000"] > 2 * found["iterations_lambda_0.5"]
+                assert values[f"{prefix}consistency_lambda_{value}"] <= values[f"{prefix}bound_lambda_{value}"]
+        assert values["iterations_lambda_10000"] > 2 * values["iterations_lambda_0.5"]
 
 
 def test_tables_and_plots(outputs: Path) -> None:
@@ -82,16 +82,16 @@ def test_tables_and_plots(outputs: Path) -> None:
 
 
 def test_finished_runs_are_not_repeated(outputs: Path) -> None:
-    kept = outputs / "dair_seed0.json"
-    before = kept.stat().st_mtime_ns
+    record = outputs / "dair_seed0.json"
+    before = record.stat().st_mtime_ns
     run(outputs, "--seeds", "0")
-    assert kept.stat().st_mtime_ns == before
-    # The table keeps what an earlier call ran.
+    assert record.stat().st_mtime_ns == before
+    # The table keeps runs of earlier calls.
     names = [record["name"] for record in records(outputs)]
     assert sorted(names) == ["da_seed0", "da_seed1", "dair_seed0", "dair_seed1"]
 
 
-def test_the_shipped_configuration_is_valid() -> None:
+def test_shipped_configuration_is_valid() -> None:
     path = ROOT / "recipes" / "configs" / "theory.yaml"
     (config,) = parse_arguments([TheoryConfig], ["--config", str(path)])
     assert config.output_dir == "outputs/theory"
@@ -100,19 +100,19 @@ def test_the_shipped_configuration_is_valid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        (["--lambdas", "0"], "each must be above 0, since 0 is DA-ERM"),
+        (["--lambdas", "0"], "each must be finite and above 0 (0 is DA-ERM)"),
         (["--seeds", "0", "-1"], "seeds: -1 is no seed; give integers from 0 to 4294967295"),
-        (["--lambdas", "1", "inf"], "lambdas=[1.0, inf]; each must be above 0, since 0 is DA-ERM, and finite"),
+        (["--lambdas", "1", "inf"], "lambdas=[1.0, inf]; each must be finite and above 0"),
         (["--rows", "3"], "rows=3 must be at least 100"),
         (["--row", "3"], "unknown option --row; did you mean 'rows'?"),
     ],
 )
-def test_bad_settings_are_one_line(options: list[str], said: str, tmp_path: Path) -> None:
+def test_errors_are_one_line(options: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         run(tmp_path / "out", *options)
-    message = str(ended.value)
-    assert message.startswith("error: ")
-    assert said in message
+    error = str(ended.value)
+    assert error.startswith("error: ")
+    assert message in error
     assert not (tmp_path / "out").exists()
