@@ -30,9 +30,8 @@ from dair_hf.io.folders import atomic_folder
 from dair_hf.io.prepared import save_splits
 from dair_hf.vqa.readers.images import ImageFolder
 from dair_hf.vqa.readers.reading import read_edits, read_vqa
-from dair_hf.vqa.readers.records import splits_in
+from dair_hf.vqa.readers.records import HOST, splits_in, vqa_files
 from dair_hf.vqa.readers.report import VQAReport, summary_table
-from dair_hf.vqa.readers.sources import HOST, vqa_files
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

@@ -51,7 +51,7 @@ from dair_hf.modeling import ModelConfig
 from dair_hf.vqa.data import VQAConfig, load_vqa
 from dair_hf.vqa.pairs import edit_pairs
 from dair_hf.vqa.readers.report import summary_table
-from dair_hf.vqa.scenes.backbone import CellNamer, naming_task, scene_network
+from dair_hf.vqa.scenes.backbone import CellClassifier, cell_classification, scene_network
 from dair_hf.vqa.scenes.files import SceneConfig
 from dair_hf.vqa.task import NetworkConfig, VQATask, evaluate_edits, prepare_task, require_model
 
@@ -70,7 +70,7 @@ BACKBONE_SEED, BACKBONE_BATCH, BACKBONE_EPOCHS = 0, 50, 3
 
 def scene_backbone(scenes: SceneConfig, count: int, args: DAIRConfig) -> nn.Module:
     """Train a small ResNet to name the object in each cell of random scenes, once for all runs."""
-    name = fingerprint(scenes.stage, scenes.sprites, scenes.sprite_folder, scene_network(scenes), count)
+    name = fingerprint(scenes.layout, scenes.sprites, scenes.sprite_folder, scene_network(scenes), count)
     folder = Path(args.output_dir).parent / f"scene_backbone_{name}"
     steps = BACKBONE_EPOCHS * math.ceil(count / BACKBONE_BATCH)
     # All runs share the backbone, so no setting may depend on the method or the seed.
@@ -83,10 +83,10 @@ def scene_backbone(scenes: SceneConfig, count: int, args: DAIRConfig) -> nn.Modu
 
     def make_trainer() -> DAIRTrainer:
         set_seed(BACKBONE_SEED)
-        model, rows = naming_task(scenes, count)
+        model, rows = cell_classification(scenes, count)
         return DAIRTrainer(model, base_args, train_dataset=rows, sample_loss="seq2seq")
 
-    return CellNamer.from_pretrained(train_base_once(folder, make_trainer)).backbone.eval()
+    return CellClassifier.from_pretrained(train_base_once(folder, make_trainer)).backbone.eval()
 
 
 def train_and_evaluate(run: Run, task: VQATask) -> Result:

@@ -1,4 +1,4 @@
-"""The answer vocabulary: the classes of a VQA model, and answers as soft targets over them."""
+"""Answer vocabulary: the classes of a VQA model, and answers as soft targets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dair_hf.metrics.vqa.answers import normalize_answer, strip_spaces
 ANSWERS = "answers"
 ANSWER_IDS = "answer_ids"
 ANSWER_SCORES = "answer_scores"
-DEFAULT_SIZE = 3000  # the paper's, and that of the SAAA network
+DEFAULT_SIZE = 3000  # of the paper and of the SAAA network
 TARGET_FEATURES: Mapping[str, Any] = {ANSWER_IDS: List(Value("int32")), ANSWER_SCORES: List(Value("float32"))}
 
 _FIELDS = ("answers", "spellings", "counts")
@@ -27,17 +27,17 @@ _FIELDS = ("answers", "spellings", "counts")
 class AnswerVocabulary:
     """The most frequent answers of the training annotators, as classes.
 
-    Answers are counted after the normalisation of the official evaluation: "two" and "2" are one class. But the
-    evaluation itself does not normalise where all annotators wrote the same, so a class is predicted in the spelling in
-    which annotators wrote it most often: "t-shirt", not "t shirt".
+    Answers are counted after the normalization of the official evaluation, so "two" and "2" are one class. The
+    evaluation itself does not normalize if all annotators wrote the same answer, so a class is predicted in its most
+    frequent spelling: "t-shirt", not "t shirt".
 
     Attributes:
-        answers: `[A]`, normalised, the most frequent first; equally frequent ones in alphabetical order.
-        spellings: `[A]`, what is predicted.
-        counts: `[A]`, how many of the training annotators' answers are of this class.
+        answers: `[A]` normalized answers by descending frequency, ties in alphabetical order.
+        spellings: `[A]` texts to predict.
+        counts: `[A]` number of annotators' answers in each class.
 
     Raises:
-        DataError: The three differ in length, or an answer is empty, not normalised or there twice.
+        DataError: The three differ in length, or an answer is empty, not normalized or repeated.
 
     Example:
         >>> vocabulary = AnswerVocabulary.from_answers([["two", "2", "2", "the cat"], ["a dog", "cat"]], size=2)
@@ -54,17 +54,18 @@ class AnswerVocabulary:
 
     def __post_init__(self) -> None:
         if not self.answers:
-            raise DataError("answer vocabulary: holds no answers; build it from annotated questions")
+            raise DataError("answer vocabulary: contains no answers; build it from annotated questions")
         if not len(self.answers) == len(self.spellings) == len(self.counts):
             raise DataError(
                 f"answer vocabulary: {len(self.answers)} answers, {len(self.spellings)} spellings and "
-                f"{len(self.counts)} counts; there must be one each a class"
+                f"{len(self.counts)} counts; give one of each per class"
             )
         ids: dict[str, int] = {}
         for number, (answer, spelling) in enumerate(zip(self.answers, self.spellings, strict=True)):
             if not answer or normalize_answer(spelling) != answer:
                 raise DataError(
-                    f"answer vocabulary: class {number} is {answer!r}, its spelling {spelling!r}: not one answer"
+                    f"answer vocabulary: class {number} is {answer!r}, but its spelling {spelling!r} normalizes to "
+                    f"{normalize_answer(spelling)!r}"
                 )
             if ids.setdefault(answer, number) != number:
                 raise DataError(f"answer vocabulary: classes {ids[answer]} and {number} are both {answer!r}")
@@ -75,19 +76,16 @@ class AnswerVocabulary:
         """Build the vocabulary from the annotators' answers to the training questions.
 
         Args:
-            answers: For each question the annotators' answers; questions without any are passed over. What is empty
-                once normalised ("the", "?") is no class.
-            size: Most classes there may be; fewer where there are not so many answers.
-
-        Returns:
-            The vocabulary.
+            answers: Annotators' answers to each question; may be empty. Answers that are empty after normalization
+                ("the", "?") are ignored.
+            size: Maximal number of classes.
 
         Raises:
             DataError: `size` is not positive, or there is no answer.
         """
         if size < 1:
             raise DataError(f"answer vocabulary: size={size} must be at least 1; {DEFAULT_SIZE} is usual on VQA v2")
-        written = Counter(strip_spaces(answer) for given in answers for answer in given)
+        written = Counter(strip_spaces(answer) for question_answers in answers for answer in question_answers)
         counts: Counter[str] = Counter()
         spellings: dict[str, str] = {}
         for spelling, count in sorted(written.items(), key=lambda item: (-item[1], item[0])):
@@ -95,25 +93,30 @@ class AnswerVocabulary:
             counts[answer] += count
             spellings.setdefault(answer, spelling)
         del counts[""]
-        kept = sorted(counts, key=lambda answer: (-counts[answer], answer))[:size]
-        return cls(tuple(kept), tuple(spellings[answer] for answer in kept), tuple(counts[answer] for answer in kept))
+        frequent = sorted(counts, key=lambda answer: (-counts[answer], answer))[:size]
+        return cls(
+            tuple(frequent), tuple(map(spellings.__getitem__, frequent)), tuple(map(counts.__getitem__, frequent))
+        )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> AnswerVocabulary:
-        """Load what `save` wrote.
+        """Load a saved vocabulary.
 
         Raises:
-            DataError: The file is absent or holds something else.
+            DataError: The file is missing or contains something else.
         """
-        found = read_json(path)
-        if not isinstance(found, dict) or not all(isinstance(found.get(name), list) for name in _FIELDS):
-            raise DataError(f"{path}: no answer vocabulary; it must be an object with the lists {', '.join(_FIELDS)}")
+        content = read_json(path)
+        if not isinstance(content, dict) or not all(isinstance(content.get(name), list) for name in _FIELDS):
+            raise DataError(
+                f"{path}: expected an answer vocabulary, an object with the lists {', '.join(_FIELDS)}; give a file "
+                "that AnswerVocabulary.save wrote"
+            )
         for name, kind in zip(_FIELDS, (str, str, int), strict=True):
-            wrong = [value for value in found[name] if not isinstance(value, kind)]
+            wrong = [value for value in content[name] if not isinstance(value, kind)]
             if wrong:
-                raise DataError(f"{path}: {name} holds {wrong[0]!r:.60}, which is no {kind.__name__}")
+                raise DataError(f"{path}: {name} contains {wrong[0]!r:.60}, expected {kind.__name__}")
         try:
-            return cls(*(tuple(found[name]) for name in _FIELDS))
+            return cls(*(tuple(content[name]) for name in _FIELDS))
         except DataError as error:
             raise DataError(f"{path}: {error}") from error
 
@@ -132,30 +135,20 @@ class AnswerVocabulary:
         """Class -> spelling, for the configuration of a model."""
         return dict(enumerate(self.spellings))
 
-    def id_of(self, answer: str) -> int | None:
-        """The class of an answer in any spelling, or None.
-
-        Example:
-            >>> AnswerVocabulary.from_answers([["t-shirt"]]).id_of("A T-Shirt.")
-            0
-        """
-        return self._ids.get(normalize_answer(answer))
-
     def encode(self, answers: Sequence[str]) -> tuple[list[int], list[float]]:
-        """Soft targets of one question: the share of the annotators who gave each class.
+        """Return the soft targets of one question: the share of annotators who gave each class.
 
         Args:
-            answers: The annotators' answers.
+            answers: Annotators' answers.
 
         Returns:
-            Distinct classes in rising order, and their scores n / 10 (n / number of annotators). Answers that are not
-            in the vocabulary give no class but count among the annotators.
+            Distinct classes in ascending order, and their scores, number of annotators / all annotators. Answers
+            outside the vocabulary have no class, but their annotators count.
         """
-        ids = self._ids
-        found = Counter(ids.get(normalize_answer(answer)) for answer in answers)
-        del found[None]
-        classes = sorted(number for number in found if number is not None)
-        return classes, [found[number] / len(answers) for number in classes]
+        counts = Counter(self._ids.get(normalize_answer(answer)) for answer in answers)
+        del counts[None]
+        classes = sorted(number for number in counts if number is not None)
+        return classes, [counts[number] / len(answers) for number in classes]
 
     def encode_batch(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
         """Encode the column `answers` of a batch of rows; None stays None. See `encode_answers`."""
@@ -163,15 +156,15 @@ class AnswerVocabulary:
         return {ANSWER_IDS: [ids for ids, _ in encoded], ANSWER_SCORES: [scores for _, scores in encoded]}
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """The spellings of classes.
+        """Return the spellings of classes.
 
         Raises:
-            DataError: A number is no class.
+            DataError: There is no such class.
         """
         numbers = [int(number) for number in ids]
         wrong = [number for number in numbers if not 0 <= number < len(self)]
         if wrong:
-            raise DataError(f"answer vocabulary: no class {wrong[0]}; there are {len(self)}, from 0")
+            raise DataError(f"answer vocabulary: no class {wrong[0]}; classes are 0 to {len(self) - 1}")
         return [self.spellings[number] for number in numbers]
 
 
@@ -180,10 +173,10 @@ def encode_answers(rows: Dataset, vocabulary: AnswerVocabulary) -> Dataset:
 
     Args:
         rows: Rows or edits with the column `answers`, lists of text.
-        vocabulary: The vocabulary of the training rows.
+        vocabulary: Vocabulary of the training rows.
 
     Returns:
-        The rows with both columns; their lists are empty where a row has no answer in the vocabulary.
+        The rows with both columns, which are empty lists if a row has no answer in the vocabulary.
 
     Raises:
         DataError: The rows have no column `answers`.

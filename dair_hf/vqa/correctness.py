@@ -1,4 +1,4 @@
-"""When a VQA model is right (the paper's H), how right, and what it answered."""
+"""Correctness of VQA predictions (H in the paper), their accuracy, and the answers to compare between views."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from dair_hf.vqa.answers import AnswerVocabulary
 
 @dataclass(frozen=True)
 class AnswerJudge:
-    """Judges the predictions of a classifier of answers, or of a model that writes its answers.
+    """Judge of the predictions of a classifier of answers, or of a model that generates its answers.
 
-    Its methods are what `DAIRTrainer.evaluate_pairs` takes, with the annotators' answers as references:
+    Its methods are arguments of a `PairEvaluator`, with the annotators' answers as references:
 
         scores = {"vqa_accuracy": judge.accuracy}
-        trainer.evaluate_pairs(pairs, judge.is_correct, references="answers", answers=judge.answers, scores=scores)
+        PairEvaluator(judge.is_correct, judge.answers, scores, references="answers")
 
     Attributes:
-        vocabulary: The classes; None for a model that writes text.
-        normalize: When answers are normalised; see `dair_hf.metrics.vqa.scores.count_matches`.
+        vocabulary: Classes of the model; None if it generates text.
+        normalize: When answers are normalized; see `dair_hf.metrics.vqa.scores.count_matches`.
 
     Example:
         >>> judge = AnswerJudge(AnswerVocabulary.from_answers([["yes", "yes", "no"]]))
@@ -42,21 +42,17 @@ class AnswerJudge:
     normalize: Normalize = "disputed"
 
     def texts(self, predictions: Sequence[Any]) -> list[str]:
-        """What was answered, as text: the spelling of the class that was chosen, or the text that was written.
+        """Return predictions as text: the spelling of the predicted class, or the generated text.
 
         Args:
-            predictions: Class of each row, as `evaluate_pairs` gives it, or its logits, `[A]` floats; texts where there
-                is no vocabulary.
-
-        Returns:
-            N answers.
+            predictions: N classes, as `evaluate_pairs` passes them, or logits, `[A]` floats each. Without a vocabulary,
+                N texts.
 
         Raises:
-            DataError: A row has no such class, another number of logits than there are classes, or one that is NaN; or
-                is no text.
+            DataError: A row has no such class, the wrong number of logits, a NaN logit, or is not text.
         """
         if self.vocabulary is not None:
-            classes = [self._class(row, logits) for row, logits in enumerate(predictions)]
+            classes = [self._class(row, prediction) for row, prediction in enumerate(predictions)]
             return self.vocabulary.decode(classes)
         for row, text in enumerate(predictions):
             if not isinstance(text, str):
@@ -64,19 +60,19 @@ class AnswerJudge:
         return list(predictions)
 
     def answers(self, predictions: Sequence[Any]) -> list[str]:
-        """What was answered, such that equal answers are equal: for the flips between two views.
+        """Return predictions in a form that is equal for equal answers, to find the flips between two views.
 
-        Normalised ("Two." and "2" are no flip), or where the judge never normalises without the spaces around.
+        The form is normalized, so that "Two." and "2" are no flip; with `normalize="never"` only spaces are stripped.
         """
-        same = strip_spaces if self.normalize == "never" else normalize_answer
-        return [same(text) for text in self.texts(predictions)]
+        canonical = strip_spaces if self.normalize == "never" else normalize_answer
+        return [canonical(text) for text in self.texts(predictions)]
 
     def is_correct(self, predictions: Sequence[Any], references: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
-        """`H(z) = [some annotator gave the answer]`, `[N]` bool; see `dair_hf.metrics.vqa.scores.vqa_correct`."""
+        """Return `H(z) = [an annotator gave the answer]`, `[N]` bool; see `dair_hf.metrics.vqa.scores.vqa_correct`."""
         return vqa_correct(self.texts(predictions), references, normalize=self.normalize)
 
     def accuracy(self, predictions: Sequence[Any], references: Sequence[Sequence[str]]) -> NDArray[np.float64]:
-        """The official accuracy of every answer, `[N]` in [0, 1]; see `dair_hf.metrics.vqa.scores.vqa_scores`."""
+        """Return the official accuracies, `[N]` in [0, 1]; see `dair_hf.metrics.vqa.scores.vqa_scores`."""
         return vqa_scores(self.texts(predictions), references, normalize=self.normalize)
 
     def _class(self, row: int, prediction: ArrayLike) -> int:
@@ -87,10 +83,10 @@ class AnswerJudge:
         if values.shape != (len(self.vocabulary),):
             found = f"class {values.tolist()!r}" if values.shape == () else f"logits of shape {list(values.shape)}"
             raise DataError(
-                f"row {row}: {found} for a vocabulary of {len(self.vocabulary)} answers; use the vocabulary that the "
-                "model was trained with"
+                f"row {row}: {found} for a vocabulary of {len(self.vocabulary)} answers; use the vocabulary of the "
+                "model"
             )
-        number = int(values.argmax())  # of NaN, if there is one: it wins every comparison
+        number = int(values.argmax())  # the position of NaN, if there is any
         if np.isnan(values[number]):
-            raise DataError(f"row {row}: a logit is NaN; the model diverged")
+            raise DataError(f"row {row}: a logit is NaN; the model has diverged, lower the learning rate")
         return number

@@ -1,4 +1,4 @@
-"""Rows and their edits as pairs: one edit drawn for each epoch of training, every edit for evaluation."""
+"""Pairs of rows and edits: one random edit per epoch for training, every edit for evaluation."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ STREAM = "vqa/edit"
 
 
 class _Joined(NamedTuple):
-    """Rows and edits, and which edits belong to which row.
+    """Rows and edits, with the edits of each row.
 
     Attributes:
-        rows: The rows.
-        edits: The edits, sorted by question and edited image.
-        features: Of rows and edits as pairs.
+        rows: Rows.
+        edits: Edits, sorted by question and edited image.
+        features: Features of the pairs.
         question_ids: `[N]` int64, of the rows.
-        first_edit: `[N]` int64, for each row the place of its first edit.
-        edit_count: `[N]` int64, how many it has.
-        fingerprint: Of both data sets.
+        first_edit: `[N]` int64, index of the first edit of each row.
+        edit_count: `[N]` int64, number of edits of each row.
+        fingerprint: Fingerprint of both data sets.
     """
 
     rows: pa.Table
@@ -47,22 +47,21 @@ class _Joined(NamedTuple):
 
 
 def draw_edits(rows: Dataset, edits: Dataset, seed: int, epoch: int) -> Dataset:
-    """Pair every row with one of its edits, each equally likely; rows without edits have no partner.
+    """Pair every row with one of its edits, drawn uniformly; rows without edits have no partner.
 
-    The draw depends on `(seed, epoch, question_id)` and on which edits the question has, not on the order of either
-    data set.
+    The draw depends on `(seed, epoch, question_id)` and the edits of the question, not on the order of the data.
 
     Args:
-        rows: Questions, from `read_vqa`, perhaps a part of them, perhaps with columns that were added.
-        edits: From `read_edits`, with the same columns added. Edits of other questions are left alone.
+        rows: Questions from `read_vqa`, or a subset, possibly with additional columns.
+        edits: Edits from `read_edits`, with the same additional columns. Edits of other questions are ignored.
         seed: Seed of the run.
         epoch: Epoch.
 
     Returns:
-        The rows with the columns of their edits under the prefix `augmented_`, all None where there is no edit.
+        The rows with the columns of their edits under the prefix `augmented_`, which are None if there is no edit.
 
     Raises:
-        DataError: A column is missing, the edits have one that the rows lack, or none of the edits belongs to a row.
+        DataError: A column is missing, the edits have a column that the rows lack, or no edit belongs to a row.
 
     Example:
         >>> rows = Dataset.from_dict({"question_id": [1, 2], "image_id": ["9", "9"], "answers": [["2"], ["a cup"]]})
@@ -70,39 +69,38 @@ def draw_edits(rows: Dataset, edits: Dataset, seed: int, epoch: int) -> Dataset:
         >>> draw_edits(rows, edits, seed=0, epoch=0)["augmented_answers"][:]
         [['1'], None]
     """
-    return _drawn(_joined(rows, edits), seed, epoch)
+    return _drawn(_join(rows, edits), seed, epoch)
 
 
 def edit_pairs(rows: Dataset, edits: Dataset, seed: int) -> EpochPairs:
-    """Training pairs that show another edit of each question every epoch; see `draw_edits`.
+    """Return training pairs that redraw the edit of each question every epoch; see `draw_edits`.
 
     Args:
         rows: Questions.
-        edits: Their edits.
+        edits: Edits.
         seed: Seed of the draws.
 
     Returns:
-        For the trainer, which sets the epoch.
+        Data set for the trainer, which sets the epoch.
 
     Raises:
         DataError: As `draw_edits`.
     """
-    joined = _joined(rows, edits)
+    joined = _join(rows, edits)
     return EpochPairs(lambda epoch: _drawn(joined, seed, epoch))
 
 
 def expand_edits(rows: Dataset, edits: Dataset, *, keep_unedited: bool = False) -> Dataset:
-    """One pair for every edit of every row, to evaluate on all of them.
+    """Return one pair for every edit of every row, for evaluation.
 
     Args:
         rows: Questions.
-        edits: Their edits.
-        keep_unedited: Whether rows without edits stay, once and without partner.
+        edits: Edits.
+        keep_unedited: Whether to keep rows without edits, once each and without partner.
 
     Returns:
-        Pairs as `draw_edits` makes them, in the order of the rows and within one sorted by edited image. `row_id`
-        becomes `<row_id>/<edited image>`, since a row may come several times; `question_id` tells which belong
-        together.
+        Pairs like those of `draw_edits`, in the order of the rows and then of the edited image. `row_id` becomes
+        `<row_id>/<edited image>` to stay unique; rows with the same `question_id` belong together.
 
     Raises:
         DataError: As `draw_edits`.
@@ -113,27 +111,25 @@ def expand_edits(rows: Dataset, edits: Dataset, *, keep_unedited: bool = False) 
         >>> expand_edits(rows, edits, keep_unedited=True)["row_id"][:]
         ['1/9_5', '1/9_7', '2']
     """
-    joined = _joined(rows, edits)
-    times = np.maximum(joined.edit_count, 1) if keep_unedited else joined.edit_count
-    place = np.repeat(np.arange(len(times)), times)
-    within = np.arange(len(place)) - np.repeat(np.cumsum(times) - times, times)
+    joined = _join(rows, edits)
+    repeats = np.maximum(joined.edit_count, 1) if keep_unedited else joined.edit_count
+    row_numbers = np.repeat(np.arange(len(repeats)), repeats)
+    edit_numbers = np.arange(len(row_numbers)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
     repeated = joined._replace(
-        rows=joined.rows.combine_chunks().take(place),
-        first_edit=joined.first_edit[place],
-        edit_count=joined.edit_count[place],
+        rows=joined.rows.combine_chunks().take(row_numbers),
+        first_edit=joined.first_edit[row_numbers],
+        edit_count=joined.edit_count[row_numbers],
     )
-    pairs = _paired(repeated, within)
+    pairs = _paired(repeated, edit_numbers)
     if ROW_ID in pairs.column_names:
-        names = pc.binary_join_element_wise(
-            pairs[ROW_ID], pairs[AUGMENTED_PREFIX + IMAGE_ID], "/", null_handling="skip"
-        )
-        pairs = pairs.set_column(pairs.column_names.index(ROW_ID), ROW_ID, names)
+        ids = pc.binary_join_element_wise(pairs[ROW_ID], pairs[AUGMENTED_PREFIX + IMAGE_ID], "/", null_handling="skip")
+        pairs = pairs.set_column(pairs.column_names.index(ROW_ID), ROW_ID, ids)
     return _dataset(pairs, joined.features, ("expand_edits", joined.fingerprint, keep_unedited))
 
 
-def _joined(rows: Dataset, edits: Dataset) -> _Joined:
+def _join(rows: Dataset, edits: Dataset) -> _Joined:
     _require_columns(rows, edits)
-    # One chunk a column: taking rows from many chunks copies far more than it takes.
+    # One chunk per column, since `take` is slow on many chunks.
     table = edits.with_format("arrow")[:].combine_chunks()
     table = table.take(pc.sort_indices(table, [(QUESTION_ID, "ascending"), (IMAGE_ID, "ascending")]))
     edited_ids = table[QUESTION_ID].to_numpy()
@@ -143,7 +139,8 @@ def _joined(rows: Dataset, edits: Dataset) -> _Joined:
     count = np.searchsorted(edited_ids, ids, side="right") - first
     if not count.any():
         raise DataError(
-            f"pairs: none of the {len(edits)} edits belongs to one of the {len(rows)} rows; take both of one split"
+            f"pairs: none of the {len(edits)} edits belongs to one of the {len(rows)} rows; use rows and edits of one "
+            "split"
         )
     table = table.drop_columns([QUESTION_ID])
     table = table.rename_columns([AUGMENTED_PREFIX + name for name in table.column_names])
@@ -160,11 +157,11 @@ def _require_columns(rows: Dataset, edits: Dataset) -> None:
                 "read them with read_vqa and read_edits"
             )
         if data.features[QUESTION_ID] != Value("int64"):
-            raise DataError(f"pairs: {QUESTION_ID} of the {name} is {data.features[QUESTION_ID]}; make it int64")
+            raise DataError(f"pairs: {QUESTION_ID} of the {name} is {data.features[QUESTION_ID]}; cast it to int64")
     if unknown := sorted(set(edits.column_names) - set(rows.column_names)):
-        raise DataError(f"pairs: the edits have column {', '.join(unknown)}, the rows have not; encode both alike")
+        raise DataError(f"pairs: the rows lack column {', '.join(unknown)} of the edits; encode both the same way")
     if paired := [name for name in rows.column_names if name.startswith(AUGMENTED_PREFIX)]:
-        raise DataError(f"pairs: the rows have column {', '.join(paired)} already; give rows without partners")
+        raise DataError(f"pairs: the rows already have column {', '.join(paired)}; give rows without partners")
 
 
 def _drawn(joined: _Joined, seed: int, epoch: int) -> Dataset:
@@ -173,20 +170,20 @@ def _drawn(joined: _Joined, seed: int, epoch: int) -> Dataset:
     return _dataset(pairs, joined.features, ("draw_edits", joined.fingerprint, seed, epoch))
 
 
-def _paired(joined: _Joined, within: NDArray[np.int64]) -> pa.Table:
-    """Each row with its edit number `within`."""
-    # Where a row has no edit its place may lie past the last one; the mask keeps it from being looked at.
-    partners = joined.edits.take(pa.array(joined.first_edit + within, mask=joined.edit_count == 0))
+def _paired(joined: _Joined, edit_numbers: NDArray[np.int64]) -> pa.Table:
+    """Return each row with the given one of its edits."""
+    # Masked, since the index of a row without edits may be out of range.
+    partners = joined.edits.take(pa.array(joined.first_edit + edit_numbers, mask=joined.edit_count == 0))
     pairs = joined.rows
     for name in partners.column_names:
         pairs = pairs.append_column(name, partners[name])
     return pairs
 
 
-def _dataset(pairs: pa.Table, features: Features, made_of: tuple[object, ...]) -> Dataset:
-    # The fingerprint says how they were made; the default would hash all of their content.
+def _dataset(pairs: pa.Table, features: Features, source: tuple[object, ...]) -> Dataset:
+    # Fingerprint of the source, because the default would hash the whole content.
     return Dataset(
         InMemoryTable(pairs.cast(features.arrow_schema)),
         info=DatasetInfo(features=features.copy()),
-        fingerprint=Hasher.hash(made_of),
+        fingerprint=Hasher.hash(source),
     )

@@ -1,4 +1,4 @@
-"""What the trainer needs to know of a VQA model: SAAA, a classifier of answers, or a model that writes them."""
+"""VQA tasks for the trainer: SAAA, a pretrained classifier of answers, or a model that generates them."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ from dair_hf.vqa.pairs import expand_edits
 
 logger = logging.get_logger(__name__)
 
-KINDS = ("saaa", "classifier", "generator")
-# Of SAAAConfig; the others follow from the data and from the backbone.
-SIZES = ("embedding_size", "question_size", "attention_size", "glimpses", "hidden_size", "dropout")
+NETWORKS = ("saaa", "classifier", "generator")
+# Fields of SAAAConfig that can be set; the others follow from the data and the backbone.
+SAAA_FIELDS = ("embedding_size", "question_size", "attention_size", "glimpses", "hidden_size", "dropout")
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+PARTS = ("train", "train_edits", "test", "test_edits")
 
 
 @dataclass
 class NetworkConfig:
-    """Which kind of VQA model is trained.
+    """VQA model to train.
 
     Raises:
-        DataError: An unknown kind or type, or sizes of SAAA that it does not know or refuses.
+        DataError: An unknown network or dtype, or invalid sizes of SAAA.
 
     Example:
         >>> NetworkConfig().network
@@ -53,63 +54,64 @@ class NetworkConfig:
     network: str = field(
         default="saaa",
         metadata={
-            "help": "saaa; classifier (a model such as ViLT with scores for fixed answers) or generator (a "
-            "vision-language model that writes its answer), both by model_name_or_path.",
-            "choices": KINDS,
+            "help": "saaa, classifier (a model such as ViLT with scores for fixed answers) or generator (a "
+            "vision-language model that generates its answer); the last two are named by model_name_or_path.",
+            "choices": NETWORKS,
         },
     )
     saaa: dict[str, Any] = field(
         default_factory=dict,
-        metadata={"help": f"Sizes of SAAA that differ from the paper's: any of {', '.join(SIZES)}."},
+        metadata={"help": f"Sizes of SAAA that differ from the paper: any of {', '.join(SAAA_FIELDS)}."},
     )
     backbone: str | None = field(
         default=None,
-        metadata={"help": "Vision model of SAAA: name on the Hub or folder. With source=scenes it may be left out."},
+        metadata={"help": "Vision model of SAAA: name on the Hub or folder. Optional with source=scenes."},
     )
     backbone_scenes: int = field(
         default=6000,
         metadata={
-            "help": "With source=scenes and no backbone: scenes, >= 1, that a small one learns from for three epochs."
+            "help": "With source=scenes and no backbone: number of scenes, >= 1, on which a small backbone is trained "
+            "for three epochs."
         },
     )
     train_backbone: bool = field(
-        default=False, metadata={"help": "Train the backbone of SAAA too, from pixels; else its features are cached."}
+        default=False, metadata={"help": "Train the backbone of SAAA as well, instead of caching its features."}
     )
-    image_size: int = field(default=448, metadata={"help": "Side to which images are resized for SAAA, pixels."})
-    features_folder: str = field(default="features", metadata={"help": "Where features of the backbone are kept."})
+    image_size: int = field(default=448, metadata={"help": "Height and width of the images of SAAA, in pixels."})
+    features_folder: str = field(default="features", metadata={"help": "Folder of the cached backbone features."})
     features_dtype: str = field(
-        default="float32", metadata={"help": "Type they are kept in.", "choices": tuple(DTYPES)}
+        default="float32", metadata={"help": "Storage type of the features.", "choices": tuple(DTYPES)}
     )
-    prompt: str = field(default="{question}", metadata={"help": "What a generator is asked; holds {question}."})
-    target: str = field(default="{answer}", metadata={"help": "What a generator shall write; holds {answer}."})
+    prompt: str = field(default="{question}", metadata={"help": "Prompt of a generator; contains {question}."})
+    target: str = field(default="{answer}", metadata={"help": "Target of a generator; contains {answer}."})
 
     def __post_init__(self) -> None:
-        for name, choices in (("network", KINDS), ("features_dtype", tuple(DTYPES))):
+        for name, choices in (("network", NETWORKS), ("features_dtype", tuple(DTYPES))):
             if getattr(self, name) not in choices:
                 raise DataError(f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(choices)}")
         if self.backbone_scenes < 1:
             raise DataError(f"backbone_scenes={self.backbone_scenes} must be at least 1")
-        # A configuration takes any name, so that a misspelled one would silently leave the default in place.
-        if unknown := sorted(set(self.saaa) - set(SIZES)):
-            raise DataError(f"saaa: no size of that name: {', '.join(unknown)}; use {', '.join(SIZES)}")
+        # SAAAConfig accepts any name, so a misspelled one would silently keep the default.
+        if unknown := sorted(set(self.saaa) - set(SAAA_FIELDS)):
+            raise DataError(f"saaa: unknown size {', '.join(unknown)}; use {', '.join(SAAA_FIELDS)}")
         for name, value in self.saaa.items():
             if type(value) is not int and not (name == "dropout" and type(value) is float):
-                raise DataError(f"saaa: {name}={value!r} must be a {'number' if name == 'dropout' else 'whole number'}")
-        SAAAConfig(**self.saaa)  # refuses now what it would refuse after the hours in which features are computed
+                raise DataError(f"saaa: {name}={value!r} must be {'a number' if name == 'dropout' else 'an integer'}")
+        SAAAConfig(**self.saaa)  # validates now, not after hours of computing features
 
 
 class VQATask(NamedTuple):
-    """What is trained on which data.
+    """Model, data and evaluation of a VQA experiment.
 
     Attributes:
-        data: Rows and edits with the columns that the collator reads.
-        make_model: Seed -> a model to train.
-        collator: Of single views.
-        sample_loss: Name of the sample loss; None: it follows from the model.
+        data: Rows and edits with the columns of the collator.
+        make_model: Function from a seed to a model to train.
+        collator: Collator of single views.
+        sample_loss: Name of the sample loss; None: derived from the model.
         judge: Correctness, answers and accuracy of predictions.
-        processing_class: Saved with the model: tokenizer or processor; that of a generator decodes its answers.
-        unknown_answers: Part of the data (train, train_edits, test, test_edits) -> how many of its rows have no answer
-            in the vocabulary. Such a question is not trained on, and such an edit is no partner.
+        processing_class: Tokenizer or processor to save with the model; that of a generator decodes its answers.
+        unknown_answers: Part of the data (train, train_edits, test, test_edits) -> number of rows without an answer in
+            the vocabulary. Such questions are not trained on, and such edits are no partners.
     """
 
     data: VQAData
@@ -122,22 +124,22 @@ class VQATask(NamedTuple):
 
 
 def require_model(network: NetworkConfig, model: ModelConfig) -> None:
-    """Refuse, before anything is read, a network without its model or with settings that it would not look at.
+    """Check that a network has its model and no unused settings; call it before anything is read.
 
     Raises:
-        DataError: As said.
+        DataError: The model is missing, or a setting would be ignored.
 
     Example:
         >>> require_model(NetworkConfig("classifier"), ModelConfig("dandelin/vilt-b32-finetuned-vqa", lora_rank=8))
     """
     if network.network == "saaa" and (model.model_name_or_path or model.model_settings or model.lora_rank):
         raise DataError(
-            "network=saaa takes neither model_name_or_path, model_settings nor lora_rank; name its vision model by "
+            "network=saaa does not use model_name_or_path, model_settings and lora_rank; name its vision model by "
             "backbone, or set network to classifier or generator"
         )
     if network.network != "saaa" and not model.model_name_or_path:
         raise DataError(
-            f"network={network.network} needs model_name_or_path: a model with its processor, from the Hub or a folder"
+            f"network={network.network} needs model_name_or_path: a model with its processor, on the Hub or in a folder"
         )
 
 
@@ -151,33 +153,30 @@ def prepare_task(
 ) -> VQATask:
     """Build vocabulary, tokenizer and collator from the training rows, encode all rows, and cache image features.
 
-    The processes of a run share out the images whose features are computed: each must call this.
+    All processes of a run must call this function, since they split the computation of features.
 
     Args:
-        network: Which kind of model.
+        network: Network to train.
         model: Name and adapters of a classifier or generator.
         config: Sizes of the vocabularies.
         data: Rows and edits.
-        backbone: The backbone of SAAA where it is no published one; None: `network.backbone` names it.
-        device: Where the features of a frozen backbone are computed.
-
-    Returns:
-        The task.
+        backbone: Backbone of SAAA; None loads `network.backbone`.
+        device: Device that computes the features of a frozen backbone.
 
     Raises:
-        DataError: A model is not named, not found or not the network's, or an image cannot be read.
+        DataError: A model is not named, not found or of the wrong kind, or an image cannot be read.
     """
     require_model(network, model)
     if network.network == "generator":
         return _generator(network, model, data)
     vocabulary = AnswerVocabulary.from_answers(data.train["answers"][:], config.answers)
-    data = _mapped(data, lambda rows: encode_answers(rows, vocabulary))
-    unknown = _unknown_answers(data, len(vocabulary))
+    data = _map_parts(data, lambda rows: encode_answers(rows, vocabulary))
+    unknown_answers = _count_unknown(data, len(vocabulary))
     if network.network == "classifier":
         task = _classifier(model, data, vocabulary)
     else:
         task = _saaa(network, config, data, vocabulary, backbone, device)
-    return task._replace(unknown_answers=unknown)
+    return task._replace(unknown_answers=unknown_answers)
 
 
 def _saaa(
@@ -193,9 +192,9 @@ def _saaa(
             raise DataError("backbone is not set; name a vision model for SAAA, such as microsoft/resnet-152")
         backbone = load_backbone(network.backbone)
     tokenizer = build_question_tokenizer(data.train["question"][:], min_count=config.word_count)
-    data = _mapped(data, lambda rows: encode_questions(rows, tokenizer))
-    images = _images_of(network, data, backbone.to(device))
-    start = backbone.state_dict()
+    data = _map_parts(data, lambda rows: encode_questions(rows, tokenizer))
+    images = _image_inputs(network, data, backbone.to(device))
+    backbone_weights = backbone.state_dict()
     settings = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
@@ -211,7 +210,7 @@ def _saaa(
         torch.manual_seed(seed)
         model = SAAA(SAAAConfig(**settings))
         if model.backbone is not None:
-            model.backbone.load_state_dict(start)
+            model.backbone.load_state_dict(backbone_weights)
         return model
 
     collator = VQACollator(images, len(vocabulary), tokenizer.pad_token_id)
@@ -220,59 +219,51 @@ def _saaa(
 
 def _classifier(model: ModelConfig, data: VQAData, vocabulary: AnswerVocabulary) -> VQATask:
     processor = load_processor(model)
-    collator = ClassifierCollator.for_model(load_classifier(model, vocabulary.spellings), processor)
 
-    def make_model(seed: int) -> Any:
+    def make_model(seed: int = 0) -> Any:
         return load_classifier(model, vocabulary.spellings, seed)
 
+    collator = ClassifierCollator.for_model(make_model(), processor)
     return VQATask(data, make_model, collator, "soft_score", AnswerJudge(vocabulary), processor)
 
 
 def _generator(network: NetworkConfig, model: ModelConfig, data: VQAData) -> VQATask:
     processor = load_processor(model)
-    collator = GeneratorCollator.for_model(
-        load_generator(model, processor), processor, prompt=network.prompt, target=network.target
-    )
 
-    def make_model(seed: int) -> Any:
+    def make_model(seed: int = 0) -> Any:
         return load_generator(model, processor, seed)
 
+    templates = {"prompt": network.prompt, "target": network.target}
+    collator = GeneratorCollator.for_model(make_model(), processor, **templates)
     return VQATask(data, make_model, collator, None, AnswerJudge(), processor)
 
 
-def _images_of(network: NetworkConfig, data: VQAData, backbone: nn.Module) -> ImageInputs:
+def _image_inputs(network: NetworkConfig, data: VQAData, backbone: nn.Module) -> ImageInputs:
+    pixels = Pixels(size=network.image_size)
     if network.train_backbone:
-        return Pixels(size=network.image_size)
-    cache = FeatureCache(
-        os.fspath(network.features_folder), backbone, Pixels(size=network.image_size), DTYPES[network.features_dtype]
-    )
-    parts = [data.train, data.train_edits, data.test, data.test_edits, *([data.familiar] if data.familiar else [])]
+        return pixels
+    cache = FeatureCache(os.fspath(network.features_folder), backbone, pixels, DTYPES[network.features_dtype])
+    parts = [getattr(data, part) for part in PARTS] + ([data.familiar] if data.familiar else [])
     images = concatenate_datasets([part.select_columns(["image"]) for part in parts])
     cache.fill(images["image"][:])
     return cache
 
 
-def _unknown_answers(data: VQAData, size: int) -> dict[str, int]:
-    """Rows without an answer in the vocabulary, by part of the data; warns of what training loses by it."""
-    parts = ("train", "train_edits", "test", "test_edits")
-    found = {name: sum(not ids for ids in getattr(data, name)["answer_ids"][:]) for name in parts}
-    if (found["train"] or found["train_edits"]) and rank_and_size()[0] == 0:
+def _count_unknown(data: VQAData, size: int) -> dict[str, int]:
+    """Count rows without an answer in the vocabulary by part, and warn of those that training loses."""
+    counts = {part: sum(not ids for ids in getattr(data, part)["answer_ids"][:]) for part in PARTS}
+    if (counts["train"] or counts["train_edits"]) and rank_and_size()[0] == 0:
         logger.warning(
-            f"No answer in the vocabulary of {size}: {found['train']} of {len(data.train)} training questions, which "
-            f"are not trained on, and {found['train_edits']} of {len(data.train_edits)} training edits, which are no "
-            "partners. A larger `answers` keeps more of them."
+            f"No answer in the vocabulary of {size}: {counts['train']} of {len(data.train)} training questions are not "
+            f"trained on, and {counts['train_edits']} of {len(data.train_edits)} training edits are not used as "
+            "partners. Raise `answers` to keep more of them."
         )
-    return found
+    return counts
 
 
-def _mapped(data: VQAData, encode: Callable[[Dataset], Dataset]) -> VQAData:
-    return data._replace(
-        train=encode(data.train),
-        train_edits=encode(data.train_edits),
-        test=encode(data.test),
-        test_edits=encode(data.test_edits),
-        familiar=None if data.familiar is None else encode(data.familiar),
-    )
+def _map_parts(data: VQAData, encode: Callable[[Dataset], Dataset]) -> VQAData:
+    parts = {part: encode(getattr(data, part)) for part in PARTS}
+    return data._replace(**parts, familiar=None if data.familiar is None else encode(data.familiar))
 
 
 def evaluate_edits(

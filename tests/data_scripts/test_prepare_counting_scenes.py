@@ -120,8 +120,8 @@ def test_recipe_refuses_scenes_of_other_settings_and_versions(tmp_path: Path) ->
     mark = tmp_path / "scenes" / "prepared.json"
     text = mark.read_text()
     for settings, content, said in (
-        (SceneConfig("iv", train_scenes=30, test_scenes=12), text, "drawn with edit='cv', the run has edit='iv'"),
-        (SceneConfig(train_scenes=30), text, "drawn with test_scenes=12, the run has test_scenes=2000"),
+        (SceneConfig("iv", train_scenes=30, test_scenes=12), text, "drawn with edit='cv', but the run has edit='iv'"),
+        (SceneConfig(train_scenes=30), text, "drawn with test_scenes=12, but the run has test_scenes=2000"),
         (SceneConfig(), '{"kind": "scenes", "version": 9}', "another version (format 9, expected 1)"),
         (SceneConfig(), '{"kind": "vqa", "version": 1}', "of kind 'vqa', expected 'scenes'"),
     ):
@@ -131,7 +131,7 @@ def test_recipe_refuses_scenes_of_other_settings_and_versions(tmp_path: Path) ->
         assert "\n" not in str(refused.value)
     with pytest.raises(DataError, match="no folder that a command in data_scripts/ wrote"):
         load_vqa(VQAConfig(scene_folder=str(tmp_path / "absent")), SceneConfig(), tmp_path / "unused")
-    with pytest.raises(DataError, match="--scene_folder would not be read with source=files"):
+    with pytest.raises(DataError, match="source=files does not use --scene_folder"):
         VQAConfig("files", scene_folder="scenes")
 
 
@@ -157,7 +157,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
 def test_one_line_errors(tmp_path: Path) -> None:
     for arguments, message in [
         (("--co_occurrence", 1.5), "co_occurrence=1.5 must lie in [0, 1]"),
-        (("--scene_grid", 5), "size=64 and grid=5: the grid, 2 or more, must divide the size"),
+        (("--scene_grid", 5), "scene_size=64 and scene_grid=5: the grid must be at least 2 and divide the size"),
         (("--most", 20), "do not fit into 16 cells"),
         (("--sprites", "letters"), "sprites='letters' is unknown; use shapes, digits or objects"),
         (("--sprites", "digits", "--sprite_folder", tmp_path / "absent"), "absent: no train*.parquet"),

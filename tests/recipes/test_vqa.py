@@ -20,7 +20,7 @@ from dair_hf.vqa.data import VQAConfig
 from dair_hf.vqa.inputs.pixels import Pixels
 from dair_hf.vqa.models.backbone import grid_features, new_backbone
 from dair_hf.vqa.models.saaa import SAAA
-from dair_hf.vqa.scenes.backbone import CellNamer
+from dair_hf.vqa.scenes.backbone import CellClassifier
 from dair_hf.vqa.scenes.files import SceneConfig
 from dair_hf.vqa.task import NetworkConfig
 from tests.fixtures import vision_language as vl
@@ -175,7 +175,7 @@ def test_accuracy_is_that_of_the_saved_model(compared: dict[str, Path], outputs:
     folder = compared["cv"] / "runs" / "dair_seed0"
     model, tokenizer = SAAA.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
     (stored_backbone,) = [path for path in outputs.glob("scene_backbone_*") if not path.name.endswith("_training")]
-    backbone = CellNamer.from_pretrained(stored_backbone).backbone.eval()
+    backbone = CellClassifier.from_pretrained(stored_backbone).backbone.eval()
     record = read(compared["cv"] / "dair_seed0.json")
     drawn, metrics = outputs / f"counting_scenes_{fingerprint(record['config']['scenes'])}", record["metrics"]
     for split, key in (("test", "vqa_accuracy"), ("familiar", "familiar_vqa_accuracy")):
@@ -233,7 +233,7 @@ def test_the_backbone_can_be_trained_too(compared: dict[str, Path], outputs: Pat
     run(**scenes(outputs, "trained", methods="dair", train_backbone=True, num_train_epochs=1))
     model = SAAA.from_pretrained(outputs / "trained/runs/dair_seed0")
     (start,) = [path for path in outputs.glob("scene_backbone_*") if not path.name.endswith("_training")]
-    before = CellNamer.from_pretrained(start).backbone.state_dict()
+    before = CellClassifier.from_pretrained(start).backbone.state_dict()
     after = model.backbone.state_dict()
     assert before.keys() == after.keys()
     assert not all(torch.equal(after[name], value) for name, value in before.items())
@@ -395,20 +395,20 @@ BAD = {
     "unknown option": ({"backbon": "x"}, "unknown option --backbon; did you mean 'backbone'?"),
     "unknown edit": ({"edit": "removed"}, "--edit: invalid choice: 'removed'"),
     "unknown network": ({"network": "vilt"}, "--network: invalid choice: 'vilt'"),
-    "unknown size": ({"saaa": '{"hiden_size": 3}'}, "saaa: no size of that name: hiden_size"),
+    "unknown size": ({"saaa": '{"hiden_size": 3}'}, "saaa: unknown size hiden_size"),
     "no files": ({"source": "files"}, "source=files needs --questions, --images, --edits, --edited_images"),
-    "files, but scenes": ({"questions": "q"}, "--questions would not be read with source=scenes; set --source files"),
+    "files, but scenes": ({"questions": "q"}, "source=scenes does not use --questions; set --source files"),
     "absent files": (
         {"source": "files", "questions": "nowhere", "images": "no/images", "edits": "e", "edited_images": "i"},
         "no/images",
     ),
-    "crowded scenes": ({"most": 4}, "most=4 of a kind and of its companion do not fit into 4 cells"),
-    "a grid that does not divide": ({"scene_grid": 3}, "size=32 and grid=3"),
-    "cells of 20 pixels": ({"scene_size": 40}, "make cells of 20 pixels, but the backbone for scenes needs a power of"),
+    "crowded scenes": ({"most": 4}, "most=4 objects of a kind and of its companion do not fit into 4 cells"),
+    "a grid that does not divide": ({"scene_grid": 3}, "scene_size=32 and scene_grid=3"),
+    "cells of 20 pixels": ({"scene_size": 40}, "give cells of 20 pixels, but the backbone for scenes needs a power of"),
     "absent backbone": ({"backbone": "no/where"}, "no/where"),
-    "adapters on SAAA": ({"lora_rank": 2}, "network=saaa takes neither model_name_or_path, model_settings nor lora_ra"),
+    "adapters on SAAA": ({"lora_rank": 2}, "network=saaa does not use model_name_or_path, model_settings and lora_ran"),
     "no model": ({"network": "classifier"}, "network=classifier needs model_name_or_path"),
-    "no slot": ({"network": "generator", "prompt": "Look!"}, "prompt='Look!' does not hold {question}"),
+    "no slot": ({"network": "generator", "prompt": "Look!"}, "prompt='Look!' does not contain {question}"),
     "no scenes for the backbone": ({"backbone_scenes": 0}, "backbone_scenes=0 must be at least 1"),
     "no question": ({"train_questions": 0}, "train_questions=0 must be at least 1"),
     "negative lambda": ({"dair_lambda": -1}, "dair_lambda=-1.0 is out of range"),

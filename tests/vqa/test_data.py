@@ -1,4 +1,4 @@
-"""The data of an experiment: scenes and files, which part of them, what is held out, and what is refused."""
+"""Data of an experiment: scenes and files, subsets, held-out images, and errors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from datasets import Dataset
 from dair_hf.errors import DataError
 from dair_hf.vqa import data
 from dair_hf.vqa.data import VQAConfig, VQAData, hold_out_images, load_vqa
-from dair_hf.vqa.inputs import content
-from dair_hf.vqa.readers import images
+from dair_hf.vqa.readers import file_values, images
 from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES
 from dair_hf.vqa.scenes.files import SceneConfig
 from tests.fixtures.vqa_files import (
@@ -33,7 +32,7 @@ SCENES = SceneConfig(train_scenes=30, test_scenes=12, scene_size=32, scene_grid=
 
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with scenes, drawn once."""
+    """Draw scenes once and return their folder."""
     folder = tmp_path_factory.mktemp("scenes") / "cv"
     load_vqa(VQAConfig(), SCENES, folder)
     return folder
@@ -41,7 +40,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Any]:
-    """Settings for VQA v2 and CV-VQA of both splits in small."""
+    """Return settings for small VQA v2 and CV-VQA files of both splits."""
     for split in ("train", "val"):
         write_vqa(tmp_path / "vqa", split)
         write_cv(tmp_path / "cv", split)
@@ -64,7 +63,7 @@ def ids(rows: Dataset) -> list[int]:
 
 
 def is_one_experiment(found: VQAData) -> None:
-    """Features, and edits of the questions that are there and of no others."""
+    """Check the features, and that all edits belong to the questions."""
     for rows, edits in ((found.train, found.train_edits), (found.test, found.test_edits)):
         assert (rows.features, edits.features) == (ROW_FEATURES, EDIT_FEATURES)
         assert 0 < len(set(ids(edits))) <= len(rows)
@@ -72,11 +71,11 @@ def is_one_experiment(found: VQAData) -> None:
     assert not set(found.train["image"][:]) & set(found.test["image"][:])
 
 
-# --- scenes ---------------------------------------------------------------------------------------------------------
+# --- scenes -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("evaluate_on", ["test", "validation"])
-def test_scenes_are_those_of_their_files(scenes: Path, evaluate_on: str) -> None:
+def test_scenes_match_their_files(scenes: Path, evaluate_on: str) -> None:
     found = load_vqa(VQAConfig(evaluate_on=evaluate_on), SCENES, scenes)
     is_one_experiment(found)
     assert found.name == f"counting scenes (CV), {evaluate_on}"
@@ -104,12 +103,12 @@ def test_drawn_scenes_are_kept(scenes: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in scenes.rglob("*")}
     first, second = (load_vqa(VQAConfig(), SCENES, scenes) for _ in range(2))
     assert {path: path.stat().st_mtime_ns for path in scenes.rglob("*")} == before
-    # What a comparison knows its data by.
+    # A comparison identifies its data by these.
     assert first.train._fingerprint == second.train._fingerprint
     assert first.train._fingerprint != first.test._fingerprint
 
 
-def test_a_part_of_the_scenes_comes_with_its_own_edits(scenes: Path) -> None:
+def test_subset_of_scenes_has_its_own_edits(scenes: Path) -> None:
     whole = load_vqa(VQAConfig(), SCENES, scenes)
     part = load_vqa(VQAConfig(train_questions=9, test_questions=5), SCENES, scenes)
     is_one_experiment(part)
@@ -120,17 +119,17 @@ def test_a_part_of_the_scenes_comes_with_its_own_edits(scenes: Path) -> None:
     kept = [question for question in ids(whole.train_edits) if question in ids(whole.train)[:9]]
     assert ids(part.train_edits) == kept
     assert 0 < len(kept) < len(whole.train_edits)
-    assert part.reports["train"].counts["rows"] == 30  # the report is of what was read
+    assert part.reports["train"].counts["rows"] == 30  # the report counts what was read
     more = load_vqa(VQAConfig(train_questions=999, test_questions=999), SCENES, scenes)
     assert (len(more.train), len(more.test)) == (30, 12)
 
 
-# --- files ----------------------------------------------------------------------------------------------------------
+# --- files ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def apart(files: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
-    """The same with images of its own for each split, under other ids."""
+    """Return the same with different images and ids in each split."""
     shift = 10**6
     for name, folder in (("vqa", files["questions"]), ("cv", files["edits"])):
         for path in Path(folder).glob("*val2014*"):
@@ -176,7 +175,7 @@ def test_invariant_edits_keep_their_answers(files: dict[str, Any], tmp_path: Pat
     assert found.reports["train, edits"].counts["edits with other answers"] == 0
 
 
-def test_a_part_of_the_files(files: dict[str, Any], tmp_path: Path) -> None:
+def test_subset_of_the_files(files: dict[str, Any], tmp_path: Path) -> None:
     found = load_vqa(VQAConfig(**files, train_questions=4, test_questions=1), SceneConfig(), tmp_path)
     assert ids(found.train) == [9000, 9001, 9002, 25000]
     assert ids(found.train_edits) == [9000, 9000, 9000, 25000]
@@ -188,12 +187,12 @@ def test_a_part_of_the_files(files: dict[str, Any], tmp_path: Path) -> None:
         late = [question for question in listed(path, "questions") if question["question_id"] != 9000]
         path.write_text(json.dumps({"questions": late}))
     with pytest.raises(
-        DataError, match="none of the 6 edits belongs to one of the 3 questions that are taken; take mo"
+        DataError, match="none of the 6 edits belongs to one of the 3 selected questions; raise train_q"
     ):
         load_vqa(VQAConfig(**files, train_questions=3), SceneConfig(), tmp_path)
 
 
-def test_what_cannot_be_read_is_reported_or_refused(files: dict[str, Any], tmp_path: Path) -> None:
+def test_unreadable_images_are_reported_or_refused(files: dict[str, Any], tmp_path: Path) -> None:
     image = next(Path(files["images"][0]).glob("*000000000025*"))
     image.write_bytes(image.read_bytes()[:60])
     edited = sorted(Path(files["edited_images"][0]).iterdir())[0]
@@ -206,13 +205,11 @@ def test_what_cannot_be_read_is_reported_or_refused(files: dict[str, Any], tmp_p
         load_vqa(VQAConfig(**files, strict=True), SceneConfig(), tmp_path)
 
 
-def test_images_are_decoded_at_the_first_start_only(
-    files: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_are_decoded_only_once(files: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[str] = []
-    look = images._damage
-    monkeypatch.setattr(images, "_damage", lambda path: decoded.append(path) or look(path))
-    monkeypatch.setattr(content, "_TICK_NS", -(10**12))
+    decode = images._decoding_problem
+    monkeypatch.setattr(images, "_decoding_problem", lambda path: decoded.append(path) or decode(path))
+    monkeypatch.setattr(file_values, "CLOCK_TICK_NS", -(10**12))
     first = load_vqa(VQAConfig(**files), SceneConfig(), tmp_path, tmp_path / "verified.json")
     assert len(decoded) == len(set(decoded)) > 0
     decoded.clear()
@@ -221,11 +218,13 @@ def test_images_are_decoded_at_the_first_start_only(
     assert again.train["image"][:] == first.train["image"][:]
 
 
-def test_validation_never_looks_at_the_test_split(files: dict[str, Any], tmp_path: Path, monkeypatch: Any) -> None:
+def test_validation_does_not_read_the_test_split(files: dict[str, Any], tmp_path: Path, monkeypatch: Any) -> None:
     for folder in (files["questions"], files["edits"]):
         for path in Path(folder).glob("*val2014*"):
             path.unlink()
-    with pytest.raises(DataError, match="holds out every tenth image, but the training questions have 8; read more"):
+    with pytest.raises(
+        DataError, match="holds out every tenth image, but the training questions have only 8 images; read"
+    ):
         load_vqa(VQAConfig(**files, evaluate_on="validation"), SceneConfig(), tmp_path)
     monkeypatch.setattr(data, "HELD_OUT", 4)  # the small files have eight images
     found = load_vqa(VQAConfig(**files, evaluate_on="validation"), SceneConfig(), tmp_path)
@@ -238,8 +237,8 @@ def test_validation_never_looks_at_the_test_split(files: dict[str, Any], tmp_pat
     assert list(found.reports) == ["train", "train, edits"]
 
 
-def test_held_out_images_take_all_their_questions_along() -> None:
-    # 25 images in no order, those from the thirteenth on asked about once more at the end: the twentieth by row 32.
+def test_all_questions_of_an_image_are_held_out() -> None:
+    # 25 shuffled images; those from the thirteenth on have a second question at the end, the twentieth in row 32.
     names = [str(7 * number % 25) for number in range(25)]
     rows = Dataset.from_dict({"image_id": names + names[12:], "question_id": list(range(38))})
     kept, held = hold_out_images(rows)
@@ -248,7 +247,7 @@ def test_held_out_images_take_all_their_questions_along() -> None:
     assert not set(kept["image_id"][:]) & set(held["image_id"][:])
 
 
-# --- settings -------------------------------------------------------------------------------------------------------
+# --- settings ---------------------------------------------------------------------------------------------------------
 
 FOLDERS = {"questions": "q", "images": ["i"], "edits": "e", "edited_images": ["x"]}
 
@@ -265,7 +264,7 @@ FOLDERS = {"questions": "q", "images": ["i"], "edits": "e", "edited_images": ["x
         ({"source": "files"}, "source=files needs --questions, --images, --edits, --edited_images: folders with VQA"),
         ({"source": "files", **FOLDERS, "edits": None}, "source=files needs --edits: folders"),
         ({"source": "files", **FOLDERS, "images": []}, "source=files needs --images: folders"),
-        ({"questions": "q", "images": ["i"]}, "--questions, --images would not be read with source=scenes; set --so"),
+        ({"questions": "q", "images": ["i"]}, "source=scenes does not use --questions, --images; set --source files"),
     ],
 )
 def test_refused_settings(settings: dict[str, Any], said: str) -> None:
@@ -273,12 +272,12 @@ def test_refused_settings(settings: dict[str, Any], said: str) -> None:
         VQAConfig(**settings)
 
 
-def test_complete_settings_are_taken() -> None:
+def test_complete_settings() -> None:
     config = VQAConfig(source="files", **FOLDERS)  # type: ignore[arg-type]
     assert (config.answers, config.evaluate_on, config.strict) == (3000, "test", False)
 
 
-def test_absent_folders_are_named(files: dict[str, Any], tmp_path: Path) -> None:
+def test_missing_folders_are_named(files: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nowhere"):
         load_vqa(VQAConfig(**{**files, "images": [str(tmp_path / "nowhere")]}), SceneConfig(), tmp_path)
     with pytest.raises(DataError, match="nowhere"):

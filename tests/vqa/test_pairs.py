@@ -1,4 +1,4 @@
-"""Pairs of rows and edits: which edit is drawn, what a row without edits holds, every edit for evaluation."""
+"""Pairs of rows and edits: the draw of an edit, rows without edits, and the expansion for evaluation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dair_hf.vqa.pairs import draw_edits, edit_pairs, expand_edits
 from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES
 from tests.fixtures.cpu_time import cpu_time
 
-# Question -> its edited images. The edits stand in the data in another order.
+# Question -> edited images; the data has another order.
 EDITED = {9000: ["9_3", "9_1", "9_2"], 25000: ["25_7"], 34000: ["34_5", "34_4"]}
 QUESTIONS = (9000, 9001, 25000, 34000, 34001)
 
@@ -63,7 +63,7 @@ def encoded(data: Dataset) -> Dataset:
 
 
 def uniform(question_id: int, seed: int, epoch: int) -> float:
-    """`draws.uniform` in integers of any size: splitmix64 from a hashed start."""
+    """Compute `counter_rng.uniform` with Python integers: splitmix64 from a hashed start."""
     start = int.from_bytes(hashlib.blake2b(f"{seed}/{epoch}/0/vqa/edit".encode(), digest_size=8).digest(), "little")
     z = (start + question_id * 0x9E3779B97F4A7C15) % 2**64
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
@@ -71,11 +71,11 @@ def uniform(question_id: int, seed: int, epoch: int) -> float:
     return ((z ^ (z >> 31)) >> 11) / 2**53
 
 
-# --- drawing --------------------------------------------------------------------------------------------------------
+# --- drawing ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("seed", "epoch"), [(0, 0), (0, 1), (5, 0), (5, 39)])
-def test_the_edit_is_drawn_by_question_seed_and_epoch(seed: int, epoch: int) -> None:
+def test_edit_depends_on_question_seed_and_epoch(seed: int, epoch: int) -> None:
     pairs = draw_edits(rows(), edits(), seed, epoch)
     for row in pairs:
         images = sorted(EDITED.get(row["question_id"], []))
@@ -83,7 +83,7 @@ def test_the_edit_is_drawn_by_question_seed_and_epoch(seed: int, epoch: int) -> 
         assert row["augmented_image_id"] == image_id
 
 
-def test_a_pair_holds_one_edit_and_the_row_as_it_was() -> None:
+def test_pair_has_the_row_and_one_edit() -> None:
     pairs = draw_edits(rows(), edits(), 0, 0)
     assert pairs.features == {
         **ROW_FEATURES,
@@ -117,7 +117,7 @@ def test_every_edit_is_drawn_equally_often() -> None:
     assert set(by_epoch) == set(EDITED[9000])
 
 
-def test_the_draw_depends_on_no_order_and_on_no_other_row() -> None:
+def test_draw_does_not_depend_on_order_or_other_rows() -> None:
     pairs = draw_edits(rows(), edits(), 3, 2)
     wanted = dict(zip(pairs["question_id"][:], pairs["augmented_image_id"][:], strict=True))
     shuffled = draw_edits(rows().shuffle(seed=1), edits().shuffle(seed=2), 3, 2)
@@ -126,13 +126,13 @@ def test_the_draw_depends_on_no_order_and_on_no_other_row() -> None:
     assert part["augmented_image_id"][:] == [wanted[34000], wanted[9000]]
 
 
-def test_a_question_that_comes_twice_is_paired_twice() -> None:
+def test_repeated_question_is_paired_twice() -> None:
     drawn = draw_edits(rows((9000, 25000, 9000)), edits(), 0, 0)["augmented_image_id"][:]
     assert drawn[0] == drawn[2]
     assert drawn[1] == "25_7"
 
 
-def test_data_from_disk_reads_as_data_in_memory(tmp_path: Any) -> None:
+def test_data_from_disk(tmp_path: Any) -> None:
     rows().save_to_disk(str(tmp_path / "rows"), num_shards=2)
     edits().save_to_disk(str(tmp_path / "edits"), num_shards=3)
     kept = [load_from_disk(str(tmp_path / name)) for name in ("rows", "edits")]
@@ -140,7 +140,7 @@ def test_data_from_disk_reads_as_data_in_memory(tmp_path: Any) -> None:
     assert expand_edits(*kept).to_list() == expand_edits(rows(), edits()).to_list()
 
 
-def test_added_columns_come_along_and_absent_partners_are_none() -> None:
+def test_additional_columns_and_missing_partners() -> None:
     pairs = draw_edits(encoded(rows()), encoded(edits()), 0, 0)
     assert pairs["augmented_input_ids"][:] == [[1, 2], None, [1, 2], [1, 2], None]
     assert pairs["augmented_answer_scores"][:] == [[1.0], None, [1.0], [1.0], None]
@@ -164,10 +164,10 @@ def test_equal_draws_have_equal_fingerprints() -> None:
     assert draw_edits(one, two.select([0, 1]), 0, 0)._fingerprint not in prints
 
 
-# --- epochs ---------------------------------------------------------------------------------------------------------
+# --- epochs -----------------------------------------------------------------------------------------------------------
 
 
-def test_epochs_show_what_their_draw_shows() -> None:
+def test_epochs_match_draw_edits() -> None:
     pairs = edit_pairs(rows(), edits(), seed=11)
     assert isinstance(pairs, EpochPairs)
     shown = set()
@@ -178,7 +178,7 @@ def test_epochs_show_what_their_draw_shows() -> None:
     assert len(shown) > 1
 
 
-# --- evaluation -----------------------------------------------------------------------------------------------------
+# --- evaluation -------------------------------------------------------------------------------------------------------
 
 
 def test_every_edit_becomes_a_pair() -> None:
@@ -191,7 +191,7 @@ def test_every_edit_becomes_a_pair() -> None:
     assert pairs.features == draw_edits(rows(), edits(), 0, 0).features
 
 
-def test_rows_without_edits_stay_on_request() -> None:
+def test_keep_unedited() -> None:
     pairs = expand_edits(rows(), edits(), keep_unedited=True)
     assert pairs["row_id"][:] == [
         "9000/9_1", "9000/9_2", "9000/9_3", "9001", "25000/25_7", "34000/34_4", "34000/34_5", "34001",
@@ -205,33 +205,33 @@ def test_the_order_of_the_edits_does_not_matter() -> None:
     assert expand_edits(rows(), edits().shuffle(seed=3)).to_list() == expand_edits(rows(), edits()).to_list()
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "make", [lambda *data: draw_edits(*data, 0, 0), lambda *data: edit_pairs(*data, 0), expand_edits]
 )
-def test_data_that_do_not_fit_are_refused(make: Any) -> None:
-    with pytest.raises(DataError, match="none of the 1 edits belongs to one of the 5 rows; take both of one split"):
+def test_invalid_data_are_refused(make: Any) -> None:
+    with pytest.raises(DataError, match="none of the 1 edits belongs to one of the 5 rows; use rows and edits of one"):
         make(rows(), edits({77000: ["77_1"]}))
     with pytest.raises(DataError, match=r"the edits lack column question_id \(found image_id, .*read_edits"):
         make(rows(), edits().remove_columns("question_id"))
     with pytest.raises(DataError, match="the rows lack column image_id, question_id"):
         make(rows().select_columns(["row_id"]), edits())
     with pytest.raises(
-        DataError, match="the edits have column answer_ids, answer_scores, input_ids, the rows have not"
+        DataError, match="the rows lack column answer_ids, answer_scores, input_ids of the edits; encode"
     ):
         make(rows(), encoded(edits()))
-    with pytest.raises(DataError, match=r"question_id of the rows is Value\('string'\); make it int64"):
+    with pytest.raises(DataError, match=r"question_id of the rows is Value\('string'\); cast it to int64"):
         make(rows().cast_column("question_id", Value("string")), edits())
     with pytest.raises(DataError, match="none of the 0 edits belongs to one of the 5 rows"):
         make(rows(), edits().select([]))
-    with pytest.raises(DataError, match="the rows have column augmented_image_id, .* already; give rows without"):
+    with pytest.raises(DataError, match="the rows already have column augmented_image_id, .*; give rows without"):
         make(draw_edits(rows(), edits(), 0, 0), edits())
 
 
 @pytest.mark.slow
-def test_an_epoch_of_the_public_data_is_drawn_in_seconds() -> None:
+def test_epoch_of_the_public_data_is_drawn_in_seconds() -> None:
     questions = np.arange(440_000)
     big = Dataset.from_dict(
         {

@@ -1,4 +1,4 @@
-"""What the trainer is given for each kind of network: columns, features, models by their seed, and refusals."""
+"""Tasks of each kind of network: columns, features, models by seed, and errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> VQAData:
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ModelConfig]:
-    """Models with a processor, in folders."""
+    """Return a function that saves a model with its processor to a folder."""
     makers = {"vilt": vl.vilt, **vl.DECODERS, **vl.ENCODER_DECODERS}
     folders: dict[str, str] = {}
 
@@ -74,10 +74,10 @@ def equal(left: nn.Module, right: nn.Module) -> bool:
     return tiny.distance(tiny.weights(left), tiny.weights(right)) == 0
 
 
-# --- SAAA -----------------------------------------------------------------------------------------------------------
+# --- SAAA -------------------------------------------------------------------------------------------------------------
 
 
-def test_rows_are_encoded_by_what_the_training_rows_hold(
+def test_rows_are_encoded_with_the_vocabulary_of_the_training_rows(
     scenes: VQAData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
@@ -107,8 +107,8 @@ def test_rows_are_encoded_by_what_the_training_rows_hold(
     assert task.unknown_answers == unknown and unknown["train_edits"] > 0
     losses = [f"{unknown[name]} of {len(getattr(scenes, name))} training" for name in ("train", "train_edits")]
     assert said == [
-        f"No answer in the vocabulary of 3: {losses[0]} questions, which are not trained on, and {losses[1]} edits, "
-        "which are no partners. A larger `answers` keeps more of them."
+        f"No answer in the vocabulary of 3: {losses[0]} questions are not trained on, and {losses[1]} edits are not "
+        "used as partners. Raise `answers` to keep more of them."
     ]
     assert task.data.reports is scenes.reports
     assert (task.data.name, task.sample_loss) == (scenes.name, "soft_score")
@@ -122,7 +122,7 @@ def test_rare_words_are_unknown(scenes: VQAData, tmp_path: Path) -> None:
     assert frequent < set(said)
 
 
-def test_features_of_all_images_are_kept(scenes: VQAData, tmp_path: Path) -> None:
+def test_features_of_all_images_are_cached(scenes: VQAData, tmp_path: Path) -> None:
     eyes = backbone()
     task = prepare_task(network(tmp_path), NO_MODEL, VQAConfig(), scenes, eyes)
     assert isinstance(task.collator.images, FeatureCache)
@@ -135,7 +135,7 @@ def test_features_of_all_images_are_kept(scenes: VQAData, tmp_path: Path) -> Non
     with torch.no_grad():
         expected = grid_features(eyes, Pixels(size=32)(task.data.train["image"][:5]))
     assert (batch["image_features"] - expected).abs().max() < 1e-5
-    # Another run finds them there.
+    # Another run reuses them.
     made = {file: file.stat().st_mtime_ns for file in files}
     prepare_task(network(tmp_path), NO_MODEL, VQAConfig(), scenes, backbone())
     assert {file: file.stat().st_mtime_ns for file in sorted(tmp_path.rglob("*.safetensors"))} == made
@@ -152,14 +152,14 @@ def test_features_of_another_type_and_size(scenes: VQAData, tmp_path: Path) -> N
     assert task.data.familiar is None
 
 
-def test_the_backbone_runs_where_it_is_told_to(scenes: VQAData, tmp_path: Path, monkeypatch: Any) -> None:
+def test_backbone_runs_on_the_given_device(scenes: VQAData, tmp_path: Path, monkeypatch: Any) -> None:
     eyes, asked = backbone(), []
     monkeypatch.setattr(eyes, "to", lambda device: asked.append(device) or eyes)
     prepare_task(network(tmp_path), NO_MODEL, VQAConfig(), scenes, eyes, torch.device("cpu"))
     assert asked == [torch.device("cpu")]
 
 
-def test_models_follow_their_seed_alone(scenes: VQAData, tmp_path: Path) -> None:
+def test_models_depend_only_on_the_seed(scenes: VQAData, tmp_path: Path) -> None:
     task = prepare_task(network(tmp_path), NO_MODEL, VQAConfig(), scenes, backbone())
     models = []
     for seed in (3, 3, 4):
@@ -177,7 +177,7 @@ def test_models_follow_their_seed_alone(scenes: VQAData, tmp_path: Path) -> None
     assert models[0](**batch).logits.shape == batch["labels"].shape == (5, len(task.judge.vocabulary))
 
 
-def test_a_backbone_that_is_trained_too(scenes: VQAData, tmp_path: Path) -> None:
+def test_trained_backbone(scenes: VQAData, tmp_path: Path) -> None:
     eyes = backbone()
     task = prepare_task(network(tmp_path / "features", train_backbone=True), NO_MODEL, VQAConfig(), scenes, eyes)
     assert isinstance(task.collator.images, Pixels)
@@ -187,14 +187,14 @@ def test_a_backbone_that_is_trained_too(scenes: VQAData, tmp_path: Path) -> None
     models[0](**task.collator(rows(task))).loss.backward()
     assert all(value.grad is not None and value.grad.any() for value in models[0].backbone.parameters())
     assert task.collator(rows(task))["pixel_values"].shape == (5, 3, 32, 32)
-    # Training one model leaves the start of the next alone.
+    # Training one model does not change the initial weights of the next.
     with torch.no_grad():
         next(models[0].backbone.parameters()).add_(1)
     assert equal(task.make_model(3).backbone, eyes)
     assert not (tmp_path / "features").exists()
 
 
-def test_a_backbone_of_a_folder(scenes: VQAData, tmp_path: Path) -> None:
+def test_backbone_from_a_folder(scenes: VQAData, tmp_path: Path) -> None:
     eyes = backbone(seed=5)
     eyes.save_pretrained(tmp_path / "eyes")
     settings = network(tmp_path / "features", backbone=str(tmp_path / "eyes"))
@@ -204,13 +204,11 @@ def test_a_backbone_of_a_folder(scenes: VQAData, tmp_path: Path) -> None:
     assert (task.collator(rows(task))["image_features"] - expected).abs().max() < 1e-5
 
 
-# --- models with a processor ----------------------------------------------------------------------------------------
+# --- models with a processor ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_classifier_chooses_among_the_answers(
-    scenes: VQAData, stored: Callable[..., ModelConfig], tmp_path: Path, rank: int
-) -> None:
+def test_classifier(scenes: VQAData, stored: Callable[..., ModelConfig], tmp_path: Path, rank: int) -> None:
     settings = network(tmp_path / "features", network="classifier")
     task = prepare_task(settings, stored("vilt", lora_rank=rank), VQAConfig(answers=4), scenes)
     assert task.judge.vocabulary is not None and len(task.judge.vocabulary) == 4
@@ -229,7 +227,7 @@ def test_a_classifier_chooses_among_the_answers(
 
 
 @pytest.mark.parametrize(("name", "sample_loss"), [("llava", "causal"), ("florence2", "seq2seq")])
-def test_a_generator_writes_its_answers(
+def test_generator(
     scenes: VQAData, stored: Callable[..., ModelConfig], tmp_path: Path, name: str, sample_loss: str
 ) -> None:
     prompt = {"prompt": "how {question}", "target": "the {answer}"}
@@ -247,7 +245,7 @@ def test_a_generator_writes_its_answers(
     assert torch.isfinite(models[0](**task.collator(rows(task))).loss)
 
 
-# --- refusals -------------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -257,17 +255,17 @@ def test_a_generator_writes_its_answers(
         ({"features_dtype": "int8"}, "features_dtype='int8' is unknown; use one of float32, float16, bfloat16"),
         (
             {"saaa": {"hidden": 8}},
-            "saaa: no size of that name: hidden; use embedding_size, question_size, attention_size",
+            "saaa: unknown size hidden; use embedding_size, question_size, attention_size",
         ),
-        ({"saaa": {"num_labels": 8}}, "saaa: no size of that name: num_labels"),
-        ({"saaa": {"hidden_size": "8"}}, "saaa: hidden_size='8' must be a whole number"),
-        ({"saaa": {"glimpses": 1.5}}, "saaa: glimpses=1.5 must be a whole number"),
+        ({"saaa": {"num_labels": 8}}, "saaa: unknown size num_labels"),
+        ({"saaa": {"hidden_size": "8"}}, "saaa: hidden_size='8' must be an integer"),
+        ({"saaa": {"glimpses": 1.5}}, "saaa: glimpses=1.5 must be an integer"),
         ({"saaa": {"dropout": None}}, "saaa: dropout=None must be a number"),
-        ({"saaa": {"dropout": 1}}, "dropout=1; must be a probability"),
-        ({"saaa": {"glimpses": 0}}, "glimpses=0; must be 1 or more"),
+        ({"saaa": {"dropout": 1}}, "dropout=1 must be at least 0 and below 1"),
+        ({"saaa": {"glimpses": 0}}, "glimpses=0 must be at least 1"),
     ],
 )
-def test_refused_networks(settings: dict[str, Any], said: str) -> None:
+def test_invalid_networks(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(DataError, match=re.escape(said)):
         NetworkConfig(**settings)
 
@@ -280,9 +278,9 @@ def test_refused_networks(settings: dict[str, Any], said: str) -> None:
         (
             {},
             {"model_name_or_path": "x"},
-            "network=saaa takes neither model_name_or_path, model_settings nor lora_rank",
+            "network=saaa does not use model_name_or_path, model_settings and lora_rank",
         ),
-        ({}, {"lora_rank": 4}, "network=saaa takes neither"),
+        ({}, {"lora_rank": 4}, "network=saaa does not use"),
         ({"network": "classifier"}, {}, "network=classifier needs model_name_or_path: a model with"),
         ({"network": "classifier"}, {"model_name_or_path": "no/where"}, "model_name_or_path='no/where'"),
         (
@@ -290,10 +288,10 @@ def test_refused_networks(settings: dict[str, Any], said: str) -> None:
             {"model_settings": {"model_type": "t5"}},
             "network=generator needs model_name_or_path",
         ),
-        ({"image_size": 0, "backbone": "FOLDER"}, {}, "size=0; height and width must be 1 pixel or more"),
+        ({"image_size": 0, "backbone": "FOLDER"}, {}, "size=0; height and width must be at least 1 pixel"),
     ],
 )
-def test_tasks_that_cannot_be_made(
+def test_invalid_tasks(
     scenes: VQAData, tmp_path: Path, settings: dict[str, Any], model: dict[str, Any], said: str
 ) -> None:
     if settings.get("backbone") == "FOLDER":
@@ -305,11 +303,11 @@ def test_tasks_that_cannot_be_made(
 
 def test_templates_without_their_slot(scenes: VQAData, stored: Callable[..., ModelConfig], tmp_path: Path) -> None:
     settings = network(tmp_path, network="generator", prompt="Look!")
-    with pytest.raises(DataError, match=r"prompt='Look!' does not hold \{question\}"):
+    with pytest.raises(DataError, match=r"prompt='Look!' does not contain \{question\}"):
         prepare_task(settings, stored("llava"), VQAConfig(), scenes)
 
 
-def test_a_damaged_image_is_named(scenes: VQAData, tmp_path: Path) -> None:
+def test_damaged_image_is_named(scenes: VQAData, tmp_path: Path) -> None:
     (tmp_path / "broken.png").write_bytes(b"\x89PNG")
     broken = scenes.test.map(lambda row: {"image": str(tmp_path / "broken.png")})
     with pytest.raises(DataError, match=r"broken\.png: not a readable image"):

@@ -1,4 +1,4 @@
-"""From encoded questions, answers and images to the tensors that a classifier of answers takes."""
+"""Batches for answer classifiers with a word tokenizer: questions, images and soft targets as tensors."""
 
 from __future__ import annotations
 
@@ -10,41 +10,43 @@ import torch
 from torch import Tensor
 
 from dair_hf.data.collator import LABELS
-from dair_hf.vqa.inputs.targets import ANSWER_IDS, ANSWER_SCORES, column, soft_targets
+from dair_hf.errors import DataError
+from dair_hf.vqa.answers import ANSWER_IDS, ANSWER_SCORES
 
 IMAGE = "image"
 INPUT_IDS = "input_ids"
 ATTENTION_MASK = "attention_mask"
+View = Mapping[str, Any]
 
 
 class ImageInputs(Protocol):
-    """What gives the image part of a batch: `Pixels`, `FeatureCache`, or your own.
+    """Function that turns the image column into a model input: `Pixels`, `FeatureCache`, or your own.
 
     Attributes:
-        model_input: Name under which the model takes it: `pixel_values` or `image_features`.
+        model_input: Name of the model input: `pixel_values` or `image_features`.
     """
 
     model_input: str
 
     def __call__(self, images: Sequence[Any]) -> Tensor:
-        """Entries of the image column, N of them -> `[N, ...]`."""
+        """Turn N entries of the image column into `[N, ...]`."""
         ...
 
 
 class VQACollator:
     """Collates single views of encoded VQA rows; `PairCollator` wraps it for pairs.
 
-    It reads the columns that its attribute `columns` names and no others. A row whose answers are all outside the
-    vocabulary has zeros for labels, which the soft-score loss counts as no target. Rows without the column
-    `answer_ids` (test questions) give a batch without labels.
+    It reads only the columns in its attribute `columns`. If all answers of a row are outside the vocabulary, its labels
+    are zeros, which the soft-score loss ignores. Rows without the column `answer_ids` (test questions) give a batch
+    without labels.
 
     Args:
         images: `Pixels` or a `FeatureCache`.
         num_answers: Size of the answer vocabulary.
-        pad_token_id: Id that pads the questions.
+        pad_token_id: Padding id of the questions.
 
     Raises:
-        DataError: A row lacks a column, or has an answer id outside the vocabulary.
+        DataError: A row lacks a column or has an answer id outside the vocabulary.
 
     Example:
         >>> from dair_hf.vqa.inputs.pixels import Pixels
@@ -74,14 +76,14 @@ class VQACollator:
         self.num_answers = num_answers
         self.pad_token_id = pad_token_id
 
-    def __call__(self, views: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    def __call__(self, views: Sequence[View]) -> dict[str, Tensor]:
         """Collate views.
 
         Args:
             views: Encoded rows.
 
         Returns:
-            `input_ids` and `attention_mask` `[N, T]` int64, the images as `images` names and gives them, and `labels`
+            `input_ids` and `attention_mask` `[N, T]` int64, the images under their model input, and `labels`
             `[N, num_answers]` float32, the soft targets.
         """
         batch = self._questions(column(views, INPUT_IDS))
@@ -96,3 +98,63 @@ class VQACollator:
         input_ids = np.full(mask.shape, self.pad_token_id, dtype=np.int64)
         input_ids[mask] = np.concatenate(questions)
         return {INPUT_IDS: torch.from_numpy(input_ids), ATTENTION_MASK: torch.from_numpy(mask.astype(np.int64))}
+
+
+def column(views: Sequence[View], name: str) -> list[Any]:
+    """Return the values of a column, one per row.
+
+    Raises:
+        DataError: A row has no value.
+
+    Example:
+        >>> column([{"question": "how many?"}, {"question": "what color?"}], "question")
+        ['how many?', 'what color?']
+    """
+    for row, view in enumerate(views):
+        if view.get(name) is None:
+            raise DataError(
+                f"row {row} of the batch has no {name!r} (only {sorted(view)}); encode the rows first, or keep that "
+                "column in the data"
+            )
+    return [view[name] for view in views]
+
+
+def soft_targets(views: Sequence[View], num_answers: int) -> Tensor | None:
+    """Return the scores of all answers in the vocabulary, as the sample loss `soft_score` expects them.
+
+    Args:
+        views: Rows with `answer_ids` and `answer_scores`, two lists of the same length.
+        num_answers: Size of the vocabulary.
+
+    Returns:
+        `[N, num_answers]` float32, zeros if all answers of a row are outside the vocabulary; None if no row has the
+        column `answer_ids` (test questions).
+
+    Raises:
+        DataError: A row lacks a column, its lists differ in length, or an id is outside the vocabulary.
+
+    Example:
+        >>> soft_targets([{"answer_ids": [0, 3], "answer_scores": [0.25, 0.5]}], 4)
+        tensor([[0.2500, 0.0000, 0.0000, 0.5000]])
+    """
+    if not any(ANSWER_IDS in view for view in views):
+        return None
+    answers, scores = column(views, ANSWER_IDS), column(views, ANSWER_SCORES)
+    counts = [len(ids) for ids in answers]
+    if counts != [len(values) for values in scores]:
+        row = next(i for i, values in enumerate(scores) if counts[i] != len(values))
+        raise DataError(
+            f"row {row} of the batch has {counts[row]} answer_ids, but {len(scores[row])} answer_scores; "
+            "encode the answers again"
+        )
+    classes = np.concatenate([np.asarray(ids, dtype=np.int64) for ids in answers])
+    rows = np.repeat(np.arange(len(answers)), counts)
+    if (outside := (classes < 0) | (classes >= num_answers)).any():
+        first = int(outside.argmax())
+        raise DataError(
+            f"row {rows[first]} of the batch has the answer id {classes[first]}, but the vocabulary has {num_answers} "
+            "answers; encode the answers with the vocabulary of the model"
+        )
+    labels = np.zeros((len(answers), num_answers), dtype=np.float32)
+    labels[rows, classes] = np.concatenate(scores)
+    return torch.from_numpy(labels)

@@ -1,4 +1,4 @@
-"""Features of a frozen backbone on disk: computed once for each image, read by memory map."""
+"""Disk cache of the features of a frozen backbone: computed once per image, memory-mapped for reading."""
 
 from __future__ import annotations
 
@@ -17,41 +17,46 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from dair_hf.errors import DataError
+from dair_hf.io.archives import sha256_of
 from dair_hf.io.files import atomic_path, write_json
-from dair_hf.io.processes import gather_results, rank_and_size
-from dair_hf.vqa.inputs.content import FileRecord, content_key, model_fingerprint
+from dair_hf.io.processes import map_across_ranks, rank_and_size
 from dair_hf.vqa.inputs.pixels import Pixels
 from dair_hf.vqa.models.backbone import grid_features
+from dair_hf.vqa.readers.file_values import FileValueCache
 
-LAYOUT = 1  # of the files; part of the fingerprint
+LAYOUT = 1  # version of the files; part of the fingerprint
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-FEATURES, KEYS, FINGERPRINT = "features", "keys", "fingerprint"  # the names within a shard
+FEATURES, KEYS, FINGERPRINT = "features", "keys", "fingerprint"  # entries of a shard
 SUFFIX = ".safetensors"
-SHORT = 16  # digits of a hash that make a name
+NAME_DIGITS = 16  # of a hash in a file name
+# Configuration fields that do not affect the output of a model.
+_IRRELEVANT_FIELDS = frozenset(
+    {"transformers_version", "architectures", "dtype", "id2label", "label2id", "problem_type", "_name_or_path"}
+)
 
 
 class FeatureCache:
-    """Gives the features of images, as `VQACollator` wants them, from files that `fill` has written.
+    """Image features from disk, as `VQACollator` takes them; `fill` computes them.
 
-    An image is known by the SHA-256 of its file's content: it may be renamed, moved or kept twice, and a changed one is
-    never mistaken for what it was. Features are known by a fingerprint of the backbone's configuration and weights, of
-    the preprocessing and of their type, which has a folder of its own below `folder`. They lie there in shards of about
-    `shard_images` images, each written as a whole: a run that is killed loses one shard at most, and the next computes
-    only what is missing. Several processes may fill and read a folder at once. While a cache is open its images are
-    taken not to change.
+    Images are identified by the SHA-256 of their file, so they may be renamed, moved or duplicated, and a changed image
+    is computed again. Features are identified by a fingerprint of the configuration and weights of the backbone, the
+    preprocessing and the dtype; each fingerprint has its own folder below `folder`. A folder holds shards of about
+    `shard_images` images, each written atomically: a killed run loses at most one shard, and the next run computes only
+    what is missing. Several processes may fill and read a folder at once. Images must not change while a cache is open.
 
-    An image of 448 x 448 pixels through a ResNet-152 takes 1.6 MB in float32, half of that in the other types.
+    The features of an image of 448 x 448 pixels from a ResNet-152 take 1.6 MB in float32, half as much in float16 and
+    bfloat16.
 
     Args:
-        folder: Where the features are kept.
-        backbone: A vision model of the library, without its head, frozen from now on: `load_backbone(...)`, or the
-            `backbone` of an `SAAA`. It is run where its weights are.
-        pixels: How images are loaded, resized and normalised.
-        dtype: Type in which features are kept: float32, float16 or bfloat16. They are given as float32.
-        shard_images: Images of one file, rounded up to whole batches.
+        folder: Folder of the features.
+        backbone: Vision model of transformers without head, such as `load_backbone(...)` or the `backbone` of an
+            `SAAA`. Its weights must not change from now on. It runs on its current device.
+        pixels: Loads, resizes and normalizes images.
+        dtype: Storage type: float32, float16 or bfloat16. Features are always returned as float32.
+        shard_images: Images per file, rounded up to whole batches.
 
     Raises:
-        DataError: An unknown dtype, a shard without images, or a damaged file in the folder.
+        DataError: A setting is out of range, or a file in the folder is damaged.
 
     Example:
         >>> cache = FeatureCache("features", load_backbone("microsoft/resnet-152"), Pixels())  # doctest: +SKIP
@@ -74,88 +79,93 @@ class FeatureCache:
         if dtype not in DTYPES:
             raise DataError(f"dtype={dtype}; use one of {', '.join(map(str, DTYPES))}")
         if shard_images < 1:
-            raise DataError(f"shard_images={shard_images}; must be 1 or more")
+            raise DataError(f"shard_images={shard_images} must be at least 1")
         self.backbone: PreTrainedModel | None = backbone
         self.pixels = pixels
         self.dtype = dtype
         self.shard_images = shard_images
         self._settings = {"layout": LAYOUT, "dtype": str(dtype), "pixels": pixels.settings()}
         self.fingerprint = model_fingerprint(backbone, **self._settings)
-        self.folder = Path(folder) / self.fingerprint[:SHORT]
-        self._content = FileRecord(Path(folder) / "contents.json", content_key)
-        self._keys: dict[str, str] = {}  # path -> content key, of this run
-        self._places: dict[str, tuple[str, int]] = {}  # content key -> file and row
-        self._read: set[str] = set()  # files whose keys are known
-        self._shards: dict[str, Tensor] = {}  # file -> its features, a memory map
-        self._refresh()
+        self.folder = Path(folder) / self.fingerprint[:NAME_DIGITS]
+        self._hashes = FileValueCache(Path(folder) / "contents.json", sha256_of)
+        self._keys: dict[str, str] = {}  # path -> SHA-256, in this run
+        self._locations: dict[str, tuple[str, int]] = {}  # SHA-256 -> shard and row
+        self._indexed: set[str] = set()  # shards in `_locations`
+        self._shards: dict[str, Tensor] = {}  # shard -> memory-mapped features
+        self._index_new_shards()
 
     def __getstate__(self) -> dict[str, Any]:
-        # What a worker process of a data loader gets: it reads with maps of its own, and computes nothing.
+        # A worker process of a data loader opens its own memory maps and computes nothing.
         return {**self.__dict__, "backbone": None, "_shards": {}}
 
     def fill(self, images: Iterable[str], batch_size: int = 32, num_workers: int = 0, progress: bool = True) -> int:
-        """Compute the features that are missing.
+        """Compute the missing features.
 
-        The processes of one run share the images out: all of them must call it, with the same images, and each waits
-        until the others are done, as long as the process group allows (`ddp_timeout`, in seconds).
+        The work is split among the processes of the run: all of them must call this method with the same images, and
+        each waits for the others as long as the process group allows (`ddp_timeout`, in seconds).
 
         Args:
-            images: Paths of the images, in any number of repeats.
-            batch_size: Images that are run together.
-            num_workers: Processes that load images beside this one.
-            progress: Whether to show a progress bar with the time that is left, on a terminal.
+            images: Paths of the images; repeats are ignored.
+            batch_size: Images per forward pass.
+            num_workers: Additional processes that load images.
+            progress: Whether to show a progress bar on a terminal.
 
         Returns:
-            How many images were computed, by all processes together.
+            Number of images computed by all processes together.
 
         Raises:
-            DataError: An image cannot be read, or a feature is no finite number of the type it is kept in, on any of
-                the processes; or the processes do not see the same folder.
+            DataError: On any process, an image cannot be read or a feature does not fit into the dtype; or the
+                processes do not share the folder.
         """
         if self.backbone is None:
             raise DataError("fill: a copy in a worker process has no backbone; fill the cache before training")
         paths = list(dict.fromkeys(images))
-        self._keys.update(zip(paths, cast(list[str], self._content.share_out(paths, progress)), strict=True))
-        self._refresh()
-        rank, size = rank_and_size()
-        missing = {self._keys[path]: path for path in paths if self._keys[path] not in self._places}
-        # By the content alone: processes that find different shards there still agree on who computes what.
-        share = {key: path for key, path in missing.items() if int(key[:SHORT], 16) % size == rank}
-        computed = sum(gather_results(lambda: self._fill(share, batch_size, num_workers, progress and rank == 0)))
-        self._refresh()
-        if absent := next((path for path in paths if self._keys[path] not in self._places), None):
+        self._hash(paths, progress=progress, shared=True)
+        path_of = {self._keys[path]: path for path in reversed(paths)}  # of equal images the first
+
+        def fill_share(keys: Sequence[str]) -> list[bool]:
+            missing = {key: path_of[key] for key in keys if key not in self._locations}
+            self._fill(missing, batch_size, num_workers, progress and rank_and_size()[0] == 0)
+            return [key in missing for key in keys]
+
+        self._index_new_shards()
+        computed = sum(map_across_ranks(list(dict.fromkeys(self._keys[path] for path in paths)), fill_share))
+        self._index_new_shards()
+        if absent := next((path for path in paths if self._keys[path] not in self._locations), None):
             raise DataError(
                 f"{absent}: its features, which another process computed, are not in {self.folder}; give all machines "
                 "of the run the same folder"
             )
         return computed
 
-    def _fill(self, missing: dict[str, str], batch_size: int, num_workers: int, progress: bool) -> int:
+    def _fill(self, missing: dict[str, str], batch_size: int, num_workers: int, progress: bool) -> None:
         if not missing:
-            return 0
+            return
         assert self.backbone is not None
         if model_fingerprint(self.backbone, **self._settings) != self.fingerprint:
-            raise DataError(f"{self.folder}: the backbone's weights have changed since; make a new FeatureCache of it")
+            raise DataError(
+                f"{self.folder}: the weights of the backbone have changed since the FeatureCache was created; create a "
+                "new one"
+            )
         about = {FINGERPRINT: self.fingerprint, **self._settings, "backbone": self.backbone.config.to_diff_dict()}
         write_json(self.folder / "about.json", about)
         with tqdm(total=len(missing), desc="image features", unit="image", disable=None if progress else True) as bar:
             keys: list[str] = []
             parts: list[Tensor] = []
-            for part_keys, part in self._compute(missing, batch_size, num_workers):
-                keys, parts = [*keys, *part_keys], [*parts, part]
-                bar.update(len(part_keys))
+            for batch_keys, features in self._compute(missing, batch_size, num_workers):
+                keys, parts = [*keys, *batch_keys], [*parts, features]
+                bar.update(len(batch_keys))
                 if len(keys) >= self.shard_images:
-                    self._write(keys, torch.cat(parts))
+                    self._write_shard(keys, torch.cat(parts))
                     keys, parts = [], []
             if keys:
-                self._write(keys, torch.cat(parts))
-        return len(missing)
+                self._write_shard(keys, torch.cat(parts))
 
     def __call__(self, images: Sequence[str]) -> Tensor:
-        """The features of images.
+        """Return the features of images.
 
         Args:
-            images: Paths, N of them.
+            images: N paths.
 
         Returns:
             `[N, C, h, w]` float32.
@@ -164,17 +174,20 @@ class FeatureCache:
             DataError: The features of an image are not in the cache.
         """
         if unknown := [image for image in images if image not in self._keys]:
-            self._keys.update(zip(unknown, cast(list[str], self._content.of(unknown)), strict=True))
-        rows = [self._shard(file)[row] for file, row in map(self._place, images)]
+            self._hash(unknown)
+        rows = [self._shard(file)[row] for file, row in map(self._location, images)]
         return torch.stack(rows).to(torch.float32)
 
-    def _place(self, image: str) -> tuple[str, int]:
+    def _hash(self, paths: list[str], **options: bool) -> None:
+        self._keys.update(zip(paths, cast(list[str], self._hashes.get(paths, **options)), strict=True))
+
+    def _location(self, image: str) -> tuple[str, int]:
         key = self._keys[image]
-        if key not in self._places:
-            self._refresh()  # another process may have computed it
-        if key not in self._places:
-            raise DataError(f"{image}: its features are not in {self.folder}; call fill with it before reading")
-        return self._places[key]
+        if key not in self._locations:
+            self._index_new_shards()  # another process may have computed it
+        if key not in self._locations:
+            raise DataError(f"{image}: its features are not in {self.folder}; call `fill` with it first")
+        return self._locations[key]
 
     def _compute(
         self, missing: dict[str, str], batch_size: int, num_workers: int
@@ -184,7 +197,7 @@ class FeatureCache:
         keys, paths = list(missing), list(missing.values())
         starts = range(0, len(paths), batch_size)
         batches = [paths[start : start + batch_size] for start in starts]
-        # Without a batch size a loader gives what the function makes of each entry, here of a whole batch.
+        # Without a batch size the loader applies `collate_fn` to each entry, which here is a whole batch.
         loader: Iterable[Tensor] = torch.utils.data.DataLoader(
             batches,  # type: ignore[arg-type]
             batch_size=None,
@@ -197,51 +210,77 @@ class FeatureCache:
             for start, batch, pixels in zip(starts, batches, loader, strict=True):
                 with torch.no_grad():
                     features = grid_features(backbone, pixels.to(weights.device, weights.dtype))
-                yield keys[start : start + batch_size], self._kept(features, batch)
+                yield keys[start : start + batch_size], self._to_dtype(features, batch)
         finally:
             backbone.train(was_training)
 
-    def _kept(self, features: Tensor, images: list[str]) -> Tensor:
-        kept = features.to(self.dtype).cpu().contiguous()
-        finite = kept.flatten(1).isfinite().all(1)
+    def _to_dtype(self, features: Tensor, images: list[str]) -> Tensor:
+        converted = features.to(self.dtype).cpu().contiguous()
+        finite = converted.flatten(1).isfinite().all(1)
         if not finite.all():
             image = images[int((~finite).nonzero()[0])]
             largest = features[~finite].abs().max().item()
             raise DataError(
-                f"{image}: its features reach {largest:.4g}, which {self.dtype} cannot hold; use dtype=torch.float32, "
-                "or look at the backbone and the normalisation if that is no number either"
+                f"{image}: its features reach {largest:.4g}, which {self.dtype} cannot represent; use "
+                "dtype=torch.float32, or check the backbone and the normalization if this is not finite"
             )
-        return kept
+        return converted
 
-    def _write(self, keys: list[str], features: Tensor) -> None:
-        # Named by what is in it: processes that compute the same images write the same file.
-        name = hashlib.sha256("".join(keys).encode()).hexdigest()[:SHORT] + SUFFIX
+    def _write_shard(self, keys: list[str], features: Tensor) -> None:
+        # Named by its content, so that processes computing the same images write the same file.
+        name = hashlib.sha256("".join(keys).encode()).hexdigest()[:NAME_DIGITS] + SUFFIX
         with atomic_path(self.folder / name) as path:
             save_file({FEATURES: features}, path, metadata={KEYS: json.dumps(keys), FINGERPRINT: self.fingerprint})
 
-    def _refresh(self) -> None:
-        """Take note of the files that are new in the folder."""
-        found = sorted(file.name for file in self.folder.glob(f"*{SUFFIX}")) if self.folder.is_dir() else []
-        for name in found:
-            if name in self._read:
+    def _index_new_shards(self) -> None:
+        names = sorted(file.name for file in self.folder.glob(f"*{SUFFIX}")) if self.folder.is_dir() else []
+        for name in names:
+            if name in self._indexed:
                 continue
-            with _opened(self.folder / name) as shard:
-                about = shard.metadata() or {}
-            if about.get(FINGERPRINT) != self.fingerprint:
-                raise DataError(f"{self.folder / name}: no features of this backbone; move it elsewhere")
-            for row, key in enumerate(json.loads(about[KEYS])):
-                self._places.setdefault(key, (name, row))
-            self._read.add(name)
+            with _open_shard(self.folder / name) as shard:
+                metadata = shard.metadata() or {}
+            if metadata.get(FINGERPRINT) != self.fingerprint:
+                raise DataError(f"{self.folder / name}: contains no features of this backbone; move it elsewhere")
+            for row, key in enumerate(json.loads(metadata[KEYS])):
+                self._locations.setdefault(key, (name, row))
+            self._indexed.add(name)
 
     def _shard(self, name: str) -> Tensor:
         if name not in self._shards:
-            with _opened(self.folder / name) as shard:
+            with _open_shard(self.folder / name) as shard:
                 self._shards[name] = shard.get_tensor(FEATURES)
         return self._shards[name]
 
 
-def _opened(path: Path) -> Any:
+def model_fingerprint(model: PreTrainedModel, **settings: Any) -> str:
+    """Return a SHA-256 of everything that determines the output of a model: class, configuration and weights.
+
+    Args:
+        model: Model of transformers.
+        **settings: Additional JSON values to include.
+
+    Returns:
+        64 hexadecimal digits.
+
+    Example:
+        >>> from transformers import ResNetConfig, ResNetModel
+        >>> model = ResNetModel(ResNetConfig(embedding_size=4, hidden_sizes=[4], depths=[1]))
+        >>> model_fingerprint(model, size=64) == model_fingerprint(model, size=64)
+        True
+        >>> model_fingerprint(model, size=64) == model_fingerprint(model, size=32)
+        False
+    """
+    config = {name: value for name, value in model.config.to_diff_dict().items() if name not in _IRRELEVANT_FIELDS}
+    about = {"class": type(model).__name__, "config": config, "settings": settings}
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
+    for name, values in sorted(model.state_dict().items()):
+        digest.update(f"{name} {values.dtype} {list(values.shape)}".encode())
+        digest.update(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _open_shard(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
-        raise DataError(f"{path}: damaged ({error}); delete it, its images are computed again") from error
+        raise DataError(f"{path}: damaged file ({error}); delete it, and its images are computed again") from error

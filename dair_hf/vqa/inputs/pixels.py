@@ -1,4 +1,4 @@
-"""From image files to normalised tensors of one size, as a vision model takes them."""
+"""Image loading, and pixel tensors of one size, normalized as vision models expect them."""
 
 from __future__ import annotations
 
@@ -14,29 +14,52 @@ from torch import Tensor
 from dair_hf.errors import DataError
 from dair_hf.vqa.readers.images import load_image as load_file
 
-# Mean and standard deviation of ImageNet's pixels in 0..1, red, green, blue: what most backbones were trained with.
+# Mean and standard deviation of the RGB channels of ImageNet, in 0..1; most backbones were trained with these.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
+LoadImage = Callable[[Any], NDArray[np.uint8]]
 
-class Pixels:
-    """Loads images, resizes them (Pillow, bilinear), and normalises them: `(pixel / 255 - mean) / std`.
 
-    Args:
-        load_image: What stands in the rows' image column -> `[H, W, 3]` uint8 RGB; by default it is a path.
-        size: Height and width of the result, in pixels; one number for a square. Proportions are not kept, as usual
-            where attention shall reach the whole picture.
-        mean: Mean of the channels, in 0..1.
-        std: Standard deviation of the channels, in 0..1.
-        cache_megabytes: Memory for resized images, which then are read and decoded once only; what comes after it is
-            full is loaded each time. Each worker process of a data loader has its own.
+def open_image(image: Any, load_image: LoadImage) -> Image.Image:
+    """Load an entry of the image column with `load_image` as a Pillow image.
+
+    Processors get Pillow images because the channels of an array with three rows could be its first or last axis.
 
     Raises:
-        DataError: A size below 1, or an image that is no `[H, W, 3]` uint8.
+        DataError: `load_image` does not return `[H, W, 3]` uint8.
 
     Example:
-        >>> grey = lambda path: np.full((4, 6, 3), 51, dtype=np.uint8)
-        >>> pixels = Pixels(grey, size=2, mean=(0.0, 0.1, 0.4), std=(1.0, 1.0, 2.0))(["a.jpg"])
+        >>> open_image("a.png", lambda path: np.zeros((4, 6, 3), dtype=np.uint8)).size
+        (6, 4)
+    """
+    pixels = load_image(image)
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
+        raise DataError(
+            f"image {image!r}: load_image returned shape {list(pixels.shape)} of {pixels.dtype}; it must return "
+            "[H, W, 3] of uint8, in the order red, green, blue"
+        )
+    return Image.fromarray(pixels)
+
+
+class Pixels:
+    """Loads images, resizes them (Pillow, bilinear) and normalizes them: `(pixel / 255 - mean) / std`.
+
+    Args:
+        load_image: Function from an entry of the image column to `[H, W, 3]` uint8 RGB; by default the entry is a path.
+        size: Height and width of the result in pixels; one number for a square. The aspect ratio is not kept, as usual
+            if attention has to cover the whole image.
+        mean: Mean of each channel, in 0..1.
+        std: Standard deviation of each channel, in 0..1.
+        cache_megabytes: Memory for resized images, which are then loaded only once; images beyond it are loaded each
+            time. Each worker process of a data loader has its own cache.
+
+    Raises:
+        DataError: A setting is out of range, or `load_image` does not return `[H, W, 3]` uint8.
+
+    Example:
+        >>> gray = lambda path: np.full((4, 6, 3), 51, dtype=np.uint8)
+        >>> pixels = Pixels(gray, size=2, mean=(0.0, 0.1, 0.4), std=(1.0, 1.0, 2.0))(["a.jpg"])
         >>> pixels.shape, pixels[0, :, 0, 0]
         (torch.Size([1, 3, 2, 2]), tensor([ 0.2000,  0.1000, -0.1000]))
     """
@@ -45,7 +68,7 @@ class Pixels:
 
     def __init__(
         self,
-        load_image: Callable[[Any], NDArray[np.uint8]] = load_file,
+        load_image: LoadImage = load_file,
         size: int | tuple[int, int] = 448,
         mean: Sequence[float] = IMAGENET_MEAN,
         std: Sequence[float] = IMAGENET_STD,
@@ -54,15 +77,15 @@ class Pixels:
         self.load_image = load_image
         self.size = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
         if min(self.size) < 1:
-            raise DataError(f"size={size!r}; height and width must be 1 pixel or more")
+            raise DataError(f"size={size!r}; height and width must be at least 1 pixel")
         self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
-            raise DataError(f"mean={mean!r}, std={std!r}; three numbers each, and std above 0")
-        self._images: dict[Hashable, Tensor] = {}
-        self._room = cache_megabytes * 2**20 // (3 * self.size[0] * self.size[1])
+            raise DataError(f"mean={mean!r}, std={std!r}; both must be three numbers, and std above 0")
+        self._cache: dict[Hashable, Tensor] = {}
+        self._cache_size = cache_megabytes * 2**20 // (3 * self.size[0] * self.size[1])
 
     def settings(self) -> dict[str, Any]:
-        """All that the result depends on besides the images, as JSON: features computed from it are kept by it."""
+        """Return all settings that affect the result, as JSON values."""
         loader = self.load_image if hasattr(self.load_image, "__qualname__") else type(self.load_image)
         return {
             "load_image": f"{loader.__module__}.{loader.__qualname__}",
@@ -73,39 +96,27 @@ class Pixels:
         }
 
     def __call__(self, images: Sequence[Any]) -> Tensor:
-        """Load images.
-
-        Args:
-            images: Entries of the image column, N of them.
-
-        Returns:
-            `[N, 3, H, W]` float32.
-        """
-        # (x / 255 - mean) / std as one product and one sum, in place.
+        """Load N entries of the image column as `[N, 3, H, W]` float32."""
+        # (x / 255 - mean) / std as one multiplication and one subtraction, in place.
         scale = torch.tensor([1 / (255 * std) for std in self.std]).view(3, 1, 1)
         shift = torch.tensor([mean / std for mean, std in zip(self.mean, self.std, strict=True)]).view(3, 1, 1)
         loaded = torch.stack([self._resized(image) for image in images])
         return loaded.to(torch.float32).mul_(scale).sub_(shift)
 
     def _resized(self, image: Any) -> Tensor:
-        if not self._room:
+        if not self._cache_size:
             return self._load(image)
-        if (known := self._images.get(image)) is not None:
-            return known
+        if (cached := self._cache.get(image)) is not None:
+            return cached
         loaded = self._load(image)
-        if len(self._images) < self._room:
-            self._images[image] = loaded
+        if len(self._cache) < self._cache_size:
+            self._cache[image] = loaded
         return loaded
 
     def _load(self, image: Any) -> Tensor:
-        """`[3, H, W]` uint8."""
-        found = self.load_image(image)
-        if found.dtype != np.uint8 or found.ndim != 3 or found.shape[2] != 3:
-            raise DataError(
-                f"image {image!r}: load_image gave shape {list(found.shape)} of {found.dtype}; it must give "
-                "[H, W, 3] of uint8, red, green, blue"
-            )
+        """Return `[3, H, W]` uint8."""
+        opened = open_image(image, self.load_image)
         height, width = self.size
-        if found.shape[:2] != self.size:
-            found = np.asarray(Image.fromarray(found).resize((width, height), Image.Resampling.BILINEAR))
-        return torch.from_numpy(found.transpose(2, 0, 1).copy())
+        if opened.size != (width, height):
+            opened = opened.resize((width, height), Image.Resampling.BILINEAR)
+        return torch.from_numpy(np.asarray(opened).transpose(2, 0, 1).copy())

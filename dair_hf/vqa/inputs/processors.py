@@ -1,14 +1,14 @@
-"""Collators for current models, which bring a processor of their own for images and text.
+"""Collators for pretrained models that have their own processor of images and text.
 
-`ClassifierCollator` is for models that choose among fixed answers (ViLT), `GeneratorCollator` for those that write the
-answer (LLaVA, Idefics3, PaliGemma, Gemma 3, Qwen-VL, Florence-2, ...). Both take single views; `PairCollator` wraps
-them. They read the columns that their attribute `columns` names.
+`ClassifierCollator` is for models that choose among fixed answers (ViLT), `GeneratorCollator` for models that generate
+the answer (LLaVA, Idefics3, PaliGemma, Gemma 3, Qwen-VL, Florence-2, ...). Both collate single views; `PairCollator`
+wraps them. They read only the columns in their attribute `columns`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,34 +18,33 @@ from dair_hf.data.collator import LABELS
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.metrics.vqa.answers import normalize_answer
-from dair_hf.vqa.answers import ANSWERS
-from dair_hf.vqa.inputs.collator import ATTENTION_MASK, IMAGE, INPUT_IDS
-from dair_hf.vqa.inputs.continuation import prompts_with_targets
-from dair_hf.vqa.inputs.patches import one_row_an_image
-from dair_hf.vqa.inputs.processor_inputs import LoadImage, pictures, processor_inputs
+from dair_hf.vqa.answers import ANSWER_IDS, ANSWER_SCORES, ANSWERS
+from dair_hf.vqa.inputs.collator import ATTENTION_MASK, IMAGE, INPUT_IDS, View, column, soft_targets
+from dair_hf.vqa.inputs.pixels import LoadImage, open_image
 from dair_hf.vqa.inputs.questions import QUESTION
-from dair_hf.vqa.inputs.targets import ANSWER_IDS, ANSWER_SCORES, View, column, soft_targets
+from dair_hf.vqa.models.patches import one_row_per_image
 from dair_hf.vqa.readers.images import load_image as load_file
 
 QUESTION_SLOT, ANSWER_SLOT = "{question}", "{answer}"
-NO_LIMIT = 1_000_000  # a tokenizer that knows of no longest text says something astronomic
+TOKEN_TYPES = "token_type_ids"
+NO_LIMIT = 1_000_000  # tokenizers without a maximal length report an astronomical one
 
 
 class ClassifierCollator:
-    """Collates views for a model that chooses among fixed answers and brings a processor, such as ViLT.
+    """Collates views for a model such as ViLT, which has a processor and chooses among fixed answers.
 
-    The question is encoded by the processor, whatever `input_ids` the rows have. Labels are the soft targets of the
-    sample loss `soft_score`; rows without the column `answer_ids` (test questions) give a batch without labels.
+    The processor encodes the question; `input_ids` of the rows are ignored. Labels are the soft targets of the sample
+    loss `soft_score`. Rows without the column `answer_ids` (test questions) give a batch without labels.
 
     Args:
-        processor: The model's own: an image processor and a tokenizer.
-        num_answers: Answers that the model chooses among.
-        load_image: What stands in the image column (a path) -> `[H, W, 3]` uint8 RGB.
-        max_question_tokens: Longest question, special tokens included; a longer one loses its end. None: what the
-            tokenizer says, if it says anything.
+        processor: Processor of the model, with an image processor and a tokenizer.
+        num_answers: Size of the answer vocabulary.
+        load_image: Function from an entry of the image column (a path) to `[H, W, 3]` uint8 RGB.
+        max_question_tokens: Questions are truncated to this many tokens, special tokens included. None: the limit of
+            the tokenizer, if it has one.
 
     Raises:
-        DataError: A row lacks a column or has an answer id outside the vocabulary, or the processor refuses the batch.
+        DataError: A row lacks a column or has an answer id outside the vocabulary, or the processor rejects the batch.
 
     Example:
         >>> collator = ClassifierCollator.for_model(model, processor)  # doctest: +SKIP
@@ -73,32 +72,26 @@ class ClassifierCollator:
 
     @classmethod
     def for_model(cls, model: Any, processor: Any, load_image: LoadImage = load_file) -> ClassifierCollator:
-        """The collator of a model.
-
-        Args:
-            model: Says how many answers there are and how long a question may be.
-            processor: The model's own.
-            load_image: As in the class.
-        """
-        longest = getattr(model.config, "max_position_embeddings", None)
-        return cls(processor, model.config.num_labels, load_image, longest)
+        """Return the collator of a model, whose configuration gives `num_answers` and `max_question_tokens`."""
+        max_tokens = getattr(model.config, "max_position_embeddings", None)
+        return cls(processor, model.config.num_labels, load_image, max_tokens)
 
     def __call__(self, views: Sequence[View]) -> dict[str, Tensor]:
         """Collate views.
 
         Args:
-            views: Rows with `image` and `question`, and to train also `answer_ids` and `answer_scores`.
+            views: Rows with `image` and `question`, and for training also `answer_ids` and `answer_scores`.
 
         Returns:
-            What the processor makes of images and questions, and `labels` `[N, num_answers]` float32.
+            Output of the processor, and `labels` `[N, num_answers]` float32.
         """
-        cut = self.max_question_tokens
+        limit = self.max_question_tokens
         batch = processor_inputs(
             self.processor,
-            pictures(column(views, IMAGE), self.load_image),
+            [open_image(image, self.load_image) for image in column(views, IMAGE)],
             column(views, QUESTION),
-            truncation=cut is not None,
-            **({} if cut is None else {"max_length": cut}),
+            truncation=limit is not None,
+            **({} if limit is None else {"max_length": limit}),
         )
         if (labels := soft_targets(views, self.num_answers)) is not None:
             batch[LABELS] = labels
@@ -106,38 +99,37 @@ class ClassifierCollator:
 
 
 class GeneratorCollator:
-    """Collates views for a vision-language model that writes its answer.
+    """Collates views for a vision-language model that generates its answer.
 
-    The target is the most frequent of a row's answers (`most_frequent`) and the end token. A decoder-only model
-    (`causal`, sample loss "causal") gets image, prompt and target as one sequence with -100 on the prompt in the
-    labels; an encoder-decoder (sample loss "seq2seq") gets the target apart. A row whose list of answers is empty has
+    The target is the most frequent answer of a row (`most_frequent`) and the end token. A decoder-only model
+    (`causal`, sample loss "causal") gets image, prompt and target as one sequence, with labels -100 on the prompt. An
+    encoder-decoder (sample loss "seq2seq") gets the target as separate labels. A row with an empty list of answers has
     no target; rows without the column `answers` give a batch without labels.
 
-    Prompt and target are encoded apart and joined, so that at generation (`prompts`) the model reads exactly the tokens
-    it was trained with. Models of the Qwen-VL and InternVL kinds take these batches after
-    `patches.take_padded_patches`, as those of `pretrained.load_generator` do.
+    Prompt and target are encoded separately and joined, so that generation from `prompts` starts from exactly the
+    tokens of training. Models like Qwen-VL and InternVL take these batches after `patches.take_padded_patches`, which
+    `pretrained.load_generator` applies.
 
     Args:
-        processor: The model's own: an image processor and a tokenizer.
-        load_image: What stands in the image column (a path) -> `[H, W, 3]` uint8 RGB.
-        prompt: What the model is asked; holds `{question}`. If the processor has a chat template this is the user's
-            turn, which the template puts the image before. Without one it is everything before the answer, with the
-            model's image token where it wants it: "<image>Question: {question} Answer:".
-        target: What the model shall write; holds `{answer}`. A space before it matters to most tokenizers: none after
-            a chat template or a line break, one (" {answer}") after a colon.
+        processor: Processor of the model, with an image processor and a tokenizer.
+        load_image: Function from an entry of the image column (a path) to `[H, W, 3]` uint8 RGB.
+        prompt: Template with `{question}`. If the processor has a chat template, this is the turn of the user, and the
+            chat template inserts the image before it. Otherwise it is the whole text before the answer, with the image
+            token of the model: "<image>Question: {question} Answer:".
+        target: Template with `{answer}`. Most tokenizers distinguish a leading space: use none after a chat template
+            or a line break, and one (" {answer}") after a colon.
         causal: Whether the model is decoder-only.
-        decoder_start_token_id: For an encoder-decoder that cannot itself shift labels to decoder inputs, the token that
-            these begin with; None: it can.
+        decoder_start_token_id: First decoder token of an encoder-decoder that cannot shift labels itself. None: it can.
 
     Raises:
-        DataError: A template without its slot, a tokenizer without end or padding token, a row that lacks a column, or
-            a batch that the processor refuses.
+        DataError: A template lacks its slot, the tokenizer lacks an end or padding token, a row lacks a column, or the
+            processor rejects the batch.
 
     Example:
         >>> collator = GeneratorCollator.for_model(model, processor)  # doctest: +SKIP
         >>> row = {"image": "a.jpg", "question": "How many?", "answers": ["2", "two", "2"]}
         >>> batch = collator([row])  # doctest: +SKIP
-        >>> batch["labels"]  # the tokens of the prompt, then "2" and the end token  # doctest: +SKIP
+        >>> batch["labels"]  # -100 on the prompt, then "2" and the end token  # doctest: +SKIP
         tensor([[-100, -100, -100, -100, -100,   29,    2]])
     """
 
@@ -154,7 +146,7 @@ class GeneratorCollator:
     ) -> None:
         for name, template, slot in (("prompt", prompt, QUESTION_SLOT), ("target", target, ANSWER_SLOT)):
             if slot not in template:
-                raise DataError(f"{name}={template!r} does not hold {slot}, which is replaced in every row")
+                raise DataError(f"{name}={template!r} does not contain {slot}; add it to the template")
         for name in ("eos_token", "pad_token"):
             if getattr(processor.tokenizer, name) is None:
                 raise DataError(f"the tokenizer of {type(processor).__name__} has no {name}; set tokenizer.{name}")
@@ -174,54 +166,42 @@ class GeneratorCollator:
         prompt: str = QUESTION_SLOT,
         target: str = ANSWER_SLOT,
     ) -> GeneratorCollator:
-        """The collator of a model's kind.
-
-        Args:
-            model: Says whether it is decoder-only, and how its decoder begins.
-            processor: The model's own.
-            load_image: As in the class.
-            prompt: As in the class.
-            target: As in the class.
-        """
-        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-        causal, start = not inner.config.is_encoder_decoder, None
-        if not causal and not hasattr(inner, "prepare_decoder_input_ids_from_labels"):
-            told = inner.generation_config  # `generate` begins with the same
-            start = told.bos_token_id if told.decoder_start_token_id is None else told.decoder_start_token_id
+        """Return the collator of a model, which determines `causal` and `decoder_start_token_id`."""
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        causal, start = not base.config.is_encoder_decoder, None
+        if not causal and not hasattr(base, "prepare_decoder_input_ids_from_labels"):
+            config = base.generation_config  # `generate` starts with the same token
+            start = config.bos_token_id if config.decoder_start_token_id is None else config.decoder_start_token_id
         return cls(processor, load_image, prompt, target, causal, start)
 
     def __call__(self, views: Sequence[View]) -> dict[str, Tensor]:
         """Collate views.
 
         Args:
-            views: Rows with `image` and `question`, and to train also `answers`, a list of texts.
+            views: Rows with `image` and `question`, and for training also `answers`, a list of texts.
 
         Returns:
-            What the processor makes of images and prompts, padded on the right, and `labels` `[N, T]` int64: for a
-            decoder-only model as long as `input_ids`, which then hold the targets too.
+            Output of the processor, padded on the right, and `labels` `[N, T]` int64. For a decoder-only model
+            `input_ids` include the targets and are as long as the labels.
         """
         batch = self._prompts(views, "right")
         if not any(ANSWERS in view for view in views):
             return batch
         targets = self._targets(column(views, ANSWERS))
         if self.causal:
-            self._check_open(batch)
-            return prompts_with_targets(batch, targets, self.processor.tokenizer.pad_token_id)
-        labels = _padded(targets, IGNORE_INDEX)
-        batch[LABELS] = labels
+            self._check_not_ended(batch)
+            return append_targets(batch, targets, self.processor.tokenizer.pad_token_id)
+        batch[LABELS] = _padded(targets, IGNORE_INDEX)
         if self.decoder_start_token_id is not None:
-            starts = [[self.decoder_start_token_id, *target[:-1]] for target in targets]
-            batch["decoder_input_ids"] = _padded(starts, self.processor.tokenizer.pad_token_id)
+            shifted = [[self.decoder_start_token_id, *target[:-1]] for target in targets]
+            batch["decoder_input_ids"] = _padded(shifted, self.processor.tokenizer.pad_token_id)
         return batch
 
     def prompts(self, views: Sequence[View]) -> dict[str, Tensor]:
-        """What a decoder-only model is given at generation: image and prompt, padded on the left.
+        """Return the generation inputs of a decoder-only model: images and prompts, padded on the left.
 
         Args:
             views: Rows with `image` and `question`.
-
-        Returns:
-            What the processor makes of them.
         """
         return self._prompts(views, "left")
 
@@ -229,39 +209,111 @@ class GeneratorCollator:
         tokenizer = self.processor.tokenizer
         texts = [self.prompt.replace(QUESTION_SLOT, question) for question in column(views, QUESTION)]
         if getattr(self.processor, "chat_template", None):
-            texts = self.processor.apply_chat_template([_turn(text) for text in texts], add_generation_prompt=True)
-        # Where a chat template has written the first special token, the tokenizer would write it once more.
-        written = tokenizer.bos_token is not None and texts[0].startswith(tokenizer.bos_token)
+            texts = self.processor.apply_chat_template([_user_turn(text) for text in texts], add_generation_prompt=True)
+        # If the chat template has written the first special token, the tokenizer must not add it again.
+        has_bos = tokenizer.bos_token is not None and texts[0].startswith(tokenizer.bos_token)
         batch = processor_inputs(
             self.processor,
-            [[picture] for picture in pictures(column(views, IMAGE), self.load_image)],
+            [[open_image(image, self.load_image)] for image in column(views, IMAGE)],
             texts,
             padding_side=padding_side,
-            **({"add_special_tokens": False} if written else {}),
+            **({"add_special_tokens": False} if has_bos else {}),
         )
-        batch.pop(LABELS, None)  # PaliGemma's processor has labels to offer, without any target
-        return one_row_an_image(batch, getattr(self.processor, "image_token_id", None))
+        batch.pop(LABELS, None)  # the processor of PaliGemma returns labels even without targets
+        return one_row_per_image(batch, getattr(self.processor, "image_token_id", None))
 
     def _targets(self, answers: list[Sequence[str]]) -> list[list[int]]:
-        """Ids of the target of every row, the end token included; none where there is no answer."""
-        texts = [self.target.replace(ANSWER_SLOT, most_frequent(found)) if len(found) else "" for found in answers]
+        """Return the target ids of every row with the end token; empty if a row has no answer."""
+        texts = [self.target.replace(ANSWER_SLOT, most_frequent(row)) if len(row) else "" for row in answers]
         encoded = self.processor.tokenizer(texts, add_special_tokens=False)[INPUT_IDS]
         end = self.processor.tokenizer.eos_token_id
-        return [[*ids, end] if len(found) else [] for ids, found in zip(encoded, answers, strict=True)]
+        return [[*ids, end] if len(row) else [] for ids, row in zip(encoded, answers, strict=True)]
 
-    def _check_open(self, prompts: dict[str, Tensor]) -> None:
+    def _check_not_ended(self, prompts: dict[str, Tensor]) -> None:
         last = prompts[INPUT_IDS].gather(1, prompts[ATTENTION_MASK].sum(1, keepdim=True) - 1)
         if (last == self.processor.tokenizer.eos_token_id).any():
             raise DataError(
                 f"{type(self.processor).__name__} ends its prompts with the end token, after which a decoder-only "
-                "model writes no answer; turn that off in its tokenizer, or pass causal=False for an encoder-decoder"
+                "model generates no answer; disable this in its tokenizer, or pass causal=False for an encoder-decoder"
             )
 
 
-def most_frequent(answers: Sequence[str]) -> str:
-    """The answer that most annotators gave, normalised as in the official evaluation, in their most usual spelling.
+def processor_inputs(processor: Any, images: Sequence[Any], texts: Sequence[str], **options: Any) -> dict[str, Tensor]:
+    """Encode one image per text with a processor.
 
-    Ties are for what was given first.
+    Args:
+        processor: Processor of the model.
+        images: Pillow images; or lists of one image, if the processor would take a plain list for the images of a
+            single text.
+        texts: N texts.
+        **options: Additional arguments of the processor.
+
+    Returns:
+        Tensors, tokens padded to the longest text.
+
+    Raises:
+        DataError: The processor rejects the inputs.
+
+    Example:
+        >>> processor_inputs(processor, [open_image("a.jpg", load_image)], ["how many?"])  # doctest: +SKIP
+    """
+    try:
+        return dict(processor(images=images, text=list(texts), padding=True, return_tensors="pt", **options))
+    except ValueError as error:
+        raise DataError(
+            f"{type(processor).__name__} rejected {len(texts)} texts, the first {texts[0]!r}: {error}; check that the "
+            "text contains the image token as often as the model requires"
+        ) from error
+
+
+def append_targets(
+    prompts: Mapping[str, Tensor], targets: Sequence[Sequence[int]], pad_token_id: int
+) -> dict[str, Tensor]:
+    """Append targets to prompts for a decoder-only model, with labels on the targets only.
+
+    Other columns with one value per token are extended by their value at the last token of the prompt, which is text
+    after the image. PaliGemma is an exception: its `token_type_ids` are 0 on image and prompt and 1 on the target,
+    whereas those of Gemma 3 are 1 on the image and 0 on text. Prompts without any 1 are taken for those of PaliGemma.
+
+    Args:
+        prompts: `input_ids` and `attention_mask` `[N, T]` int64, padded on the right, and other outputs of the
+            processor such as `pixel_values`.
+        targets: Token ids of N targets; an empty one leaves its row unchanged.
+        pad_token_id: Padding id.
+
+    Returns:
+        The columns of the prompts, with token columns extended to the longest row, and `labels`, which are -100 outside
+        of the targets.
+
+    Example:
+        >>> prompts = {"input_ids": torch.tensor([[5, 6], [7, 0]]), "attention_mask": torch.tensor([[1, 1], [1, 0]])}
+        >>> batch = append_targets(prompts, [[8], [9, 9, 3]], pad_token_id=0)
+        >>> batch["input_ids"]
+        tensor([[5, 6, 8, 0],
+                [7, 9, 9, 3]])
+        >>> batch["labels"]
+        tensor([[-100, -100,    8, -100],
+                [-100,    9,    9,    3]])
+    """
+    starts = prompts[ATTENTION_MASK].sum(1)
+    ends = starts + torch.tensor([len(target) for target in targets])
+    positions = torch.arange(int(ends.max()))
+    is_target = (positions >= starts[:, None]) & (positions < ends[:, None])
+    batch = {
+        name: _extended(name, values, starts, is_target) if _is_per_token(name, values, prompts) else values
+        for name, values in prompts.items()
+    }
+    ids = torch.tensor([token for target in targets for token in target], dtype=torch.long)
+    is_padding = positions >= ends[:, None]
+    batch[INPUT_IDS] = batch[INPUT_IDS].masked_fill(is_padding, pad_token_id).masked_scatter(is_target, ids)
+    batch[LABELS] = torch.full(is_target.shape, IGNORE_INDEX).masked_scatter(is_target, ids)
+    return batch
+
+
+def most_frequent(answers: Sequence[str]) -> str:
+    """Return the answer of most annotators, compared after normalization, in its most frequent spelling.
+
+    Of equally frequent answers the first wins.
 
     Args:
         answers: One or more.
@@ -270,13 +322,30 @@ def most_frequent(answers: Sequence[str]) -> str:
         >>> most_frequent(["a dog", "two", "dog", "2", "Dog", "dog", "2"])
         'dog'
     """
-    meanings = [normalize_answer(answer) for answer in answers]
-    meaning = Counter(meanings).most_common(1)[0][0]
-    spellings = [answer for answer, found in zip(answers, meanings, strict=True) if found == meaning]
+    normalized = [normalize_answer(answer) for answer in answers]
+    winner = Counter(normalized).most_common(1)[0][0]
+    spellings = [answer for answer, key in zip(answers, normalized, strict=True) if key == winner]
     return Counter(spellings).most_common(1)[0][0]
 
 
-def _turn(text: str) -> list[dict[str, Any]]:
+def _is_per_token(name: str, values: Tensor, prompts: Mapping[str, Tensor]) -> bool:
+    # By name as well, since a prompt may have as many tokens as pixels have channels.
+    return values.shape[:2] == prompts[INPUT_IDS].shape and not name.startswith("pixel")
+
+
+def _extended(name: str, values: Tensor, starts: Tensor, is_target: Tensor) -> Tensor:
+    last = values[torch.arange(len(starts)), starts - 1]
+    if name == TOKEN_TYPES and not values.any():
+        last = torch.ones_like(last)
+    width = is_target.shape[1]
+    extended = values.new_zeros((len(values), width, *values.shape[2:]))
+    common = min(width, values.shape[1])
+    extended[:, :common] = values[:, :common]
+    mask = is_target.view(*is_target.shape, *[1] * (values.ndim - 2))
+    return torch.where(mask, last[:, None], extended)
+
+
+def _user_turn(text: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}]
 
 

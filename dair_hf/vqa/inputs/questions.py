@@ -1,4 +1,4 @@
-"""Questions as word ids: a tokenizer of lower-case words, as small recurrent networks read them."""
+"""Questions as word ids: a tokenizer of lower-case words for small recurrent networks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from dair_hf.errors import DataError
+from dair_hf.vqa.inputs.collator import ATTENTION_MASK, INPUT_IDS
 
 PAD, UNKNOWN = "<pad>", "<unk>"
 QUESTION = "question"
-INPUT_IDS = "input_ids"
 
 _LETTERS = r"[\p{L}\p{M}\p{N}]+"
-# A word is a run of letters, marks and digits. What follows an apostrophe is a word of its own, as "'s" in "what's", so
-# that a possessive is no other word than its noun. All else (hyphens, question marks) only separates.
+# A word is a run of letters, marks and digits. An apostrophe starts a new word, as "'s" in "what's", so that a noun and
+# its possessive share a word. Anything else (hyphens, question marks) is a separator.
 _WORD = rf"{_LETTERS}|(?<={_LETTERS[:-1]})'[\p{{L}}\p{{M}}]+"
 _APOSTROPHES = "[\u2018\u2019\u02bc`\u00b4]"
 
@@ -34,7 +34,7 @@ def _splitter() -> pre_tokenizers.PreTokenizer:
 
 
 def count_words(questions: Iterable[str]) -> Counter[str]:
-    """How often the tokenizer's words occur in questions.
+    """Count the words of questions, as the tokenizer splits them.
 
     Example:
         >>> sorted(count_words(["What's the man's name?", "What is it?"]).items())
@@ -52,21 +52,21 @@ def build_question_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Build a word tokenizer from the training questions.
 
-    Text is lower-cased, punctuation separates words and is dropped, "what's" is the two words "what" and "'s". Id 0 is
-    padding, id 1 any word that is not in the vocabulary, then come the words, the most frequent first, equally frequent
-    ones in alphabetical order. Nothing is added around a question.
+    Text is lower-cased, punctuation separates words and is dropped, and "what's" becomes "what" and "'s". Id 0 is
+    padding and id 1 the unknown word. The words follow by descending frequency, ties in alphabetical order. No special
+    tokens are added to a question.
 
     Args:
-        questions: The training questions.
-        min_count: A rarer word is unknown. With 1 no training question has an unknown word, and the model never learns
-            what to do with one.
-        model_max_length: Words after which `encode_questions` cuts; the longest question of VQA v2 has about 25.
+        questions: Training questions.
+        min_count: Rarer words are unknown. With 1 no training question contains the unknown word, so its embedding is
+            never trained.
+        model_max_length: `encode_questions` truncates to this many words; the longest question of VQA v2 has about 25.
 
     Returns:
-        A fast tokenizer, which `save_pretrained` stores and `AutoTokenizer` loads.
+        Fast tokenizer, which `save_pretrained` saves and `AutoTokenizer` loads.
 
     Raises:
-        DataError: A setting is not positive, or no word is left.
+        DataError: A setting is not positive, or no word is frequent enough.
 
     Example:
         >>> tokenizer = build_question_tokenizer(["What is it?", "What's the time?", "Is it the time?"])
@@ -76,13 +76,13 @@ def build_question_tokenizer(
         [2, 3]
     """
     if min_count < 1 or model_max_length < 1:
-        raise DataError(f"min_count and model_max_length must be at least 1, found {min_count} and {model_max_length}")
+        raise DataError(f"min_count={min_count} and model_max_length={model_max_length} must be at least 1")
     counts = count_words(questions)
     words = sorted((word for word in counts if counts[word] >= min_count), key=lambda word: (-counts[word], word))
     if not words:
         raise DataError(
-            f"questions: no word occurs {min_count} times or more (of {len(counts)} words); "
-            "give the training questions, or lower min_count"
+            f"questions: none of {len(counts)} words occurs at least {min_count} times; give the training questions, "
+            "or lower min_count"
         )
     vocabulary = {word: number for number, word in enumerate((PAD, UNKNOWN, *words))}
     tokenizer = Tokenizer(models.WordLevel(vocab=vocabulary, unk_token=UNKNOWN))
@@ -94,20 +94,20 @@ def build_question_tokenizer(
         unk_token=UNKNOWN,
         model_max_length=model_max_length,
         clean_up_tokenization_spaces=False,
-        # A question in which somebody wrote "<pad>" holds the word "pad", and no padding.
+        # A question that contains "<pad>" has the word "pad", not a padding token.
         split_special_tokens=True,
-        model_input_names=[INPUT_IDS, "attention_mask"],
+        model_input_names=[INPUT_IDS, ATTENTION_MASK],
     )
 
 
 def encode_batch(batch: Mapping[str, Sequence[Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Any]]:
     """Encode the column `question` of a batch of rows; None stays None. See `encode_questions`."""
     questions = batch[QUESTION]
-    asked = [question for question in questions if question is not None]
-    # Cut by hand: asked to do it, a tokenizer changes its own state, and with it the fingerprint of `Dataset.map`.
-    found = iter(tokenizer(asked, return_attention_mask=False)[INPUT_IDS] if asked else [])
+    texts = [question for question in questions if question is not None]
+    # Truncated here: `truncation=True` would change the state of the tokenizer and so the fingerprint of `Dataset.map`.
+    ids = iter(tokenizer(texts, return_attention_mask=False)[INPUT_IDS] if texts else [])
     limit, unknown = tokenizer.model_max_length, [tokenizer.unk_token_id]
-    return {INPUT_IDS: [None if question is None else next(found)[:limit] or unknown for question in questions]}
+    return {INPUT_IDS: [None if question is None else next(ids)[:limit] or unknown for question in questions]}
 
 
 def encode_questions(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
@@ -115,11 +115,11 @@ def encode_questions(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> Datas
 
     Args:
         rows: Rows or edits with the column `question`.
-        tokenizer: From `build_question_tokenizer`.
+        tokenizer: Tokenizer from `build_question_tokenizer`.
 
     Returns:
-        The rows with `input_ids`, at most `tokenizer.model_max_length` of them: longer questions lose their end. A
-        question without any word ("???") is one unknown word, since a recurrent network needs something to read.
+        The rows with `input_ids`, truncated to `tokenizer.model_max_length`. A question without words ("???") becomes
+        one unknown word, since a recurrent network needs at least one.
 
     Raises:
         DataError: The rows have no column `question`.

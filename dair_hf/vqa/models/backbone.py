@@ -1,4 +1,4 @@
-"""The vision models of the Hugging Face library as backbones: a picture in, a grid of features out."""
+"""Vision models of transformers as backbones: images in, a grid of features out."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 
 from dair_hf.errors import DataError
 
-HALVINGS = 5  # how often a pyramid of tokens (Swin and its like) halves its grid: less often than this
+MAX_HALVINGS = 5  # a hierarchical transformer such as Swin halves its grid less often than this
 
 
 def feature_size(config: PreTrainedConfig) -> int:
-    """Channels of the features that a backbone gives.
+    """Return the number of feature channels of a backbone.
 
     Args:
-        config: Configuration of a vision model: ResNet, ConvNeXt, ViT, DINOv2, Swin, CLIP's vision model, ...
+        config: Configuration of a vision model: ResNet, ConvNeXt, ViT, DINOv2, Swin, the vision model of CLIP, ...
 
     Returns:
-        The width of its last stage, or of its tokens.
+        Width of its last stage or of its tokens.
 
     Raises:
-        DataError: The configuration names neither `hidden_sizes` nor `hidden_size`.
+        DataError: The configuration has neither `hidden_sizes` nor `hidden_size`.
 
     Example:
         >>> from transformers import ResNetConfig, ViTConfig
@@ -37,21 +37,18 @@ def feature_size(config: PreTrainedConfig) -> int:
         return int(size)
     raise DataError(
         f"backbone_config: {type(config).__name__} (model_type={config.model_type!r}) has neither hidden_sizes nor "
-        "hidden_size; give the configuration of a vision model, for CLIP and its like the vision_config within it"
+        "hidden_size; give the configuration of a vision model, or the vision_config of a model such as CLIP"
     )
 
 
 def new_backbone(config: PreTrainedConfig) -> PreTrainedModel:
-    """A backbone with weights drawn anew, without the pooling layer that a grid of features has no use for.
+    """Return a randomly initialized backbone, without a pooling layer.
 
     Args:
         config: Configuration of a vision model.
 
-    Returns:
-        The model.
-
     Raises:
-        DataError: It is no model of pictures.
+        DataError: The model does not take images.
 
     Example:
         >>> from transformers import ViTConfig
@@ -59,25 +56,23 @@ def new_backbone(config: PreTrainedConfig) -> PreTrainedModel:
         >>> backbone.pooler is None
         True
     """
-    # The type that is being loaded or built just now, not one that the backbone was once saved in.
-    return _prepared(AutoModel.from_config(config, dtype=torch.get_default_dtype()))
+    # The dtype in which a model is being built or loaded, not the one in which the backbone was saved.
+    return _without_pooler(AutoModel.from_config(config, dtype=torch.get_default_dtype()))
 
 
 def load_backbone(name_or_path: str | os.PathLike[str]) -> PreTrainedModel:
-    """A pretrained backbone: only safetensors are read, and no code that comes with them is run.
+    """Load a pretrained backbone in float32, from safetensors only and without running remote code.
 
     Args:
-        name_or_path: A folder, or a name on the Hub. Of a model of pictures and text (CLIP) it is the vision part.
-
-    Returns:
-        The model, in float32.
+        name_or_path: Folder or name on the Hub. Of a model of images and text (CLIP) the vision model is loaded.
 
     Raises:
-        DataError: There is no such model, it has no weights as safetensors or not all, or it is no model of pictures.
+        DataError: There is no such model, its safetensors are missing or incomplete, or it does not take images.
 
     Example:
         >>> load_backbone("microsoft/resnet-152")  # doctest: +SKIP
     """
+    name = os.fspath(name_or_path)
     try:
         config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=False)
         config = getattr(config, "vision_config", config)
@@ -90,27 +85,26 @@ def load_backbone(name_or_path: str | os.PathLike[str]) -> PreTrainedModel:
             output_loading_info=True,
         )
     except (OSError, ValueError) as error:
-        found = " ".join(str(error).split())
-        raise DataError(f"backbone {os.fspath(name_or_path)!r}: {found[:400]}") from error
-    backbone = _prepared(backbone)
-    # Whatever the file lacks was drawn at random, with a mere warning: no backbone to start from.
-    own = {name for name, _ in backbone.named_parameters()}
-    if missing := sorted(own.intersection(report["missing_keys"])):
+        raise DataError(f"backbone {name!r}: {' '.join(str(error).split())[:400]}") from error
+    backbone = _without_pooler(backbone)
+    # transformers initializes missing weights at random and only warns.
+    parameters = {parameter for parameter, _ in backbone.named_parameters()}
+    if missing := sorted(parameters.intersection(report["missing_keys"])):
         raise DataError(
-            f"backbone {os.fspath(name_or_path)!r}: its file lacks {len(missing)} of the weights of "
-            f"{type(backbone).__name__} ({', '.join(missing[:3])}, ...); give a checkpoint of that model"
+            f"backbone {name!r}: {len(missing)} weights of {type(backbone).__name__} are missing in its file "
+            f"({', '.join(missing[:3])}, ...); give a checkpoint of that model"
         )
     return backbone
 
 
 def grid_features(backbone: nn.Module, pixel_values: Tensor) -> Tensor:
-    """The last features of a backbone, laid out as they lie in the picture.
+    """Return the last features of a backbone on the grid of the image.
 
-    A convolutional network gives them so. A transformer gives tokens: those of the patches are laid out row by row,
-    the ones before them (class token, registers) are left out.
+    Convolutional networks return them in this form. The patch tokens of a transformer are arranged row by row, and the
+    tokens before them (class token, registers) are dropped.
 
     Args:
-        backbone: A vision model of the library, without its head.
+        backbone: Vision model of transformers without head.
         pixel_values: `[N, 3, H, W]` floating.
 
     Returns:
@@ -126,21 +120,21 @@ def grid_features(backbone: nn.Module, pixel_values: Tensor) -> Tensor:
         >>> grid_features(backbone, torch.zeros(1, 3, 32, 32)).shape
         torch.Size([1, 8, 2, 2])
     """
-    if pixel_values.device.type == "cpu" and not any(map(_writes_past_its_memory, backbone.modules())):
-        # Convolutions are a quarter faster there with the channels of a pixel side by side, batch norm included.
+    if pixel_values.device.type == "cpu" and not any(map(_breaks_in_channels_last, backbone.modules())):
+        # Convolutions and batch norm take a quarter less time on a CPU in this memory format.
         pixel_values = pixel_values.contiguous(memory_format=torch.channels_last)
     features = backbone(pixel_values).last_hidden_state
     if features.ndim == 4:
         return features
-    height, width = _grid(backbone.config, features.shape[1], pixel_values.shape[-2:])
+    height, width = _patch_grid(backbone.config, features.shape[1], pixel_values.shape[-2:])
     patches = features[:, features.shape[1] - height * width :]
     return patches.transpose(1, 2).unflatten(2, (height, width))
 
 
-def _writes_past_its_memory(module: nn.Module) -> bool:
-    """A convolution whose gradient oneDNN computes wrongly, or crashes on, with channels side by side (its issue 6035).
+def _breaks_in_channels_last(module: nn.Module) -> bool:
+    """Tell whether oneDNN computes a wrong gradient for a convolution in channels-last format, or crashes (issue 6035).
 
-    Those of 1 x 1 with a stride, of fewer channels than a register holds: 8 with AVX2, 16 with AVX-512.
+    This affects strided 1 x 1 convolutions with fewer channels than a register holds: 8 with AVX2, 16 with AVX-512.
     """
     return (
         isinstance(module, nn.Conv2d)
@@ -150,28 +144,28 @@ def _writes_past_its_memory(module: nn.Module) -> bool:
     )
 
 
-def _grid(config: Any, tokens: int, picture: torch.Size) -> tuple[int, int]:
-    """Height and width of the grid of patches among `tokens` tokens."""
+def _patch_grid(config: Any, tokens: int, image_size: torch.Size) -> tuple[int, int]:
+    """Return height and width of the patch grid among `tokens` tokens."""
     patch = getattr(config, "patch_size", None)
     if isinstance(patch, int):
-        # A class token, a second one for distillation, registers; none at all.
-        in_front = {0, 1, 2, 1 + (getattr(config, "num_register_tokens", None) or 0)}
-        for halvings in range(HALVINGS):
-            height, width = (int(side) // (patch << halvings) for side in picture)
-            if height * width and tokens - height * width in in_front:
+        # No token, a class token, a distillation token beside it, or registers.
+        prefixes = {0, 1, 2, 1 + (getattr(config, "num_register_tokens", None) or 0)}
+        for halvings in range(MAX_HALVINGS):
+            height, width = (int(side) // (patch << halvings) for side in image_size)
+            if height * width and tokens - height * width in prefixes:
                 return height, width
     raise DataError(
-        f"backbone {config.model_type!r}: {tokens} tokens for a picture of {picture[0]} x {picture[1]} pixels are no "
-        f"grid of patches (patch_size={patch!r}); use another size of pictures, or another backbone"
+        f"backbone {config.model_type!r}: {tokens} tokens for an image of {image_size[0]} x {image_size[1]} pixels "
+        f"form no grid of patches (patch_size={patch!r}); use another image size or another backbone"
     )
 
 
-def _prepared(backbone: PreTrainedModel) -> PreTrainedModel:
+def _without_pooler(backbone: PreTrainedModel) -> PreTrainedModel:
     if backbone.main_input_name != "pixel_values":
         raise DataError(
-            f"backbone: {type(backbone).__name__} takes {backbone.main_input_name}, not pictures; use a vision model"
+            f"backbone: {type(backbone).__name__} takes {backbone.main_input_name}, not images; use a vision model"
         )
-    # The weights of a pooling layer would never get a gradient, which several processes treat as an error.
+    # The weights of a pooling layer would never get a gradient, which DistributedDataParallel treats as an error.
     if any(True for _ in getattr(getattr(backbone, "pooler", None), "parameters", tuple)()):
         backbone.pooler = None
     return backbone

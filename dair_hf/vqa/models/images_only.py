@@ -1,4 +1,4 @@
-"""Processors for images and text of models that also take videos, where nothing that handles videos is installed."""
+"""Processors of models that also take videos, for installations without torchvision."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LOADERS = {"image_processor": AutoImageProcessor, "tokenizer": AutoTokenizer}
 
 
 class UnusedVideoProcessor(PushToHubMixin):
-    """The settings of a video processor, kept to be stored with a processor, and read by it.
+    """Settings of a video processor, which its processor reads and saves; it cannot process videos.
 
     Args:
-        settings: As published.
+        settings: Published settings.
 
     Example:
         >>> UnusedVideoProcessor({"fps": 1}).fps
@@ -33,52 +33,48 @@ class UnusedVideoProcessor(PushToHubMixin):
         self.settings = settings
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "settings":  # what copying and unpickling ask for
+        if name.startswith("_") or name == "settings":  # looked up when copying and unpickling
             raise AttributeError(name)
         return self.settings.get(name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse videos.
-
-        Raises:
-            ImportError: Always.
-        """
-        raise ImportError("videos need torchvision; install the one that belongs to your build of torch")
+        """Raise an ImportError."""
+        raise ImportError("videos need torchvision; install the version for your build of torch")
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings, as they were published."""
+        """Return the published settings."""
         return dict(self.settings)
 
 
 def takes_videos(name: str, trust_remote_code: bool = False) -> bool:
-    """Whether a published processor has a part for videos and otherwise an image processor and a tokenizer."""
-    found = _processor_class(name, trust_remote_code)
-    return found is not None and set(found.get_attributes()) == {*LOADERS, VIDEOS}
+    """Tell whether a published processor consists of an image processor, a tokenizer and a video processor."""
+    published = _processor_class(name, trust_remote_code)
+    return published is not None and set(published.get_attributes()) == {*LOADERS, VIDEOS}
 
 
 def images_only_processor(name: str, trust_remote_code: bool = False) -> Any:
-    """The processor of a model that also takes videos, without its part for them.
+    """Load the processor of a model that also takes videos, without its video processor.
 
-    Since transformers 5 every image processor has a version that needs Pillow alone, but video processors need
-    torchvision. The result is of the published class and treats images and text as it would with torchvision, but for
-    the arithmetic of resizing.
+    Since transformers 5 every image processor has a version that needs only Pillow, but video processors need
+    torchvision. The result has the published class and handles images and text as with torchvision, except for the
+    arithmetic of resizing.
 
     Args:
-        name: A model for which `takes_videos` holds: name on the Hub or folder.
+        name: Model for which `takes_videos` holds: folder or name on the Hub.
         trust_remote_code: As in `from_pretrained`.
 
     Returns:
         The processor; its `video_processor` is an `UnusedVideoProcessor`.
 
     Raises:
-        ImportError: A package besides torchvision is missing.
+        ImportError: A package other than torchvision is missing.
     """
     published = _processor_class(name, trust_remote_code)
     assert published is not None
 
     class ImagesOnly(published):  # type: ignore[valid-type, misc]
         def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-            # Without torchvision the library knows no class at all that a video processor could be of.
+            # Without torchvision, transformers has no class to check a video processor against.
             return None if argument_name == VIDEOS else super().check_argument_for_proper_class(argument_name, argument)
 
     parts = [
@@ -89,12 +85,12 @@ def images_only_processor(name: str, trust_remote_code: bool = False) -> Any:
     ]
     settings, options = published.get_processor_dict(name)
     processor = ImagesOnly.from_args_and_dict(parts, settings, **options)
-    processor.__class__ = published  # it is checked; what is stored and sent to worker processes is the published class
+    processor.__class__ = published  # the check is done; saving and pickling need the published class
     return processor
 
 
 def _processor_class(name: str, trust_remote_code: bool) -> Any:
-    """The class that the files of a processor name, else that of the model's configuration; None: there is none."""
+    """Return the class that the processor files name, else that of the model configuration, or None."""
     for read in (ProcessorMixin.get_processor_dict, ImageProcessingMixin.get_image_processor_dict):
         try:
             published = read(name)[0].get("processor_class")

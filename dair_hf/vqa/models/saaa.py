@@ -1,8 +1,7 @@
-"""SAAA: the network of "Show, Ask, Attend, and Answer" (Kazemi and Elqursh, 2017), the paper's model of VQA."""
+"""SAAA, the network of "Show, Ask, Attend, and Answer" (Kazemi and Elqursh, 2017), as the paper uses it for VQA."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,35 +19,34 @@ from transformers.modeling_outputs import ModelOutput
 
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import soft_score
-from dair_hf.vqa.models.backbone import feature_size, grid_features, load_backbone, new_backbone
+from dair_hf.vqa.models.backbone import feature_size, grid_features, new_backbone
 
 MODEL_TYPE = "dair_saaa"
 ANSWERS = 3000
 RESNET_FEATURES = 2048
-# Shorter feature vectors are not stretched to length 1. Its inverse is a number in half precision, too.
-SHORTEST = 1e-4
+MIN_NORM = 1e-4  # shorter feature vectors are not normalized; the inverse is finite in float16
 
 
 class SAAAConfig(PreTrainedConfig):
-    """Sizes of an `SAAA`; the defaults are the paper's.
+    """Configuration of `SAAA`; the defaults are those of the paper.
 
     Args:
-        vocab_size: Words of the questions, padding and unknown word included.
-        pad_token_id: Id of the padding.
+        vocab_size: Size of the question vocabulary, including padding and the unknown word.
+        pad_token_id: Padding id of the questions.
         embedding_size: Width of the word embeddings.
         question_size: Width of the LSTM, and so of the encoded question.
-        image_feature_size: Channels of the image features; None takes those of the backbone, and 2048 without one.
-        attention_size: Width of the layer in which question and picture meet.
-        glimpses: Attention maps, each giving one weighted sum of the image features.
+        image_feature_size: Channels of the image features; None: those of the backbone, or 2048 without one.
+        attention_size: Width of the layer that combines question and image.
+        glimpses: Number of attention maps, each giving one weighted sum of the image features.
         hidden_size: Width of the layer before the answers.
-        dropout: Probability with which an input of a layer (LSTM, convolutions, linear layers) is dropped.
-        backbone_config: Configuration of any vision model of the library, or what its `to_dict` gives; None: the model
-            takes features that were computed before, as `image_features`.
-        freeze_backbone: Keep the backbone as it is: no gradients, batch-norm statistics and dropout as in evaluation.
-        num_labels: Answers to choose from, 3000 by default; or give their texts as `id2label`.
+        dropout: Dropout probability at the input of every layer (LSTM, convolutions, linear layers).
+        backbone_config: Configuration of a vision model of transformers, or its `to_dict()`. None: the model takes
+            precomputed `image_features`.
+        freeze_backbone: Whether the backbone gets no gradients and always runs in evaluation mode.
+        num_labels: Number of answers, 3000 by default; or give their texts as `id2label`.
 
     Raises:
-        DataError: A size below 1, a dropout outside 0 <= p < 1, or features of another size than the backbone's.
+        DataError: A size is below 1, dropout is outside 0 <= p < 1, or `image_feature_size` does not fit the backbone.
 
     Example:
         >>> from transformers import ResNetConfig
@@ -81,31 +79,31 @@ class SAAAConfig(PreTrainedConfig):
             self.image_feature_size = expected
         elif self.backbone_config is not None and self.image_feature_size != expected:
             raise DataError(
-                f"image_feature_size={self.image_feature_size}, but the backbone's features have {expected} channels; "
-                "leave image_feature_size out"
+                f"image_feature_size={self.image_feature_size}, but the features of the backbone have {expected} "
+                "channels; omit image_feature_size"
             )
         super().__post_init__(**kwargs)
         sizes = ("vocab_size", "embedding_size", "question_size", "image_feature_size", "attention_size", "glimpses")
         for name in (*sizes, "hidden_size", "num_labels"):
             if not getattr(self, name) >= 1:
-                raise DataError(f"{name}={getattr(self, name)}; must be 1 or more")
+                raise DataError(f"{name}={getattr(self, name)} must be at least 1")
         if not 0 <= self.dropout < 1:
-            raise DataError(f"dropout={self.dropout}; must be a probability, 0 or more and below 1")
+            raise DataError(f"dropout={self.dropout} must be at least 0 and below 1")
 
     def to_diff_dict(self) -> dict[str, Any]:
-        """What is saved: the fields that differ from the defaults, and always the answers."""
-        # The library leaves out two labels, its own default; they would be read back as 3000.
+        """Return the fields to save: those that differ from the defaults, and always the answers."""
+        # transformers omits its default of two labels, which would be read back as 3000.
         return {**super().to_diff_dict(), "id2label": self.id2label, "label2id": self.label2id}
 
 
 @dataclass
 class SAAAOutput(ModelOutput):
-    """What an `SAAA` gives.
+    """Output of `SAAA`.
 
     Attributes:
-        loss: Mean soft-score loss in nats, with labels only.
+        loss: Mean soft-score loss in nats, if labels are given.
         logits: `[N, A]` floating.
-        attentions: `[N, glimpses, h, w]` floating, where asked for: the weights of the positions, each map sums to 1.
+        attentions: `[N, glimpses, h, w]` floating, if requested: weights of the positions; each map sums to 1.
     """
 
     loss: Tensor | None = None
@@ -114,13 +112,13 @@ class SAAAOutput(ModelOutput):
 
 
 class SAAA(PreTrainedModel):
-    """Answers questions about pictures with a question encoder, stacked attention and a classifier.
+    """Visual question answering with a question encoder, stacked attention and a classifier.
 
-    The words, embedded and through tanh, run through an LSTM whose last cell state is the question `q`. The features
-    `v_l` of the positions `l`, each of length 1, are weighted in `glimpses` ways,
-    `alpha = softmax_l(W_2 relu(W_v v_l + W_q q + b_q) + b_2)`; the sums `sum_l alpha_l v_l` and `q` go through a layer
-    with ReLU to the answers. Dropout stands before every layer. Weights start from Glorot's uniform law, biases at 0.
-    With dropout two identical views have different losses, so that R > 0.
+    The word embeddings go through tanh and an LSTM, whose last cell state is the question `q`. The features `v_l` of
+    the positions `l`, normalized to length 1, are weighted by `glimpses` attention maps
+    `alpha = softmax_l(W_2 relu(W_v v_l + W_q q + b_q) + b_2)`. The sums `sum_l alpha_l v_l` and `q` go through a hidden
+    layer with ReLU to the answers. Dropout precedes every layer. Weights have Glorot's uniform initialization, biases
+    are 0. With dropout two identical views have different losses, so that R > 0.
 
     Args:
         config: Sizes, and the backbone if there is one.
@@ -139,10 +137,10 @@ class SAAA(PreTrainedModel):
     def __init__(self, config: SAAAConfig) -> None:
         super().__init__(config)
         channels, question = config.image_feature_size, config.question_size
-        assert channels is not None  # the configuration filled it in
+        assert channels is not None  # set by the configuration
         self.embed_tokens = nn.Embedding(config.vocab_size, config.embedding_size, padding_idx=config.pad_token_id)
         self.lstm = nn.LSTM(config.embedding_size, question, batch_first=True)
-        # The positions of a grid stand in one dimension here, so that a 1 x 1 convolution is a linear layer.
+        # Positions are flattened, so that 1 x 1 convolutions are linear layers.
         self.image_projection = nn.Linear(channels, config.attention_size, bias=False)
         self.question_projection = nn.Linear(question, config.attention_size)
         self.glimpses = nn.Linear(config.attention_size, config.glimpses)
@@ -153,31 +151,8 @@ class SAAA(PreTrainedModel):
         self.post_init()
         self.train()
 
-    @classmethod
-    def from_backbone(cls, name_or_path: str | os.PathLike[str], **settings: Any) -> SAAA:
-        """A model whose backbone is pretrained and whose other weights are drawn anew.
-
-        Args:
-            name_or_path: Folder or name on the Hub of a vision model with weights as safetensors.
-            **settings: Fields of `SAAAConfig`, but for the backbone's.
-
-        Returns:
-            The model.
-
-        Raises:
-            DataError: The backbone cannot be loaded.
-
-        Example:
-            >>> SAAA.from_backbone("microsoft/resnet-152", vocab_size=15000)  # doctest: +SKIP
-        """
-        backbone = load_backbone(name_or_path)
-        model = cls(SAAAConfig(backbone_config=backbone.config, **settings))
-        assert model.backbone is not None
-        model.backbone.load_state_dict(backbone.state_dict())
-        return model
-
     def _init_weights(self, module: nn.Module) -> None:
-        # The library calls this only for what no checkpoint has given; a backbone draws its own.
+        # transformers calls this only for weights that no checkpoint provides; a backbone initializes its own.
         if isinstance(module, nn.Linear):
             initialization.xavier_uniform_(module.weight)
             if module.bias is not None:
@@ -187,7 +162,7 @@ class SAAA(PreTrainedModel):
                 if "bias" in name:
                     initialization.zeros_(values)
                 elif not getattr(values, "_is_hf_initialized", False):
-                    for gate in values.chunk(4):  # four matrices that only lie in one
+                    for gate in values.chunk(4):  # four matrices, stored as one
                         initialization.xavier_uniform_(gate)
         elif isinstance(module, nn.Embedding):
             initialization.xavier_uniform_(module.weight)
@@ -195,18 +170,18 @@ class SAAA(PreTrainedModel):
                 initialization.zeros_(module.weight[module.padding_idx])
 
     def train(self, mode: bool = True) -> SAAA:
-        """Switch to training, or with False to evaluation; a frozen backbone stays in evaluation."""
+        """Set training or evaluation mode; a frozen backbone stays in evaluation mode."""
         super().train(mode)
         if self.backbone is not None and self.config.freeze_backbone:
-            # Gradients are switched off here as well: loading a checkpoint switches them on, and then calls this.
+            # Loading a checkpoint enables gradients and then calls this method.
             self.backbone.eval().requires_grad_(False)
         return self
 
     def encode_images(self, pixel_values: Tensor) -> Tensor:
-        """The features of pictures, as `forward` takes them.
+        """Return the features of images, as `forward` takes them.
 
         Args:
-            pixel_values: `[N, 3, H, W]` floating, normalised as the backbone wants them.
+            pixel_values: `[N, 3, H, W]` floating, normalized for the backbone.
 
         Returns:
             `[N, image_feature_size, h, w]` floating.
@@ -216,17 +191,17 @@ class SAAA(PreTrainedModel):
         """
         if self.backbone is None:
             raise DataError(
-                "pixel_values: this model has no backbone; give image_features, or a backbone_config to SAAAConfig"
+                "pixel_values: the model has no backbone; pass image_features, or set backbone_config in SAAAConfig"
             )
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_backbone):
             return grid_features(self.backbone, pixel_values)
 
     def encode_questions(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """The questions as vectors: the cell state of the LSTM after the last word, whatever the padding.
+        """Return the questions as vectors: the cell state of the LSTM after the last word.
 
         Args:
-            input_ids: `[N, T]` int64, padded on the right. A question without words is read as one padding.
-            attention_mask: `[N, T]`, 1 on the words; None: wherever `input_ids` is not the padding.
+            input_ids: `[N, T]` int64, padded on the right. A question without words is read as one padding token.
+            attention_mask: `[N, T]`, 1 on words; None: wherever `input_ids` is not the padding id.
 
         Returns:
             `[N, question_size]` floating.
@@ -235,9 +210,9 @@ class SAAA(PreTrainedModel):
             DataError: The padding is not on the right.
         """
         mask = input_ids != self.config.pad_token_id if attention_mask is None else attention_mask != 0
-        mask = mask.cpu()  # lengths are needed there anyway
+        mask = mask.cpu()  # `pack_padded_sequence` needs the lengths on the CPU
         if (mask[:, 1:] & ~mask[:, :-1]).any():
-            raise DataError("attention_mask: words after padding; pad questions on the right")
+            raise DataError("attention_mask: words follow padding; pad questions on the right")
         words = self.dropout(self.embed_tokens(input_ids).tanh())
         lengths = mask.sum(1).clamp(min=1)
         return self.lstm(pack_padded_sequence(words, lengths, batch_first=True, enforce_sorted=False))[1][1][0]
@@ -251,32 +226,33 @@ class SAAA(PreTrainedModel):
         labels: Tensor | None = None,
         output_attentions: bool | None = None,
     ) -> SAAAOutput:
-        """Answer one question about each picture.
+        """Answer one question about each image.
 
         Args:
             input_ids: `[N, T]` int64, padded on the right.
-            attention_mask: `[N, T]`, 1 on the words; None: wherever `input_ids` is not the padding.
-            pixel_values: `[N, 3, H, W]` floating; for a model with a backbone, or else
+            attention_mask: `[N, T]`, 1 on words; None: wherever `input_ids` is not the padding id.
+            pixel_values: `[N, 3, H, W]` floating, for a model with a backbone. Give either this or
             image_features: `[N, image_feature_size, h, w]` floating.
-            labels: `[N, A]` floating soft targets: the share of the annotators who gave each answer.
-            output_attentions: Whether to give the attention maps as well.
+            labels: `[N, A]` floating soft targets: the share of annotators who gave each answer.
+            output_attentions: Whether to return the attention maps.
 
         Returns:
-            Logits, the mean loss where there are labels, and the attention maps where asked for.
+            Logits, the mean loss if labels are given, and the attention maps if requested.
 
         Raises:
-            DataError: Both pictures and features, or neither; features of another size than the configured one.
+            DataError: Both images and features are given, or neither; or the features have another size than
+                configured.
         """
         features = self._features(pixel_values, image_features)
         question = self.encode_questions(input_ids, attention_mask)
-        attention, glimpsed = self._attend(features, question)
-        hidden = self.hidden(self.dropout(torch.cat([glimpsed, question], dim=1))).relu()
+        attention, attended = self._attend(features, question)
+        hidden = self.hidden(self.dropout(torch.cat([attended, question], dim=1))).relu()
         logits = self.classifier(self.dropout(hidden))
-        shown = self.config.output_attentions if output_attentions is None else output_attentions
+        with_attentions = self.config.output_attentions if output_attentions is None else output_attentions
         return SAAAOutput(
             loss=None if labels is None else soft_score(SAAAOutput(logits=logits), labels).mean(),
             logits=logits,
-            attentions=attention.unflatten(2, features.shape[2:]) if shown else None,
+            attentions=attention.unflatten(2, features.shape[2:]) if with_attentions else None,
         )
 
     def _features(self, pixel_values: Tensor | None, image_features: Tensor | None) -> Tensor:
@@ -285,23 +261,23 @@ class SAAA(PreTrainedModel):
         elif image_features is not None and pixel_values is None:
             features = image_features
         else:
-            raise DataError("give either pixel_values or image_features")
+            raise DataError("pass either pixel_values or image_features")
         if features.ndim != 4 or features.shape[1] != self.config.image_feature_size:
             raise DataError(
-                f"image_features: found shape {list(features.shape)}; must be [N, {self.config.image_feature_size}, "
-                "h, w], as image_feature_size is configured"
+                f"image_features: expected shape [N, {self.config.image_feature_size}, h, w] as configured by "
+                f"image_feature_size, found {list(features.shape)}"
             )
         return features
 
     def _attend(self, features: Tensor, question: Tensor) -> tuple[Tensor, Tensor]:
-        """The attention maps `[N, G, h * w]` and what is seen through them, `[N, G * C]`."""
+        """Return the attention maps `[N, G, h * w]` and the weighted sums of the features, `[N, G * C]`."""
         features = features.flatten(2).transpose(1, 2).contiguous()
-        # Every use of a feature vector is linear, so that its length can be divided out afterwards: with 2048 channels
-        # a normalised copy of the features would take as long as all the rest.
-        inverse = torch.linalg.vector_norm(features, dim=2, keepdim=True).clamp(min=SHORTEST).reciprocal()
-        seen = self.image_projection(self.dropout(features)) * inverse
-        asked = self.question_projection(self.dropout(question))
-        scores = self.glimpses(self.dropout((seen + asked[:, None]).relu()))
+        # Every use of a feature vector is linear, so it can be divided by its norm afterwards: normalizing the features
+        # first, with 2048 channels, would take as long as all the rest.
+        inverse = torch.linalg.vector_norm(features, dim=2, keepdim=True).clamp(min=MIN_NORM).reciprocal()
+        image_part = self.image_projection(self.dropout(features)) * inverse
+        question_part = self.question_projection(self.dropout(question))
+        scores = self.glimpses(self.dropout((image_part + question_part[:, None]).relu()))
         attention = scores.transpose(1, 2).softmax(dim=2)
         return attention, ((attention * inverse.transpose(1, 2)) @ features).flatten(1)
 

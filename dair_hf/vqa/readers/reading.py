@@ -1,10 +1,10 @@
-"""Read VQA v2, and the edited images of IV-VQA and CV-VQA, as rows and edits; what is left out is reported."""
+"""Readers of VQA v2 and of the edited images of IV-VQA and CV-VQA; records that cannot be used are reported."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from datasets import Dataset, Features, List, Value
@@ -13,19 +13,20 @@ from datasets.table import InMemoryTable
 
 from dair_hf.errors import DataError
 from dair_hf.io.arrow import paused_gc, to_python
-from dair_hf.vqa.readers.images import ImageFolder
-from dair_hf.vqa.readers.matching import (
-    Entry,
-    by_edit,
-    by_question,
-    of_one_image,
-    of_these_questions,
-    with_answers,
-    with_images,
+from dair_hf.vqa.readers.images import ImageFolder, image_name
+from dair_hf.vqa.readers.records import (
+    ANNOTATIONS,
+    QUESTIONS,
+    Annotation,
+    Question,
+    RecordFile,
+    annotations_of,
+    questions_of,
+    read_records,
 )
-from dair_hf.vqa.readers.records import ANNOTATIONS, QUESTIONS, read_records
 from dair_hf.vqa.readers.report import VQAReport
 
+ANNOTATORS = 10  # answers per question
 EDIT_FEATURES = Features(
     {
         "question_id": Value("int64"),
@@ -45,6 +46,21 @@ ROW_FEATURES = Features(
 )
 
 FileOrFolder = str | os.PathLike[str]
+Key = Callable[[Question | Annotation], tuple[Any, ...]]
+
+
+class Entry(NamedTuple):
+    """Question with its annotation and image.
+
+    Attributes:
+        question: The question.
+        annotation: Its answers; None if the answers are not public.
+        image: Path of its image; empty until `find_images` fills it in.
+    """
+
+    question: Question
+    annotation: Annotation | None
+    image: str = ""
 
 
 @paused_gc()
@@ -60,41 +76,42 @@ def read_vqa(
     """Read the questions of VQA v2, or of any data in its format.
 
     Args:
-        questions: The questions file, or a folder or archive that holds it; see `records.read_records`.
-        annotations: The annotations file likewise, perhaps the same folder; None where the answers are not public.
-        images: The images, or the folder they are in.
-        split: Which split, where a folder holds several: "train", "val", "test", "test-dev".
-        strict: Refuse the data where anything would be left out.
-        verify: Decode every image, to leave out those that cannot be read: about 5 ms an image and core. Without it
-            `load_image` meets them later.
+        questions: Question file, or a folder or archive that holds it; see `records.read_records`.
+        annotations: Annotation file likewise, possibly the same folder. None if the answers are not public.
+        images: The images, or the folder that holds them.
+        split: "train", "val", "test" or "test-dev"; None if there is only one.
+        strict: Raise an error instead of skipping records.
+        verify: Decode every image and skip questions about damaged ones, at about 5 ms per image and core. Otherwise
+            `load_image` raises an error when it loads a damaged image.
 
     Returns:
-        Rows with `ROW_FEATURES`, in the order of the questions, and the report of what was left out. Without
-        annotations the types are empty and there are no answers.
+        Rows with `ROW_FEATURES` in the order of the questions, and a report of the skipped records. Without
+        annotations the answers and types are empty.
 
     Raises:
-        DataError: A file is absent, not JSON or in another format; questions and annotations are of two splits; two
-            image files have one id; nothing is left, or with `strict` something is left out.
+        DataError: A file is missing, is not JSON or has another format; questions and annotations are of different
+            splits; two image files have the same id; no question is left or, with `strict`, one is skipped.
 
     Example:
         >>> rows, report = read_vqa("vqa", "vqa", "Images/val2014", split="val")  # doctest: +SKIP
         >>> print(summary_table({"val": report}))  # doctest: +SKIP
     """
-    asked = read_records(questions, QUESTIONS, split)
-    answered = None if annotations is None else read_records(annotations, ANNOTATIONS, split)
+    question_file = read_records(questions, QUESTIONS, split)
+    annotation_file = None if annotations is None else read_records(annotations, ANNOTATIONS, split)
     folder = images if isinstance(images, ImageFolder) else ImageFolder(images)
-    report = VQAReport({"questions": len(asked.records), "annotations": len(answered.records) if answered else 0})
-    matched = of_one_image(with_answers(asked, answered, by_question, report), report)
-    entries = with_images(matched, folder, by_question, report, verify=verify)
+    annotation_count = len(annotation_file.records) if annotation_file else 0
+    report = VQAReport({"questions": len(question_file.records), "annotations": annotation_count})
+    entries = drop_image_mismatches(match_annotations(question_file, annotation_file, by_question, report), report)
+    entries = find_images(entries, folder, by_question, report, verify=verify)
     report.counts |= {"rows": len(entries), "images": len({entry.image for entry in entries})}
-    report.check(asked.label, len(entries), strict=strict)
+    report.check(question_file.label, len(entries), strict=strict)
     columns = {
         "row_id": [str(entry.question.question_id) for entry in entries],
-        **_shared_columns(entries),
+        **_edit_columns(entries),
         "question_type": [entry.annotation.question_type if entry.annotation else "" for entry in entries],
         "answer_type": [entry.annotation.answer_type if entry.annotation else "" for entry in entries],
     }
-    return _dataset(columns, ROW_FEATURES, asked.label), report
+    return _dataset(columns, ROW_FEATURES, question_file.label), report
 
 
 @paused_gc()
@@ -108,23 +125,23 @@ def read_edits(
     strict: bool = False,
     verify: bool = False,
 ) -> tuple[Dataset, VQAReport]:
-    """Read the edits of IV-VQA or CV-VQA: any number of them for each question.
+    """Read the edits of IV-VQA or CV-VQA; a question may have any number of them.
 
-    An edit carries the id of the original question, and an image id that is the original's, an underscore, and the id
-    of what was removed.
+    An edit has the id of the original question. Its image id is the original one, an underscore, and the id of what
+    was removed.
 
     Args:
-        rows: The original questions, from `read_vqa`.
-        questions: The questions file of the edits, or a folder or archive that holds it; see `records.read_records`.
-        annotations: The annotations file likewise.
-        images: The edited images, or the folder they are in.
-        split: Which split, where a folder holds several.
-        strict: Refuse the data where anything would be left out.
-        verify: Decode every image, to leave out those that cannot be read.
+        rows: Original questions, from `read_vqa`.
+        questions: Question file of the edits, or a folder or archive that holds it; see `records.read_records`.
+        annotations: Annotation file likewise.
+        images: The edited images, or the folder that holds them.
+        split: "train", "val", "test" or "test-dev"; None if there is only one.
+        strict: Raise an error instead of skipping records.
+        verify: Decode every image and skip damaged ones.
 
     Returns:
-        Edits with `EDIT_FEATURES`, in the order of the file, and the report of what was left out. It also counts the
-        edits whose answers are not the original's: none of IV-VQA, all of CV-VQA.
+        Edits with `EDIT_FEATURES` in the order of the file, and a report of the skipped records. The report also counts
+        the edits whose answers differ from the original: none in IV-VQA, all in CV-VQA.
 
     Raises:
         DataError: As `read_vqa`, or a column of the rows is missing.
@@ -137,38 +154,178 @@ def read_edits(
             f"edits: the rows lack column {', '.join(sorted(missing))} (found {', '.join(rows.column_names)}); read "
             "them with read_vqa"
         )
-    asked = read_records(questions, QUESTIONS, split)
-    answered = read_records(annotations, ANNOTATIONS, split)
+    question_file = read_records(questions, QUESTIONS, split)
+    annotation_file = read_records(annotations, ANNOTATIONS, split)
     folder = images if isinstance(images, ImageFolder) else ImageFolder(images)
-    report = VQAReport({"questions": len(asked.records), "annotations": len(answered.records)})
+    report = VQAReport({"questions": len(question_file.records), "annotations": len(annotation_file.records)})
     image_of = dict(zip(rows["question_id"][:], rows["image_id"][:], strict=True))
-    matched = of_these_questions(with_answers(asked, answered, by_edit, report), image_of, report)
-    entries = with_images(matched, folder, by_edit, report, verify=verify)
+    entries = drop_foreign_edits(match_annotations(question_file, annotation_file, by_edit, report), image_of, report)
+    entries = find_images(entries, folder, by_edit, report, verify=verify)
     report.counts |= {
         "edits": len(entries),
         "edited images": len({entry.image for entry in entries}),
         "questions with edits": len({entry.question.question_id for entry in entries}),
-        "edits with other answers": _changed(entries, rows),
+        "edits with other answers": _count_changed(entries, rows),
     }
-    report.check(asked.label, len(entries), strict=strict)
-    return _dataset(_shared_columns(entries), EDIT_FEATURES, asked.label), report
+    report.check(question_file.label, len(entries), strict=strict)
+    return _dataset(_edit_columns(entries), EDIT_FEATURES, question_file.label), report
 
 
-def _changed(entries: Sequence[Entry], rows: Dataset) -> int:
-    """How many edits have other answers than their original, in whatever order."""
-    wanted = {entry.question.question_id for entry in entries}
+def by_question(record: Question | Annotation) -> tuple[Any, ...]:
+    """Return the key that identifies a question of VQA v2.
+
+    Example:
+        >>> by_question(Question(262148000, "262148", "Where is he looking?"))
+        (262148000,)
+    """
+    return (record.question_id,)
+
+
+def by_edit(record: Question | Annotation) -> tuple[Any, ...]:
+    """Return the key that identifies an edit: all edits of a question share its id.
+
+    Example:
+        >>> by_edit(Question(262148000, "000000262148_000000000005", "Where is he looking?"))
+        (262148000, '000000262148_000000000005')
+    """
+    return (record.question_id, record.image_id)
+
+
+def match_annotations(
+    question_file: RecordFile, annotation_file: RecordFile | None, key: Key, report: VQAReport
+) -> list[Entry]:
+    """Match questions with annotations.
+
+    Args:
+        question_file: Questions.
+        annotation_file: Annotations; None if the answers are not public.
+        key: `by_question` or `by_edit`.
+        report: Receives the skipped records: blank questions, questions or annotations without counterpart, repeated
+            keys, and annotations that do not have ten answers.
+
+    Returns:
+        The remaining questions in their order.
+
+    Raises:
+        DataError: The files are of different splits, or a record is malformed.
+    """
+    annotations: dict[Any, Annotation] = {}
+    if annotation_file is not None:
+        if question_file.subset and annotation_file.subset and question_file.subset != annotation_file.subset:
+            raise DataError(
+                f"{annotation_file.label} contains annotations of {annotation_file.subset}, but {question_file.label} "
+                f"contains questions of {question_file.subset}; give files of one split"
+            )
+        for annotation in annotations_of(annotation_file):
+            if annotations.setdefault(key(annotation), annotation) is not annotation:
+                report.skip("duplicate_annotation", _record_id(annotation, key))
+    seen: set[Any] = set()
+    entries = []
+    for question in questions_of(question_file):
+        name = key(question)
+        match = annotations.get(name)
+        if name in seen:
+            report.skip("duplicate_question", _record_id(question, key))
+        elif not question.question.strip():
+            report.skip("empty_question", _record_id(question, key))
+        elif annotation_file is not None and match is None:
+            report.skip("no_annotation", _record_id(question, key))
+        elif match is not None and len(match.answers) != ANNOTATORS:
+            report.skip("wrong_number_of_answers", _record_id(question, key), f"{len(match.answers)} answers")
+        else:
+            entries.append(Entry(question, match))
+        seen.add(name)
+    for name, annotation in annotations.items():
+        if name not in seen:
+            report.skip("no_question", _record_id(annotation, key))
+    return entries
+
+
+def drop_image_mismatches(entries: Iterable[Entry], report: VQAReport) -> list[Entry]:
+    """Return the entries whose question and annotation name the same image."""
+    kept = []
+    for entry in entries:
+        question, annotation, _ = entry
+        if annotation is None or annotation.image_id == question.image_id:
+            kept.append(entry)
+        else:
+            detail = f"question: image {question.image_id}, annotation: image {annotation.image_id}"
+            report.skip("image_mismatch", _record_id(question, by_question), detail)
+    return kept
+
+
+def drop_foreign_edits(entries: Iterable[Entry], image_of: Mapping[int, str], report: VQAReport) -> list[Entry]:
+    """Return the edits that belong to the given questions and to their images.
+
+    Args:
+        entries: Edits; their image id is the original one, an underscore, and what was removed.
+        image_of: Question id -> id of its image, in the form of `images.image_name`.
+        report: Receives edits of other questions and of other images.
+    """
+    kept = []
+    for entry in entries:
+        question = entry.question
+        image = image_of.get(question.question_id)
+        if image is None:
+            report.skip("orphan_edit", _record_id(question, by_edit))
+        elif image_name(question.image_id.rpartition("_")[0]) != image:
+            report.skip("foreign_edit", _record_id(question, by_edit), f"the question is about image {image}")
+        else:
+            kept.append(entry)
+    return kept
+
+
+def find_images(
+    entries: Iterable[Entry], images: ImageFolder, key: Key, report: VQAReport, *, verify: bool
+) -> list[Entry]:
+    """Add the paths of the images.
+
+    Args:
+        entries: Questions.
+        images: Image folders.
+        key: `by_question` or `by_edit`.
+        report: Receives questions whose image is missing or, with `verify`, cannot be decoded.
+        verify: Whether to decode the images.
+
+    Raises:
+        DataError: Two files have the same image id.
+    """
+    kept = []
+    for entry in entries:
+        path = images.find(entry.question.image_id)
+        if path is None:
+            report.skip("missing_image", _record_id(entry.question, key), f"image {entry.question.image_id}")
+        else:
+            kept.append(entry._replace(image=path))
+    if not verify:
+        return kept
+    problems = images.unreadable(entry.question.image_id for entry in kept)
+    for entry in kept:
+        image_id = entry.question.image_id
+        if image_id in problems:
+            report.skip("unreadable_image", _record_id(entry.question, key), f"{entry.image}: {problems[image_id]}")
+    return [entry for entry in kept if entry.question.image_id not in problems]
+
+
+def _record_id(record: Question | Annotation, key: Key) -> str:
+    return "/".join(map(str, key(record)))
+
+
+def _count_changed(entries: Sequence[Entry], rows: Dataset) -> int:
+    """Count edits whose answers differ from the original ones in more than their order."""
+    edited = {entry.question.question_id for entry in entries}
     ids = rows["question_id"][:]
-    places = [place for place, question_id in enumerate(ids) if question_id in wanted]
-    answers = to_python(rows.select_columns(["answers"]).with_format("arrow").select(places)[:]["answers"])
-    before = {ids[place]: sorted(found) for place, found in zip(places, answers, strict=True)}
+    positions = [position for position, question_id in enumerate(ids) if question_id in edited]
+    column = to_python(rows.select_columns(["answers"]).with_format("arrow").select(positions)[:]["answers"])
+    originals = {ids[position]: sorted(answers) for position, answers in zip(positions, column, strict=True)}
     return sum(
-        sorted(entry.annotation.answers) != before[entry.question.question_id]
+        sorted(entry.annotation.answers) != originals[entry.question.question_id]
         for entry in entries
         if entry.annotation is not None
     )
 
 
-def _shared_columns(entries: Sequence[Entry]) -> dict[str, list[Any]]:
+def _edit_columns(entries: Sequence[Entry]) -> dict[str, list[Any]]:
     return {
         "question_id": [entry.question.question_id for entry in entries],
         "image_id": [entry.question.image_id for entry in entries],
@@ -182,6 +339,6 @@ def _dataset(columns: Mapping[str, list[Any]], features: Features, label: str) -
     schema = features.arrow_schema
     try:
         table = pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
-    except UnicodeEncodeError as error:  # JSON may hold one half of a surrogate pair
-        raise DataError(f"{label}: text that is not Unicode, {error.object!r:.80}; correct it in the file") from error
+    except UnicodeEncodeError as error:  # JSON can contain half of a surrogate pair
+        raise DataError(f"{label}: invalid Unicode in {error.object!r:.80}; correct it in the file") from error
     return Dataset(InMemoryTable(table), info=DatasetInfo(features=features.copy()))

@@ -1,4 +1,4 @@
-"""The questions and annotations files of VQA v2 and of its edits: found, parsed and checked field by field."""
+"""Question and annotation files of VQA v2 and its edited versions: downloads, lookup, parsing and validation."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from dair_hf.errors import DataError
-from dair_hf.io.archives import Source
+from dair_hf.io.archives import RemoteFile, Source
 from dair_hf.io.files import decode_json
 from dair_hf.vqa.readers.images import image_name
 
 QUESTIONS, ANNOTATIONS = "questions", "annotations"
-# v2_OpenEnded_mscoco_train2014_questions.json, v2_mscoco_train2014_annotations.json: the subset stands before the kind.
+HOST = "https://s3.amazonaws.com"
+# The answers of the test split are not public. Its archive contains test-dev as well.
+FILES = {
+    "train": ("v2_Questions_Train_mscoco.zip", "v2_Annotations_Train_mscoco.zip"),
+    "val": ("v2_Questions_Val_mscoco.zip", "v2_Annotations_Val_mscoco.zip"),
+    "test": ("v2_Questions_Test_mscoco.zip",),
+}
+# v2_OpenEnded_mscoco_train2014_questions.json, v2_mscoco_train2014_annotations.json: the subset precedes the kind.
 _NAME = re.compile(r"(?:(?:.*_)?(?P<subset>[A-Za-z-]+\d*)_)?(?P<kind>questions|annotations)\.json")
 _ARCHIVE = re.compile(r".*(?:questions|annotations).*\.(?:zip|tar|tgz|tar\.\w+)", re.IGNORECASE)
-_QUESTION = {"question_id": (int,), "image_id": (int, str), "question": (str,)}
-_ANNOTATION = {
+_QUESTION_FIELDS = {"question_id": (int,), "image_id": (int, str), "question": (str,)}
+_ANNOTATION_FIELDS = {
     "question_id": (int,),
     "image_id": (int, str),
     "question_type": (str,),
@@ -27,16 +34,16 @@ _ANNOTATION = {
     "answers": (list,),
 }
 _INT64_BITS = 63
-_YEAR = string.digits  # train2014 is a train split
+_YEAR = string.digits  # the subset train2014 belongs to the split train
 
 
 class Question(NamedTuple):
-    """One question.
+    """Question about an image.
 
     Attributes:
-        question_id: Its id; an edit's is that of the original question.
-        image_id: As `images.image_name` writes it.
-        question: The text.
+        question_id: Id; an edit has the id of the original question.
+        image_id: Id in the form of `images.image_name`.
+        question: Text.
     """
 
     question_id: int
@@ -45,11 +52,11 @@ class Question(NamedTuple):
 
 
 class Annotation(NamedTuple):
-    """The answers to one question.
+    """Answers to a question.
 
     Attributes:
-        question_id: Of the question.
-        image_id: As `images.image_name` writes it.
+        question_id: Id of the question.
+        image_id: Id in the form of `images.image_name`.
         question_type: First words of the question, such as "how many".
         answer_type: "yes/no", "number" or "other".
         answers: One per annotator, in the order of the file.
@@ -63,12 +70,12 @@ class Annotation(NamedTuple):
 
 
 class RecordFile(NamedTuple):
-    """One JSON file, parsed.
+    """Parsed question or annotation file.
 
     Attributes:
-        label: Its name in messages.
-        subset: What it says it was made from, such as "train2014"; None where it does not say.
-        records: Its records, not yet checked.
+        label: Name of the file in messages.
+        subset: Subset that the file names, such as "train2014"; None if it names none.
+        records: Records, not yet validated.
     """
 
     label: str
@@ -76,97 +83,112 @@ class RecordFile(NamedTuple):
     records: list[Any]
 
 
-def splits_in(source: str | os.PathLike[str]) -> list[str]:
-    """The splits that a folder or an archive has questions of, such as `["train", "val"]`.
+def vqa_files(split: str, host: str = HOST) -> list[RemoteFile]:
+    """Return the downloadable archives of a split of VQA v2, which can be read without unpacking.
+
+    No checksums are published, so each file is trusted on first use.
 
     Args:
-        source: A folder or archive with files under their public names, or a folder of such archives.
-
-    Returns:
-        The names in the order of the files; nothing for a file whose name holds no split.
+        split: "train", "val" or "test".
+        host: Server with the same paths, such as a mirror.
 
     Raises:
-        DataError: Nothing is there, or an archive cannot be read.
+        DataError: Unknown split.
+
+    Example:
+        >>> [file.name for file in vqa_files("val")]
+        ['v2_Questions_Val_mscoco.zip', 'v2_Annotations_Val_mscoco.zip']
     """
-    names = [_subset(name).rstrip(_YEAR) for _, name in _members(Source(source), QUESTIONS)]
+    if split not in FILES:
+        raise DataError(f"split {split!r} cannot be downloaded; use one of {', '.join(FILES)}")
+    return [RemoteFile(name, f"{host}/cvmlp/vqa/mscoco/vqa/{name}") for name in FILES[split]]
+
+
+def splits_in(source: str | os.PathLike[str]) -> list[str]:
+    """Return the splits of the question files in a folder or archive, such as `["train", "val"]`.
+
+    Args:
+        source: Folder or archive with files under their public names, or a folder of such archives.
+
+    Returns:
+        Names in the order of the files. Files whose name contains no split are ignored.
+
+    Raises:
+        DataError: The source does not exist, or an archive cannot be read.
+    """
+    names = [_subset(name).rstrip(_YEAR) for _, name in _files_of_kind(Source(source), QUESTIONS)]
     return [name for name in dict.fromkeys(names) if name]
 
 
 def read_records(source: str | os.PathLike[str], kind: str, split: str | None = None) -> RecordFile:
-    """Find and parse the questions or the annotations of one split.
+    """Find and parse the questions or annotations of a split.
 
     Args:
-        source: The JSON file; or a folder, zip or tar archive that holds it under its public name
-            (`v2_OpenEnded_mscoco_train2014_questions.json`); or a folder with such an archive in it, whose name must
-            hold "questions" or "annotations".
+        source: The JSON file; a folder, zip or tar archive that holds it under its public name
+            (`v2_OpenEnded_mscoco_train2014_questions.json`); or a folder with such an archive, whose name must contain
+            "questions" or "annotations".
         kind: "questions" or "annotations".
-        split: "train", "val", "test", "test-dev", or with the year, "train2014"; None where there is only one. The
-            name of a file that is given itself is not looked at.
-
-    Returns:
-        The parsed file.
+        split: "train", "val", "test", "test-dev", or a subset with its year such as "train2014". None if the source
+            holds a single split. Ignored if `source` is the JSON file itself.
 
     Raises:
-        DataError: There is no such file or more than one, it is not JSON, or holds no list of such records.
+        DataError: There is no such file or more than one, it is not JSON, or it contains no list of records.
 
     Example:
         >>> read_records("v2_Questions_Val_mscoco.zip", "questions").subset  # doctest: +SKIP
         'val2014'
     """
-    opened = Source(source)
-    # A file itself may have any name, so that it need not be renamed.
-    is_file = opened.path.is_file() and opened.names == [opened.path.name]
-    found = [(opened, opened.path.name)] if is_file else list(_members(opened, kind))
+    root = Source(source)
+    # A file that is given directly may have any name.
+    is_file = root.path.is_file() and root.names == [root.path.name]
+    matches = [(root, root.path.name)] if is_file else list(_files_of_kind(root, kind))
     if split is not None and not is_file:
-        found = [(holder, name) for holder, name in found if split in _split_names(name)]
-    if len(found) != 1:
-        what = f"{kind} file" + (f" of split {split!r}" if split is not None else "")
-        if not found:
-            names = ", ".join(opened.names[:8]) or "nothing"
+        matches = [(holder, name) for holder, name in matches if split in (_subset(name), _subset(name).rstrip(_YEAR))]
+    if len(matches) != 1:
+        wanted = f"{kind} file" + (f" of split {split!r}" if split is not None else "")
+        if not matches:
+            names = ", ".join(root.names[:8]) or "nothing"
             raise DataError(
-                f"{source}: no {what} named as in the public release, such as "
-                f"v2_mscoco_train2014_{kind}.json (found {names}); give the file itself"
+                f"{source}: no {wanted} under its public name, such as v2_mscoco_train2014_{kind}.json (found "
+                f"{names}); give the path of the file itself"
             )
-        labels = ", ".join(holder.label(name) for holder, name in found)
-        raise DataError(f"{source}: more than one {what}: {labels}; give the split, or the file itself")
-    ((holder, name),) = found
-    return _parsed(holder, name, kind)
+        labels = ", ".join(holder.label(name) for holder, name in matches)
+        raise DataError(f"{source}: more than one {wanted}: {labels}; give the split, or the path of the file itself")
+    return _parse(*matches[0], kind)
 
 
 def questions_of(file: RecordFile) -> Iterator[Question]:
-    """The questions of a file.
+    """Yield the questions of a file.
 
     Raises:
-        DataError: A record lacks a field or has one of another type; the message holds file, place and field.
+        DataError: A field of a record is missing or has the wrong type. The message names file, record and field.
 
     Example:
         >>> record = {"question_id": 9000, "image_id": 9, "question": "How many cups are there?"}
         >>> next(questions_of(RecordFile("q.json", None, [record])))
         Question(question_id=9000, image_id='9', question='How many cups are there?')
     """
-    for place, record in enumerate(file.records):
-        _check(record, _QUESTION, file, QUESTIONS, place)
+    for index, record in enumerate(file.records):
+        _validate(record, _QUESTION_FIELDS, file, QUESTIONS, index)
         yield Question(record["question_id"], image_name(record["image_id"]), record["question"])
 
 
 def annotations_of(file: RecordFile) -> Iterator[Annotation]:
-    """The annotations of a file.
+    """Yield the annotations of a file.
 
-    `multiple_choice_answer` is not read: in CV-VQA it is the answer before the edit. Neither are the confidence and the
-    number of an answer, which nothing here depends on.
+    `multiple_choice_answer` is ignored, because CV-VQA stores there the answer before the edit.
 
     Raises:
-        DataError: A record lacks a field or has one of another type; the message holds file, place and field.
+        DataError: A field of a record is missing or has the wrong type. The message names file, record and field.
     """
-    for place, record in enumerate(file.records):
-        _check(record, _ANNOTATION, file, ANNOTATIONS, place)
+    for index, record in enumerate(file.records):
+        _validate(record, _ANNOTATION_FIELDS, file, ANNOTATIONS, index)
         answers = record["answers"]
         if not set(map(type, answers)) <= {str}:
-            wrong = next(index for index, answer in enumerate(answers) if type(answer) is not str)
+            wrong = next(number for number, answer in enumerate(answers) if type(answer) is not str)
             raise DataError(
-                f"{file.label}: annotations[{place}] (question {record['question_id']}): answers[{wrong}]: found "
-                f"{answers[wrong]!r:.80}, expected an object with the text of an answer as 'answer'; fetch the file "
-                "again"
+                f"{file.label}: annotations[{index}] (question {record['question_id']}): answers[{wrong}]: expected an "
+                f"object with a text field 'answer', found {answers[wrong]!r:.80}; download the file again"
             )
         yield Annotation(
             record["question_id"],
@@ -182,67 +204,63 @@ def _subset(name: str) -> str:
     return (match and match["subset"]) or ""
 
 
-def _split_names(name: str) -> set[str]:
-    subset = _subset(name)
-    return {subset, subset.rstrip(_YEAR)}
-
-
-def _members(source: Source, kind: str) -> Iterator[tuple[Source, str]]:
-    """The files of a kind in a source; where there is none, those in the archives in it."""
+def _files_of_kind(source: Source, kind: str) -> Iterator[tuple[Source, str]]:
+    """Yield the files of a kind in a source or, if a folder has none, in the archives in that folder."""
     files = [PurePosixPath(name) for name in source.names]
     matches = [(file, _NAME.fullmatch(file.name)) for file in files if not file.name.startswith(".")]
-    plain = [file.as_posix() for file, match in matches if match and match["kind"] == kind]
-    yield from ((source, name) for name in plain)
-    if not plain and source.path.is_dir():
+    names = [file.as_posix() for file, match in matches if match and match["kind"] == kind]
+    yield from ((source, name) for name in names)
+    if not names and source.path.is_dir():
         for file in files:
             if _ARCHIVE.fullmatch(file.name):
-                yield from _members(Source(source.path / file), kind)
+                yield from _files_of_kind(Source(source.path / file), kind)
 
 
-def _parsed(source: Source, name: str, kind: str) -> RecordFile:
+def _parse(source: Source, name: str, kind: str) -> RecordFile:
     label = source.label(name)
     try:
-        content = decode_json(source.read(name), object_hook=_without_wrapping())
+        content = decode_json(source.read(name), object_hook=_unwrap_answers())
     except ValueError:
-        content = source.json(name)  # fails likewise, and says where
+        content = source.json(name)  # raises the same error with its position
     if not isinstance(content, dict) or not isinstance(content.get(kind), list):
         found = f"keys {', '.join(content)}" if isinstance(content, dict) else type(content).__name__
-        raise DataError(f"{label}: no list of {kind} in it (found {found:.200}); is this a VQA {kind} file?")
+        raise DataError(f"{label}: contains no list of {kind} (found {found:.200}); give a VQA {kind} file")
     if not content[kind]:
-        raise DataError(f"{label}: holds no {kind}; fetch it again")
+        raise DataError(f"{label}: the list of {kind} is empty; download the file again")
     subset = content.get("data_subtype")
     return RecordFile(label, subset if isinstance(subset, str) and subset else None, content[kind])
 
 
-def _without_wrapping() -> Callable[[dict[str, Any]], Any]:
-    """Turn each `{"answer": text, "answer_confidence": ..., "answer_id": ...}` into its text while it is parsed.
+def _unwrap_answers() -> Callable[[dict[str, Any]], Any]:
+    """Return a JSON hook that replaces `{"answer": text, "answer_confidence": ..., "answer_id": ...}` by its text.
 
-    There are ten of these dicts per question: kept, they would be four fifths of the memory. Equal texts become one
-    string.
+    Each question has ten of these objects, four fifths of the memory of a parsed file. Equal texts share one string.
     """
-    texts: dict[Any, Any] = {}
+    texts: dict[str, str] = {}
 
-    def unwrap(found: dict[str, Any]) -> Any:
-        if "answer" not in found or "question_id" in found:
-            return found
-        text = found["answer"]
-        return texts.setdefault(text, text) if type(text) is str else found
+    def unwrap(value: dict[str, Any]) -> Any:
+        if "answer" not in value or "question_id" in value:
+            return value
+        text = value["answer"]
+        return texts.setdefault(text, text) if type(text) is str else value
 
     return unwrap
 
 
-def _check(record: Any, fields: Mapping[str, tuple[type, ...]], file: RecordFile, kind: str, place: int) -> None:
-    # By exact type: true is no number.
-    if type(record) is dict and all(type(record.get(name)) in kinds for name, kinds in fields.items()):
+def _validate(record: Any, fields: Mapping[str, tuple[type, ...]], file: RecordFile, kind: str, index: int) -> None:
+    # Exact types, since True is an instance of int.
+    if type(record) is dict and all(type(record.get(name)) in types for name, types in fields.items()):
         if record["question_id"].bit_length() <= _INT64_BITS:
             return
-    where = f"{file.label}: {kind}[{place}]"
+    where = f"{file.label}: {kind}[{index}]"
     if type(record) is not dict:
-        raise DataError(f"{where}: found {type(record).__name__}, expected an object; is this a VQA {kind} file?")
-    for name, kinds in fields.items():
+        raise DataError(f"{where}: expected an object, found {type(record).__name__}; give a VQA {kind} file")
+    for name, types in fields.items():
         if name not in record:
-            raise DataError(f"{where}: lacks {name!r} (found {', '.join(record)}); is this a VQA {kind} file?")
-        if type(record[name]) not in kinds:
-            expected = " or ".join(kind.__name__ for kind in kinds)
-            raise DataError(f"{where}: {name}: found {record[name]!r:.80}, expected {expected}; fetch the file again")
-    raise DataError(f"{where}: question_id {record['question_id']} has more than 64 bits; use smaller ids")
+            raise DataError(f"{where}: field {name!r} is missing (found {', '.join(record)}); give a VQA {kind} file")
+        if type(record[name]) not in types:
+            expected = " or ".join(type_.__name__ for type_ in types)
+            raise DataError(
+                f"{where}: {name}: expected {expected}, found {record[name]!r:.80}; download the file again"
+            )
+    raise DataError(f"{where}: question_id {record['question_id']} exceeds 64 bits; use smaller ids")

@@ -1,31 +1,27 @@
-"""What reading VQA data left out, record by record, and why."""
+"""Report of reading VQA data: counts, and every skipped record with its problem."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from dair_hf.errors import DataError
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-EXAMPLES_SHOWN = 3  # in a cell of the table
-IDS_TOLD = 20  # in an error; the report holds all
-# Problem -> what it is, and what the user can do about it.
+EXAMPLES_IN_ERROR = 20  # the report lists all
+# Problem -> description, and remedy for the user.
 PROBLEMS = {
-    "missing_image": ("no such image in the folders", "fetch the images, or give all folders they are in"),
-    "unreadable_image": ("the image cannot be decoded", "fetch the image again"),
+    "missing_image": ("no such image in the folders", "download the images, or give all folders that contain them"),
+    "unreadable_image": ("the image cannot be decoded", "download the image again"),
     "no_annotation": ("question without annotation", "check that both files are of one split and version"),
     "no_question": ("annotation without question", "check that both files are of one split and version"),
-    "duplicate_question": ("a question of this id came before", "remove all but one"),
-    "duplicate_annotation": ("an annotation of this id came before", "remove all but one"),
+    "duplicate_question": ("a question with this id came before", "remove all but one"),
+    "duplicate_annotation": ("an annotation with this id came before", "remove all but one"),
     "image_mismatch": (
         "question and annotation name different images",
         "check that both files are of one split and version",
     ),
-    "wrong_number_of_answers": ("not ten answers", "fetch the annotations again"),
+    "wrong_number_of_answers": ("number of answers is not ten", "download the annotations again"),
     "empty_question": ("the question is blank", "remove it"),
     "orphan_edit": ("edit of a question that is not among the rows", "read the rows of the same split first"),
     "foreign_edit": ("edit of another image than the question's", "check that rows and edits are of one split"),
@@ -33,24 +29,27 @@ PROBLEMS = {
 
 
 class Skipped(NamedTuple):
-    """One record that was left out.
+    """Record that was skipped.
 
     Attributes:
-        id: Of the question; of an edit, question and edited image: `262148000/000000262148_000000000005`.
-        detail: What was found, such as the image that is missing.
+        id: Question id; for an edit also the id of its image: `262148000/000000262148_000000000005`.
+        detail: Details, such as the name of the missing image.
     """
 
     id: str
     detail: str
 
+    def __str__(self) -> str:
+        return f"{self.id} ({self.detail})" if self.detail else self.id
+
 
 @dataclass
 class VQAReport:
-    """What was read and what was left out.
+    """Counts of what was read, and the records that were skipped.
 
     Attributes:
-        counts: What -> how many, in the order in which a table shows them.
-        skipped: Key of `PROBLEMS` -> every record that was left out for it.
+        counts: Name -> count, in the order of the summary.
+        skipped: Key of `PROBLEMS` -> all records skipped for that reason.
 
     Example:
         >>> report = VQAReport({"questions": 3, "rows": 2})
@@ -63,63 +62,45 @@ class VQAReport:
     skipped: dict[str, list[Skipped]] = field(default_factory=dict)
 
     def skip(self, problem: str, record_id: str, detail: str = "") -> None:
-        """Note a record that is left out.
-
-        Args:
-            problem: Key of `PROBLEMS`.
-            record_id: The id of the record.
-            detail: What was found.
-        """
+        """Add a skipped record under a key of `PROBLEMS`."""
         self.skipped.setdefault(problem, []).append(Skipped(record_id, detail))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values for JSON."""
+        """Return the report as plain values for JSON."""
         skipped = {problem: [record._asdict() for record in records] for problem, records in self.skipped.items()}
         return {"counts": dict(self.counts), "skipped": skipped}
 
-    def to_table(self, title: str = "What was read") -> Table:
-        """The report as a table for `rich.print`."""
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(title=title)
-        for column, justify in (("what", "left"), ("count", "right"), ("for instance", "left")):
-            table.add_column(column, justify=justify)  # type: ignore[arg-type]
-        for name, count in self.counts.items():
-            table.add_row(name, str(count), "")
-        for problem, records in self.skipped.items():
-            # As Text, since rich would read the square brackets of a detail as a style.
-            table.add_row(
-                f"skipped: {PROBLEMS[problem][0]}", str(len(records)), Text(_examples(records, EXAMPLES_SHOWN))
-            )
-        return table
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> VQAReport:
+        """Restore a report from the output of `to_dict`."""
+        skipped = {name: [Skipped(**record) for record in records] for name, records in content["skipped"].items()}
+        return cls(content["counts"], skipped)
 
     def check(self, source: str, kept: int, *, strict: bool = False) -> None:
-        """Refuse data of which nothing is left or, with `strict`, of which anything was left out.
+        """Raise an error if no record is left or, with `strict`, if any was skipped.
 
         Args:
-            source: Where it comes from, for the message.
+            source: Name of the data in the message.
             kept: Number of records that are left.
-            strict: Whether all of it must be.
+            strict: Whether to refuse data with skipped records.
 
         Raises:
-            DataError: It is refused; the message holds each problem with its count, the first ids and the remedy.
+            DataError: The data is refused. The message lists each problem with its count, first ids and remedy.
         """
         if not kept or (strict and self.skipped):
             problems = "\n  ".join(
-                f"{problem}: {len(records)} ({PROBLEMS[problem][0]}): {_examples(records, IDS_TOLD)}; "
-                f"{PROBLEMS[problem][1]}"
+                f"{problem}: {len(records)} ({PROBLEMS[problem][0]}): {_examples(records)}; {PROBLEMS[problem][1]}"
                 for problem, records in self.skipped.items()
             )
-            found = "not all of it can be used" if kept else "nothing of it can be used"
-            raise DataError(f"{source}: {found}:\n  {problems}")
+            usable = "some records cannot be used" if kept else "no record can be used"
+            raise DataError(f"{source}: {usable}:\n  {problems}")
 
 
 def summary_table(reports: Mapping[str, VQAReport]) -> str:
-    """Reports as plain text, side by side: what was read, then what was skipped with an example.
+    """Format reports as plain text, one column each: counts, then skipped records with an example.
 
     Args:
-        reports: Heading of the column, for instance the split -> report.
+        reports: Column title, such as the split -> report.
 
     Example:
         >>> print(summary_table({"train": VQAReport({"rows": 2}), "val": VQAReport({"rows": 1})}))
@@ -128,25 +109,23 @@ def summary_table(reports: Mapping[str, VQAReport]) -> str:
     """
     names = dict.fromkeys(name for report in reports.values() for name in report.counts)
     problems = dict.fromkeys(problem for report in reports.values() for problem in report.skipped)
-    lines = [(name, [str(report.counts.get(name, "")) for report in reports.values()], "") for name in names]
+    lines = [("", list(reports), "")]
+    lines += [(name, [str(report.counts.get(name, "")) for report in reports.values()], "") for name in names]
     for problem in problems:
         records = [report.skipped.get(problem, []) for report in reports.values()]
-        first = next(found[0] for found in records if found)
-        counts = [str(len(found)) for found in records]
-        lines.append((f"skipped: {PROBLEMS[problem][0]}", counts, f"  e.g. {_shown(first)}"))
-    width = max((len(label) for label, _, _ in lines), default=0)
-    sizes = [max(len(name), *(len(counts[i]) for _, counts, _ in lines), 0) for i, name in enumerate(reports)]
-    table = [(" " * width, list(reports), ""), *((f"{label:<{width}}", counts, end) for label, counts, end in lines)]
+        example = next(skipped[0] for skipped in records if skipped)
+        counts = [str(len(skipped)) for skipped in records]
+        lines.append((f"skipped: {PROBLEMS[problem][0]}", counts, f"  e.g. {example}"))
+    label_width = max(len(label) for label, _, _ in lines)
+    widths = [max(map(len, column)) for column in zip(*(cells for _, cells, _ in lines), strict=True)]
     return "\n".join(
-        label + "".join(f"  {count:>{size}}" for count, size in zip(counts, sizes, strict=True)) + end
-        for label, counts, end in table
+        f"{label:<{label_width}}"
+        + "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        + example
+        for label, cells, example in lines
     )
 
 
-def _examples(records: list[Skipped], count: int) -> str:
-    more = [f"and {len(records) - count} more"] if len(records) > count else []
-    return ", ".join([*map(_shown, records[:count]), *more])
-
-
-def _shown(record: Skipped) -> str:
-    return f"{record.id} ({record.detail})" if record.detail else record.id
+def _examples(records: list[Skipped]) -> str:
+    more = len(records) - EXAMPLES_IN_ERROR
+    return ", ".join([*map(str, records[:EXAMPLES_IN_ERROR]), *([f"and {more} more"] if more > 0 else [])])

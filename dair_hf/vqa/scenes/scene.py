@@ -1,8 +1,9 @@
-"""Counting scenes: what stands where, and the picture of it; a thing is removed by drawing the scene without it."""
+"""Counting scenes: objects on a grid, and their images; objects are removed by drawing the scene without them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -11,130 +12,135 @@ from numpy.typing import NDArray
 from dair_hf.errors import DataError
 from dair_hf.vqa.scenes.sprites import Sprites
 
-COARSE = 4  # cells of the background's texture along a side
-GRAIN = 0.03  # standard deviation of its pixel noise
-BACKGROUND = 1  # what its draws are for
+TEXTURE_CELLS = 4  # cells of the background texture along a side
+GRAIN = 0.03  # standard deviation of the pixel noise of the background
+BACKGROUND_STREAM = 1  # separates the random numbers of backgrounds from those of scenes
 
 
-class Thing(NamedTuple):
-    """One thing of a scene.
+class SceneObject(NamedTuple):
+    """Object in a scene.
 
     Attributes:
-        kind: Number of its kind.
-        colour: Number of its colour.
-        exemplar: Which picture of its kind.
-        cell: The cell of the grid that it stands in, row by row.
-        shift: Pixels to the right and down from the cell's corner.
+        kind: Index of its kind.
+        color: Index of its color.
+        exemplar: Index of the image of its kind.
+        cell: Cell of the grid, counted row by row.
+        shift: Pixels to the right and down from the corner of the cell.
     """
 
     kind: int
-    colour: int
+    color: int
     exemplar: int
     cell: int
     shift: tuple[int, int]
 
 
 class Scene(NamedTuple):
-    """Things on a background.
+    """Objects on a background.
 
     Attributes:
-        number: Number of the scene; with the seed it draws the background.
-        things: What stands there, each in a cell of its own.
+        number: Number of the scene; with the seed it determines the background.
+        objects: Objects, each in its own cell.
     """
 
     number: int
-    things: tuple[Thing, ...]
+    objects: tuple[SceneObject, ...]
 
     def count(self, kind: int) -> int:
-        """How many things of a kind there are."""
-        return sum(thing.kind == kind for thing in self.things)
+        """Return the number of objects of a kind."""
+        return sum(item.kind == kind for item in self.objects)
 
-    def without(self, places: Collection[int]) -> Scene:
-        """The same scene without the things at these places of `things`."""
-        gone = set(places)
-        return self._replace(things=tuple(thing for place, thing in enumerate(self.things) if place not in gone))
+    def without(self, positions: Collection[int]) -> Scene:
+        """Return the scene without the objects at the given positions of `objects`."""
+        removed = set(positions)
+        return self._replace(objects=tuple(item for i, item in enumerate(self.objects) if i not in removed))
 
 
-class Stage(NamedTuple):
-    """How large scenes are.
+@dataclass(frozen=True)
+class SceneLayout:
+    """Size of scenes.
 
     Attributes:
-        size: Pixels of a side of the picture.
-        grid: Cells along a side; a cell holds one thing.
+        size: Height and width of the image in pixels.
+        grid: Cells along a side; a cell holds one object.
         seed: Seed of the backgrounds.
+
+    Raises:
+        DataError: The grid is below 2 or does not divide the size.
     """
 
     size: int
     grid: int
     seed: int
 
+    def __post_init__(self) -> None:
+        if self.grid < 2 or self.size % self.grid:
+            raise DataError(
+                f"scene_size={self.size} and scene_grid={self.grid}: the grid must be at least 2 and divide the size"
+            )
+
     @property
     def cell_size(self) -> int:
-        """Pixels of a side of a cell."""
+        """Height and width of a cell in pixels."""
         return self.size // self.grid
 
     @property
-    def thing_size(self) -> int:
-        """Pixels of a side of a thing: it leaves room in its cell to stand in different places."""
+    def object_size(self) -> int:
+        """Height and width of an object in pixels, which leaves a margin in its cell."""
         return self.cell_size - 2
 
-
-def require_stage(stage: Stage) -> None:
-    """Refuse a picture that its grid does not divide.
-
-    Raises:
-        DataError: As said.
-    """
-    if stage.grid < 2 or stage.size % stage.grid:
-        raise DataError(f"size={stage.size} and grid={stage.grid}: the grid, 2 or more, must divide the size")
+    @property
+    def shifts(self) -> int:
+        """Number of possible shifts of an object in its cell, along each axis."""
+        return self.cell_size - self.object_size + 1
 
 
-def render(scenes: Sequence[Scene], sprites: Sprites, stage: Stage) -> NDArray[np.uint8]:
-    """Draw scenes of one number: a scene and what edits have left of it, on the same background.
+def render(scenes: Sequence[Scene], sprites: Sprites, layout: SceneLayout) -> NDArray[np.uint8]:
+    """Draw a scene and its edits on the same background.
 
-    Two of them that differ in one thing differ in the pixels of that thing's cell and nowhere else.
+    If two of the scenes differ in one object, their images differ only in the cell of that object.
 
     Args:
-        scenes: What to draw, one or more.
-        sprites: What things look like, of `stage.thing_size` pixels.
-        stage: Size of the picture.
+        scenes: One or more scenes with the same number.
+        sprites: Images of objects of `layout.object_size` pixels.
+        layout: Size of the image.
 
     Returns:
         `[len(scenes), size, size, 3]` uint8.
 
     Example:
         >>> from dair_hf.vqa.scenes.sprites import shape_sprites
-        >>> stage = Stage(size=48, grid=3, seed=0)
-        >>> scene = Scene(7, (Thing(0, 1, 0, 4, (1, 1)),))
-        >>> pictures = render([scene, scene.without([0])], shape_sprites(stage.thing_size), stage)
-        >>> pictures.shape, int((pictures[0] != pictures[1]).any(-1).sum()) <= 16 * 16
+        >>> layout = SceneLayout(size=48, grid=3, seed=0)
+        >>> scene = Scene(7, (SceneObject(0, 1, 0, 4, (1, 1)),))
+        >>> images = render([scene, scene.without([0])], shape_sprites(layout.object_size), layout)
+        >>> images.shape, int((images[0] != images[1]).any(-1).sum()) <= 16 * 16
         ((2, 48, 48, 3), True)
     """
-    empty = background(scenes[0].number, stage)
-    return np.stack([_drawn(scene, empty, sprites, stage) for scene in scenes])
+    empty = background(scenes[0].number, layout)
+    return np.stack([_drawn(scene, empty, sprites, layout) for scene in scenes])
 
 
-def _drawn(scene: Scene, empty: NDArray[np.float32], sprites: Sprites, stage: Stage) -> NDArray[np.uint8]:
+def _drawn(scene: Scene, empty: NDArray[np.float32], sprites: Sprites, layout: SceneLayout) -> NDArray[np.uint8]:
     canvas = empty.copy()
-    for thing in scene.things:
-        picture = sprites.picture(thing.kind, thing.colour, thing.exemplar)
-        row, column = divmod(thing.cell, stage.grid)
-        top = row * stage.cell_size + thing.shift[1]
-        left = column * stage.cell_size + thing.shift[0]
-        window = canvas[top : top + len(picture), left : left + len(picture)]
-        window += picture[..., 3:] * (picture[..., :3] - window)
+    for item in scene.objects:
+        image = sprites.image(item.kind, item.color, item.exemplar)
+        row, column = divmod(item.cell, layout.grid)
+        top = row * layout.cell_size + item.shift[1]
+        left = column * layout.cell_size + item.shift[0]
+        window = canvas[top : top + len(image), left : left + len(image)]
+        window += image[..., 3:] * (image[..., :3] - window)
     return (canvas * 255 + 0.5).astype(np.uint8)
 
 
-def background(number: int, stage: Stage) -> NDArray[np.float32]:
-    """A soft texture of pale colours, another for each scene: `[size, size, 3]` float32 in 0..1."""
-    # Other random numbers than those that the scene is drawn with, or the texture would tell what stands on it.
-    draws = np.random.default_rng([BACKGROUND, stage.seed, number])
-    coarse = 0.5 + 0.25 * draws.random((COARSE + 1, COARSE + 1, 3), dtype=np.float32)
-    place = np.linspace(0, COARSE, stage.size, endpoint=False, dtype=np.float32)
-    low = place.astype(np.intp)
-    part = np.modf(place)[0][:, None]
-    rows = coarse[low] * (1 - part[..., None]) + coarse[low + 1] * part[..., None]
-    smooth = rows[:, low] * (1 - part) + rows[:, low + 1] * part
-    grain = draws.standard_normal((stage.size, stage.size, 1), dtype=np.float32) * GRAIN
+def background(number: int, layout: SceneLayout) -> NDArray[np.float32]:
+    """Return the background of a scene, a soft texture of pale colors: `[size, size, 3]` float32 in 0..1."""
+    # Independent of the random numbers of the scene, or the texture would reveal its objects.
+    rng = np.random.default_rng([BACKGROUND_STREAM, layout.seed, number])
+    coarse = 0.5 + 0.25 * rng.random((TEXTURE_CELLS + 1, TEXTURE_CELLS + 1, 3), dtype=np.float32)
+    position = np.linspace(0, TEXTURE_CELLS, layout.size, endpoint=False, dtype=np.float32)
+    low = position.astype(np.intp)
+    fraction = np.modf(position)[0][:, None]
+    rows = coarse[low] * (1 - fraction[..., None]) + coarse[low + 1] * fraction[..., None]
+    smooth = rows[:, low] * (1 - fraction) + rows[:, low + 1] * fraction
+    grain = rng.standard_normal((layout.size, layout.size, 1), dtype=np.float32) * GRAIN
     return np.clip(smooth + grain, 0.0, 1.0)

@@ -1,4 +1,4 @@
-"""The feature cache: the same answers as without it, what is computed again and what is not, kills, and damage."""
+"""The feature cache: equal outputs, reuse, killed runs, several processes, damaged files, and fingerprints."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from safetensors import safe_open
+from transformers import ResNetForImageClassification, ResNetModel
 
 from dair_hf.errors import DataError
+from dair_hf.io.archives import sha256_of
 from dair_hf.vqa.inputs.collator import VQACollator
-from dair_hf.vqa.inputs.content import content_key
-from dair_hf.vqa.inputs.features import FeatureCache
+from dair_hf.vqa.inputs.features import FeatureCache, model_fingerprint
 from dair_hf.vqa.inputs.pixels import Pixels
 from tests.fixtures import filling
 from tests.fixtures.paths import ROOT
@@ -31,7 +33,7 @@ KILLED = "import sys; from tests.fixtures.filling import fill_until_killed; fill
 
 @pytest.fixture
 def images(tmp_path: Path) -> list[str]:
-    """Ten images of noise, none like another."""
+    """Write ten different images of noise."""
     folder = tmp_path / "images"
     folder.mkdir()
     for number in range(10):
@@ -42,7 +44,7 @@ def images(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The images that were loaded to be computed."""
+    """Record the images that are loaded for computation."""
     paths: list[str] = []
     monkeypatch.setattr(filling, "loaded", paths)
     return paths
@@ -52,8 +54,18 @@ def shards(cache: FeatureCache) -> list[Path]:
     return sorted(cache.folder.glob("*.safetensors"))
 
 
+def metadata_of(path: Path) -> dict[str, str]:
+    content = path.read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return header["_metadata_of__"]
+
+
+def modified_ns(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
 @pytest.mark.parametrize("backbone", [resnet(), vit()], ids=["resnet", "vit"])
-def test_cached_answers_are_those_of_the_pictures(backbone: object, images: list[str], tmp_path: Path) -> None:
+def test_cached_features_give_the_same_logits(backbone: object, images: list[str], tmp_path: Path) -> None:
     model, pixels = backed(backbone).eval(), Pixels(size=32)
     cache = FeatureCache(tmp_path / "cache", model.backbone, pixels, shard_images=3)
     assert cache.fill(images, batch_size=4) == 10
@@ -63,7 +75,7 @@ def test_cached_answers_are_those_of_the_pictures(backbone: object, images: list
     assert list(batch) == ["input_ids", "attention_mask", "image_features"]
     assert batch["image_features"].dtype == torch.float32
     assert (model(**batch).logits - expected).abs().max() < 1e-5
-    # A model without a backbone, as one trains on features, gives them as well.
+    # A model without backbone, as trained on features, gives the same logits.
     small = saaa(image_feature_size=model.config.image_feature_size).eval()
     small.load_state_dict({k: v for k, v in model.state_dict().items() if "backbone" not in k})
     assert (small(**batch).logits - expected).abs().max() < 1e-5
@@ -75,9 +87,9 @@ def test_only_what_is_missing_is_computed(images: list[str], loaded: list[str], 
     first = filling.cache(tmp_path / "cache")
     assert first.fill(images[:6], batch_size=4) == 6
     assert loaded == images[:6]
-    assert [len(json.loads(_metadata(path)["keys"])) for path in sorted(shards(first), key=_age)] == [4, 2]
+    assert [len(json.loads(metadata_of(path)["keys"])) for path in sorted(shards(first), key=modified_ns)] == [4, 2]
     before = {path: path.read_bytes() for path in shards(first)}
-    again = filling.cache(tmp_path / "cache")  # as another run makes it, with the same weights
+    again = filling.cache(tmp_path / "cache")  # of another run, with the same weights
     assert again.fill([*images, *images]) == 4
     assert loaded == images
     assert again.fill(images) == 0
@@ -85,7 +97,7 @@ def test_only_what_is_missing_is_computed(images: list[str], loaded: list[str], 
     assert torch.equal(again(images[:6]), first(images[:6]))
 
 
-def test_images_are_known_by_their_content(images: list[str], loaded: list[str], tmp_path: Path) -> None:
+def test_images_are_identified_by_their_content(images: list[str], loaded: list[str], tmp_path: Path) -> None:
     cache = filling.cache(tmp_path / "cache")
     cache.fill(images)
     expected = cache(images)
@@ -103,7 +115,7 @@ def test_images_are_known_by_their_content(images: list[str], loaded: list[str],
     assert not torch.equal(changed(images)[3], expected[4])
 
 
-def test_two_names_of_one_content_are_computed_once(images: list[str], loaded: list[str], tmp_path: Path) -> None:
+def test_duplicate_images_are_computed_once(images: list[str], loaded: list[str], tmp_path: Path) -> None:
     shutil.copy(images[0], images[1])
     cache = filling.cache(tmp_path / "cache")
     assert cache.fill(images) == 9
@@ -116,13 +128,13 @@ def test_two_names_of_one_content_are_computed_once(images: list[str], loaded: l
     [{"seed": 1}, {"size": 40}, {"mean": (0.5, 0.5, 0.5)}, {"std": (0.5, 0.5, 0.5)}, {"dtype": torch.float16}],
     ids=str,
 )
-def test_another_backbone_or_preprocessing_has_features_of_its_own(
+def test_other_backbones_and_preprocessing_have_other_features(
     other: dict[str, object], images: list[str], tmp_path: Path
 ) -> None:
     first, second = filling.cache(tmp_path / "cache"), filling.cache(tmp_path / "cache", **other)
     first.fill(images[:2])
     assert first.folder != second.folder
-    with pytest.raises(DataError, match=r"0\.png: its features are not in .*call fill"):
+    with pytest.raises(DataError, match=r"0\.png: its features are not in .*call `fill`"):
         second(images[:1])
     assert second.fill(images[:2]) == 2
     assert first(images[:2]).shape[:2] == second(images[:2]).shape[:2]
@@ -131,7 +143,7 @@ def test_another_backbone_or_preprocessing_has_features_of_its_own(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["loading", "writing"])
-def test_a_kill_loses_one_shard_at_most(when: str, images: list[str], loaded: list[str], tmp_path: Path) -> None:
+def test_a_kill_loses_at_most_one_shard(when: str, images: list[str], loaded: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path / "cache"), str(Path(images[0]).parent), when],
         cwd=ROOT,
@@ -163,7 +175,7 @@ def test_an_unreadable_image_keeps_the_shards_before_it(images: list[str], tmp_p
 
 
 @pytest.mark.parametrize(("dtype", "error", "size"), [(torch.float16, 2**-11, 2), (torch.bfloat16, 2**-8, 2)])
-def test_half_precision_takes_half_the_room(
+def test_half_precision_takes_half_the_space(
     dtype: torch.dtype, error: float, size: int, images: list[str], tmp_path: Path
 ) -> None:
     full, half = filling.cache(tmp_path / "cache"), filling.cache(tmp_path / "cache", dtype=dtype)
@@ -178,14 +190,14 @@ def test_half_precision_takes_half_the_room(
         assert values * each < room < values * each + 2000 * len(shards(cache))
 
 
-def test_features_that_the_type_cannot_hold_are_refused(images: list[str], tmp_path: Path) -> None:
+def test_features_out_of_range_of_the_dtype_are_refused(images: list[str], tmp_path: Path) -> None:
     cache = filling.cache(tmp_path / "cache", dtype=torch.float16, std=(1e-9, 1e-9, 1e-9))
-    with pytest.raises(DataError, match=r"0\.png: its features reach .* torch\.float16 cannot hold"):
+    with pytest.raises(DataError, match=r"0\.png: its features reach .* torch\.float16 cannot represent"):
         cache.fill(images)
     assert shards(cache) == []
 
 
-def test_the_backbone_is_run_as_in_evaluation_and_left_as_it_was(images: list[str], tmp_path: Path) -> None:
+def test_backbone_runs_in_evaluation_mode_and_is_unchanged(images: list[str], tmp_path: Path) -> None:
     cache = filling.cache(tmp_path / "cache")
     cache.backbone.train()
     before = {name: values.clone() for name, values in cache.backbone.state_dict().items()}
@@ -196,11 +208,11 @@ def test_the_backbone_is_run_as_in_evaluation_and_left_as_it_was(images: list[st
     assert (cache(images[:5]) - expected).abs().max() < 1e-5
 
 
-def test_a_backbone_that_was_trained_since_is_refused(images: list[str], tmp_path: Path) -> None:
+def test_changed_backbone_is_refused(images: list[str], tmp_path: Path) -> None:
     cache = filling.cache(tmp_path / "cache")
     with torch.no_grad():
         next(cache.backbone.parameters()).mul_(2)
-    with pytest.raises(DataError, match="weights have changed"):
+    with pytest.raises(DataError, match="weights of the backbone have changed"):
         cache.fill(images)
 
 
@@ -211,12 +223,12 @@ def test_images_may_be_loaded_by_worker_processes(images: list[str], tmp_path: P
     assert torch.equal(alone(images), helped(images))
 
 
-def test_a_worker_process_reads(images: list[str], tmp_path: Path) -> None:
+def test_worker_process_reads(images: list[str], tmp_path: Path) -> None:
     cache = filling.cache(tmp_path / "cache")
     cache.fill(images)
     expected = cache(images)
     content = pickle.dumps(cache)
-    assert len(content) < 10_000  # neither the backbone nor features travel with it
+    assert len(content) < 10_000  # contains neither the backbone nor features
     copy = pickle.loads(content)
     assert torch.equal(copy(images), expected)
     with pytest.raises(DataError, match="no backbone"):
@@ -225,7 +237,7 @@ def test_a_worker_process_reads(images: list[str], tmp_path: Path) -> None:
     assert torch.equal(torch.cat(list(loader)), expected)
 
 
-def test_what_another_process_computed_meanwhile_is_found(images: list[str], tmp_path: Path) -> None:
+def test_features_of_another_process_are_found(images: list[str], tmp_path: Path) -> None:
     first, second = filling.cache(tmp_path / "cache"), filling.cache(tmp_path / "cache")
     first.fill(images[:4])
     assert torch.equal(second(images[:4]), first(images[:4]))
@@ -233,7 +245,7 @@ def test_what_another_process_computed_meanwhile_is_found(images: list[str], tmp
     assert second.fill(images) == 0
 
 
-def test_processes_share_out_the_images(images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_share_the_images(images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = filling.cache(tmp_path / "alone")
     alone.fill(images)
     caches = [filling.cache(tmp_path / "cache") for _ in range(2)]
@@ -242,9 +254,9 @@ def test_processes_share_out_the_images(images: list[str], tmp_path: Path, monke
     assert sorted(filling.loaded) == sorted(images)
     keys = [json.loads(safe_open(shard, framework="pt").metadata()["keys"]) for shard in shards(caches[0])]
     assert len(keys) > 2  # of both processes, each in shards of four
-    assert sorted(key for part in keys for key in part) == sorted(content_key(image) for image in images)
+    assert sorted(key for part in keys for key in part) == sorted(sha256_of(image) for image in images)
     assert all(torch.allclose(cache(images), alone(images), atol=1e-6) for cache in caches)
-    # What one of them cannot read stops both, and names the image.
+    # An unreadable image on one process stops both, with its name.
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"no image")
     errors = on_ranks(monkeypatch, 2, lambda rank: caches[rank].fill([*images, str(broken)]))
@@ -252,7 +264,7 @@ def test_processes_share_out_the_images(images: list[str], tmp_path: Path, monke
     assert all("broken.png: not a readable image" in str(error) for error in errors)
 
 
-def test_processes_without_a_common_folder_are_told(
+def test_processes_without_a_common_folder_are_refused(
     images: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caches = [filling.cache(tmp_path / f"machine{rank}") for rank in range(2)]
@@ -261,7 +273,7 @@ def test_processes_without_a_common_folder_are_told(
 
 
 def test_a_batch_may_be_changed(images: list[str], tmp_path: Path) -> None:
-    """The maps of the files must not show it."""
+    """The memory-mapped files must stay unchanged."""
     cache = filling.cache(tmp_path / "cache")
     cache.fill(images)
     expected = cache(images).clone()
@@ -270,7 +282,7 @@ def test_a_batch_may_be_changed(images: list[str], tmp_path: Path) -> None:
     assert torch.equal(filling.cache(tmp_path / "cache")(images), expected)
 
 
-def test_files_are_mapped_not_read_and_not_kept_open(images: list[str], tmp_path: Path) -> None:
+def test_files_are_memory_mapped_and_closed(images: list[str], tmp_path: Path) -> None:
     cache = filling.cache(tmp_path / "cache", shard_images=1)
     cache.fill(images, batch_size=1)
     open_before = len(list(Path("/proc/self/fd").iterdir()))
@@ -280,27 +292,27 @@ def test_files_are_mapped_not_read_and_not_kept_open(images: list[str], tmp_path
     assert len(list(Path("/proc/self/fd").iterdir())) == open_before
 
 
-def test_a_damaged_shard_is_named(images: list[str], tmp_path: Path) -> None:
+def test_damaged_shard_is_named(images: list[str], tmp_path: Path) -> None:
     cache = filling.cache(tmp_path / "cache")
     cache.fill(images, batch_size=2)
     broken = shards(cache)[0]
     broken.write_bytes(broken.read_bytes()[:100])
-    with pytest.raises(DataError, match=f"{broken.name}: damaged .*delete it"):
+    with pytest.raises(DataError, match=f"{broken.name}: damaged file .*delete it"):
         filling.cache(tmp_path / "cache")
     broken.unlink()
     assert filling.cache(tmp_path / "cache").fill(images) in (2, 4)
 
 
-def test_a_shard_of_something_else_is_refused(images: list[str], tmp_path: Path) -> None:
+def test_shard_of_another_backbone_is_refused(images: list[str], tmp_path: Path) -> None:
     first, second = filling.cache(tmp_path / "cache"), filling.cache(tmp_path / "cache", seed=1)
     first.fill(images)
     second.folder.mkdir()
     shutil.copy(shards(first)[0], second.folder)
-    with pytest.raises(DataError, match="no features of this backbone"):
+    with pytest.raises(DataError, match="contains no features of this backbone"):
         second.fill(images)
 
 
-def test_what_a_folder_holds_is_written_beside_it(images: list[str], tmp_path: Path) -> None:
+def test_about_file_describes_the_features(images: list[str], tmp_path: Path) -> None:
     cache = filling.cache(tmp_path / "cache")
     cache.fill(images)
     about = json.loads((cache.folder / "about.json").read_text())
@@ -316,11 +328,41 @@ def test_settings_are_checked(tmp_path: Path) -> None:
         filling.cache(tmp_path, shard_images=0)
 
 
-def _metadata(path: Path) -> dict[str, str]:
-    content = path.read_bytes()
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    return header["__metadata__"]
+# --- fingerprints -----------------------------------------------------------------------------------------------------
 
 
-def _age(path: Path) -> int:
-    return path.stat().st_mtime_ns
+def model(seed: int = 0, **settings: Any) -> ResNetModel:
+    torch.manual_seed(seed)
+    config = resnet()
+    for name, value in settings.items():
+        setattr(config, name, value)
+    return ResNetModel(config)
+
+
+def test_fingerprint_depends_only_on_the_computation(tmp_path: Path) -> None:
+    first = model_fingerprint(model(), size=64)
+    assert len(first) == 64
+    assert model_fingerprint(model().eval(), size=64) == first
+    # The source of the weights and the labels of an absent head do not matter.
+    labeled = ResNetForImageClassification(resnet())
+    labeled.resnet.load_state_dict(model().state_dict())
+    labeled.config.id2label = {0: "cat", 1: "dog", 2: "cow"}
+    labeled.save_pretrained(tmp_path)
+    assert model_fingerprint(ResNetModel.from_pretrained(tmp_path), size=64) == first
+
+
+def test_fingerprint_changes_with_weights_settings_and_configuration() -> None:
+    first = model_fingerprint(model(), size=64)
+    shifted, counted = model(), model()
+    with torch.no_grad():
+        next(shifted.parameters()).view(-1)[0] += 1e-6
+        next(values for name, values in counted.named_buffers() if "running_var" in name).add_(1)
+    others = [
+        model_fingerprint(model(), size=32),
+        model_fingerprint(model(seed=1), size=64),
+        model_fingerprint(model().half(), size=64),
+        model_fingerprint(model(hidden_act="gelu"), size=64),
+        model_fingerprint(shifted, size=64),
+        model_fingerprint(counted, size=64),
+    ]
+    assert len({first, *others}) == 1 + len(others)

@@ -1,4 +1,4 @@
-"""Batches of models with processors against the processor itself, and losses against what the models generate."""
+"""Batches of collators compared with the processor, and losses compared with the generation of the models."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tokenizers.processors import TemplateProcessing
 
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import causal_nll, seq2seq_nll
-from dair_hf.vqa.inputs.patches import take_padded_patches
-from dair_hf.vqa.inputs.processors import ClassifierCollator, GeneratorCollator, most_frequent
+from dair_hf.vqa.inputs.processors import ClassifierCollator, GeneratorCollator, most_frequent, processor_inputs
+from dair_hf.vqa.models.patches import take_padded_patches
 from dair_hf.vqa.readers.images import load_image
 from tests.fixtures import vision_language as vl
 
@@ -36,10 +36,10 @@ def generator(name: str) -> tuple[Any, Any, GeneratorCollator]:
     return model, processor, collator
 
 
-# --- models that choose ---------------------------------------------------------------------------------------------
+# --- classifiers ------------------------------------------------------------------------------------------------------
 
 
-def test_classifier_batch_is_the_processors_with_soft_targets(images: list[str]) -> None:
+def test_classifier_batch(images: list[str]) -> None:
     model, processor = vl.made(vl.vilt)
     batch = ClassifierCollator.for_model(model, processor)(
         [
@@ -68,7 +68,7 @@ def test_classifier_without_answers_in_the_vocabulary_or_in_the_data(images: lis
     assert "labels" not in collator([view])
 
 
-def test_long_questions_lose_their_end(images: list[str]) -> None:
+def test_long_questions_are_truncated(images: list[str]) -> None:
     model, processor = vl.made(vl.vilt)
     question = "how many circles are there what colour is the square ?"
     view = {"image": images[0], "question": question}
@@ -80,7 +80,7 @@ def test_long_questions_lose_their_end(images: list[str]) -> None:
     assert ClassifierCollator(processor, 4)([view])["input_ids"].tolist() == [ids[:5]]
 
 
-def test_padding_does_not_move_the_scores(images: list[str]) -> None:
+def test_padding_does_not_change_the_scores(images: list[str]) -> None:
     model, processor = vl.made(vl.vilt)
     collator = ClassifierCollator.for_model(model, processor)
     views = [
@@ -97,23 +97,23 @@ def test_padding_does_not_move_the_scores(images: list[str]) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"answer_ids": [4]}, "row 1 of the batch: answer id 4 in a vocabulary of 4 answers"),
-        ({"answer_ids": [-1]}, "row 1 of the batch: answer id -1"),
-        ({"answer_ids": [1, 2]}, "row 1 of the batch: 2 answer_ids, but 1 answer_scores"),
-        ({"image": None}, "row 1 of the batch: no 'image' .* keep that column in the data"),
-        ({"question": None}, "row 1 of the batch: no 'question'"),
-        ({"answer_scores": None}, "row 1 of the batch: no 'answer_scores'"),
+        ({"answer_ids": [4]}, "row 1 of the batch has the answer id 4, but the vocabulary has 4 answers"),
+        ({"answer_ids": [-1]}, "row 1 of the batch has the answer id -1"),
+        ({"answer_ids": [1, 2]}, "row 1 of the batch has 2 answer_ids, but 1 answer_scores"),
+        ({"image": None}, "row 1 of the batch has no 'image' .* keep that column in the data"),
+        ({"question": None}, "row 1 of the batch has no 'question'"),
+        ({"answer_scores": None}, "row 1 of the batch has no 'answer_scores'"),
         ({"image": "gone.png"}, "gone.png: no such image"),
     ],
 )
-def test_views_that_no_classifier_can_learn_from(images: list[str], changed: dict[str, Any], said: str) -> None:
+def test_invalid_views_of_a_classifier(images: list[str], changed: dict[str, Any], said: str) -> None:
     model, processor = vl.made(vl.vilt)
     view = {"image": images[0], "question": "how many ?", "answer_ids": [1], "answer_scores": [1.0]}
     with pytest.raises(DataError, match=said):
         ClassifierCollator.for_model(model, processor)([view, view | changed])
 
 
-# --- models that write ----------------------------------------------------------------------------------------------
+# --- generators -------------------------------------------------------------------------------------------------------
 
 
 def test_generator_batch_in_words(images: list[str]) -> None:
@@ -124,10 +124,10 @@ def test_generator_batch_in_words(images: list[str]) -> None:
             {"image": images[1], "question": "what colour is the square ?", "answers": ["red"] * 10},
         ]
     )
-    picture = "<image> " * 4
+    image_tokens = "<image> " * 4
     whole = [
-        f"user : {picture}how many ? assistant : two </s>" + " <pad>" * 3,
-        f"user : {picture}what colour is the square ? assistant : red </s>",
+        f"user : {image_tokens}how many ? assistant : two </s>" + " <pad>" * 3,
+        f"user : {image_tokens}what colour is the square ? assistant : red </s>",
     ]
     assert processor.tokenizer.batch_decode(batch["input_ids"]) == whole
     targets = [processor.tokenizer.convert_ids_to_tokens(row[row != -100]) for row in batch["labels"]]
@@ -136,7 +136,7 @@ def test_generator_batch_in_words(images: list[str]) -> None:
     assert batch["attention_mask"].sum(1).tolist() == [13, 16]
 
 
-def test_prompts_are_what_the_targets_stand_behind(images: list[str]) -> None:
+def test_prompts_equal_the_start_of_the_batch(images: list[str]) -> None:
     _, _, collator = generator("llava")
     views = [
         {"image": images[0], "question": "how many ?", "answers": ["two"]},
@@ -157,7 +157,7 @@ def test_templates_of_prompt_and_target(images: list[str]) -> None:
     view = {"image": images[0], "question": "{answer} ?", "answers": ["red {question}"]}
     collator = GeneratorCollator(processor, prompt="colour : {question}", target=": {answer} ?")
     words = processor.tokenizer.convert_ids_to_tokens(collator([view])["input_ids"][0])
-    # What a question or an answer says is never taken for a slot; unknown words are one token each.
+    # Slots in questions and answers are not replaced; unknown words are one token each.
     turn = ["user", ":", *["<image>"] * 4, "colour", ":"]
     assert words[: len(turn)] == turn
     assert words[-len(": red { question } ? </s>".split()) :] == [":", "red", *["<unk>"] * 3, "?", "</s>"]
@@ -167,7 +167,7 @@ def test_templates_of_prompt_and_target(images: list[str]) -> None:
     assert processor.tokenizer.convert_ids_to_tokens(found) == [*["<image>"] * 4, "how", "many", "?", "two", "</s>"]
 
 
-def test_a_first_token_that_the_template_writes_is_not_written_twice(images: list[str]) -> None:
+def test_bos_token_of_the_template_is_not_repeated(images: list[str]) -> None:
     _, processor, _ = generator("llava")
     processor.tokenizer.backend_tokenizer.post_processor = TemplateProcessing("<s> $A", None, [("<s>", vl.BOS)])
     view = {"image": images[0], "question": "how many ?", "answers": ["two"]}
@@ -186,7 +186,7 @@ def test_rows_without_answer(images: list[str]) -> None:
     _, _, apart = generator("florence2")
     both = apart([view | {"answers": []}, view | {"answers": ["two"]}])
     assert both["labels"].tolist()[0] == [-100, -100]
-    # A row that begins writing and has nothing to write.
+    # A row that starts the decoder and has no target.
     assert both["decoder_input_ids"].tolist()[0] == [END, PAD]
     assert apart([view | {"answers": []}])["labels"].tolist() == [[-100]]
 
@@ -209,8 +209,8 @@ def test_targets_of_an_encoder_decoder(images: list[str]) -> None:
             assert batch["decoder_input_ids"].tolist() == [[start, two, PAD], [start, red, red]]
 
 
-def written(model: Any, inputs: dict[str, Any], words: range, length: int) -> tuple[list[int], list[float]]:
-    """What a model writes, of ordinary words only, and -log p of each word, all as `generate` tells them."""
+def generated(model: Any, inputs: dict[str, Any], words: range, length: int) -> tuple[list[int], list[float]]:
+    """Generate ordinary words, and return their ids and -log p, both from `generate`."""
     size = model.get_output_embeddings().weight.shape[0]
     with torch.no_grad():
         found = model.generate(
@@ -231,7 +231,7 @@ def written(model: Any, inputs: dict[str, Any], words: range, length: int) -> tu
 
 
 def losses_without_end(model: Any, batch: dict[str, torch.Tensor], decoder_only: bool) -> np.ndarray:
-    """Loss of every row but for its end token, which `written` does not let the model write."""
+    """Return the loss of every row without its end token, which `generated` suppresses."""
     labels = batch.pop("labels")
     if hasattr(model, "prepare_decoder_input_ids_from_labels"):
         batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
@@ -241,8 +241,8 @@ def losses_without_end(model: Any, batch: dict[str, torch.Tensor], decoder_only:
 
 
 @pytest.mark.parametrize("name", [*vl.DECODERS, *vl.ENCODER_DECODERS])
-def test_loss_of_a_padded_batch_is_what_generation_gives_row_by_row(name: str, images: list[str]) -> None:
-    """The attention, positions and token types of a training batch are those that the model itself sets up to write."""
+def test_loss_of_a_padded_batch_equals_generation_row_by_row(name: str, images: list[str]) -> None:
+    """Attention, positions and token types of a training batch equal those of generation."""
     model, processor, collator = generator(name)
     first = processor.tokenizer.convert_tokens_to_ids(vl.WORDS[0])
     words = range(first, first + len(vl.WORDS))
@@ -250,12 +250,12 @@ def test_loss_of_a_padded_batch_is_what_generation_gives_row_by_row(name: str, i
     for row, (question, length) in enumerate([("how many circles are there ?", 3), ("red ?", 1), ("the square ?", 2)]):
         view = {"image": images[row], "question": question}
         inputs = collator.prompts([view]) if decoder_only else collator([view])
-        ids, found = written(model, inputs, words, length)
+        ids, found = generated(model, inputs, words, length)
         views.append(view | {"answers": [processor.tokenizer.decode(ids)]})
         costs.append(found)
     losses = losses_without_end(model, collator(views), decoder_only)
     np.testing.assert_allclose(losses, [sum(found) for found in costs], rtol=1e-5, atol=1e-5)
-    # Another image is another loss: the model does look.
+    # Another image changes the loss.
     moved = losses_without_end(model, collator([view | {"image": images[3]} for view in views]), decoder_only)
     assert np.abs(moved - losses).max() > 1e-3
 
@@ -263,8 +263,8 @@ def test_loss_of_a_padded_batch_is_what_generation_gives_row_by_row(name: str, i
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"prompt": "what is it?"}, "prompt='what is it\\?' does not hold {question}"),
-        ({"target": "two"}, "target='two' does not hold {answer}"),
+        ({"prompt": "what is it?"}, "prompt='what is it\\?' does not contain {question}"),
+        ({"target": "two"}, "target='two' does not contain {answer}"),
     ],
 )
 def test_templates_without_slot_are_refused(changed: dict[str, Any], said: str) -> None:
@@ -273,7 +273,7 @@ def test_templates_without_slot_are_refused(changed: dict[str, Any], said: str) 
         GeneratorCollator(processor, **changed)
 
 
-def test_tokenizers_that_cannot_end_or_pad_are_refused() -> None:
+def test_tokenizers_without_end_or_padding_token_are_refused() -> None:
     for name in ("eos_token", "pad_token"):
         _, processor, _ = generator("llava")
         setattr(processor.tokenizer, name, None)
@@ -281,7 +281,7 @@ def test_tokenizers_that_cannot_end_or_pad_are_refused() -> None:
             GeneratorCollator(processor)
 
 
-def test_prompts_that_have_ended_are_refused(images: list[str]) -> None:
+def test_prompts_with_end_token_are_refused(images: list[str]) -> None:
     _, processor, collator = generator("llava")
     processor.chat_template += "</s>"
     view = {"image": images[0], "question": "how many ?", "answers": ["two"]}
@@ -289,23 +289,23 @@ def test_prompts_that_have_ended_are_refused(images: list[str]) -> None:
         collator([view])
 
 
-def test_a_prompt_without_image_token_is_refused(images: list[str]) -> None:
+def test_prompt_without_image_token_is_refused(images: list[str]) -> None:
     _, processor, _ = generator("gemma3")
     processor.chat_template = None
     view = {"image": images[0], "question": "how many ?", "answers": ["two"]}
-    with pytest.raises(DataError, match="Gemma3Processor refused 1 texts, the first 'how many \\?': .*image token"):
+    with pytest.raises(DataError, match="Gemma3Processor rejected 1 texts, the first 'how many \\?': .*image token"):
         GeneratorCollator(processor)([view])
 
 
 @pytest.mark.parametrize("name", ["image", "question", "answers"])
-def test_a_view_without_a_column_is_refused(images: list[str], name: str) -> None:
+def test_view_without_a_column_is_refused(images: list[str], name: str) -> None:
     _, _, collator = generator("llava")
     view = {"image": images[0], "question": "how many ?", "answers": ["two"]}
-    with pytest.raises(DataError, match=f"row 1 of the batch: no {name!r}"):
+    with pytest.raises(DataError, match=f"row 1 of the batch has no {name!r}"):
         collator([view, {key: value for key, value in view.items() if key != name}])
 
 
-def test_images_come_from_what_loads_them(images: list[str]) -> None:
+def test_custom_load_image(images: list[str]) -> None:
     _, processor, collator = generator("llava")
     kept = {number: load_image(path) for number, path in enumerate(images)}
     from_memory = GeneratorCollator(processor, kept.__getitem__)
@@ -315,7 +315,7 @@ def test_images_come_from_what_loads_them(images: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["llava", "florence2"])
-def test_a_collator_travels_to_a_worker_process(images: list[str], name: str) -> None:
+def test_collator_can_be_pickled(images: list[str], name: str) -> None:
     _, _, collator = generator(name)
     view = {"image": images[0], "question": "how many ?", "answers": ["two"]}
     there = pickle.loads(pickle.dumps(collator))([view])
@@ -326,6 +326,34 @@ def test_most_frequent_answer() -> None:
     assert most_frequent(["red", "blue", "blue"]) == "blue"
     assert most_frequent(["red", "blue", "blue", "red"]) == "red"
     assert most_frequent(["one"]) == "one"
-    # "two" and "2" are one answer, and so are "a cat" and "cat"; each in the spelling that most chose.
+    # "two" and "2" are one answer, and so are "a cat" and "cat"; the most frequent spelling wins.
     assert most_frequent(["cat", "2", "two", "two", "cat"]) == "two"
     assert most_frequent(["2", "dog", "A cat", "cat", "dog", "cat"]) == "cat"
+
+
+# --- processor inputs -------------------------------------------------------------------------------------------------
+
+
+def test_processor_returns_padded_tensors() -> None:
+    received: dict[str, Any] = {}
+
+    def processor(**options: Any) -> dict[str, torch.Tensor]:
+        received.update(options)
+        return {"input_ids": torch.tensor([[5]])}
+
+    image = Image.new("RGB", (2, 2))
+    assert processor_inputs(processor, [image], ("how?",), max_length=4) == {"input_ids": torch.tensor([[5]])}
+    assert received == {
+        "images": [image], "text": ["how?"], "padding": True, "return_tensors": "pt", "max_length": 4,
+    }  # fmt: skip
+
+
+def test_error_of_the_processor_is_reported() -> None:
+    class Strict:
+        def __call__(self, **options: Any) -> None:
+            raise ValueError("0 tokens for 1 image")
+
+    with pytest.raises(
+        DataError, match="Strict rejected 2 texts, the first 'how\\?': 0 tokens for 1 image; check that"
+    ):
+        processor_inputs(Strict(), [], ["how?", "who?"])

@@ -1,4 +1,4 @@
-"""The question tokenizer: which words there are, what becomes of the rest of a question, the same after saving."""
+"""The question tokenizer: vocabulary, splitting, saving, and encoding of rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_ids_by_count_then_alphabet(tokenizer: PreTrainedTokenizerFast) -> None:
     assert everything.convert_ids_to_tokens(list(range(8, 13))) == ["hats", "how", "in", "many", "this"]
 
 
-def test_the_order_of_the_questions_does_not_matter(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_order_of_questions_does_not_matter(tokenizer: PreTrainedTokenizerFast) -> None:
     assert build_question_tokenizer(QUESTIONS[::-1]).get_vocab() == tokenizer.get_vocab()
 
 
@@ -69,12 +69,12 @@ def test_words_of_a_question(question: str, words: str) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(alphabet="abCD 019'?-_.,\n\t\"", max_size=30))
-def test_ascii_against_a_plain_rule(text: str) -> None:
+def test_ascii_words_match_a_regular_expression(text: str) -> None:
     expected = re.findall(r"[a-z0-9]+|(?<=[a-z0-9])'[a-z]+", text.lower())
     assert sorted(count_words([text]).elements()) == sorted(expected)
 
 
-def test_names_of_special_tokens_are_only_words(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+def test_names_of_special_tokens_are_words(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path)
     for one in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
         assert one("is <pad> the").input_ids == [5, 1, 2]
@@ -103,22 +103,22 @@ def test_rows_get_ids(tokenizer: PreTrainedTokenizerFast) -> None:
     assert encode_questions(without, tokenizer)["input_ids"][:] == [None]
 
 
-def test_a_long_question_loses_its_end() -> None:
+def test_long_question_is_truncated() -> None:
     short = build_question_tokenizer(QUESTIONS, model_max_length=3)
     assert encode_batch({"question": ["the man is the hat", "the"]}, short) == {"input_ids": [[2, 6, 5], [2]]}
 
 
-def test_the_fingerprint_of_the_encoding_stays_the_same(tokenizer: PreTrainedTokenizerFast) -> None:
-    """So that `Dataset.map` finds its cached result: encoding leaves the tokenizer as it was."""
+def test_fingerprint_of_the_encoding(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Encoding leaves the tokenizer unchanged, so that `Dataset.map` finds its cached result."""
     before = Hasher.hash(tokenizer)
     encode_batch({"question": ["the man " * 100]}, tokenizer)
     assert Hasher.hash(tokenizer) == before
 
 
-def test_what_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(DataError, match=r"no word occurs 2 times or more \(of 2 words\)"):
+def test_errors(tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(DataError, match="none of 2 words occurs at least 2 times"):
         build_question_tokenizer(["is it?"])
-    with pytest.raises(DataError, match=r"\(of 0 words\); give the training questions"):
+    with pytest.raises(DataError, match="none of 0 words occurs at least 1 times; give the training questions"):
         build_question_tokenizer([], min_count=1)
     for setting in ({"min_count": 0}, {"model_max_length": 0}):
         with pytest.raises(DataError, match="must be at least 1"):

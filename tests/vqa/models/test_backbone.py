@@ -1,4 +1,4 @@
-"""Backbones: which features come out, how tokens are laid out, what is loaded and what is refused."""
+"""Backbones: features, layout of tokens, loading and errors."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test_every_kind_gives_a_grid(config: PreTrainedConfig, channels: int) -> Non
     assert features.isfinite().all()
 
 
-def test_tokens_are_laid_out_row_by_row_without_those_in_front() -> None:
+def test_patch_tokens_are_arranged_row_by_row() -> None:
     backbone = new_backbone(vit()).eval()
-    pictures = torch.rand(2, 3, 32, 16)
+    images = torch.rand(2, 3, 32, 16)
     with torch.no_grad():
-        tokens = backbone(pictures, interpolate_pos_encoding=True).last_hidden_state
+        tokens = backbone(images, interpolate_pos_encoding=True).last_hidden_state
     assert tokens.shape == (2, 1 + 4 * 2, 8)
 
     class Interpolating(torch.nn.Module):
@@ -67,29 +67,29 @@ def test_tokens_are_laid_out_row_by_row_without_those_in_front() -> None:
         def forward(self, pixels: torch.Tensor) -> object:
             return backbone(pixels, interpolate_pos_encoding=True)
 
-    features = grid_features(Interpolating(), pictures)
+    features = grid_features(Interpolating(), images)
     for row in range(4):
         for column in range(2):
             assert torch.equal(features[:, :, row, column], tokens[:, 1 + 2 * row + column])
 
 
-def test_a_pyramid_of_tokens_is_laid_out_as_its_own_grid() -> None:
+def test_tokens_of_a_hierarchical_transformer() -> None:
     backbone = new_backbone(swin()).eval()
-    pictures = torch.rand(2, 3, 32, 32)
+    images = torch.rand(2, 3, 32, 32)
     with torch.no_grad():
-        expected = backbone(pictures, output_hidden_states=True).reshaped_hidden_states[-1]
-        features = grid_features(backbone, pictures)
-    # The library lays out the last stage before its norm.
+        expected = backbone(images, output_hidden_states=True).reshaped_hidden_states[-1]
+        features = grid_features(backbone, images)
+    # transformers arranges the last stage before its norm.
     normed = backbone.layernorm(expected.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
     assert (features - normed).abs().max() < 1e-5
 
 
-def test_the_layout_in_memory_changes_nothing_but_the_time() -> None:
+def test_memory_format_does_not_change_the_features() -> None:
     backbone = new_backbone(resnet()).eval()
-    pictures = torch.rand(2, 3, 32, 32)
+    images = torch.rand(2, 3, 32, 32)
     with torch.no_grad():
-        expected = backbone(pictures).last_hidden_state
-        features = grid_features(backbone, pictures)
+        expected = backbone(images).last_hidden_state
+        features = grid_features(backbone, images)
     assert (features - expected).abs().max() < 1e-5
 
 
@@ -100,7 +100,7 @@ def test_tokens_that_fit_no_grid_are_refused() -> None:
         def forward(self, pixels: torch.Tensor) -> object:
             return type("Output", (), {"last_hidden_state": torch.zeros(len(pixels), 11, 8)})
 
-    with pytest.raises(DataError, match="'vit': 11 tokens for a picture of 32 x 32 pixels"):
+    with pytest.raises(DataError, match="'vit': 11 tokens for an image of 32 x 32 pixels"):
         grid_features(Pooled(), torch.zeros(1, 3, 32, 32))
 
 
@@ -111,13 +111,13 @@ def test_a_configuration_without_features_is_refused() -> None:
     assert feature_size(clip.vision_config) == 768
 
 
-def test_no_weights_without_a_use() -> None:
-    """Each parameter of a new backbone gets a gradient from its features."""
+def test_all_weights_are_used() -> None:
+    """Each parameter of a new backbone gets a gradient."""
     for config in (resnet(), vit()):
         backbone = new_backbone(config)
         grid_features(backbone, torch.rand(2, 3, 32, 32)).square().sum().backward()
         assert [name for name, values in backbone.named_parameters() if values.grad is None] == []
-    assert any("pooler" in name for name, _ in ViTModel(vit()).named_parameters())  # which is what would have none
+    assert any("pooler" in name for name, _ in ViTModel(vit()).named_parameters())  # removed, since it would have none
 
 
 @pytest.mark.parametrize("kind", [ResNetModel, ResNetForImageClassification])
@@ -128,26 +128,26 @@ def test_loaded_as_it_was_saved(kind: type, tmp_path: Path) -> None:
             if name.endswith("running_mean"):
                 values.uniform_(-1, 1)
     model.save_pretrained(tmp_path)
-    pictures = torch.rand(2, 3, 32, 32)
+    images = torch.rand(2, 3, 32, 32)
     inner = model if kind is ResNetModel else model.resnet
     with torch.no_grad():
-        assert torch.equal(grid_features(load_backbone(tmp_path).eval(), pictures), grid_features(inner, pictures))
+        assert torch.equal(grid_features(load_backbone(tmp_path).eval(), images), grid_features(inner, images))
 
 
-def test_a_half_precision_file_is_loaded_in_full_precision(tmp_path: Path) -> None:
+def test_half_precision_file_is_loaded_in_float32(tmp_path: Path) -> None:
     ResNetModel(resnet()).half().save_pretrained(tmp_path)
     assert {values.dtype for values in load_backbone(tmp_path).parameters()} == {torch.float32}
 
 
-def test_of_clip_the_vision_part_is_loaded(tmp_path: Path) -> None:
+def test_vision_model_of_clip_is_loaded(tmp_path: Path) -> None:
     text = {**LAYERS, "vocab_size": 20, "max_position_embeddings": 8}
     model = CLIPModel(CLIPConfig(text_config=text, vision_config={**LAYERS, **PATCHES}, projection_dim=8)).eval()
     model.save_pretrained(tmp_path)
     backbone = load_backbone(tmp_path).eval()
-    pictures = torch.rand(1, 3, 32, 32)
+    images = torch.rand(1, 3, 32, 32)
     with torch.no_grad():
-        expected = model.vision_model(pictures).last_hidden_state
-        assert torch.equal(grid_features(backbone, pictures), expected[:, 1:].transpose(1, 2).unflatten(2, (4, 4)))
+        expected = model.vision_model(images).last_hidden_state
+        assert torch.equal(grid_features(backbone, images), expected[:, 1:].transpose(1, 2).unflatten(2, (4, 4)))
 
 
 def test_only_safetensors_are_read(tmp_path: Path) -> None:
@@ -158,36 +158,36 @@ def test_only_safetensors_are_read(tmp_path: Path) -> None:
         load_backbone(tmp_path)
 
 
-def test_a_name_that_is_nowhere_is_refused(tmp_path: Path) -> None:
+def test_missing_backbone_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="backbone .*nothing_here"):
         load_backbone(tmp_path / "nothing_here")
 
 
-def test_a_file_without_the_weights_of_its_model_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_with_missing_weights_is_refused(tmp_path: Path) -> None:
     ResNetModel(resnet()).save_pretrained(tmp_path)
     vit().save_pretrained(tmp_path)
-    with pytest.raises(DataError, match=r"lacks \d+ of the weights of ViTModel"):
+    with pytest.raises(DataError, match=r"\d+ weights of ViTModel are missing in its file"):
         load_backbone(tmp_path)
 
 
-def test_a_model_of_text_is_no_backbone(tmp_path: Path) -> None:
+def test_text_model_is_refused(tmp_path: Path) -> None:
     config = BertConfig(**LAYERS, vocab_size=20)
-    with pytest.raises(DataError, match="BertModel takes input_ids, not pictures"):
+    with pytest.raises(DataError, match="BertModel takes input_ids, not images"):
         new_backbone(config)
     BertModel(config).save_pretrained(tmp_path)
-    with pytest.raises(DataError, match="BertModel takes input_ids, not pictures"):
+    with pytest.raises(DataError, match="BertModel takes input_ids, not images"):
         load_backbone(tmp_path)
 
 
 def test_gradients_of_strided_convolutions_of_few_channels_are_those_in_double_precision() -> None:
-    """With the channels of a pixel side by side, oneDNN writes past its memory there."""
+    """With the channels-last memory format, oneDNN writes past its memory here."""
     torch.manual_seed(0)
     backbone = new_backbone(ResNetConfig(embedding_size=4, hidden_sizes=[4, 6], depths=[1, 1], layer_type="basic"))
-    pictures = torch.rand(3, 3, 32, 32)
+    images = torch.rand(3, 3, 32, 32)
     gradients = []
     for precision in (torch.float64, torch.float32):
         backbone.to(precision).zero_grad()
-        grid_features(backbone, pictures.to(precision)).square().sum().backward()
+        grid_features(backbone, images.to(precision)).square().sum().backward()
         gradients.append(
             [parameter.grad.double().clone() for parameter in backbone.parameters() if parameter.grad is not None]
         )

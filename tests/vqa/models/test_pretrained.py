@@ -1,4 +1,4 @@
-"""Current models from a folder: their heads, their adapters, and a run of each kind on pairs."""
+"""Pretrained models from a folder: heads, adapters, and a training step of each kind on pairs."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def trained_parts(model: torch.nn.Module) -> list[str]:
     return [name for name, value in model.named_parameters() if value.requires_grad]
 
 
-# --- models that choose ---------------------------------------------------------------------------------------------
+# --- classifiers ------------------------------------------------------------------------------------------------------
 
 
-def test_answers_that_the_checkpoint_knows_keep_their_rows(folders: Callable[[str], str]) -> None:
+def test_known_answers_keep_their_rows(folders: Callable[[str], str]) -> None:
     stored, _ = vl.made(vl.vilt)
     model = load_classifier(config(folders("vilt")), ANSWERS)
     assert model.config.num_labels == model.num_labels == 5
@@ -71,7 +71,7 @@ def test_answers_that_the_checkpoint_knows_keep_their_rows(folders: Callable[[st
         assert torch.equal(new.weight[row], old.weight[known])
         assert torch.equal(new.bias[row], old.bias[known])
     for row in (1, 3):
-        assert 0 < new.weight[row].abs().max() < 0.2  # drawn with a deviation of 0.02
+        assert 0 < new.weight[row].abs().max() < 0.2  # standard deviation 0.02
         assert new.bias[row] == 0
     # The rest of the head and the model are the checkpoint's.
     kept = {name: value for name, value in stored.state_dict().items() if not name.startswith("classifier.3")}
@@ -80,7 +80,7 @@ def test_answers_that_the_checkpoint_knows_keep_their_rows(folders: Callable[[st
     assert all(torch.equal(found[name], value) for name, value in kept.items())
 
 
-def test_answers_are_known_by_their_meaning(folders: Callable[[str], str]) -> None:
+def test_answers_are_compared_after_normalization(folders: Callable[[str], str]) -> None:
     stored, _ = vl.made(vl.vilt)
     old = stored.classifier[-1]
     model = load_classifier(config(folders("vilt")), ["a Red", "2", "one", "green"])
@@ -90,7 +90,7 @@ def test_answers_are_known_by_their_meaning(folders: Callable[[str], str]) -> No
     assert model.classifier[-1].bias[3] == 0
 
 
-def test_new_rows_follow_the_seed_alone(folders: Callable[[str], str]) -> None:
+def test_new_rows_depend_only_on_the_seed(folders: Callable[[str], str]) -> None:
     rows = []
     for seed in (3, 3, 4):
         torch.manual_seed(len(rows))
@@ -99,7 +99,7 @@ def test_new_rows_follow_the_seed_alone(folders: Callable[[str], str]) -> None:
     assert not torch.equal(rows[0], rows[2])
 
 
-def test_answers_of_the_checkpoint_leave_it_as_it_is(folders: Callable[[str], str], tmp_path: Path) -> None:
+def test_answers_of_the_checkpoint_keep_all_weights(folders: Callable[[str], str], tmp_path: Path) -> None:
     stored, _ = vl.made(vl.vilt)
     model = load_classifier(config(folders("vilt")), ["one", "two", "red", "blue"])
     assert tiny.distance(tiny.weights(model), tiny.weights(stored)) == 0
@@ -109,7 +109,7 @@ def test_answers_of_the_checkpoint_leave_it_as_it_is(folders: Callable[[str], st
     assert tiny.distance(tiny.weights(model), tiny.weights(again)) == 0
 
 
-def test_adapters_of_a_classifier_leave_the_head_free(folders: Callable[[str], str]) -> None:
+def test_head_of_a_classifier_has_no_adapters(folders: Callable[[str], str]) -> None:
     model = load_classifier(config(folders("vilt"), lora_rank=2, lora_alpha=6), ANSWERS)
     trained = trained_parts(model)
     assert {name for name in trained if "lora_" not in name} == {
@@ -122,29 +122,25 @@ def test_adapters_of_a_classifier_leave_the_head_free(folders: Callable[[str], s
     assert ClassifierCollator.for_model(model, load_processor(config(folders("vilt")))).num_answers == 5
 
 
-def test_a_model_that_writes_is_no_classifier(tmp_path: Path) -> None:
+def test_generator_is_no_classifier(tmp_path: Path) -> None:
     text = {
         "vocab_size": 30, "hidden_size": 16, "encoder_hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
         "num_attention_heads": 2, "max_position_embeddings": 8, "bos_token_id": 2, "sep_token_id": 3,
     }  # fmt: skip
     settings = BlipConfig(text_config=text, vision_config=vl.VISION, projection_dim=16)
     BlipForQuestionAnswering(settings).save_pretrained(tmp_path / "vqa")
-    with pytest.raises(DataError, match="BlipForQuestionAnswering writes its answers .* or one for load_generator"):
+    with pytest.raises(DataError, match="BlipForQuestionAnswering generates its answers .* or use load_generator"):
         load_classifier(config(str(tmp_path / "vqa")), ANSWERS)
     BlipForConditionalGeneration(settings).save_pretrained(tmp_path / "caption")
     _, processor = vl.made(vl.llava)
-    with pytest.raises(
-        DataError, match="BlipForConditionalGeneration does not write with the library's own `generate`"
-    ):
+    with pytest.raises(DataError, match="BlipForConditionalGeneration has its own `generate` with another layout"):
         load_generator(config(str(tmp_path / "caption")), processor)
 
 
-# --- models that write ----------------------------------------------------------------------------------------------
+# --- generators -------------------------------------------------------------------------------------------------------
 
 
-def test_generators_write_without_chance_and_end_where_targets_end(
-    folders: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_generators_are_greedy_and_stop_at_the_end_token(folders: Callable[[str], str], tmp_path: Path) -> None:
     model, processor = vl.made(vl.llava)
     model.generation_config.update(do_sample=True, temperature=0.7, top_p=0.9, top_k=5, eos_token_id=[9])
     model.save_pretrained(tmp_path)
@@ -157,7 +153,7 @@ def test_generators_write_without_chance_and_end_where_targets_end(
 
 
 @pytest.mark.parametrize(("name", "task"), [("llava", "CAUSAL_LM"), ("florence2", "SEQ_2_SEQ_LM")])
-def test_adapters_of_a_generator_begin_as_nothing(folders: Callable[[str], str], name: str, task: str) -> None:
+def test_adapters_of_a_generator(folders: Callable[[str], str], name: str, task: str) -> None:
     where = config(folders(name), lora_rank=2, lora_alpha=6)
     processor = load_processor(where)
     model = load_generator(where, processor)
@@ -176,10 +172,10 @@ def test_adapters_of_a_generator_begin_as_nothing(folders: Callable[[str], str],
     ("settings", "said"),
     [
         ({"model_name_or_path": "no/where"}, "model_name_or_path='no/where': "),
-        ({"model_settings": {"model_type": "vilt"}}, "model_name_or_path is not set; a model with a processor comes"),
+        ({"model_settings": {"model_type": "vilt"}}, "model_name_or_path is not set; name a model with a processor"),
     ],
 )
-def test_models_that_are_not_there(settings: dict[str, Any], said: str) -> None:
+def test_missing_models(settings: dict[str, Any], said: str) -> None:
     where = ModelConfig(**settings)
     _, processor = vl.made(vl.llava)
     for load in (load_processor, lambda c: load_classifier(c, ANSWERS), lambda c: load_generator(c, processor)):
@@ -212,14 +208,14 @@ def test_pickled_weights_are_not_loaded(folders: Callable[[str], str], tmp_path:
         load_generator(config(str(tmp_path)), processor)
 
 
-def test_the_end_token_pads_where_nothing_else_does(tmp_path: Path) -> None:
+def test_end_token_is_the_default_padding_token(tmp_path: Path) -> None:
     _, processor = vl.made(vl.llava)
     processor.tokenizer.pad_token = None
     processor.save_pretrained(tmp_path)
     assert load_processor(config(str(tmp_path))).tokenizer.pad_token == "</s>"
 
 
-# --- models that also take videos, as they are published --------------------------------------------------------------
+# --- published models that also take videos ---------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(is_torchvision_available(), reason="their parts for videos load")
@@ -236,13 +232,13 @@ def test_published_folders_load_without_torchvision(
     assert processor.chat_template == stored
     assert list(processor.image_processor.image_mean) == settings["image_mean"]
     assert processor.image_processor.resample == settings.get("resample", 3)
-    images, texts = [[picture] for picture in opened(tmp_path)], ["how many circles ?", "red ?"]
+    images, texts = [[image] for image in opened(tmp_path)], ["how many circles ?", "red ?"]
     prompts = processor.apply_chat_template(
         [[{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}] for text in texts]
     )
     inputs = {"images": images, "text": prompts, "padding": True, "return_tensors": "pt"}
     expected = processor(**inputs)
-    # Stored with a model, and read again: the same, and what was published for videos is still there.
+    # Saved and loaded again, with the published settings for videos.
     processor.save_pretrained(tmp_path / "stored")
     again = load_processor(config(str(tmp_path / "stored")))
     assert all(torch.equal(again(**inputs)[key], values) for key, values in expected.items())
@@ -260,7 +256,7 @@ def test_damaged_files_are_refused_in_one_line(
     with pytest.raises(DataError, match=f"model_name_or_path='{folder}': .*{said}") as refused:
         load_processor(config(str(folder)))
     assert "\n" not in str(refused.value)
-    (folder / "video_preprocessor_config.json").unlink()  # not every model has one
+    (folder / "video_preprocessor_config.json").unlink()  # not every model has this file
     assert type(load_processor(config(str(folder)))).__name__ == "InternVLProcessor"
 
 
@@ -269,24 +265,24 @@ def opened(folder: Path) -> list[Image.Image]:
 
 
 @pytest.mark.skipif(is_torchvision_available(), reason="nothing is missing")
-def test_a_missing_package_is_named(
+def test_missing_package_is_named(
     folders: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = config(folders("smolvlm"))
     monkeypatch.setattr(processing_smolvlm, "num2words", None)
     with pytest.raises(DataError, match="Package `num2words` is required .* Install it with `pip install num2words`"):
         load_processor(where)
-    # A part that neither is an image processor or a tokenizer nor for videos: what is missing is said as it is.
+    # With any other part the original error is reported.
     monkeypatch.setattr(images_only, "LOADERS", {"tokenizer": AutoTokenizer})
     with pytest.raises(DataError, match="requires the Torchvision library but it was not found"):
         load_processor(config(folders("qwen2_vl")))
 
 
-# --- a step on pairs ------------------------------------------------------------------------------------------------
+# --- a step on pairs --------------------------------------------------------------------------------------------------
 
 
 def row_losses(model: Any, collator: Any, views: list[dict[str, Any]], shift: int) -> np.ndarray:
-    """Loss of every view, run alone, in float64 numpy."""
+    """Compute the loss of every view separately, in numpy float64."""
     losses = []
     for view in views:
         batch = collator([view])
@@ -307,7 +303,7 @@ def row_losses(model: Any, collator: Any, views: list[dict[str, Any]], shift: in
 
 
 def objective(model: Any, collator: Any, data: Any, dair_lambda: float, shift: int) -> float:
-    """Mean of 1/2 l + 1/2 l~ + lambda (sqrt l - sqrt l~)^2 over the rows; l for a row without partner."""
+    """Compute the mean of 1/2 l + 1/2 l~ + lambda (sqrt l - sqrt l~)^2 over the rows, l for rows without partner."""
     rows = list(data)
     names = collator.columns
     originals = row_losses(model, collator, [{name: row[name] for name in names} for row in rows], shift)
@@ -374,12 +370,12 @@ def test_a_step_on_pairs_and_their_evaluation(
 
 
 def placeholders(processor: Any) -> list[int]:
-    """Ids of image tokens and the like, which a random model would write without an image to stand for."""
+    """Return the ids of image tokens and the like, which a random model might generate."""
     return list(range(vl.END + 1, processor.tokenizer.convert_tokens_to_ids(vl.WORDS[0])))
 
 
 def check_predictions(model: Any, processor: Any, collator: Any, data: Any, lines: list[dict[str, Any]]) -> None:
-    """Every recorded prediction is what the model says to that view alone."""
+    """Compare every recorded prediction with the output of the model for that view alone."""
     assert len(lines) == 9
     rows = {row["row_id"]: row for row in data}
     for line in lines:
@@ -397,7 +393,7 @@ def check_predictions(model: Any, processor: Any, collator: Any, data: Any, line
 
 
 def greedy(model: Any, processor: Any, collator: GeneratorCollator, view: dict[str, Any], length: int) -> str:
-    """The most probable words one after the other, without `generate`, cache or padding."""
+    """Decode greedily without `generate`, cache or padding."""
     words: list[int] = []
     for _ in range(length):
         if collator.causal:
@@ -419,7 +415,7 @@ def greedy(model: Any, processor: Any, collator: GeneratorCollator, view: dict[s
     return processor.decode(words, skip_special_tokens=True)
 
 
-def test_a_trained_adapter_is_stored_and_read_again(folders: Callable[[str], str], tmp_path: Path) -> None:
+def test_trained_adapter_is_saved_and_loaded(folders: Callable[[str], str], tmp_path: Path) -> None:
     where = config(folders("llava"), lora_rank=2)
     processor = load_processor(where)
     model = load_generator(where, processor)

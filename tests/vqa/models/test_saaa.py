@@ -1,4 +1,4 @@
-"""SAAA against its description in numpy and in plain layers; what is frozen, saved, started and refused."""
+"""SAAA compared with implementations in numpy and in plain layers; freezing, saving, initialization and errors."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch.nn import functional
 from transformers import AutoConfig, AutoModelForVisualQuestionAnswering, ResNetModel
 
 from dair_hf.errors import DataError
+from dair_hf.vqa.models.backbone import load_backbone
 from dair_hf.vqa.models.saaa import SAAA, SAAAConfig
 from tests.fixtures.tiny_saaa import ANSWERS, CHANNELS, WORDS, backed, batch, config, pictured, resnet, saaa, vit
 
@@ -24,7 +25,7 @@ def sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def answers_by_hand(weights: dict[str, NDArray[np.float64]], words: list[int], features: NDArray[np.float64]) -> Any:
-    """Logits and attention of one question, word by word and position by position, in numpy float64."""
+    """Compute logits and attention of one question, word by word and position by position, in numpy float64."""
     size = weights["lstm.weight_hh_l0"].shape[1]
     cell = output = np.zeros(size)
     for word in words:
@@ -45,8 +46,8 @@ def answers_by_hand(weights: dict[str, NDArray[np.float64]], words: list[int], f
     return logits, attention.T.reshape(-1, *features.shape[1:])
 
 
-class Described(nn.Module):
-    """The network in PyTorch's own layers as the paper words it: normalised features, 1 x 1 convolutions."""
+class Reference(nn.Module):
+    """The network in plain PyTorch layers as in the paper: normalized features, 1 x 1 convolutions."""
 
     def __init__(self, model: SAAA) -> None:
         super().__init__()
@@ -68,7 +69,7 @@ class Described(nn.Module):
         return -(labels * model.classifier(hidden).log_softmax(-1)).sum(1).mean()
 
 
-def test_outputs_are_those_of_the_description() -> None:
+def test_outputs_match_numpy() -> None:
     model, inputs = saaa().eval(), batch()
     outputs = model(**inputs, output_attentions=True)
     weights = {name: values.detach().double().numpy() for name, values in model.named_parameters()}
@@ -83,12 +84,12 @@ def test_outputs_are_those_of_the_description() -> None:
     assert outputs.loss.item() == pytest.approx(np.mean(losses), abs=1e-5)
 
 
-def test_gradients_are_those_of_the_description() -> None:
-    """Also that of the features, whose length is divided out only after they were used."""
+def test_gradients_match_plain_layers() -> None:
+    """Including those of the features, which are normalized only after their use."""
     inputs = {name: v.double() if v.is_floating_point() else v for name, v in batch(4).items()}
     model = saaa(dropout=0.0).double()
     gradients = []
-    for network in (lambda **given: model(**given).loss, Described(model)):
+    for network in (lambda **kwargs: model(**kwargs).loss, Reference(model)):
         model.zero_grad()
         features = inputs["image_features"].clone().requires_grad_()
         network(**{**inputs, "image_features": features}).backward()
@@ -98,7 +99,7 @@ def test_gradients_are_those_of_the_description() -> None:
         assert (own - expected).abs().max() < 1e-12
 
 
-def test_number_of_parameters_in_the_papers_sizes() -> None:
+def test_number_of_parameters_with_the_sizes_of_the_paper() -> None:
     words, embedding, question, channels, attention, glimpses, hidden = 15000, 300, 1024, 2048, 512, 2, 1024
     expected = words * embedding
     expected += 4 * (question * embedding + question * question + 2 * question)  # four gates, two biases each
@@ -112,7 +113,7 @@ def test_number_of_parameters_in_the_papers_sizes() -> None:
     assert model.num_parameters() == expected == 19_824_602
 
 
-def test_attention_sums_to_one_and_is_given_only_where_asked_for() -> None:
+def test_attention_sums_to_one_and_is_returned_on_request() -> None:
     model, inputs = saaa().eval(), batch()
     attentions = model(**inputs, output_attentions=True).attentions
     assert attentions.shape == (3, 3, 2, 3)
@@ -133,19 +134,19 @@ def test_padding_does_not_matter(more: int) -> None:
     for row in range(3):  # alone, without any padding
         alone = model.encode_questions(inputs["input_ids"][row : row + 1, : row + 1])
         assert (alone - expected[row]).abs().max() < 1e-6
-    # Words that follow do matter, and so does which of them are taken for padding.
+    # Additional words and another mask change the result.
     assert not torch.allclose(model.encode_questions(padded + (padded == 0)), expected)
     assert not torch.allclose(model.encode_questions(padded, torch.ones_like(padded)), expected)
 
 
-def test_the_word_with_the_id_of_the_padding_counts_where_the_mask_says_so() -> None:
+def test_padding_id_inside_the_mask_is_a_word() -> None:
     model = saaa(pad_token_id=3).eval()
     words = torch.tensor([[5, 3]])
     assert torch.equal(model.encode_questions(words), model.encode_questions(words[:, :1]))
     assert not torch.equal(model.encode_questions(words, torch.ones(1, 2)), model.encode_questions(words))
 
 
-def test_a_question_without_words_is_one_padding_however_long() -> None:
+def test_question_without_words_is_one_padding_token() -> None:
     model = saaa().eval()
     empty = model.encode_questions(torch.zeros(1, 1, dtype=torch.int64))
     assert empty.isfinite().all()
@@ -158,7 +159,7 @@ def test_padding_before_words_is_refused(mask: list[list[int]]) -> None:
         saaa().encode_questions(torch.tensor([[1, 2, 3]]), torch.tensor(mask))
 
 
-def test_the_length_of_the_features_does_not_matter() -> None:
+def test_norm_of_the_features_does_not_matter() -> None:
     model, inputs = saaa().eval(), batch()
     expected = model(**inputs).logits
     factors = torch.tensor([0.01, 1.0, 50.0, 3.0, 7.0, 0.5]).view(1, 1, 2, 3)
@@ -169,8 +170,8 @@ def test_the_length_of_the_features_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_positions_without_features_give_finite_values_and_gradients(dtype: torch.dtype) -> None:
-    """A backbone ends in ReLU: nothing may stand at a position. Half precision must hold the inverse of its length."""
+def test_zero_features_give_finite_values_and_gradients(dtype: torch.dtype) -> None:
+    """A backbone ends in ReLU, so features can be 0; the inverse of their norm must be finite in half precision."""
     model, inputs = saaa().to(dtype), batch()
     features = inputs["image_features"].to(dtype)
     features[0] = 0
@@ -190,10 +191,10 @@ def test_bfloat16_autocast_is_close() -> None:
     assert (outputs.logits.float() - expected.logits).abs().max() < 0.05
 
 
-def test_dropout_is_before_every_layer() -> None:
+def test_dropout_precedes_every_layer() -> None:
     """The LSTM, the two convolutions, the question's part of the attention and the two layers of the classifier."""
     model, inputs, seen = saaa(), batch(), []
-    model.dropout.register_forward_hook(lambda module, given, result: seen.append(tuple(result.shape)))
+    model.dropout.register_forward_hook(lambda module, args, result: seen.append(tuple(result.shape)))
     model(**inputs)
     words, features, question, met, joined, hidden = (3, 3, 5), (3, 6, 6), (3, 4), (3, 6, 9), (3, 22), (3, 8)
     assert sorted(seen) == sorted([words, features, question, met, joined, hidden])
@@ -204,7 +205,7 @@ def test_dropout_is_before_every_layer() -> None:
     assert torch.equal(still(**inputs).logits, still(**inputs).logits)
 
 
-def test_the_start_is_glorots() -> None:
+def test_glorot_initialization() -> None:
     torch.manual_seed(0)
     model = SAAA(config(embedding_size=40, question_size=50, attention_size=60, hidden_size=70))
     for name, values in model.named_parameters():
@@ -212,7 +213,7 @@ def test_the_start_is_glorots() -> None:
             assert values.abs().max() == 0, name
             continue
         parts = values.chunk(4) if "lstm" in name else [values]
-        for part in parts:  # each gate has the law of its own size
+        for part in parts:  # each gate has the bound of its own shape
             bound = math.sqrt(6 / sum(part.shape))
             assert 0.85 * bound < part.abs().max().item() <= bound, name
     assert model.embed_tokens.weight[0].abs().max() == 0
@@ -243,7 +244,7 @@ def test_the_number_of_answers_is_kept(answers: int, tmp_path: Path) -> None:
     assert SAAAConfig().num_labels == 3000
 
 
-def test_loaded_for_other_answers_the_rest_is_kept(tmp_path: Path) -> None:
+def test_loaded_for_other_answers(tmp_path: Path) -> None:
     model = saaa()
     model.save_pretrained(tmp_path)
     other = SAAA.from_pretrained(tmp_path, num_labels=3, ignore_mismatched_sizes=True)
@@ -254,7 +255,7 @@ def test_loaded_for_other_answers_the_rest_is_kept(tmp_path: Path) -> None:
     assert other.classifier.bias.abs().max() == 0
 
 
-def test_a_frozen_backbone_stays_as_it_is(tmp_path: Path) -> None:
+def test_frozen_backbone_is_unchanged(tmp_path: Path) -> None:
     model = backed(resnet())
     before = {name: values.clone() for name, values in model.backbone.state_dict().items()}
     assert model.training
@@ -270,7 +271,7 @@ def test_a_frozen_backbone_stays_as_it_is(tmp_path: Path) -> None:
     assert not any(module.training for module in loaded.backbone.modules())
 
 
-def test_a_backbone_in_training_learns_and_counts_statistics() -> None:
+def test_trained_backbone_gets_gradients_and_statistics() -> None:
     for backbone in (resnet(), vit()):
         model = backed(backbone, freeze_backbone=False)
         before = {name: values.clone() for name, values in model.backbone.named_buffers()}
@@ -280,7 +281,7 @@ def test_a_backbone_in_training_learns_and_counts_statistics() -> None:
         assert model.eval().backbone.training is False
 
 
-def test_features_computed_before_give_the_same_answers() -> None:
+def test_precomputed_features_give_the_same_logits() -> None:
     for backbone in (resnet(), vit()):
         model, inputs = backed(backbone).eval(), pictured()
         features = model.encode_images(inputs["pixel_values"])
@@ -292,14 +293,16 @@ def test_features_computed_before_give_the_same_answers() -> None:
         assert not torch.equal(model(**questions, image_features=features.flip(3)).logits, expected)
 
 
-def test_started_from_a_pretrained_backbone(tmp_path: Path) -> None:
+def test_pretrained_backbone(tmp_path: Path) -> None:
     pretrained = ResNetModel(resnet()).eval()
     with torch.no_grad():
         for values in (*pretrained.parameters(), *pretrained.buffers()):
             if values.is_floating_point():
                 values.uniform_(0.1, 0.5)
     pretrained.save_pretrained(tmp_path)
-    model = SAAA.from_backbone(tmp_path, vocab_size=WORDS, num_labels=ANSWERS, freeze_backbone=False).eval()
+    settings = {"vocab_size": WORDS, "num_labels": ANSWERS, "freeze_backbone": False}
+    model = SAAA(SAAAConfig(backbone_config=pretrained.config, **settings)).eval()
+    model.backbone.load_state_dict(load_backbone(tmp_path).state_dict())
     pictures = pictured()["pixel_values"]
     with torch.no_grad():
         assert torch.allclose(model.encode_images(pictures), pretrained(pictures).last_hidden_state, atol=1e-5)
@@ -307,11 +310,9 @@ def test_started_from_a_pretrained_backbone(tmp_path: Path) -> None:
     assert (model.config.vocab_size, model.config.num_labels, model.config.image_feature_size) == (WORDS, ANSWERS, 16)
     model.save_pretrained(tmp_path / "whole")
     assert torch.equal(SAAA.from_pretrained(tmp_path / "whole").encode_images(pictures), model.encode_images(pictures))
-    with pytest.raises(DataError, match="backbone"):
-        SAAA.from_backbone(tmp_path / "nothing")
 
 
-def test_what_is_no_input_is_refused() -> None:
+def test_invalid_inputs_are_refused() -> None:
     inputs = batch()
     with pytest.raises(DataError, match="no backbone"):
         saaa()(**pictured())
@@ -320,12 +321,12 @@ def test_what_is_no_input_is_refused() -> None:
     with pytest.raises(DataError, match="either pixel_values or image_features"):
         saaa()(inputs["input_ids"])
     for wrong in (torch.zeros(3, CHANNELS + 1, 2, 2), torch.zeros(3, CHANNELS, 6)):
-        with pytest.raises(DataError, match=rf"found shape .*must be \[N, {CHANNELS}, h, w\]"):
+        with pytest.raises(DataError, match=rf"expected shape \[N, {CHANNELS}, h, w\] .*found"):
             saaa()(**{**inputs, "image_features": wrong})
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(DataError, match="image_feature_size=7, but the backbone's features have 16 channels"):
+    with pytest.raises(DataError, match="image_feature_size=7, but the features of the backbone have 16 channels"):
         config(backbone_config=resnet(), image_feature_size=7)
     with pytest.raises(DataError, match="glimpses=0"):
         config(glimpses=0)

@@ -1,4 +1,4 @@
-"""Images found by their ids, decoded to RGB whatever they were saved as, and refused where they are damaged."""
+"""Lookup of images by id, decoding of all modes to RGB, and damaged files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from dair_hf.errors import DataError
-from dair_hf.vqa.inputs import content
+from dair_hf.vqa.readers import file_values
 from dair_hf.vqa.readers import images as image_files
 from dair_hf.vqa.readers.images import ImageFolder, image_name, load_image, verified_images
 from tests.fixtures.cpu_time import cpu_time
@@ -26,7 +26,7 @@ def touch(folder: Path, *names: str) -> Path:
     return folder
 
 
-# --- ids ------------------------------------------------------------------------------------------------------------
+# --- ids --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def touch(folder: Path, *names: str) -> Path:
         ("000000000009_000000000005", "000000000009_000000000005"),
         ("kitchen_3", "kitchen_3"),
         ("", ""),
-        ("٣", "٣"),  # a digit to str.isdigit, but none of a file's id
+        ("٣", "٣"),  # a digit for str.isdigit, but not ASCII
     ],
 )
 def test_image_name(image_id: int | str, name: str) -> None:
@@ -65,7 +65,7 @@ def test_image_name(image_id: int | str, name: str) -> None:
         ("1234567890123.jpg", 1234567890123),
     ],
 )
-def test_an_image_is_found_by_its_id(tmp_path: Path, file: str, image_id: int | str) -> None:
+def test_image_is_found_by_its_id(tmp_path: Path, file: str, image_id: int | str) -> None:
     images = ImageFolder(touch(tmp_path, file))
     assert images.find(image_id) == images.path(image_id) == str(tmp_path / file)
     assert images.files == 1
@@ -85,24 +85,24 @@ def test_an_image_is_found_by_its_id(tmp_path: Path, file: str, image_id: int | 
 def test_no_image_is_found_by_another_id(tmp_path: Path, file: str, image_id: int | str) -> None:
     images = ImageFolder(touch(tmp_path, file))
     assert images.find(image_id) is None
-    with pytest.raises(DataError, match=f"not among the 1 images in {tmp_path}; fetch it"):
+    with pytest.raises(DataError, match=f"not among the 1 images in {tmp_path}; download it"):
         images.path(image_id)
 
 
-def test_several_folders_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "a/COCO_train2014_000000000009.jpg", "b/COCO_val2014_000000000025.jpg", "c/000000000030.jpg")
     monkeypatch.chdir(tmp_path)
     images = ImageFolder("a", tmp_path / "b")
-    assert images.find(9) == str(tmp_path / "a" / "COCO_train2014_000000000009.jpg")  # absolute, though given relative
+    assert images.find(9) == str(tmp_path / "a" / "COCO_train2014_000000000009.jpg")  # absolute for a relative folder
     assert (images.find(25) is None, images.find(30) is None) == (False, True)
 
 
-def test_what_is_no_image_is_left_out(tmp_path: Path) -> None:
+def test_other_files_are_ignored(tmp_path: Path) -> None:
     touch(tmp_path, "000000000009.txt", "._000000000009.jpg", ".hidden/000000000009.jpg", "000000000025.jpg")
     assert ImageFolder(tmp_path).find(9) is None
 
 
-def test_two_files_of_one_id_are_refused_when_it_is_asked_for(tmp_path: Path) -> None:
+def test_duplicate_id_is_refused_at_lookup(tmp_path: Path) -> None:
     touch(tmp_path, "a/COCO_val2014_000000000009.jpg", "a/dog_1.jpg", "b/000000000009.png", "b/cat_1.jpg")
     images = ImageFolder(tmp_path / "a", tmp_path / "b")
     with pytest.raises(DataError, match=r"image 9: two files have this id, .*COCO_val2014_000000000009\.jpg and .*png"):
@@ -111,7 +111,7 @@ def test_two_files_of_one_id_are_refused_when_it_is_asked_for(tmp_path: Path) ->
     assert ImageFolder(tmp_path / "b").find(9) is not None
 
 
-def test_a_folder_counts_once_however_it_is_reached(tmp_path: Path) -> None:
+def test_folder_reached_twice_counts_once(tmp_path: Path) -> None:
     touch(tmp_path, "a/000000000009.jpg")
     (tmp_path / "a" / "loop").symlink_to(tmp_path / "a")
     (tmp_path / "link").symlink_to(tmp_path / "a")
@@ -126,7 +126,7 @@ def test_folders_without_images_are_refused(tmp_path: Path) -> None:
     touch(tmp_path, "file.jpg")
     with pytest.raises(DataError, match="cannot be listed .Not a directory.*; give a folder"):
         ImageFolder(tmp_path / "file.jpg")
-    with pytest.raises(DataError, match=r"no \.jpg, \.jpeg, \.png file in it"):
+    with pytest.raises(DataError, match=r"contains no \.jpg, \.jpeg, \.png file"):
         ImageFolder(touch(tmp_path / "empty", "notes.txt"))
     with pytest.raises(DataError, match="no folder given"):
         ImageFolder()
@@ -143,11 +143,11 @@ def test_82_000_files_are_indexed_in_seconds(tmp_path: Path) -> None:
     assert spent.seconds < 2, f"{spent.seconds:.2f} s of an idle core; 0.4 s is the aim"
 
 
-# --- pixels ---------------------------------------------------------------------------------------------------------
+# --- pixels -----------------------------------------------------------------------------------------------------------
 
 
 def png_of_16_bits(values: np.ndarray) -> bytes:
-    """A grey PNG of 16 bits, put together by hand after the format's specification."""
+    """Build a grayscale PNG of 16 bits by the specification of the format."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
@@ -157,13 +157,13 @@ def png_of_16_bits(values: np.ndarray) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
 
 
-def test_colours_keep_their_places(tmp_path: Path) -> None:
+def test_channels_are_rgb(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.png")
     loaded = load_image(tmp_path / "a.png")
     assert (loaded.dtype, loaded.shape) == (np.uint8, (5, 7, 3))
     assert np.array_equal(loaded, pixels)
-    loaded[0, 0, 0] = 0  # a copy of its own
+    loaded[0, 0, 0] = 0  # writable
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_colours_keep_their_places(tmp_path: Path) -> None:
         ("LA", (100, 0), "png", (255, 255, 255)),
         ("RGBA", (10, 20, 30, 255), "png", (10, 20, 30)),
         ("RGBA", (10, 20, 30, 0), "png", (255, 255, 255)),
-        ("RGBA", (0, 100, 200, 51), "png", (204, 224, 244)),  # a fifth of the colour, four fifths of white
+        ("RGBA", (0, 100, 200, 51), "png", (204, 224, 244)),  # a fifth of the color, four fifths of white
         ("CMYK", (0, 255, 255, 0), "jpg", (255, 0, 0)),
         ("CMYK", (0, 0, 0, 255), "jpg", (0, 0, 0)),
         ("L", 77, "jpg", (77, 77, 77)),
@@ -188,7 +188,7 @@ def test_every_mode_becomes_rgb(
     Image.new(mode, (16, 8), value).save(path)
     loaded = load_image(path)
     assert loaded.shape == (8, 16, 3)
-    # JPEG rounds; a wrong conversion is off by far more.
+    # JPEG is lossy, but errors of a wrong conversion are far larger.
     assert np.abs(loaded.astype(int) - expected).max() <= (2 if suffix == "jpg" else 0)
 
 
@@ -202,31 +202,31 @@ def test_palettes_with_and_without_a_transparent_entry(tmp_path: Path) -> None:
     assert load_image(tmp_path / "b.png").tolist() == [[[255, 255, 255], [200, 100, 0]]]
 
 
-def test_16_bit_grey_keeps_its_upper_byte(tmp_path: Path) -> None:
+def test_16_bit_gray_keeps_its_upper_byte(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png_of_16_bits(np.array([[0, 255, 256], [32_768, 40_000, 65_535]])))
-    grey = np.array([[0, 0, 1], [128, 156, 255]])
-    assert np.array_equal(load_image(tmp_path / "a.png"), np.stack([grey] * 3, axis=-1))
+    gray = np.array([[0, 0, 1], [128, 156, 255]])
+    assert np.array_equal(load_image(tmp_path / "a.png"), np.stack([gray] * 3, axis=-1))
 
 
-def test_an_image_is_turned_upright(tmp_path: Path) -> None:
+def test_exif_orientation_is_applied(tmp_path: Path) -> None:
     image = Image.new("RGB", (3, 2))
     image.putpixel((0, 0), (255, 0, 0))
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be shown turned by a quarter to the right: the upper left corner comes to the upper right
+    exif[0x0112] = 6  # rotate by 90 degrees clockwise, which moves the upper left corner to the upper right
     image.save(tmp_path / "a.png", exif=exif)
     loaded = load_image(tmp_path / "a.png")
     assert loaded.shape == (3, 2, 3)
     assert np.argwhere(loaded[:, :, 0]).tolist() == [[0, 1]]
 
 
-def test_damaged_metadata_leave_the_pixels(tmp_path: Path) -> None:
+def test_damaged_metadata_are_ignored(tmp_path: Path) -> None:
     Image.new("RGB", (3, 2), (255, 255, 255)).save(tmp_path / "a.jpg", exif=b"Exif\0\0no tiff header")
     assert load_image(tmp_path / "a.jpg").min() > 250
 
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Path:
-    """One good image and, under the ids 1 to 5, five that cannot be read."""
+    """Write one valid image and, under the ids 1 to 5, five unreadable ones."""
     stream = io.BytesIO()
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(stream, "JPEG")
     content = stream.getvalue()
@@ -241,16 +241,16 @@ def damaged(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
-def test_a_damaged_image_is_named(damaged: Path, number: int) -> None:
+def test_damaged_image_is_named(damaged: Path, number: int) -> None:
     images = ImageFolder(damaged)
-    with pytest.raises(DataError, match=rf"00000000000{number}\.\w+: not a readable image \(.+\); fetch it again"):
-        images.load(number)
+    with pytest.raises(DataError, match=rf"00000000000{number}\.\w+: not a readable image \(.+\); download it again"):
+        load_image(images.path(number))
 
 
-def test_an_image_of_32_bit_numbers_or_none_is_refused(damaged: Path) -> None:
-    with pytest.raises(DataError, match=r"000000000005\.png: pixels of mode F, 32-bit numbers; save it with 8 bits"):
+def test_32_bit_and_missing_images_are_refused(damaged: Path) -> None:
+    with pytest.raises(DataError, match=r"000000000005\.png: mode F has 32-bit pixels; save it with 8 bits"):
         load_image(damaged / "000000000005.png")
-    with pytest.raises(DataError, match="gone.jpg: no such image; put it back"):
+    with pytest.raises(DataError, match="gone.jpg: no such image; restore it"):
         load_image(damaged / "gone.jpg")
 
 
@@ -264,11 +264,11 @@ def test_unreadable_images_are_found(damaged: Path) -> None:
         images.unreadable([77])
 
 
-def test_an_image_is_decoded_once_as_long_as_it_does_not_change(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_image_is_decoded_once(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[str] = []
-    look = image_files._damage
-    monkeypatch.setattr(image_files, "_damage", lambda path: decoded.append(Path(path).name) or look(path))
-    monkeypatch.setattr(content, "_TICK_NS", -(10**12))
+    decode = image_files._decoding_problem
+    monkeypatch.setattr(image_files, "_decoding_problem", lambda path: decoded.append(Path(path).name) or decode(path))
+    monkeypatch.setattr(file_values, "CLOCK_TICK_NS", -(10**12))
     good, record = damaged / "000000000009.jpg", damaged / "verified.json"
     for _ in range(2):
         images = ImageFolder(damaged, verified=verified_images(record))
@@ -279,13 +279,15 @@ def test_an_image_is_decoded_once_as_long_as_it_does_not_change(damaged: Path, m
     assert set(ImageFolder(damaged, verified=verified_images(record)).unreadable([9])) == {"9"}
 
 
-def test_processes_decode_each_its_share(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_share_the_decoding(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good, ids = (damaged / "000000000009.jpg").read_bytes(), range(11, 16)
     for number in ids:
         (damaged / f"{number:012d}.jpg").write_bytes(good)
     decoded: list[str] = []
-    look = image_files._damage
-    monkeypatch.setattr(image_files, "_damage", lambda path: decoded.append(Path(path).stem.lstrip("0")) or look(path))
+    decode = image_files._decoding_problem
+    monkeypatch.setattr(
+        image_files, "_decoding_problem", lambda path: decoded.append(Path(path).stem.lstrip("0")) or decode(path)
+    )
     folders = [ImageFolder(damaged) for _ in range(2)]
     found = on_ranks(monkeypatch, 2, lambda rank: set(folders[rank].unreadable([*ids, 3])))
     assert found == [{"3"}] * 2

@@ -34,7 +34,7 @@ from tests.fixtures.vqa_files import (
 
 @pytest.fixture
 def vqa(tmp_path: Path) -> Path:
-    """A folder with VQA v2, IV-VQA and CV-VQA of the training split and all images."""
+    """Write VQA v2, IV-VQA and CV-VQA of the training split with all images."""
     write_images(write_vqa(tmp_path / "vqa").parent / "images")
     write_edited_images(write_iv(tmp_path / "iv") / "images", IV_EDITS)
     write_edited_images(write_cv(tmp_path / "cv") / "images", CV_EDITS)
@@ -45,10 +45,10 @@ def rows_of(folder: Path, **options: Any) -> Dataset:
     return read_vqa(folder / "vqa", folder / "vqa", folder / "images", **options)[0]
 
 
-# --- rows -----------------------------------------------------------------------------------------------------------
+# --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def test_rows_hold_what_the_files_say(vqa: Path) -> None:
+def test_rows_match_the_files(vqa: Path) -> None:
     rows, report = read_vqa(vqa / "vqa", vqa / "vqa", vqa / "images", strict=True, verify=True)
     assert rows.features == ROW_FEATURES
     assert rows.column_names == list(ROW_FEATURES)
@@ -73,7 +73,7 @@ def test_rows_hold_what_the_files_say(vqa: Path) -> None:
     assert load_image(rows[0]["image"]).shape == (6, 8, 3)
 
 
-def test_without_public_answers_rows_have_none(vqa: Path) -> None:
+def test_rows_without_public_answers(vqa: Path) -> None:
     folder = write_vqa(vqa / "test", "test")
     rows, report = read_vqa(folder, None, vqa / "images", split="test", strict=True)
     assert report.counts == {"questions": 24, "annotations": 0, "rows": 24, "images": 8}
@@ -83,20 +83,20 @@ def test_without_public_answers_rows_have_none(vqa: Path) -> None:
     assert rows["question"][:] == [asked.text for asked in ASKED]
 
 
-def test_archives_read_as_files_do(vqa: Path) -> None:
+def test_archives_are_read_like_files(vqa: Path) -> None:
     zips = zip_release(vqa / "zips", vqa / "vqa", "train")
     one, two = (zips / f"v2_{kind}_Train_mscoco.zip" for kind in ("Questions", "Annotations"))
     for asked, answered in ((zips, zips), (one, two), (vqa / "vqa", two)):
         assert read_vqa(asked, answered, vqa / "images")[0].to_list() == rows_of(vqa).to_list()
 
 
-def test_an_index_of_images_can_be_shared(vqa: Path) -> None:
+def test_image_index_can_be_shared(vqa: Path) -> None:
     images = ImageFolder(vqa / "images", vqa / "cv" / "images")
     rows, _ = read_vqa(vqa / "vqa", vqa / "vqa", images)
     assert rows.to_list() == rows_of(vqa).to_list()
 
 
-def test_each_defect_is_left_out_and_told(vqa: Path) -> None:
+def test_each_defect_is_skipped_and_reported(vqa: Path) -> None:
     questions, annotations = questions_json(), annotations_json()
     by_id = {record["question_id"]: record for record in annotations["annotations"]}
     by_id[9000]["answers"].pop()
@@ -132,46 +132,46 @@ def test_each_defect_is_left_out_and_told(vqa: Path) -> None:
         assert all(name in line for name in names)
 
 
-def test_nothing_left_is_refused(vqa: Path) -> None:
-    with pytest.raises(DataError, match=r"questions\.json: nothing of it can be used:\n  missing_image: 24 "):
+def test_data_without_usable_questions_is_refused(vqa: Path) -> None:
+    with pytest.raises(DataError, match=r"questions\.json: no record can be used:\n  missing_image: 24 "):
         read_vqa(vqa / "vqa", vqa / "vqa", vqa / "iv" / "images")
 
 
-def test_questions_of_one_split_with_annotations_of_another_are_refused(vqa: Path) -> None:
+def test_files_of_different_splits_are_refused(vqa: Path) -> None:
     write_vqa(vqa / "val", "val")
-    with pytest.raises(DataError, match="holds annotations of val2014, .* questions of train2014"):
+    with pytest.raises(DataError, match="contains annotations of val2014, but .* contains questions of train2014"):
         read_vqa(vqa / "vqa", vqa / "val", vqa / "images")
 
 
-def test_half_a_surrogate_pair_is_told(vqa: Path) -> None:
+def test_half_a_surrogate_pair_is_refused(vqa: Path) -> None:
     questions = questions_json()
     questions["questions"][0]["question"] = "\ud83d?"
     folder = write_jsons(vqa / "broken", questions, annotations_json())
-    with pytest.raises(DataError, match=r"questions\.json: text that is not Unicode, '\\ud83d\?'; correct it"):
+    with pytest.raises(DataError, match=r"questions\.json: invalid Unicode in '\\ud83d\?'; correct it"):
         read_vqa(folder, folder, vqa / "images")
 
 
-def test_the_collector_runs_again_after_an_error(vqa: Path) -> None:
+def test_garbage_collection_is_resumed_after_an_error(vqa: Path) -> None:
     with pytest.raises(DataError):
         read_vqa(vqa / "absent", None, vqa / "images")
     assert gc.isenabled()
 
 
-# --- edits ----------------------------------------------------------------------------------------------------------
+# --- edits ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "edits", "less"), [("iv", IV_EDITS, 0), ("cv", CV_EDITS, 1)])
-def test_edits_hold_what_the_files_say(vqa: Path, name: str, edits: dict[int, tuple[int, ...]], less: int) -> None:
+def test_edits_match_the_files(vqa: Path, name: str, edits: dict[int, tuple[int, ...]], less: int) -> None:
     folder = vqa / name
     found, report = read_edits(rows_of(vqa), folder, folder, folder / "images", strict=True, verify=True)
     assert found.features == EDIT_FEATURES
     by_id = {asked.question_id: asked for asked in ASKED}
-    expected = [(question_id, thing) for question_id, things in edits.items() for thing in things]
+    expected = [(question_id, removed) for question_id, removals in edits.items() for removed in removals]
     assert found["question_id"][:] == [question_id for question_id, _ in expected]
-    assert found["image_id"][:] == [f"{question_id // 1000:012d}_{thing:012d}" for question_id, thing in expected]
+    assert found["image_id"][:] == [f"{question_id // 1000:012d}_{removed:012d}" for question_id, removed in expected]
     for row, (question_id, _) in zip(found, expected, strict=True):
         assert row["question"] == by_id[question_id].text
-        # The answers of CV-VQA are one less; `multiple_choice_answer` is not, and must not be what is read.
+        # The answers of CV-VQA are one less; `multiple_choice_answer` is the original one and must be ignored.
         wanted = by_id[question_id].ten
         assert row["answers"] == ([str(int(answer) - less) for answer in wanted] if less else wanted)
         assert Path(row["image"]).stem == f"COCO_train2014_{row['image_id']}"
@@ -189,7 +189,7 @@ def test_edits_hold_what_the_files_say(vqa: Path, name: str, edits: dict[int, tu
     }
 
 
-def test_answers_in_another_order_are_no_other_answers(vqa: Path) -> None:
+def test_order_of_answers_does_not_matter(vqa: Path) -> None:
     questions, annotations = edit_jsons({9002: (1, 2), 30000: (86,)}, less=0)
     first, second, third = (record["answers"] for record in annotations["annotations"])
     for answers in (first, second, third):
@@ -201,7 +201,7 @@ def test_answers_in_another_order_are_no_other_answers(vqa: Path) -> None:
     assert (report.counts["edits"], report.counts["edits with other answers"]) == (3, 1)
 
 
-def test_each_defect_of_edits_is_left_out_and_told(vqa: Path) -> None:
+def test_each_defect_of_edits_is_skipped_and_reported(vqa: Path) -> None:
     folder = vqa / "cv"
     questions = json.loads((folder / "v2_OpenEnded_mscoco_train2014_questions.json").read_text())["questions"]
     annotations = json.loads((folder / "v2_mscoco_train2014_annotations.json").read_text())["annotations"]
@@ -231,21 +231,21 @@ def test_each_defect_of_edits_is_left_out_and_told(vqa: Path) -> None:
         "000000581929_000000001767",
         "000000581929_000000001768",
     ]
-    with pytest.raises(DataError, match=r"not all of it can be used:\n  orphan_edit: 3 .*34001/000000000034"):
+    with pytest.raises(DataError, match=r"some records cannot be used:\n  orphan_edit: 3 .*34001/000000000034"):
         read_edits(rows, folder, folder, folder / "images", strict=True)
 
 
-def test_edits_need_rows_and_rows_of_their_split(vqa: Path) -> None:
+def test_edits_need_the_rows_of_their_split(vqa: Path) -> None:
     with pytest.raises(DataError, match=r"the rows lack column image_id, question_id \(found answers\)"):
         read_edits(Dataset.from_dict({"answers": [["4"]]}), vqa / "cv", vqa / "cv", vqa / "cv" / "images")
     others = rows_of(vqa).select([1])
-    with pytest.raises(DataError, match="nothing of it can be used:\n  orphan_edit: 9 .*read the rows of the same"):
+    with pytest.raises(DataError, match="no record can be used:\n  orphan_edit: 9 .*read the rows of the same"):
         read_edits(others, vqa / "cv", vqa / "cv", vqa / "cv" / "images")
 
 
-# --- size -----------------------------------------------------------------------------------------------------------
+# --- size -------------------------------------------------------------------------------------------------------------
 
-# VmHWM is the peak of the program itself; `ru_maxrss` would start from that of the process that forked it.
+# VmHWM is the peak of the program itself; `ru_maxrss` would include that of its parent process.
 MEASURED = """
 import json, pathlib, re, sys
 from dair_hf.vqa.readers.reading import read_vqa

@@ -1,4 +1,4 @@
-"""Questions and annotations files: how they are found and parsed, and what is refused, with which message."""
+"""Question and annotation files: lookup, parsing, downloads, and the messages of errors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from dair_hf.errors import DataError
 from dair_hf.vqa.readers.records import (
+    FILES,
     Annotation,
     Question,
     RecordFile,
@@ -20,6 +21,7 @@ from dair_hf.vqa.readers.records import (
     questions_of,
     read_records,
     splits_in,
+    vqa_files,
 )
 from tests.fixtures.vqa_files import (
     ASKED,
@@ -48,7 +50,7 @@ def write(path: Path, content: Any) -> Path:
     return path
 
 
-# --- the public files -----------------------------------------------------------------------------------------------
+# --- the public files -------------------------------------------------------------------------------------------------
 
 
 def test_every_field_of_the_public_format_is_read(tmp_path: Path) -> None:
@@ -65,14 +67,14 @@ def test_every_field_of_the_public_format_is_read(tmp_path: Path) -> None:
     ]
 
 
-def test_the_answers_of_an_edit_are_those_after_it(tmp_path: Path) -> None:
+def test_answers_of_an_edit_are_those_after_it(tmp_path: Path) -> None:
     write_cv(tmp_path)
     (first, *_) = annotations_of(read_records(tmp_path, "annotations"))
     assert first == Annotation(9000, "000000000009_000001038967", "how many", "number", ["3"] * 10)
     assert json.loads((tmp_path / "v2_mscoco_train2014_annotations.json").read_text())["annotations"][0][
         "multiple_choice_answer"
     ] == "4"  # fmt: skip
-    assert read_records(tmp_path, "questions").subset is None  # the edits' files hold nothing but the records
+    assert read_records(tmp_path, "questions").subset is None  # the files of edits contain only records
 
 
 def test_plain_answers_are_read_as_well(tmp_path: Path) -> None:
@@ -80,18 +82,18 @@ def test_plain_answers_are_read_as_well(tmp_path: Path) -> None:
     assert next(annotations_of(read_records(path, "annotations"))).answers == ["4", "3"]
 
 
-def test_text_is_read_whatever_marks_its_beginning(tmp_path: Path) -> None:
+def test_text_is_read_in_every_unicode_encoding(tmp_path: Path) -> None:
     content = json.dumps({"questions": [{**QUESTION, "question": "Où?"}]}, ensure_ascii=False)
     for name, encoding in (("plain", "utf-8"), ("marked", "utf-8-sig"), ("wide", "utf-16")):
         (tmp_path / f"{name}.json").write_bytes(content.encode(encoding))
         assert next(questions_of(read_records(tmp_path / f"{name}.json", "questions"))).question == "Où?"
 
 
-# --- where the files are --------------------------------------------------------------------------------------------
+# --- lookup ----------- -----------------------------------------------------------------------------------------------
 
 
 def archive_of(folder: Path, layout: str, target: Path) -> Path:
-    """The folder as the layout asks for, below one more folder as archives often have it."""
+    """Pack a folder in the given layout, inside another folder as archives often have it."""
     target.mkdir()
     if layout == "below":
         return shutil.copytree(folder, target / "vqa" / "Questions") and target
@@ -120,13 +122,13 @@ def test_files_are_found_in_folders_and_archives(tmp_path: Path, layout: str) ->
 
 
 @pytest.mark.parametrize("split", ["train", "train2014"])
-def test_the_split_is_told_by_the_name(tmp_path: Path, split: str) -> None:
+def test_split_follows_from_the_name(tmp_path: Path, split: str) -> None:
     write_vqa(write_vqa(tmp_path, "train"), "val")
     assert splits_in(tmp_path) == ["train", "val"]
     assert read_records(tmp_path, "annotations", split).subset == "train2014"
     with pytest.raises(DataError, match="more than one questions file: .*train2014.*, .*val2014.*; give the split"):
         read_records(tmp_path, "questions")
-    with pytest.raises(DataError, match=r"no questions file of split 'test' named as in .*\(found v2_OpenEnded"):
+    with pytest.raises(DataError, match=r"no questions file of split 'test' under its public .*\(found v2_OpenEnded"):
         read_records(tmp_path, "questions", "test")
 
 
@@ -140,10 +142,10 @@ def test_test_dev_is_not_test(tmp_path: Path) -> None:
         read_records(tmp_path, "annotations", "test")
 
 
-def test_a_file_itself_may_have_any_name(tmp_path: Path) -> None:
+def test_file_given_directly_may_have_any_name(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.json", {"questions": [QUESTION]})
     assert len(read_records(path, "questions", "val").records) == 1
-    with pytest.raises(DataError, match=r"no questions file .*\(found mine\.json\); give the file itself"):
+    with pytest.raises(DataError, match=r"no questions file .*\(found mine\.json\); give the path of the file"):
         read_records(tmp_path, "questions")
     assert splits_in(tmp_path) == []
     assert splits_in(write(tmp_path / "questions.json", {"questions": [QUESTION]}).parent) == []
@@ -156,7 +158,7 @@ def test_files_come_before_archives(tmp_path: Path) -> None:
     assert read_records(tmp_path, "questions").label.endswith("train2014_questions.json")
 
 
-def test_archives_of_something_else_are_not_opened(tmp_path: Path) -> None:
+def test_other_archives_are_not_opened(tmp_path: Path) -> None:
     (write_vqa(tmp_path) / "train2014.zip").write_bytes(b"images, say")
     assert splits_in(tmp_path) == ["train"]
     (tmp_path / "v2_Questions_Val_mscoco.zip").write_bytes(b"half a download")
@@ -166,26 +168,26 @@ def test_archives_of_something_else_are_not_opened(tmp_path: Path) -> None:
         read_records(tmp_path, "questions")
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- errors --- -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ('{"questions": [', r"q\.json: line 1, column \d+: not valid JSON"),
-        ("[]", r"q\.json: no list of questions in it \(found list\); is this a VQA questions file\?"),
-        ("7", r"no list of questions in it \(found int\)"),
-        (annotations_json(), r"no list of questions in it \(found keys info, data_type, .*annotations\)"),
-        ({"questions": {"a": 1}}, r"no list of questions in it \(found keys questions\)"),
-        ({"questions": []}, r"q\.json: holds no questions; fetch it again"),
+        ("[]", r"q\.json: contains no list of questions \(found list\); give a VQA questions file"),
+        ("7", r"contains no list of questions \(found int\)"),
+        (annotations_json(), r"contains no list of questions \(found keys info, data_type, .*annotations\)"),
+        ({"questions": {"a": 1}}, r"contains no list of questions \(found keys questions\)"),
+        ({"questions": []}, r"q\.json: the list of questions is empty; download the file again"),
     ],
 )
-def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: Any, message: str) -> None:
+def test_file_of_another_kind_is_refused(tmp_path: Path, content: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_records(write(tmp_path / "q.json", content), "questions")
 
 
-def test_a_file_that_is_absent_or_no_text_is_refused(tmp_path: Path) -> None:
+def test_missing_file_and_invalid_text_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="absent.json: no such file or folder"):
         read_records(tmp_path / "absent.json", "questions")
     (tmp_path / "q.json").write_bytes(b'{"questions": ["\xe9"]}')
@@ -196,16 +198,19 @@ def test_a_file_that_is_absent_or_no_text_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"question": None}, r"q: questions\[1\]: question: found None, expected str; fetch the file again"),
-        ({"question_id": "9000"}, r"question_id: found '9000', expected int"),
-        ({"question_id": True}, r"question_id: found True, expected int"),
-        ({"question_id": 9.0}, r"question_id: found 9\.0, expected int"),
-        ({"question_id": 1 << 63}, r"question_id 9223372036854775808 has more than 64 bits; use smaller ids"),
-        ({"image_id": [9]}, r"image_id: found \[9\], expected int or str"),
-        ({"image_id": ...}, r"q: questions\[1\]: lacks 'image_id' \(found question_id, question\); is this a VQA"),
+        ({"question": None}, r"q: questions\[1\]: question: expected str, found None; download the file again"),
+        ({"question_id": "9000"}, r"question_id: expected int, found '9000'"),
+        ({"question_id": True}, r"question_id: expected int, found True"),
+        ({"question_id": 9.0}, r"question_id: expected int, found 9\.0"),
+        ({"question_id": 1 << 63}, r"question_id 9223372036854775808 exceeds 64 bits; use smaller ids"),
+        ({"image_id": [9]}, r"image_id: expected int or str, found \[9\]"),
+        (
+            {"image_id": ...},
+            r"q: questions\[1\]: field 'image_id' is missing \(found question_id, question\); give a VQA",
+        ),
     ],
 )
-def test_a_malformed_question_is_named(change: dict[str, Any], message: str) -> None:
+def test_malformed_question_is_named(change: dict[str, Any], message: str) -> None:
     record = {name: value for name, value in {**QUESTION, **change}.items() if value is not ...}
     with pytest.raises(DataError, match=message):
         list(questions_of(RecordFile("q", None, [QUESTION, record])))
@@ -220,15 +225,21 @@ def test_the_largest_ids_are_read() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"answers": None}, r"a: annotations\[0\]: answers: found None, expected list"),
-        ({"answers": ["4", 4]}, r"annotations\[0\] \(question 9000\): answers\[1\]: found 4, expected an object"),
-        ({"answers": [{"answer_id": 1}]}, r"answers\[0\]: found \{'answer_id': 1\}, expected an object with the text"),
-        ({"answers": [{"answer": None}]}, r"answers\[0\]: found \{'answer': None\}, expected"),
-        ({"question_type": 3}, r"question_type: found 3, expected str"),
-        ({"answer_type": ...}, r"lacks 'answer_type'"),
+        ({"answers": None}, r"a: annotations\[0\]: answers: expected list, found None"),
+        (
+            {"answers": ["4", 4]},
+            r"annotations\[0\] \(question 9000\): answers\[1\]: expected an object with .*, found 4;",
+        ),
+        (
+            {"answers": [{"answer_id": 1}]},
+            r"answers\[0\]: expected an object with a text field 'answer', found \{'answer_id': 1\}",
+        ),
+        ({"answers": [{"answer": None}]}, r"answers\[0\]: expected an object .*, found \{'answer': None\};"),
+        ({"question_type": 3}, r"question_type: expected str, found 3"),
+        ({"answer_type": ...}, r"field 'answer_type' is missing"),
     ],
 )
-def test_a_malformed_annotation_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_malformed_annotation_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     record = {name: value for name, value in {**ANNOTATION, **change}.items() if value is not ...}
     file = read_records(write(tmp_path / "a.json", {"annotations": [record]}), "annotations")
     with pytest.raises(DataError, match=message):
@@ -236,18 +247,18 @@ def test_a_malformed_annotation_is_named(tmp_path: Path, change: dict[str, Any],
 
 
 @pytest.mark.parametrize("record", ["text", 3, None, ["a"]])
-def test_a_record_that_is_no_object_is_named(record: Any) -> None:
-    with pytest.raises(DataError, match=rf"q: questions\[0\]: found {type(record).__name__}, expected an object"):
+def test_record_that_is_no_object_is_named(record: Any) -> None:
+    with pytest.raises(DataError, match=rf"q: questions\[0\]: expected an object, found {type(record).__name__}"):
         list(questions_of(RecordFile("q", None, [record])))
 
 
-def test_a_question_with_a_field_called_answer_stays_a_question(tmp_path: Path) -> None:
+def test_question_with_a_field_answer_stays_a_question(tmp_path: Path) -> None:
     path = write(tmp_path / "q.json", {"questions": [{**QUESTION, "answer": "4"}]})
     assert next(questions_of(read_records(path, "questions"))).question_id == 9000
 
 
-def test_the_fixtures_are_in_the_public_format() -> None:
-    """Key by key, as published; what the other tests rest on."""
+def test_fixtures_have_the_public_format() -> None:
+    """Key by key; the other tests rely on it."""
     assert list(questions_json()) == [
         "info", "task_type", "data_type", "data_subtype", "license", "questions",
     ]  # fmt: skip
@@ -265,3 +276,30 @@ def test_the_fixtures_are_in_the_public_format() -> None:
         "question": "How many boxes are on the tray?",
         "question_id": 9000,
     }
+
+
+# --- downloads --------------------------------------------------------------------------------------------------------
+
+
+def test_every_split_has_its_archives() -> None:
+    base = "https://s3.amazonaws.com/cvmlp/vqa/mscoco/vqa/"
+    assert [file.url for split in FILES for file in vqa_files(split)] == [
+        base + "v2_Questions_Train_mscoco.zip",
+        base + "v2_Annotations_Train_mscoco.zip",
+        base + "v2_Questions_Val_mscoco.zip",
+        base + "v2_Annotations_Val_mscoco.zip",
+        base + "v2_Questions_Test_mscoco.zip",
+    ]
+    for split in FILES:
+        assert all(file.url.endswith("/" + file.name) for file in vqa_files(split))
+
+
+def test_mirror_has_the_same_paths() -> None:
+    (file, _) = vqa_files("val", "http://127.0.0.1:8000")
+    assert file.url == "http://127.0.0.1:8000/cvmlp/vqa/mscoco/vqa/v2_Questions_Val_mscoco.zip"
+
+
+@pytest.mark.parametrize("split", ["validation", "test-dev", ""])
+def test_unknown_split_is_refused(split: str) -> None:
+    with pytest.raises(DataError, match=f"split '{split}' cannot be downloaded; use one of train, val, test"):
+        vqa_files(split)

@@ -1,4 +1,4 @@
-"""Counting scenes on disk: read by the readers of VQA v2, answered by looking at the pictures, whole or not there."""
+"""Counting scenes on disk: format, answers compared with the images, reproducibility, and atomic writing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dair_hf.vqa.scenes.files import SPLITS, SceneConfig, scene_files, write_sce
 from dair_hf.vqa.scenes.questions import Correlations
 from dair_hf.vqa.scenes.scene import background
 from dair_hf.vqa.scenes.sprites import OBJECTS
-from tests.fixtures.counting_scenes import cells_of, object_colour, shapes_in, write_digits, write_objects
+from tests.fixtures.counting_scenes import cells_of, object_color, shapes_in, write_digits, write_objects
 from tests.fixtures.paths import ROOT
 
 TRAIN, TEST = 40, 20
@@ -54,7 +54,7 @@ def pixels(path: str | Path) -> NDArray[np.uint8]:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Content of every file below a folder."""
+    """Return the SHA-256 of every file below a folder."""
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -62,31 +62,31 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
-def seen_answer(question: str, things: list[tuple[str, str]]) -> str:
-    """The answer to a question about the shapes and colours that a picture shows."""
+def seen_answer(question: str, objects: list[tuple[str, str]]) -> str:
+    """Return the answer to a question about the shapes and colors in an image."""
     if found := re.fullmatch(r"How many (\w+) are there\?", question):
         one = PLURALS.get(found[1], found[1].removesuffix("s"))
-        return str(sum(shape == one for shape, _ in things))
+        return str(sum(shape == one for shape, _ in objects))
     if found := re.fullmatch(r"Is there an? (\w+)\?", question):
-        return "yes" if any(shape == found[1] for shape, _ in things) else "no"
+        return "yes" if any(shape == found[1] for shape, _ in objects) else "no"
     found = re.fullmatch(r"What color is the (\w+)\?", question)
     assert found, question
-    (colour,) = [colour for shape, colour in things if shape == found[1]]
-    return colour
+    (color,) = [color for shape, color in objects if shape == found[1]]
+    return color
 
 
 def kind_asked(question: str) -> str:
-    """The kind that a question is about."""
+    """Return the kind that a question is about."""
     word = question.rstrip("?").split()[2 if question.startswith("How") else -1]
     return PLURALS.get(word, word.removesuffix("s")) if question.startswith("How") else word
 
 
-# --- the format -----------------------------------------------------------------------------------------------------
+# --- the format -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("edit", ["cv", "iv"])
 @pytest.mark.parametrize("split", SPLITS)
-def test_files_have_the_public_formats(written: dict[str, Path], edit: str, split: str) -> None:
+def test_files_have_the_public_format(written: dict[str, Path], edit: str, split: str) -> None:
     files = scene_files(written[edit], split)
     assert files.questions == written[edit] / split / "questions.json"
     asked, answered = parsed(files.questions), parsed(files.annotations)
@@ -129,7 +129,7 @@ def test_files_have_the_public_formats(written: dict[str, Path], edit: str, spli
 
 @pytest.mark.parametrize("edit", ["cv", "iv"])
 @pytest.mark.parametrize("split", SPLITS)
-def test_the_readers_leave_nothing_out(written: dict[str, Path], edit: str, split: str) -> None:
+def test_readers_skip_nothing(written: dict[str, Path], edit: str, split: str) -> None:
     files = scene_files(written[edit], split)
     rows, report = read_vqa(files.questions, files.annotations, files.images, strict=True, verify=True)
     assert rows.features == ROW_FEATURES and not report.skipped
@@ -138,16 +138,16 @@ def test_the_readers_leave_nothing_out(written: dict[str, Path], edit: str, spli
     edits, report = read_edits(rows, *sources, strict=True, verify=True)
     assert edits.features == EDIT_FEATURES and not report.skipped
     assert len(edits) == len(parsed(sources[0])["questions"]) > 0
-    # The folder of the edits alone will do, too.
+    # The folder of the edits can be given instead of its files.
     again, _ = read_edits(rows, files.edits, files.edits, files.edits / "images", strict=True)
     assert again.to_list() == edits.to_list()
 
 
-# --- what it says and shows -----------------------------------------------------------------------------------------
+# --- questions and images - -------------------------------------------------------------------------------------------
 
 
 def originals_and_edits(folder: Path, split: str) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Each question with its edits, as the files say: question, answer and path of the picture."""
+    """Return each question of the files with its edits: question, answer and path of the image."""
     files = scene_files(folder, split)
 
     def records(root: Path, images: Path) -> list[dict[str, Any]]:
@@ -157,7 +157,7 @@ def originals_and_edits(folder: Path, split: str) -> list[tuple[dict[str, Any], 
             name = question["image_id"]
             question |= {
                 "answer": answer,
-                "picture": images / f"{name if isinstance(name, str) else f'{name:012}'}.png",
+                "image": images / f"{name if isinstance(name, str) else f'{name:012}'}.png",
             }
         return questions
 
@@ -170,28 +170,28 @@ def originals_and_edits(folder: Path, split: str) -> list[tuple[dict[str, Any], 
 
 @pytest.mark.parametrize("edit", ["cv", "iv"])
 @pytest.mark.parametrize("split", SPLITS)
-def test_answers_are_what_the_pictures_show(written: dict[str, Path], edit: str, split: str) -> None:
+def test_answers_match_the_images(written: dict[str, Path], edit: str, split: str) -> None:
     removed = Counter[str]()
     for question, edits in originals_and_edits(written[edit], split):
-        whole = pixels(question["picture"])
-        things = shapes_in(whole, 4)
-        assert question["answer"] == seen_answer(question["question"], list(things.values()))
+        whole = pixels(question["image"])
+        objects = shapes_in(whole, 4)
+        assert question["answer"] == seen_answer(question["question"], list(objects.values()))
         assert len(edits) <= (2 if split == "train" else 1)
         asked = kind_asked(question["question"])
         for edited in edits:
             assert edited["question"] == question["question"]
-            picture = pixels(edited["picture"])
-            left = shapes_in(picture, 4)
+            image = pixels(edited["image"])
+            left = shapes_in(image, 4)
             assert edited["answer"] == seen_answer(question["question"], list(left.values()))
-            gone = things.keys() - left.keys()
-            assert left == {cell: thing for cell, thing in things.items() if cell not in gone}
+            gone = objects.keys() - left.keys()
+            assert left == {cell: item for cell, item in objects.items() if cell not in gone}
             changed = {
                 cell
-                for cell, (one, other) in enumerate(zip(cells_of(whole, 4), cells_of(picture, 4), strict=True))
+                for cell, (one, other) in enumerate(zip(cells_of(whole, 4), cells_of(image, 4), strict=True))
                 if (one != other).any()
             }
             assert changed == gone
-            kinds = {things[cell][0] for cell in gone}
+            kinds = {objects[cell][0] for cell in gone}
             if edit == "cv":
                 assert len(gone) == 1 and kinds == {asked}
                 assert edited["answer"] != question["answer"]
@@ -199,13 +199,13 @@ def test_answers_are_what_the_pictures_show(written: dict[str, Path], edit: str,
                     assert int(edited["answer"]) == int(question["answer"]) - 1
             else:
                 assert len(kinds) == 1 and asked not in kinds
-                assert gone == {cell for cell, (shape, _) in things.items() if {shape} == kinds}
+                assert gone == {cell for cell, (shape, _) in objects.items() if {shape} == kinds}
                 assert edited["answer"] == question["answer"]
             removed[question["answer"]] += 1
-    assert len(removed) >= 3, "edits of several answers"
+    assert len(removed) >= 3, "edits with several answers"
 
 
-def test_training_scenes_have_up_to_so_many_edits(tmp_path: Path) -> None:
+def test_training_scenes_have_all_edits_up_to_the_limit(tmp_path: Path) -> None:
     folder = write_scenes(small(edits_per_scene=4, test_scenes=8), tmp_path / "scenes", progress=False)
     for question, edits in originals_and_edits(folder, "train"):
         possible = {"yes": 1, "no": 0}.get(question["answer"], 0)
@@ -214,28 +214,28 @@ def test_training_scenes_have_up_to_so_many_edits(tmp_path: Path) -> None:
         assert len(edits) == len({edit["image_id"] for edit in edits}) == possible
 
 
-def test_objects_are_those_of_their_split(tmp_path: Path) -> None:
-    """Flat colours stand for the classes; those to test with come from the other file."""
+def test_objects_come_from_the_file_of_their_split(tmp_path: Path) -> None:
+    """Each class has a single color; test images come from the other file."""
     config = small(sprites="objects", sprite_folder=str(write_objects(tmp_path / "cifar10")), scene_size=48)
     folder = write_scenes(config, tmp_path / "scenes", progress=False)
     for split in SPLITS:
-        colours = [object_colour(label, "train" if split == "train" else "test") for label in range(10)]
+        colors = [object_color(label, "train" if split == "train" else "test") for label in range(10)]
         for question, edits in originals_and_edits(folder, split):
             for record in (question, *edits):
-                middles = [tuple(cell[6, 6].tolist()) for cell in cells_of(pixels(record["picture"]), 4)]
-                names = [OBJECTS[colours.index(middle)] for middle in middles if middle in colours]
+                middles = [tuple(cell[6, 6].tolist()) for cell in cells_of(pixels(record["image"]), 4)]
+                names = [OBJECTS[colors.index(middle)] for middle in middles if middle in colors]
                 asked = record["question"].replace("How many deer", "How many deers")
                 assert record["answer"] == seen_answer(asked, [(name, "") for name in names])
 
 
-def test_digits_are_written_too(tmp_path: Path) -> None:
+def test_digit_scenes(tmp_path: Path) -> None:
     config = small(sprites="digits", sprite_folder=str(write_digits(tmp_path / "mnist")), scene_size=48)
     folder = write_scenes(config, tmp_path / "scenes", progress=False)
     asked = {kind_asked(question["question"]) for question, _ in originals_and_edits(folder, "train")}
     assert {"zero", "one", "two"} & asked
 
 
-# --- no shortcuts but the two that are meant ------------------------------------------------------------------------
+# --- no shortcuts except the two intended -----------------------------------------------------------------------------
 
 
 def test_correlations_are_those_of_the_split() -> None:
@@ -249,11 +249,11 @@ def test_correlations_are_those_of_the_split() -> None:
 
 
 def test_the_background_does_not_tell_the_answer(tmp_path: Path) -> None:
-    """The texture, seen without what stands on it, is independent of question and answer."""
+    """The texture without the objects is independent of question and answer."""
     config = small("iv", train_scenes=250, scene_size=40, edits_per_scene=1)
     folder = write_scenes(config, tmp_path / "scenes", progress=False)
     records = [question for question, _ in originals_and_edits(folder, "train")]
-    textures = np.stack([background(record["question_id"], config.stage) for record in records])
+    textures = np.stack([background(record["question_id"], config.layout) for record in records])
     blocks = textures.reshape(len(records), 8, 5, 8, 5, 3).mean(axis=(2, 4)).reshape(len(records), -1)
     counted = np.array([record["question"].startswith("How") for record in records])
     for name, values, rows in (
@@ -263,22 +263,22 @@ def test_the_background_does_not_tell_the_answer(tmp_path: Path) -> None:
     ):
         of_rows, seen = values[rows].astype(float), blocks[rows]
         correlations = [np.corrcoef(column, of_rows)[0, 1] for column in seen.T]
-        # 192 places are looked at: the largest of so many is allowed five standard errors.
+        # The largest of 192 correlations may be up to five standard errors.
         assert max(map(abs, correlations)) < 5 / np.sqrt(len(of_rows)), name
 
 
-# --- the same every time --------------------------------------------------------------------------------------------
+# --- reproducibility --------------------------------------------------------------------------------------------------
 
 
 def test_the_same_settings_give_the_same_bytes(written: dict[str, Path], tmp_path: Path) -> None:
     again = write_scenes(small("cv"), tmp_path / "again", progress=False)
     assert digests(again) == digests(written["cv"])
     other = write_scenes(small("cv", scene_seed=1), tmp_path / "other", progress=False)
-    pictures = [{d for name, d in digests(f).items() if name.endswith(".png")} for f in (again, other)]
-    assert not pictures[0] & pictures[1]
+    images = [{d for name, d in digests(f).items() if name.endswith(".png")} for f in (again, other)]
+    assert not images[0] & images[1]
 
 
-def test_both_kinds_of_edits_are_of_the_same_scenes(written: dict[str, Path]) -> None:
+def test_both_kinds_of_edits_have_the_same_scenes(written: dict[str, Path]) -> None:
     cv, iv = (
         {
             name: digest
@@ -290,12 +290,12 @@ def test_both_kinds_of_edits_are_of_the_same_scenes(written: dict[str, Path]) ->
     assert cv == iv
 
 
-def test_more_scenes_leave_the_others_as_they_are(written: dict[str, Path], tmp_path: Path) -> None:
+def test_more_scenes_leave_the_first_ones_unchanged(written: dict[str, Path], tmp_path: Path) -> None:
     config = small("cv", train_scenes=TRAIN + 7, test_scenes=TEST + 3)
     more = write_scenes(config, tmp_path / "more", progress=False)
     few, many = digests(written["cv"]), digests(more)
-    pictures = {name for name in few if name.endswith(".png")}
-    assert all(many[name] == few[name] for name in pictures)
+    images = {name for name in few if name.endswith(".png")}
+    assert all(many[name] == few[name] for name in images)
     for split in SPLITS:
         for name in ("questions", "edits/questions"):
             first, second = (parsed(folder / split / f"{name}.json")["questions"] for folder in (written["cv"], more))
@@ -304,26 +304,26 @@ def test_more_scenes_leave_the_others_as_they_are(written: dict[str, Path], tmp_
 
 
 def test_splits_share_no_scene(written: dict[str, Path]) -> None:
-    ids, pictures = Counter[int](), Counter[str]()
+    ids, images = Counter[int](), Counter[str]()
     for split in SPLITS:
         ids.update(record["question_id"] for record in parsed(written["cv"] / split / "questions.json")["questions"])
-    pictures.update(digest for name, digest in digests(written["cv"]).items() if name.endswith(".png"))
+    images.update(digest for name, digest in digests(written["cv"]).items() if name.endswith(".png"))
     assert len(ids) == sum(COUNTS.values()) and set(ids.values()) == {1}
-    assert set(pictures.values()) == {1}, "no two pictures are the same, edits included"
-    # The largest splits do not reach the numbers of the next one.
+    assert set(images.values()) == {1}, "no two images are equal, edits included"
+    # The largest possible split does not reach the numbers of the next one.
     starts = [parsed(written["cv"] / split / "questions.json")["questions"][0]["question_id"] for split in SPLITS]
     assert all(later - earlier >= 1_000_000 for earlier, later in zip(starts, starts[1:], strict=False))
 
 
-# --- whole or not at all --------------------------------------------------------------------------------------------
+# --- atomic writing ---------------------------------------------------------------------------------------------------
 
 
-def test_a_log_gets_no_progress_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_progress_bar_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_scenes(small(train_scenes=10, test_scenes=10), tmp_path / "scenes")
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_folder_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+def test_existing_folder_is_kept(tmp_path: Path) -> None:
     folder = tmp_path / "scenes"
     folder.mkdir()
     (folder / "mine.txt").write_text("keep")
@@ -332,9 +332,7 @@ def test_a_folder_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_an_error_in_the_middle_leaves_nothing(
-    error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_leaves_no_folder(error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn, render = [], scene_files_module.render
 
     def failing(*arguments: Any) -> Any:
@@ -349,7 +347,7 @@ def test_an_error_in_the_middle_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_kill_in_the_middle_leaves_no_such_folder(written: dict[str, Path], tmp_path: Path) -> None:
+def test_a_kill_leaves_no_finished_folder(written: dict[str, Path], tmp_path: Path) -> None:
     code = (
         "import os, signal, sys\n"
         "from dair_hf.vqa.scenes import files\n"
@@ -367,12 +365,12 @@ def test_a_kill_in_the_middle_leaves_no_such_folder(written: dict[str, Path], tm
         [sys.executable, "-c", code, str(target)], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
-    assert list(tmp_path.glob(".scenes.*")), "what it had begun lies beside, under another name"
+    assert list(tmp_path.glob(".scenes.*")), "the unfinished folder has another name"
     assert not target.exists()
     assert digests(write_scenes(small(), target, progress=False)) == digests(written["cv"])
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- errors -------- --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -385,23 +383,23 @@ def test_a_kill_in_the_middle_leaves_no_such_folder(written: dict[str, Path], tm
         ({"most": 0}, "most=0 must be at least 1"),
         ({"scene_seed": -1}, "scene_seed=-1 must be at least 0"),
         ({"train_scenes": 1_000_001}, "train_scenes and test_scenes must be at most 1,000,000"),
-        ({"scene_size": 66}, "size=66 and grid=4: the grid, 2 or more, must divide the size"),
-        ({"scene_grid": 1, "most": 1}, "size=64 and grid=1: the grid, 2 or more"),
-        ({"scene_grid": 0}, "size=64 and grid=0"),
-        ({"most": 9}, "most=9 of a kind and of its companion do not fit into 16 cells; raise scene_grid or lower"),
-        ({"scene_grid": 2, "most": 3}, "most=3 of a kind and of its companion do not fit into 4 cells"),
+        ({"scene_size": 66}, "scene_size=66 and scene_grid=4: the grid must be at least 2 and divide the size"),
+        ({"scene_grid": 1, "most": 1}, "scene_size=64 and scene_grid=1: the grid must be at least 2"),
+        ({"scene_grid": 0}, "scene_size=64 and scene_grid=0"),
+        ({"most": 9}, "most=9 objects of a kind and of its companion do not fit into 16 cells; raise scene_grid or l"),
+        ({"scene_grid": 2, "most": 3}, "most=3 objects of a kind and of its companion do not fit into 4 cells"),
         ({"co_occurrence": 1.5}, r"co_occurrence=1.5 must lie in \[0, 1\]"),
         ({"language_prior": -0.5}, r"language_prior=-0.5 must lie in \[0, 1\]"),
         ({"co_occurrence": float("nan")}, r"co_occurrence=nan must lie in \[0, 1\]"),
     ],
 )
-def test_settings_that_make_no_scenes(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         SceneConfig(**settings)
-    SceneConfig(scene_grid=2, most=2)  # just fits
+    SceneConfig(scene_grid=2, most=2)  # fits exactly
 
 
-def test_things_that_cannot_be_had(tmp_path: Path) -> None:
+def test_missing_sprites(tmp_path: Path) -> None:
     (tmp_path / "few").mkdir()
     write_objects(tmp_path / "objects")
     (tmp_path / "objects" / "test.parquet").unlink()
@@ -410,8 +408,8 @@ def test_things_that_cannot_be_had(tmp_path: Path) -> None:
         ({"sprites": "digits"}, "sprites='digits' needs sprite_folder"),
         ({"sprites": "digits", "sprite_folder": str(tmp_path / "few")}, r"few: no train\*\.parquet"),
         ({"sprites": "objects", "sprite_folder": str(tmp_path / "objects")}, r"objects: no test\*\.parquet"),
-        ({"scene_size": 36}, "things of 7 pixels cannot be told apart"),
-        ({"scene_size": 0}, "things of -2 pixels"),
+        ({"scene_size": 36}, "objects of 7 pixels are too small to tell apart"),
+        ({"scene_size": 0}, "objects of -2 pixels"),
     ):
         with pytest.raises(DataError, match=message):
             write_scenes(small(**settings), tmp_path / "scenes", progress=False)
@@ -419,7 +417,7 @@ def test_things_that_cannot_be_had(tmp_path: Path) -> None:
 
 
 def test_scenes_without_any_edit_are_refused(tmp_path: Path) -> None:
-    """Else the readers would find a file without questions and a folder without images."""
+    """The readers would refuse the empty files."""
     with pytest.raises(DataError, match=r"split \w+: none of its 1 scenes has an edit \(cv\); draw more scenes"):
         write_scenes(small(train_scenes=1, test_scenes=1), tmp_path / "scenes", progress=False)
     assert list(tmp_path.iterdir()) == []

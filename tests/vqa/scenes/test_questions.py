@@ -1,4 +1,4 @@
-"""Questions about scenes: answers by counting, edits by what they leave, and correlations by their frequency."""
+"""Questions about scenes: answers, edits, and the strength of correlations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from dair_hf.errors import DataError
 from dair_hf.vqa.scenes.questions import (
-    COLOUR,
+    COLOR,
     COUNT,
     EXISTS,
     Correlations,
@@ -21,33 +21,33 @@ from dair_hf.vqa.scenes.questions import (
     draw_scene,
     edits_of,
 )
-from dair_hf.vqa.scenes.scene import Scene, Stage, Thing
+from dair_hf.vqa.scenes.scene import Scene, SceneLayout, SceneObject
 from dair_hf.vqa.scenes.sprites import DIGITS, OBJECTS, SHAPES, Sprites, shape_sprites
 
-STAGE = Stage(size=64, grid=4, seed=0)
+LAYOUT = SceneLayout(size=64, grid=4, seed=0)
 SHAPE_SPRITES = shape_sprites(14)
 BIASED, FAIR = Correlations(0.9, 0.5), Correlations(0.0, 0.0)
 MOST = 4
 Drawn = tuple[Scene, SceneQuestion]
 
 
-def blank_sprites(kinds: tuple[str, ...], colours: tuple[str, ...] = ()) -> Sprites:
-    pictures = np.ones((3, 8, 8, 4), dtype=np.float32)
-    return Sprites(kinds, tuple(f"{kind}s" for kind in kinds), colours, (pictures,) * len(kinds))
+def blank_sprites(kinds: tuple[str, ...], colors: tuple[str, ...] = ()) -> Sprites:
+    images = np.ones((3, 8, 8, 4), dtype=np.float32)
+    return Sprites(kinds, tuple(f"{kind}s" for kind in kinds), colors, (images,) * len(kinds))
 
 
-DIGIT_SPRITES, OBJECT_SPRITES = blank_sprites(DIGITS, SHAPE_SPRITES.colours), blank_sprites(OBJECTS)
+DIGIT_SPRITES, OBJECT_SPRITES = blank_sprites(DIGITS, SHAPE_SPRITES.colors), blank_sprites(OBJECTS)
 ALL_SPRITES = pytest.mark.parametrize(
     "sprites", [SHAPE_SPRITES, DIGIT_SPRITES, OBJECT_SPRITES], ids=["shapes", "digits", "objects"]
 )
 
 
 @cache
-def drawn(name: str, biased: bool, count: int = 4000, stage: Stage = STAGE, most: int = MOST) -> list[Drawn]:
+def drawn(name: str, biased: bool, count: int = 4000, layout: SceneLayout = LAYOUT, most: int = MOST) -> list[Drawn]:
     sprites = {"shapes": SHAPE_SPRITES, "digits": DIGIT_SPRITES, "objects": OBJECT_SPRITES}[name]
     correlations = BIASED if biased else FAIR
     return [
-        draw_scene(number, np.random.default_rng([11, number]), sprites, stage, correlations, most)
+        draw_scene(number, np.random.default_rng([11, number]), sprites, layout, correlations, most)
         for number in range(1, count + 1)
     ]
 
@@ -57,17 +57,17 @@ def of_type(scenes: Iterable[Drawn], question_type: str) -> list[Drawn]:
 
 
 def kinds_in(scene: Scene) -> Counter[int]:
-    return Counter(thing.kind for thing in scene.things)
+    return Counter(item.kind for item in scene.objects)
 
 
 def assert_share(hits: Iterable[bool], expected: float) -> None:
-    """A share that is within four standard errors of what it should be."""
+    """Assert that a share is within four standard errors of its expectation."""
     found = list(hits)
     error = sqrt(expected * (1 - expected) / len(found))
     assert abs(sum(found) / len(found) - expected) <= 4 * error, f"{sum(found)} of {len(found)}, expected {expected}"
 
 
-# --- questions and answers ------------------------------------------------------------------------------------------
+# --- questions and answers --------------------------------------------------------------------------------------------
 
 
 def test_questions_in_words() -> None:
@@ -77,61 +77,59 @@ def test_questions_in_words() -> None:
     assert asked["eight"] == "Is there an eight?"
     assert SceneQuestion(EXISTS, 0).text(OBJECT_SPRITES) == "Is there an airplane?"
     assert SceneQuestion(COUNT, SHAPES.index("cross")).text(SHAPE_SPRITES) == "How many crosses are there?"
-    assert SceneQuestion(COLOUR, 3).text(SHAPE_SPRITES) == "What color is the star?"
-    types = {kind: SceneQuestion(kind, 0).answer_type for kind in (COUNT, EXISTS, COLOUR)}
+    assert SceneQuestion(COLOR, 3).text(SHAPE_SPRITES) == "What color is the star?"
+    types = {kind: SceneQuestion(kind, 0).answer_type for kind in (COUNT, EXISTS, COLOR)}
     assert types == {"how many": "number", "is there a": "yes/no", "what color is the": "other"}
 
 
 def test_answers_by_hand() -> None:
-    def thing(kind: int, colour: int) -> Thing:
-        return Thing(kind, colour, 0, 0, (0, 0))
-
-    scene = Scene(7, (thing(3, 0), thing(1, 2), thing(3, 4), thing(0, 1)))
+    colored = ((3, 0), (1, 2), (3, 4), (0, 1))
+    scene = Scene(7, tuple(SceneObject(kind, color, 0, 0, (0, 0)) for kind, color in colored))
     answers = [SceneQuestion(COUNT, kind).answer(scene, SHAPE_SPRITES) for kind in range(4)]
     assert answers == ["1", "1", "0", "2"]
     answers = [SceneQuestion(EXISTS, kind).answer(scene, SHAPE_SPRITES) for kind in range(4)]
     assert answers == ["yes", "yes", "no", "yes"]
-    assert SceneQuestion(COLOUR, 0).answer(scene, SHAPE_SPRITES) == "green"
-    assert SceneQuestion(COLOUR, 1).answer(scene, SHAPE_SPRITES) == "blue"
+    assert SceneQuestion(COLOR, 0).answer(scene, SHAPE_SPRITES) == "green"
+    assert SceneQuestion(COLOR, 1).answer(scene, SHAPE_SPRITES) == "blue"
     for kind, count in ((2, 0), (3, 2)):
-        with pytest.raises(DataError, match=f"scene 7 holds {count} things of kind {kind}: no single colour"):
-            SceneQuestion(COLOUR, kind).answer(scene, SHAPE_SPRITES)
+        with pytest.raises(DataError, match=f"scene 7 has {count} objects of kind {kind}, so no single color"):
+            SceneQuestion(COLOR, kind).answer(scene, SHAPE_SPRITES)
 
 
-def test_kinds_go_in_twos() -> None:
+def test_kinds_form_pairs() -> None:
     for kinds in (len(SHAPES), len(DIGITS), len(OBJECTS)):
         assert sorted(map(companion, range(kinds))) == list(range(kinds))
         assert all(companion(companion(kind)) == kind != companion(kind) for kind in range(kinds))
 
 
-# --- scenes ---------------------------------------------------------------------------------------------------------
+# --- scenes -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["shapes", "digits", "objects"])
 @pytest.mark.parametrize("biased", [True, False], ids=["biased", "fair"])
-def test_every_scene_is_possible(name: str, biased: bool) -> None:
+def test_every_scene_is_valid(name: str, biased: bool) -> None:
     scenes = drawn(name, biased)[:1500]
     kinds = {"shapes": 6, "digits": 10, "objects": 10}[name]
-    colours, pictures = (1 if name == "objects" else 5), (1 if name == "shapes" else 3)
+    colors, images = (1 if name == "objects" else 5), (1 if name == "shapes" else 3)
     for number, (scene, question) in enumerate(scenes, start=1):
         assert scene.number == number
-        cells = [thing.cell for thing in scene.things]
+        cells = [item.cell for item in scene.objects]
         assert len(set(cells)) == len(cells) and set(cells) <= set(range(16))
-        for thing in scene.things:
-            assert 0 <= thing.kind < kinds and 0 <= thing.colour < colours and 0 <= thing.exemplar < pictures
-            assert set(thing.shift) <= {0, 1, 2}
+        for item in scene.objects:
+            assert 0 <= item.kind < kinds and 0 <= item.color < colors and 0 <= item.exemplar < images
+            assert set(item.shift) <= {0, 1, 2}
         counts = kinds_in(scene)
         asked, other = counts.pop(question.kind, 0), counts.pop(question.kind ^ 1, 0)
         most = MOST if question.question_type == COUNT else 1
         assert asked <= most and other <= most
         assert len(counts) <= 2 and set(counts.values()) <= {1, 2}
-        if question.question_type == COLOUR:
+        if question.question_type == COLOR:
             assert name != "objects" and (asked, other) == (1, 1)
 
 
 def test_the_same_random_numbers_draw_the_same_scene() -> None:
     again = [
-        draw_scene(number, np.random.default_rng([11, number]), SHAPE_SPRITES, STAGE, BIASED, MOST)
+        draw_scene(number, np.random.default_rng([11, number]), SHAPE_SPRITES, LAYOUT, BIASED, MOST)
         for number in range(1, 51)
     ]
     assert again == drawn("shapes", True)[:50]
@@ -139,14 +137,14 @@ def test_the_same_random_numbers_draw_the_same_scene() -> None:
 
 
 @pytest.mark.parametrize("correlations", [FAIR, BIASED, Correlations(1.0, 1.0)])
-def test_a_full_grid_keeps_what_is_asked_about(correlations: Correlations) -> None:
-    """Eight of a kind and eight companions fill 16 cells: bystanders stay away, the counts stay as drawn."""
+def test_a_full_grid_keeps_the_queried_objects(correlations: Correlations) -> None:
+    """Eight objects of a kind and eight companions fill 16 cells, so bystanders are dropped."""
     full = 0
     for number in range(600):
         draws = np.random.default_rng(number)
-        scene, question = draw_scene(number, draws, SHAPE_SPRITES, STAGE, correlations, 8)
-        full += len(scene.things) == 16
-        assert len({thing.cell for thing in scene.things}) == len(scene.things)
+        scene, question = draw_scene(number, draws, SHAPE_SPRITES, LAYOUT, correlations, 8)
+        full += len(scene.objects) == 16
+        assert len({item.cell for item in scene.objects}) == len(scene.objects)
         if correlations.co_occurrence == 1.0:
             assert scene.count(question.kind) == scene.count(question.kind ^ 1)
         if correlations.language_prior == 1.0 and question.question_type == COUNT:
@@ -154,16 +152,16 @@ def test_a_full_grid_keeps_what_is_asked_about(correlations: Correlations) -> No
     assert full > 0
 
 
-# --- how often ------------------------------------------------------------------------------------------------------
+# --- frequencies ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["shapes", "digits", "objects"])
 @pytest.mark.parametrize("biased", [True, False], ids=["biased", "fair"])
-def test_what_is_asked_is_drawn_uniformly(name: str, biased: bool) -> None:
+def test_questions_are_drawn_uniformly(name: str, biased: bool) -> None:
     scenes = drawn(name, biased)
     kinds = {"shapes": 6, "digits": 10, "objects": 10}[name]
     shares = (
-        {COUNT: 2 / 3, EXISTS: 1 / 3, COLOUR: 0} if name == "objects" else {COUNT: 1 / 2, EXISTS: 1 / 4, COLOUR: 1 / 4}
+        {COUNT: 2 / 3, EXISTS: 1 / 3, COLOR: 0} if name == "objects" else {COUNT: 1 / 2, EXISTS: 1 / 4, COLOR: 1 / 4}
     )
     for question_type, share in shares.items():
         assert_share((question.question_type == question_type for _, question in scenes), share)
@@ -172,32 +170,32 @@ def test_what_is_asked_is_drawn_uniformly(name: str, biased: bool) -> None:
 
 
 def usual(kind: int, question_type: str) -> int:
-    """A kind's usual count, presence or colour."""
-    return {COUNT: kind % 4 + 1, EXISTS: 1 - kind % 2, COLOUR: kind % 5}[question_type]
+    """Return the usual count, presence or color of a kind."""
+    return {COUNT: kind % 4 + 1, EXISTS: 1 - kind % 2, COLOR: kind % 5}[question_type]
 
 
-def said_of(scene: Scene, kind: int, question_type: str) -> int:
-    """What a question would be answered with about a kind."""
-    if question_type == COLOUR:
-        return next(thing.colour for thing in scene.things if thing.kind == kind)
+def answer_about(scene: Scene, kind: int, question_type: str) -> int:
+    """Return the answer to a question about a kind."""
+    if question_type == COLOR:
+        return next(item.color for item in scene.objects if item.kind == kind)
     return kinds_in(scene)[kind]
 
 
 @pytest.mark.parametrize("name", ["shapes", "digits", "objects"])
 @pytest.mark.parametrize("biased", [True, False], ids=["biased", "fair"])
-def test_correlations_are_as_strong_as_said(name: str, biased: bool) -> None:
+def test_strength_of_correlations(name: str, biased: bool) -> None:
     together, prior = (0.9, 0.5) if biased else (0.0, 0.0)
-    for question_type, answers in ((COUNT, 5), (EXISTS, 2), (COLOUR, 5)):
+    for question_type, answers in ((COUNT, 5), (EXISTS, 2), (COLOR, 5)):
         scenes = of_type(drawn(name, biased), question_type)
-        if name == "objects" and question_type == COLOUR:
+        if name == "objects" and question_type == COLOR:
             assert not scenes
             continue
         same, expected = [], []
         for scene, question in scenes:
-            asked = said_of(scene, question.kind, question_type)
-            same.append(asked == said_of(scene, question.kind ^ 1, question_type))
+            asked = answer_about(scene, question.kind, question_type)
+            same.append(asked == answer_about(scene, question.kind ^ 1, question_type))
             expected.append(asked == usual(question.kind, question_type))
-        # A drawn answer is the right one by chance, too.
+        # An independent answer is also equal by chance.
         p, q = together + (1 - together) / answers, prior + (1 - prior) / answers
         assert_share(same, p)
         assert_share(expected, q)
@@ -206,14 +204,14 @@ def test_correlations_are_as_strong_as_said(name: str, biased: bool) -> None:
 
 @pytest.mark.parametrize("name", ["shapes", "objects"])
 def test_fair_answers_are_uniform_whatever_the_companion(name: str) -> None:
-    for question_type, answers in ((COUNT, 5), (EXISTS, 2), (COLOUR, 5)):
+    for question_type, answers in ((COUNT, 5), (EXISTS, 2), (COLOR, 5)):
         scenes = of_type(drawn(name, False), question_type)
-        pairs = [tuple(said_of(s, kind, question_type) for kind in (q.kind, q.kind ^ 1)) for s, q in scenes]
+        pairs = [tuple(answer_about(s, kind, question_type) for kind in (q.kind, q.kind ^ 1)) for s, q in scenes]
         for one in range(answers) if pairs else ():
             for other in range(answers):
                 assert_share((pair == (one, other) for pair in pairs), 1 / answers**2)
         for kind in range(6):
-            found = [said_of(s, kind, question_type) for s, q in scenes if q.kind == kind]
+            found = [answer_about(s, kind, question_type) for s, q in scenes if q.kind == kind]
             if found:
                 assert_share((answer == usual(kind, question_type) for answer in found), 1 / answers)
 
@@ -223,14 +221,14 @@ def test_fair_answers_are_uniform_whatever_the_companion(name: str) -> None:
     [
         lambda scene, kind: len([k for k in kinds_in(scene) if k not in (kind, kind ^ 1)]),
         lambda scene, kind: sum(n for k, n in kinds_in(scene).items() if k not in (kind, kind ^ 1)),
-        lambda scene, kind: np.mean([thing.cell for thing in scene.things]) if scene.things else 7.5,
-        lambda scene, kind: np.mean([thing.shift for thing in scene.things]) if scene.things else 1.0,
-        lambda scene, kind: np.mean([thing.colour for thing in scene.things]) if scene.things else 2.0,
+        lambda scene, kind: np.mean([item.cell for item in scene.objects]) if scene.objects else 7.5,
+        lambda scene, kind: np.mean([item.shift for item in scene.objects]) if scene.objects else 1.0,
+        lambda scene, kind: np.mean([item.color for item in scene.objects]) if scene.objects else 2.0,
     ],
-    ids=["kinds of bystanders", "bystanders", "cells", "shifts", "colours"],
+    ids=["kinds of bystanders", "bystanders", "cells", "shifts", "colors"],
 )
-def test_nothing_else_tells_the_answer(trait: Callable[[Scene, int], float]) -> None:
-    """Neither in the training splits nor in the others: the correlation is within four standard errors of none."""
+def test_no_other_trait_correlates_with_the_answer(trait: Callable[[Scene, int], float]) -> None:
+    """The correlation is within four standard errors of zero, in the training splits and the others."""
     for biased in (True, False):
         for question_type in (COUNT, EXISTS):
             scenes = of_type(drawn("shapes", biased), question_type)
@@ -239,48 +237,50 @@ def test_nothing_else_tells_the_answer(trait: Callable[[Scene, int], float]) -> 
             assert abs(np.corrcoef(answers, traits)[0, 1]) < 4 / sqrt(len(scenes))
 
 
-def test_cells_shifts_and_colours_are_uniform() -> None:
-    things = [thing for scene, question in drawn("shapes", False) for thing in scene.things]
+def test_cells_shifts_and_colors_are_uniform() -> None:
+    objects = [item for scene, question in drawn("shapes", False) for item in scene.objects]
     for cell in range(16):
-        assert_share((thing.cell == cell for thing in things), 1 / 16)
+        assert_share((item.cell == cell for item in objects), 1 / 16)
     for shift in range(3):
-        assert_share((thing.shift[0] == shift for thing in things), 1 / 3)
-        assert_share((thing.shift == (shift, shift) for thing in things), 1 / 9)
-    for colour in range(5):
-        assert_share((thing.colour == colour for thing in things), 1 / 5)
+        assert_share((item.shift[0] == shift for item in objects), 1 / 3)
+        assert_share((item.shift == (shift, shift) for item in objects), 1 / 9)
+    for color in range(5):
+        assert_share((item.color == color for item in objects), 1 / 5)
 
 
 def test_certain_correlations_are_certain() -> None:
     for number in range(200):
         draws = np.random.default_rng(number)
-        scene, question = draw_scene(number, draws, SHAPE_SPRITES, STAGE, Correlations(1.0, 1.0), MOST)
-        asked = said_of(scene, question.kind, question.question_type)
+        scene, question = draw_scene(number, draws, SHAPE_SPRITES, LAYOUT, Correlations(1.0, 1.0), MOST)
+        asked = answer_about(scene, question.kind, question.question_type)
         assert asked == usual(question.kind, question.question_type)
-        assert asked == said_of(scene, question.kind ^ 1, question.question_type)
+        assert asked == answer_about(scene, question.kind ^ 1, question.question_type)
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, nan, 2])
-def test_a_probability_outside_its_range_is_refused(value: float) -> None:
+def test_probability_out_of_range_is_refused(value: float) -> None:
     for name in ("co_occurrence", "language_prior"):
         with pytest.raises(DataError, match=rf"{name}={value} must lie in \[0, 1\]"):
             Correlations(**{"co_occurrence": 0.5, "language_prior": 0.5, name: value})
 
 
-# --- edits ----------------------------------------------------------------------------------------------------------
+# --- edits ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("biased", [True, False], ids=["biased", "fair"])
 @ALL_SPRITES
-def test_covariant_edits_remove_one_of_what_is_asked_about(sprites: Sprites, biased: bool) -> None:
-    name = {len(SHAPES): "shapes"}.get(len(sprites.kinds), "digits" if sprites.colours else "objects")
+def test_covariant_edits_remove_one_queried_object(sprites: Sprites, biased: bool) -> None:
+    name = {len(SHAPES): "shapes"}.get(len(sprites.kinds), "digits" if sprites.colors else "objects")
     for scene, question in drawn(name, biased)[:600]:
         edits = edits_of(scene, question, "cv")
         before = kinds_in(scene)
-        expected = 0 if question.question_type == COLOUR else before[question.kind]
+        expected = 0 if question.question_type == COLOR else before[question.kind]
         assert len(edits) == expected == len({edit.removed for edit in edits})
         for edit in edits:
             assert before - kinds_in(edit.scene) == Counter({question.kind: 1})
-            assert edit.scene == scene._replace(things=scene.things[: edit.removed - 1] + scene.things[edit.removed :])
+            assert edit.scene == scene._replace(
+                objects=scene.objects[: edit.removed - 1] + scene.objects[edit.removed :]
+            )
             old, new = (question.answer(found, sprites) for found in (scene, edit.scene))
             if question.question_type == COUNT:
                 assert int(new) == int(old) - 1
@@ -290,8 +290,8 @@ def test_covariant_edits_remove_one_of_what_is_asked_about(sprites: Sprites, bia
 
 @pytest.mark.parametrize("biased", [True, False], ids=["biased", "fair"])
 @ALL_SPRITES
-def test_invariant_edits_leave_the_answer(sprites: Sprites, biased: bool) -> None:
-    name = {len(SHAPES): "shapes"}.get(len(sprites.kinds), "digits" if sprites.colours else "objects")
+def test_invariant_edits_keep_the_answer(sprites: Sprites, biased: bool) -> None:
+    name = {len(SHAPES): "shapes"}.get(len(sprites.kinds), "digits" if sprites.colors else "objects")
     for scene, question in drawn(name, biased)[:600]:
         edits = edits_of(scene, question, "iv")
         before = kinds_in(scene)
@@ -299,16 +299,16 @@ def test_invariant_edits_leave_the_answer(sprites: Sprites, biased: bool) -> Non
         for edit in edits:
             kind = edit.removed - 1
             assert before - kinds_in(edit.scene) == Counter({kind: before[kind]})
-            assert edit.scene.things == tuple(thing for thing in scene.things if thing.kind != kind)
+            assert edit.scene.objects == tuple(item for item in scene.objects if item.kind != kind)
             assert question.answer(edit.scene, sprites) == question.answer(scene, sprites)
 
 
-def test_no_edit_where_there_is_nothing_to_remove() -> None:
-    alone = Scene(0, (Thing(2, 0, 0, 0, (0, 0)), Thing(2, 1, 0, 1, (0, 0))))
+def test_no_edit_if_nothing_can_be_removed() -> None:
+    alone = Scene(0, (SceneObject(2, 0, 0, 0, (0, 0)), SceneObject(2, 1, 0, 1, (0, 0))))
     assert edits_of(alone, SceneQuestion(COUNT, 2), "iv") == []
     assert edits_of(alone, SceneQuestion(COUNT, 3), "cv") == []
     assert edits_of(alone, SceneQuestion(EXISTS, 3), "cv") == []
-    assert edits_of(alone, SceneQuestion(EXISTS, 2), "cv") == [], "one is left: it is still there"
-    assert edits_of(alone.without([0]), SceneQuestion(COLOUR, 2), "cv") == [], "nothing would have the colour"
+    assert edits_of(alone, SceneQuestion(EXISTS, 2), "cv") == [], "one object is left, so the answer stays yes"
+    assert edits_of(alone.without([0]), SceneQuestion(COLOR, 2), "cv") == [], "no object would have the color"
     assert len(edits_of(alone, SceneQuestion(COUNT, 2), "cv")) == 2
     assert len(edits_of(alone, SceneQuestion(EXISTS, 3), "iv")) == 1

@@ -1,4 +1,4 @@
-"""Things of counting scenes: drawn shapes against Pillow's, pictures against box averages, and what is refused."""
+"""Objects of counting scenes: shapes compared with Pillow, images with box averages, and errors."""
 
 from __future__ import annotations
 
@@ -24,139 +24,141 @@ from dair_hf.vqa.scenes.sprites import (
     plural,
     shape_sprites,
 )
-from tests.fixtures.counting_scenes import object_colour, shape_mask, write_digits, write_objects, write_pictures
+from tests.fixtures.counting_scenes import object_color, shape_mask, write_digits, write_image_table, write_objects
 from tests.fixtures.digits import png
 
 TEN = np.arange(10)
 
 
-def box_averages(pictures: NDArray[np.uint8], side: int) -> NDArray[np.float64]:
-    """Means over blocks of side x side pixels, in 0..1."""
-    count, height, width, *channels = pictures.shape
-    blocks = pictures.reshape(count, height // side, side, width // side, side, *channels)
+def box_averages(images: NDArray[np.uint8], side: int) -> NDArray[np.float64]:
+    """Return means over blocks of side x side pixels, in 0..1."""
+    count, height, width, *channels = images.shape
+    blocks = images.reshape(count, height // side, side, width // side, side, *channels)
     return blocks.astype(np.float64).mean(axis=(2, 4)) / 255
 
 
-# --- shapes ---------------------------------------------------------------------------------------------------------
+# --- shapes -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [8, 14, 22, 61])
-def test_shapes_are_those_that_pillow_draws(size: int) -> None:
+def test_shapes_equal_those_of_pillow(size: int) -> None:
     sprites = shape_sprites(size)
     assert sprites.kinds == SHAPES
-    for name, pictures in zip(SHAPES, sprites.pictures, strict=True):
-        assert (pictures.shape, pictures.dtype) == ((1, size, size, 4), np.float32)
-        assert (pictures[..., :3] == 1).all(), "to be coloured: white"
-        opacity = pictures[0, ..., 3].astype(np.float64)
+    for name, images in zip(SHAPES, sprites.images, strict=True):
+        assert (images.shape, images.dtype) == ((1, size, size, 4), np.float32)
+        assert (images[..., :3] == 1).all(), "white, to be colored"
+        opacity = images[0, ..., 3].astype(np.float64)
         assert opacity.min() >= 0 and opacity.max() <= 1
         distance = abs(opacity - shape_mask(name, size))
         assert distance.mean() < 0.04 and distance.max() < 0.4, name
 
 
 def test_the_smallest_shapes_differ_by_a_tenth() -> None:
-    opacities = [pictures[0, ..., 3] for pictures in shape_sprites(8).pictures]
+    opacities = [images[0, ..., 3] for images in shape_sprites(8).images]
     for place, one in enumerate(opacities):
         assert all(abs(one - other).sum() >= 7 for other in opacities[:place])
 
 
 @pytest.mark.parametrize("size", [7, 0, -2])
 def test_shapes_too_small_to_tell_apart_are_refused(size: int) -> None:
-    with pytest.raises(DataError, match=f"things of {size} pixels cannot be told apart; make the scene larger"):
+    with pytest.raises(
+        DataError, match=f"objects of {size} pixels are too small to tell apart; raise scene_size or lower"
+    ):
         shape_sprites(size)
 
 
-# --- one thing ------------------------------------------------------------------------------------------------------
+# --- one object -------------------------------------------------------------------------------------------------------
 
 
-def test_coloured_things_are_tinted() -> None:
+def test_colored_objects_are_tinted() -> None:
     grey = np.array([[[[0.5, 0.5, 0.5, 0.25]]], [[[1.0, 1.0, 1.0, 1.0]]]], dtype=np.float32)
     sprites = Sprites(("star", "ring"), ("stars", "rings"), ("blue", "red"), (grey[:1], grey))
-    assert np.allclose(sprites.picture(0, 0, 0), [[[0.075, 0.15, 0.475, 0.25]]], atol=1e-6)  # half of blue
-    assert np.allclose(sprites.picture(1, 1, 1), [[[0.90, 0.15, 0.15, 1.0]]], atol=1e-6)
-    assert (sprites.picture(1, 1, 5) == sprites.picture(1, 1, 1)).all(), "pictures are counted round and round"
-    assert (grey[0] == [0.5, 0.5, 0.5, 0.25]).all(), "the picture itself stays as it is"
+    assert np.allclose(sprites.image(0, 0, 0), [[[0.075, 0.15, 0.475, 0.25]]], atol=1e-6)  # half of blue
+    assert np.allclose(sprites.image(1, 1, 1), [[[0.90, 0.15, 0.15, 1.0]]], atol=1e-6)
+    assert (sprites.image(1, 1, 5) == sprites.image(1, 1, 1)).all(), "exemplars are counted modulo the number of images"
+    assert (grey[0] == [0.5, 0.5, 0.5, 0.25]).all(), "the image itself is unchanged"
 
 
-def test_things_without_colours_keep_their_own() -> None:
+def test_objects_without_colors_keep_their_own() -> None:
     own = np.array([[[[0.1, 0.2, 0.3, 1.0]]]], dtype=np.float32)
     sprites = Sprites(("cat",), ("cats",), (), (own,))
-    assert (sprites.picture(0, 3, 2) == own[0]).all()
+    assert (sprites.image(0, 3, 2) == own[0]).all()
 
 
-def test_every_kind_has_its_plural() -> None:
+def test_plurals() -> None:
     several = {name: plural(name) for name in SHAPES + DIGITS + OBJECTS}
     odd = {one: many for one, many in several.items() if many != one + "s"}
     assert odd == {"cross": "crosses", "six": "sixes", "deer": "deer"}
     assert shape_sprites(8).plurals == tuple(several[name] for name in SHAPES)
 
 
-# --- digits and objects ---------------------------------------------------------------------------------------------
+# --- digits and objects -----------------------------------------------------------------------------------------------
 
 
-def test_digits_are_what_their_ink_covers() -> None:
+def test_ink_of_digits_is_opaque() -> None:
     images = np.random.default_rng(0).integers(0, 256, (20, 28, 28), dtype=np.uint8)
     sprites = digit_sprites(images, np.concatenate([TEN, TEN[::-1]]), 14)
-    assert (sprites.kinds, sprites.plurals[6], len(sprites.colours)) == (DIGITS, "sixes", 5)
+    assert (sprites.kinds, sprites.plurals[6], len(sprites.colors)) == (DIGITS, "sixes", 5)
     ink = box_averages(images, 2)
-    for digit, pictures in enumerate(sprites.pictures):
-        assert (pictures.shape, pictures.dtype) == ((2, 14, 14, 4), np.float32)
-        assert (pictures[..., :3] == 1).all()
-        assert abs(pictures[..., 3] - ink[[digit, 19 - digit]]).max() <= 1.01 / 255  # rounded, along each axis
+    for digit, found in enumerate(sprites.images):
+        assert (found.shape, found.dtype) == ((2, 14, 14, 4), np.float32)
+        assert (found[..., :3] == 1).all()
+        assert abs(found[..., 3] - ink[[digit, 19 - digit]]).max() <= 1.01 / 255  # rounded, along each axis
 
 
-def test_objects_are_opaque_squares_in_their_own_colours() -> None:
+def test_objects_are_opaque_squares_in_their_own_colors() -> None:
     images = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), dtype=np.uint8)
     sprites = object_sprites(images, np.repeat(TEN, 2), 16)
-    assert (sprites.kinds, sprites.colours) == (OBJECTS, ())
+    assert (sprites.kinds, sprites.colors) == (OBJECTS, ())
     averages = box_averages(images, 2)
-    for label, pictures in enumerate(sprites.pictures):
-        assert (pictures.shape, pictures.dtype) == ((2, 16, 16, 4), np.float32)
-        assert (pictures[..., 3] == 1).all()
-        assert abs(pictures[..., :3] - averages[2 * label : 2 * label + 2]).max() <= 1.01 / 255
+    for label, found in enumerate(sprites.images):
+        assert (found.shape, found.dtype) == ((2, 16, 16, 4), np.float32)
+        assert (found[..., 3] == 1).all()
+        assert abs(found[..., :3] - averages[2 * label : 2 * label + 2]).max() <= 1.01 / 255
 
 
-def test_a_class_without_picture_is_refused() -> None:
+def test_a_class_without_image_is_refused() -> None:
     labels = np.where(TEN < 8, TEN, 0)
-    with pytest.raises(DataError, match="digits: no picture of eight, nine; give a data set with all 10 classes"):
+    with pytest.raises(DataError, match="digits: no image of eight, nine; give a data set with all 10 classes"):
         digit_sprites(np.zeros((10, 28, 28), np.uint8), labels, 14)
-    with pytest.raises(DataError, match="objects: no picture of ship, truck; give a data set with all 10 classes"):
+    with pytest.raises(DataError, match="objects: no image of ship, truck; give a data set with all 10 classes"):
         object_sprites(np.zeros((10, 32, 32, 3), np.uint8), labels, 14)
-    with pytest.raises(DataError, match="things of 7 pixels"):
+    with pytest.raises(DataError, match="objects of 7 pixels"):
         digit_sprites(np.zeros((10, 28, 28), np.uint8), TEN, 7)
 
 
-# --- files ----------------------------------------------------------------------------------------------------------
+# --- files ------------------------------------------------------------------------------------------------------------
 
 
 def test_shapes_need_no_data() -> None:
     for split in ("train", "test"):
         loaded = load_sprites("shapes", None, split, 14)
-        assert all((a == b).all() for a, b in zip(loaded.pictures, shape_sprites(14).pictures, strict=True))
+        assert all((a == b).all() for a, b in zip(loaded.images, shape_sprites(14).images, strict=True))
 
 
-def test_objects_of_a_split_are_those_of_its_file(tmp_path: Path) -> None:
+def test_objects_come_from_the_file_of_their_split(tmp_path: Path) -> None:
     write_objects(tmp_path / "cifar10")
     for split in ("train", "test"):
         sprites = load_sprites("objects", tmp_path, split, 14)  # anywhere below the folder
-        for label, pictures in enumerate(sprites.pictures):
-            assert len(pictures) == 2
-            assert np.allclose(pictures[..., :3] * 255, object_colour(label, split), atol=1e-3)
+        for label, images in enumerate(sprites.images):
+            assert len(images) == 2
+            assert np.allclose(images[..., :3] * 255, object_color(label, split), atol=1e-3)
 
 
 def test_digits_of_the_two_files_differ(tmp_path: Path) -> None:
     write_digits(tmp_path, each=3)
     train, test = (load_sprites("digits", tmp_path, split, 14) for split in ("train", "test"))
-    for one, other in zip(train.pictures, test.pictures, strict=True):
+    for one, other in zip(train.images, test.images, strict=True):
         assert one.shape == other.shape == (3, 14, 14, 4)
         assert all((a != b).any() for a in one for b in other)
 
 
-def test_enough_pictures_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_images_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_objects(tmp_path, each=4)
-    monkeypatch.setattr(sprites_module, "PICTURES", 38)
-    assert [len(pictures) for pictures in load_sprites("objects", tmp_path, "train", 14).pictures] == [4] * 9 + [2]
-    monkeypatch.setattr(sprites_module, "PICTURES", 36)
-    with pytest.raises(DataError, match="objects: no picture of truck"):
+    monkeypatch.setattr(sprites_module, "MAX_IMAGES", 38)
+    assert [len(images) for images in load_sprites("objects", tmp_path, "train", 14).images] == [4] * 9 + [2]
+    monkeypatch.setattr(sprites_module, "MAX_IMAGES", 36)
+    with pytest.raises(DataError, match="objects: no image of truck"):
         load_sprites("objects", tmp_path, "train", 14)
 
 
@@ -166,23 +168,21 @@ def test_the_real_digits_and_objects(real_data: Path) -> None:
         train, test = (load_sprites(kind, real_data / folder, split, 14) for split in ("train", "test"))
         for sprites in (train, test):
             assert sprites.kinds == names
-            assert sum(map(len, sprites.pictures)) == 2000
-            assert min(map(len, sprites.pictures)) > 150
-        known = {picture.tobytes() for pictures in train.pictures for picture in pictures}
-        assert not any(picture.tobytes() in known for pictures in test.pictures for picture in pictures)
-    ink = [
-        float(pictures[..., 3].mean()) for pictures in load_sprites("digits", real_data / "mnist", "train", 14).pictures
-    ]
+            assert sum(map(len, sprites.images)) == 2000
+            assert min(map(len, sprites.images)) > 150
+        known = {image.tobytes() for images in train.images for image in images}
+        assert not any(image.tobytes() in known for images in test.images for image in images)
+    ink = [float(images[..., 3].mean()) for images in load_sprites("digits", real_data / "mnist", "train", 14).images]
     assert max(range(10), key=ink.__getitem__) == 0 and min(range(10), key=ink.__getitem__) == 1
     # Sky and sea behind airplanes and ships, grass behind frogs and deer.
-    blue = [float((pictures[..., 2] - pictures[..., 0]).mean()) for pictures in train.pictures]
+    blue = [float((images[..., 2] - images[..., 0]).mean()) for images in train.images]
     assert min(blue[0], blue[8]) > max(blue[4], blue[6])
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- errors ------------- ---------------------------------------------------------------------------------------------
 
 
-def test_things_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_objects(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="sprites='letters' is unknown; use shapes, digits or objects"):
         load_sprites("letters", tmp_path, "train", 14)
     for kind, data in (("digits", "MNIST"), ("objects", "CIFAR-10")):
@@ -196,14 +196,14 @@ def test_things_that_are_not_there(tmp_path: Path) -> None:
         load_sprites("digits", tmp_path, "test", 14)
 
 
-def test_the_folder_of_the_other_data_set(tmp_path: Path) -> None:
+def test_folder_of_the_other_data_set(tmp_path: Path) -> None:
     write_digits(tmp_path / "mnist")
     write_objects(tmp_path / "cifar10")
     with pytest.raises(
-        DataError, match=r"train.parquet: row 0: a picture of mode RGB, but digits are grey \(L\); give"
+        DataError, match=r"train.parquet: row 0: image of mode RGB, but digits are grayscale \(L\); give"
     ):
         load_sprites("digits", tmp_path / "cifar10", "train", 14)
-    with pytest.raises(DataError, match=r"row 0: a picture of mode L, but objects are coloured \(RGB\); give the fold"):
+    with pytest.raises(DataError, match=r"row 0: image of mode L, but objects are in color \(RGB\); give the fold"):
         load_sprites("objects", tmp_path / "mnist", "train", 14)
 
 
@@ -213,32 +213,32 @@ GREY = {"bytes": png(np.zeros((28, 28), np.uint8)), "path": None}
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"pixels": [0], "label": [0]}, "has the columns pixels, label; an image or img and a label are needed"),
-        ({"image": [GREY], "digit": [0]}, "has the columns image, digit; an image or img and a label are needed"),
-        ({"image": [GREY][:0], "label": [0][:0]}, "holds no rows; fetch it again"),
-        ({"image": [GREY], "label": ["0"]}, "column label: it must hold an integer in each row"),
-        ({"image": [GREY] * 2, "label": [0, None]}, "column label: it must hold an integer in each row"),
-        ({"image": [b"123"], "label": [0]}, "row 0: no encoded image as struct<bytes, path>"),
-        ({"image": [GREY, None], "label": [0, 1]}, "row 1: no encoded image"),
-        ({"image": [GREY, {**GREY, "bytes": None}], "label": [0, 1]}, "row 1: no encoded image"),
+        ({"pixels": [0], "label": [0]}, "expected the columns image or img, and label; found pixels, label"),
+        ({"image": [GREY], "digit": [0]}, "expected the columns image or img, and label; found image, digit"),
+        ({"image": [GREY][:0], "label": [0][:0]}, "contains no rows; download it again"),
+        ({"image": [GREY], "label": ["0"]}, "column label must hold an integer in each row"),
+        ({"image": [GREY] * 2, "label": [0, None]}, "column label must hold an integer in each row"),
+        ({"image": [b"123"], "label": [0]}, "row 0: expected an encoded image as struct<bytes, path>"),
+        ({"image": [GREY, None], "label": [0, 1]}, "row 1: expected an encoded image"),
+        ({"image": [GREY, {**GREY, "bytes": None}], "label": [0, 1]}, "row 1: expected an encoded image"),
         ({"image": [GREY, {**GREY, "bytes": b"no"}], "label": [0, 1]}, "row 1: not a readable image"),
         ({"image": [{**GREY, "bytes": GREY["bytes"][:-30]}], "label": [0]}, "row 0: not a readable image"),
         (
             {"image": [GREY, {**GREY, "bytes": png(np.zeros((14, 28), np.uint8))}], "label": [0, 1]},
-            "pictures of 2 sizes; they must be of one",
+            "images of 2 sizes; they must have one size",
         ),
-        ({"image": [GREY], "label": [10]}, "digits: no picture of zero, one,"),
+        ({"image": [GREY], "label": [10]}, "digits: no image of zero, one,"),
     ],
 )
-def test_parquet_that_cannot_be_used(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
+def test_unusable_parquet(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
     pq.write_table(pa.table(columns), tmp_path / "train.parquet")
     with pytest.raises(DataError, match=message):
         load_sprites("digits", tmp_path, "train", 14)
 
 
-def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
-    file = write_pictures(tmp_path / "train.parquet", [np.zeros((28, 28), np.uint8)], [0])
+def test_file_that_is_not_parquet(tmp_path: Path) -> None:
+    file = write_image_table(tmp_path / "train.parquet", [np.zeros((28, 28), np.uint8)], [0])
     for content in (b"", file.read_bytes()[:-20]):
         file.write_bytes(content)
-        with pytest.raises(DataError, match=r"train.parquet: not a readable parquet file .* fetch it again"):
+        with pytest.raises(DataError, match=r"train.parquet: not a readable parquet file .* download it again"):
             load_sprites("digits", tmp_path, "train", 14)

@@ -1,4 +1,4 @@
-"""Prompts continued by targets, entry by entry."""
+"""Prompts with appended targets, entry by entry."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dair_hf.vqa.inputs.continuation import prompts_with_targets
+from dair_hf.vqa.inputs.processors import append_targets
 
 PROMPTS = {
     "input_ids": torch.tensor([[5, 6, 7], [8, 0, 0]]),
@@ -15,7 +15,7 @@ PROMPTS = {
 
 
 def test_batch_in_numbers() -> None:
-    batch = prompts_with_targets(PROMPTS, [[9], [4, 3]], pad_token_id=0)
+    batch = append_targets(PROMPTS, [[9], [4, 3]], pad_token_id=0)
     assert {name: values.tolist() for name, values in batch.items()} == {
         "input_ids": [[5, 6, 7, 9], [8, 4, 3, 0]],
         "attention_mask": [[1, 1, 1, 1], [1, 1, 1, 0]],
@@ -24,32 +24,32 @@ def test_batch_in_numbers() -> None:
     assert {values.dtype for values in batch.values()} == {torch.int64}
 
 
-def test_the_prompts_are_left_as_they_were() -> None:
+def test_prompts_are_unchanged() -> None:
     before = {name: values.clone() for name, values in PROMPTS.items()}
-    prompts_with_targets(PROMPTS, [[9], [4, 3]], pad_token_id=0)
+    append_targets(PROMPTS, [[9], [4, 3]], pad_token_id=0)
     assert all(torch.equal(PROMPTS[name], values) for name, values in before.items())
 
 
 def test_rows_without_target_have_no_label() -> None:
-    batch = prompts_with_targets(PROMPTS, [[], [4]], pad_token_id=0)
+    batch = append_targets(PROMPTS, [[], [4]], pad_token_id=0)
     assert batch["input_ids"].tolist() == [[5, 6, 7], [8, 4, 0]]
     assert batch["labels"].tolist() == [[-100] * 3, [-100, 4, -100]]
-    none = prompts_with_targets(PROMPTS, [[], []], pad_token_id=0)
+    none = append_targets(PROMPTS, [[], []], pad_token_id=0)
     assert none["input_ids"].tolist() == PROMPTS["input_ids"].tolist()
     assert (none["labels"] == -100).all()
 
 
-def test_padding_is_the_tokenizers_own() -> None:
+def test_padding_id() -> None:
     prompts = {"input_ids": torch.tensor([[5, 6], [8, 2]]), "attention_mask": torch.tensor([[1, 1], [1, 0]])}
-    assert prompts_with_targets(prompts, [[9, 9], [4]], 2)["input_ids"].tolist() == [[5, 6, 9, 9], [8, 4, 2, 2]]
+    assert append_targets(prompts, [[9, 9], [4]], 2)["input_ids"].tolist() == [[5, 6, 9, 9], [8, 4, 2, 2]]
 
 
-def test_other_columns_of_tokens_go_on_as_the_prompt_ends() -> None:
+def test_other_token_columns_repeat_their_last_value() -> None:
     prompts = PROMPTS | {
         "mm_token_type_ids": torch.tensor([[1, 1, 0], [0, 0, 0]]),
         "cross_attention_mask": torch.tensor([[[1, 0], [1, 0], [1, 1]], [[0, 1], [0, 0], [0, 0]]]),
     }
-    batch = prompts_with_targets(prompts, [[9], [4, 3]], pad_token_id=0)
+    batch = append_targets(prompts, [[9], [4, 3]], pad_token_id=0)
     assert batch["mm_token_type_ids"].tolist() == [[1, 1, 0, 0], [0, 0, 0, 0]]
     assert batch["cross_attention_mask"].tolist() == [
         [[1, 0], [1, 0], [1, 1], [1, 1]],
@@ -58,29 +58,29 @@ def test_other_columns_of_tokens_go_on_as_the_prompt_ends() -> None:
 
 
 def test_token_types_of_both_families() -> None:
-    """1 on what is predicted where the prompt has none (PaliGemma), 0 where they mark the image (Gemma 3)."""
+    """Targets get 1 if the prompt has no 1 (PaliGemma), and 0 if 1 marks the image (Gemma 3)."""
     prefix = PROMPTS | {"token_type_ids": torch.zeros(2, 3, dtype=torch.long)}
-    found = prompts_with_targets(prefix, [[9], [4, 3]], pad_token_id=0)["token_type_ids"]
+    found = append_targets(prefix, [[9], [4, 3]], pad_token_id=0)["token_type_ids"]
     assert found.tolist() == [[0, 0, 0, 1], [0, 1, 1, 0]]
     marked = PROMPTS | {"token_type_ids": torch.tensor([[1, 1, 0], [0, 0, 0]])}
-    found = prompts_with_targets(marked, [[9], [4, 3]], pad_token_id=0)["token_type_ids"]
+    found = append_targets(marked, [[9], [4, 3]], pad_token_id=0)["token_type_ids"]
     assert found.tolist() == [[1, 1, 0, 0], [0, 0, 0, 0]]
 
 
-def test_pixels_are_no_tokens_however_many_channels_they_have() -> None:
+def test_pixels_are_not_extended() -> None:
     prompts = PROMPTS | {"pixel_values": torch.rand(2, 3, 4, 4), "image_sizes": torch.tensor([[4, 4], [4, 4]])}
-    batch = prompts_with_targets(prompts, [[9], [4, 3]], pad_token_id=0)
+    batch = append_targets(prompts, [[9], [4, 3]], pad_token_id=0)
     assert batch["pixel_values"] is prompts["pixel_values"]
     assert batch["image_sizes"] is prompts["image_sizes"]
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), min_size=1, max_size=6))
-def test_every_row_is_its_prompt_and_its_target(lengths: list[tuple[int, int]]) -> None:
+def test_every_row_is_prompt_and_target(lengths: list[tuple[int, int]]) -> None:
     prompts = [[10 * row + place for place in range(1, size + 1)] for row, (size, _) in enumerate(lengths, 1)]
     targets = [[1000 + 10 * row + place for place in range(size)] for row, (_, size) in enumerate(lengths)]
     width = max(map(len, prompts))
-    batch = prompts_with_targets(
+    batch = append_targets(
         {
             "input_ids": torch.tensor([prompt + [0] * (width - len(prompt)) for prompt in prompts]),
             "attention_mask": torch.tensor([[1] * len(prompt) + [0] * (width - len(prompt)) for prompt in prompts]),

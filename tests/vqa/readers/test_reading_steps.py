@@ -1,4 +1,4 @@
-"""What is left out, and why: one defect at a time among records that are sound."""
+"""Matching of questions, annotations and images: one defect at a time among valid records."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from PIL import Image
 
 from dair_hf.errors import DataError
 from dair_hf.vqa.readers.images import ImageFolder
-from dair_hf.vqa.readers.matching import (
+from dair_hf.vqa.readers.reading import (
     Entry,
     by_edit,
     by_question,
-    of_one_image,
-    of_these_questions,
-    with_answers,
-    with_images,
+    drop_foreign_edits,
+    drop_image_mismatches,
+    find_images,
+    match_annotations,
 )
 from dair_hf.vqa.readers.records import Annotation, Question, RecordFile
 from dair_hf.vqa.readers.report import VQAReport
@@ -43,10 +43,10 @@ def matched(
     annotations: list[dict[str, Any]] | None,
     key: Callable[[Any], tuple[Any, ...]] = by_question,
 ) -> tuple[list[tuple[Any, ...]], dict[str, list[tuple[str, str]]]]:
-    """The keys of what is kept, and what is skipped, once it is checked that each kept one has its own annotation."""
+    """Return the kept keys and the skipped records; check that each question has its own annotation."""
     report = VQAReport()
     answered = None if annotations is None else RecordFile("a", None, annotations)
-    entries = with_answers(RecordFile("q", None, questions), answered, key, report)
+    entries = match_annotations(RecordFile("q", None, questions), answered, key, report)
     for entry in entries:
         assert entry.image == ""
         assert entry.annotation is None if annotations is None else key(entry.annotation) == key(entry.question)
@@ -55,7 +55,7 @@ def matched(
     }
 
 
-def test_sound_records_are_all_kept_in_the_order_of_the_questions() -> None:
+def test_valid_records_are_all_kept_in_the_order_of_the_questions() -> None:
     assert matched([question(3), question(1)], [annotation(1), annotation(3)]) == ([(3,), (1,)], {})
     assert matched([question(3), question(1)], None) == ([(3,), (1,)], {})
 
@@ -75,13 +75,13 @@ def test_sound_records_are_all_kept_in_the_order_of_the_questions() -> None:
         ),
     ],
 )
-def test_each_defect_is_reported_and_leaves_the_rest(
+def test_each_defect_is_reported(
     questions: list[dict[str, Any]], annotations: list[dict[str, Any]], skipped: dict[str, list[tuple[str, str]]]
 ) -> None:
     assert matched(questions, annotations) == ([(1,)], skipped)
 
 
-def test_edits_of_one_question_are_told_apart_by_their_images() -> None:
+def test_edits_of_one_question_differ_by_their_images() -> None:
     questions = [question(1, "9_5"), question(1, "9_7"), question(1, "9_7"), question(1, "9_8")]
     annotations = [annotation(1, "9_7"), annotation(1, "9_5"), annotation(1, "9_6")]
     kept, skipped = matched(questions, annotations, by_edit)
@@ -95,10 +95,12 @@ def test_edits_of_one_question_are_told_apart_by_their_images() -> None:
 
 def test_files_of_two_splits_are_refused() -> None:
     asked, answered = RecordFile("q", "train2014", [question(1)]), RecordFile("a", "val2014", [annotation(1)])
-    with pytest.raises(DataError, match="a: holds annotations of val2014, q questions of train2014; give files of one"):
-        with_answers(asked, answered, by_question, VQAReport())
-    assert with_answers(asked, answered._replace(subset=None), by_question, VQAReport())
-    assert with_answers(asked, answered._replace(subset="train2014"), by_question, VQAReport())
+    with pytest.raises(
+        DataError, match="a contains annotations of val2014, but q contains questions of train2014; give files"
+    ):
+        match_annotations(asked, answered, by_question, VQAReport())
+    assert match_annotations(asked, answered._replace(subset=None), by_question, VQAReport())
+    assert match_annotations(asked, answered._replace(subset="train2014"), by_question, VQAReport())
 
 
 def entry(image_id: str, question_id: int = 1, other: str | None = None) -> Entry:
@@ -109,22 +111,22 @@ def entry(image_id: str, question_id: int = 1, other: str | None = None) -> Entr
 def test_question_and_annotation_must_name_one_image() -> None:
     report = VQAReport()
     entries = [entry("9"), entry("25", 2, other="26"), entry("30")._replace(annotation=None)]
-    assert of_one_image(entries, report) == [entries[0], entries[2]]
+    assert drop_image_mismatches(entries, report) == [entries[0], entries[2]]
     assert report.skipped == {"image_mismatch": [("2", "question: image 25, annotation: image 26")]}
 
 
 def test_an_edit_must_be_of_a_known_question_and_its_image() -> None:
     report = VQAReport()
-    sound = entry("000000000009_000000000005", 9000)
+    valid = entry("000000000009_000000000005", 9000)
     entries = [
-        sound,
+        valid,
         entry("000000000009_000000000005", 9001),
         entry("000000000025_000000000005", 9000),
         entry("9", 9000),
         entry("000000000009", 9000),
         entry("_000000000009", 9000),
     ]
-    assert of_these_questions(entries, {9000: "9", 25000: "25"}, report) == [sound]
+    assert drop_foreign_edits(entries, {9000: "9", 25000: "25"}, report) == [valid]
     detail = "the question is about image 9"
     assert report.skipped == {
         "orphan_edit": [("9001/000000000009_000000000005", "")],
@@ -137,9 +139,9 @@ def test_an_edit_must_be_of_a_known_question_and_its_image() -> None:
     }
 
 
-def test_names_that_are_no_numbers_have_edits_too() -> None:
+def test_edits_of_images_with_names() -> None:
     edit = entry("kitchen_3_cup", 7)
-    assert of_these_questions([edit], {7: "kitchen_3"}, VQAReport()) == [edit]
+    assert drop_foreign_edits([edit], {7: "kitchen_3"}, VQAReport()) == [edit]
 
 
 def test_missing_and_unreadable_images(tmp_path: Path) -> None:
@@ -150,13 +152,13 @@ def test_missing_and_unreadable_images(tmp_path: Path) -> None:
     asked = [good, damaged, missing, damaged]
 
     unverified = VQAReport()
-    kept = with_images(asked, images, by_question, unverified, verify=False)
+    kept = find_images(asked, images, by_question, unverified, verify=False)
     paths = [str(tmp_path / f"COCO_val2014_0000000000{number}.png") for number in ("09", "25", "25")]
     assert kept == [asked[0]._replace(image=paths[0]), *[damaged._replace(image=path) for path in paths[1:]]]
     assert unverified.skipped == {"missing_image": [("30000", "image 30")]}
 
     verified = VQAReport()
-    assert with_images(asked, images, by_question, verified, verify=True) == kept[:1]
+    assert find_images(asked, images, by_question, verified, verify=True) == kept[:1]
     assert [(record.id, record.detail.partition(": ")[0]) for record in verified.skipped["unreadable_image"]] == [
         ("25000", paths[1])
     ] * 2

@@ -1,4 +1,4 @@
-"""Patches of several images in one list, a row for each, and back; a model that sees no difference."""
+"""Patches and tiles padded to one row per image; the outputs of the models stay the same."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 from PIL import Image
 
 from dair_hf.errors import DataError
-from dair_hf.vqa.inputs.patches import one_row_an_image, take_padded_patches
+from dair_hf.vqa.models.patches import one_row_per_image, take_padded_patches
 from tests.fixtures import vision_language
 
 
 def test_rows_of_images_of_different_size() -> None:
     listed = torch.arange(14.0).reshape(7, 2)
     batch = {"pixel_values": listed, "image_grid_thw": torch.tensor([[1, 2, 2], [1, 1, 3]]), "input_ids": torch.ones(2)}
-    found = one_row_an_image(batch)
+    found = one_row_per_image(batch)
     assert found["pixel_values"].tolist() == [
         [[0, 1], [2, 3], [4, 5], [6, 7]],
         [[8, 9], [10, 11], [12, 13], [0, 0]],
@@ -24,12 +24,12 @@ def test_rows_of_images_of_different_size() -> None:
     assert batch["pixel_values"] is listed
 
 
-def test_other_pixels_stay_as_they_are() -> None:
+def test_other_pixels_are_unchanged() -> None:
     batch = {"pixel_values": torch.rand(2, 3, 4, 4)}
-    assert one_row_an_image(batch) is batch
+    assert one_row_per_image(batch) is batch
 
 
-def test_a_model_takes_both_layouts() -> None:
+def test_model_takes_both_layouts_of_patches() -> None:
     model, processor = vision_language.made(vision_language.qwen2_vl)
     generator = torch.Generator().manual_seed(0)
     grids = torch.tensor([[1, 4, 4], [1, 2, 4]])
@@ -37,7 +37,7 @@ def test_a_model_takes_both_layouts() -> None:
     image = processor.tokenizer.convert_tokens_to_ids("<|image_pad|>")
     ids = torch.tensor([[image] * 4 + [10, 11], [image] * 2 + [12, 13, 14, 15]])
     inputs = {"input_ids": ids, "image_grid_thw": grids, "mm_token_type_ids": (ids == image).long()}
-    padded = one_row_an_image(inputs | {"pixel_values": patches})
+    padded = one_row_per_image(inputs | {"pixel_values": patches})
     assert padded["pixel_values"].shape == (2, 16, 1176)
     with torch.no_grad():
         expected = model(**inputs, pixel_values=patches).logits
@@ -49,7 +49,7 @@ def test_a_model_takes_both_layouts() -> None:
         assert not torch.equal(model(**inputs, pixel_values=patches.flip(0)).logits, expected)
 
 
-def test_a_model_that_passes_pixels_by_name() -> None:
+def test_pixels_passed_by_name() -> None:
     class Tower(torch.nn.Module):
         def forward(self, pixel_values: torch.Tensor, grid_thw: torch.Tensor) -> torch.Tensor:
             return pixel_values
@@ -60,13 +60,13 @@ def test_a_model_that_passes_pixels_by_name() -> None:
     assert found.tolist() == [[1.0], [2.0], [3.0]]
 
 
-def test_tiles_of_images_stand_in_rows() -> None:
+def test_model_takes_both_layouts_of_tiles() -> None:
     model, processor = vision_language.made(vision_language.internvl)
     tiles = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    tiles[2] = 0.0  # a tile of one colour is no padding
+    tiles[2] = 0.0  # a tile of a single color is no padding
     image = processor.image_token_id
     ids = torch.tensor([[image] * 3 + [10], [image, 11, 12, 13]])
-    padded = one_row_an_image({"input_ids": ids, "pixel_values": tiles}, image)
+    padded = one_row_per_image({"input_ids": ids, "pixel_values": tiles}, image)
     assert padded["pixel_values"].shape == (2, 3, 3, 32, 32)
     with torch.no_grad():
         expected = model(input_ids=ids, pixel_values=tiles).logits
@@ -74,17 +74,19 @@ def test_tiles_of_images_stand_in_rows() -> None:
         assert torch.equal(model(**padded).logits, expected)
         assert torch.equal(model(input_ids=ids, pixel_values=tiles).logits, expected)
         assert not torch.equal(model(input_ids=ids, pixel_values=tiles.flip(0)).logits, expected)
-    with pytest.raises(DataError, match=r"5 tiles of 2 images with \[3, 3\] image tokens: not as many tokens a tile"):
-        one_row_an_image({"input_ids": torch.full((2, 3), image), "pixel_values": torch.rand(5, 3, 32, 32)}, image)
+    with pytest.raises(
+        DataError, match=r"5 tiles of 2 images with \[3, 3\] image tokens: the number of tokens per tile"
+    ):
+        one_row_per_image({"input_ids": torch.full((2, 3), image), "pixel_values": torch.rand(5, 3, 32, 32)}, image)
 
 
 @pytest.mark.parametrize("name", ["llava", "llava_onevision"])
-def test_a_model_of_another_kind_sees_no_difference(name: str) -> None:
+def test_other_models_are_unchanged(name: str) -> None:
     model, processor = vision_language.made(vision_language.DECODERS[name])
-    pictures = [[Image.fromarray(np.full((40 + 8 * row, 60, 3), 90, dtype=np.uint8))] for row in range(2)]
+    images = [[Image.fromarray(np.full((40 + 8 * row, 60, 3), 90, dtype=np.uint8))] for row in range(2)]
     texts = [f"user : {processor.image_token} how many ?"] * 2
-    batch = dict(processor(images=pictures, text=texts, padding=True, return_tensors="pt"))
-    assert one_row_an_image(batch, processor.image_token_id) is batch
+    batch = dict(processor(images=images, text=texts, padding=True, return_tensors="pt"))
+    assert one_row_per_image(batch, processor.image_token_id) is batch
     with torch.no_grad():
         expected = model(**batch).logits
         take_padded_patches(model)

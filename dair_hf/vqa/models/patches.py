@@ -1,0 +1,105 @@
+"""Pixels that processors return as one list of the parts of all images, padded to one row per image and back.
+
+Batches of pairs have one row per view. So `one_row_per_image` pads the lists, and a hook in the model
+(`take_padded_patches`) removes the padding:
+
+- Models like Qwen-VL split every image into a number of patches that depends on its size: `pixel_values`
+  `[sum of P_n, D]` beside `image_grid_thw` `[N, 3]`, whose products are the P_n, become `[N, max P_n, D]`.
+- Models like InternVL split every image into tiles: `pixel_values` `[sum of T_n, C, H, W]` become
+  `[N, max T_n, C, H, W]`. The T_n follow from the image tokens of each text, since every tile has the same number.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from dair_hf.errors import DataError
+
+PIXELS, GRID, INPUT_IDS = "pixel_values", "image_grid_thw", "input_ids"
+VISION_TOWER = "vision_tower"  # name in transformers of the vision model of those that take tiles
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def one_row_per_image(batch: dict[str, Tensor], image_token_id: int | None = None) -> dict[str, Tensor]:
+    """Return the batch with the patches or tiles of each image padded to a row.
+
+    Args:
+        batch: Output of a processor for one image per text. Pixels with one row per image are returned unchanged.
+        image_token_id: Token that represents the image in the text; None if the model has none, and so no tiles.
+
+    Returns:
+        The batch, with `pixel_values` padded by zeros for patches and by NaN for tiles.
+
+    Raises:
+        DataError: The tiles cannot be assigned to the images.
+
+    Example:
+        >>> grids = torch.tensor([[1, 1, 2], [1, 1, 1]])
+        >>> one_row_per_image({"pixel_values": torch.tensor([[1.0], [2.0], [3.0]]), "image_grid_thw": grids})[PIXELS]
+        tensor([[[1.],
+                 [2.]],
+        <BLANKLINE>
+                [[3.],
+                 [0.]]])
+    """
+    if GRID in batch:
+        patches = batch[PIXELS].split(batch[GRID].prod(-1).tolist())
+        return batch | {PIXELS: pad_sequence(list(patches), batch_first=True)}
+    pixels = batch.get(PIXELS)
+    if image_token_id is None or pixels is None or len(pixels) == len(batch[INPUT_IDS]):
+        return batch
+    tokens = (batch[INPUT_IDS] == image_token_id).sum(1)
+    tiles = tokens * len(pixels) // tokens.sum().clamp(min=1)
+    if int(tiles.sum()) != len(pixels) or (tokens * len(pixels) != tiles * tokens.sum()).any():
+        raise DataError(
+            f"{len(pixels)} tiles of {len(tokens)} images with {tokens.tolist()} image tokens: the number of tokens "
+            "per tile differs; use a model whose processor returns one row per image, or the same number of tokens for "
+            "each tile"
+        )
+    return batch | {PIXELS: pad_sequence(list(pixels.split(tiles.tolist())), batch_first=True, padding_value=torch.nan)}
+
+
+def take_padded_patches(model: Any) -> None:
+    """Make a model accept the layouts of `one_row_per_image` beside its own, with the same outputs.
+
+    Args:
+        model: Model of transformers. A hook on its vision tower, the first module whose `forward` takes a `grid_thw` or
+            whose name is `vision_tower`, removes the padding.
+
+    Example:
+        >>> take_padded_patches(Qwen2VLForConditionalGeneration(config))  # doctest: +SKIP
+    """
+    # Not on the whole model: `generate` computes image features separately, and adapters call the `forward` of the
+    # model directly, which skips hooks.
+    for name, module in model.named_modules():
+        if "grid_thw" in inspect.signature(type(module).forward).parameters:
+            module.register_forward_pre_hook(_without_padded_patches, with_kwargs=True)
+            return
+        if name.rpartition(".")[2] == VISION_TOWER:
+            module.register_forward_pre_hook(_without_padded_tiles, with_kwargs=True)
+            return
+
+
+def _without_padded_patches(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    pixels = args[0] if args else kwargs[PIXELS]
+    if pixels.ndim != 3:
+        return args, kwargs
+    is_patch = torch.arange(pixels.shape[1], device=pixels.device) < kwargs["grid_thw"].prod(-1)[:, None]
+    return _with_pixels(pixels[is_patch], args, kwargs)
+
+
+def _without_padded_tiles(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    pixels = args[0] if args else kwargs[PIXELS]
+    if pixels.ndim != 5:
+        return args, kwargs
+    return _with_pixels(pixels[~pixels[:, :, 0, 0, 0].isnan()], args, kwargs)
+
+
+def _with_pixels(pixels: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    return (pixels, *args[1:]), {name: value for name, value in kwargs.items() if name != PIXELS}

@@ -1,0 +1,118 @@
+"""Cache of values computed from files, such as hashes, valid as long as the files do not change."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from tqdm.auto import tqdm
+
+from dair_hf.errors import DataError
+from dair_hf.io.files import read_json, write_json
+from dair_hf.io.processes import map_across_ranks, rank_and_size
+
+# A file that changes twice within one tick of the file system's clock looks unchanged, so values of files modified
+# within the last tick are not stored. No file system in use has longer ticks than this.
+CLOCK_TICK_NS = 2 * 10**9
+
+
+class _Entry(NamedTuple):
+    size: int
+    modified_ns: int
+    changed_ns: int  # also updated by renaming or a new owner; cannot be set back
+    value: str | None
+
+
+class FileValueCache:
+    """Cache of one value per file.
+
+    A value is computed once and reused until the file changes. As in git, a file counts as changed if its size or one
+    of its timestamps differs.
+
+    Args:
+        cache_file: JSON file that keeps the values between runs; it may be deleted at any time. None: memory only.
+        compute: Function from a path to its value, or to None for a file that has to be checked again next time.
+        description: Label of the progress bar.
+
+    Raises:
+        DataError: The cache file cannot be read.
+
+    Example:
+        >>> hashes = FileValueCache("features/contents.json", sha256_of)  # doctest: +SKIP
+        >>> hashes.get(["a.jpg", "copy_of_a.jpg"])  # doctest: +SKIP
+        ['8f4343...', '8f4343...']
+    """
+
+    def __init__(
+        self,
+        cache_file: str | os.PathLike[str] | None,
+        compute: Callable[[str], str | None],
+        description: str = "checking images",
+    ) -> None:
+        self.cache_file = None if cache_file is None else Path(cache_file)
+        self.compute = compute
+        self.description = description
+        self._entries: dict[str, _Entry] = {}
+        self._is_saved = True
+        if self.cache_file is not None and self.cache_file.exists():
+            try:
+                self._entries = {path: _Entry(*entry) for path, entry in read_json(self.cache_file).items()}
+            except (DataError, AttributeError, TypeError) as error:
+                raise DataError(f"{self.cache_file}: damaged cache ({error}); delete it to rebuild it") from error
+
+    def get(self, paths: Iterable[str], progress: bool = False, shared: bool = False) -> list[str | None]:
+        """Return the values of files, computing those that are missing or outdated.
+
+        Args:
+            paths: The files.
+            progress: Whether to show a progress bar on a terminal if it takes more than two seconds.
+            shared: Whether to split the files among the processes of the run, and save the cache. All processes must
+                then call this method with the same paths.
+
+        Returns:
+            One value per path, in order.
+
+        Raises:
+            DataError: A file cannot be read.
+        """
+        paths = [os.path.abspath(path) for path in paths]
+        distinct = list(dict.fromkeys(paths))
+        compute = partial(self._current_entries, progress=progress)
+        entries = dict(zip(distinct, map_across_ranks(distinct, compute) if shared else compute(distinct), strict=True))
+        latest_ns = time.time_ns() - CLOCK_TICK_NS
+        for path, entry in entries.items():
+            is_settled = max(entry.modified_ns, entry.changed_ns) < latest_ns
+            if entry.value is not None and is_settled and entry != self._entries.get(path):
+                self._entries[path], self._is_saved = entry, False
+        if shared and rank_and_size()[0] == 0:
+            self.save()
+        return [entries[path].value for path in paths]
+
+    def save(self) -> None:
+        """Write the cache file if there are new values."""
+        if self.cache_file is not None and not self._is_saved:
+            write_json(self.cache_file, self._entries)
+            self._is_saved = True
+
+    def _current_entries(self, paths: Sequence[str], progress: bool) -> list[_Entry]:
+        disable = None if progress and rank_and_size()[0] == 0 else True
+        threads = ThreadPoolExecutor(os.cpu_count())  # reading, hashing and decoding release the GIL
+        try:
+            entries = threads.map(self._current_entry, paths)
+            return list(tqdm(entries, self.description, len(paths), delay=2.0, leave=False, disable=disable))
+        finally:
+            threads.shutdown(cancel_futures=True)  # otherwise an interrupt would wait for all files
+
+    def _current_entry(self, path: str) -> _Entry:
+        try:
+            stat = os.stat(path)
+            timestamps = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+            entry = self._entries.get(path)
+            return entry if entry is not None and entry[:3] == timestamps else _Entry(*timestamps, self.compute(path))
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror or error}); check the path") from error
