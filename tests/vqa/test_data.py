@@ -253,7 +253,7 @@ FOLDERS = {"questions": "q", "images": ["i"], "edits": "e", "edited_images": ["x
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"source": "coco"}, "source='coco' is unknown; use one of scenes, files"),
         ({"evaluate_on": "val"}, "evaluate_on='val' is unknown; use one of test, validation"),
@@ -267,8 +267,8 @@ FOLDERS = {"questions": "q", "images": ["i"], "edits": "e", "edited_images": ["x
         ({"questions": "q", "images": ["i"]}, "source=scenes does not use --questions, --images; set --source files"),
     ],
 )
-def test_refused_settings(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=re.escape(said)):
+def test_refused_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(message)):
         VQAConfig(**settings)
 
 

@@ -80,8 +80,8 @@ def equal(left: nn.Module, right: nn.Module) -> bool:
 def test_rows_are_encoded_with_the_vocabulary_of_the_training_rows(
     scenes: VQAData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(vqa_task.logger, "warning", said.append)
+    warnings: list[str] = []
+    monkeypatch.setattr(vqa_task.logger, "warning", warnings.append)
     task = prepare_task(network(tmp_path), NO_MODEL, VQAConfig(answers=3), scenes, backbone())
     counted: dict[str, int] = {}
     for answers in scenes.train["answers"][:]:
@@ -106,7 +106,7 @@ def test_rows_are_encoded_with_the_vocabulary_of_the_training_rows(
     }
     assert task.unknown_answers == unknown and unknown["train_edits"] > 0
     losses = [f"{unknown[name]} of {len(getattr(scenes, name))} training" for name in ("train", "train_edits")]
-    assert said == [
+    assert warnings == [
         f"No answer in the vocabulary of 3: {losses[0]} questions are not trained on, and {losses[1]} edits are not "
         "used as partners. Raise `answers` to keep more of them."
     ]
@@ -116,10 +116,10 @@ def test_rows_are_encoded_with_the_vocabulary_of_the_training_rows(
 
 def test_rare_words_are_unknown(scenes: VQAData, tmp_path: Path) -> None:
     task = prepare_task(network(tmp_path), NO_MODEL, VQAConfig(word_count=4), scenes, backbone())
-    said = [word for question in scenes.train["question"][:] for word in re.findall("[a-z]+", question.lower())]
-    frequent = {word for word in said if said.count(word) >= 4}
+    words_asked = [word for question in scenes.train["question"][:] for word in re.findall("[a-z]+", question.lower())]
+    frequent = {word for word in words_asked if words_asked.count(word) >= 4}
     assert set(task.processing_class.get_vocab()) == frequent | {"<pad>", "<unk>"}
-    assert frequent < set(said)
+    assert frequent < set(words_asked)
 
 
 def test_features_of_all_images_are_cached(scenes: VQAData, tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_generator(
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"network": "transformer"}, "network='transformer' is unknown; use one of saaa, classifier, generator"),
         ({"features_dtype": "int8"}, "features_dtype='int8' is unknown; use one of float32, float16, bfloat16"),
@@ -265,13 +265,13 @@ def test_generator(
         ({"saaa": {"glimpses": 0}}, "glimpses=0 must be at least 1"),
     ],
 )
-def test_invalid_networks(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=re.escape(said)):
+def test_invalid_networks(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(message)):
         NetworkConfig(**settings)
 
 
 @pytest.mark.parametrize(
-    ("settings", "model", "said"),
+    ("settings", "model", "message"),
     [
         ({}, {}, "backbone is not set; name a vision model for SAAA, such as microsoft/resnet-152"),
         ({"backbone": "no/where"}, {}, "no/where"),
@@ -292,12 +292,12 @@ def test_invalid_networks(settings: dict[str, Any], said: str) -> None:
     ],
 )
 def test_invalid_tasks(
-    scenes: VQAData, tmp_path: Path, settings: dict[str, Any], model: dict[str, Any], said: str
+    scenes: VQAData, tmp_path: Path, settings: dict[str, Any], model: dict[str, Any], message: str
 ) -> None:
     if settings.get("backbone") == "FOLDER":
         backbone().save_pretrained(tmp_path / "eyes")
         settings = {**settings, "backbone": str(tmp_path / "eyes")}
-    with pytest.raises(DataError, match=re.escape(said)):
+    with pytest.raises(DataError, match=re.escape(message)):
         prepare_task(network(tmp_path, **settings), ModelConfig(**model), VQAConfig(), scenes)
 
 

@@ -135,7 +135,7 @@ def test_soft_targets_of_unknown_answers_are_zeros() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         (
             {"answer_ids": [4], "answer_scores": [1.0]},
@@ -147,6 +147,6 @@ def test_soft_targets_of_unknown_answers_are_zeros() -> None:
         ({"answer_scores": [0.5]}, "row 1 of the batch has no 'answer_ids'"),
     ],
 )
-def test_invalid_soft_targets_are_refused(row: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_invalid_soft_targets_are_refused(row: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         soft_targets([{"answer_ids": [0], "answer_scores": [1.0]}, row], 4)

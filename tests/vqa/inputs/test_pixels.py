@@ -93,15 +93,15 @@ def test_three_rows_of_pixels_are_not_channels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("array", "said"),
+    ("array", "message"),
     [
         (np.zeros((4, 4), dtype=np.uint8), r"image 'a': load_image returned shape \[4, 4\] of uint8"),
         (np.zeros((3, 4, 4), dtype=np.uint8), r"shape \[3, 4, 4\]"),
         (np.zeros((4, 4, 3)), r"of float64; it must return \[H, W, 3\] of uint8"),
     ],
 )
-def test_other_arrays_are_not_opened(array: Any, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_other_arrays_are_not_opened(array: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         open_image("a", lambda image: array)
 
 

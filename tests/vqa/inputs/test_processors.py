@@ -26,7 +26,7 @@ END, PAD = vl.END, vl.PAD
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    return vl.pictures(tmp_path_factory.mktemp("images"), 4)
+    return vl.write_images(tmp_path_factory.mktemp("images"), 4)
 
 
 def generator(name: str) -> tuple[Any, Any, GeneratorCollator]:
@@ -95,7 +95,7 @@ def test_padding_does_not_change_the_scores(images: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"answer_ids": [4]}, "row 1 of the batch has the answer id 4, but the vocabulary has 4 answers"),
         ({"answer_ids": [-1]}, "row 1 of the batch has the answer id -1"),
@@ -106,10 +106,10 @@ def test_padding_does_not_change_the_scores(images: list[str]) -> None:
         ({"image": "gone.png"}, "gone.png: no such image"),
     ],
 )
-def test_invalid_views_of_a_classifier(images: list[str], changed: dict[str, Any], said: str) -> None:
+def test_invalid_views_of_a_classifier(images: list[str], changed: dict[str, Any], message: str) -> None:
     model, processor = vl.made(vl.vilt)
     view = {"image": images[0], "question": "how many ?", "answer_ids": [1], "answer_scores": [1.0]}
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         ClassifierCollator.for_model(model, processor)([view, view | changed])
 
 
@@ -261,15 +261,15 @@ def test_loss_of_a_padded_batch_equals_generation_row_by_row(name: str, images: 
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"prompt": "what is it?"}, "prompt='what is it\\?' does not contain {question}"),
         ({"target": "two"}, "target='two' does not contain {answer}"),
     ],
 )
-def test_templates_without_slot_are_refused(changed: dict[str, Any], said: str) -> None:
+def test_templates_without_slot_are_refused(changed: dict[str, Any], message: str) -> None:
     _, processor, _ = generator("llava")
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         GeneratorCollator(processor, **changed)
 
 

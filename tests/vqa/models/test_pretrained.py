@@ -169,17 +169,17 @@ def test_adapters_of_a_generator(folders: Callable[[str], str], name: str, task:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"model_name_or_path": "no/where"}, "model_name_or_path='no/where': "),
         ({"model_settings": {"model_type": "vilt"}}, "model_name_or_path is not set; name a model with a processor"),
     ],
 )
-def test_missing_models(settings: dict[str, Any], said: str) -> None:
+def test_missing_models(settings: dict[str, Any], message: str) -> None:
     where = ModelConfig(**settings)
     _, processor = vl.made(vl.llava)
     for load in (load_processor, lambda c: load_classifier(c, ANSWERS), lambda c: load_generator(c, processor)):
-        with pytest.raises(DataError, match=said) as refused:
+        with pytest.raises(DataError, match=message) as refused:
             load(where)
         assert "\n" not in str(refused.value)
 
@@ -247,13 +247,13 @@ def test_published_folders_load_without_torchvision(
         processor.video_processor([np.zeros((2, 32, 32, 3))])
 
 
-@pytest.mark.parametrize(("content", "said"), [("[1]", "has no attribute 'get'"), ("{", "is not a valid JSON file")])
+@pytest.mark.parametrize(("content", "message"), [("[1]", "has no attribute 'get'"), ("{", "is not a valid JSON file")])
 def test_damaged_files_are_refused_in_one_line(
-    folders: Callable[[str], str], tmp_path: Path, content: str, said: str
+    folders: Callable[[str], str], tmp_path: Path, content: str, message: str
 ) -> None:
     folder = Path(shutil.copytree(folders("internvl"), tmp_path / "copy"))
     (folder / "video_preprocessor_config.json").write_text(content)
-    with pytest.raises(DataError, match=f"model_name_or_path='{folder}': .*{said}") as refused:
+    with pytest.raises(DataError, match=f"model_name_or_path='{folder}': .*{message}") as refused:
         load_processor(config(str(folder)))
     assert "\n" not in str(refused.value)
     (folder / "video_preprocessor_config.json").unlink()  # not every model has this file
@@ -261,7 +261,7 @@ def test_damaged_files_are_refused_in_one_line(
 
 
 def opened(folder: Path) -> list[Image.Image]:
-    return [Image.open(path).convert("RGB") for path in vl.pictures(folder, 2)]
+    return [Image.open(path).convert("RGB") for path in vl.write_images(folder, 2)]
 
 
 @pytest.mark.skipif(is_torchvision_available(), reason="nothing is missing")
@@ -355,8 +355,8 @@ def test_a_step_on_pairs_and_their_evaluation(
         data,
         PairEvaluator(
             lambda predictions, references: [
-                (prediction in said) if isinstance(prediction, str) else prediction in (0, 2)
-                for prediction, said in zip(predictions, references, strict=True)
+                (prediction in answers) if isinstance(prediction, str) else prediction in (0, 2)
+                for prediction, answers in zip(predictions, references, strict=True)
             ],
             references="answers",
         ),
@@ -425,7 +425,7 @@ def test_trained_adapter_is_saved_and_loaded(folders: Callable[[str], str], tmp_
                 value.normal_()
     model.save_pretrained(tmp_path)
     plain = load_generator(config(folders("llava")), processor)
-    view = {"image": vl.pictures(tmp_path, 1)[0], "question": "how many ?", "answers": ["two"]}
+    view = {"image": vl.write_images(tmp_path, 1)[0], "question": "how many ?", "answers": ["two"]}
     batch = GeneratorCollator.for_model(model, processor)([view])
     with torch.no_grad():
         expected, before = model.eval()(**batch).logits, plain(**batch).logits

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForVisualQuestionAnswering, ResNet
 from dair_hf.errors import DataError
 from dair_hf.vqa.models.backbone import load_backbone
 from dair_hf.vqa.models.saaa import SAAA, SAAAConfig
-from tests.fixtures.tiny_saaa import ANSWERS, CHANNELS, WORDS, backed, batch, config, pictured, resnet, saaa, vit
+from tests.fixtures.tiny_saaa import ANSWERS, CHANNELS, WORDS, backed, batch, config, image_batch, resnet, saaa, vit
 
 
 def sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -223,9 +223,9 @@ def test_glorot_initialization() -> None:
 def test_saved_and_loaded(tmp_path: Path) -> None:
     texts = {index: f"answer {index}" for index in range(ANSWERS)}
     model = backed(resnet(), id2label=texts, freeze_backbone=False)
-    model(**pictured())  # moves the batch-norm statistics
+    model(**image_batch())  # moves the batch-norm statistics
     model.eval().save_pretrained(tmp_path)
-    inputs = pictured()
+    inputs = image_batch()
     for loaded in (SAAA.from_pretrained(tmp_path), AutoModelForVisualQuestionAnswering.from_pretrained(tmp_path)):
         assert isinstance(loaded, SAAA)
         assert not loaded.training
@@ -259,7 +259,7 @@ def test_frozen_backbone_is_unchanged(tmp_path: Path) -> None:
     model = backed(resnet())
     before = {name: values.clone() for name, values in model.backbone.state_dict().items()}
     assert model.training
-    model(**pictured()).loss.backward()
+    model(**image_batch()).loss.backward()
     torch.optim.SGD([p for p in model.parameters() if p.grad is not None], lr=1.0, weight_decay=0.1).step()
     assert all(torch.equal(values, before[name]) for name, values in model.backbone.state_dict().items())
     assert all(values.grad is None for values in model.backbone.parameters())
@@ -275,7 +275,7 @@ def test_trained_backbone_gets_gradients_and_statistics() -> None:
     for backbone in (resnet(), vit()):
         model = backed(backbone, freeze_backbone=False)
         before = {name: values.clone() for name, values in model.backbone.named_buffers()}
-        model(**pictured()).loss.backward()
+        model(**image_batch()).loss.backward()
         assert all(values.grad is not None for values in model.parameters())
         assert all(not torch.equal(values, before[name]) for name, values in model.backbone.named_buffers())
         assert model.eval().backbone.training is False
@@ -283,7 +283,7 @@ def test_trained_backbone_gets_gradients_and_statistics() -> None:
 
 def test_precomputed_features_give_the_same_logits() -> None:
     for backbone in (resnet(), vit()):
-        model, inputs = backed(backbone).eval(), pictured()
+        model, inputs = backed(backbone).eval(), image_batch()
         features = model.encode_images(inputs["pixel_values"])
         assert features.shape == (3, model.config.image_feature_size, 4, 4)
         assert not features.requires_grad
@@ -303,21 +303,21 @@ def test_pretrained_backbone(tmp_path: Path) -> None:
     settings = {"vocab_size": WORDS, "num_labels": ANSWERS, "freeze_backbone": False}
     model = SAAA(SAAAConfig(backbone_config=pretrained.config, **settings)).eval()
     model.backbone.load_state_dict(load_backbone(tmp_path).state_dict())
-    pictures = pictured()["pixel_values"]
+    images = image_batch()["pixel_values"]
     with torch.no_grad():
-        assert torch.allclose(model.encode_images(pictures), pretrained(pictures).last_hidden_state, atol=1e-5)
+        assert torch.allclose(model.encode_images(images), pretrained(images).last_hidden_state, atol=1e-5)
     assert all(values.requires_grad for values in model.parameters())
     assert (model.config.vocab_size, model.config.num_labels, model.config.image_feature_size) == (WORDS, ANSWERS, 16)
     model.save_pretrained(tmp_path / "whole")
-    assert torch.equal(SAAA.from_pretrained(tmp_path / "whole").encode_images(pictures), model.encode_images(pictures))
+    assert torch.equal(SAAA.from_pretrained(tmp_path / "whole").encode_images(images), model.encode_images(images))
 
 
 def test_invalid_inputs_are_refused() -> None:
     inputs = batch()
     with pytest.raises(DataError, match="no backbone"):
-        saaa()(**pictured())
+        saaa()(**image_batch())
     with pytest.raises(DataError, match="either pixel_values or image_features"):
-        saaa()(**inputs, pixel_values=pictured()["pixel_values"])
+        saaa()(**inputs, pixel_values=image_batch()["pixel_values"])
     with pytest.raises(DataError, match="either pixel_values or image_features"):
         saaa()(inputs["input_ids"])
     for wrong in (torch.zeros(3, CHANNELS + 1, 2, 2), torch.zeros(3, CHANNELS, 6)):
