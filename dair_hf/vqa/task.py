@@ -233,8 +233,7 @@ def _generator(network: NetworkConfig, model: ModelConfig, data: VQAData) -> VQA
     def make_model(seed: int = 0) -> Any:
         return load_generator(model, processor, seed)
 
-    templates = {"prompt": network.prompt, "target": network.target}
-    collator = GeneratorCollator.for_model(make_model(), processor, **templates)
+    collator = GeneratorCollator.for_model(make_model(), processor, prompt=network.prompt, target=network.target)
     return VQATask(data, make_model, collator, None, AnswerJudge(), processor)
 
 
