@@ -57,7 +57,7 @@ def shards(cache: FeatureCache) -> list[Path]:
 def metadata_of(path: Path) -> dict[str, str]:
     content = path.read_bytes()
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    return header["_metadata_of__"]
+    return header["__metadata__"]
 
 
 def modified_ns(path: Path) -> int:
