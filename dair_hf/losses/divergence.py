@@ -14,7 +14,7 @@ MART_MARGIN, MART_UNSURE, MART_FLOOR = 1e-4, 1e-7, 1e-12
 
 
 def kl_consistency(original: Tensor, augmented: Tensor) -> Tensor:
-    """`R_kl = KL(F(x) || F(x~)) = sum_v p_v (log p_v - log q_v)`: feature consistency (section 2 of the paper).
+    """Return `R_kl = KL(F(x) || F(x~)) = sum_v p_v (log p_v - log q_v)`: feature consistency (paper, section 2).
 
     Args:
         original: Log-probabilities `log p`, `[..., V]`.
@@ -32,7 +32,9 @@ def kl_consistency(original: Tensor, augmented: Tensor) -> Tensor:
 
 
 def js_consistency(original: Tensor, augmented: Tensor) -> Tensor:
-    """`R_js = 1/2 KL(p || m) + 1/2 KL(q || m)` with `m = (p + q) / 2`: Jensen-Shannon, symmetric, at most log 2.
+    """Return `R_js = 1/2 KL(p || m) + 1/2 KL(q || m)` with `m = (p + q) / 2`.
+
+    The Jensen-Shannon divergence is symmetric and at most log 2.
 
     Args:
         original: Log-probabilities `log p`, `[..., V]`.
@@ -50,24 +52,24 @@ def js_consistency(original: Tensor, augmented: Tensor) -> Tensor:
     return 0.5 * (kl_consistency(original, mixture) + kl_consistency(augmented, mixture))
 
 
-# R as a divergence of log-probabilities, `(log p, log q) -> [...]`, by the name that `regularizer` takes.
+# Value of `regularizer` -> R as a divergence of log-probabilities, `(log p, log q) -> [...]`.
 FEATURE_REGULARIZERS = {"kl": kl_consistency, "js": js_consistency}
 
 
 def feature_consistency(original: Tensor, augmented: Tensor, regularizer: str) -> Tensor:
-    """R of pairs of distributions, nats.
+    """Return the divergence of M pairs of output distributions.
 
-    For classes this is R of a row. For sequences it is one position's share: R of a row is its sum over the target
-    positions that align by the "matching blocks" rule of `align_targets`.
+    A classifier has one pair of distributions per row. A sequence has one per aligned target position (`align_targets`)
+    and its R is their sum.
 
     Args:
-        original: Logits of the original views, `[M, C]`; one logit z, `[M]` or `[M, 1]`, is that of a binary
-            classifier, whose distribution is `(1 - s(z), s(z))` with the logistic `s`.
-        augmented: Logits of the augmented views, likewise.
+        original: Logits of the original views, `[M, C]`. Logits z of a binary classifier, `[M]` or `[M, 1]`, stand for
+            the distributions `(1 - s(z), s(z))` with the logistic function `s`.
+        augmented: Logits of the augmented views, of the same shape.
         regularizer: "kl", KL(original || augmented), or "js".
 
     Returns:
-        `[M]`, float32 at least.
+        `[M]`, nats, float32 at least.
 
     Raises:
         ValueError: Unknown regularizer.
@@ -84,13 +86,13 @@ def feature_consistency(original: Tensor, augmented: Tensor, regularizer: str) -
 
 
 def _class_logits(logits: Tensor) -> Tensor:
-    """`[M, C]` with C >= 2: a single logit z becomes (0, z), whose softmax is (1 - s(z), s(z))."""
-    single = logits.reshape(-1, 1) if logits.ndim == 1 else logits
-    return torch.nn.functional.pad(single, (1, 0)) if single.shape[-1] == 1 else single
+    """Return logits `[M, C]` with C >= 2: a single logit z becomes (0, z), whose softmax is (1 - s(z), s(z))."""
+    logits = logits.reshape(-1, 1) if logits.ndim == 1 else logits
+    return torch.nn.functional.pad(logits, (1, 0)) if logits.shape[-1] == 1 else logits
 
 
 def mart_terms(original: Tensor, augmented: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The two terms of MART: a boosted cross-entropy, and KL where the model is not sure of the original.
+    """Return the two terms of MART: a boosted cross-entropy, and KL weighted by uncertainty about the original.
 
     With p and p~ the distributions of the two views and y the class:
 
@@ -115,39 +117,38 @@ def mart_terms(original: Tensor, augmented: Tensor, labels: Tensor) -> tuple[Ten
         >>> round(boosted.item(), 4), round(consistency.item(), 4)
         (2.7722, 0.0719)
     """
-    own = torch.nn.functional.one_hot(labels, original.shape[-1]).bool()
-    at_label = augmented.masked_fill(~own, 0.0).sum(-1)
-    strongest = augmented.masked_fill(own, -torch.inf).amax(-1).exp()
-    boosted = -at_label - torch.log(1 + MART_MARGIN - strongest + MART_FLOOR)
-    unsure = 1 + MART_UNSURE - original.masked_fill(~own, 0.0).sum(-1).exp()
-    return boosted, unsure * kl_consistency(original, torch.log(augmented.exp() + MART_FLOOR))
+    is_label = torch.nn.functional.one_hot(labels, original.shape[-1]).bool()
+    log_p_label = augmented.masked_fill(~is_label, 0.0).sum(-1)
+    strongest_other = augmented.masked_fill(is_label, -torch.inf).amax(-1).exp()
+    boosted = -log_p_label - torch.log(1 + MART_MARGIN - strongest_other + MART_FLOOR)
+    uncertainty = 1 + MART_UNSURE - original.masked_fill(~is_label, 0.0).sum(-1).exp()
+    return boosted, uncertainty * kl_consistency(original, torch.log(augmented.exp() + MART_FLOOR))
 
 
 def align_targets(original: list[int], augmented: list[int]) -> tuple[list[int], list[int]]:
-    """Positions of two target sequences at which their output distributions may be compared.
+    """Align two target sequences: find the positions at which their output distributions are compared.
 
-    The rule, "matching blocks": tokens that both sequences share in order align one to one (longest matching blocks,
-    as `difflib` finds them); where a block of one is *replaced* by a block of the other (the old and the new name)
-    its tokens align from the left, up to the shorter; tokens that were only inserted or deleted align with nothing.
+    The rule is called "matching blocks". Tokens of blocks that both sequences share, in the order of `difflib`, align
+    one to one. If a block of one sequence *replaces* a block of the other (a new name for an old one), their tokens
+    align from the left, up to the end of the shorter block. Inserted and deleted tokens align with nothing.
 
     Args:
         original: Target token ids without padding.
         augmented: Target token ids without padding.
 
     Returns:
-        Two lists of equal length: positions in `original` and the positions in `augmented` they are compared with.
+        Two lists of equal length: positions in `original`, and the positions in `augmented` that they align with.
 
     Example:
         >>> align_targets([1, 7, 7, 2, 9], [1, 8, 2, 9])
         ([0, 1, 3, 4], [0, 1, 2, 3])
     """
-    left: list[int] = []
-    right: list[int] = []
-    for tag, start, end, other_start, other_end in SequenceMatcher(
-        None, original, augmented, autojunk=False
-    ).get_opcodes():
+    positions: list[int] = []
+    augmented_positions: list[int] = []
+    blocks = SequenceMatcher(None, original, augmented, autojunk=False).get_opcodes()
+    for tag, start, end, augmented_start, augmented_end in blocks:
         if tag in ("equal", "replace"):
-            length = min(end - start, other_end - other_start)
-            left.extend(range(start, start + length))
-            right.extend(range(other_start, other_start + length))
-    return left, right
+            length = min(end - start, augmented_end - augmented_start)
+            positions.extend(range(start, start + length))
+            augmented_positions.extend(range(augmented_start, augmented_start + length))
+    return positions, augmented_positions

@@ -5,10 +5,10 @@ With `l` and `l~` the losses of an original row and its augmented partner (nats 
     ERM      f = l
     DA-ERM   f = 1/2 l + 1/2 l~
     DAIR     f = 1/2 l + 1/2 l~ + lambda * R
-    no partner: f = l, whatever the method
+    no partner: f = l with every method
 
-Source: Huang et al., "Robustness through Data Augmentation Loss Consistency", TMLR 2022, equations (1) to (4). What its
-adversarial experiments compare with, the partner being attacked:
+Source: Huang et al., "Robustness through Data Augmentation Loss Consistency", TMLR 2022, equations (1) to (4). The
+baselines of its adversarial experiments, in which the partner is an adversarial example:
 
     augmented   f = l~                         PGD training (Madry et al., 2018)
     TRADES      f = l + lambda * R             with R_kl (Zhang et al., 2019)
@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# f = w l + w~ l~ (+ lambda R) of a pair: (w, w~), and whether R is part of it.
+# Weights (w, w~) of f = w l + w~ l~ of a pair, and whether lambda R is added.
 METHOD_WEIGHTS = {
     "erm": (1.0, 0.0, False),
     "da": (0.5, 0.5, False),
@@ -34,19 +34,19 @@ METHOD_WEIGHTS = {
 }
 METHODS = tuple(METHOD_WEIGHTS)
 REGULARIZED = tuple(name for name, (*_, regularized) in METHOD_WEIGHTS.items() if regularized)
-TOKEN_METHODS = ("erm", "da", "dair")  # those that normalization="token" is defined for
+TOKEN_METHODS = ("erm", "da", "dair")  # methods that normalization="token" is defined for
 NORMALIZATIONS = ("pair", "token")
 LOSS_EPSILON = 1e-7
 
 
 class PairTerms(NamedTuple):
-    """What a batch of rows contributes, unreduced; every field is `[B]`.
+    """Unreduced terms of a batch of rows, each `[B]`.
 
     Attributes:
         original: Loss of the original view, nats per row; 0 where the row has no valid target.
         augmented: Loss of the augmented view, nats per row; 0 where there is no partner.
         consistency: R of the pair; 0 where there is no partner.
-        has_partner: Whether the row is a pair (bool).
+        has_partner: Whether the row is a pair, bool.
     """
 
     original: Tensor
@@ -56,12 +56,12 @@ class PairTerms(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The denominators of one optimizer step: all micro-batches of the accumulation window, all ranks.
+    """Denominators of one optimizer step, over all micro-batches of the accumulation window and all ranks.
 
     Attributes:
-        rows: Number of rows, with and without partner.
+        rows: Number of rows, with and without a partner.
         pairs: Number of rows with a partner.
-        tokens: Number of target tokens in all views that are trained on.
+        tokens: Number of target tokens in all trained views.
     """
 
     rows: Tensor
@@ -70,15 +70,15 @@ class Counts(NamedTuple):
 
 
 def squared_root_consistency(original: Tensor, augmented: Tensor, epsilon: float = LOSS_EPSILON) -> Tensor:
-    """`R_sq = (sqrt(l + epsilon) - sqrt(l~ + epsilon))^2`, the paper's DAIR-SQ (equation 3).
+    """Return `R_sq = (sqrt(l + epsilon) - sqrt(l~ + epsilon))^2`, the paper's DAIR-SQ (equation 3).
 
     Args:
         original: Losses `l >= 0`, `[B]`, nats per row.
         augmented: Losses `l~ >= 0`, `[B]`.
-        epsilon: Added inside both roots, so that the gradient stays finite where a loss is 0.
+        epsilon: Added inside both roots, so that the gradient is finite at a loss of 0.
 
     Returns:
-        `[B]`, nats per row. Value and gradient are finite for all non-negative losses; both are 0 where they agree.
+        `[B]`, nats per row. Value and gradient are finite for all losses >= 0, and both are 0 for equal losses.
 
     Example:
         >>> squared_root_consistency(torch.tensor([4.0]), torch.tensor([1.0]), epsilon=0.0)
@@ -88,14 +88,14 @@ def squared_root_consistency(original: Tensor, augmented: Tensor, epsilon: float
 
 
 def absolute_consistency(original: Tensor, augmented: Tensor) -> Tensor:
-    """`R_l1 = |l - l~|`, the paper's DAIR-L1 (equation 2). It is never smaller than `R_sq`.
+    """Return `R_l1 = |l - l~|`, the paper's DAIR-L1 (equation 2). It is never smaller than `R_sq`.
 
     Args:
         original: Losses, `[B]`, nats per row.
         augmented: Losses, `[B]`.
 
     Returns:
-        `[B]`, nats per row; the subgradient where the losses agree is 0.
+        `[B]`, nats per row; the subgradient is 0 for equal losses.
 
     Example:
         >>> absolute_consistency(torch.tensor([4.0]), torch.tensor([1.0]))
@@ -138,7 +138,7 @@ class LossRegularizer(NamedTuple):
     slopes: Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
 
 
-# By the name that `DAIRConfig.regularizer` takes.
+# Value of `regularizer` -> R.
 LOSS_REGULARIZERS = {
     "sq": LossRegularizer(squared_root_consistency, squared_root_slopes),
     "l1": LossRegularizer(
@@ -185,12 +185,12 @@ def gradient_weights(
 
 
 def pair_objective(terms: PairTerms, method: str = "dair", dair_lambda: float = 0.0) -> Tensor:
-    """`f` of every row (equation 4): the paper's objective before any reduction.
+    """Return `f` of every row (equation 4): the paper's objective before any reduction.
 
     Args:
         terms: Unreduced terms, each `[B]`.
         method: One of `METHODS`.
-        dair_lambda: Weight of the consistency, pair units, where it is part of the method.
+        dair_lambda: Weight of the consistency in pair units, for methods that use it.
 
     Returns:
         `[B]`, nats per row.
@@ -199,8 +199,8 @@ def pair_objective(terms: PairTerms, method: str = "dair", dair_lambda: float = 
         ValueError: Unknown method.
 
     Example:
-        >>> one = torch.ones(2)
-        >>> terms = PairTerms(4 * one, one, one, torch.tensor([True, False]))
+        >>> ones = torch.ones(2)
+        >>> terms = PairTerms(4 * ones, ones, ones, torch.tensor([True, False]))
         >>> pair_objective(terms, "dair", dair_lambda=2.0)
         tensor([4.5000, 4.0000])
     """
@@ -222,14 +222,17 @@ def normalized_objective(
     dair_lambda: float = 0.0,
     normalization: str = "pair",
 ) -> Tensor:
-    """The share of the step's objective that these rows contribute; the shares of all micro-batches and ranks add up.
+    """Return the contribution of a micro-batch to the objective of its optimizer step.
 
-    "pair" (the paper): `sum_b f_b / rows`.
-    "token" (the authors' dialog code): `sum_b (l_b + l~_b) / tokens + lambda * sum_b R_b / pairs`.
-    With `m` the mean number of target tokens a view, `lambda_pair = lambda_token * m`.
+    The contributions of all micro-batches and ranks add up to the objective:
+
+    - "pair" (the paper): `sum_b f_b / rows`;
+    - "token" (the authors' dialog code): `sum_b (l_b + l~_b) / tokens + lambda * sum_b R_b / pairs`.
+
+    With `m` target tokens per view on average, `lambda_pair = lambda_token * m`.
 
     Args:
-        terms: Unreduced terms of this micro-batch, each `[B]`.
+        terms: Unreduced terms of the micro-batch, each `[B]`.
         counts: Denominators of the whole optimizer step, as tensors or numbers.
         method: One of `METHODS`; with "token" one of `TOKEN_METHODS`.
         dair_lambda: Weight of the consistency, in the units of the normalization.

@@ -1,8 +1,8 @@
 """Per-row losses: `(model outputs, labels) -> [rows]`, float32 at least, summed over the targets of a row.
 
-A sample loss is any callable of that shape. One whose targets are the *next* input tokens says so with a true attribute
-`shifts_labels`, so that the first label of a row is not counted as a target; one whose labels are scores of all classes
-says so with `soft_labels`, so that a row of zeros counts as one without target.
+A sample loss is any callable with this signature. Two attributes tell which labels are targets: `shifts_labels = True`
+if position t predicts label t + 1, so that the first label of a row is no target; `soft_labels = True` if labels are
+scores of all classes, so that a row of zeros has no target.
 """
 
 from __future__ import annotations
@@ -19,19 +19,12 @@ SampleLoss = Callable[[Any, Tensor], Tensor]
 
 
 def full_precision(values: Tensor) -> Tensor:
-    """`values` in float32, or in float64 where they already are.
-
-    Args:
-        values: Any floating tensor.
-
-    Returns:
-        The same values; half precisions are widened.
-    """
+    """Return `values` in float32, or as they are if they are float64."""
     return values if values.dtype == torch.float64 else values.float()
 
 
 def _token_nll(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum of `-log p(label)` over the valid positions of each row: `[N, T, V], [N, T] -> [N]`."""
+    """Return the sum of `-log p(label)` over the valid positions of each row: `[N, T, V], [N, T] -> [N]`."""
     flat = functional.cross_entropy(
         full_precision(logits).reshape(-1, logits.shape[-1]),
         labels.reshape(-1),
@@ -42,14 +35,14 @@ def _token_nll(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def seq2seq_nll(outputs: Any, labels: Tensor) -> Tensor:
-    """`l = -sum_t log p(y_t | y_<t, x)` of an encoder-decoder: position t of the logits predicts label t.
+    """Return `l = -sum_t log p(y_t | y_<t, x)` of an encoder-decoder: position t of the logits predicts label t.
 
     Args:
         outputs: Model outputs with `logits` `[N, T, V]`.
         labels: `[N, T]` token ids, -100 where there is no target.
 
     Returns:
-        `[N]`, nats per sequence; 0, connected to the graph, for a row without valid target.
+        `[N]`, nats per sequence; 0, connected to the graph, for a row without a target.
 
     Example:
         >>> from types import SimpleNamespace
@@ -60,14 +53,14 @@ def seq2seq_nll(outputs: Any, labels: Tensor) -> Tensor:
 
 
 def causal_nll(outputs: Any, labels: Tensor) -> Tensor:
-    """`l = -sum_t log p(y_t | y_<t)` of a decoder-only model: position t of the logits predicts label t + 1.
+    """Return `l = -sum_t log p(y_t | y_<t)` of a decoder-only model: position t of the logits predicts label t + 1.
 
     Args:
         outputs: Model outputs with `logits` `[N, T, V]`.
         labels: `[N, T]` token ids aligned with the inputs, -100 on the prompt and the padding.
 
     Returns:
-        `[N]`, nats per sequence; 0, connected to the graph, for a row without valid target.
+        `[N]`, nats per sequence; 0, connected to the graph, for a row without a target.
 
     Example:
         >>> from types import SimpleNamespace
@@ -81,7 +74,7 @@ causal_nll.shifts_labels = True  # type: ignore[attr-defined]
 
 
 def cross_entropy(outputs: Any, labels: Tensor) -> Tensor:
-    """`l = -log p(y | x)` of a classifier.
+    """Return `l = -log p(y | x)` of a classifier.
 
     Args:
         outputs: Model outputs with `logits` `[N, C]`.
@@ -99,7 +92,7 @@ def cross_entropy(outputs: Any, labels: Tensor) -> Tensor:
 
 
 def binary_cross_entropy(outputs: Any, labels: Tensor) -> Tensor:
-    """`l = -y log s(z) - (1 - y) log(1 - s(z))` of a binary classifier with one logit.
+    """Return `l = -y log s(z) - (1 - y) log(1 - s(z))` of a binary classifier with one logit.
 
     Args:
         outputs: Model outputs with `logits` `[N]` or `[N, 1]`.
@@ -118,14 +111,14 @@ def binary_cross_entropy(outputs: Any, labels: Tensor) -> Tensor:
 
 
 def multi_label(outputs: Any, labels: Tensor) -> Tensor:
-    """`l = -1/C sum_c [y_c log s(z_c) + (1 - y_c) log(1 - s(z_c))]` of a classifier whose classes are independent.
+    """Return `l = -1/C sum_c [y_c log s(z_c) + (1 - y_c) log(1 - s(z_c))]` of a classifier of independent classes.
 
     Args:
         outputs: Model outputs with `logits` `[N, C]`.
         labels: `[N, C]`, floating, 0 and 1 (or soft targets between).
 
     Returns:
-        `[N]`, nats a class.
+        `[N]`, nats per class.
 
     Example:
         >>> from types import SimpleNamespace
@@ -137,10 +130,10 @@ def multi_label(outputs: Any, labels: Tensor) -> Tensor:
 
 
 def soft_score(outputs: Any, labels: Tensor) -> Tensor:
-    """`l = -sum_a s_a log p(a | x)` of a classifier whose targets are scores of several classes.
+    """Return `l = -sum_a s_a log p(a | x)` of a classifier whose targets are scores of several classes.
 
-    Visual question answering: `s_a` is the share of the annotators who gave answer a (Kazemi and Elqursh, "Show, Ask,
-    Attend, and Answer", 2017). With one score of 1 it is `cross_entropy`; scores need not add up to 1.
+    In visual question answering `s_a` is the share of the annotators who gave answer a (Kazemi and Elqursh, "Show, Ask,
+    Attend, and Answer", 2017). With a single score of 1 this is `cross_entropy`; scores need not add up to 1.
 
     Args:
         outputs: Model outputs with `logits` `[N, A]`.
@@ -162,14 +155,14 @@ soft_score.soft_labels = True  # type: ignore[attr-defined]
 
 
 def squared_error(outputs: Any, labels: Tensor) -> Tensor:
-    """`l = (y - f(x))^2` of a regression model, the mean over its outputs where it has several.
+    """Return `l = (y - f(x))^2` of a regression model, the mean over its outputs if it has several.
 
     Args:
         outputs: Model outputs with `logits` `[N]`, `[N, 1]` or `[N, K]`.
         labels: `[N]`, or `[N, K]` for K outputs, real.
 
     Returns:
-        `[N]`, in squared units of the target.
+        `[N]`, in squared units of the labels.
 
     Example:
         >>> from types import SimpleNamespace
@@ -182,12 +175,12 @@ def squared_error(outputs: Any, labels: Tensor) -> Tensor:
 
 
 def huber(outputs: Any, labels: Tensor, delta: float = 1.0) -> Tensor:
-    """`l = e^2 / 2` for `|e| <= delta`, else `delta (|e| - delta / 2)`, with `e = f(x) - y`.
+    """Return `l = e^2 / 2` for `|e| <= delta`, else `delta (|e| - delta / 2)`, with `e = f(x) - y`.
 
     Args:
         outputs: Model outputs with `logits` `[N]` or `[N, 1]`.
         labels: `[N]`, real.
-        delta: Where the loss turns linear, in units of the target.
+        delta: Error at which the loss becomes linear, in units of the labels.
 
     Returns:
         `[N]`.

@@ -1,7 +1,7 @@
-"""Cross-entropy of a linear projection, some rows at a time: what a loss needs of the logits, and never all of them.
+"""Cross-entropy of a linear projection in chunks of rows, without all logits at once.
 
-Autograd over chunks keeps one gradient of the projection a chunk until they are added up. Here the backward pass is
-written out, and every chunk adds to the one gradient there is.
+Autograd over chunks keeps one gradient of the projection per chunk until they are summed. This backward pass is written
+by hand, and every chunk adds to a single gradient.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from dair_hf.losses.per_sample import full_precision
 def projected_nll(
     states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rows: int, soft_cap: float | None = None
 ) -> Tensor:
-    """`-log softmax(cap(states W' + b))[target]` of every row, with at most `rows` rows of logits at once.
+    """Return `-log softmax(cap(states W' + b))[target]` of every row, with at most `rows` rows of logits at once.
 
     The gradient of the logits z is `(softmax(z) - onehot) g`, times `1 - (z / c)^2` under a soft cap
-    `z = c tanh(u / c)`. Logits are computed a second time for it: four matrix products and not three.
+    `z = c tanh(u / c)`. It computes the logits a second time: four matrix products instead of three.
 
     Args:
         states: `[M, d]`.
         weight: `[V, d]`.
-        bias: `[V]`; None: there is none.
+        bias: `[V]`, or None.
         targets: `[M]` int64, in `[0, V)`.
-        rows: Rows at once, at least 1.
-        soft_cap: c; None: there is none.
+        rows: Number of rows per chunk, at least 1.
+        soft_cap: c, or None.
 
     Returns:
         `[M]`, nats, float32 at least.
@@ -39,8 +39,8 @@ def projected_nll(
         >>> projected_nll(torch.zeros(1, 2), torch.ones(4, 2), None, torch.tensor([3]), rows=1)
         tensor([1.3863])
     """
-    found: Tensor = _ProjectedNLL.apply(states, weight, bias, targets, rows, soft_cap)
-    return found
+    losses: Tensor = _ProjectedNLL.apply(states, weight, bias, targets, rows, soft_cap)
+    return losses
 
 
 class _ProjectedNLL(torch.autograd.Function):
@@ -54,7 +54,7 @@ class _ProjectedNLL(torch.autograd.Function):
         rows: int,
         soft_cap: float | None,
     ) -> Tensor:
-        # Under autocast the product runs in its type, whatever the weights are kept in; going backward as well.
+        # The type of autocast holds for the product in both passes, whatever the type of the weights.
         device = states.device.type
         ctx.dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
         ctx.rows, ctx.soft_cap = rows, soft_cap
@@ -63,23 +63,23 @@ class _ProjectedNLL(torch.autograd.Function):
             chunks = _Chunks(states, weight, bias, ctx.dtype, rows, soft_cap)
             losses = []
             for part, _, logits in chunks:
-                chosen = torch.log_softmax(logits, 1, out=chunks.spare(logits)).gather(1, targets[part, None])
-                losses.append(-chosen[:, 0])
+                log_p = torch.log_softmax(logits, 1, out=chunks.buffer_like(logits)).gather(1, targets[part, None])
+                losses.append(-log_p[:, 0])
         return torch.cat(losses) if losses else full_precision(states[:, :0]).sum(1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         states, weight, bias, targets = ctx.saved_tensors
-        of_states, of_weight, of_bias = ctx.needs_input_grad[:3]
-        # Sums over chunks: in single precision where the product itself is shorter.
-        summed = full_precision(weight[:0]).dtype
-        weight_gradient = torch.zeros_like(weight, dtype=summed) if of_weight else None
-        bias_gradient = torch.zeros(len(weight), dtype=summed, device=weight.device) if of_bias else None
+        needs_states, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        # Sums over chunks are in single precision, even if the products are in half precision.
+        sum_dtype = full_precision(weight[:0]).dtype
+        weight_gradient = torch.zeros_like(weight, dtype=sum_dtype) if needs_weight else None
+        bias_gradient = torch.zeros(len(weight), dtype=sum_dtype, device=weight.device) if needs_bias else None
         state_gradients = []
         chunks = _Chunks(states, weight, bias, ctx.dtype, ctx.rows, ctx.soft_cap)
         for part, inputs, logits in chunks:
-            delta = torch.softmax(logits, 1, out=chunks.spare(logits))
+            delta = torch.softmax(logits, 1, out=chunks.buffer_like(logits))
             delta.scatter_add_(1, targets[part, None], delta.new_full((len(delta), 1), -1.0))
             delta.mul_(gradient[part, None].to(delta.dtype))
             if ctx.soft_cap is not None:
@@ -87,14 +87,14 @@ class _ProjectedNLL(torch.autograd.Function):
             if bias_gradient is not None:
                 bias_gradient += delta.sum(0)
             delta = delta.to(ctx.dtype)
-            if of_states:
+            if needs_states:
                 state_gradients.append((delta @ chunks.projection).to(states.dtype))
             if weight_gradient is not None and weight_gradient.dtype == ctx.dtype:
                 weight_gradient.addmm_(delta.t(), inputs)
             elif weight_gradient is not None:
                 weight_gradient += delta.t() @ inputs
         return (
-            (torch.cat(state_gradients) if state_gradients else torch.zeros_like(states)) if of_states else None,
+            (torch.cat(state_gradients) if state_gradients else torch.zeros_like(states)) if needs_states else None,
             weight_gradient.to(weight.dtype) if weight_gradient is not None else None,
             bias_gradient.to(bias.dtype) if bias_gradient is not None else None,
             None,
@@ -104,7 +104,7 @@ class _ProjectedNLL(torch.autograd.Function):
 
 
 class _Chunks:
-    """The logits of some rows after the other, all in the same memory: fresh pages for each cost as much again."""
+    """Logits of chunks of rows, one after the other in the same memory: new memory would double the time."""
 
     def __init__(
         self, states: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, rows: int, soft_cap: float | None
@@ -112,7 +112,7 @@ class _Chunks:
         self.states, self.bias, self.soft_cap, self.rows = states, bias, soft_cap, rows
         self.projection = weight.to(dtype)
         self.products = states.new_empty(min(rows, len(states)), len(weight), dtype=dtype)
-        self.others = torch.empty_like(self.products, dtype=full_precision(self.products[:0]).dtype)
+        self.buffer = torch.empty_like(self.products, dtype=full_precision(self.products[:0]).dtype)
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         for start in range(0, len(self.states), self.rows):
@@ -120,9 +120,9 @@ class _Chunks:
             inputs = self.states[part].to(self.projection.dtype)
             yield part, inputs, self._logits(inputs)
 
-    def spare(self, logits: Tensor) -> Tensor:
-        """Memory of the shape of these logits that holds nothing yet."""
-        return self.others[: len(logits)]
+    def buffer_like(self, logits: Tensor) -> Tensor:
+        """Return free memory of the shape of these logits."""
+        return self.buffer[: len(logits)]
 
     def _logits(self, inputs: Tensor) -> Tensor:
         logits = full_precision(torch.mm(inputs, self.projection.t(), out=self.products[: len(inputs)]))

@@ -226,7 +226,7 @@ def test_the_first_batch_is_verified_once_in_evaluation_mode_and_draws_nothing()
 
 
 def test_models_without_a_projection_are_refused() -> None:
-    with pytest.raises(DataError, match="Linear has no linear layer that makes its logits"):
+    with pytest.raises(DataError, match="Linear has no linear layer that computes its logits"):
         ChunkedLoss(nn.Linear(2, 2), False)
     with pytest.raises(DataError, match="tokens=0"):
         ChunkedLoss(tiny.model("t5"), False, 0)
