@@ -1,8 +1,8 @@
-"""Layout of a batch, known on the host: which views exist, how many targets they have, and which of these align.
+"""Layout of a batch: which views exist, how many targets they have, and which targets of both views align.
 
-Which rows run decides the shapes of all that follows, so the host has to know it. Reading it off a tensor on a device
-would make the host wait for everything that the device still has to do. The layout is therefore computed where batches
-are collated, in the workers of the data loader, and travels beside the tensors as numpy arrays.
+The host needs the layout, since it decides the shapes of a forward. Reading it from tensors on a device would make the
+host wait until the device has finished its queue. The layout is therefore computed by the workers of the data loader,
+when a batch is collated, and passed along with the tensors as numpy arrays.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dair_hf.losses.per_sample import IGNORE_INDEX
 
 
 def view_mask(batch: Mapping[str, Any]) -> Tensor:
-    """The `view_mask` `[B, V]` of a batch.
+    """Return the `view_mask` `[B, V]` of a batch.
 
     Raises:
         DataError: The batch was not made by a `PairCollator`.
@@ -37,13 +37,13 @@ def view_mask(batch: Mapping[str, Any]) -> Tensor:
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """What the host knows of a batch.
+    """Layout of a batch, on the host.
 
     Attributes:
-        exists: Which views exist, `[B, V]` bool.
-        targets: Number of targets of every view, `[B, V]` int64; 0 where the view does not exist.
-        aligned: For each row, the positions of its targets that are compared, `[2, K]` int64 of both views; None where
-            the regularizer compares no sequences.
+        exists: Whether each view exists, `[B, V]` bool.
+        targets: Number of targets of every view, `[B, V]` int64; 0 for absent views.
+        aligned: For each row the positions of its aligned targets in both views, `[2, K]` int64; None if the
+            regularizer compares no sequences.
     """
 
     exists: np.ndarray
@@ -52,7 +52,7 @@ class BatchLayout:
 
     @property
     def paired(self) -> np.ndarray:
-        """Rows of which both views have a target, `[B]` bool."""
+        """Whether both views of each row have a target, `[B]` bool."""
         if self.targets.shape[1] == 1:
             return np.zeros(len(self.targets), dtype=bool)
         return np.asarray((self.targets > 0).all(1))
@@ -60,26 +60,22 @@ class BatchLayout:
     def __len__(self) -> int:
         return len(self.exists)
 
-    def __getitem__(self, rows: slice) -> BatchLayout:
-        aligned = None if self.aligned is None else self.aligned[rows]
-        return BatchLayout(self.exists[rows], self.targets[rows], aligned)
-
     def originals(self) -> BatchLayout:
-        """The layout of the original views alone."""
+        """Return the layout of the original views alone."""
         return BatchLayout(self.exists[:, :1], self.targets[:, :1])
 
     def first(self, rows: int) -> BatchLayout:
-        """The layout in which only the first rows exist."""
-        kept = (np.arange(len(self)) < rows)[:, None]
+        """Return the layout in which only the first `rows` rows exist."""
+        is_first = (np.arange(len(self)) < rows)[:, None]
         aligned = None
         if self.aligned is not None:
-            aligned = [places if row < rows else places[:, :0] for row, places in enumerate(self.aligned)]
-        return BatchLayout(self.exists & kept, self.targets * kept, aligned)
+            aligned = [positions if row < rows else positions[:, :0] for row, positions in enumerate(self.aligned)]
+        return BatchLayout(self.exists & is_first, self.targets * is_first, aligned)
 
     def counts(self, with_partners: bool) -> np.ndarray:
-        """Rows, pairs and target tokens as the objective counts them, `[3]` int64 (`objective.Counts`).
+        """Count rows, pairs and target tokens for the objective, `[3]` int64 (`objective.Counts`).
 
-        A view without target makes no pair: its row is trained on as if it had no partner.
+        A row of which one view has no target is no pair: it is trained as a row without a partner.
         """
         pairs = self.paired & with_partners
         tokens = self.targets[:, 0].sum() + self.targets[pairs, 1:].sum()
@@ -88,12 +84,12 @@ class BatchLayout:
 
 @dataclass(frozen=True)
 class TargetRule:
-    """Rule that says what is a target among the labels of a view.
+    """Rule by which labels are targets.
 
     Args:
-        shifts_labels: Whether targets are the *next* input tokens, so that a first label is none.
-        soft_labels: Whether labels are scores of all classes, one target unless they are all 0.
-        aligns: Whether layouts say which targets of the two views are compared (KL and JS of sequences).
+        shifts_labels: Whether position t predicts label t + 1, so that the first label is no target.
+        soft_labels: Whether labels are scores of all classes: one target, or none if they are all 0.
+        aligns: Whether layouts align the targets of both views, for KL and JS of sequences.
 
     Example:
         >>> batch = {"labels": torch.tensor([[[5, 6], [7, -100]]]), "view_mask": torch.tensor([[True, True]])}
@@ -109,13 +105,13 @@ class TargetRule:
     aligns: bool = False
 
     def counts(self, batch: Mapping[str, Any]) -> Tensor:
-        """Number of targets of every view: tokens of a sequence, 1 for a class, a real target or scores of classes.
+        """Count the targets of every view: the tokens of a sequence; 1 for a class, a number, or scores of classes.
 
         Args:
             batch: A batch of `PairCollator`.
 
         Returns:
-            `[B, V]` int64, on the device of the batch; 0 where the view does not exist or has no target.
+            `[B, V]` int64, on the device of the batch; 0 for absent views.
         """
         mask, labels = view_mask(batch), batch.get(LABELS)
         if labels is not None and self.soft_labels:
@@ -126,25 +122,25 @@ class TargetRule:
         return (valid.flatten(2).sum(-1) if labels.ndim > 2 else valid.long()) * mask
 
     def layout(self, batch: Mapping[str, Any]) -> BatchLayout:
-        """The layout of a batch; on the CPU, where batches are collated, for nothing, else by one transfer or two."""
+        """Compute the layout of a batch; a batch on a device is copied to the host."""
         mask = view_mask(batch)
         exists, targets = torch.stack([mask.long(), self.counts(batch)]).cpu().numpy()
-        found = BatchLayout(exists.astype(bool), targets)
+        layout = BatchLayout(exists.astype(bool), targets)
         labels = batch.get(LABELS)
         if not self.aligns or labels is None or labels.ndim != 3 or labels.is_floating_point():
-            return found
-        return replace(found, aligned=_aligned(self._shifted(labels).cpu().numpy(), found.paired))
+            return layout
+        return replace(layout, aligned=_aligned(self._shifted(labels).cpu().numpy(), layout.paired))
 
     def _shifted(self, labels: Tensor) -> Tensor:
         return labels[..., 1:] if labels.ndim == 3 and self.shifts_labels else labels
 
 
 class LayoutCollator:
-    """Adds their layout to the batches of a collator.
+    """Adds the layout to the batches of a collator.
 
     Args:
-        collator: Rows to a batch.
-        rule: What is a target.
+        collator: Rows -> batch.
+        rule: Rule by which labels are targets.
     """
 
     def __init__(self, collator: Callable[[Any], Any], rule: TargetRule) -> None:
@@ -152,23 +148,17 @@ class LayoutCollator:
         self.rule = rule
 
     def __call__(self, rows: Any) -> Any:
-        """The batch of these rows with its layout; one without `view_mask` as it is."""
+        """Collate rows and add the layout; a batch without `view_mask` is returned as it is."""
         batch = self.collator(rows)
         return {**batch, LAYOUT: self.rule.layout(batch)} if VIEW_MASK in batch else batch
 
 
 def _aligned(labels: np.ndarray, paired: np.ndarray) -> list[np.ndarray]:
-    """Positions in labels `[B, 2, T]` that are compared, `[2, K]` a row; none for rows that are no pair."""
-    found = []
-    for views, is_pair in zip(labels, paired, strict=True):
-        if not is_pair:
-            found.append(np.zeros((2, 0), dtype=np.int64))
-            continue
-        at = [np.flatnonzero(view != IGNORE_INDEX) for view in views]
-        matched = align_targets(*(view[places].tolist() for view, places in zip(views, at, strict=True)))
-        found.append(np.stack([places[match] for places, match in zip(at, map(_indices, matched), strict=True)]))
-    return found
-
-
-def _indices(values: list[int]) -> np.ndarray:
-    return np.array(values, dtype=np.int64)
+    """Return the aligned positions in labels `[B, 2, T]`, `[2, K]` per row; none for rows that are no pair."""
+    aligned = [np.zeros((2, 0), dtype=np.int64)] * len(labels)
+    for row in np.flatnonzero(paired):
+        positions = [np.flatnonzero(view != IGNORE_INDEX) for view in labels[row]]
+        matches = align_targets(*(view[at].tolist() for view, at in zip(labels[row], positions, strict=True)))
+        matched = [at[np.array(match, dtype=np.int64)] for at, match in zip(positions, matches, strict=True)]
+        aligned[row] = np.stack(matched)
+    return aligned

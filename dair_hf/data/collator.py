@@ -1,4 +1,4 @@
-"""From rows with an optional partner to batches in which dimension 0 counts pairs and dimension 1 the views."""
+"""Collation of rows with optional partners into batches `[B, V, ...]` of B pairs with V views."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from dair_hf.losses.per_sample import IGNORE_INDEX
 AUGMENTED_PREFIX = "augmented_"
 ROW_ID = "row_id"
 LABELS = "labels"
-LABEL_COLUMNS = (LABELS, "label_ids", "label")  # collators of transformers make `labels` of each
-TARGET_PREFIXES = ("label", "decoder_")  # columns of the output, and the masks that belong to them
-PADDING_ROW = "is_filler"  # marks a row that only keeps ranks even and counts nothing
+LABEL_COLUMNS = (LABELS, "label_ids", "label")  # collators of transformers rename each to `labels`
+TARGET_PREFIXES = ("label", "decoder_")  # of the columns of the output, including their masks
+PADDING_ROW = "is_filler"  # marks a row that only gives all ranks equally many rows
 VIEW_MASK = "view_mask"
-LAYOUT = "layout"  # what the host knows of a batch (`batch_layout.BatchLayout`)
-ASYNCHRONOUS = ("cuda", "xpu")  # devices that copy from and to the host's memory while the host goes on
-NO_TEXT = {
+LAYOUT = "layout"  # key of the `batch_layout.BatchLayout` of a batch
+ASYNCHRONOUS = ("cuda", "xpu")  # devices whose copies from and to the host need not block the host
+NOT_TEXT = {
     "input_ids": "tokenize it: tokenizer(text).input_ids",
     **dict.fromkeys(LABEL_COLUMNS, "give the number of its class, or the ids of its tokens"),
 }
 
 
 def on_device(values: np.ndarray, device: torch.device) -> Tensor:
-    """A host array on a device; the host does not wait for the copy where the device can do without."""
+    """Copy a host array to a device, without blocking the host if the device supports that."""
     return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=device.type in ASYNCHRONOUS)
 
 
 @dataclass(frozen=True)
 class RowRules:
-    """What a model asks of the rows that it is trained on and evaluated with.
+    """Requirements of a model on rows.
 
     Attributes:
-        labels_per_token: Whether labels stand beside the tokens of `input_ids`, as those of a decoder-only model or a
-            token classifier do: other inputs then need labels of their own.
-        id_limits: Column -> number below which its ids lie: the size of a vocabulary, or the number of classes.
+        labels_per_token: Whether there is one label per token of `input_ids`, as for decoder-only models and token
+            classifiers. Partners then need their own labels.
+        id_limits: Column -> exclusive upper limit of its ids: the size of the vocabulary, or the number of classes.
     """
 
     labels_per_token: bool = False
@@ -51,24 +51,24 @@ NO_RULES = RowRules()
 
 
 def split_views(feature: Mapping[str, Any], rules: RowRules = NO_RULES) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The original view of a row and its augmented view, both under the model's own column names.
+    """Split a row into its original and its augmented view, both under the model's own column names.
 
-    A partner need not repeat its label: where the row has no `augmented_labels` (`augmented_label`,
-    `augmented_label_ids`) at all, the label is that of the original. Likewise a mask (`attention_mask` and what else
-    ends in `_mask`), if the partner's inputs equal the original's, or have their shape and the mask is all ones. What a
-    mask of the decoder covers are the labels. A column that is there but holds None, where others do not, is refused:
-    whether that label was to change with the input cannot be known.
+    A partner inherits columns from its original. Labels are inherited if the row has no column for them
+    (`augmented_labels`, `augmented_label`, `augmented_label_ids`). Masks (`attention_mask` and other names that end in
+    `_mask`) are inherited if the columns that they cover are the same in both views, or have the same shape and the
+    mask is all ones; a mask of the decoder covers the labels. A column that is None in a partner whose other columns
+    have values is refused, since the label might have been meant to change.
 
     Args:
         feature: One row: the model's columns, the same with the prefix `augmented_`, optionally `row_id`.
-        rules: What the model asks of it.
+        rules: Requirements of the model.
 
     Returns:
-        `(original, augmented)`; augmented is None where all its columns are None or absent.
+        `(original, augmented)`; augmented is None if all its columns are None or absent.
 
     Raises:
-        DataError: The augmented view has other columns than the original, or is there only in part; inputs that are
-            text, a mask of another length than its inputs, an id that is none.
+        DataError: The augmented view has other columns than the original, or only some of them; inputs or labels are
+            text; a mask has another length than its inputs; an id is out of range.
 
     Example:
         >>> split_views({"row_id": "a/0", "input_ids": [5], "labels": 3, "augmented_input_ids": [6]})
@@ -88,20 +88,20 @@ def split_views(feature: Mapping[str, Any], rules: RowRules = NO_RULES) -> tuple
         return original, None
     if unknown := sorted(set(augmented) - set(original)):
         raise DataError(
-            f"{where}: the augmented view has columns the original has not: {unknown}; "
-            f"a partner carries the original's columns {sorted(original)} with the prefix '{AUGMENTED_PREFIX}'"
+            f"{where}: the augmented view has columns that the original lacks: {unknown}; "
+            f"a partner has the columns of its original, {sorted(original)}, with the prefix '{AUGMENTED_PREFIX}'"
         )
     missing = sorted(set(original) - set(present))
     if nulls := [name for name in missing if name in augmented]:
         raise DataError(
             f"{where}: the augmented view has None in {nulls}, but not in {sorted(present)}; give all of them, or None "
-            "in all of them where there is no partner"
+            "in all of them for a row without a partner"
         )
     inherited = {name: original[name] for name in missing if _is_inherited(name, original, present, rules)}
     if missing := [name for name in missing if name not in inherited]:
         raise DataError(
             f"{where}: the augmented view lacks {missing}; give all of {sorted(original)} with the prefix "
-            f"'{AUGMENTED_PREFIX}', or None in all of them where there is no partner"
+            f"'{AUGMENTED_PREFIX}', or None in all of them for a row without a partner"
             + _reason_not_inherited(missing[0], rules)
         )
     partner = {name: present.get(name, inherited.get(name)) for name in original}
@@ -120,71 +120,71 @@ def _is_inherited(name: str, original: Mapping[str, Any], present: Mapping[str, 
         pairs = [(np.asarray(original[other]), np.asarray(present[other])) for other in covered]
     except (TypeError, ValueError):  # lists of different lengths in one column, types that numpy does not have
         return False
-    # Zeros tell where the original is padded; the partner may be padded elsewhere.
+    # Zeros mark the padding of the original; the partner may be padded elsewhere.
     return all(left.shape == right.shape and (ones or np.array_equal(left, right)) for left, right in pairs)
 
 
 def _reason_not_inherited(name: str, rules: RowRules) -> str:
     if name in LABEL_COLUMNS and rules.labels_per_token:
-        return "; labels of this model stand beside its tokens, so those of the original do not fit other inputs"
+        return "; this model has one label per token, so the labels of the original do not fit other inputs"
     if not name.endswith("_mask"):
         return ""
     return (
-        "; the original's mask does not fit inputs of another shape nor, with zeros in it, other inputs of its shape: "
+        "; the mask of the original does not fit inputs of another shape, nor different inputs if it has zeros: "
         f"give {AUGMENTED_PREFIX}{name}"
     )
 
 
 def _check_view(where: str, prefix: str, view: Mapping[str, Any], rules: RowRules) -> None:
-    """Refuse what a collator or a model would stumble over without naming the row."""
-    for name, remedy in NO_TEXT.items():
+    """Refuse values on which a collator or a model would fail without naming the row."""
+    for name, remedy in NOT_TEXT.items():
         if isinstance(view.get(name), str):
             raise DataError(f"{where}: {prefix}{name} is the text {view[name][:40]!r}; {remedy}")
     ids, mask = view.get("input_ids"), view.get("attention_mask")
     if isinstance(ids, Sized) and isinstance(mask, Sized) and len(ids) != len(mask):
         raise DataError(
             f"{where}: {prefix}attention_mask has {len(mask)} entries for {len(ids)} tokens of {prefix}input_ids; give "
-            "one for each"
+            "one per token"
         )
     for name, limit in rules.id_limits.items():
         is_label = name in LABEL_COLUMNS
-        for value in _outside(view.get(name, 0), limit, IGNORE_INDEX if is_label else 0):
+        for value in _out_of_range(view.get(name, 0), limit, IGNORE_INDEX if is_label else 0):
             remedy = "check the labels, and num_labels of the model" if is_label else "use the model's own tokenizer"
             raise DataError(
-                f"{where}: {prefix}{name} holds {value}, but the model knows 0 to {limit - 1}"
+                f"{where}: {prefix}{name} holds {value}, but valid ids are 0 to {limit - 1}"
                 f"{f', and {IGNORE_INDEX} for no target' if is_label else ''}; {remedy}"
             )
 
 
-def _outside(values: Any, limit: int, allowed: int) -> list[Any]:
-    """The first of some ids that is None, or neither in [0, limit) nor `allowed`; nothing where values are no ids."""
+def _out_of_range(values: Any, limit: int, allowed: int) -> list[Any]:
+    """Return the first id that is None, or neither in [0, limit) nor `allowed`; nothing for values that are no ids."""
     if hasattr(values, "tolist"):
         values = values.reshape(-1).tolist()
     ids = values if isinstance(values, (list, tuple)) else [values]
-    if ids and hasattr(ids[0], "tolist"):  # numbers of numpy, or a row of ids each
-        return next((found for one in ids if (found := _outside(one, limit, allowed))), [])
+    if ids and hasattr(ids[0], "tolist"):  # numbers or arrays of numpy
+        return next((wrong for part in ids if (wrong := _out_of_range(part, limit, allowed))), [])
     if None in ids:
         return [None]
     if not ids or type(ids[0]) is not int or (min(ids) >= 0 and max(ids) < limit):
         return []
-    return [one for one in ids if not 0 <= one < limit and one != allowed][:1]
+    return [value for value in ids if not 0 <= value < limit and value != allowed][:1]
 
 
 class PairCollator:
-    """Collates pairs with any task's own collator.
+    """Collates pairs with the collator of any task.
 
-    The existing views of a batch are collated together by `base_collator` (so both views are padded to one length) and
-    laid out as `[B, V, ...]`: V is 2 if any row has a partner, else 1. `view_mask` `[B, V]` says which views exist;
-    the places of absent views hold 0 (-100 in the labels) and are never run.
+    `base_collator` collates the existing views of a batch together, so that both views are padded to one length. They
+    become `[B, V, ...]`: V is 2 if any row has a partner, else 1. `view_mask` `[B, V]` says which views exist. Absent
+    views are filled with 0 (-100 in the labels) and never run.
 
     Args:
-        base_collator: What collates single views: a list of `{column: value}` to `{column: tensor [N, ...]}`. Columns
-            that it reads and the model does not know are kept if it lists them in an attribute `columns`.
-        rules: What the model asks of a row; the trainer sets it.
+        base_collator: Collates single views: a list of `{column: value}` -> `{column: tensor [N, ...]}`. It may list
+            columns in an attribute `columns`, which are then kept although the model does not take them.
+        rules: Requirements of the model; set by the trainer.
 
     Raises:
-        DataError: A row that `split_views` refuses, partners with different columns, or a base collator that returns
-            something else than tensors with one entry a view.
+        DataError: A row that `split_views` refuses, partners with different columns, or a base collator that does not
+            return tensors with one entry per view.
 
     Example:
         >>> from transformers import default_data_collator
@@ -215,7 +215,7 @@ class PairCollator:
         self.rules = rules
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Collate rows; see the class."""
+        """Collate rows."""
         views: list[dict[str, Any]] = []
         exists: list[list[bool]] = []
         partners: list[tuple[str, frozenset[str]]] = []
@@ -241,19 +241,19 @@ class PairCollator:
             name: self._lay_out(name, values, view_mask, len(views))
             for name, values in self.base_collator(views).items()
         }
-        # A filler is collated, so that a batch of nothing else still has something to run, and then does not exist.
-        is_filler = torch.tensor([bool(feature.get(PADDING_ROW)) for feature in features])
-        batch[VIEW_MASK] = view_mask & ~is_filler[:, None]
+        # Padding rows are collated, so that a batch of nothing else has something to run, and then masked.
+        is_padding = torch.tensor([bool(feature.get(PADDING_ROW)) for feature in features])
+        batch[VIEW_MASK] = view_mask & ~is_padding[:, None]
         if ROW_ID in features[0]:
             batch[ROW_ID] = [feature[ROW_ID] for feature in features]
         return batch
 
     def _lay_out(self, name: str, values: Any, view_mask: Tensor, count: int) -> Tensor:
         if not isinstance(values, Tensor) or values.ndim == 0 or len(values) != count:
-            found = f"a tensor of shape {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+            kind = f"a tensor of shape {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
             raise DataError(
-                f"{type(self.base_collator).__name__}: column {name!r} came back as {found}; the base collator must "
-                f"return tensors with one entry for each of the {count} views of the batch"
+                f"{type(self.base_collator).__name__}: column {name!r} is {kind}; the base collator must return "
+                f"tensors with one entry for each of the {count} views of the batch"
             )
         if bool(view_mask.all()):
             return values.reshape(*view_mask.shape, *values.shape[1:])
@@ -265,27 +265,27 @@ class PairCollator:
 def collate_unless_ready(
     collator: Callable[[list[Any]], dict[str, Any]], rows: list[Any] | dict[str, Any]
 ) -> dict[str, Any]:
-    """A batch: `rows` themselves where their data set laid them out as one already (`TensorPairs`)."""
+    """Collate rows, unless their data set returned a batch already (`TensorPairs`)."""
     return rows if isinstance(rows, dict) else collator(rows)
 
 
 def fill_value(name: str, values: Tensor) -> int:
-    """What the places of absent views hold in a column: -100 in integer labels, else 0."""
+    """Return the value that fills absent views of a column: -100 in integer labels, else 0."""
     return IGNORE_INDEX if name.startswith("label") and not values.is_floating_point() else 0
 
 
 def add_partners(
     batch: Mapping[str, Any], augmented: Mapping[str, Tensor], has_partner: Tensor | None = None
 ) -> dict[str, Any]:
-    """A batch with partners that were made just now; what an online augmenter returns.
+    """Add partners to a batch, as an online augmenter does.
 
     Args:
-        batch: `{column: [B, V, ...]}` with its `view_mask`; partners that it holds are replaced.
+        batch: `{column: [B, V, ...]}` with its `view_mask`; its present partners are replaced.
         augmented: Columns in which partners differ from their originals, `[B, ...]` each.
-        has_partner: `[B]` bool, which rows get one; None: every row that exists.
+        has_partner: `[B]` bool, the rows that get a partner; None: every row that exists.
 
     Returns:
-        The batch with V = 2.
+        A new batch with V = 2.
 
     Raises:
         DataError: A column that the batch lacks, or partners of another shape than their originals.
@@ -298,15 +298,15 @@ def add_partners(
     """
     if unknown := sorted(set(augmented) - set(batch)):
         raise DataError(f"partners have the columns {unknown}, which the batch lacks; it has {sorted(batch)}")
-    paired = {name: values for name, values in batch.items() if name != LAYOUT}  # that was of the partners before
+    paired = {name: values for name, values in batch.items() if name != LAYOUT}  # computed for the former partners
     for name, values in batch.items():
         if not isinstance(values, Tensor) or name == VIEW_MASK:
             continue
         original, partner = values[:, 0], augmented.get(name, values[:, 0])
         if partner.shape != original.shape:
             raise DataError(
-                f"partners: {name!r} has shape {list(partner.shape)}, the originals' {list(original.shape)}; an "
-                "augmenter makes one partner a row, of the shape of its original"
+                f"partners: {name!r} has shape {list(partner.shape)}, in the originals {list(original.shape)}; an "
+                "augmenter makes one partner per row, of the shape of its original"
             )
         paired[name] = torch.stack([original, partner.to(original.dtype)], dim=1)
     exists = batch[VIEW_MASK][:, 0]
@@ -314,15 +314,15 @@ def add_partners(
     return paired
 
 
-def filled_positions(batch: Mapping[str, Any], view_mask: Tensor) -> Tensor | None:
-    """Input tokens of views and the positions they are padded to, `[2]` int64; None without an attention mask.
+def count_positions(batch: Mapping[str, Any], view_mask: Tensor) -> Tensor | None:
+    """Count input tokens, and positions including padding, `[2]` int64; return None without an attention mask.
 
     Args:
         batch: `{column: [B, V, ...]}`.
-        view_mask: Which views, `[B, V]` bool; as many or fewer than those of the batch.
+        view_mask: Views to count, `[B, V']` bool with V' <= V.
 
     Example:
-        >>> filled_positions({"attention_mask": torch.tensor([[[1, 1]], [[1, 0]]])}, torch.tensor([[True], [True]]))
+        >>> count_positions({"attention_mask": torch.tensor([[[1, 1]], [[1, 0]]])}, torch.tensor([[True], [True]]))
         tensor([3, 4])
     """
     mask = batch.get("attention_mask")
@@ -333,14 +333,11 @@ def filled_positions(batch: Mapping[str, Any], view_mask: Tensor) -> Tensor | No
 
 
 def flatten_views(batch: Mapping[str, Any], views: np.ndarray) -> dict[str, Tensor]:
-    """Some views, one row each: `{column: [N, ...]}` with `N = views.sum()`, rows in `[B, V]` order.
+    """Select views of a batch as rows: `{column: [N, ...]}` with `N = views.sum()`, in `[B, V]` order.
 
     Args:
-        batch: `{column: [B, V, ...]}`; entries that are no tensors and `view_mask` itself are left out.
-        views: Which, `[B, V]` bool, on the host.
-
-    Returns:
-        The model's inputs.
+        batch: `{column: [B, V, ...]}`; `view_mask` and entries that are no tensors are left out.
+        views: Views to select, `[B, V]` bool, on the host.
 
     Example:
         >>> flatten_views({"x": torch.tensor([[1, 2], [3, 0]])}, np.array([[True, True], [True, False]]))

@@ -1,4 +1,4 @@
-"""Which pairs an epoch shows, and in which order: redrawn partners and batches of similar length."""
+"""Rows of an epoch and their order: partners drawn anew, padded streams, batches of rows of similar length."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from dair_hf.data.collator import AUGMENTED_PREFIX, PADDING_ROW
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
-MEGABATCH = 50  # batches that are sorted together: long enough to save padding, short enough to stay random
+MEGABATCH = 50  # batches sorted together: enough to save padding, few enough to stay random
 
 
 class EpochPairs(torch.utils.data.Dataset[dict[str, Any]]):
     """Training pairs whose partners are drawn anew each epoch.
 
     Args:
-        draw: Epoch number -> the pairs of that epoch, as a `datasets.Dataset`. Cached `Dataset.map` results make it
-            cheap to call again. Every epoch must hold the same rows.
+        draw: Epoch number -> pairs of that epoch, with the same rows in every epoch. The cache of `Dataset.map` makes
+            it cheap to call again.
 
     Raises:
         DataError: An epoch has another number of rows than the first.
@@ -41,14 +41,14 @@ class EpochPairs(torch.utils.data.Dataset[dict[str, Any]]):
         self.pairs = draw(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Show the pairs of `epoch` from now on."""
+        """Switch to the pairs of `epoch`."""
         if epoch == self.epoch:
             return
         pairs = self.draw(epoch)
         if len(pairs) != len(self.pairs):
             raise DataError(
                 f"epoch {epoch} was drawn with {len(pairs)} rows, epoch {self.epoch} with {len(self.pairs)}; "
-                "every epoch must hold the same rows, with other partners"
+                "every epoch must hold the same rows, with different partners"
             )
         self.pairs, self.epoch = pairs, epoch
 
@@ -58,7 +58,7 @@ class EpochPairs(torch.utils.data.Dataset[dict[str, Any]]):
         return self.pairs.column_names
 
     def select_columns(self, columns: list[str]) -> EpochPairs:
-        """The same pairs with these columns only, in every epoch."""
+        """Return the same pairs with these columns only, in every epoch."""
         draw, selected = self.draw, EpochPairs.__new__(EpochPairs)
         selected.draw = lambda epoch: draw(epoch).select_columns(columns)
         selected.epoch, selected.pairs = self.epoch, self.pairs.select_columns(columns)
@@ -75,13 +75,13 @@ class EpochPairs(torch.utils.data.Dataset[dict[str, Any]]):
 
 
 class PaddedStream(torch.utils.data.IterableDataset[dict[str, Any]]):
-    """A stream of rows, filled up to whole steps of all ranks with rows that count nothing.
+    """Stream of rows followed by padding rows, so that all ranks take equally many steps.
 
-    `accelerate` evens out ranks by repeating rows, and cannot tell which of a stream's rows are repeats.
+    `accelerate` repeats rows for that purpose, but does not tell which rows of a stream are repeated.
 
     Args:
         rows: The stream.
-        multiple: Rows of one step over all ranks.
+        multiple: Number of rows in one step over all ranks.
 
     Example:
         >>> [row.get("is_filler", False) for row in PaddedStream([{"x": 1}, {"x": 2}, {"x": 3}], multiple=2)]
@@ -93,7 +93,7 @@ class PaddedStream(torch.utils.data.IterableDataset[dict[str, Any]]):
         self.multiple = multiple
 
     def set_epoch(self, epoch: int) -> None:
-        """Pass the epoch on to the stream, which may shuffle by it."""
+        """Pass the epoch to the stream, which may use it to shuffle."""
         if hasattr(self.rows, "set_epoch"):
             self.rows.set_epoch(epoch)
 
@@ -108,14 +108,14 @@ class PaddedStream(torch.utils.data.IterableDataset[dict[str, Any]]):
 
 
 def view_lengths(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids") -> np.ndarray:
-    """Length of the longer view of every row.
+    """Return the length of the longer view of every row.
 
     Args:
         pairs: Paired rows.
-        column: Name of the list column that is measured.
+        column: Column of lists.
 
     Returns:
-        `[N]` int64, in entries of the column (tokens).
+        `[N]` int64, entries of the column (tokens).
 
     Raises:
         DataError: The column is missing or holds no lists.
@@ -144,11 +144,11 @@ def view_lengths(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids"
 
 
 def view_counts(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids") -> np.ndarray:
-    """Number of views of every row: 2 where it has a partner.
+    """Return the number of views of every row: 2 for a row with a partner, else 1.
 
     Args:
         pairs: Paired rows.
-        column: Name of a column of the original view.
+        column: Column of the original view.
 
     Returns:
         `[N]` int64.
@@ -166,14 +166,14 @@ def view_counts(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids")
 
 
 def target_counts(pairs: datasets.Dataset | EpochPairs, column: str = "labels") -> np.ndarray:
-    """Number of targets of every row: entries of a list column that are not -100.
+    """Return the number of targets of every row: entries of a list column that are not -100.
 
     Args:
         pairs: Rows.
-        column: Name of the list column; 0 for a row where it is None.
+        column: Column of lists.
 
     Returns:
-        `[N]` int64.
+        `[N]` int64; 0 for a row with None.
 
     Example:
         >>> target_counts(datasets.Dataset.from_dict({"labels": [[-100, 5, 6], [7]]}))
@@ -183,21 +183,22 @@ def target_counts(pairs: datasets.Dataset | EpochPairs, column: str = "labels") 
     table = dataset.select_columns([column]).with_format("arrow")[:]
     lengths = pyarrow.compute.list_value_length(table[column]).fill_null(0).to_numpy()
     is_target = pyarrow.compute.list_flatten(table[column]).to_numpy() != IGNORE_INDEX
-    until = np.concatenate([[0], np.cumsum(is_target)])
+    targets_before = np.concatenate([[0], np.cumsum(is_target)])
     ends = np.cumsum(lengths)
-    counts: np.ndarray = until[ends] - until[ends - lengths]
+    counts: np.ndarray = targets_before[ends] - targets_before[ends - lengths]
     return counts
 
 
 class PairLengthSampler(torch.utils.data.Sampler[int]):
-    """A new random order each epoch in which neighbours have similar lengths, so that batches carry little padding.
+    """Random order, new in each epoch, in which rows of a batch have similar lengths, so that little is padded.
 
-    Rows are shuffled, sorted by length within stretches of `MEGABATCH` batches, and the batches shuffled again; the
-    one ragged batch stays last. The order depends on `(seed, epoch)` only: the same on every rank and after a resume.
+    Rows are shuffled, sorted by length within groups of `MEGABATCH` batches, and cut into batches, which are shuffled
+    again; an incomplete batch stays last. The order depends on `(seed, epoch)` only: it is the same on every rank and
+    after a resume.
 
     Args:
         lengths: Length of the longer view of every row, `[N]`.
-        batch_size: Rows that are run together, over all ranks.
+        batch_size: Rows per batch over all ranks.
         seed: Seed of the order.
 
     Example:
@@ -213,7 +214,7 @@ class PairLengthSampler(torch.utils.data.Sampler[int]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Give the order of `epoch` from now on."""
+        """Switch to the order of `epoch`."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -222,34 +223,35 @@ class PairLengthSampler(torch.utils.data.Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         generator = np.random.default_rng([self.seed, self.epoch])
         order = generator.permutation(len(self.lengths))
-        stretch = self.batch_size * MEGABATCH
-        # One stable sort: by stretch first, by falling length within it.
-        order = order[np.lexsort((-self.lengths[order], np.arange(len(order)) // stretch))]
+        # One stable sort: by group, and by decreasing length within a group.
+        group = np.arange(len(order)) // (self.batch_size * MEGABATCH)
+        order = order[np.lexsort((-self.lengths[order], group))]
         whole = len(order) // self.batch_size * self.batch_size
         batches = generator.permutation(order[:whole].reshape(-1, self.batch_size))
         yield from np.concatenate([batches.ravel(), order[whole:]]).tolist()
 
 
 class TokenBatchSampler(BatchRebalanceSampler):
-    """Batches of rows of similar length that hold at most so many tokens, padding and both views included.
+    """Batches of rows of similar length, each with a limited number of tokens.
 
-    A batch counts `views of its rows * longest view`. Rows are sorted by length and views, equal ones in a new random
-    order each epoch, and cut greedily; batches then come in random order. The sizes of the batches are the same in
-    every epoch, the order depends on `(seed, epoch)` only: the same after a resume. Ranks are given batches of
-    neighbouring lengths, and equally many: no row is left out or repeated.
+    The tokens of a batch, padding and both views included, are `views of its rows * longest view`. Rows are sorted by
+    length and number of views, equal ones in a new random order each epoch, and cut greedily into batches, which then
+    come in random order. Sizes of batches are the same in every epoch, and the order depends on `(seed, epoch)` only,
+    so that it is the same after a resume. In each step, ranks get batches of similar lengths. All ranks get equally
+    many batches, and no row is left out or repeated.
 
-    It is a `BatchRebalanceSampler` only so that the Trainer knows it as one that makes the batches of its own rank.
+    The base class `BatchRebalanceSampler` makes the Trainer treat it as a sampler of the batches of one rank.
 
     Args:
         lengths: Length of the longer view of every row, `[N]`, tokens.
-        max_tokens: Tokens of a batch.
-        views: Views of every row, `[N]`; None: one each.
-        ranks: Processes; each takes its own batches.
-        rank: This one.
+        max_tokens: Largest number of tokens of a batch.
+        views: Number of views of every row, `[N]`; None: 1 each.
+        ranks: Number of processes.
+        rank: Number of this process.
         seed: Seed of the order.
 
     Raises:
-        DataError: A row that alone holds more tokens, or fewer rows than ranks.
+        DataError: A single row has more than `max_tokens` tokens, or there are fewer rows than ranks.
 
     Example:
         >>> sorted(sorted(batch) for batch in TokenBatchSampler([1, 9, 1, 9, 1], max_tokens=18))
@@ -275,12 +277,14 @@ class TokenBatchSampler(BatchRebalanceSampler):
                 "raise it, or truncate the inputs"
             )
         if len(self.lengths) < ranks:
-            raise DataError(f"{len(self.lengths)} rows cannot be shared out over {ranks} processes; use fewer")
+            raise DataError(
+                f"{len(self.lengths)} rows cannot be distributed over {ranks} processes; use fewer processes"
+            )
         order = np.lexsort((-self.views, -self.lengths))
         self.sizes = _batch_sizes(self.lengths[order], self.views[order], max_tokens, ranks)
 
     def set_epoch(self, epoch: int) -> None:
-        """Give the order of `epoch` from now on."""
+        """Switch to the order of `epoch`."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -291,20 +295,21 @@ class TokenBatchSampler(BatchRebalanceSampler):
         order = generator.permutation(len(self.lengths))
         order = order[np.lexsort((-self.views[order], -self.lengths[order]))]  # stable: equal ones stay shuffled
         ends = np.cumsum(self.sizes)
-        for turn in generator.permutation(len(self)):
-            place = turn * self.ranks + self.rank
-            yield order[ends[place] - self.sizes[place] : ends[place]].tolist()
+        for step in generator.permutation(len(self)):
+            batch = step * self.ranks + self.rank
+            yield order[ends[batch] - self.sizes[batch] : ends[batch]].tolist()
 
 
-def _batch_sizes(falling: np.ndarray, views: np.ndarray, max_tokens: int, ranks: int) -> np.ndarray:
-    """Rows of each batch for lengths in falling order; as many batches as make whole rounds of the ranks."""
-    until = np.cumsum(views)
+def _batch_sizes(lengths: np.ndarray, views: np.ndarray, max_tokens: int, ranks: int) -> np.ndarray:
+    """Return the number of rows of each batch, for decreasing lengths; the number of batches is a multiple of ranks."""
+    total_views = np.cumsum(views)
     sizes: list[int] = []
     start = 0
-    while start < len(falling):
+    while start < len(lengths):
         # The first row of a batch is its longest; an empty one counts as a token.
-        views_before = until[start] - views[start]
-        end = int(np.searchsorted(until, views_before + max_tokens // max(int(falling[start]), 1), side="right"))
+        views_before = total_views[start] - views[start]
+        most_views = max_tokens // max(int(lengths[start]), 1)
+        end = int(np.searchsorted(total_views, views_before + most_views, side="right"))
         sizes.append(end - start)
         start = end
     while len(sizes) % ranks:

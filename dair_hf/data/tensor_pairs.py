@@ -1,4 +1,4 @@
-"""Pairs that live in memory as tensors: batches without a Python loop over rows, views drawn anew each epoch."""
+"""Pairs held in memory as tensors: batches without a Python loop over rows, and views drawn anew each epoch."""
 
 from __future__ import annotations
 
@@ -18,27 +18,26 @@ View = Columns | Callable[[Tensor, int], Columns]
 
 
 class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
-    """Paired rows held as tensors: for images, tables and whatever else fits into memory.
+    """Paired rows held as tensors, such as images or tables.
 
     A view is either a mapping of tensors `{column: [N, ...]}` under the model's own column names (`pixel_values`,
-    `labels`), or a callable `(rows, epoch) -> {column: [B, ...]}` that makes the rows it is asked for (`rows` is `[B]`
-    int64): how partners are drawn anew each epoch, on the device the tensors live on. A callable should depend on its
-    arguments only (`draws.uniform`), so that the same epoch shows the same views after a resume; with data loader
-    workers it must be picklable.
+    `labels`), or a callable `(rows, epoch) -> {column: [B, ...]}` that computes some rows (`rows` is `[B]` int64), such
+    as partners drawn anew each epoch on a device. A callable should depend on its arguments only
+    (`counter_rng.uniform`), so that an epoch has the same views after a resume. With data loader workers it must be
+    picklable.
 
-    A batch comes ready in the `[B, V, ...]` layout of `PairCollator`, without a row of it ever existing on its own.
+    Batches have the `[B, V, ...]` layout of `PairCollator` and are made without single rows.
 
     Args:
         original: The original view.
         augmented: The augmented view; None: no row has a partner.
-        rows: Number of rows; needed where the original view is a callable.
-        has_partner: `[N]` bool, which rows have a partner; None: all of them. The augmented view is asked for the
-            others neither.
-        row_ids: A stable name for each row; None: its number.
-        columns: Further columns `{name: N values}` that the model never sees, such as references of a correctness.
+        rows: Number of rows; required if the views are callables.
+        has_partner: `[N]` bool; None: every row has a partner. Augmented views of other rows are not computed.
+        row_ids: Stable names of the rows; None: their numbers.
+        columns: Further columns `{name: N values}` that the model does not see, such as references.
 
     Raises:
-        DataError: Views or columns of different lengths, a view without columns, views with different columns.
+        DataError: Views or columns of different lengths, a view without columns, or views with different columns.
 
     Example:
         >>> pairs = TensorPairs({"x": torch.tensor([1.0, 2.0])}, lambda rows, epoch: {"x": 10.0 * rows + epoch})
@@ -76,10 +75,10 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         if rows is not None:
             lengths["rows"] = rows
         if not lengths:
-            raise DataError("both views are callables, so nothing tells the number of rows; pass rows=N")
+            raise DataError("both views are callables, so the number of rows is unknown; pass rows=N")
         if len(set(lengths.values())) > 1:
-            found = ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise DataError(f"the parts of a TensorPairs differ in their number of rows: {found}")
+            sizes = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise DataError(f"the parts of a TensorPairs differ in their number of rows: {sizes}")
         self.n_rows = next(iter(lengths.values()))
         self.row_ids = np.array(row_ids if row_ids is not None else [str(row) for row in range(self.n_rows)])
         if has_partner is not None and (not isinstance(has_partner, Tensor) or has_partner.dtype != torch.bool):
@@ -87,14 +86,14 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         if augmented is None or (has_partner is not None and not has_partner.any()):
             self.augmented = has_partner = None
         self.has_partner = None if has_partner is None or bool(has_partner.all()) else has_partner
-        # On the host, where batches are cut.
+        # On the host, where rows of batches are selected.
         self._partners = None if self.has_partner is None else self.has_partner.cpu().numpy()
         if isinstance(original, Mapping) and isinstance(self.augmented, Mapping):
             _require_same_columns(original, self.augmented)
 
     @property
     def device(self) -> torch.device:
-        """Where the views' tensors live; the CPU where both views are callables."""
+        """Device of the tensors; the CPU if both views are callables."""
         for view in (self.original, self.augmented):
             if isinstance(view, Mapping):
                 return next(iter(view.values())).device
@@ -102,58 +101,58 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
 
     @property
     def redraws(self) -> bool:
-        """Whether an epoch may show other views than the last."""
+        """Whether views may differ between epochs."""
         return not all(view is None or isinstance(view, Mapping) for view in (self.original, self.augmented))
 
     @property
     def partner_mask(self) -> np.ndarray:
-        """Which rows have a partner, `[N]` bool."""
+        """Whether each row has a partner, `[N]` bool."""
         if self._partners is not None:
             return self._partners
         return np.full(self.n_rows, self.augmented is not None)
 
     def set_epoch(self, epoch: int) -> None:
-        """Show the views of `epoch` from now on."""
+        """Switch to the views of `epoch`."""
         self.epoch = epoch
 
     def originals(self) -> TensorPairs:
-        """The same rows of the same epoch without partners; no augmented view is ever made."""
-        made = TensorPairs(self.original, rows=self.n_rows, row_ids=self.row_ids.tolist(), columns=self.columns)
-        made.set_epoch(self.epoch)
-        return made
+        """Return the same rows of the same epoch without partners."""
+        originals = TensorPairs(self.original, rows=self.n_rows, row_ids=self.row_ids.tolist(), columns=self.columns)
+        originals.set_epoch(self.epoch)
+        return originals
 
     def view(self, rows: Tensor, augmented: bool) -> Columns:
-        """One view of some rows.
+        """Return one view of some rows.
 
         Args:
-            rows: `[B]` int64, on the views' device.
-            augmented: Which view.
+            rows: `[B]` int64, on the device of the views.
+            augmented: Whether to return the augmented view.
 
         Returns:
             `{column: [B, ...]}`.
 
         Raises:
-            DataError: A callable gave no tensors with one entry a row.
+            DataError: A callable did not return tensors with one entry per row.
         """
         source = self.augmented if augmented else self.original
         assert source is not None
         if isinstance(source, Mapping):
             return {name: values.index_select(0, rows) for name, values in source.items()}  # faster than values[rows]
-        made = source(rows, self.epoch)
-        for name, values in made.items():
+        columns = source(rows, self.epoch)
+        for name, values in columns.items():
             if not isinstance(values, Tensor) or values.ndim == 0 or len(values) != len(rows):
-                found = f"shape {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+                kind = f"shape {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
                 raise DataError(
-                    f"the {'augmented' if augmented else 'original'} view made {found} of column {name!r} for "
-                    f"{len(rows)} rows; it must return tensors with one entry a row"
+                    f"the {'augmented' if augmented else 'original'} view returned {kind} as column {name!r} of "
+                    f"{len(rows)} rows; it must return tensors with one entry per row"
                 )
-        return made
+        return columns
 
     def __len__(self) -> int:
         return self.n_rows
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """One row in the layout of the data contract; batches are made by `__getitems__`, which is faster."""
+        """Return one row: its `row_id`, columns and `augmented_` columns. `__getitems__` is faster for many rows."""
         batch = self.__getitems__([range(self.n_rows)[index]])
         row: dict[str, Any] = {ROW_ID: batch.pop(ROW_ID)[0]}
         mask = batch.pop(VIEW_MASK)
@@ -164,7 +163,7 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         return row
 
     def __getitems__(self, indices: Sequence[int]) -> dict[str, Any]:
-        """The rows `indices` as a batch: `{column: [B, V, ...]}`, `view_mask` and `row_id`, as `PairCollator`'s."""
+        """Return rows as a batch of `PairCollator`: `{column: [B, V, ...]}`, `view_mask` and `row_id`."""
         chosen = np.asarray(indices, dtype=np.int64)
         rows = on_device(chosen, self.device)
         whole = len(chosen) == self.n_rows and bool((chosen == np.arange(self.n_rows)).all())
@@ -174,11 +173,11 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
             batch: dict[str, Any] = {name: values[:, None] for name, values in original.items()}
             mask = torch.ones(len(rows), 1, dtype=torch.bool, device=rows.device)
         else:
-            places = None if paired is None else on_device(np.flatnonzero(paired), rows.device)
-            some = rows if places is None else rows.index_select(0, places)
-            augmented = self._view(some, True, whole and places is None)
+            positions = None if paired is None else on_device(np.flatnonzero(paired), rows.device)
+            paired_rows = rows if positions is None else rows.index_select(0, positions)
+            augmented = self._view(paired_rows, True, whole and positions is None)
             _require_same_columns(original, augmented)
-            batch = {name: _side_by_side(name, values, augmented[name], places) for name, values in original.items()}
+            batch = {name: _stack_views(name, values, augmented[name], positions) for name, values in original.items()}
             mask = torch.ones(len(rows), 2, dtype=torch.bool, device=rows.device)
             if paired is not None:
                 mask[:, 1] = on_device(paired, rows.device)
@@ -189,12 +188,12 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
     def _view(self, rows: Tensor, augmented: bool, whole: bool) -> Columns:
         source = self.augmented if augmented else self.original
         if whole and isinstance(source, Mapping):
-            return source  # a full batch, in order: nothing to copy
+            return source  # all rows in order: nothing to copy
         return self.view(rows, augmented)
 
 
 def tensor_fingerprint(*tensors: Tensor) -> str:
-    """Sixteen hex digits over shapes, types and values: equal tensors, equal fingerprint.
+    """Return 16 hex digits that depend on the shapes, types and values of tensors.
 
     Example:
         >>> tensor_fingerprint(torch.zeros(2)) == tensor_fingerprint(torch.zeros(2))
@@ -223,15 +222,15 @@ def _require_same_columns(original: Columns, augmented: Columns) -> None:
     if set(original) != set(augmented):
         raise DataError(
             f"the original view has columns {sorted(original)}, the augmented view {sorted(augmented)}; both feed the "
-            "same model and need the same columns"
+            "same model, so give them the same columns"
         )
 
 
-def _side_by_side(name: str, original: Tensor, augmented: Tensor, places: Tensor | None) -> Tensor:
-    """`[B, 2, ...]`, partners at these rows; what the places of absent ones hold is the collator's choice."""
-    if places is None:
+def _stack_views(name: str, original: Tensor, augmented: Tensor, positions: Tensor | None) -> Tensor:
+    """Return both views, `[B, 2, ...]`, with the partners at some positions (None: all); absent views are filled."""
+    if positions is None:
         return torch.stack([original, augmented], dim=1)
     laid_out = original.new_full((len(original), 2, *original.shape[1:]), fill_value(name, original))
     laid_out[:, 0] = original
-    laid_out[:, 1] = laid_out[:, 1].index_copy(0, places, augmented)
+    laid_out[:, 1] = laid_out[:, 1].index_copy(0, positions, augmented)
     return laid_out

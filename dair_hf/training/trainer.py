@@ -40,7 +40,7 @@ from dair_hf.data.collator import (
     VIEW_MASK,
     PairCollator,
     collate_unless_ready,
-    filled_positions,
+    count_positions,
     on_device,
 )
 from dair_hf.data.sampling import PaddedStream, PairLengthSampler, TokenBatchSampler
@@ -462,7 +462,7 @@ class DAIRTrainer(Seq2SeqTrainer):
     def _add_to_log(self, found: PairOutputs, batch: Mapping[str, Any], counts: Counts) -> None:
         with torch.no_grad():
             exists, was_run = view_mask(batch)[:, 0], found.was_run[:, 0]
-            filled = filled_positions(batch, found.was_run)
+            filled = count_positions(batch, found.was_run)
             sums = sum_terms(found.terms, found.targets[:, 0], exists, counts, self.args, was_run, filled)
             self._sums = sums if self._sums is None else self._sums + sums
 

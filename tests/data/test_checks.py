@@ -205,8 +205,8 @@ def test_rows_of_one_name_cannot_be_evaluated(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "column", "value", "message"),
     [
-        ("bart", "input_ids", [5, 24, 5], "row 'T000/2': input_ids holds 24, but the model knows 0 to 23"),
-        ("bart", "augmented_labels", [5, 99], "row 'T000/2': augmented_labels holds 99, but the model knows 0 to 23"),
+        ("bart", "input_ids", [5, 24, 5], "row 'T000/2': input_ids holds 24, but valid ids are 0 to 23"),
+        ("bart", "augmented_labels", [5, 99], "row 'T000/2': augmented_labels holds 99, but valid ids are 0 to 23"),
         ("gpt2", "attention_mask", [1], "row 'T000/2': attention_mask has 1 entries for"),
     ],
 )

@@ -110,7 +110,7 @@ def test_flatten_runs_the_views_that_exist_in_order() -> None:
 
 
 def test_a_partner_with_a_column_the_original_has_not_is_refused() -> None:
-    message = r"row 'MUL0003/4': the augmented view has columns the original has not: \['images'\]; a partner carries"
+    message = r"row 'MUL0003/4': the augmented view has columns that the original lacks: \['images'\]; a partner has"
     with pytest.raises(DataError, match=message):
         collator()([{**ROW, **PARTNER, "augmented_images": [1]}])
 
@@ -186,7 +186,7 @@ def test_a_mask_of_images_is_inherited_only_where_it_hides_nothing() -> None:
         (
             {"augmented_input_ids": [1, 2]},
             {},
-            r"lacks \['attention_mask'\]; .*the original's mask does not fit inputs",
+            r"lacks \['attention_mask'\]; .*the mask of the original does not fit inputs",
         ),
         (
             {"augmented_attention_mask": [0]},
@@ -196,33 +196,33 @@ def test_a_mask_of_images_is_inherited_only_where_it_hides_nothing() -> None:
         (
             {"augmented_input_ids": [3], "augmented_attention_mask": [1]},
             {"labels_per_token": True},
-            r"lacks \['labels'\].* labels of this model stand beside its tokens, so those of the original do not fit",
+            r"lacks \['labels'\].* this model has one label per token, so the labels of the original do not fit",
         ),
         ({"input_ids": "what?"}, {}, r"input_ids is the text 'what\?'; tokenize it: "),
         ({"labels": "good"}, {}, "labels is the text 'good'; give the number of its class, or the ids of its tokens"),
-        ({"attention_mask": [1, 1]}, {}, "attention_mask has 2 entries for 1 tokens of input_ids; give one for each"),
+        ({"attention_mask": [1, 1]}, {}, "attention_mask has 2 entries for 1 tokens of input_ids; give one per token"),
         (
             {"augmented_input_ids": [3, 4], "augmented_attention_mask": [1]},
             {},
             "augmented_attention_mask has 1 entries for 2 tokens of augmented_input_ids",
         ),
-        ({"input_ids": [24]}, {}, "input_ids holds 24, but the model knows 0 to 23; use the model's own tokenizer"),
-        ({"input_ids": torch.tensor([24])}, {}, "input_ids holds 24, but the model knows 0 to 23"),
-        ({"input_ids": [-100]}, {}, "input_ids holds -100, but the model knows 0 to 23"),
-        ({"input_ids": [None]}, {}, "input_ids holds None, but the model knows 0 to 23"),
-        ({"labels": [np.array([1, 2]), np.array([9])]}, {}, "labels holds 9, but the model knows 0 to 8"),
-        ({"labels": [np.array([1, 2]), None]}, {}, "labels holds None, but the model knows 0 to 8"),
+        ({"input_ids": [24]}, {}, "input_ids holds 24, but valid ids are 0 to 23; use the model's own tokenizer"),
+        ({"input_ids": torch.tensor([24])}, {}, "input_ids holds 24, but valid ids are 0 to 23"),
+        ({"input_ids": [-100]}, {}, "input_ids holds -100, but valid ids are 0 to 23"),
+        ({"input_ids": [None]}, {}, "input_ids holds None, but valid ids are 0 to 23"),
+        ({"labels": [np.array([1, 2]), np.array([9])]}, {}, "labels holds 9, but valid ids are 0 to 8"),
+        ({"labels": [np.array([1, 2]), None]}, {}, "labels holds None, but valid ids are 0 to 8"),
         (
             {"labels": [1, -1]},
             {},
-            "labels holds -1, but the model knows 0 to 8, and -100 for no target; check ",
+            "labels holds -1, but valid ids are 0 to 8, and -100 for no target; check ",
         ),
-        ({"labels": 9}, {}, "labels holds 9, but the model knows 0 to 8"),
-        ({"labels": np.int64(9)}, {}, "labels holds 9, but the model knows 0 to 8"),
+        ({"labels": 9}, {}, "labels holds 9, but valid ids are 0 to 8"),
+        ({"labels": np.int64(9)}, {}, "labels holds 9, but valid ids are 0 to 8"),
         (
             {"augmented_input_ids": [3], "augmented_labels": [-100, 12]},
             {},
-            "augmented_labels holds 12, but the model knows 0 to 8",
+            "augmented_labels holds 12, but valid ids are 0 to 8",
         ),
     ],
 )
@@ -259,9 +259,9 @@ def test_a_bad_row_without_id_is_still_described() -> None:
 @pytest.mark.parametrize(
     ("returned", "found"),
     [
-        ({"texts": ["a"]}, r"column 'texts' came back as list"),
-        ({"x": torch.tensor(1.0)}, r"column 'x' came back as a tensor of shape \[\]"),
-        ({"x": torch.ones(3, 2)}, r"column 'x' came back as a tensor of shape \[3, 2\]"),
+        ({"texts": ["a"]}, r"column 'texts' is list"),
+        ({"x": torch.tensor(1.0)}, r"column 'x' is a tensor of shape \[\]"),
+        ({"x": torch.ones(3, 2)}, r"column 'x' is a tensor of shape \[3, 2\]"),
     ],
 )
 def test_a_base_collator_that_does_not_give_one_entry_a_view_is_refused(returned: dict[str, Any], found: str) -> None:

@@ -172,5 +172,5 @@ def test_token_batches_hold_little_padding_and_fill_their_budget() -> None:
 def test_a_row_above_the_budget_and_too_few_rows_are_refused() -> None:
     with pytest.raises(DataError, match="max_tokens_per_batch=9 is below the 10 tokens of row 1 alone"):
         TokenBatchSampler([9, 5], max_tokens=9, views=[1, 2])
-    with pytest.raises(DataError, match="1 rows cannot be shared out over 2 processes"):
+    with pytest.raises(DataError, match="1 rows cannot be distributed over 2 processes"):
         TokenBatchSampler([1], max_tokens=9, ranks=2)

@@ -19,7 +19,7 @@ from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from dair_hf import DAIRConfig, PairCollator, TensorPairs
 from dair_hf.data.batch_layout import LayoutCollator
-from dair_hf.data.collator import filled_positions
+from dair_hf.data.collator import count_positions
 from dair_hf.losses.per_sample import cross_entropy, seq2seq_nll
 from dair_hf.training.forward import PairLoss
 from dair_hf.training.train_metrics import sum_terms
@@ -165,7 +165,7 @@ def assert_nothing_is_read(pair_loss: PairLoss, model: nn.Module, batch: dict[st
     found, counts = pair_loss(model, batch, args.uses_partners), pair_loss.count(batch)
     pair_loss.objective(found.terms, counts).backward()
     assert all(value.grad is not None for value in model.parameters())
-    exists, filled = batch["view_mask"][:, 0], filled_positions(batch, found.was_run)
+    exists, filled = batch["view_mask"][:, 0], count_positions(batch, found.was_run)
     sums = sum_terms(found.terms, found.targets[:, 0], exists, counts, args, found.was_run[:, 0], filled)
     assert sums.device.type == "meta"
 
@@ -221,7 +221,7 @@ def test_the_loss_of_a_batch_is_one_graph(tmp_path: Path, settings: dict[str, An
         losses = seq2seq_nll(Seq2SeqLMOutput(logits=logits), batch["labels"].flatten(0, 1)).view(2, 2)
         mask, targets = batch["view_mask"], pair_loss.target_counts(batch)
         terms = pair_loss.terms_of_losses(losses.masked_fill(targets == 0, 0.0), (targets > 0).all(1))
-        filled = filled_positions(batch, mask)
+        filled = count_positions(batch, mask)
         sums = sum_terms(terms, targets[:, 0], mask[:, 0], counts, args, mask[:, 0], filled)
         return pair_loss.objective(terms, counts), sums
 
