@@ -1,4 +1,4 @@
-"""DAIRConfig: everything a paired training run is told, validated at once."""
+"""DAIRConfig: training arguments of paired runs, validated when they are created."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
     """Training arguments of `DAIRTrainer`: those of `Seq2SeqTrainingArguments` and the fields of the objective.
 
     Raises:
-        DataError: A value out of range, or two settings that cannot hold together; the message names both.
+        DataError: A value is out of range, or two settings cannot be combined; the message names both.
 
     Example:
         >>> DAIRConfig(output_dir="out", method="dair", dair_lambda=0.5, normalization="token").regularizer
@@ -40,87 +40,87 @@ class DAIRConfig(Seq2SeqTrainingArguments):
     method: str = field(
         default="dair",
         metadata={
-            "help": "Objective: erm (original views only), da (mean of both views' losses) or dair (da + lambda * R): "
-            "paper, equations 1 to 4. To compare with under attack: augmented (partners only), trades (originals + "
-            "lambda * R, with regularizer kl), mart (with regularizer kl).",
+            "help": "Objective: erm (original views only), da (mean of both views' losses) or dair (da + lambda * R), "
+            "equations 1 to 4 of the paper. Baselines with adversarial partners: augmented (partners only), trades "
+            "(originals + lambda * R, with regularizer kl), mart (with regularizer kl).",
             "choices": METHODS,
         },
     )
     regularizer: str = field(
         default="sq",
         metadata={
-            "help": "R: sq (squared difference of the roots of the losses: the paper's DAIR), l1 "
-            "(absolute difference of the losses), kl or js (divergence of the output distributions).",
+            "help": "R: sq (squared difference of the roots of the losses, as in the paper), l1 (absolute difference "
+            "of the losses), kl or js (divergence of the output distributions).",
             "choices": REGULARIZERS,
         },
     )
     dair_lambda: float = field(
         default=0.5,
         metadata={
-            "help": "Weight of R, >= 0. Its unit follows `normalization`: with mean target length m, "
-            "lambda_pair = lambda_token * m. The paper's dialog value is 0.5 in token units.",
+            "help": "Weight of R, >= 0, in the unit of `normalization`: lambda_pair = lambda_token * mean target "
+            "length. The paper uses 0.5 in token units for dialogues.",
         },
     )
     normalization: str = field(
         default="pair",
         metadata={
             "help": "pair: sum of f over the rows / rows (the paper's formula); token: losses / target tokens + lambda "
-            "* R / pairs (the authors' dialog code). Denominators are those of the whole optimizer step.",
+            "* R / pairs (the authors' dialog code). Denominators are sums over the whole optimizer step.",
             "choices": NORMALIZATIONS,
         },
     )
     loss_epsilon: float = field(
         default=LOSS_EPSILON,
-        metadata={"help": "Added to the losses inside both roots of R_sq, > 0, nats per row. 1e-7 as released."},
+        metadata={"help": "Added to the losses inside both roots of R_sq, > 0, nats per row. Authors' code: 1e-7."},
     )
     forward_mode: str = field(
         default="joint",
         metadata={
-            "help": "joint: both views in one forward; separate: one forward a view, so that batch-norm statistics "
-            "are per view, as in the authors' image code. On several processes the statistics stay each rank's own.",
+            "help": "joint: both views in one forward; separate: one forward per view, so that each view has its own "
+            "batch norm statistics, as in the authors' image code. With several processes, statistics differ per rank.",
             "choices": FORWARD_MODES,
         },
     )
     pair_dropout: str = field(
         default="independent",
         metadata={
-            "help": "independent: the views of a pair draw different dropout masks, so that R is above 0 for equal "
-            "views; shared: the same masks, in one forward a view, so that R measures the change of the input alone.",
+            "help": "independent: the views of a pair get different dropout masks, so that R > 0 for identical views; "
+            "shared: the same masks, in one forward per view, so that R measures the change of the input alone.",
             "choices": DROPOUT_MODES,
         },
     )
     pair_group_by_length: bool = field(
         default=False,
-        metadata={"help": "Put rows whose longer view has a similar length into one batch; saves padding."},
+        metadata={"help": "Batch rows whose longer views have similar lengths, which saves padding."},
     )
     max_tokens_per_batch: int | None = field(
         default=None,
         metadata={
-            "help": "Input tokens, padding and both views included, that a batch of a process may hold, >= 1; batches "
-            "are then made of rows of similar length, as many as fit, whatever per_device_train_batch_size says.",
+            "help": "Limit of the input tokens in a batch of a process, padding and both views included, >= 1. Batches "
+            "then hold as many rows of similar length as fit, and per_device_train_batch_size is ignored.",
         },
     )
     chunked_loss: bool = field(
         default=False,
         metadata={
-            "help": "Sequence losses from hidden states, some target tokens at a time, without the logits of the whole "
-            "batch: less memory, the output projection computed once more. Needs a regularizer of the losses; a model "
-            "whose losses in chunks differ from those of its own logits is refused at the first batch.",
+            "help": "Compute sequence losses from hidden states in chunks of target tokens, without the logits of the "
+            "whole batch: less memory, one more pass through the output projection. Needs regularizer sq or l1. A "
+            "model whose losses in chunks differ from those of its own logits is refused at the first batch.",
         },
     )
     gradient_cache: int | None = field(
         default=None,
         metadata={
             "help": "For an `objective` of the whole batch: number of pairs, >= 1, whose activations are held at once. "
-            "Activations of the others are computed again in the backward pass, which costs one more forward. None: "
-            "all. The objectives of `method` are sums over pairs: use gradient_accumulation_steps for those.",
+            "Other activations are recomputed in the backward pass, which costs one more forward. None: all pairs. "
+            "The objectives of `method` are sums over pairs; use gradient_accumulation_steps for them.",
         },
     )
     predict_with_generate: bool | None = field(
         default=None,
         metadata={
-            "help": "True: predictions are answers that the model generates. False: as in Seq2SeqTrainer, logits with "
-            "the targets as decoder inputs. None: generated by language models, logits otherwise.",
+            "help": "True: predictions are generated answers. False: logits with the targets as decoder inputs, as in "
+            "Seq2SeqTrainer. None: generated answers for language models, logits otherwise.",
         },
     )
     generation_batch_size: int | None = field(
@@ -129,29 +129,29 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             "help": "Number of answers, >= 1, that a text encoder-decoder generates at once in evaluation on each "
             "process, beams included; up to four times as many for short inputs. Inputs are encoded "
             "per_device_eval_batch_size at a time. Memory per answer: 2 * decoder layers * key-value heads * head size "
-            "numbers for each token of its input and of its own. None: eight times the evaluation batch, at most 128 "
+            "numbers for each token of the input and the answer. None: eight times the evaluation batch, at most 128 "
             "unless that batch is larger. Other models generate per_device_eval_batch_size answers at a time.",
         },
     )
     lr_drop_epochs: list[float] | None = field(
         default=None,
         metadata={
-            "help": "Epochs, > 0, at the end of which the learning rate is multiplied by 0.1, such as [20] for the "
-            "paper's MNIST runs. Needs lr_scheduler_type constant and no max_steps or warmup.",
+            "help": "Epochs, > 0, after which the learning rate is multiplied by 0.1; [20] in the paper's MNIST runs. "
+            "Needs lr_scheduler_type constant, no max_steps and no warmup.",
         },
     )
     lr_half_life_steps: int | None = field(
         default=None,
         metadata={
-            "help": "Optimizer steps, >= 1, in which the learning rate is halved: after s steps it is learning_rate * "
-            "0.5 ** (s / lr_half_life_steps), such as 50000 for the paper's VQA runs. Needs lr_scheduler_type constant "
-            "and no warmup.",
+            "help": "Half-life of the learning rate in optimizer steps, >= 1: after s steps it is learning_rate * "
+            "0.5 ** (s / lr_half_life_steps); 50000 in the paper's VQA runs. Needs lr_scheduler_type constant and no "
+            "warmup.",
         },
     )
     logging_nan_inf_filter: bool = field(
         default=False,
         metadata={
-            "help": "Kept off: a non-finite loss stops training and names the rows, it is never averaged away.",
+            "help": "Must be False: a non-finite loss stops training, and the error names the rows.",
         },
     )
 
@@ -161,12 +161,13 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         self.validate()
 
     def validate(self) -> None:
-        """Refuse values and combinations that cannot be meant.
+        """Refuse invalid values and combinations.
 
-        The trainer repeats this before each run: a hyperparameter search assigns attributes, and so may you.
+        The trainer calls this before each run, since attributes may be assigned later, for example by a hyperparameter
+        search.
 
         Raises:
-            DataError: For the first of them; the message says what to do.
+            DataError: A value is out of range, or two settings cannot be combined; the message names a remedy.
         """
         for name, choices in (
             ("method", METHODS),
@@ -193,15 +194,15 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         require_seeds("seed", [self.seed])
         if self.logging_nan_inf_filter:
             raise DataError(
-                "logging_nan_inf_filter=True would hide a non-finite loss, which must stop training here; "
-                "leave it at its default, False"
+                "logging_nan_inf_filter=True would hide a non-finite loss, which must stop training; leave it at its "
+                "default, False"
             )
         self._prepare_separate_forwards()
-        self._check_own_schedules()
+        self._check_schedules()
         if self.label_smoothing_factor:
             raise DataError(
-                f"label_smoothing_factor={self.label_smoothing_factor} has no effect beside a per-row sample loss; "
-                "set it to 0 and pass your own smoothed `sample_loss` to DAIRTrainer"
+                f"label_smoothing_factor={self.label_smoothing_factor} has no effect on a per-row sample loss; set it "
+                "to 0 and pass your own smoothed `sample_loss` to DAIRTrainer"
             )
         self._check_method()
         orders = [
@@ -219,16 +220,16 @@ class DAIRConfig(Seq2SeqTrainingArguments):
     def _check_method(self) -> None:
         if self.method == "mart" and self.regularizer != "kl":
             raise DataError(
-                f"method='mart' and regularizer={self.regularizer!r} cannot hold together: MART's is a weighted KL; "
+                f"method='mart' and regularizer={self.regularizer!r} cannot be combined: MART uses a weighted KL; "
                 "set regularizer='kl'"
             )
         if self.normalization == "token" and self.method not in TOKEN_METHODS:
             raise DataError(
-                f"method={self.method!r} and normalization='token' cannot hold together: that convention knows "
-                f"{', '.join(TOKEN_METHODS)} only; use normalization='pair'"
+                f"method={self.method!r} and normalization='token' cannot be combined: token normalization is defined "
+                f"for {', '.join(TOKEN_METHODS)} only; use normalization='pair'"
             )
 
-    def _check_own_schedules(self) -> None:
+    def _check_schedules(self) -> None:
         drops, half_life = self.lr_drop_epochs, f"lr_half_life_steps={self.lr_half_life_steps}"
         if drops is None and self.lr_half_life_steps is None:
             return
@@ -244,54 +245,54 @@ class DAIRConfig(Seq2SeqTrainingArguments):
                 length = "" if drops is None else ", num_train_epochs"
                 raise DataError(
                     f"{half_life if drops is None else f'lr_drop_epochs={drops}'} and {name} cannot be combined: the "
-                    f"first is the whole schedule; use lr_scheduler_type='constant'{length} and no warmup beside it"
+                    f"former is a complete schedule; use lr_scheduler_type='constant'{length} and no warmup with it"
                 )
 
     def _prepare_separate_forwards(self) -> None:
-        """A rank whose batch has no partner runs one forward where others run two: none may wait for the others."""
-        asked = [
+        """Check and adapt settings for different numbers of forwards per rank: a batch without partners needs one."""
+        settings = [
             f"{name}={value!r}"
             for name, value in (("forward_mode", self.forward_mode), ("pair_dropout", self.pair_dropout))
             if value in ("separate", "shared")
         ]
-        if not asked:
+        if not settings:
             return
-        if len(asked) == 2:
+        if len(settings) == 2:
             raise DataError(
-                "forward_mode='separate' and pair_dropout='shared' cannot hold together: shared masks run the views "
-                "apart already, and rows without partner apart from both; leave forward_mode at 'joint'"
+                "forward_mode='separate' and pair_dropout='shared' cannot be combined: shared masks already need "
+                "separate forwards of both views and of rows without a partner; leave forward_mode at 'joint'"
             )
         for name in ("fsdp", "deepspeed"):
             if value := getattr(self, name, None):
                 raise DataError(
-                    f"{asked[0]} and {name}={value!r} cannot hold together: sharded models need as many forwards on "
-                    "every rank; use forward_mode='joint' and pair_dropout='independent'"
+                    f"{settings[0]} and {name}={value!r} cannot be combined: sharded models need equally many forwards "
+                    "on every rank; use forward_mode='joint' and pair_dropout='independent'"
                 )
         if getattr(self, "ddp_broadcast_buffers", None):
             raise DataError(
-                f"{asked[0]} and ddp_broadcast_buffers=True cannot hold together: ranks without partners run fewer "
-                "forwards and would never answer; leave ddp_broadcast_buffers unset"
+                f"{settings[0]} and ddp_broadcast_buffers=True cannot be combined: ranks without partners run fewer "
+                "forwards, so the others would wait for ever; leave ddp_broadcast_buffers unset"
             )
         self.ddp_broadcast_buffers = False
 
     @property
     def uses_partners(self) -> bool:
-        """Whether the objective looks at the augmented views at all."""
+        """Whether the objective uses augmented views."""
         return self.method != "erm"
 
     @property
     def uses_features(self) -> bool:
-        """Whether R compares output distributions and not losses."""
+        """Whether R compares output distributions instead of losses."""
         return self.uses_regularizer and self.regularizer in FEATURE_REGULARIZERS
 
     @property
     def uses_regularizer(self) -> bool:
-        """Whether lambda R is part of the objective."""
+        """Whether the objective contains lambda R."""
         return self.method in REGULARIZED
 
     @property
     def lambda_unit(self) -> str:
-        """The unit of `dair_lambda`, in words."""
+        """Unit of `dair_lambda`, in words."""
         if self.normalization == "pair":
             return "per pair: objective = sum of f / rows"
         return "token: objective = losses / target tokens + lambda * R / pairs"

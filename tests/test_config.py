@@ -71,10 +71,10 @@ def test_the_unit_of_lambda_is_said(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"method": "irm"}, "method='irm' is unknown; use one of erm, da, dair, augmented, trades, mart"),
-        ({"method": "mart"}, "method='mart' and regularizer='sq' cannot hold together.*set regularizer='kl'"),
+        ({"method": "mart"}, "method='mart' and regularizer='sq' cannot be combined.*set regularizer='kl'"),
         (
             {"method": "trades", "normalization": "token"},
-            "method='trades' and normalization='token' cannot hold together.*use normalization='pair'",
+            "method='trades' and normalization='token' cannot be combined.*use normalization='pair'",
         ),
         ({"regularizer": "sqrt"}, "regularizer='sqrt' is unknown; use one of sq, l1, kl, js"),
         ({"normalization": "mean"}, "normalization='mean' is unknown; use one of pair, token"),
@@ -84,11 +84,11 @@ def test_the_unit_of_lambda_is_said(tmp_path: Path) -> None:
         ({"gradient_cache": True}, "gradient_cache=True is out of range"),
         (
             {"forward_mode": "separate", "pair_dropout": "shared"},
-            "forward_mode='separate' and pair_dropout='shared' cannot hold together.*leave forward_mode at 'joint'",
+            "forward_mode='separate' and pair_dropout='shared' cannot be combined.*leave forward_mode at 'joint'",
         ),
         (
             {"pair_dropout": "shared", "ddp_broadcast_buffers": True},
-            "pair_dropout='shared' and ddp_broadcast_buffers=True cannot hold together",
+            "pair_dropout='shared' and ddp_broadcast_buffers=True cannot be combined",
         ),
         ({"forward_mode": "both"}, "forward_mode='both' is unknown; use one of joint, separate"),
         ({"dair_lambda": -0.1}, "dair_lambda=-0.1 is out of range; it must be a finite number >= 0"),
@@ -99,14 +99,14 @@ def test_the_unit_of_lambda_is_said(tmp_path: Path) -> None:
         ({"loss_epsilon": 0.0}, "loss_epsilon=0.0 is out of range; it must be a finite number > 0"),
         ({"loss_epsilon": -1e-7}, "loss_epsilon=-1e-07 is out of range"),
         ({"logging_nan_inf_filter": True}, "logging_nan_inf_filter=True would hide a non-finite loss.*leave it at"),
-        ({"label_smoothing_factor": 0.1}, "label_smoothing_factor=0.1 has no effect beside.*pass your own smoothed"),
+        ({"label_smoothing_factor": 0.1}, "label_smoothing_factor=0.1 has no effect on.*pass your own smoothed"),
         (
             {"forward_mode": "separate", "ddp_broadcast_buffers": True},
-            "forward_mode='separate' and ddp_broadcast_buffers=True cannot hold together.*leave ddp_broadcast",
+            "forward_mode='separate' and ddp_broadcast_buffers=True cannot be combined.*leave ddp_broadcast",
         ),
         (
             {"forward_mode": "separate", "deepspeed": {"zero_optimization": {"stage": 3}}},
-            "forward_mode='separate' and deepspeed=.*cannot hold together: .*use forward_mode='joint'",
+            "forward_mode='separate' and deepspeed=.*cannot be combined: .*use forward_mode='joint'",
         ),
         (
             {"pair_group_by_length": True, "train_sampling_strategy": "sequential"},

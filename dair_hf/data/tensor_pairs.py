@@ -221,8 +221,8 @@ def _lengths(name: str, view: View | None) -> dict[str, int]:
 def _require_same_columns(original: Columns, augmented: Columns) -> None:
     if set(original) != set(augmented):
         raise DataError(
-            f"the original view has columns {sorted(original)}, the augmented view {sorted(augmented)}; both feed the "
-            "same model, so give them the same columns"
+            f"the original view has columns {sorted(original)}, the augmented view {sorted(augmented)}; both feed "
+            "the same model and need the same columns"
         )
 
 

@@ -1,4 +1,4 @@
-"""Refusal of settings that cannot be combined, and dropout that a user should know of."""
+"""Checks before training: settings that cannot be combined, and dropout in use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dair_hf.losses.per_sample import SampleLoss, causal_nll, huber, seq2seq_nll
 
 
 def dropout_rates(model: Any) -> dict[str, float]:
-    """The dropout that is on while a model trains: name -> rate, of its layers and of rates its modules hold."""
+    """Return the dropout rates above 0 of a model, name -> rate: of dropout layers and of attributes of modules."""
     rates: dict[str, float] = {}
     for path, module in model.named_modules() if isinstance(model, nn.Module) else ():
         if isinstance(module, nn.modules.dropout._DropoutNd):
@@ -29,14 +29,14 @@ def dropout_rates(model: Any) -> dict[str, float]:
 def refuse_unsupported(
     args: DAIRConfig, sample_loss: SampleLoss, objective: Any = None, augmenter: Any = None, model: Any = None
 ) -> None:
-    """Refuse settings of the model and the objective that cannot be combined; the message names both and the remedy.
+    """Refuse settings of model and objective that cannot be combined.
 
     Raises:
-        DataError: For the first such combination.
+        DataError: Two settings cannot be combined; the message names both and a remedy.
     """
     if args.uses_features and sample_loss in (squared_error, huber):
         raise DataError(
-            f"regularizer={args.regularizer!r} and sample_loss={sample_loss.__name__} cannot hold together: a "
+            f"regularizer={args.regularizer!r} and sample_loss={sample_loss.__name__} cannot be combined: a "
             "regression has no output distribution to compare; use a regularizer of the losses, sq or l1"
         )
     if objective is not None:
@@ -48,9 +48,9 @@ def refuse_unsupported(
         ):
             if is_set:
                 raise DataError(
-                    f"objective={type(objective).__name__} and {name} cannot hold together: it is a function of one "
-                    "whole batch; use one process, a larger per_device_train_batch_size, normalization='pair' and a "
-                    "regularizer of the losses"
+                    f"objective={type(objective).__name__} and {name} cannot be combined: the objective is a function "
+                    "of one whole batch; use one process, a larger per_device_train_batch_size, normalization='pair' "
+                    "and a regularizer of the losses"
                 )
     _refuse_unsupported_chunks(args, sample_loss, objective)
     _refuse_unsupported_cache(args, objective, model)
@@ -60,41 +60,41 @@ def refuse_unsupported(
 def refuse_unsupported_launch(
     args: DAIRConfig, kwargs: Mapping[str, Any], train_dataset: Any, augmenter: Any = None
 ) -> None:
-    """Refuse, before processes and loaders are set up, settings that would part pairs or repeat rows.
+    """Refuse settings that would split pairs or repeat rows, before processes and data loaders are set up.
 
     Raises:
-        DataError: For the first such setting.
+        DataError: There is such a setting; the message names a remedy.
     """
     for name in ("fsdp", "deepspeed"):
         if augmenter is not None and (value := getattr(args, name, None)):
             raise DataError(
-                f"augmenter and {name}={value!r} cannot hold together: partners are made with the whole model on each "
-                "rank; use DDP, or make the partners beforehand"
+                f"augmenter and {name}={value!r} cannot be combined: an augmenter needs the whole model on each rank; "
+                "use DDP, or make the partners before training"
             )
     if args.n_gpu > 1:
         raise DataError(
-            f"{args.n_gpu} GPUs are visible to one process, which would enter torch.nn.DataParallel and split pairs "
-            "apart; start with `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one GPU"
+            f"{args.n_gpu} GPUs are visible to one process, which would use torch.nn.DataParallel and split pairs; "
+            "start with `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one GPU"
         )
     if args.dataloader_persistent_workers and isinstance(train_dataset, (EpochPairs, TensorPairs)):
         raise DataError(
-            "dataloader_persistent_workers=True would keep showing the first epoch's partners of "
+            "dataloader_persistent_workers=True would repeat the partners of the first epoch of "
             f"{type(train_dataset).__name__}; leave it at its default, False"
         )
-    launcher = args.accelerator_config
-    if launcher.dispatch_batches:
+    config = args.accelerator_config
+    if config.dispatch_batches:
         raise DataError(
-            "accelerator_config dispatch_batches=True joins batches, which differ in length and number of views here; "
-            "leave it unset: every process then reads its own batches"
+            "accelerator_config dispatch_batches=True joins batches, but batches of pairs differ in length and number "
+            "of views; leave it unset, so that every process reads its own batches"
         )
-    launcher.dispatch_batches = False  # None would mean True for a stream
-    if args.world_size > 1 and not launcher.even_batches:
+    config.dispatch_batches = False  # None would mean True for a stream
+    if args.world_size > 1 and not config.even_batches:
         raise DataError(
-            f"accelerator_config even_batches=False on {args.world_size} processes leaves some without a batch in the "
-            "last step, which then waits for ever; leave it unset: rows repeated to fill up count nothing"
+            f"accelerator_config even_batches=False leaves some of {args.world_size} processes without a batch in the "
+            "last step, so that the others wait for ever; leave it unset: repeated rows are masked"
         )
     if kwargs.get("compute_loss_func") is not None:
-        raise DataError("compute_loss_func reduces over the batch, which DAIR does itself; pass `sample_loss` instead")
+        raise DataError("compute_loss_func reduces over the batch, but DAIR needs row losses; pass `sample_loss`")
 
 
 def _refuse_unsupported_chunks(args: DAIRConfig, sample_loss: SampleLoss, objective: Any) -> None:
@@ -102,14 +102,14 @@ def _refuse_unsupported_chunks(args: DAIRConfig, sample_loss: SampleLoss, object
         return
     name = getattr(sample_loss, "__name__", type(sample_loss).__name__)
     for other, is_set in (
-        (f"sample_loss={name}, which is none of tokens,", sample_loss not in (seq2seq_nll, causal_nll)),
+        (f"sample_loss={name}, which is no token loss,", sample_loss not in (seq2seq_nll, causal_nll)),
         (f"regularizer={args.regularizer!r}, which compares logits,", args.uses_features),
-        ("an objective of the whole batch, which may ask for logits,", objective is not None),
-        (f"fsdp={args.fsdp!r}, which takes the projection apart between its uses,", bool(args.fsdp)),
-        (f"deepspeed={args.deepspeed!r}, which takes the projection apart between its uses,", bool(args.deepspeed)),
+        ("an objective of the whole batch, which may use logits,", objective is not None),
+        (f"fsdp={args.fsdp!r}, which shards the projection between its uses,", bool(args.fsdp)),
+        (f"deepspeed={args.deepspeed!r}, which shards the projection between its uses,", bool(args.deepspeed)),
     ):
         if is_set:
-            raise DataError(f"chunked_loss=True and {other} cannot hold together; set chunked_loss=False")
+            raise DataError(f"chunked_loss=True and {other} cannot be combined; set chunked_loss=False")
 
 
 def _refuse_unsupported_cache(args: DAIRConfig, objective: Any, model: Any) -> None:
@@ -125,12 +125,12 @@ def _refuse_unsupported_cache(args: DAIRConfig, objective: Any, model: Any) -> N
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise DataError(
                 f"gradient_cache={args.gradient_cache} and the batch norm {path!r} cannot be combined: its statistics "
-                "would be those of a part of the batch; set gradient_cache=None"
+                "would cover a part of the batch only; set gradient_cache=None"
             )
 
 
 def _refuse_unsupported_sharding(args: DAIRConfig, augmenter: Any, model: Any) -> None:
-    """What needs whole weights, or other numbers of forwards on the ranks, of a model sharded while it was loaded."""
+    """Refuse settings that need whole weights, or different numbers of forwards per rank, for a sharded model."""
     if not getattr(model, "is_distributed_loading_by_transformers", False):
         return
     for name, is_set in (
@@ -141,6 +141,6 @@ def _refuse_unsupported_sharding(args: DAIRConfig, augmenter: Any, model: Any) -
     ):
         if is_set:
             raise DataError(
-                f"{name} and a model loaded with distributed_config cannot hold together: its weights are spread over "
-                f"the ranks; leave {name.split('=')[0]} at its default, or load the model whole and use DDP"
+                f"{name} and a model loaded with distributed_config cannot be combined: its weights are sharded over "
+                f"the ranks; leave {name.split('=')[0]} at its default, or load the whole model and use DDP"
             )

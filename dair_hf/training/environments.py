@@ -1,12 +1,12 @@
-"""Objectives of a whole batch: baselines that see the two views as environments, and DAIR on aggregated losses.
+"""Objectives of a whole batch: baselines with the two views as environments, and DAIR on aggregated losses.
 
-`DAIRTrainer(objective=...)` takes any callable `(found, step) -> scalar`: `found` is the `PairOutputs` of one batch,
-`step` the number of optimizer steps taken so far. The classes here are `nn.Module`s, so what they learn while training
-(the weights of Group DRO) is saved in the checkpoints and survives a resume.
+`DAIRTrainer(objective=...)` takes any callable `(outputs, step) -> scalar`: `outputs` are the `PairOutputs` of a batch
+and `step` is the number of optimizer steps taken so far. The classes of this module are `nn.Module`s, so that their
+state (the weights of Group DRO) is saved in checkpoints and restored on a resume.
 
-The original view is the first environment, the augmented view the second; a row without partner is in the first only.
-Unlike a sum over rows, such an objective depends on how the data is cut into batches: one batch is one step of one
-process, and the trainer refuses gradient accumulation and several processes.
+The original view is the first environment, the augmented view the second; a row without a partner is in the first only.
+Unlike a sum over rows, such an objective depends on how the data is batched: a batch is one step of one process. The
+trainer refuses gradient accumulation and several processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BatchObjective = Callable[[PairOutputs, int], Tensor]
 
 @dataclass
 class EnvironmentConfig:
-    """Settings of the baselines that see the views as environments.
+    """Settings of the baselines with the two views as environments.
 
     Example:
         >>> EnvironmentConfig().objective("dro")
@@ -37,11 +37,9 @@ class EnvironmentConfig:
         True
     """
 
-    irm_penalty: float = field(
-        default=1e4, metadata={"help": "Weight of the penalty of irm, > 0, once annealing is over."}
-    )
+    irm_penalty: float = field(default=1e4, metadata={"help": "Weight of the penalty of irm, > 0, after annealing."})
     rex_penalty: float = field(
-        default=1e4, metadata={"help": "Weight of the variance in rex, > 0, in 1/nats, once annealing is over."}
+        default=1e4, metadata={"help": "Weight of the variance in rex, > 0, in 1/nats, after annealing."}
     )
     penalty_anneal_steps: int = field(
         default=1000, metadata={"help": "Optimizer steps with weight 1 at the start of irm and rex, >= 0."}
@@ -49,7 +47,7 @@ class EnvironmentConfig:
     dro_step_size: float = field(default=0.01, metadata={"help": "Step size of the group weights of dro, > 0."})
 
     def objective(self, method: str) -> BatchObjective | None:
-        """The objective of a baseline; None where the method is trained on the trainer's own.
+        """Return the objective of a baseline; None for methods of `DAIRConfig`.
 
         Raises:
             DataError: A setting is out of range.
@@ -62,7 +60,7 @@ class EnvironmentConfig:
 
 
 def environment_risks(losses: Tensor, exists: Tensor) -> Tensor:
-    """`R_e`, the mean loss of every environment that has a row.
+    """Return `R_e`, the mean loss of every environment that has a row.
 
     Args:
         losses: `[B, V]`, nats per row.
@@ -81,15 +79,15 @@ def environment_risks(losses: Tensor, exists: Tensor) -> Tensor:
 
 
 class PenalizedRisk(nn.Module):
-    """`mean_e R_e + w * penalty`, with a weight `w` that is 1 before `anneal_steps`, so that a model forms first.
+    """Base class of `mean_e R_e + w * penalty`, with `w = 1` during the first `anneal_steps` steps.
 
-    Where `w > 1` the whole is divided by it, so that the gradient keeps its scale. Both as in the authors' code of IRM.
-    The jump of `w` leaves moments in Adam that no longer fit the gradient, so `DAIRTrainer` clears the state of the
-    optimizer there (`FreshOptimizer`).
+    If `w > 1` the sum is divided by it, so that the gradient keeps its scale. Both are taken from the authors' code of
+    IRM. After the jump of `w` the moments of Adam no longer fit the gradient, so `DAIRTrainer` clears the state of the
+    optimizer at that step (`FreshOptimizer`).
 
     Args:
-        penalty_weight: `w`, > 0, once annealing is over.
-        anneal_steps: Optimizer steps before that.
+        penalty_weight: `w` after annealing, > 0.
+        anneal_steps: Number of optimizer steps with `w = 1`.
 
     Raises:
         DataError: A value out of range.
@@ -103,20 +101,20 @@ class PenalizedRisk(nn.Module):
         self.anneal_steps = anneal_steps
 
     def penalized(self, risks: Tensor, penalty: Tensor, step: int) -> Tensor:
-        """The objective from the risks `[E]` and the penalty, a scalar."""
+        """Return the objective from the risks `[E]` and the penalty, a scalar."""
         weight = self.penalty_weight if step >= self.anneal_steps else 1.0
         return (risks.mean() + weight * penalty) / max(weight, 1.0)
 
     def extra_repr(self) -> str:
-        """Settings, for the model card."""
+        """Return the settings, for the model card."""
         return f"penalty_weight={self.penalty_weight:g}, anneal_steps={self.anneal_steps}"
 
 
 class FreshOptimizer(TrainerCallback):
-    """Clears what the optimizer has accumulated, such as the moments of Adam, before one optimizer step.
+    """Clears the state of the optimizer, such as the moments of Adam, before one optimizer step.
 
     Args:
-        step: Number of optimizer steps taken before that.
+        step: Number of optimizer steps before that one.
 
     Example:
         >>> trainer.add_callback(FreshOptimizer(step=190))  # doctest: +SKIP
@@ -126,28 +124,28 @@ class FreshOptimizer(TrainerCallback):
         self.step = step
 
     def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
-        """Clear the state where the step has come, also in a run that is resumed there."""
+        """Clear the state at the step, also in a run that is resumed there."""
         if state.global_step == self.step:
             optimizer.state.clear()
 
 
 class IRM(PenalizedRisk):
-    """Invariant risk minimisation, the practical IRMv1, with an unbiased penalty: `mean_e R_e + w * mean_e g_e g'_e`.
+    """Invariant risk minimization: IRMv1 with an unbiased penalty, `mean_e R_e + w * mean_e g_e g'_e`.
 
     `g_e` and `g'_e` are the derivatives `d R_e(s * logits) / d s` at `s = 1` over two halves of the environment's rows.
-    Their product estimates the squared derivative of the expected risk without bias, since the halves are independent;
-    the square of one derivative over the whole batch is too large by its variance, which at 64 rows outweighs what it
-    estimates. The penalty of one batch can be negative; an environment of fewer than two rows has none. Large batches
-    (2,000 rows) and small learning rates (at most 1e-3) keep its variance low.
+    Since the halves are independent, their product is an unbiased estimate of the squared derivative of the expected
+    risk. The square of a derivative over the whole batch is too large by the variance of that derivative, which at 64
+    rows exceeds the quantity itself. The penalty of a batch can be negative. Environments of fewer than two rows have
+    none. Large batches (2,000 rows) and small learning rates (at most 1e-3) keep its variance low.
 
-    Annealing and scaling are those of `PenalizedRisk`.
+    For annealing and scaling see `PenalizedRisk`.
 
-    Source: Arjovsky, Bottou, Gulrajani, Lopez-Paz, "Invariant Risk Minimization", arXiv:1907.02893, equation (IRMv1);
-    the unbiased estimate is that of its appendix D.
+    Source: Arjovsky, Bottou, Gulrajani, Lopez-Paz, "Invariant Risk Minimization", arXiv:1907.02893, equation (IRMv1)
+    and, for the unbiased estimate, appendix D.
 
     Args:
-        penalty_weight: `w`, > 0, once annealing is over.
-        anneal_steps: Optimizer steps before that.
+        penalty_weight: `w` after annealing, > 0.
+        anneal_steps: Number of optimizer steps with `w = 1`.
 
     Raises:
         DataError: A value out of range.
@@ -157,30 +155,32 @@ class IRM(PenalizedRisk):
         IRM(penalty_weight=10000, anneal_steps=190)
     """
 
-    def forward(self, found: PairOutputs, step: int) -> Tensor:
-        """The objective of one batch, a scalar in nats."""
-        scale = found.terms.original.new_ones(()).requires_grad_()
-        losses, exists = found.losses_at(scale), found.targets > 0
+    def forward(self, outputs: PairOutputs, step: int) -> Tensor:
+        """Return the objective of a batch, a scalar in nats."""
+        scale = outputs.terms.original.new_ones(()).requires_grad_()
+        losses, exists = outputs.losses_at(scale), outputs.targets > 0
         number = exists.cumsum(0)  # of each row within its environment, from 1
-        first, second = (
-            torch.stack([torch.autograd.grad(risk, scale, create_graph=True)[0] for risk in _half_risks(losses, half)])
-            for half in (exists & (number % 2 == 1), exists & (number % 2 == 0))
-        )
+
+        def slopes(half: Tensor) -> Tensor:
+            risks = (losses * half).sum(0) / half.sum(0).clamp(min=1)  # 0 for an environment without rows
+            return torch.stack([torch.autograd.grad(risk, scale, create_graph=True)[0] for risk in risks])
+
+        first, second = slopes(exists & (number % 2 == 1)), slopes(exists & (number % 2 == 0))
         penalty = (first * second).sum() / (number[-1] >= 2).sum().clamp(min=1)
         return self.penalized(environment_risks(losses, exists), penalty, step)
 
 
 class VREx(PenalizedRisk):
-    """Variance risk extrapolation: `mean_e R_e + w * Var_e(R_e)`, the variance of the environments' risks.
+    """Variance risk extrapolation: `mean_e R_e + w * Var_e(R_e)`, with the variance of risks between environments.
 
-    Annealing and scaling are those of `PenalizedRisk`.
+    For annealing and scaling see `PenalizedRisk`.
 
     Source: Krueger et al., "Out-of-Distribution Generalization via Risk Extrapolation (REx)", ICML 2021, equation (8),
-    there with the sum of the risks.
+    which has the sum of the risks instead of their mean.
 
     Args:
-        penalty_weight: `w`, > 0, in 1/nats, once annealing is over.
-        anneal_steps: Optimizer steps before that.
+        penalty_weight: `w` after annealing, > 0, in 1/nats.
+        anneal_steps: Number of optimizer steps with `w = 1`.
 
     Raises:
         DataError: A value out of range.
@@ -190,16 +190,17 @@ class VREx(PenalizedRisk):
         VREx(penalty_weight=10, anneal_steps=0)
     """
 
-    def forward(self, found: PairOutputs, step: int) -> Tensor:
-        """The objective of one batch, a scalar in nats."""
-        risks = _risks(found)
+    def forward(self, outputs: PairOutputs, step: int) -> Tensor:
+        """Return the objective of a batch, a scalar in nats."""
+        risks = _risks(outputs)
         return self.penalized(risks, risks.var(unbiased=False), step)
 
 
 class GroupDRO(nn.Module):
-    """Distributionally robust optimisation over groups: `sum_e q_e R_e`, the weight moving to the group that is worse.
+    """Distributionally robust optimization over groups: `sum_e q_e R_e`, where weight moves to the worse group.
 
-    Each step first `q_e <- q_e exp(eta R_e) / Z`, then the loss with the new `q`, which starts uniform.
+    Each step first updates `q_e <- q_e exp(eta R_e) / Z` and then computes the loss with the new `q`. The initial `q`
+    is uniform.
 
     Source: Sagawa, Koh, Hashimoto, Liang, "Distributionally Robust Neural Networks for Group Shifts", ICLR 2020,
     algorithm 1.
@@ -224,36 +225,35 @@ class GroupDRO(nn.Module):
         self.register_buffer("weights", torch.full((2,), 0.5))
 
     def extra_repr(self) -> str:
-        """Settings, for the model card."""
+        """Return the settings, for the model card."""
         return f"step_size={self.step_size:g}"
 
-    def forward(self, found: PairOutputs, step: int) -> Tensor:
-        """The objective of one batch, a scalar in nats; moves the weights."""
-        risks = _risks(found)
+    def forward(self, outputs: PairOutputs, step: int) -> Tensor:
+        """Update the weights and return the objective of a batch, a scalar in nats."""
+        risks = _risks(outputs)
         if len(risks) < len(self.weights):
-            return risks.sum()  # a batch of one group compares nothing
+            return risks.sum()  # with one group there is nothing to compare
         self.weights = torch.softmax(self.weights.to(risks.device).log() + self.step_size * risks.detach().float(), 0)
         return (self.weights * risks).sum()
 
 
 class AggregatedDAIR(nn.Module):
-    """DAIR whose losses are aggregated by something other than a mean: `1/2 A(l) + 1/2 A(l~) + lambda * R`.
+    """DAIR with aggregated losses: `1/2 A(l) + 1/2 A(l~) + lambda * R`.
 
-    `A` maps the losses `[B]` of a view to a scalar: their mean, or the tilted loss of TERM. Then `R` is one of
+    `A` maps the losses `[B]` of a view to a scalar, such as their mean or the tilted loss of TERM. `R` is one of
 
-    - `consistency="sample"`: the mean over pairs of `R_sq(l_i, l~_i)`: the paper's regularizer, which stays per sample
-      whatever aggregates the losses;
-    - `consistency="batch"`: `R_sq(A(l), A(l~))`, of the two aggregates: the authors' released code for Huber and TERM.
-      It cannot tell apart batches whose pairs differ but whose aggregates agree.
+    - `consistency="sample"`: the mean of `R_sq(l_i, l~_i)` over pairs, the regularizer of the paper, for any aggregate;
+    - `consistency="batch"`: `R_sq(A(l), A(l~))`, as in the authors' code for Huber and TERM. It is 0 if the aggregates
+      agree, even if single pairs differ.
 
-    Where an aggregate is negative (a tilted loss with negative tilt never is for losses >= 0) `R_sq` is undefined.
+    `R_sq` of negative aggregates is undefined. Tilted losses with a negative tilt are >= 0 if the losses are.
 
     Args:
         aggregate: `[B] -> scalar`.
         method: "erm", "da" or "dair".
-        dair_lambda: Weight of `R`, >= 0, pair units.
+        dair_lambda: Weight of `R`, >= 0, in pair units.
         consistency: "sample" or "batch".
-        epsilon: Inside both roots of `R`.
+        epsilon: Added inside both roots of `R`.
 
     Raises:
         DataError: An unknown method or consistency, or a negative lambda.
@@ -284,44 +284,36 @@ class AggregatedDAIR(nn.Module):
         self.epsilon = epsilon
 
     def extra_repr(self) -> str:
-        """Settings, for the model card."""
+        """Return the settings, for the model card."""
         return f"method={self.method}, dair_lambda={self.dair_lambda:g}, consistency={self.consistency}"
 
-    def forward(self, found: PairOutputs, step: int) -> Tensor:
-        """The objective of one batch, a scalar.
+    def forward(self, outputs: PairOutputs, step: int) -> Tensor:
+        """Return the objective of a batch, a scalar.
 
         Raises:
-            DataError: Only some of the rows have a partner: the two aggregates would be of different rows.
+            DataError: Only some rows have a partner, so that the two aggregates would cover different rows.
         """
-        original, augmented, _, has_partner = found.terms
+        original, augmented, _, has_partner = outputs.terms
         if self.method == "erm" or not has_partner.any():
             return self.aggregate(original)
         if not has_partner.all():
             raise DataError(
                 f"{int(has_partner.sum())} of {len(has_partner)} rows of a batch have a partner; aggregated losses "
-                "compare all rows of one view with all of the other: give every row a partner or none"
+                "compare all rows of both views, so give a partner to every row or to none"
             )
-        whole, other = self.aggregate(original), self.aggregate(augmented)
-        loss = 0.5 * whole + 0.5 * other
+        aggregate, augmented_aggregate = self.aggregate(original), self.aggregate(augmented)
+        loss = 0.5 * aggregate + 0.5 * augmented_aggregate
         if self.method == "da":
             return loss
         if self.consistency == "batch":
-            return loss + self.dair_lambda * squared_root_consistency(whole, other, self.epsilon)
+            return loss + self.dair_lambda * squared_root_consistency(aggregate, augmented_aggregate, self.epsilon)
         return loss + self.dair_lambda * squared_root_consistency(original, augmented, self.epsilon).mean()
 
 
-def _risks(found: PairOutputs) -> Tensor:
-    return environment_risks(torch.stack([found.terms.original, found.terms.augmented], dim=1), _exists(found))
-
-
-def _half_risks(losses: Tensor, half: Tensor) -> Tensor:
-    """Mean loss of each environment over some of its rows, `[V]`; 0 where there are none."""
-    return (losses * half).sum(0) / half.sum(0).clamp(min=1)
-
-
-def _exists(found: PairOutputs) -> Tensor:
-    original = found.targets[:, 0] > 0
-    return torch.stack([original, found.terms.has_partner], dim=1)
+def _risks(outputs: PairOutputs) -> Tensor:
+    terms = outputs.terms
+    exists = torch.stack([outputs.targets[:, 0] > 0, terms.has_partner], dim=1)
+    return environment_risks(torch.stack([terms.original, terms.augmented], dim=1), exists)
 
 
 def _require(name: str, value: float, allow_zero: bool = False) -> None:

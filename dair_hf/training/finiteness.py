@@ -1,8 +1,8 @@
 """Check that losses are finite, without making the host wait for the device.
 
-Whether a loss is finite is copied to the host while the backward pass runs. Before the optimizer takes a step the
-losses of that step are looked at if their copies have arrived, which on a CPU they always have; else at the next step,
-and at the latest before anything is logged, evaluated or saved.
+A flag per loss is copied to the host while the backward pass runs. Before an optimizer step, the flags of its losses
+are checked if their copies have arrived, as they always have on a CPU. Otherwise they are checked at the next step, and
+at the latest before logging, evaluation and saving.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dair_hf.data.collator import ASYNCHRONOUS
 from dair_hf.errors import NonFiniteLossError
 from dair_hf.losses.objective import PairTerms, pair_objective
 
-SHOWN = 8  # rows that an error names
+MAX_NAMED_ROWS = 8  # in an error
 
 
 @dataclass
 class _Batch:
-    """The losses of one batch, and a flag on the host that is valid once `copied` has happened."""
+    """Losses of a batch, and a flag on the host that is valid after the event `copied`."""
 
     step: int
     row_ids: Sequence[Any]
@@ -40,11 +40,11 @@ class _Batch:
 
 
 class FinitenessCheck(TrainerCallback):
-    """Remembers the losses of batches until it is known that they are finite; a callback of the trainer.
+    """Callback that holds the losses of batches until they are known to be finite.
 
     Args:
-        args: The run's configuration.
-        objective: What is trained in place of the DAIR objective, for errors; None: nothing.
+        args: Configuration of the run.
+        objective: Objective that replaces the DAIR objective, for errors.
     """
 
     def __init__(self, args: DAIRConfig, objective: Any = None) -> None:
@@ -53,32 +53,31 @@ class FinitenessCheck(TrainerCallback):
         self.batches: deque[_Batch] = deque()
 
     def add(self, loss: Tensor, terms: PairTerms, row_ids: Sequence[Any] | None, step: int) -> None:
-        """Remember a batch and start to copy whether its loss is finite.
+        """Hold a batch and start to copy the flag whether its loss is finite.
 
         Args:
-            loss: Its objective, a scalar.
-            terms: Its terms, each `[B]`.
+            loss: Objective of the batch, a scalar.
+            terms: Terms of the batch, each `[B]`.
             row_ids: Names of its rows; None: their numbers.
-            step: Optimizer steps taken before.
+            step: Number of optimizer steps taken before.
         """
-        kept = PairTerms(*(term.detach() for term in terms))
+        terms = PairTerms(*(term.detach() for term in terms))
         ids = [f"row {row} of the batch" for row in range(len(terms.original))] if row_ids is None else row_ids
         loss = loss.detach()
-        flag, device = torch.isfinite(loss), loss.device
-        behind = device.type in ASYNCHRONOUS
-        on_host = flag.to("cpu", non_blocking=behind)
-        copied = torch.accelerator.current_stream(device).record_event() if behind else None
-        self.batches.append(_Batch(step, ids, kept, loss, on_host, copied))
+        is_asynchronous = loss.device.type in ASYNCHRONOUS
+        is_finite = torch.isfinite(loss).to("cpu", non_blocking=is_asynchronous)
+        copied = torch.accelerator.current_stream(loss.device).record_event() if is_asynchronous else None
+        self.batches.append(_Batch(step, ids, terms, loss, is_finite, copied))
 
     def clear(self) -> None:
         """Forget all batches."""
         self.batches.clear()
 
     def check(self, until_step: int | None = None) -> None:
-        """Look at the batches remembered.
+        """Check the held batches.
 
         Args:
-            until_step: Batches of this step are looked at only if that takes no waiting; None: all are waited for.
+            until_step: Step whose batches are checked only if no waiting is needed; None: wait for all batches.
 
         Raises:
             NonFiniteLossError: A loss is NaN or infinite; the message names the rows.
@@ -95,7 +94,7 @@ class FinitenessCheck(TrainerCallback):
             self.batches.popleft()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Look at the batches of the steps before, and at those of this step if they are known."""
+        """Check the batches of earlier steps, and those of this step whose flags have arrived."""
         self.check(until_step=state.global_step)
 
     def _error(self, batch: _Batch) -> NonFiniteLossError:
@@ -108,32 +107,32 @@ class FinitenessCheck(TrainerCallback):
         if broken.any():
             return NonFiniteLossError(
                 f"the loss of {int(broken.sum())} of {rows} rows is not finite {where}: "
-                f"{_named(broken, batch.row_ids)}; look at these rows, lower the learning rate (now "
+                f"{_named(broken, batch.row_ids)}; check these rows, lower the learning rate (now "
                 f"{args.learning_rate}) or clip the gradient (max_grad_norm, now {args.max_grad_norm})"
             )
-        found = f"is {batch.loss.item()} {where} though the losses of all {rows} rows are finite"
+        problem = f"is {batch.loss.item()} {where} though the losses of all {rows} rows are finite"
         if self.objective is not None:
             return NonFiniteLossError(
-                f"objective={type(self.objective).__name__} {found}, from {terms.original.min():.4g} to "
-                f"{torch.maximum(terms.original, terms.augmented).max():.4g}; look at what it computes from them"
+                f"objective={type(self.objective).__name__} {problem}, from {terms.original.min():.4g} to "
+                f"{torch.maximum(terms.original, terms.augmented).max():.4g}; check how it is computed from them"
             )
         objectives = pair_objective(terms, args.method, args.dair_lambda)
-        over, kind = ~objectives.isfinite(), str(terms.original.dtype).removeprefix("torch.")
-        if over.any():
-            what = f"that of {int(over.sum())} rows alone overflows {kind}: {_named(over, batch.row_ids)}"
+        overflows, dtype = ~objectives.isfinite(), str(terms.original.dtype).removeprefix("torch.")
+        if overflows.any():
+            count = int(overflows.sum())
+            reason = f"the objective of {count} rows overflows {dtype}: {_named(overflows, batch.row_ids)}"
         else:
-            largest = int(objectives.argmax())
-            what = (
-                f"their sum overflows {kind}; the largest is {objectives[largest]:.4g}, of {batch.row_ids[largest]!r}"
-            )
+            row = int(objectives.argmax())
+            largest = f"{objectives[row]:.4g}, of {batch.row_ids[row]!r}"
+            reason = f"the sum over rows overflows {dtype}; the largest is {largest}"
         return NonFiniteLossError(
-            f"the objective {found}: {what}. R goes up to {terms.consistency.max():.4g}, times "
-            f"dair_lambda={args.dair_lambda}; look at these rows, lower dair_lambda or scale the sample loss"
+            f"the objective {problem}: {reason}. The largest R is {terms.consistency.max():.4g}, times "
+            f"dair_lambda={args.dair_lambda}; check these rows, lower dair_lambda or scale the sample loss"
         )
 
 
 def undefined_roots(terms: PairTerms, args: DAIRConfig) -> Tensor:
-    """Pairs whose R_sq is undefined because a loss is negative, `[B]` bool; none where R_sq is not trained."""
+    """Return the pairs whose R_sq is undefined because a loss is negative, `[B]` bool; none if R_sq is not trained."""
     if not (args.uses_regularizer and args.regularizer == "sq"):
         return torch.zeros_like(terms.has_partner)
     return terms.has_partner & (torch.minimum(terms.original, terms.augmented) < -args.loss_epsilon)
@@ -142,13 +141,13 @@ def undefined_roots(terms: PairTerms, args: DAIRConfig) -> Tensor:
 def negative_losses(
     terms: PairTerms, negative: Tensor, row_ids: Sequence[Any] | None, where: str
 ) -> NonFiniteLossError:
-    """The error of pairs whose loss has no root.
+    """Return the error for pairs with a negative loss under R_sq.
 
     Args:
         terms: Terms of a batch, each `[B]`.
-        negative: Which rows, `[B]` bool.
+        negative: Rows with a negative loss, `[B]` bool.
         row_ids: Names of the rows; None: their numbers.
-        where: When it happened, in words.
+        where: Step or phase, in words.
     """
     lowest = torch.minimum(terms.original, terms.augmented)[negative].min()
     ids = range(len(negative)) if row_ids is None else row_ids
@@ -159,5 +158,5 @@ def negative_losses(
     )
 
 
-def _named(chosen: Tensor, row_ids: Sequence[Any]) -> list[Any]:
-    return [row_ids[row] for row in chosen.nonzero().flatten().tolist()[:SHOWN]]
+def _named(mask: Tensor, row_ids: Sequence[Any]) -> list[Any]:
+    return [row_ids[row] for row in mask.nonzero().flatten().tolist()[:MAX_NAMED_ROWS]]

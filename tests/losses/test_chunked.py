@@ -287,6 +287,6 @@ def test_settings_that_need_logits_are_refused(settings: dict[str, Any], message
         tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 4), chunked_loss=True, **settings)
 
 
-def test_losses_that_are_not_of_tokens_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="chunked_loss=True and sample_loss=binary_cross_entropy, which is none of"):
+def test_losses_other_than_token_losses_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="chunked_loss=True and sample_loss=binary_cross_entropy, which is no token"):
         points.trainer(tmp_path, points.pairs(4), chunked_loss=True)

@@ -245,7 +245,7 @@ def test_the_optimizer_starts_afresh_where_annealing_ends(tmp_path: Path) -> Non
     [{"gradient_accumulation_steps": 2}, {"normalization": "token"}, {"method": "dair", "regularizer": "kl"}],
 )
 def test_what_an_objective_of_one_batch_cannot_be_cut_by_is_refused(tmp_path: Path, settings: dict) -> None:
-    with pytest.raises(ValueError, match="objective=VREx and .* cannot hold together"):
+    with pytest.raises(ValueError, match="objective=VREx and .* cannot be combined"):
         points.trainer(tmp_path, points.pairs(12), VREx(), **settings)
 
 

@@ -38,14 +38,19 @@ def message_of(folder: Path, found: PairTerms, loss: float, objective: Any = Non
 @pytest.mark.parametrize(
     ("original", "augmented", "settings", "told"),
     [
-        ([1, math.nan, 1, 1], [1, 1, 1, math.inf], {}, r"2 of 4 rows is not finite at step 3: ['a/1', 'b/1']; look"),
+        ([1, math.nan, 1, 1], [1, 1, 1, math.inf], {}, r"2 of 4 rows is not finite at step 3: ['a/1', 'b/1']; check"),
         ([1, -2, 1, 1], [1, 1, 1, -0.5], {}, "negative in 2 of 4 rows at step 3: ['a/1', 'b/1'], down to -2; reg"),
-        ([1, HUGE, 1, HUGE], [1, HUGE, 1, HUGE], {}, "their sum overflows float32; the largest is 3e+38, of 'a/1'. R"),
+        (
+            [1, HUGE, 1, HUGE],
+            [1, HUGE, 1, HUGE],
+            {},
+            "the sum over rows overflows float32; the largest is 3e+38, of 'a/1'. The largest R",
+        ),
         (
             [1, 1, 1e38, 1],
             [1, 1, 0, 1],
             {"dair_lambda": 1e3},
-            "that of 1 rows alone overflows float32: ['b/0']. R goes up to 1e+38, times dair_lambda=1000.0; look",
+            "of 1 rows overflows float32: ['b/0']. The largest R is 1e+38, times dair_lambda=1000.0; check",
         ),
     ],
 )
@@ -88,7 +93,7 @@ def test_rows_are_named_in_whatever_parts_they_run_and_weights_stay_as_they_were
     parts = {"per_device_train_batch_size": size, "gradient_accumulation_steps": -(-8 // size)}
     made = trainer(tmp_path, breaking(5), **parts)
     before = points.weights(made)
-    with pytest.raises(NonFiniteLossError, match=r"1 of \d rows is not finite at step 0: \['5'\]; look"):
+    with pytest.raises(NonFiniteLossError, match=r"1 of \d rows is not finite at step 0: \['5'\]; check"):
         made.train()
     assert torch.equal(points.weights(made), before)
 

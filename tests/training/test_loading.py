@@ -109,7 +109,7 @@ def test_data_loader_workers_see_every_epoch(tmp_path: Path) -> None:
     made.train()
     plain.train()
     assert torch.equal(points.weights(made), points.weights(plain))
-    with pytest.raises(ValueError, match="persistent_workers=True would keep showing the first epoch's partners"):
+    with pytest.raises(ValueError, match="persistent_workers=True would repeat the partners of the first epoch"):
         points.trainer(tmp_path, data, dataloader_num_workers=1, dataloader_persistent_workers=True)
 
 

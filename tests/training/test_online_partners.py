@@ -133,7 +133,7 @@ def test_an_augmenter_that_returns_no_batch_is_refused(tmp_path: Path, returned:
 
 def test_partners_of_another_shape_or_column_are_refused() -> None:
     batch = {"x": torch.zeros(3, 1, 2), "view_mask": torch.ones(3, 1, dtype=torch.bool)}
-    with pytest.raises(DataError, match=r"'x' has shape \[2, 2\], the originals' \[3, 2\]"):
+    with pytest.raises(DataError, match=r"'x' has shape \[2, 2\], in the originals \[3, 2\]"):
         add_partners(batch, {"x": torch.zeros(2, 2)})
     with pytest.raises(DataError, match=r"partners have the columns \['y'\]"):
         add_partners(batch, {"y": torch.zeros(3, 2)})
@@ -149,7 +149,7 @@ def test_a_row_that_does_not_exist_gets_no_partner() -> None:
 def test_sharded_engines_are_refused(tmp_path: Path) -> None:
     made = points.trainer(tmp_path, ORIGINALS, method="dair")
     made.args.fsdp = ["full_shard"]
-    with pytest.raises(ValueError, match="augmenter and fsdp=.* cannot hold together"):
+    with pytest.raises(ValueError, match="augmenter and fsdp=.* cannot be combined"):
         DAIRTrainer(made.model, made.args, points.stack, ORIGINALS, sample_loss="binary", augmenter=shifted)
 
 

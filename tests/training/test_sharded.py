@@ -48,5 +48,5 @@ def test_what_needs_whole_weights_is_refused(
     built = tiny.model("llama")
     monkeypatch.setattr(type(built), "is_distributed_loading_by_transformers", True)  # a property
     name = next(iter(settings))
-    with pytest.raises(ValueError, match=f"{name}=.* and a model loaded with distributed_config cannot hold together"):
+    with pytest.raises(ValueError, match=f"{name}=.* and a model loaded with distributed_config cannot be combined"):
         tiny.trainer(tmp_path, "llama", None, built=built, **settings)
