@@ -1,12 +1,12 @@
-"""Forward plans: which views of a batch run together in one call of the model.
+"""Forward plans: division of the views of a batch into forwards of the model.
 
-View masks are numpy arrays: the number of forwards and their sizes are decided on the host.
+View masks are numpy arrays, since the host decides on the number of forwards and their sizes.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -14,13 +14,15 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from dair_hf.losses.chunked import fork_rng
+
 
 class Forward(NamedTuple):
-    """Views that run together.
+    """Views that run in one forward.
 
     Attributes:
         views: Mask of the views, `[B, V]` bool.
-        replays_rng: Whether the next forward draws the same random numbers (dropout masks) again.
+        replays_rng: Whether the next forward draws the same random numbers (dropout masks).
     """
 
     views: np.ndarray
@@ -52,7 +54,7 @@ def separate_plan(mask: np.ndarray) -> list[Forward]:
 def shared_dropout_plan(mask: np.ndarray) -> list[Forward]:
     """Run the originals of pairs, then their partners with the same dropout masks, then rows without a partner.
 
-    Equal shapes draw equal masks: both views of a pair stand at the same position of forwards of the same size.
+    Both views of a pair have the same position in forwards of the same size, so that they get the same masks.
 
     Example:
         >>> plan = shared_dropout_plan(np.array([[True, True], [True, False]]))
@@ -68,15 +70,9 @@ def shared_dropout_plan(mask: np.ndarray) -> list[Forward]:
     return [original._replace(replays_rng=True), augmented, *([Forward(single)] if single.any() else [])]
 
 
-@contextlib.contextmanager
-def replay_rng(device: torch.device, enabled: bool) -> Iterator[None]:
+def replay_rng(device: torch.device, enabled: bool) -> contextlib.AbstractContextManager[None]:
     """Restore the random state of a device on exit, so that the code after the block draws the same numbers."""
-    if not enabled:
-        yield
-        return
-    devices = [] if device.type == "cpu" else [device]
-    with torch.random.fork_rng(devices, device_type="cuda" if device.type == "cpu" else device.type):
-        yield
+    return fork_rng(device) if enabled else contextlib.nullcontext()
 
 
 def split_mask(mask: np.ndarray, pairs: int | None) -> list[np.ndarray]:
@@ -95,7 +91,7 @@ def split_mask(mask: np.ndarray, pairs: int | None) -> list[np.ndarray]:
 
 
 def checkpointed(run: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """Return `run()` without its activations: they are computed again, with the same dropout, in the backward pass."""
+    """Return `run()` without its activations; the backward pass recomputes them with the same dropout masks."""
     if not torch.is_grad_enabled():
         return run()
     outputs: tuple[Tensor, ...] = checkpoint(run, use_reentrant=False)

@@ -1,4 +1,4 @@
-"""Loading of pairs for the trainer: order of rows, epochs, online partners, rows repeated to even out ranks."""
+"""Loading of pairs for the trainer: order of rows, epochs, online partners, and masks of repeated rows."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from dair_hf.errors import DataError
 
 logger = logging.get_logger(__name__)
 
-# (model, batch [B, V, ...] on its device, generator) -> the batch with partners, V = 2 (`collator.add_partners`).
+# (model, batch [B, V, ...] on its device, generator) -> batch with partners, V = 2 (`collator.add_partners`).
 Augmenter = Callable[[nn.Module, Mapping[str, Any], torch.Generator], Mapping[str, Any]]
 
-STEPS_WATCHED = 100  # steps of a stream within which a pair must come
+STEPS_WATCHED = 100  # number of steps of a stream that must contain a pair
 
 
 class EpochCallback(TrainerCallback):
@@ -43,7 +43,7 @@ class EpochCallback(TrainerCallback):
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Set the number of the epoch."""
-        # A resumed run stands inside its epoch: 2.37 belongs to epoch 2.
+        # A resumed run continues within an epoch: 2.37 belongs to epoch 2.
         epoch = math.floor((state.epoch or 0.0) + 1e-9)
         loaded = getattr(kwargs.get("train_dataloader"), "dataset", None)
         for part in (self.trainer.train_dataset, loaded, self.trainer.pair_sampler):
@@ -89,19 +89,19 @@ def longest_first(dataset: Any) -> list[int] | None:
 
 
 class PairWatch:
-    """Refuses training data whose first steps hold no pair, if this could not be told before.
+    """Refuses training data whose first steps contain no pair, if that was unknown before.
 
-    A run that ends earlier, before its data does, is warned. A resumed run is not watched: its pairs may have come
-    before.
+    A run that ends earlier, and before the end of its data, is only warned. Resumed runs are not watched, since their
+    first steps are over.
 
     Args:
-        found: Whether a pair is known to exist, so that nothing is watched.
+        found: Whether a pair is known to exist, so that there is nothing to watch.
     """
 
     def __init__(self, found: bool) -> None:
         self.found = found
-        self._found_here = False
-        self._read_to_end = False
+        self._found_on_rank = False
+        self._reached_end = False
         self._steps = 0
 
     def see(
@@ -113,31 +113,32 @@ class PairWatch:
         known_columns: list[str],
         method: str,
     ) -> None:
-        """Look at the batches of one optimizer step.
+        """Check the batches of one optimizer step.
 
         Args:
             batches: Micro-batches of this process.
-            accelerator: Source of the ranks, which decide together.
+            accelerator: Accelerator of the trainer; the ranks decide together.
             state: State of the trainer.
             data: Training data, for the message.
             known_columns: Columns that are read, for the message.
             method: Method of the run, for the message.
 
         Raises:
-            DataError: The first `STEPS_WATCHED` steps, or all of the data, held no pair.
+            DataError: The first `STEPS_WATCHED` steps, or all data, contained no pair.
         """
         if self.found or self._steps >= STEPS_WATCHED or state.global_step != self._steps:
             return
         self._steps += 1
-        self._found_here |= any(view_mask(batch).shape[1] > 1 for batch in batches)
-        self._read_to_end |= accelerator.gradient_state.end_of_dataloader
+        self._found_on_rank |= any(view_mask(batch).shape[1] > 1 for batch in batches)
+        self._reached_end |= accelerator.gradient_state.end_of_dataloader
         if self._steps < STEPS_WATCHED and self._steps < state.max_steps:
             return
-        self.found = bool(accelerator.reduce(torch.tensor(float(self._found_here), device=accelerator.device), "sum"))
+        found = torch.tensor(float(self._found_on_rank), device=accelerator.device)
+        self.found = bool(accelerator.reduce(found, "sum"))
         if self.found:
             return
         message = no_pairs(f"the first {self._steps} steps of train_dataset", columns_of(data), known_columns, method)
-        if self._steps == STEPS_WATCHED or self._read_to_end:
+        if self._steps == STEPS_WATCHED or self._reached_end:
             raise DataError(message)
         logger.warning(message)
 
@@ -145,17 +146,17 @@ class PairWatch:
 def add_online_partners(
     augmenter: Augmenter, model: nn.Module, batch: Mapping[str, Any], device: torch.device, *seeds: int | str
 ) -> dict[str, Any]:
-    """Return a batch with the partners that an augmenter makes.
+    """Return a batch with partners from an augmenter.
 
     Args:
-        augmenter: Makes the partners.
-        model: The model without its wrappers: one rank may run it while others do not.
+        augmenter: The augmenter.
+        model: The model without wrappers of engines, since a rank may run it alone.
         batch: A batch on its device.
         device: Device of the random numbers.
-        *seeds: Key of the random numbers: the same key, also after a resume, gives the same partners.
+        *seeds: Key of the random numbers; the same key gives the same partners, also after a resume.
 
     Raises:
-        DataError: The augmenter returned no batch of pairs.
+        DataError: The augmenter did not return a batch of pairs.
     """
     augmented = augmenter(model, batch, generator_for(device, *seeds))
     if not isinstance(augmented, Mapping) or VIEW_MASK not in augmented:
@@ -169,12 +170,12 @@ def add_online_partners(
 def mask_repeated_rows(batch: dict[str, Any], layout: BatchLayout, accelerator: Accelerator) -> None:
     """Mask, in place, the rows that `accelerate` repeats at the end of an epoch to give all ranks equally many.
 
-    Counted, these rows would make the update depend on the number of ranks.
+    Otherwise the update would depend on the number of ranks.
     """
     state = accelerator.gradient_state
     if accelerator.num_processes == 1 or not state.end_of_dataloader or state.remainder <= 0:
         return
     mask = view_mask(batch)
-    own = max(0, state.remainder - accelerator.process_index * len(mask))
-    mask[own:] = False
-    batch[LAYOUT] = layout.first(own)
+    count = max(0, state.remainder - accelerator.process_index * len(mask))
+    mask[count:] = False
+    batch[LAYOUT] = layout.first(count)

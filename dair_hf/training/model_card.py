@@ -1,4 +1,4 @@
-"""The model card of a paired run: how it was trained, on what, and its metrics as `model-index` metadata."""
+"""Model card of a paired run: objective, data, and metrics as `model-index` metadata."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FROM_SCRATCH = "trained from scratch"
 
 @dataclass
 class PairReport:
-    """What `evaluate_pairs` found on one data set.
+    """Result of `evaluate_pairs` on one data set.
 
     Attributes:
         data: Name of the data set, such as "MultiWOZ 2.1 test".
-        accuracy_name: What the task calls its accuracy.
-        preset: Preset of the accuracy, such as "any_of"; None where it has none.
-        metrics: The result of `evaluate_pairs`.
+        accuracy_name: Name of the accuracy in the keys of the metrics.
+        preset: Preset of the accuracy, such as "any_of", or None.
+        metrics: Metrics of `evaluate_pairs`.
     """
 
     data: str
@@ -35,7 +35,7 @@ class PairReport:
     metrics: dict[str, Any] = field(default_factory=dict)
 
     def headline(self) -> list[tuple[str, str]]:
-        """Key and printed name of the figures that a reader compares, those that are defined."""
+        """Return key and printed name of the main metrics that are defined."""
         accuracy = self.accuracy_name.replace("_", " ")
         preset = f" ({self.preset})" if self.preset else ""
         names = [
@@ -52,10 +52,10 @@ class PairReport:
 
 
 def describe_objective(args: DAIRConfig) -> list[str]:
-    """The objective in words, one line a setting.
+    """Describe the objective, one line per setting.
 
     Args:
-        args: The run's configuration.
+        args: Configuration of the run.
 
     Returns:
         Markdown list items without the bullet.
@@ -78,17 +78,17 @@ def write_model_card(
     objective: str | None = None,
     augmenter: str | None = None,
 ) -> None:
-    """Add the paired training and its metrics to the model card at `path`, replacing what an earlier run added.
+    """Add a section on paired training and its metrics to a model card, or replace that of an earlier run.
 
     Args:
-        path: The `README.md` that the Trainer wrote.
-        args: The run's configuration.
+        path: `README.md` written by the Trainer.
+        args: Configuration of the run.
         reports: Results of `evaluate_pairs`.
-        objective: What was trained in place of the objective of `args`.
-        augmenter: What made the partners while training; None: they stood in the data.
+        objective: Objective that replaced that of `args`, or None.
+        augmenter: Augmenter that made the partners during training; None: they are in the data.
     """
     card = ModelCard.load(path, ignore_metadata_errors=False)
-    # The Trainer's words for a model without a name.
+    # The Trainer writes this for a model without a name.
     body = card.text.split(SECTION)[0].replace("a fine-tuned version of [](https://huggingface.co/)", FROM_SCRATCH)
     card.data.model_name = card.data.model_name or path.parent.name
     card.data.tags = sorted({*(card.data.tags or []), "dair", "consistency-training"})
@@ -117,11 +117,11 @@ def _eval_results(reports: Sequence[PairReport]) -> list[EvalResult]:
 
 def _body(args: DAIRConfig, reports: Sequence[PairReport], objective: str | None, augmenter: str | None) -> list[str]:
     lines = [
-        f"Trained with [DAIR]({PAPER}), which asks that a sample and its augmented partner have the same loss.",
+        f"Trained with [DAIR]({PAPER}), which penalizes different losses of a sample and its augmented partner.",
         "",
         *(f"- {line}" for line in describe_objective(args)),
-        *([f"- objective in place of these: `{objective}`"] if objective else []),
-        *([f"- partners made while training by: `{augmenter}`"] if augmenter else []),
+        *([f"- replaced by the objective: `{objective}`"] if objective else []),
+        *([f"- partners made during training by: `{augmenter}`"] if augmenter else []),
     ]
     for report in reports:
         metrics = report.metrics
@@ -132,11 +132,11 @@ def _body(args: DAIRConfig, reports: Sequence[PairReport], objective: str | None
             continue
         lines += [
             "",
-            f"The consistency metric is {metrics['cm_numerator']} / {metrics['cm_denominator']}: of the pairs whose "
-            "original view is right, those whose augmented view is right too. "
-            f"{metrics['pairs']} of {metrics['rows']} rows have an augmented view; it and the shares of flips are over "
-            "these pairs. Over all rows, where one without augmented view counts as two identical views, it is "
-            f"{metrics['cm_all_rows_numerator']} / {metrics['cm_all_rows_denominator']}: the reading of the paper.",
+            f"The consistency metric is {metrics['cm_numerator']} / {metrics['cm_denominator']}: of the pairs with a "
+            "correct original view, those with a correct augmented view. "
+            f"{metrics['pairs']} of {metrics['rows']} rows have an augmented view; the metric and the shares of flips "
+            "are over these pairs. Over all rows, if those without an augmented view count as two identical views, it "
+            f"is {metrics['cm_all_rows_numerator']} / {metrics['cm_all_rows_denominator']}, as in the paper's tables.",
         ]
     return lines
 

@@ -1,4 +1,4 @@
-"""Learning rates that drop by a factor at given epochs, or that are halved every so many steps."""
+"""Learning rate schedules: drops by a factor at given epochs, and exponential decay by a half-life."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DROP = 0.1
 
 
 def drop_factor(step: int, drop_steps: Sequence[int]) -> float:
-    """Factor of the learning rate after `step` optimizer steps: 0.1 to the number of drops behind it.
+    """Return the factor of the learning rate after `step` optimizer steps: 0.1 to the power of past drops.
 
     Example:
         >>> [round(drop_factor(step, [2, 4]), 4) for step in range(6)]
@@ -25,19 +25,16 @@ def drop_factor(step: int, drop_steps: Sequence[int]) -> float:
 def epoch_drops(
     optimizer: torch.optim.Optimizer, lr_drop_epochs: Sequence[float], epochs: float, steps: int
 ) -> torch.optim.lr_scheduler.LambdaLR:
-    """A schedule that multiplies the learning rate by 0.1 at the end of each of these epochs.
+    """Return a schedule that multiplies the learning rate by 0.1 after each of some epochs.
 
     Args:
-        optimizer: What is scheduled.
-        lr_drop_epochs: Numbers of epochs, each between 0 and `epochs`.
+        optimizer: The optimizer.
+        lr_drop_epochs: Epochs, each between 0 and `epochs`.
         epochs: Number of epochs of the whole run.
-        steps: Optimizer steps of the whole run.
-
-    Returns:
-        The schedule.
+        steps: Number of optimizer steps of the whole run.
 
     Raises:
-        DataError: A drop that the run never reaches.
+        DataError: The run ends before a drop.
     """
     if late := [epoch for epoch in lr_drop_epochs if epoch >= epochs]:
         raise DataError(f"lr_drop_epochs={list(lr_drop_epochs)}: the run ends at epoch {epochs:g}, before {late[0]:g}")
@@ -46,7 +43,7 @@ def epoch_drops(
 
 
 def half_life_factor(step: int, half_life_steps: int) -> float:
-    """Factor of the learning rate after `step` optimizer steps, `0.5 ** (step / half_life_steps)`.
+    """Return the factor of the learning rate after `step` optimizer steps, `0.5 ** (step / half_life_steps)`.
 
     Example:
         >>> [round(half_life_factor(step, 2), 4) for step in range(5)]
@@ -56,13 +53,10 @@ def half_life_factor(step: int, half_life_steps: int) -> float:
 
 
 def half_life(optimizer: torch.optim.Optimizer, half_life_steps: int) -> torch.optim.lr_scheduler.LambdaLR:
-    """A schedule whose learning rate decays exponentially, a little with each step.
+    """Return a schedule of exponential decay.
 
     Args:
-        optimizer: What is scheduled.
-        half_life_steps: Optimizer steps in which the learning rate is halved, >= 1.
-
-    Returns:
-        The schedule.
+        optimizer: The optimizer.
+        half_life_steps: Number of optimizer steps that halve the learning rate, >= 1.
     """
     return torch.optim.lr_scheduler.LambdaLR(optimizer, partial(half_life_factor, half_life_steps=half_life_steps))

@@ -1,4 +1,4 @@
-"""The logged terms of a run: kept as sums and counts, added up over steps and ranks, divided once at the end."""
+"""Training metrics: sums and counts, accumulated over steps and ranks and divided once when they are logged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dair_hf.losses.objective import LOSS_REGULARIZERS, Counts, PairTerms, gradi
 
 
 class TermSums(NamedTuple):
-    """Sums over rows, each a scalar tensor; the names say of what."""
+    """Sums over rows, each a scalar tensor."""
 
     original: Tensor
     augmented: Tensor
@@ -34,21 +34,21 @@ def sum_terms(
     counts: Counts,
     args: DAIRConfig,
     was_run: Tensor | None = None,
-    filled: Tensor | None = None,
+    positions: Tensor | None = None,
 ) -> Tensor:
-    """Sums of one batch.
+    """Return the sums of one batch.
 
-    A pair counts as unlearned where one of its gradient weights c, c~ is negative (`objective.gradient_weights`, with
-    lambda in pair units: under `normalization="token"` lambda * target tokens of a view).
+    A pair counts as unlearned if one of its gradient weights c, c~ is negative (`objective.gradient_weights`, which
+    takes lambda in pair units: `lambda * tokens / (2 * pairs)` with `normalization="token"`).
 
     Args:
         terms: Unreduced terms, each `[B]`.
         targets: Number of targets of every original view, `[B]`.
-        exists: Which rows are real, `[B]` bool (not repeated to even out ranks).
-        counts: Denominators of the optimizer step the batch belongs to.
-        args: The run's configuration.
-        was_run: Which originals were run, `[B]` bool; None: all that exist.
-        filled: Input tokens that were run, and the positions they were padded to, `[2]`; None: not known.
+        exists: Whether each row exists, `[B]` bool; False for rows repeated to give all ranks equally many.
+        counts: Denominators of the optimizer step.
+        args: Configuration of the run.
+        was_run: Whether each original was run, `[B]` bool; None: all that exist.
+        positions: Number of input tokens, and of positions including padding, `[2]`; None: unknown.
 
     Returns:
         `[10]` float64, the fields of `TermSums`.
@@ -69,23 +69,23 @@ def sum_terms(
         pairs=terms.has_partner.sum(),
         unlearned=unlearned,
         rows_without_target=(exists & (targets == 0)).sum(),
-        tokens=unlearned.new_zeros(()) if filled is None else filled[0],
-        positions=unlearned.new_zeros(()) if filled is None else filled[1],
+        tokens=unlearned.new_zeros(()) if positions is None else positions[0],
+        positions=unlearned.new_zeros(()) if positions is None else positions[1],
     )
     return torch.stack([value.double() for value in sums])
 
 
 def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
-    """What is logged: means a row and a pair, shares, and the counts they rest on.
+    """Return the logged metrics: means per row and per pair, shares, and counts.
 
     Args:
-        sums: `[10]`, the fields of `TermSums`, over everything since the last log.
-        args: The run's configuration.
+        sums: `[10]`, the fields of `TermSums`, summed since the last log.
+        args: Configuration of the run.
 
     Returns:
-        `loss_original` (nats a row), `loss_augmented` and `consistency` (nats a pair), `partner_share` of the rows,
+        `loss_original` (nats per row), `loss_augmented` and `consistency` (nats per pair), `partner_share` of the rows,
         `unlearned_share` of the pairs, `padding_share` of the input positions, `rows`, `pairs`, `rows_without_target`.
-        What has no pair, or is not defined for the method or the data, is left out.
+        Metrics that are undefined for the method or the data are left out.
     """
     total: dict[str, float] = dict(zip(TermSums._fields, sums.tolist(), strict=True))
     means: dict[str, float] = {
@@ -100,12 +100,12 @@ def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
         means = {"loss_original": total["original"] / total["originals_run"], **means}
     if total["pairs"]:
         means["loss_augmented"] = total["augmented"] / total["pairs"]
-        of_losses = args.regularizer in LOSS_REGULARIZERS
-        # PGD training runs no original that has a partner: there is nothing to compare with.
+        compares_losses = args.regularizer in LOSS_REGULARIZERS
+        # PGD training does not run the originals of pairs.
         both_run = total["originals_run"] == total["rows"]
-        # R_sq of a negative loss is undefined; where it is trained that has stopped the run.
-        if both_run and (args.uses_features or of_losses) and not math.isnan(total["consistency"]):
+        # R_sq of a negative loss is NaN. A run that trains it has stopped before.
+        if both_run and (args.uses_features or compares_losses) and not math.isnan(total["consistency"]):
             means["consistency"] = total["consistency"] / total["pairs"]
-        if args.method == "dair" and of_losses:
+        if args.method == "dair" and compares_losses:
             means["unlearned_share"] = total["unlearned"] / total["pairs"]
     return means

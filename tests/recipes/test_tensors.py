@@ -78,7 +78,7 @@ def test_colored_mnist_runs_every_method(mnist: Path, tmp_path: Path, capsys: py
         assert all(0 <= metrics[name] <= 1 for name in ("accuracy_c1", "accuracy_c3"))
     assert "| dro | 1 |" in capsys.readouterr().out
     card = (tmp_path / "runs" / "dro_seed0" / "README.md").read_text()
-    assert "objective in place of these: `GroupDRO(step_size=0.01)`" in card
+    assert "replaced by the objective: `GroupDRO(step_size=0.01)`" in card
     assert DigitCNN.from_pretrained(tmp_path / "runs" / "dair_seed0").config.num_channels == 3
     assert {"irm_penalty", "dro_step_size"} <= set(record(tmp_path, "irm_seed0")["config"]["environments"])
 

@@ -252,4 +252,4 @@ def test_what_an_objective_of_one_batch_cannot_be_cut_by_is_refused(tmp_path: Pa
 def test_model_card_names_the_objective(tmp_path: Path) -> None:
     made = points.trainer(tmp_path, points.pairs(12), GroupDRO())
     made.create_model_card()
-    assert "objective in place of these: `GroupDRO(step_size=0.01)`" in (tmp_path / "README.md").read_text()
+    assert "replaced by the objective: `GroupDRO(step_size=0.01)`" in (tmp_path / "README.md").read_text()

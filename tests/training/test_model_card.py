@@ -100,9 +100,9 @@ def test_the_trainer_writes_what_it_evaluated(tmp_path: Path) -> None:
     made.create_model_card()
     card = ModelCard.load(tmp_path / "README.md")
     assert {result.dataset_name for result in card.data.eval_results} == {"Tiny test"}
-    assert "The consistency metric is 3 / 3: of the pairs whose original view is right" in card.text
+    assert "The consistency metric is 3 / 3: of the pairs with a correct original view" in card.text
     assert "3 of 4 rows have an augmented view" in card.text
-    assert "it is 4 / 4: the reading of the paper." in card.text
+    assert "it is 4 / 4, as in the paper's tables." in card.text
 
 
 def test_a_model_without_a_name_was_trained_from_scratch(tmp_path: Path) -> None:

@@ -172,4 +172,4 @@ def test_the_model_card_says_who_made_the_partners(tmp_path: Path, augmenter: An
     made = trainer(tmp_path, augmenter)
     made.create_model_card()
     card = (tmp_path / "README.md").read_text()
-    assert f"- partners made while training by: {told}" in card.replace("by: `AttackAugmenter", "by: AttackAugmenter")
+    assert f"- partners made during training by: {told}" in card.replace("by: `AttackAugmenter", "by: AttackAugmenter")
