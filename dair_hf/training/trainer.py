@@ -90,43 +90,42 @@ OBJECTIVE_FILE = "objective.safetensors"
 
 
 class DAIRTrainer(Seq2SeqTrainer):
-    """Trains on pairs with the DAIR objective; everything else is `Seq2SeqTrainer`.
+    """`Seq2SeqTrainer` that trains on pairs with the DAIR objective.
 
-    The objective (equations 1 to 4 of the paper, `objective.normalized_objective`) is normalised by the counts of the
-    whole optimizer step: all micro-batches of the accumulation window and all ranks, a ragged last one included, so
-    the same data gives the same update however it is cut.
+    The objective (equations 1 to 4 of the paper, `objective.normalized_objective`) is normalized by the counts of the
+    whole optimizer step: all micro-batches of the accumulation window and all ranks, also in an incomplete last step.
+    The same data thus gives the same update, however it is split into micro-batches and ranks.
 
-    Without partners, with `normalization="token"`, one micro-batch a step and one process, an update is that of
-    `Seq2SeqTrainer` bit for bit. With several micro-batches it still is for models that take `num_items_in_batch`, as
-    decoder-only ones do; for the others (T5, BART) `Seq2SeqTrainer` averages the means of the micro-batches, in which a
-    token of a short micro-batch weighs more. The default, `normalization="pair"`, divides by rows and not by tokens.
+    Without partners, with `normalization="token"`, one micro-batch per step and one process, updates equal those of
+    `Seq2SeqTrainer` bit for bit. With several micro-batches the same holds for models that take `num_items_in_batch`,
+    such as decoder-only models. For others (T5, BART) `Seq2SeqTrainer` averages the means of the micro-batches, so that
+    a token of a short micro-batch weighs more. The default, `normalization="pair"`, divides by rows instead of tokens.
 
     Args:
-        model: Any model whose forward returns what the sample loss needs (`logits` for the named ones).
+        model: Model whose forward returns the inputs of the sample loss (`logits` for the named losses).
         args: A `DAIRConfig`.
-        data_collator: A `PairCollator`, or the task's own collator, which is then wrapped in one. None: with a
-            tokenizer padding of inputs, and of labels where they are tokens; plain stacking otherwise.
-        train_dataset: Paired rows: a `datasets.Dataset`, an `EpochPairs`, `TensorPairs`, or any torch data set of such
+        data_collator: A `PairCollator`, or a collator of single views, which is wrapped in one. None: padding of inputs
+            and of token labels if there is a tokenizer, else plain stacking.
+        train_dataset: Paired rows: a `datasets.Dataset`, `EpochPairs`, `TensorPairs`, or any torch data set of such
             rows.
-        eval_dataset: Likewise.
-        processing_class: The tokenizer; decodes predictions and labels.
-        sample_loss: Loss of a row. None: the one that the model computes from its labels, derived from its class and
-            configuration (`trainer_checks.derived_sample_loss`). A name of `sample_losses.SAMPLE_LOSSES`; one that a
-            model may compute itself is compared with the model's own loss before the first step. Or a callable
-            `(outputs, labels) -> [rows]`.
+        eval_dataset: Paired rows, or a dictionary of several evaluation sets.
+        processing_class: Tokenizer, which decodes predictions and labels.
+        sample_loss: Loss of a row: a name in `per_sample.SAMPLE_LOSSES`, or a callable `(outputs, labels) -> [rows]`.
+            None: the loss that the model computes from its labels (`sample_loss.derived_sample_loss`). Before the first
+            step, a named loss is compared with the model's own.
         evaluator: A `PairEvaluator`, or its `correct` alone: `(predictions, references) -> [N]` bool. If given,
             `evaluate` also runs `evaluate_pairs`, so that `metric_for_best_model="eval_cm"` works.
-        objective: What is trained in place of the DAIR objective: a callable `(found, step) -> scalar` over one batch
-            (`batch_objectives`: IRM, V-REx, Group DRO, ...). `method` then only says whether partners are run, and what
-            is logged and evaluated stays the objective of `args`.
-        augmenter: What makes partners while training: `(model, batch, generator) -> batch` with partners
-            (`collator.add_partners`), called once a batch of `[B, V, ...]` columns on the device. An attack on the
-            model, a generator, a transform of images; its draws come from `generator` alone.
+        objective: Objective of a whole batch that replaces the DAIR objective in training, `(outputs, step) -> scalar`
+            (`environments`: IRM, V-REx, Group DRO, ...). `method` then only decides whether partners are run. The
+            logged and evaluated objective is still that of `args`.
+        augmenter: Makes partners during training: `(model, batch, generator) -> batch` with partners
+            (`collator.add_partners`). It is called once per batch of `[B, V, ...]` columns on the device and draws
+            random numbers from `generator` only. Examples are attacks on the model, generators and image transforms.
         **kwargs: As in `Seq2SeqTrainer`.
 
     Raises:
         TypeError: `args` is no `DAIRConfig`.
-        DataError: An unknown sample loss, one that cannot be derived, or an unsupported combination of settings.
+        DataError: The sample loss is unknown or cannot be derived, or settings cannot be combined.
 
     Example:
         >>> trainer = DAIRTrainer(model=model, args=DAIRConfig("out"), train_dataset=pairs)  # doctest: +SKIP
@@ -134,8 +133,8 @@ class DAIRTrainer(Seq2SeqTrainer):
     """
 
     args: DAIRConfig
-    pair_sampler: PairLengthSampler | TokenBatchSampler | None = None  # of `pair_group_by_length` or the like
-    _keeps_order = False  # whether evaluation data is read in its order, as predictions come; else by length
+    pair_sampler: PairLengthSampler | TokenBatchSampler | None = None  # groups rows by length
+    _keeps_order = False  # whether evaluation data is read in its order, for predictions, instead of by length
 
     def __init__(
         self,
@@ -154,7 +153,7 @@ class DAIRTrainer(Seq2SeqTrainer):
     ) -> None:
         args = DAIRConfig("tmp_trainer") if args is None else args
         if not isinstance(args, DAIRConfig):
-            raise TypeError(f"args is a {type(args).__name__}; DAIRTrainer needs a DAIRConfig, which has its fields")
+            raise TypeError(f"args is a {type(args).__name__}; DAIRTrainer needs a DAIRConfig")
         self.evaluator = None if evaluator is None else as_evaluator(evaluator)
         self.objective = objective
         self.augmenter = augmenter
@@ -179,23 +178,23 @@ class DAIRTrainer(Seq2SeqTrainer):
         self.generates = self._answers_in_text()
         if data_collator is None:
             data_collator = self._default_collator()
-        # A copy: the rules are those of this model.
+        # A copy, since its rules are those of this model.
         self.data_collator: PairCollator = (
             copy.copy(data_collator) if isinstance(data_collator, PairCollator) else PairCollator(data_collator)
         )
         self._set_row_rules()
-        on_device = isinstance(train_dataset, TensorPairs) and train_dataset.device.type != "cpu"
-        if self.args.device.type == "cpu" or on_device:
-            self.args.dataloader_pin_memory = False  # there is nothing to pin memory for; torch would warn or refuse
+        is_on_device = isinstance(train_dataset, TensorPairs) and train_dataset.device.type != "cpu"
+        if self.args.device.type == "cpu" or is_on_device:
+            self.args.dataloader_pin_memory = False  # there is no copy to pin memory for; torch would warn or refuse
         # `compute_loss` divides by the counts of the whole accumulation window itself.
         self.loss_is_scaled_for_ga = True
         self._pair_loss: PairLoss | None = None
         self._pair_loss_key: tuple[Any, ...] = ()
-        _ = self.pair_loss  # a model that it cannot run is refused now
-        # What an objective has learnt belongs to its model: `model_init` starts both anew.
-        self._objective_start = copy.deepcopy(objective.state_dict()) if isinstance(objective, nn.Module) else None
+        _ = self.pair_loss  # refuses unsupported models now
+        # `model_init` resets the state of an objective, too.
+        self._initial_objective = copy.deepcopy(objective.state_dict()) if isinstance(objective, nn.Module) else None
         self._sums: Tensor | None = None
-        self._said_dropout = False
+        self._warned_of_dropout = False
         self._checked_targets = False
         self._pair_watch = PairWatch(found=True)
         self._uncompared_loss = self.sample_loss_name if self.sample_loss_name in MODEL_LOSSES else None
@@ -203,7 +202,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         self._rows_seen = 0
         self._answers: Tensor | None = None
         self._exists: Tensor | None = None
-        self._judged: tuple[Any, dict[str, Any]] | None = None
+        self._evaluate_pairs_args: tuple[Any, dict[str, Any]] | None = None
         self.pair_reports: dict[str, PairReport] = {}
         self.add_callback(EpochCallback(self))
         self._finiteness = FinitenessCheck(args, objective)
@@ -213,7 +212,7 @@ class DAIRTrainer(Seq2SeqTrainer):
 
     @property
     def pair_loss(self) -> PairLoss:
-        """Losses and counts of batches; made anew where the model was replaced, as `model_init` does for each run."""
+        """Losses and counts of batches; created anew if the model was replaced, for example by `model_init`."""
         args, model = self.args, self.model
         key = (model, args.chunked_loss, args.gradient_cache)
         if self._pair_loss is None or self._pair_loss_key != key:
@@ -223,47 +222,47 @@ class DAIRTrainer(Seq2SeqTrainer):
         return self._pair_loss
 
     def _answers_in_text(self) -> bool:
-        """Whether predictions are generated: as `predict_with_generate` says, or by the kind of the model."""
-        writes, asked = can_generate(self.model), self.args.predict_with_generate
-        if asked and not writes:
+        """Return whether predictions are generated: by `predict_with_generate`, or by the kind of model."""
+        generates, setting = can_generate(self.model), self.args.predict_with_generate
+        if setting and not generates:
             raise DataError(
                 f"predict_with_generate=True, but {type(base_model_of(self.model)).__name__} cannot generate; leave it "
                 "unset"
             )
-        language = {self.sample_loss_name, derived_sample_loss(self.model)}.intersection(LANGUAGE_LOSSES)
-        return writes and bool(language) if asked is None else asked
+        losses = {self.sample_loss_name, derived_sample_loss(self.model)}
+        return generates and not losses.isdisjoint(LANGUAGE_LOSSES) if setting is None else setting
 
     def _set_row_rules(self) -> None:
         name = self.sample_loss_name
-        is_own = name in MODEL_LOSSES and name == derived_sample_loss(self.model)
-        self.data_collator.rules = row_rules(self.model, self._loss_kind(), is_own)
+        is_model_loss = name in MODEL_LOSSES and name == derived_sample_loss(self.model)
+        self.data_collator.rules = row_rules(self.model, self._loss_name(), is_model_loss)
 
     def _default_collator(self) -> Callable[..., Any]:
-        """As `Trainer`'s, and labels that are tokens are padded as well."""
-        tokenizer, kind = self.processing_class, self._loss_kind()
+        """Return the default collator of `Trainer`, or one that also pads token labels."""
+        tokenizer, loss_name = self.processing_class, self._loss_name()
         if not isinstance(tokenizer, (PreTrainedTokenizerBase, SequenceFeatureExtractor)):
             return default_data_collator
-        if kind in LANGUAGE_LOSSES and isinstance(tokenizer, PreTrainedTokenizerBase):
+        if loss_name in LANGUAGE_LOSSES and isinstance(tokenizer, PreTrainedTokenizerBase):
             return DataCollatorForSeq2Seq(tokenizer, model=None)
-        if kind == "token_classification":
+        if loss_name == "token_classification":
             return DataCollatorForTokenClassification(tokenizer)
         return DataCollatorWithPadding(tokenizer)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """As `Seq2SeqTrainer.train`; says once where dropout alone makes R positive."""
+        """Train as `Seq2SeqTrainer` does; warn once if dropout makes R positive for identical views."""
         rates = dropout_rates(self.model)
         independent = self.args.method == "dair" and self.args.pair_dropout == "independent"
-        if rates and independent and not self._said_dropout:
-            self._said_dropout = True
-            found = ", ".join(f"{name}={rate:g}" for name, rate in rates.items())
+        if rates and independent and not self._warned_of_dropout:
+            self._warned_of_dropout = True
+            settings = ", ".join(f"{name}={rate:g}" for name, rate in rates.items())
             logger.warning(
-                f"Dropout is on ({found}): the views of a pair draw different masks, so R is above 0 even for "
-                "identical views. Set pair_dropout='shared' to compare the views alone."
+                f"Dropout is on ({settings}): the views of a pair get different masks, so R is above 0 even for "
+                "identical views. Set pair_dropout='shared' to use the same masks."
             )
         return super().train(*args, **kwargs)
 
     def _inner_training_loop(self, batch_size: int | None = None, *args: Any, **kwargs: Any) -> Any:
-        """One run: nothing of the run before it is left, and settings that were assigned since are checked."""
+        """Run the training loop with fresh state, after a check of settings that may have been assigned since."""
         self.args.validate()
         refuse_unsupported_launch(self.args, {}, self.train_dataset, self.augmenter)
         refuse_unsupported(self.args, self.sample_loss, self.objective, self.augmenter, self.model)
@@ -274,12 +273,13 @@ class DAIRTrainer(Seq2SeqTrainer):
         self._pair_watch = PairWatch(
             not needs_pairs or require_pairs(data, self._known_columns(data), self.args.method, "train_dataset")
         )
-        if self.model_init is not None and isinstance(self.objective, nn.Module) and self._objective_start is not None:
-            self.objective.load_state_dict(self._objective_start)
+        objective, initial = self.objective, self._initial_objective
+        if self.model_init is not None and isinstance(objective, nn.Module) and initial is not None:
+            objective.load_state_dict(initial)
         return super()._inner_training_loop(batch_size, *args, **kwargs)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """As `Seq2SeqTrainer.create_scheduler`, or the schedule of `lr_drop_epochs` or `lr_half_life_steps`."""
+        """Create the schedule of `lr_drop_epochs` or `lr_half_life_steps`, else that of `Seq2SeqTrainer`."""
         args = self.args
         if getattr(self, "lr_scheduler", None) is None:
             if args.lr_drop_epochs is not None:
@@ -297,7 +297,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         if self._signature_columns is None:
             super()._set_signature_columns_if_needed()
             known: list[str] = vars(self)["_signature_columns"]
-            # The collator may need columns that the model does not take (paths of images, texts), the loss its labels.
+            # A collator may read columns that the model does not take (paths of images, texts); losses read labels.
             known += [LABELS, *getattr(self.data_collator.base_collator, "columns", ())]
             known += [AUGMENTED_PREFIX + name for name in known] + [ROW_ID, PADDING_ROW]
 
@@ -338,7 +338,7 @@ class DAIRTrainer(Seq2SeqTrainer):
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         if self._keeps_order:
             return torch.utils.data.SequentialSampler(eval_dataset)
-        # Results are sums over rows, so their order is free; which rows are dropped must not depend on their length.
+        # The order of rows is free, unless the last rows are dropped: those must not be the shortest.
         order = None if self.args.dataloader_drop_last else longest_first(eval_dataset)
         return super()._get_eval_sampler(eval_dataset) if order is None else order
 
@@ -357,7 +357,7 @@ class DAIRTrainer(Seq2SeqTrainer):
             batches = [self._with_online_partners(batch, number) for number, batch in enumerate(batches)]
         local = np.sum([self.pair_loss.layout(batch).counts(self.args.uses_partners) for batch in batches], axis=0)
         counts = Counts(*self.accelerator.reduce(on_device(local, device), "sum"))
-        # The sum over ranks stays on the device; it need not be read where this rank has a target.
+        # The sum over ranks stays on the device, unless this rank has no target.
         if local[2] == 0 and counts.tokens == 0:
             raise DataError(
                 f"no row of step {self.state.global_step + 1} has a target: all labels are {IGNORE_INDEX} (rows such "
@@ -372,7 +372,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         self._checked_targets = True
         columns = {name: batch.get(name) for name in ("input_ids", LABELS)}
         originals = {name: values[:, 0] for name, values in columns.items() if isinstance(values, Tensor)}
-        # On all ranks together: if one refuses its rows, the others must not wait for it.
+        # On all ranks together, so that no rank waits for one that raised an error.
         gather_results(lambda: check_targets(self.model, originals, refuse=self.generates))
 
     def _with_online_partners(self, batch: dict[str, Any], number: int) -> dict[str, Any]:
@@ -385,7 +385,7 @@ class DAIRTrainer(Seq2SeqTrainer):
     # ---- checkpoints ----
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
-        """As `Seq2SeqTrainer.save_model`, after the losses of all steps were found finite."""
+        """Save the model as `Seq2SeqTrainer` does, after checking that all losses were finite."""
         self._finiteness.check()
         super().save_model(*args, **kwargs)
 
@@ -405,12 +405,11 @@ class DAIRTrainer(Seq2SeqTrainer):
     # ---- loss ----
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """As `Seq2SeqTrainer.training_step`; the first call compares a named sample loss with the model's own."""
+        """Run a step of `Seq2SeqTrainer`; the first call compares a named sample loss with the model's own."""
         self._compare_loss_once(inputs)
         return super().training_step(model, inputs, num_items_in_batch)
 
     def _compare_loss_once(self, inputs: Mapping[str, Any]) -> None:
-        """Before anything is trained with it, compare a named loss with the model's own."""
         name, self._uncompared_loss = self._uncompared_loss, None
         if name is None or self.is_deepspeed_enabled:
             return
@@ -425,49 +424,49 @@ class DAIRTrainer(Seq2SeqTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """The share of the step's objective that this micro-batch contributes.
+        """Return the contribution of a micro-batch to the objective of the optimizer step.
 
         Args:
             model: The (wrapped) model.
             inputs: A batch of `PairCollator`, on the device.
-            return_outputs: Whether to return the model's outputs (rows in `[B, V]` order, existing views only; with
-                `chunked_loss` their logits are a stand-in).
+            return_outputs: Whether to return the outputs of the model, for existing views in `[B, V]` order. With
+                `chunked_loss` their logits are zeros.
             num_items_in_batch: `Counts` of the optimizer step; None: those of this batch.
 
         Returns:
             A scalar; with `return_outputs` also the outputs.
 
         Raises:
-            NonFiniteLossError: A loss is NaN or infinite; the message names the rows. While training it is raised once
-                that is known, without waiting for the device (`finiteness`).
+            NonFiniteLossError: A loss is NaN or infinite; the message names the rows. In training it may be raised some
+                steps later, since the host does not wait for the device (`finiteness`).
         """
-        found = self.pair_loss(model, inputs, with_partners=self.args.uses_partners)
+        outputs = self.pair_loss(model, inputs, with_partners=self.args.uses_partners)
         counts = self.pair_loss.count(inputs) if num_items_in_batch is None else num_items_in_batch
         if self.objective is not None and model.training:
-            loss = self.objective(found, self.state.global_step)
+            loss = self.objective(outputs, self.state.global_step)
         else:
-            loss = self.pair_loss.objective(found.terms, counts)
-        self._finiteness.add(loss, found.terms, inputs.get(ROW_ID), self.state.global_step)
+            loss = self.pair_loss.objective(outputs.terms, counts)
+        self._finiteness.add(loss, outputs.terms, inputs.get(ROW_ID), self.state.global_step)
         if not (self.is_in_train and model.training):
             self._finiteness.check()
         if model.training:
-            self._add_to_log(found, inputs, counts)
+            self._add_to_log(outputs, inputs, counts)
         if num_items_in_batch is not None:
             # Data-parallel engines average the gradients of the ranks; the objective is their sum.
             loss = loss * self.accelerator.num_processes
-        return (loss, found.outputs) if return_outputs else loss
+        return (loss, outputs.outputs) if return_outputs else loss
 
     # ---- logging ----
 
-    def _add_to_log(self, found: PairOutputs, batch: Mapping[str, Any], counts: Counts) -> None:
+    def _add_to_log(self, outputs: PairOutputs, batch: Mapping[str, Any], counts: Counts) -> None:
         with torch.no_grad():
-            exists, was_run = view_mask(batch)[:, 0], found.was_run[:, 0]
-            filled = count_positions(batch, found.was_run)
-            sums = sum_terms(found.terms, found.targets[:, 0], exists, counts, self.args, was_run, filled)
+            exists, was_run = view_mask(batch)[:, 0], outputs.was_run[:, 0]
+            positions = count_positions(batch, outputs.was_run)
+            sums = sum_terms(outputs.terms, outputs.targets[:, 0], exists, counts, self.args, was_run, positions)
             self._sums = sums if self._sums is None else self._sums + sums
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log; a training log also carries the terms since the last one, summed over ranks and then divided."""
+        """Log; training logs also contain the metrics since the last log, over all ranks (`train_metrics`)."""
         self._finiteness.check()
         if "loss" in logs and self._sums is not None:
             logs = {**logs, **mean_terms(self.accelerator.reduce(self._sums, "sum"), self.args)}
@@ -484,17 +483,17 @@ class DAIRTrainer(Seq2SeqTrainer):
         ignore_keys: list[str] | None = None,
         **gen_kwargs: Any,
     ) -> tuple[Any, Any, Any]:
-        """Terms of one evaluation batch, from all ranks; predictions and labels of its originals.
+        """Evaluate one batch: collect its terms from all ranks, return predictions and labels of its originals.
 
         Args:
             model: The (wrapped) model.
             inputs: A batch of `PairCollator`.
-            prediction_loss_only: Whether to leave predictions and labels out.
-            ignore_keys: Outputs that are no predictions; None: those that the model's configuration names.
-            **gen_kwargs: Not looked at: answers are generated for all rows at once.
+            prediction_loss_only: Whether to omit predictions and labels.
+            ignore_keys: Outputs that are no predictions; None: those in the configuration of the model.
+            **gen_kwargs: Ignored, since answers to all rows are generated before.
 
         Returns:
-            The objective of the batch, None where it has no labels; predictions; labels.
+            Objective of the batch, or None without labels; predictions; labels.
         """
         batch = self._prepare_inputs(inputs)
         exists, labels = view_mask(batch)[:, 0], batch.get(LABELS)
@@ -515,20 +514,20 @@ class DAIRTrainer(Seq2SeqTrainer):
         if self._answers is None:
             predictions = self._original_outputs(model, batch, ignore_keys)
         else:
-            # Ranks take turns with batches of equal size; the last ones begin again with the first rows.
+            # Ranks take turns with batches of equal size; the last batches repeat the first rows.
             ranks, rank, size = self.accelerator.num_processes, self.accelerator.process_index, len(exists)
-            places = torch.arange(self._rows_seen + rank * size, self._rows_seen + (rank + 1) * size)
-            predictions = self._answers[places % len(self._answers)].to(exists.device)
+            row_numbers = torch.arange(self._rows_seen + rank * size, self._rows_seen + (rank + 1) * size)
+            predictions = self._answers[row_numbers % len(self._answers)].to(exists.device)
             self._rows_seen += ranks * size
         if "inputs" in self.args.include_for_metrics:
-            # `compute_metrics` is given the batch, or a column of it, as the plain trainer sees it.
+            # `compute_metrics` gets the original views in the format of `Trainer`.
             for name in (ROW_ID, VIEW_MASK, LAYOUT):
                 inputs.pop(name, None)
             inputs.update({name: values[:, 0] for name, values in inputs.items()})
         return loss, predictions, None if labels is None else labels[:, 0]
 
     def _original_outputs(self, model: nn.Module, batch: Mapping[str, Any], ignore_keys: list[str] | None) -> Any:
-        """Predictions of a batch of originals, as `Trainer` gathers them."""
+        """Return the outputs for the originals of a batch that `Trainer` gathers as predictions."""
         originals = {name: v[:, 0] for name, v in batch.items() if isinstance(v, Tensor) and name != VIEW_MASK}
         with torch.no_grad(), self.compute_loss_context_manager():
             outputs = model(**self.pair_loss.model_inputs(originals)[0])
@@ -542,7 +541,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """As `Trainer.evaluation_loop` over the originals; objective and terms are those of the pairs."""
+        """Run the loop of `Trainer` over the originals; objective and terms are those of the pairs."""
         if prediction_loss_only is None:
             prediction_loss_only = self.args.prediction_loss_only
         self._evaluated_rows, self._rows_seen, self._answers, self._exists = [], 0, None, None
@@ -555,19 +554,19 @@ class DAIRTrainer(Seq2SeqTrainer):
         metrics = dict(output.metrics or {})
         if self._evaluated_rows:
             metrics.update({f"{metric_key_prefix}_{k}": v for k, v in self._evaluation_terms().items()})
-        if self._judged is not None:
+        if self._evaluate_pairs_args is not None:
             # Here and not after `evaluate`, so that callbacks (early stopping) see these metrics too.
-            pairs, gen_kwargs = self._judged
-            judged = self.evaluate_pairs(pairs, n_bootstrap=0, **gen_kwargs)
-            metrics.update({f"{metric_key_prefix}_{key}": value for key, value in judged.items()})
+            pairs, gen_kwargs = self._evaluate_pairs_args
+            pair_metrics = self.evaluate_pairs(pairs, n_bootstrap=0, **gen_kwargs)
+            metrics.update({f"{metric_key_prefix}_{key}": value for key, value in pair_metrics.items()})
         return output._replace(metrics=metrics)
 
     def _gather_rows(self, values: Any) -> Any:
-        """Values of a batch from all ranks, without rows that are repeated or filled up to even them out."""
+        """Gather values of a batch from all ranks, without repeated and padding rows."""
         exists, gathered = self._exists, self.accelerator.gather_for_metrics(values)
         if exists is None or bool(exists.all()):
             return gathered
-        return recursively_apply(lambda found: found[exists], gathered)
+        return recursively_apply(lambda tensor: tensor[exists], gathered)
 
     def _evaluation_terms(self) -> dict[str, float]:
         rows = torch.cat(self._evaluated_rows)
@@ -581,7 +580,7 @@ class DAIRTrainer(Seq2SeqTrainer):
 
     def _predictor(self) -> PairPredictor:
         reduce = self.preprocess_logits_for_metrics
-        if reduce is None and self._loss_kind() in CLASS_LOSSES:
+        if reduce is None and self._loss_name() in CLASS_LOSSES:
             reduce = chosen_class
         return PairPredictor(
             self.model,
@@ -594,13 +593,13 @@ class DAIRTrainer(Seq2SeqTrainer):
             self.pair_loss.model_inputs,
         )
 
-    def _loss_kind(self) -> str | None:
-        """Name of the sample loss; of a callable, that of the model's own loss."""
+    def _loss_name(self) -> str | None:
+        """Return the name of the sample loss, or of the model's own loss if the sample loss is a callable."""
         return self.sample_loss_name or derived_sample_loss(self.model)
 
     def _model_columns(self, views: PairViews) -> PairViews:
         if isinstance(views, TensorViews):
-            return views  # tensors of other columns are kept apart from those of the model
+            return views  # these have columns of the model only
         return views.select_columns(super()._remove_unused_columns(views.dataset).column_names)
 
     def evaluate(
@@ -610,22 +609,22 @@ class DAIRTrainer(Seq2SeqTrainer):
         metric_key_prefix: str = "eval",
         **gen_kwargs: Any,
     ) -> dict[str, float]:
-        """As `Seq2SeqTrainer.evaluate`; with an evaluator also what `evaluate_pairs` finds, under the same prefix."""
+        """Evaluate as `Seq2SeqTrainer` does; with an evaluator, add the metrics of `evaluate_pairs`."""
         self._finiteness.check()
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(dataset, str):
             if not isinstance(self.eval_dataset, dict) or dataset not in self.eval_dataset:
                 raise DataError(f"eval_dataset={dataset!r} names no evaluation set; pass a data set")
-            dataset = self.eval_dataset[dataset]  # one of several evaluation sets, by its name
-        if self.evaluator is not None and not isinstance(dataset, dict):
-            self._judged = (dataset, gen_kwargs)
+            dataset = self.eval_dataset[dataset]
         if not isinstance(dataset, dict):
             require_rows(dataset, "eval_dataset")
+            if self.evaluator is not None:
+                self._evaluate_pairs_args = (dataset, gen_kwargs)
         self._keeps_order = self.compute_metrics is not None and not self.args.prediction_loss_only
         try:
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
         finally:
-            self._judged, self._keeps_order = None, False
+            self._evaluate_pairs_args, self._keeps_order = None, False
 
     def predict(
         self,
@@ -634,7 +633,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         metric_key_prefix: str = "test",
         **gen_kwargs: Any,
     ) -> PredictionOutput:
-        """As `Seq2SeqTrainer.predict`: predictions and labels of the originals, in the order of the data."""
+        """Predict as `Seq2SeqTrainer` does: predictions and labels of the originals, in the order of the data."""
         require_rows(test_dataset, "test_dataset")
         self._keeps_order = not self.args.prediction_loss_only
         try:
@@ -655,7 +654,7 @@ class DAIRTrainer(Seq2SeqTrainer):
     ) -> dict[str, Any]:
         """Predict every view once and judge it: accuracy of both views, CM, flips, with clustered bootstrap intervals.
 
-        Views are run in batches of similar length, shared out over the ranks. A row without a partner is predicted
+        Views are run in batches of similar length, distributed over the ranks. A row without a partner is predicted
         once. A prediction, as the evaluator gets it, is
 
         - the decoded text if the model generates (the token ids without a tokenizer);
@@ -714,7 +713,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         if not isinstance(views, TensorViews):
             require_named_partners(views.column_names, self._known_columns(views.dataset), "dataset")
         predictor = self._predictor()
-        if not self.generates and predictor.reduce is None and self._loss_kind() in LANGUAGE_LOSSES:
+        if not self.generates and predictor.reduce is None and self._loss_name() in LANGUAGE_LOSSES:
             raise DataError(
                 "evaluate_pairs judges answers, but with predict_with_generate=False a language model gives none; "
                 "leave it unset, or pass preprocess_logits_for_metrics=(logits, labels) -> predictions to DAIRTrainer"
@@ -743,7 +742,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         if self.is_world_process_zero():
             path, reports = Path(self.args.output_dir) / "README.md", list(self.pair_reports.values())
             objective = None if self.objective is None else repr(self.objective)
-            # A function's repr would tell where in memory it was.
+            # The repr of a function contains a memory address.
             augmenter = getattr(
                 self.augmenter, "__qualname__", None if self.augmenter is None else repr(self.augmenter)
             )

@@ -164,12 +164,12 @@ def test_a_decoder_only_model_learns_the_next_token_by_default(tmp_path: Path, k
             lambda: tiny.model("gpt2"),
             None,
             "seq2seq",
-            r"='seq2seq' is .* of 2 rows, but GPT2LMHeadModel .*sample_loss='causal' gives it.*import seq2seq_nll",
+            r"='seq2seq' is .* of 2 rows, but GPT2LMHeadModel .*sample_loss='causal', which .*import seq2seq_nll",
         ),
-        (lambda: tiny.model("bart"), None, "causal", "sample_loss='seq2seq' gives it"),
-        (MODELS["classifier"][0], LABELS["several labels"], None, "sample_loss='multi_label' gives it"),
-        (MODELS["regression by one output"][0], [0, 1, 0, 1, 1], "classification", "sample_loss='squared' gives it"),
-        (MODELS["tokens"][0], LABELS["tokens"], "causal", "sample_loss='seq2seq' gives it"),
+        (lambda: tiny.model("bart"), None, "causal", "sample_loss='seq2seq', which matches it"),
+        (MODELS["classifier"][0], LABELS["several labels"], None, "sample_loss='multi_label', which matches it"),
+        (MODELS["regression by one output"][0], [0, 1, 0, 1, 1], "classification", "sample_loss='squared', which"),
+        (MODELS["tokens"][0], LABELS["tokens"], "causal", "sample_loss='seq2seq', which matches it"),
         (MODELS["classifier"][0], [[0, 1]] * 5, None, r"cannot compute its own loss from labels \[2, 2\] int64: "),
     ],
 )
@@ -192,7 +192,7 @@ def test_a_model_whose_class_misleads_is_told_apart_by_its_own_loss(tmp_path: Pa
     model, data = XLNetLMHeadModel(config).double(), tiny.pairs("gpt2", 6)
     trainer = DAIRTrainer(model, tiny.config(tmp_path), None, data, None, tiny.tokenizer())
     assert trainer.sample_loss_name == "causal"
-    with pytest.raises(DataError, match=r"but XLNetLMHeadModel itself computes .*sample_loss='seq2seq' gives it"):
+    with pytest.raises(DataError, match=r"but XLNetLMHeadModel itself computes .*sample_loss='seq2seq', which"):
         trainer.train()
 
 
@@ -262,7 +262,7 @@ def test_with_chunked_loss_few_tokens_are_compared(kind: str, tmp_path: Path, mo
     assert seen and max(seen) == 2 * 4
     other = {"gpt2": "seq2seq", "bart": "causal"}[kind]
     wrong = tiny.trainer(tmp_path, kind, data, chunked_loss=True, max_steps=1, sample_loss=other)
-    with pytest.raises(DataError, match=f"sample_loss='{tiny.SAMPLE_LOSS[kind]}' gives it"):
+    with pytest.raises(DataError, match=f"sample_loss='{tiny.SAMPLE_LOSS[kind]}', which matches it"):
         wrong.train()
 
 

@@ -121,7 +121,8 @@ def test_originals_that_were_not_run_have_no_mean_loss(tmp_path: Path) -> None:
 def test_the_padding_share_is_that_of_all_positions_together(tmp_path: Path) -> None:
     args, counts = config(tmp_path), Counts(*torch.tensor([4, 2, 24]))
     batches = [
-        sum_terms(BATCH, TARGETS, EXISTS, counts, args, positions=torch.tensor(filled)) for filled in ([30, 40], [10, 60])
+        sum_terms(BATCH, TARGETS, EXISTS, counts, args, positions=torch.tensor(filled))
+        for filled in ([30, 40], [10, 60])
     ]
     assert mean_terms(batches[0], args)["padding_share"] == 0.25
     assert mean_terms(batches[0] + batches[1], args)["padding_share"] == pytest.approx(0.6)
