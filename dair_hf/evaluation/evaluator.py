@@ -107,12 +107,12 @@ class PairEvaluator:
         """
         if augmented_references is None:
             augmented_references = references
-        given = {
+        lists = {
             "augmented_predictions": augmented_predictions,
             "references": references,
             "augmented_references": augmented_references,
         }
-        for name, values in given.items():
+        for name, values in lists.items():
             if len(values) != len(predictions):
                 raise DataError(f"{name}: {len(values)} values for {len(predictions)} predictions; give one per row")
         index = PairIndex(np.array([value is not None for value in augmented_predictions], dtype=bool), row_ids)

@@ -211,11 +211,11 @@ class AnswerGenerator:
         if self.is_encoder_decoder:
             return [(rows, min(limit, positions))]
         # The last token is written but never read. A prompt beyond the last position is for the model to refuse.
-        left = [positions + 1 - used for used in inputs["attention_mask"].sum(1).tolist()]
-        limits = [min(limit, room) if room > 0 else limit for room in left]
+        free_positions = [positions + 1 - used for used in inputs["attention_mask"].sum(1).tolist()]
+        limits = [min(limit, free) if free > 0 else limit for free in free_positions]
         if len(set(limits)) == 1 or self._is_sharded or not _is_text(inputs):
             return [(rows, min(limits))]
-        return [([row for row in rows if limits[row] == own], own) for own in sorted(set(limits))]
+        return [([row for row in rows if limits[row] == value], value) for value in sorted(set(limits))]
 
     def _encode(self, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
         """Replace inputs by encoder states, computed for `encoder_rows` views at a time, long inputs together."""

@@ -1,4 +1,4 @@
-"""Predictions for every view of paired data: in batches of similar length, shared out over ranks, each view once."""
+"""Predictions for every view of paired data: in batches of similar length, distributed over ranks, each view once."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def predict_in_buckets(
     description: str = "Predicting",
     show_progress: bool = True,
 ) -> list[Any]:
-    """Predict all items in batches of similar length, shared out over the ranks.
+    """Predict all items in batches of similar length, distributed over the ranks.
 
     Every rank runs the same number of batches, so that sharded models stay in step.
 

@@ -274,9 +274,9 @@ class TensorViews(PairViews):
     @property
     def column_names(self) -> list[str]:
         """Columns of the rows: those kept beside the views, then those of the views."""
-        own = list(self._first_original())
-        augmented = [AUGMENTED_PREFIX + name for name in own] if self.has_partner.any() else []
-        return [ROW_ID, *self.pairs.columns, *own, *augmented]
+        original = list(self._first_original())
+        augmented = [AUGMENTED_PREFIX + name for name in original] if self.has_partner.any() else []
+        return [ROW_ID, *self.pairs.columns, *original, *augmented]
 
     def _first_original(self) -> Mapping[str, Tensor]:
         return self.pairs.view(torch.zeros(1, dtype=torch.int64, device=self.pairs.device), augmented=False)
@@ -292,8 +292,8 @@ class TensorViews(PairViews):
         values: list[Any] = [None] * len(self.has_partner)
         for start in range(0, len(rows), CHUNK):
             chunk = rows[start : start + CHUNK]
-            made = self.pairs.view(torch.as_tensor(chunk, device=self.pairs.device), is_augmented)
-            for row, value in zip(chunk, made[name.removeprefix(AUGMENTED_PREFIX)].tolist(), strict=True):
+            columns = self.pairs.view(torch.as_tensor(chunk, device=self.pairs.device), is_augmented)
+            for row, value in zip(chunk, columns[name.removeprefix(AUGMENTED_PREFIX)].tolist(), strict=True):
                 values[row] = value
         return values
 

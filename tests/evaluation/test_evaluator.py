@@ -146,8 +146,8 @@ def test_subsets_are_judged_as_the_whole_is() -> None:
     ("correct", "message"),
     [
         ([True] * 4, r"correct: found shape \[4\] for 5 predictions; return one value each"),
-        (np.ones((5, 1)), r"correct: found an array of shape \(5, 1\); give one value a row"),
-        (True, "correct: found a bool; give a list, an array or a tensor of one value a row"),
+        (np.ones((5, 1)), r"correct: found an array of shape \(5, 1\); give one value per row"),
+        (True, "correct: found a bool; give a list, an array or a tensor of one value per row"),
     ],
 )
 def test_correctness_of_another_number_of_views_is_refused(correct: Any, message: str) -> None:

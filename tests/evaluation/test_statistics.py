@@ -335,7 +335,7 @@ def test_mcnemar_survives_many_rows() -> None:
         (lambda: correctness_metrics([1, 0], [1, 1], confidence=95), "confidence: must lie between 0 and 1"),
         (lambda: correctness_metrics([1, 0], [1, 1], n_bootstrap=-1), "n_bootstrap: must be at least 1"),
         (lambda: clustered_bootstrap([1, 2], [1, 2]), "one shape [N, K]"),
-        (lambda: welch_half_width((0.1, 1), (0.1, 5)), "at least two values of each mean, found [1, 5]"),
+        (lambda: welch_half_width((0.1, 1), (0.1, 5)), "at least two values per mean, found [1, 5]"),
         (lambda: t_quantile(0.5), "t_quantile(0.5, 0.95): needs finite degrees of freedom of at least 1"),
         (lambda: t_quantile(float("nan")), "t_quantile(nan, 0.95): needs"),
         (lambda: t_quantile(3, 1.0), "a confidence above 0 and up to 0.999"),

@@ -26,7 +26,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from dair_hf import DataError, PairEvaluator
 from dair_hf.evaluation.target_tokens import (
-    MOST_STEPS,
+    MAX_POSITIONS,
     Mismatch,
     TargetAffixes,
     added_tokens,
@@ -231,7 +231,7 @@ def test_long_targets_of_a_large_vocabulary_are_cheap(monkeypatch: pytest.Monkey
     calls.clear()
     many = {"bad_words_ids": [[token, 9] for token in range(1000, 3000)]}
     assert find_mismatches(model, [[5]], [target], many) == []
-    assert len(calls) <= MOST_STEPS + 2
+    assert len(calls) <= MAX_POSITIONS + 2
 
 
 class OneByOne(LogitsProcessor):
@@ -276,8 +276,8 @@ def test_training_on_labels_that_begin_otherwise_than_generation_is_refused(tmp_
     settings = {"method": "erm", "sample_loss": "seq2seq", "max_steps": 1}
     with pytest.raises(
         DataError,
-        match=r"cannot write 3 of 3 rows looked at: at position 0 it writes token 0 where the label is 9, .*"
-        r"tokenise targets with tokenizer\(text_target=\.\.\.\)",
+        match=r"cannot generate 3 of 3 checked rows: at position 0 it generates token 0 instead of the label 9, .*"
+        r"tokenize targets with tokenizer\(text_target=\.\.\.\)",
     ):
         tiny.trainer(tmp_path, "", data, built=build("bart"), **settings).train()
     whole = rows(*[tokenizer()(text_target=text)["input_ids"] for text in ("inn1 | inn2", "inn2")])
@@ -296,10 +296,10 @@ def test_labels_of_their_own_are_for_training_without_generation(
     loss_only.train()
     said = [record.getMessage() for record in caplog.records if "dair_hf.evaluation.target_tokens" in record.name]
     assert len(said) == 1
-    assert "cannot write 3 of 3 rows looked at: at position 0" in said[0]
+    assert "cannot generate 3 of 3 checked rows: at position 0" in said[0]
     answering = tiny.trainer(tmp_path, "", data, built=build("bart"), **settings)
     is_correct = lambda predictions, gold: np.zeros(len(gold), dtype=bool)  # noqa: E731
-    with pytest.raises(DataError, match=r"where nothing is to be generated, set predict_with_generate=False"):
+    with pytest.raises(DataError, match=r"if no answers are to be generated, set predict_with_generate=False"):
         answering.evaluate_pairs(data, is_correct, n_bootstrap=0)
     # Answers that are not held against the labels.
     other = data.add_column("gold", ["a", "b", "c"]).add_column("augmented_gold", ["a", "b", "c"])
@@ -323,14 +323,14 @@ def test_labels_that_generation_can_write_in_part_are_warned_of(
 
     trainer.train()
     (message,) = said()
-    assert "cannot write 2 of 2 rows looked at: at position 0 it writes token 0 where the label is 10" in message
+    assert "cannot generate 2 of 2 checked rows: at position 0 it generates token 0 instead of the label 10" in message
     is_correct = lambda predictions, gold: np.zeros(len(gold), dtype=bool)  # noqa: E731
     trainer.evaluate_pairs(data, is_correct, n_bootstrap=0)
     assert said() == [message.replace("2 of 2", "4 of 4")]  # views, not rows
     model.generation_config.suppress_tokens = None
     trainer.evaluate_pairs(data, is_correct, n_bootstrap=0)
     assert said() == []
-    with pytest.raises(DataError, match="cannot write 4 of 4 rows looked at: at position 0 it writes token 7"):
+    with pytest.raises(DataError, match="cannot generate 4 of 4 checked rows: at position 0 it generates token 7"):
         trainer.evaluate_pairs(data, is_correct, n_bootstrap=0, forced_bos_token_id=7)
     model.generation_config.max_new_tokens = 2
     trainer.evaluate_pairs(data, is_correct, n_bootstrap=0)
