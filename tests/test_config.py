@@ -1,4 +1,4 @@
-"""DAIRConfig: defaults, help of every field of its own, and each setting that it refuses."""
+"""DAIRConfig: defaults, help of every new field, and refused settings."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def made(folder: Path, **settings: Any) -> DAIRConfig:
     return DAIRConfig(output_dir=str(folder), use_cpu=True, **settings)
 
 
-def test_defaults_are_the_papers(tmp_path: Path) -> None:
+def test_defaults_are_those_of_the_paper(tmp_path: Path) -> None:
     found = made(tmp_path)
     assert (found.method, found.regularizer, found.normalization, found.loss_epsilon) == ("dair", "sq", "pair", 1e-7)
     assert (found.forward_mode, found.pair_group_by_length, found.logging_nan_inf_filter) == ("joint", False, False)
     assert found.dair_lambda == 0.5
 
 
-def test_every_field_of_its_own_carries_help() -> None:
+def test_every_new_field_has_help() -> None:
     fields = [field for field in dataclasses.fields(DAIRConfig) if field.name in OWN]
     helps = {field.name: field.metadata.get("help", "") for field in fields}
     assert {"method", "regularizer", "dair_lambda", "normalization", "loss_epsilon", "forward_mode"} <= set(helps)
@@ -55,14 +55,12 @@ def test_the_command_line_sets_the_fields(tmp_path: Path) -> None:
         ({"method": "mart", "regularizer": "kl"}, True, True),
     ],
 )
-def test_what_a_method_looks_at(
-    tmp_path: Path, settings: dict[str, Any], uses_partners: bool, uses_features: bool
-) -> None:
+def test_what_a_method_uses(tmp_path: Path, settings: dict[str, Any], uses_partners: bool, uses_features: bool) -> None:
     found = made(tmp_path, **settings)
     assert (found.uses_partners, found.uses_features) == (uses_partners, uses_features)
 
 
-def test_the_unit_of_lambda_is_said(tmp_path: Path) -> None:
+def test_the_unit_of_lambda_is_named(tmp_path: Path) -> None:
     assert "rows" in made(tmp_path).lambda_unit
     assert "tokens" in made(tmp_path, normalization="token").lambda_unit
 
@@ -120,11 +118,11 @@ def test_the_unit_of_lambda_is_said(tmp_path: Path) -> None:
         ({"max_tokens_per_batch": 0}, "max_tokens_per_batch=0 is out of range; it must be an integer >= 1, or None"),
     ],
 )
-def test_settings_that_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         made(tmp_path, **settings)
 
 
-def test_the_edges_of_the_ranges_are_allowed(tmp_path: Path) -> None:
+def test_limits_of_the_ranges_are_allowed(tmp_path: Path) -> None:
     assert made(tmp_path, dair_lambda=0).dair_lambda == 0
     assert made(tmp_path, dair_lambda=1e4, loss_epsilon=1e-30).loss_epsilon == 1e-30

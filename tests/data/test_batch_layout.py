@@ -1,4 +1,4 @@
-"""What the host knows of batches, by hand: views, targets, counts, and the targets of two views that align."""
+"""Layouts of batches by hand: views, targets, counts and aligned targets."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.losses.test_divergence import divergence
 
 LABELS = torch.tensor(
     [
-        [[-100, 1, 3, 3, 2, -100], [1, 0, 2, -100, -100, -100]],  # 1~1, <3 3> against <0> from the left, 2~2
+        [[-100, 1, 3, 3, 2, -100], [1, 0, 2, -100, -100, -100]],  # 1~1, <3 3>~<0> from the left, 2~2
         [[5, -100, -100, -100, -100, -100], [-100] * 6],  # no partner
-        [[4, 4, -100, -100, -100, -100], [-100] * 6],  # a partner without target
+        [[4, 4, -100, -100, -100, -100], [-100] * 6],  # a partner without a target
         [[1, 2, -100, -100, -100, -100], [-100, 1, 2, -100, -100, -100]],
     ]
 )
@@ -49,16 +49,16 @@ def test_a_layout_by_hand() -> None:
     assert [at.shape[1] for at in found.first(1).aligned] == [3, 0, 0, 0]
 
 
-def test_first_labels_are_no_targets_where_labels_are_the_next_inputs() -> None:
+def test_first_labels_are_no_targets_if_labels_are_shifted() -> None:
     found = TargetRule(shifts_labels=True, aligns=True).layout(batch())
     assert found.targets.tolist() == [[4, 2], [0, 0], [1, 0], [1, 2]]
-    # From the second label on: <1 3 3> against <0> from the left, 2~2.
+    # From the second label on: <1 3 3>~<0> from the left, 2~2.
     assert found.aligned[0].tolist() == [[0, 3], [0, 1]]
 
 
 @pytest.mark.parametrize("regularizer", ["kl", "js"])
-def test_sequences_are_compared_at_the_targets_that_align(tmp_path: Path, regularizer: str) -> None:
-    """Logits of every view at hand, so that one position too many or too few shows in value and gradient."""
+def test_sequences_are_compared_at_aligned_targets(tmp_path: Path, regularizer: str) -> None:
+    """With given logits a wrong position shows in value and gradient."""
     logits = torch.tensor(np.random.default_rng(1).normal(size=(4, 2, 6, 7)), requires_grad=True)
 
     class Given(nn.Module):
@@ -80,7 +80,7 @@ def test_sequences_are_compared_at_the_targets_that_align(tmp_path: Path, regula
         assert {tuple(place) for place in (gradient.abs().sum(-1) > 0).nonzero().tolist()} == touched
 
 
-def test_a_layout_that_is_not_of_this_batch_is_not_used(tmp_path: Path) -> None:
+def test_a_layout_of_another_batch_is_not_used(tmp_path: Path) -> None:
     pair_loss = PairLoss(tiny.config(tmp_path), seq2seq_nll)
     collate = LayoutCollator(PairCollator(default_data_collator), pair_loss.target_rule)
     made = collate([{"x": [1.0], "labels": [5, 6]}, {"x": [2.0], "labels": [7, -100]}])
@@ -92,7 +92,7 @@ def test_a_layout_that_is_not_of_this_batch_is_not_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("regularizer", ["sq", "kl"])
-def test_rows_that_are_masked_after_they_were_laid_out_count_nothing(tmp_path: Path, regularizer: str) -> None:
+def test_rows_masked_after_collation_are_not_counted(tmp_path: Path, regularizer: str) -> None:
     class Given(nn.Module):
         def forward(self, given: Tensor) -> SimpleNamespace:
             return SimpleNamespace(logits=given)

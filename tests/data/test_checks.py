@@ -1,4 +1,4 @@
-"""Data that no run can mean: no rows, no pairs, columns that are misspelt, rows of one name."""
+"""Invalid data: no rows, no pairs, misspelt columns, duplicate row ids, invalid rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NO_ROWS = [
 
 
 @pytest.mark.parametrize(("data", "message"), NO_ROWS)
-def test_what_holds_no_rows_is_refused(tmp_path: Path, data: Any, message: str) -> None:
+def test_data_without_rows_is_refused(tmp_path: Path, data: Any, message: str) -> None:
     with pytest.raises(DataError, match=f"train_dataset is (a|an)? ?{message}"):
         tiny.trainer(tmp_path, "gpt2", data)
     made = tiny.trainer(tmp_path, "gpt2", None)
@@ -50,12 +50,12 @@ def test_what_holds_no_rows_is_refused(tmp_path: Path, data: Any, message: str) 
     if isinstance(data, str):
         with pytest.raises(DataError, match="eval_dataset='wiki' names no evaluation set; pass a data set"):
             made.evaluate(data)
-    elif not isinstance(data, dict):  # several evaluation sets by their names, as in Trainer
+    elif not isinstance(data, dict):  # a dictionary of evaluation sets, as in Trainer
         with pytest.raises(DataError, match=f"eval_dataset is (a|an)? ?{message}"):
             made.evaluate(data)
 
 
-def test_data_sets_of_every_kind_pass() -> None:
+def test_all_kinds_of_data_sets_pass() -> None:
     data = tiny.pairs("gpt2", 2)
     torch_data = torch.utils.data.Subset(data, [0])
     for given in (None, data, data.to_iterable_dataset(), list(data), EpochPairs(lambda epoch: data), torch_data):
@@ -78,7 +78,7 @@ def test_data_sets_of_every_kind_pass() -> None:
         (["augmented_input_ids", "augmentedLabels"], "augmentedLabels"),
     ],
 )
-def test_misspelt_partners_are_named(tmp_path: Path, names: list[str], found: str) -> None:
+def test_misspelt_partner_columns_are_named(tmp_path: Path, names: list[str], found: str) -> None:
     data = tiny.pairs("bart", 3, partner=lambda row: False)
     data = data.select_columns(["row_id", "input_ids", "attention_mask", "labels"])
     for name in names:
@@ -110,7 +110,7 @@ def test_misspelt_partners_are_named(tmp_path: Path, names: list[str], found: st
         "labels_augmentation",
     ],
 )
-def test_other_columns_are_no_misspelt_partners(name: str) -> None:
+def test_other_columns_are_not_taken_for_misspelt_partners(name: str) -> None:
     for columns in (["input_ids", "labels", "augmented_input_ids", name], ["input_ids", "labels", "history", name]):
         require_named_partners(columns, KNOWN, "train_dataset")
 
@@ -132,7 +132,7 @@ def without_partners(kind: str) -> Any:
     "kind",
     ["data set", "data set without columns", "list", "torch data set", "stream", "epochs", "transformed"],
 )
-def test_a_method_that_uses_pairs_is_refused_without_any(tmp_path: Path, kind: str) -> None:
+def test_methods_that_use_pairs_refuse_data_without_pairs(tmp_path: Path, kind: str) -> None:
     data = without_partners(kind)
     settings = {"max_steps": 2} if kind == "stream" else {"num_train_epochs": 1}
     made = tiny.trainer(tmp_path, "gpt2", data, **settings)
@@ -142,7 +142,7 @@ def test_a_method_that_uses_pairs_is_refused_without_any(tmp_path: Path, kind: s
     tiny.trainer(tmp_path, "gpt2", data, method="erm", **settings).train()
 
 
-def test_the_refusal_says_what_the_data_holds(tmp_path: Path) -> None:
+def test_the_error_describes_the_data(tmp_path: Path) -> None:
     data = tiny.pairs("gpt2", 2, partner=lambda row: False)
     with pytest.raises(DataError, match="augmented_input_ids, augmented_attention_mask, augmented_labels are None"):
         require_pairs(data, KNOWN, "da", "train_dataset")
@@ -152,7 +152,7 @@ def test_the_refusal_says_what_the_data_holds(tmp_path: Path) -> None:
         require_pairs(TensorPairs({"x": torch.ones(2)}), ["x"], "da", "train_dataset")
 
 
-def test_pairs_that_come_late_or_rarely_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_and_rare_pairs_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tiny.pairs("gpt2", 30, partner=lambda row: row == 29)
     assert require_pairs(data, KNOWN, "dair", "train_dataset")
     assert require_pairs(list(data), KNOWN, "dair", "train_dataset")
@@ -166,7 +166,7 @@ def test_pairs_that_come_late_or_rarely_are_found(tmp_path: Path, monkeypatch: p
     assert made.state.global_step == 4
 
 
-def test_a_resumed_stream_is_not_refused_for_the_pairs_it_has_read_before(tmp_path: Path) -> None:
+def test_a_resumed_stream_is_not_refused_if_its_pairs_came_before(tmp_path: Path) -> None:
     data = tiny.pairs("gpt2", 60, partner=lambda row: row == 3).to_iterable_dataset()
     settings = {"max_steps": 8, "save_strategy": "steps", "save_steps": 6}
     whole, resumed = (tiny.trainer(tmp_path, "gpt2", data, **settings) for _ in range(2))
@@ -175,7 +175,7 @@ def test_a_resumed_stream_is_not_refused_for_the_pairs_it_has_read_before(tmp_pa
     assert tiny.distance(tiny.weights(whole.model), tiny.weights(resumed.model)) == 0.0
 
 
-def test_a_short_run_that_met_no_pair_is_warned(
+def test_a_short_run_without_pairs_is_warned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
@@ -184,7 +184,7 @@ def test_a_short_run_that_met_no_pair_is_warned(
     assert "no row of the first 2 steps of train_dataset has a partner" in caplog.text
 
 
-def test_partners_made_while_training_need_none_in_the_data(tmp_path: Path) -> None:
+def test_an_augmenter_needs_no_partners_in_the_data(tmp_path: Path) -> None:
     from tests.training.test_online_partners import shifted, trainer
 
     trainer(tmp_path, shifted).train()
@@ -194,7 +194,7 @@ def test_partners_made_while_training_need_none_in_the_data(tmp_path: Path) -> N
         points.trainer(tmp_path, TensorPairs({"x": x, "labels": labels}), method="da").train()
 
 
-def test_rows_of_one_name_cannot_be_evaluated(tmp_path: Path) -> None:
+def test_duplicate_row_ids_are_refused_in_evaluation(tmp_path: Path) -> None:
     data = tiny.pairs("gpt2", 3)
     data = datasets.concatenate_datasets([data, data.select([1])])
     made = tiny.trainer(tmp_path, "gpt2", None)
@@ -226,7 +226,7 @@ def test_bad_rows_are_named_in_training_and_evaluation(
             made.evaluate_pairs(data, same, max_new_tokens=2)
 
 
-def test_text_in_the_place_of_ids_is_named(tmp_path: Path) -> None:
+def test_text_instead_of_ids_is_named(tmp_path: Path) -> None:
     data = datasets.Dataset.from_dict({"row_id": ["ü"], "input_ids": ["what is"], "labels": [[4]]})
     with pytest.raises(DataError, match="row 'ü': input_ids is the text 'what is'; tokenize it"):
         tiny.trainer(tmp_path, "bart", data, method="erm").train()

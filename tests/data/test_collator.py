@@ -1,4 +1,4 @@
-"""Literal batches, and every way a partner or a base collator can be wrong."""
+"""Literal batches, and errors of partners and base collators."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def literal(batch: dict[str, Any]) -> dict[str, Any]:
     return {name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
 
 
-def test_a_batch_with_and_without_partner() -> None:
+def test_a_batch_of_rows_with_and_without_a_partner() -> None:
     other = {**ROW, **ABSENT, "row_id": "MUL0003/5", "input_ids": [4, 4, 4], "attention_mask": [1, 1, 1]}
     assert literal(collator()([{**ROW, **PARTNER}, other])) == {
         "input_ids": [[[5, 6, 0], [8, 0, 0]], [[4, 4, 4], [0, 0, 0]]],
@@ -38,7 +38,7 @@ def test_a_batch_with_and_without_partner() -> None:
 
 
 @pytest.mark.parametrize("columns", [ABSENT, {}], ids=["None", "no columns"])
-def test_one_view_where_no_row_has_a_partner(columns: dict[str, Any]) -> None:
+def test_one_view_if_no_row_has_a_partner(columns: dict[str, Any]) -> None:
     batch = collator()([{**ROW, **columns}])
     assert batch["input_ids"].shape == (1, 1, 2)
     assert literal(batch) == {
@@ -67,14 +67,14 @@ def test_slicing_dimension_0_keeps_pairs_together() -> None:
     assert part["view_mask"].tolist() == [[True, True], [True, True]]
 
 
-def test_row_ids_are_kept_as_they_are_and_may_be_absent() -> None:
+def test_row_ids_are_unchanged_and_optional() -> None:
     batch = collator()([{**ROW, "row_id": "Zoë/対話 7/\u200d"}])
     assert batch["row_id"] == ["Zoë/対話 7/\u200d"]
     without = {name: value for name, value in ROW.items() if name != "row_id"}
     assert "row_id" not in collator()([without])
 
 
-def test_any_base_collator_is_asked_once_for_all_existing_views() -> None:
+def test_the_base_collator_is_called_once_with_all_existing_views() -> None:
     asked: list[list[dict[str, Any]]] = []
 
     def stack(views: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
@@ -93,14 +93,14 @@ def test_any_base_collator_is_asked_once_for_all_existing_views() -> None:
     assert batch["pixel_values"][:, :, 0, 0, 0].tolist() == [[1.0, 2.0], [3.0, 0.0], [4.0, 5.0]]
 
 
-def test_real_labels_of_absent_views_are_zero_and_class_labels_minus_100() -> None:
+def test_absent_views_have_float_labels_zero_and_class_labels_minus_100() -> None:
     rows = [{"x": [1.0], "labels": 0.5, "augmented_x": [2.0], "augmented_labels": 0.75}, {"x": [3.0], "labels": 0.25}]
     assert literal(PairCollator(default_data_collator)(rows))["labels"] == [[0.5, 0.75], [0.25, 0.0]]
     rows = [{"x": [1.0], "labels": 1, "augmented_x": [2.0], "augmented_labels": 0}, {"x": [3.0], "labels": 1}]
     assert literal(PairCollator(default_data_collator)(rows))["labels"] == [[1, 0], [1, -100]]
 
 
-def test_flatten_runs_the_views_that_exist_in_order() -> None:
+def test_flatten_views_returns_existing_views_in_order() -> None:
     batch = collator()([{**ROW, **PARTNER}, {**ROW, **ABSENT, "input_ids": [4], "attention_mask": [1]}])
     flat = flatten_views(batch, batch["view_mask"].numpy())
     assert flat["input_ids"].tolist() == [[5, 6], [8, 0], [4, 0]]
@@ -109,14 +109,14 @@ def test_flatten_runs_the_views_that_exist_in_order() -> None:
     assert flatten_views(whole, whole["view_mask"].numpy())["input_ids"].tolist() == [[5, 6], [8, 0]]
 
 
-def test_a_partner_with_a_column_the_original_has_not_is_refused() -> None:
+def test_a_partner_with_a_column_that_the_original_lacks_is_refused() -> None:
     message = r"row 'MUL0003/4': the augmented view has columns that the original lacks: \['images'\]; a partner has"
     with pytest.raises(DataError, match=message):
         collator()([{**ROW, **PARTNER, "augmented_images": [1]}])
 
 
 @pytest.mark.parametrize("name", ["labels", "label", "label_ids", "attention_mask", "global_attention_mask", "x"])
-def test_a_partner_with_none_in_one_of_its_columns_is_refused(name: str) -> None:
+def test_a_partner_with_none_in_one_column_is_refused(name: str) -> None:
     row = {
         "row_id": "Ü/4",
         "input_ids": [5, 6],
@@ -129,14 +129,14 @@ def test_a_partner_with_none_in_one_of_its_columns_is_refused(name: str) -> None
 
 
 @pytest.mark.parametrize("name", ["labels", "label", "label_ids", "attention_mask", "global_attention_mask"])
-def test_a_partner_inherits_labels_and_masks_that_the_row_has_only_once(name: str) -> None:
+def test_a_partner_inherits_labels_and_masks(name: str) -> None:
     row = {"input_ids": [5, 6], name: [1, 1], "augmented_input_ids": [8, 6]}
     assert split_views(row)[1] == {"input_ids": [8, 6], name: [1, 1]}
     assert split_views({**row, f"augmented_{name}": [0, 1]})[1] == {"input_ids": [8, 6], name: [0, 1]}
     assert split_views({**row, "augmented_input_ids": None})[1] is None
 
 
-def test_inherited_columns_are_collated_beside_each_other() -> None:
+def test_rows_with_and_without_inherited_columns_are_collated_together() -> None:
     rows = [{**ROW, "augmented_input_ids": [8, 6]}, {**ROW, "row_id": "b", "augmented_input_ids": None}]
     batch = literal(collator()(rows))
     assert batch["labels"] == [[[7, 1], [7, 1]], [[7, 1], [-100, -100]]]
@@ -154,7 +154,7 @@ def test_inherited_columns_are_collated_beside_each_other() -> None:
         ),
     ],
 )
-def test_a_mask_that_may_not_fit_is_not_inherited(partner: dict[str, Any], lacks: str) -> None:
+def test_a_mask_that_might_not_fit_is_not_inherited(partner: dict[str, Any], lacks: str) -> None:
     row = {
         "row_id": "Ü/4",
         "input_ids": [5, 6, 0, 0],
@@ -171,7 +171,7 @@ def test_a_mask_that_may_not_fit_is_not_inherited(partner: dict[str, Any], lacks
     assert other == {**whole, "labels": [4, 1]}
 
 
-def test_a_mask_of_images_is_inherited_only_where_it_hides_nothing() -> None:
+def test_a_mask_of_images_is_inherited_only_if_it_is_all_ones() -> None:
     row = {"pixel_values": np.zeros((1, 2, 2)), "pixel_mask": np.array([[1, 1], [1, 0]]), "labels": 3}
     partner = {"augmented_pixel_values": np.ones((1, 2, 2))}
     with pytest.raises(DataError, match=r"lacks \['pixel_mask'\]"):
@@ -226,16 +226,14 @@ def test_a_mask_of_images_is_inherited_only_where_it_hides_nothing() -> None:
         ),
     ],
 )
-def test_rows_that_cannot_be_meant_are_refused_by_their_id(
-    row: dict[str, Any], rules: dict[str, Any], message: str
-) -> None:
+def test_invalid_rows_are_refused_with_their_id(row: dict[str, Any], rules: dict[str, Any], message: str) -> None:
     whole = {"row_id": "行/4", "input_ids": [5], "attention_mask": [1], "labels": [1], **row}
     limits = {"input_ids": 24, "labels": 9}
     with pytest.raises(DataError, match=f"row '行/4': (the augmented view )?{message}"):
         PairCollator(default_data_collator, RowRules(**rules, id_limits=limits))([whole])
 
 
-def test_rows_at_their_limits_pass() -> None:
+def test_ids_at_their_limits_pass() -> None:
     rules = RowRules(id_limits={"input_ids": 24, "labels": 9, "label": 9})
     for labels in ([0, 8, -100], [], [[0, 99]], 8, 0.5, [0.5, 99.0], torch.tensor([[8], [-100]]), torch.tensor(8)):
         row = {"input_ids": [0, 23], "attention_mask": [1, 0], "labels": labels}
@@ -251,7 +249,7 @@ def test_partners_with_different_columns_in_one_batch_are_refused() -> None:
         collator()(rows)
 
 
-def test_a_bad_row_without_id_is_still_described() -> None:
+def test_an_invalid_row_without_id_is_described() -> None:
     with pytest.raises(DataError, match=r"row '\(no row_id\)': the augmented view lacks \['x'\]"):
         split_views({"input_ids": [1], "x": [2], "augmented_input_ids": [1]})
 
@@ -264,7 +262,7 @@ def test_a_bad_row_without_id_is_still_described() -> None:
         ({"x": torch.ones(3, 2)}, r"column 'x' is a tensor of shape \[3, 2\]"),
     ],
 )
-def test_a_base_collator_that_does_not_give_one_entry_a_view_is_refused(returned: dict[str, Any], found: str) -> None:
+def test_a_base_collator_must_return_one_entry_per_view(returned: dict[str, Any], found: str) -> None:
     def broken(views: list[dict[str, Any]]) -> dict[str, Any]:
         return returned
 
@@ -272,6 +270,6 @@ def test_a_base_collator_that_does_not_give_one_entry_a_view_is_refused(returned
         PairCollator(broken)([ROW])
 
 
-def test_views_of_different_shape_are_the_base_collators_own_error() -> None:
+def test_views_of_different_shapes_raise_the_error_of_the_base_collator() -> None:
     with pytest.raises(ValueError, match="expected sequence of length"):
         PairCollator(default_data_collator)([{**ROW, **PARTNER}])

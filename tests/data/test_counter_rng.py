@@ -1,4 +1,4 @@
-"""Draws by counter: an oracle in Python integers, independence of the batch, and the statistics of the numbers."""
+"""Counter-based random numbers: an oracle in Python integers, independence of the batch, and statistics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dair_hf.errors import DataError
 
 
 def splitmix64(state: int) -> int:
-    """Vigna's public-domain splitmix64.c, `next()` after the addition, in integers of any size."""
+    """Return `next()` of Vigna's public-domain splitmix64.c, after the addition, in integers of any size."""
     z = state % 2**64
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) % 2**64
@@ -27,7 +27,7 @@ def expected(row: int, seed: int, epoch: int, stream: str, place: int) -> float:
     return (splitmix64(start + row * 0x9E3779B97F4A7C15) >> 11) / 2**53
 
 
-def test_the_oracle_gives_the_published_sequence() -> None:
+def test_the_oracle_matches_the_published_sequence() -> None:
     """The first outputs of splitmix64 from state 0, as published with the reference implementation."""
     gamma = 0x9E3779B97F4A7C15
     assert [splitmix64((i + 1) * gamma) for i in range(3)] == [
@@ -56,7 +56,7 @@ def test_draws_do_not_depend_on_the_batch() -> None:
     assert uniform(rows[:0], 3, 5, "angle", count=2).shape == (0, 2)
 
 
-def test_draws_differ_by_seed_epoch_stream_and_place() -> None:
+def test_draws_differ_by_seed_epoch_stream_and_number() -> None:
     rows = torch.arange(100)
     kinds = [(0, 0, "a"), (1, 0, "a"), (0, 1, "a"), (0, 0, "b"), (1, 1, "a"), (0, 11, "a"), (11, 0, "a")]
     drawn = torch.cat([uniform(rows, *kind, count=2) for kind in kinds], dim=1)
@@ -84,7 +84,7 @@ DRAWN: dict[str, Callable[[], np.ndarray]] = {
 
 @pytest.mark.parametrize("kind", list(DRAWN))
 def test_draws_are_uniform(kind: str) -> None:
-    """99 degrees of freedom: 149.4 is passed by one in a thousand; so is 61.1 from below."""
+    """With 99 degrees of freedom one in a thousand exceeds 149.4, and one is below 61.1."""
     numbers = DRAWN[kind]()
     assert 0.0 <= numbers.min() <= numbers.max() < 1.0
     assert 61.1 < chi_square(numbers, 100) < 149.4
@@ -104,7 +104,7 @@ def test_the_same_rows_are_uncorrelated_between_epochs_and_streams() -> None:
     assert np.abs(off_diagonal).max() < 4 / np.sqrt(100_000)
 
 
-def test_the_statistics_see_a_bad_generator() -> None:
+def test_the_statistics_detect_a_bad_generator() -> None:
     weyl = (np.arange(100_000) * 0.618033988749895) % 1.0
     assert chi_square(weyl, 100) < 61.1
     assert abs(np.corrcoef(weyl[:-1], weyl[1:])[0, 1]) > 0.1
@@ -122,7 +122,7 @@ def test_integers_are_the_scaled_draws() -> None:
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.1, 0.25, 1.0])
-def test_a_subset_has_the_size_that_was_asked_for(fraction: float) -> None:
+def test_a_subset_has_the_requested_size(fraction: float) -> None:
     assert int(subset(torch.arange(1000), fraction, 0, "partner").sum()) == round(1000 * fraction)
 
 
@@ -132,12 +132,12 @@ def test_subsets_are_nested_and_random() -> None:
     assert bool((large | ~small).all())
     assert not torch.equal(small, subset(rows, 0.2, 1, "partner"))
     assert 60 < int(small[:500].sum()) < 140
-    # A row is in or out by its own number, wherever it stands.
+    # The choice depends on the number of a row, not on its position.
     flipped = subset(rows.flip(0), 0.2, 0, "partner")
     assert torch.equal(flipped.flip(0), small)
 
 
-def test_what_cannot_be_drawn_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(DataError, match=r"rows must be int64 \[B\], found torch.int32 \[2\]"):
         uniform(torch.zeros(2, dtype=torch.int32), 0, 0, "a")
     with pytest.raises(DataError, match=r"found torch.int64 \[1, 2\]"):

@@ -21,7 +21,7 @@ def drawn(epoch: int) -> datasets.Dataset:
     return datasets.Dataset.from_dict({"x": [epoch, 10 + epoch], "augmented_x": [100 + epoch, None]})
 
 
-def test_epoch_pairs_show_the_epoch_that_was_set() -> None:
+def test_epoch_pairs_return_the_pairs_of_the_current_epoch() -> None:
     pairs = EpochPairs(drawn)
     assert pairs[1] == {"x": 10, "augmented_x": None}
     pairs.set_epoch(3)
@@ -40,20 +40,20 @@ def test_an_epoch_is_drawn_once() -> None:
     assert calls == [0, 1]
 
 
-def test_selected_columns_hold_in_every_epoch() -> None:
+def test_columns_are_selected_in_every_epoch() -> None:
     selected = EpochPairs(drawn).select_columns(["x"])
     selected.set_epoch(2)
     assert selected[0] == {"x": 2}
 
 
-def test_an_epoch_of_another_length_is_refused() -> None:
+def test_an_epoch_with_another_number_of_rows_is_refused() -> None:
     pairs = EpochPairs(lambda epoch: datasets.Dataset.from_dict({"x": [0] * (2 + epoch)}))
     with pytest.raises(DataError, match="epoch 1 was drawn with 3 rows, epoch 0 with 2; every epoch must hold"):
         pairs.set_epoch(1)
     assert len(pairs) == 2
 
 
-def test_view_lengths_take_the_longer_view() -> None:
+def test_view_lengths_are_those_of_the_longer_view() -> None:
     rows = {"input_ids": [[1], [1, 2], []], "augmented_input_ids": [[1, 2, 3], None, [4]]}
     assert view_lengths(datasets.Dataset.from_dict(rows)).tolist() == [3, 2, 1]
     assert view_lengths(EpochPairs(lambda epoch: datasets.Dataset.from_dict(rows))).tolist() == [3, 2, 1]
@@ -74,7 +74,7 @@ def test_lengths_need_a_column_of_lists() -> None:
         view_lengths(drawn(0), "x")
 
 
-def test_the_sampler_gives_every_row_once_and_another_order_each_epoch() -> None:
+def test_the_sampler_yields_every_row_once_in_a_new_order_each_epoch() -> None:
     lengths = np.random.default_rng(0).integers(1, 100, 1037)
     sampler = PairLengthSampler(lengths, batch_size=8, seed=1)
     first = list(sampler)
@@ -87,7 +87,7 @@ def test_the_sampler_gives_every_row_once_and_another_order_each_epoch() -> None
     assert list(sampler) == first
 
 
-def test_the_sampler_saves_padding_and_leaves_the_ragged_batch_last() -> None:
+def test_the_sampler_saves_padding_and_keeps_the_incomplete_batch_last() -> None:
     lengths = np.random.default_rng(0).integers(1, 100, 8 * MEGABATCH + 3)
 
     def padding(order: list[int]) -> int:
@@ -96,10 +96,10 @@ def test_the_sampler_saves_padding_and_leaves_the_ragged_batch_last() -> None:
 
     order = list(PairLengthSampler(lengths, batch_size=8))
     assert padding(order) < 0.1 * padding(list(range(len(lengths))))
-    # The three rows of the ragged batch are those of the second stretch, sorted by falling length.
+    # The three rows of the incomplete batch are those of the second group, sorted by decreasing length.
     assert lengths[order[-3:]].tolist() == sorted(lengths[order[-3:]], reverse=True)
     assert [len(order[start : start + 8]) for start in range(0, len(order), 8)][-1] == 3
-    # The batches themselves are shuffled: their lengths do not fall from first to last.
+    # Batches are shuffled: their lengths do not decrease from first to last.
     longest = [int(lengths[order[start : start + 8]].max()) for start in range(0, len(order) - 3, 8)]
     assert longest != sorted(longest, reverse=True)
 
@@ -117,7 +117,7 @@ def test_target_counts_by_hand() -> None:
     assert target_counts(data.select(range(1, 4))).tolist() == [0, 0, 2]
 
 
-# ---- batches of so many tokens ----
+# ---- batches with a limited number of tokens ----
 
 
 def test_view_counts_by_hand() -> None:
@@ -131,7 +131,7 @@ def test_view_counts_by_hand() -> None:
 def test_token_batches_by_hand() -> None:
     lengths, views = [5, 2, 5, 2, 3], [2, 1, 1, 2, 2]
     sampler = TokenBatchSampler(lengths, max_tokens=15, views=views)
-    # Falling: 5 with 2 views, 5 with 1 (3 views of 5), then 3 with 2 and 2 with 2 and 2 with 1 (5 views of 3).
+    # Decreasing: 5 with 2 views, 5 with 1 (3 views of 5), then 3 with 2 and 2 with 2 and 2 with 1 (5 views of 3).
     assert sampler.sizes.tolist() == [2, 3]
     assert sorted(sorted(batch) for batch in sampler) == [[0, 2], [1, 3, 4]]
     # With 14: 2 views of 5; 1 of 5 (3 would be 15); 4 of 3; the last one of 2.
@@ -140,7 +140,7 @@ def test_token_batches_by_hand() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("max_tokens", [80, 500, 10**6])
-def test_ranks_share_every_row_once_in_as_many_batches_each(ranks: int, max_tokens: int) -> None:
+def test_ranks_get_every_row_once_in_equally_many_batches(ranks: int, max_tokens: int) -> None:
     random = np.random.default_rng(0)
     lengths, views = random.integers(0, 40, 203), random.integers(1, 3, 203)
     samplers = [TokenBatchSampler(lengths, max_tokens, views, ranks, rank, seed=4) for rank in range(ranks)]
@@ -161,7 +161,7 @@ def test_ranks_share_every_row_once_in_as_many_batches_each(ranks: int, max_toke
     assert orders[0] != orders[1]
 
 
-def test_token_batches_hold_little_padding_and_fill_their_budget() -> None:
+def test_token_batches_have_little_padding_and_fill_their_limit() -> None:
     lengths = np.random.default_rng(1).integers(1, 200, 5000)
     batches = list(TokenBatchSampler(lengths, max_tokens=4000))
     padded = sum(len(batch) * lengths[batch].max() for batch in batches)
@@ -169,7 +169,7 @@ def test_token_batches_hold_little_padding_and_fill_their_budget() -> None:
     assert padded / len(batches) > 0.9 * 4000
 
 
-def test_a_row_above_the_budget_and_too_few_rows_are_refused() -> None:
+def test_a_row_above_the_limit_and_too_few_rows_are_refused() -> None:
     with pytest.raises(DataError, match="max_tokens_per_batch=9 is below the 10 tokens of row 1 alone"):
         TokenBatchSampler([9, 5], max_tokens=9, views=[1, 2])
     with pytest.raises(DataError, match="1 rows cannot be distributed over 2 processes"):

@@ -1,4 +1,4 @@
-"""Pairs held as tensors: the same batches as rows through the collator, and views drawn anew."""
+"""Pairs held as tensors: the same batches as from the collator, and views drawn anew."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAIRED = torch.tensor([True, False, True, False])
 
 
 class Shifted:
-    """An augmented view that depends on the epoch."""
+    """Return an augmented view that depends on the epoch."""
 
     def __call__(self, rows: Tensor, epoch: int) -> dict[str, Tensor]:
         return {"x": X[rows] + 100 * (epoch + 1), "labels": Y[rows]}
@@ -44,7 +44,7 @@ def assert_same_batch(found: dict[str, Any], expected: dict[str, Any]) -> None:
 @pytest.mark.parametrize("indices", [[0, 1, 2, 3], [3, 1], [2], [2, 0, 2]])
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("frozen", [False, True])
-def test_batch_is_what_the_collator_makes_of_its_rows(indices: list[int], partial: bool, frozen: bool) -> None:
+def test_batches_equal_those_of_the_collator(indices: list[int], partial: bool, frozen: bool) -> None:
     augmented = {"x": X + 100, "labels": Y} if frozen else Shifted()
     pairs = TensorPairs(original(), augmented, has_partner=PAIRED if partial else None)
     rows = []
@@ -58,7 +58,7 @@ def test_batch_is_what_the_collator_makes_of_its_rows(indices: list[int], partia
     assert_same_batch(pairs.__getitems__(indices), PairCollator(default_data_collator)(rows))
 
 
-def test_rows_one_by_one_make_the_same_batch() -> None:
+def test_collated_single_rows_equal_the_batch() -> None:
     pairs = TensorPairs(original(), Shifted(), has_partner=PAIRED)
     rows = [pairs[index] for index in range(len(pairs))]
     assert rows[1]["augmented_x"] is None
@@ -68,7 +68,7 @@ def test_rows_one_by_one_make_the_same_batch() -> None:
         pairs[4]
 
 
-def test_without_augmented_view_there_is_one_view() -> None:
+def test_batches_without_an_augmented_view_have_one_view() -> None:
     batch = TensorPairs(original()).__getitems__([1, 2])
     assert batch["x"].shape == (2, 1, 3) and batch["view_mask"].tolist() == [[True], [True]]
     assert "augmented_x" not in TensorPairs(original())[0]
@@ -76,7 +76,7 @@ def test_without_augmented_view_there_is_one_view() -> None:
     assert nobody.__getitems__([0])["view_mask"].shape == (1, 1) and not nobody.partner_mask.any()
 
 
-def test_epoch_reaches_the_views_and_only_those_drawn_anew() -> None:
+def test_the_epoch_changes_callable_views_only() -> None:
     pairs = TensorPairs(original(), Shifted())
     pairs.set_epoch(4)
     batch = pairs.__getitems__([1])
@@ -84,13 +84,13 @@ def test_epoch_reaches_the_views_and_only_those_drawn_anew() -> None:
     assert pairs.redraws and not TensorPairs(original(), original()).redraws
 
 
-def test_originals_are_those_of_the_epoch_that_is_shown() -> None:
+def test_originals_are_those_of_the_current_epoch() -> None:
     pairs = TensorPairs(Shifted(), original(), rows=4)
     pairs.set_epoch(4)
     assert pairs.originals().__getitems__([1])["x"].tolist() == [[[503.0, 504.0, 505.0]]]
 
 
-def test_partners_that_do_not_exist_are_never_made() -> None:
+def test_absent_partners_are_not_computed() -> None:
     asked: list[list[int]] = []
 
     def view(rows: Tensor, epoch: int) -> dict[str, Tensor]:
@@ -109,7 +109,7 @@ def test_pickles_for_data_loader_workers() -> None:
     assert_same_batch(pairs.__getitems__([2, 0]), TensorPairs(original(), Shifted()).__getitems__([2, 0]))
 
 
-def test_ready_batches_pass_the_collator_by() -> None:
+def test_complete_batches_are_not_collated() -> None:
     def never(rows: list[Any]) -> dict[str, Any]:
         raise AssertionError("a ready batch was collated")
 
@@ -133,7 +133,7 @@ def test_ready_batches_pass_the_collator_by() -> None:
         (lambda: TensorPairs(original(), columns={"digit": [1, 2]}), "column 'digit' 2"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(make: Any, message: str) -> None:
+def test_inconsistent_arguments_are_refused(make: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         make()
 
@@ -146,12 +146,12 @@ def test_parts_that_do_not_fit_are_refused(make: Any, message: str) -> None:
         ({"x": X[:2]}, "need the same columns"),
     ],
 )
-def test_callable_that_makes_something_else_is_named(made: dict[str, Any], message: str) -> None:
+def test_invalid_results_of_a_callable_are_named(made: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         TensorPairs(original(), lambda rows, epoch: made).__getitems__([0, 1])
 
 
-def test_fingerprint_sees_values_shapes_and_types() -> None:
+def test_fingerprints_depend_on_values_shapes_and_types() -> None:
     base = tensor_fingerprint(X, Y)
     changed = X.clone()
     changed[3, 2] += 1e-6 * changed[3, 2]

@@ -1,4 +1,4 @@
-"""Judging views: metrics by hand, subsets, flips and scores, and refusal of what is no correctness."""
+"""PairEvaluator: metrics by hand, subsets, flips, scores, and refusal of other values than correctness."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def judged(
     accuracy_name: str = "accuracy",
     **settings: Any,
 ) -> dict[str, Any]:
-    """Metrics of views whose correctness, answers and scores are given."""
+    """Return metrics of views with given correctness, answers and scores."""
     evaluator = PairEvaluator(
         lambda predictions, references: correct,
         None if answers is None else lambda predictions: answers,
@@ -48,7 +48,7 @@ def judged(
 
 
 def test_judging_by_hand() -> None:
-    # Originals right, wrong, right; partners of row 0 and 2: wrong, right.
+    # Originals correct, wrong, correct; partners of rows 0 and 2: wrong, correct.
     found = judged([True, False, True, False, True], accuracy_name="joint_goal_accuracy", n_bootstrap=0)
     assert found["original_joint_goal_accuracy"] == pytest.approx(2 / 3)
     assert found["augmented_joint_goal_accuracy"] == pytest.approx(1 / 3)
@@ -58,13 +58,13 @@ def test_judging_by_hand() -> None:
     assert (found["both_correct"], found["pos_to_neg"], found["neg_to_neg"]) == (0.5, 0.5, 0.0)
 
 
-def test_two_lists_of_predictions_are_judged_as_the_views_of_a_data_set() -> None:
+def test_lists_of_predictions_are_judged_like_views_of_a_data_set() -> None:
     evaluator = PairEvaluator(
         lambda predictions, references: [p == r for p, r in zip(predictions, references, strict=True)]
     )
     found = evaluator(["a", "x", "c"], ["q", None, "C"], ["a", "b", "c"], ["A", None, "C"], clusters=DIALOGUES)
     assert found == pytest.approx(judged([True, False, True, False, True], clusters=DIALOGUES), nan_ok=True)
-    same = evaluator(["a", "x"], ["a", "b"], ["a", "b"], n_bootstrap=0)  # an invariant change: one reference for both
+    same = evaluator(["a", "x"], ["a", "b"], ["a", "b"], n_bootstrap=0)  # the same references for both views
     assert (same["original_accuracy"], same["augmented_accuracy"], same["cm"]) == (0.5, 1.0, 1.0)
     named = {"row_ids": ["r0", "r1"], "n_bootstrap": 0}
     with pytest.raises(DataError, match=r"correct: row 'r1' \(augmented view\) holds 0.5"):
@@ -78,7 +78,7 @@ def test_two_lists_of_predictions_are_judged_as_the_views_of_a_data_set() -> Non
             evaluator(*lists)
 
 
-def test_a_score_or_a_word_is_no_correctness() -> None:
+def test_scores_and_texts_are_not_correctness() -> None:
     for values, message in (
         ([1, 0, 1, 0.1, 1], r"correct: row 'a/0' \(augmented view\) holds 0.1; correctness is True or False"),
         (["no"] * 5, r"correct: row 'a/0' \(original view\) holds 'no'"),
@@ -92,12 +92,12 @@ def test_a_score_or_a_word_is_no_correctness() -> None:
 
 
 def test_flips_of_answers_and_graded_scores_by_hand() -> None:
-    # Answers: originals a, b, c; partners of row 0: b (changed), of row 2: c (the same, right both times).
+    # Answers: originals a, b, c; partners of row 0: b (changed), of row 2: c (the same, both correct).
     correct = [False, True, True, False, True]
     scores = {"soft": [0.3, 1.0, 0.9, 0.0, 0.6]}
     found = judged(correct, answers=["a", "b", "c", "b", "c"], scores=scores, n_bootstrap=0)
     assert (found["flipped"], found["neg_to_neg_flipped"], found["neg_to_neg"]) == (1 / 2, 1 / 2, 1 / 2)
-    # Row 1 has no partner and counts as its original in both.
+    # Row 1 has no partner and repeats its original.
     assert found["original_soft"] == pytest.approx((0.3 + 1.0 + 0.9) / 3)
     assert found["augmented_soft"] == pytest.approx((0.0 + 1.0 + 0.6) / 3)
     same = judged(correct, answers=["a", "b", "c", "a", "c"], n_bootstrap=0)
@@ -109,13 +109,13 @@ def test_flips_of_answers_and_graded_scores_by_hand() -> None:
 
 def test_intervals_resample_clusters() -> None:
     found = judged([True, True, False, True, False], clusters=DIALOGUES, n_bootstrap=200)
-    # Two dialogues, all right and all wrong: the bootstrap can only give 0, 2/3 or 1.
+    # Two dialogues, one correct and one wrong: resamples are 0, 2/3 or 1.
     assert (found["original_accuracy_low"], found["original_accuracy_high"]) == (0.0, 1.0)
     one = judged([True, True, False, True, False], clusters=["a"] * 3, n_bootstrap=200)
     assert math.isnan(one["original_accuracy_low"])  # nothing to resample
 
 
-def test_subsets_are_judged_as_the_whole_is() -> None:
+def test_subsets_have_the_same_metrics() -> None:
     correct, answers = [True, True, False, True, False], ["a", "b", "c", "d", "c"]
     soft = [1.0, 0.5, 0.0, 0.5, 0.0]
     settings: dict[str, Any] = {"answers": answers, "scores": {"soft": soft}, "n_bootstrap": 50, "clusters": DIALOGUES}

@@ -1,4 +1,4 @@
-"""Answers are those of each row alone, however rows are padded, batched and encoded."""
+"""Generated answers do not depend on padding, batches and encoding of other rows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_prompts_are_padded_on_the_left() -> None:
     assert found["input_ids"].tolist() == [[9, 9, 5], [6, 7, 8], [9, 9, 9]]
     assert found["attention_mask"].tolist() == [[0, 0, 1], [1, 1, 1], [0, 0, 0]]
     masked = [{"input_ids": [5, 6], "attention_mask": [0, 1]}, {"input_ids": [7, 8, 4]}]
-    assert pad_left(masked, 9)["attention_mask"].tolist() == [[0, 0, 1], [1, 1, 1]]  # what a row masks stays masked
+    assert pad_left(masked, 9)["attention_mask"].tolist() == [[0, 0, 1], [1, 1, 1]]  # masked tokens stay masked
     with pytest.raises(DataError, match="prompt 0 has 1 input_ids, but an attention_mask of length 2"):
         pad_left([{"input_ids": [5], "attention_mask": [1, 1]}], 9)
 
@@ -56,7 +56,7 @@ def test_generated_ids_stop_at_the_first_end() -> None:
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_padded_generation_of_a_decoder_only_model_is_the_unpadded_one_row_by_row(kind: str) -> None:
+def test_padded_generation_of_a_decoder_only_model_equals_unpadded_generation(kind: str) -> None:
     model = tiny.model(kind).eval()
     data = tiny.pairs(kind, 9, partner=lambda row: False).select_columns(["input_ids", "attention_mask", "labels"])
     collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
@@ -65,7 +65,7 @@ def test_padded_generation_of_a_decoder_only_model_is_the_unpadded_one_row_by_ro
     for row, found in zip(data, together, strict=True):
         prompt = [token for token, label in zip(row["input_ids"], row["labels"], strict=True) if label == -100]
         ids = list(prompt)
-        for _ in range(5):  # greedy decoding written out, without generate, cache or padding
+        for _ in range(5):  # greedy decoding without generate, cache or padding
             with torch.no_grad():
                 ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
             if ids[-1] in (tiny.EOS, tiny.PAD):
@@ -77,7 +77,7 @@ def test_padded_generation_of_a_decoder_only_model_is_the_unpadded_one_row_by_ro
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart"])
-def test_padded_generation_of_an_encoder_decoder_is_the_unpadded_one(kind: str) -> None:
+def test_padded_generation_of_an_encoder_decoder_equals_unpadded_generation(kind: str) -> None:
     model = tiny.model(kind).eval()
     data = list(
         tiny.pairs(kind, 6, partner=lambda row: False).select_columns(["input_ids", "attention_mask", "labels"])
@@ -87,8 +87,8 @@ def test_padded_generation_of_an_encoder_decoder_is_the_unpadded_one(kind: str) 
     assert predictor(data) == [predictor([row])[0] for row in data]
 
 
-def test_answers_end_at_the_last_position_whatever_they_are_batched_with() -> None:
-    model = tiny.model("gpt2").eval()  # of 32 positions
+def test_answers_end_at_the_last_position_in_any_batch() -> None:
+    model = tiny.model("gpt2").eval()  # with 32 positions
     model.generation_config.eos_token_id = None
     lengths = [5, 30, 32, 30, 28]
     features = [{"input_ids": [4 + row] * length, "labels": [-100] * length} for row, length in enumerate(lengths)]
@@ -97,7 +97,7 @@ def test_answers_end_at_the_last_position_whatever_they_are_batched_with() -> No
     found = predictor(features)
     for feature, answer in zip(features, found, strict=True):
         ids = list(feature["input_ids"])
-        while len(ids) < min(len(feature["input_ids"]) + 12, 33):  # greedy decoding written out
+        while len(ids) < min(len(feature["input_ids"]) + 12, 33):  # greedy decoding by hand
             with torch.no_grad():
                 ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
         assert tiny.PAD not in ids
@@ -105,7 +105,7 @@ def test_answers_end_at_the_last_position_whatever_they_are_batched_with() -> No
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("bart", 32), ("llama", 40), ("t5", 40)])
-def test_only_a_table_of_positions_ends_answers(kind: str, expected: int) -> None:
+def test_only_position_embeddings_limit_answers(kind: str, expected: int) -> None:
     model = tiny.model(kind).eval()
     model.generation_config.eos_token_id = None
     assert decoder_positions(model) == (32 if kind == "bart" else None)
@@ -119,7 +119,7 @@ def test_only_a_table_of_positions_ends_answers(kind: str, expected: int) -> Non
 def test_rows_that_fill_all_positions_are_evaluated(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The logger of transformers hands nothing up.
+    # The logger of transformers does not propagate by default.
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     rows = {"input_ids": [[5] * 32, [6] * 20], "attention_mask": [[1] * 32, [1] * 20]}
     rows["labels"] = [[-100] * 16 + [5] * 16, [-100] * 16 + [6] * 4]
@@ -135,7 +135,7 @@ def test_rows_that_fill_all_positions_are_evaluated(
 
 
 class Echo:
-    """A decoder-only model that writes 5, 6 and the end token, and remembers what it was given."""
+    """Decoder-only model that generates 5, 6 and the end token, and records its inputs."""
 
     config = SimpleNamespace(is_encoder_decoder=False)
     generation_config = SimpleNamespace(eos_token_id=[1, 7])
@@ -150,7 +150,7 @@ class Echo:
     "configured",
     [
         {},
-        {"eos_token_id": [tiny.EOS, 9, 12, 17, 20]},  # answers of all lengths, from every model
+        {"eos_token_id": [tiny.EOS, 9, 12, 17, 20]},  # answers of different lengths from every model
         {"forced_bos_token_id": 6, "forced_eos_token_id": tiny.EOS},
         {"repetition_penalty": 1.5},
         {"no_repeat_ngram_size": 2},
@@ -178,20 +178,20 @@ def test_answers_of_a_batch_are_those_of_its_rows(kind: str, configured: dict[st
 
 @pytest.fixture
 def fitted() -> tuple[Any, list[Any]]:
-    """A T5 that writes answers of many lengths, and rows for it."""
+    """Return a T5 that generates answers of many lengths, and rows for it."""
     model = tiny.model("t5").eval()
     rows = tiny.pairs("t5", 24, target_lengths=(1, 3), seed=4)
     return model, [{name: row[name] for name in ("input_ids", "attention_mask", "labels")} for row in rows]
 
 
 def tiny_inputs(features: list[Any]) -> dict[str, torch.Tensor]:
-    """Inputs of an encoder, padded on the right."""
+    """Return inputs of an encoder, padded on the right."""
     batch = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)([dict(feature) for feature in features])
     return {name: batch[name] for name in ("input_ids", "attention_mask")}
 
 
 def encoder_shapes(model: Any) -> list[tuple[int, int]]:
-    """Fills with the shape of every batch of the encoder from now on."""
+    """Return a list that records the shapes of later batches of the encoder."""
     shapes: list[tuple[int, int]] = []
     model.get_encoder().register_forward_pre_hook(
         lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
@@ -208,7 +208,7 @@ def test_inputs_are_encoded_a_few_at_a_time_without_padding_of_longer_ones(fitte
     assert len({length for _, length in shapes}) > 1
 
 
-def test_answers_of_an_adapted_model_are_written_alike(fitted: tuple[Any, list[Any]]) -> None:
+def test_answers_of_an_adapted_model_are_the_same(fitted: tuple[Any, list[Any]]) -> None:
     model, features = fitted
     adapter = LoraConfig(task_type=TaskType.SEQ_2_SEQ_LM, r=4, target_modules=["q", "v"], init_lora_weights=False)
     generator = generator_for(get_peft_model(model, adapter).eval())
@@ -216,10 +216,10 @@ def test_answers_of_an_adapted_model_are_written_alike(fitted: tuple[Any, list[A
     assert generator(features) == [generator([feature])[0] for feature in features]
 
 
-def test_the_model_encodes_what_depends_on_the_batch_or_reads_the_tokens(
+def test_the_encoder_is_not_run_apart_if_answers_depend_on_the_batch_or_the_tokens(
     fitted: tuple[Any, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sharded weights, learned prompts, experts of limited capacity, and settings that look at the input tokens."""
+    """Sharded weights, learned prompts, experts with a capacity, and settings that read the input tokens."""
     model, features = fitted
     assert generator_for(model).encodes_apart(features)
     prompt = PromptTuningConfig(task_type=TaskType.SEQ_2_SEQ_LM, num_virtual_tokens=2)
@@ -245,7 +245,7 @@ def test_the_model_encodes_what_depends_on_the_batch_or_reads_the_tokens(
     assert [rows for rows, _ in shapes] == [24]
 
 
-def test_a_collator_says_what_else_a_model_is_given_to_generate() -> None:
+def test_a_collator_provides_further_inputs_of_generation() -> None:
     class Pictures:
         def __call__(self, views: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
             raise AssertionError("a batch to train on has the targets in it")

@@ -1,4 +1,4 @@
-"""Predictions keep their order and their rows, however they are bucketed, padded and cut."""
+"""Buckets and predictions: order, limits and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dair_hf.evaluation.prediction import (
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 7))
-def test_buckets_give_every_item_its_own_prediction(lengths: list[int], batch_size: int) -> None:
+def test_predictions_are_in_the_order_of_items(lengths: list[int], batch_size: int) -> None:
     batches: list[list[int]] = []
 
     def run(items: list[int]) -> list[int]:
@@ -34,7 +34,7 @@ def test_buckets_give_every_item_its_own_prediction(lengths: list[int], batch_si
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("batch_size", [1, 5, 64])
-def test_buckets_hold_every_item_once_within_the_budget_of_the_longest(batch_size: int, ranks: int) -> None:
+def test_buckets_contain_every_item_once_within_the_limit(batch_size: int, ranks: int) -> None:
     random = np.random.default_rng(2)
     lengths = np.stack([random.integers(0, 30, 301), random.integers(0, 200, 301)], axis=1)
     tokens = lengths.sum(1)
@@ -52,7 +52,7 @@ def test_buckets_hold_every_item_once_within_the_budget_of_the_longest(batch_siz
 
 
 def test_buckets_by_hand() -> None:
-    # The longest makes a budget of 2 * 8 tokens: two of 8; then 4 of 4 and not the fifth; then the rest.
+    # The limit is 2 * 8 tokens: two items of 8; then four of 4 and not the fifth; then the rest.
     found = buckets([4, 8, 4, 8, 4, 4, 1, 4], batch_size=2)
     assert [bucket.tolist() for bucket in found] == [[1, 3], [0, 2, 4, 5], [7, 6]]
     assert [bucket.tolist() for bucket in buckets([0, 0, 0], batch_size=2)] == [[0, 1], [2]]
@@ -60,7 +60,7 @@ def test_buckets_by_hand() -> None:
     assert [len(bucket) for bucket in buckets([1] * 20 + [1000], batch_size=2)] == [2, 8, 8, 3]
 
 
-def test_a_prediction_function_that_loses_one_is_refused() -> None:
+def test_a_missing_prediction_is_refused() -> None:
     message = "Generating: 1 predictions came back for 2 views; return one prediction per view"
     with pytest.raises(DataError, match=message):
         predict_in_buckets([1, 1], lambda items: items[:1], Accelerator(cpu=True), 2, "Generating", show_progress=False)

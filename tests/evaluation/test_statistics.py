@@ -1,4 +1,4 @@
-"""Accuracy, CM, flips, intervals and McNemar against arithmetic written out by hand."""
+"""Accuracy, CM, flips, intervals and McNemar against arithmetic by hand."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ DIALOGUES = ["a", "a", "a", "b", "b", "b", "c", "c", "c", "d", "d", "d"]
 
 def test_hand_worked_rows() -> None:
     found = correctness_metrics(ORIGINAL, AUGMENTED, PARTNER, DIALOGUES)
-    # The pairs, rows 0-5 10 11: original right 0 1 2 5 10 11 = 6; augmented right 0 2 3 10 = 4; both 0 2 10 = 3;
+    # Pairs, rows 0-5 10 11: original correct 0 1 2 5 10 11 = 6; augmented correct 0 2 3 10 = 4; both 0 2 10 = 3;
     # pos->neg 1 5 11; neg->pos 3; neg->neg 4.
-    # All rows: 6-9 have no partner, so H(z~) = H(z) there: 1 0 1 0. Original right 6 + 2, augmented right 4 + 2, both
+    # All rows: 6-9 have no partner, so H(z~) = H(z): 1 0 1 0. Original correct 6 + 2, augmented correct 4 + 2, both
     # 3 + 2.
     assert (found["rows"], found["pairs"]) == (12, 8)
     assert (found["cm_numerator"], found["cm_denominator"]) == (3, 6)
@@ -71,7 +71,7 @@ ROWS = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans(), st.boolea
 
 
 @given(ROWS)
-def test_figures_against_plain_loops(rows: list[tuple[bool, bool, bool, bool]]) -> None:
+def test_metrics_match_plain_loops(rows: list[tuple[bool, bool, bool, bool]]) -> None:
     original, augmented, changed, partner = (list(column) for column in zip(*rows, strict=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UndefinedMetricWarning)
@@ -105,7 +105,7 @@ def test_figures_against_plain_loops(rows: list[tuple[bool, bool, bool, bool]]) 
     assert found == pytest.approx(expected, nan_ok=True, abs=1e-12)
 
 
-def test_rows_that_nothing_changed_leave_cm_as_it_is() -> None:
+def test_unchanged_rows_do_not_change_cm() -> None:
     alone = correctness_metrics([1, 1, 1, 0], [1, 0, 0, 0], n_bootstrap=0)
     beside = correctness_metrics([1, 1, 1, 0] + [1] * 96, [1, 0, 0, 0] + [0] * 96, [1] * 4 + [0] * 96, n_bootstrap=0)
     assert alone["cm"] == beside["cm"] == pytest.approx(1 / 3)
@@ -114,15 +114,15 @@ def test_rows_that_nothing_changed_leave_cm_as_it_is() -> None:
 
 
 def test_hand_worked_flips_of_answers() -> None:
-    changed = np.array([0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 0, 1])  # rows 6-9 have no partner: theirs is ignored
+    changed = np.array([0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 0, 1])  # ignored for rows 6-9, which have no partner
     found = correctness_metrics(ORIGINAL, AUGMENTED, PARTNER, answer_changed=changed, n_bootstrap=0)
-    # Changed: rows 1 3 4 5 11 = 5 of 8 pairs; of those wrong on both sides: row 4.
+    # Changed: rows 1 3 4 5 11 = 5 of 8 pairs; both views wrong among them: row 4.
     assert (found["flipped"], found["neg_to_neg_flipped"]) == (5 / 8, 1 / 8)
     with pytest.raises(DataError, match="answer_changed: 3 values for 12 rows"):
         correctness_metrics(ORIGINAL, AUGMENTED, PARTNER, answer_changed=changed[:3])
 
 
-def test_augmented_values_are_ignored_where_there_is_no_partner() -> None:
+def test_augmented_values_without_a_partner_are_ignored() -> None:
     garbage = np.where(PARTNER == 1, AUGMENTED, 7)
     assert correctness_metrics(ORIGINAL, garbage, PARTNER) == correctness_metrics(ORIGINAL, AUGMENTED, PARTNER)
     with pytest.raises(DataError, match="augmented_correct: row 10 holds 6"):
@@ -136,7 +136,7 @@ def test_undefined_ratios_are_nan() -> None:
     assert (found["cm_numerator"], found["cm_denominator"]) == (0, 0)
 
 
-def test_cm_of_no_pair_is_undefined_and_said_once() -> None:
+def test_cm_without_pairs_is_nan_with_one_warning() -> None:
     with pytest.warns(UndefinedMetricWarning, match="none of 2 rows has an augmented view") as said:
         found = correctness_metrics([1, 0], [0, 0], [0, 0])
     assert len(said) == 1
@@ -170,7 +170,7 @@ def test_cm_of_no_pair_is_undefined_and_said_once() -> None:
     ],
     ids=lambda value: f"{type(value).__name__}-{getattr(value, 'dtype', '')}",
 )
-def test_right_and_wrong_are_read_in_every_form(values: Any) -> None:
+def test_correctness_is_read_in_every_form(values: Any) -> None:
     found = as_correct(values)
     assert found.dtype == np.bool_
     assert found.tolist() == [True, False, True]
@@ -202,7 +202,7 @@ def test_right_and_wrong_are_read_in_every_form(values: Any) -> None:
         ({True, False}, "is_correct: found a set"),
     ],
 )
-def test_what_is_neither_right_nor_wrong_is_refused(values: Any, message: str) -> None:
+def test_values_other_than_correctness_are_refused(values: Any, message: str) -> None:
     with pytest.raises(DataError) as caught:
         as_correct(values)
     assert message in str(caught.value)
@@ -262,7 +262,7 @@ def test_one_cluster_has_no_interval() -> None:
     assert "cm_low" not in correctness_metrics([1, 0], [1, 1], n_bootstrap=0)
 
 
-def test_fifteen_thousand_rows_take_no_time() -> None:
+def test_fifteen_thousand_rows_are_fast() -> None:
     rng = np.random.default_rng(0)
     original, augmented, partner = rng.random((3, 15_000)) < 0.5
     dialogues = [f"MUL{i // 8:04d}" for i in range(15_000)]
@@ -292,7 +292,7 @@ def test_half_widths_are_those_of_welchs_test(first: list[float], second: list[f
 def test_half_widths_at_the_edges() -> None:
     assert welch_half_width((0.0, 3), (0.0, 2)) == 0.0
     assert welch_half_width((1e-200, 2)) >= 0.0
-    # Without spread on one side the other's degrees of freedom are left: 2.776 * 0.5 / sqrt(5).
+    # Without variance on one side, the degrees of freedom are those of the other: 2.776 * 0.5 / sqrt(5).
     assert welch_half_width((0.5, 5), (0.0, 2)) == pytest.approx(0.6208, abs=1e-4)
 
 
@@ -303,7 +303,7 @@ def test_half_widths_at_the_edges() -> None:
         (1, 5, Fraction(14, 64)),
         (8, 2, Fraction(2 * (1 + 10 + 45), 1024)),
         (10, 0, Fraction(2, 1024)),
-        (3, 3, Fraction(1)),  # the two tails overlap: never above 1
+        (3, 3, Fraction(1)),  # the tails overlap: at most 1
         (0, 0, Fraction(1)),
     ],
 )
@@ -342,7 +342,7 @@ def test_mcnemar_survives_many_rows() -> None:
         (lambda: mcnemar([1, 0], [1]), "b_correct: 1 values for 2 rows"),
     ],
 )
-def test_bad_input_is_named(call: Any, message: str) -> None:
+def test_invalid_input_is_named(call: Any, message: str) -> None:
     with pytest.raises(DataError) as caught:
         call()
     assert message in str(caught.value)

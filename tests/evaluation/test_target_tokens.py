@@ -1,4 +1,4 @@
-"""Labels begin, go on and end as generation can write them; what it cannot write is refused or said."""
+"""Target tokens: affixes of targets, and labels that generation cannot produce."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FAMILIES = ["bart", "mbart", "mbart50", "t5", "pegasus", "gpt2", "llama", "qwen2
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_forced_tokens_are_those_that_any_answer_begins_with(family: str) -> None:
+def test_forced_tokens_are_at_the_start_of_any_answer(family: str) -> None:
     model = build(family).eval()
     source = {"input_ids": torch.tensor([[5, 6, 7], [8, 9, 10]]), "attention_mask": torch.ones(2, 3, dtype=torch.int64)}
     written = model.generate(**source, max_new_tokens=4, num_beams=1, do_sample=False)
@@ -59,7 +59,7 @@ def test_forced_tokens_are_those_that_any_answer_begins_with(family: str) -> Non
         ("bart", ((START,), (END,))),
         ("mbart", ((START,), (END, LANGUAGE))),  # its first decoder input is its last label
         ("mbart50", ((LANGUAGE,), (END,))),
-        ("t5", ((START,), (END,))),  # of this tokenizer; T5's own puts nothing there
+        ("t5", ((START,), (END,))),  # of this tokenizer; T5's own adds none
         ("gpt2", ((), (END,))),
         ("qwen2", ((), (END,))),
     ],
@@ -74,7 +74,7 @@ def test_affixes_by_hand(family: str, expected: tuple[tuple[int, ...], tuple[int
 
 
 class Translator(PreTrainedTokenizerFast):
-    """Encodes targets in another way than sources, as the tokenizers of translation models do."""
+    """Tokenizer that encodes targets differently from sources, as for translation."""
 
     def __call__(self, text: Any = None, text_target: Any = None, **settings: Any) -> BatchEncoding:
         if text_target is None:
@@ -84,7 +84,7 @@ class Translator(PreTrainedTokenizerFast):
         return BatchEncoding({"input_ids": [LANGUAGE, *found["input_ids"], END], "special_tokens_mask": marks})
 
 
-def test_a_tokenizers_own_target_encoding_is_kept_where_nothing_is_forced() -> None:
+def test_the_target_encoding_of_the_tokenizer_is_used_without_forced_tokens() -> None:
     known = tokenizer()
     translator = Translator(tokenizer_object=known.backend_tokenizer, eos_token="</s>", pad_token="<pad>")
     assert (added_tokens(translator), added_tokens(translator, text_target=True)) == (
@@ -99,7 +99,7 @@ def test_targets_end_with_a_token_that_ends_generation() -> None:
     model, known = build("gpt2"), tokenizer()
     model.generation_config.eos_token_id = [7, 9]
     assert end_tokens(model) == {7, 9}
-    assert target_affixes(model, known).end == (END,)  # which the Trainer adds to those of the model
+    assert target_affixes(model, known).end == (END,)  # added by the Trainer to those of the model
     known.eos_token = None
     assert target_affixes(model, known).end == (7,)
     model.generation_config.eos_token_id = None
@@ -107,7 +107,7 @@ def test_targets_end_with_a_token_that_ends_generation() -> None:
         target_affixes(model, known)
 
 
-def test_a_start_that_training_cannot_reach_is_refused() -> None:
+def test_a_decoder_start_that_training_cannot_have_is_refused() -> None:
     model = build("bart")
     model.config.decoder_start_token_id = 9
     with pytest.raises(DataError, match=r"starts the decoder of Bart\w+ with token 9, generation with token 2; set"):
@@ -130,21 +130,21 @@ def test_a_start_that_training_cannot_reach_is_refused() -> None:
         ({"no_repeat_ngram_size": 2}, [9, 10, 9, 10, END], (3, 10, 0)),
         ({"min_new_tokens": 3}, [9, END], (1, END, 0)),
         ({"min_new_tokens": 2}, [9, 10, END], None),
-        ({"repetition_penalty": 5.0}, [9, 9, 9, END], None),  # one that is certain enough writes it
+        ({"repetition_penalty": 5.0}, [9, 9, 9, END], None),  # a high score outweighs the penalty
         ({"num_beams": 4, "do_sample": True, "max_new_tokens": 1, "top_k": 3}, [9, 10, 9, END], None),
-        ({}, [9, END, 10, 11], None),  # what stands behind the end is not written
+        ({}, [9, END, 10, 11], None),  # tokens after the end are ignored
         ({"eos_token_id": [11, END]}, [9, 11], None),
-        ({}, [9, 10], None),  # cut: no end is asked for
+        ({}, [9, 10], None),  # truncated targets need no end
     ],
 )
-def test_what_generation_cannot_write(settings: dict[str, Any], target: list[int], expected: Any) -> None:
+def test_targets_that_generation_cannot_produce(settings: dict[str, Any], target: list[int], expected: Any) -> None:
     model = build("bart")
     model.generation_config.forced_bos_token_id = None
     for name, value in settings.items():
         setattr(model.generation_config, name, value)
     found = find_mismatches(model, [[]], [target])
     assert found == ([] if expected is None else [Mismatch(0, *expected)])
-    if "num_beams" not in settings and "eos_token_id" not in settings:  # what a call says counts as well
+    if "num_beams" not in settings and "eos_token_id" not in settings:  # arguments of the call count, too
         assert find_mismatches(build("t5"), [[]], [target], {**settings, "num_beams": 2, "max_length": 3}) == found
         whole = {"generation_config": model.generation_config}
         assert find_mismatches(build("t5"), [[]], [target], whole) == found
@@ -155,13 +155,13 @@ def test_prompts_of_decoder_only_models_count() -> None:
     prompts, targets = [[5, 9, 10], [6]], [[9, 10, END], [9, 10, END]]
     assert find_mismatches(model, prompts, targets) == []
     assert find_mismatches(model, prompts, targets, {"no_repeat_ngram_size": 2}) == [Mismatch(0, 1, 10, 0)]
-    # Tokens are forced at the first place of a sequence, which a prompt has taken.
+    # Tokens are forced at the first position of a sequence, which belongs to the prompt.
     assert find_mismatches(model, prompts[:1], targets[:1], {"forced_bos_token_id": 7}) == []
     assert find_mismatches(model, [], []) == []
 
 
 class Certain(PreTrainedModel, GenerationMixin):
-    """Writes the given target with certainty, step by step, as far as `generate` lets it."""
+    """Model that is certain of a given target at each step."""
 
     config_class = PreTrainedConfig
 
@@ -177,7 +177,7 @@ class Certain(PreTrainedModel, GenerationMixin):
         return CausalLMOutput(logits=1e4 * nn.functional.one_hot(self.ids[input_ids.shape[1]], 16)[None, None].float())
 
 
-def test_positions_that_are_tried_are_those_that_matter() -> None:
+def test_mismatches_at_critical_positions_equal_those_of_generation() -> None:
     draws = np.random.default_rng(0)
     refused = 0
     for _ in range(120):
@@ -222,7 +222,7 @@ def test_long_targets_of_a_large_vocabulary_are_cheap(monkeypatch: pytest.Monkey
     model.config.vocab_size = 152_000
     target = [*range(1000, 3000), END]
     assert find_mismatches(model, [[5]] * 4, [target] * 4) == []
-    assert calls == []  # no setting of an ordinary language model forbids anything
+    assert calls == []  # settings of an ordinary language model forbid nothing
     rules = {"no_repeat_ngram_size": 3, "min_new_tokens": 2001, "suppress_tokens": [7], "repetition_penalty": 1.1}
     assert find_mismatches(model, [[5]] * 4, [target] * 4, rules) == [Mismatch(row, 2000, END, 0) for row in range(4)]
     assert calls[0] == 1
@@ -235,7 +235,7 @@ def test_long_targets_of_a_large_vocabulary_are_cheap(monkeypatch: pytest.Monkey
 
 
 class OneByOne(LogitsProcessor):
-    """Forbids token 10 once it has been asked twice, and remembers how often it was."""
+    """Forbids token 10 from its third call on, and counts its calls."""
 
     def __init__(self, held: Any = None) -> None:
         self.asked = 0
@@ -248,14 +248,14 @@ class OneByOne(LogitsProcessor):
         return scores
 
 
-def test_rules_of_the_caller_are_tried_as_copies() -> None:
+def test_custom_functions_are_copied() -> None:
     model = build("llama")
     rule, target = OneByOne(), [10, 10, 10, END]
     given = {"logits_processor": LogitsProcessorList([rule])}
     for _ in range(2):
         assert find_mismatches(model, [[5]], [target], given) == [Mismatch(0, 2, 10, 0)]
     assert rule.asked == 0
-    locked = OneByOne(threading.Lock())  # cannot be copied: it is not tried
+    locked = OneByOne(threading.Lock())  # cannot be copied, so it is ignored
     assert find_mismatches(model, [[5]], [target], {"logits_processor": LogitsProcessorList([locked])}) == []
     assert locked.asked == 0
     allowed = {"prefix_allowed_tokens_fn": lambda batch_id, ids: [10] if len(ids) < 3 else [9, END]}
@@ -271,7 +271,7 @@ def rows(*targets: list[int]) -> datasets.Dataset:
     return datasets.Dataset.from_dict(columns | {f"augmented_{name}": values for name, values in columns.items()})
 
 
-def test_training_on_labels_that_begin_otherwise_than_generation_is_refused(tmp_path: Path) -> None:
+def test_labels_with_another_start_than_generation_are_refused(tmp_path: Path) -> None:
     data = rows([9, 10, END], [10, END], [9, END])
     settings = {"method": "erm", "sample_loss": "seq2seq", "max_steps": 1}
     with pytest.raises(
@@ -286,7 +286,7 @@ def test_training_on_labels_that_begin_otherwise_than_generation_is_refused(tmp_
         tiny.trainer(tmp_path, "", data, built=build("mbart"), **settings).train()
 
 
-def test_labels_of_their_own_are_for_training_without_generation(
+def test_other_labels_are_accepted_without_generated_answers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
@@ -301,16 +301,16 @@ def test_labels_of_their_own_are_for_training_without_generation(
     is_correct = lambda predictions, gold: np.zeros(len(gold), dtype=bool)  # noqa: E731
     with pytest.raises(DataError, match=r"if no answers are to be generated, set predict_with_generate=False"):
         answering.evaluate_pairs(data, is_correct, n_bootstrap=0)
-    # Answers that are not held against the labels.
+    # Answers that are not compared with the labels.
     other = data.add_column("gold", ["a", "b", "c"]).add_column("augmented_gold", ["a", "b", "c"])
     assert answering.evaluate_pairs(other, PairEvaluator(is_correct, references="gold"), n_bootstrap=0)["rows"] == 3
     assert len(answering.predict(data).predictions) == 3
 
 
-def test_labels_that_generation_can_write_in_part_are_warned_of(
+def test_labels_that_generation_can_produce_in_part_are_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The logger of transformers hands nothing up.
+    # The logger of transformers does not propagate by default.
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     model, data = build("t5"), rows([9, 10, END], [10, END])
     trainer = tiny.trainer(tmp_path, "", data, built=model, method="erm", sample_loss="seq2seq", max_steps=1)
@@ -342,12 +342,12 @@ def test_labels_that_generation_can_write_in_part_are_warned_of(
     assert said() == []
 
 
-def test_what_does_not_generate_or_has_no_token_labels_is_passed_over() -> None:
+def test_models_that_do_not_generate_and_labels_without_tokens_are_not_checked() -> None:
     check_targets(SimpleNamespace(), {"labels": [[1]]}, refuse=True)
     check_targets(SimpleNamespace(generation_config=None), {"labels": [[1]]}, refuse=True)
     model = build("bart")
     for labels in ([[-100, -100]], [], [[99999]], [[-5]], [3], [[[3]]]):
         check_targets(model, {"labels": labels, "input_ids": [[5]] * len(labels)}, refuse=True)
     check_targets(model, [{"input_ids": [5]}], refuse=True)
-    # A decoder-only model that learns whole sequences has no prompt to go on from.
+    # A decoder-only model that is trained on whole sequences has no prompt.
     check_targets(build("gpt2"), [{"input_ids": [5, 6], "labels": [5, 6]}], {"suppress_tokens": [6]}, refuse=True)

@@ -1,4 +1,4 @@
-"""Views in their order, their columns, and what is written of them."""
+"""Views of paired data: order, columns, and prediction files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def views() -> PairViews:
     return PairViews(datasets.Dataset.from_dict(ROWS))
 
 
-def test_originals_come_first_then_the_partners_there_are() -> None:
+def test_originals_come_before_partners() -> None:
     found = views()
     assert found.rows.tolist() == [0, 1, 2, 0, 2]
     assert found.variants.tolist() == [0, 0, 0, 1, 1]
@@ -52,13 +52,13 @@ def test_data_without_partners_or_tokens() -> None:
     assert (len(absent), absent.column("x")) == (1, [0.5])
 
 
-def test_epoch_pairs_are_viewed_as_they_stand() -> None:
+def test_views_of_epoch_pairs_are_those_of_the_current_epoch() -> None:
     pairs = EpochPairs(lambda epoch: datasets.Dataset.from_dict({"x": [epoch], "augmented_x": [epoch + 5]}))
     pairs.set_epoch(2)
     assert PairViews(pairs).column("x") == [2, 7]
 
 
-def test_predictions_are_written_one_line_a_view(tmp_path: Path) -> None:
+def test_predictions_are_written_as_one_line_per_view(tmp_path: Path) -> None:
     views().write(tmp_path / "p.jsonl", ["é", "b", "c", "d", np.int64(5)], list("ABCDE"), [1, 0, 1, 0, 1])
     lines = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text(encoding="utf-8").splitlines()]
     assert lines[0] == {"row_id": "a/0", "variant": "original", "prediction": "é", "reference": "A", "correct": True}
@@ -66,7 +66,7 @@ def test_predictions_are_written_one_line_a_view(tmp_path: Path) -> None:
     assert "é" in (tmp_path / "p.jsonl").read_text(encoding="utf-8")
 
 
-def test_writing_to_an_unwritable_place_is_refused(tmp_path: Path) -> None:
+def test_writing_to_an_unwritable_path_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot write there"):
         views().write(tmp_path / "file" / "p.jsonl", list("abcde"), list("abcde"), [1] * 5)
@@ -99,7 +99,7 @@ def test_a_partner_without_model_columns_is_refused_by_its_row_id() -> None:
         views.features([1])
 
 
-# ---- views of tensors, against the same rows in a Dataset ----
+# ---- views of tensors compared with the same rows in a Dataset ----
 
 X = torch.tensor([[1.0], [2.0], [3.0]])
 Y = torch.tensor([0, 1, 0])
@@ -134,7 +134,7 @@ def same_rows() -> datasets.Dataset:
     )
 
 
-def test_same_views_as_of_a_dataset() -> None:
+def test_tensor_views_equal_those_of_a_dataset() -> None:
     found, expected = views_of(tensors()), PairViews(same_rows())
     assert isinstance(found, TensorViews) and type(views_of(same_rows())) is PairViews
     assert len(found) == len(expected) == 5
@@ -152,13 +152,13 @@ def test_features_are_the_rows_of_the_dataset_stacked(items: list[int]) -> None:
     assert features["labels"].tolist() == [view["labels"] for view in PairViews(same_rows()).features(items)]
 
 
-def test_columns_of_made_views_are_read_in_chunks() -> None:
+def test_columns_of_callable_views_are_read_in_chunks() -> None:
     count = 2 * CHUNK + 3
     pairs = TensorPairs(lambda rows, epoch: {"x": rows.float(), "labels": rows % 7}, rows=count)
     assert views_of(pairs).column("labels") == [row % 7 for row in range(count)]
 
 
-def test_written_alike(tmp_path: Path) -> None:
+def test_prediction_files_are_equal(tmp_path: Path) -> None:
     correct = np.array([True, True, False, True, False])
     found, expected = views_of(tensors()), PairViews(same_rows())
     for name, views in (("tensors", found), ("rows", expected)):
@@ -177,7 +177,7 @@ def test_longest_target_is_the_width_of_label_rows() -> None:
     assert views_of(TensorPairs({"labels": torch.zeros(2, 5, dtype=torch.long)})).longest_target() == 5
 
 
-def test_nothing_to_evaluate_and_missing_columns_are_named() -> None:
+def test_empty_data_and_missing_columns_are_named() -> None:
     with pytest.raises(DataError, match="evaluation data set is empty"):
         views_of(TensorPairs({"x": X[:0]}))
     with pytest.raises(DataError, match="column 'colour' is missing"):

@@ -1,4 +1,4 @@
-"""Losses in chunks against the losses of the full logits: values, gradients, and how much is held."""
+"""Chunked losses against losses of the full logits: values, gradients and memory."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def inputs_of(causal: bool) -> dict[str, Tensor]:
 
 
 def gradients(model: nn.Module, losses: Tensor) -> dict[str, Tensor]:
-    """Of rows that weigh differently: a sum that is right only on the average shows."""
+    """Return gradients of a sum with different weights per row, so that errors of single rows show."""
     model.zero_grad()
     (losses * torch.tensor([1.0, -0.5, 3.0, 2.0], dtype=losses.dtype)).sum().backward()
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
@@ -92,7 +92,7 @@ def test_values_and_gradients_are_those_of_the_full_logits(name: str, tokens: in
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_model_is_afterwards_as_it_was(name: str) -> None:
+def test_the_model_is_unchanged_afterwards(name: str) -> None:
     make, causal = MODELS[name]
     model, inputs = make(), inputs_of(causal)
     before, state = model(**inputs).logits, {key: values.clone() for key, values in model.state_dict().items()}
@@ -106,13 +106,13 @@ def test_the_model_is_afterwards_as_it_was(name: str) -> None:
 
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("name", ["t5", "lora"])
-def test_no_more_than_a_chunk_passes_the_projection(name: str, grad: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_projection_gets_one_chunk_at_a_time(name: str, grad: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     make, causal = MODELS[name]
     sizes: list[int] = []
     linear, logits = nn.functional.linear, projection._Chunks._logits
 
     def watched(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        if weight.shape == (tiny.VOCAB, 16):  # and not an adapter's
+        if weight.shape == (tiny.VOCAB, 16):  # not that of an adapter
             sizes.append(states.shape[:-1].numel())
         return linear(states, weight, bias)
 
@@ -127,14 +127,14 @@ def test_no_more_than_a_chunk_passes_the_projection(name: str, grad: bool, monke
     monkeypatch.setattr(projection._Chunks, "_logits", watched_logits)
     with torch.set_grad_enabled(grad):
         _, losses = chunked(model, inputs_of(causal), LABELS)
-    expected = [4, 4, 1] if causal else [4, 4, 2]  # targets; positions without one are never projected
+    expected = [4, 4, 1] if causal else [4, 4, 2]  # targets only
     assert sizes == expected
     if grad:
         losses.sum().backward()
         assert sorted(sizes) == sorted(2 * expected)
 
 
-def test_dropout_is_the_same_when_a_chunk_is_computed_again() -> None:
+def test_recomputed_chunks_have_the_same_dropout() -> None:
     model = with_lora(dropout=0.5)
     model.train()
     chunked, inputs = ChunkedLoss(model, True, 3), inputs_of(True)
@@ -156,7 +156,7 @@ def test_dropout_is_the_same_when_a_chunk_is_computed_again() -> None:
     assert abs(slope) > 1e-4
 
 
-def test_a_batch_without_any_target_is_zero_and_leads_back_to_the_model() -> None:
+def test_a_batch_without_targets_is_zero_and_connected() -> None:
     model = tiny.model("gpt2")
     _, losses = ChunkedLoss(model, True)(model, inputs_of(True), torch.full((4, 5), -100))
     assert losses.tolist() == [0.0] * 4
@@ -164,14 +164,14 @@ def test_a_batch_without_any_target_is_zero_and_leads_back_to_the_model() -> Non
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
 
 
-def test_half_precision_sums_in_full() -> None:
+def test_half_precision_losses_are_summed_in_float32() -> None:
     model = tiny.model("llama", dtype=torch.bfloat16)
     _, losses = ChunkedLoss(model, True, 2)(model, inputs_of(True), LABELS)
     assert losses.dtype == torch.float32
     torch.testing.assert_close(losses, causal_nll(model(**inputs_of(True)), LABELS), rtol=2e-2, atol=1e-2)
 
 
-def test_as_many_tokens_as_fit() -> None:
+def test_the_default_chunk_has_a_limited_number_of_logits() -> None:
     assert ChunkedLoss(tiny.model("gpt2"), True).tokens == 2**24 // tiny.VOCAB
 
 
@@ -181,36 +181,36 @@ def scaled() -> PreTrainedModel:
 
 
 def capped(cap: float = 30.0, size: float = 0.5) -> PreTrainedModel:
-    """A model whose soft cap has another name than Gemma 2's; its logits are as large as `size` makes them."""
+    """Return a model whose soft cap has another name than that of Gemma 2, with logits of a given size."""
     settings = {**SMALL, "num_hidden_layers": 3, "lru_width": 16, "attention_window_size": 8}
     return RecurrentGemmaForCausalLM(RecurrentGemmaConfig(**settings, logits_soft_cap=cap, w_init_variance_scale=size))
 
 
 @pytest.mark.parametrize(
-    ("make", "dtype", "told"),
+    ("make", "dtype", "named"),
     [
         (scaled, torch.float32, "CohereForCausalLM with logit_scale=0.0625"),
         (scaled, torch.bfloat16, "CohereForCausalLM with logit_scale=0.0625"),
         (capped, torch.float32, "RecurrentGemmaForCausalLM with logits_soft_cap=30.0"),
         (capped, torch.bfloat16, "RecurrentGemmaForCausalLM with logits_soft_cap=30.0"),
-        # Logits so small that the cap changes no digit of a loss in float32: it will once the model has learnt.
+        # Logits so small that the cap does not change a loss in float32, as it will after training.
         (lambda: capped(30.0, 1e-8), torch.float32, "RecurrentGemmaForCausalLM with logits_soft_cap=30.0"),
     ],
 )
-def test_what_is_done_to_logits_unknown_here_is_refused(
-    make: Callable[[], PreTrainedModel], dtype: torch.dtype, told: str
+def test_unsupported_changes_of_logits_are_refused(
+    make: Callable[[], PreTrainedModel], dtype: torch.dtype, named: str
 ) -> None:
     torch.manual_seed(0)
     model = make().to(dtype)
-    with pytest.raises(DataError, match=f"chunked_loss=True and {told} cannot be combined: .*set chunked_loss=False"):
+    with pytest.raises(DataError, match=f"chunked_loss=True and {named} cannot be combined: .*set chunked_loss=False"):
         ChunkedLoss(model, True)(model, inputs_of(True), LABELS)
-    # A refusal leaves no stand-in behind.
+    # The projection is restored.
     assert model(**inputs_of(True)).logits.shape[-1] == tiny.VOCAB
 
 
-def test_the_first_batch_is_verified_once_in_evaluation_mode_and_draws_nothing() -> None:
+def test_the_first_batch_is_verified_once_without_changes_of_the_random_state() -> None:
     model = tiny.model("gpt2", dropout=0.5).train()
-    model.transformer.drop.eval()  # frozen by its user
+    model.transformer.drop.eval()  # frozen by the user
     modes: list[bool] = []
     model.transformer.h[0].register_forward_pre_hook(lambda module, args: modes.append(module.training))
     chunked = ChunkedLoss(model, True)
@@ -239,7 +239,7 @@ def test_models_without_a_projection_are_refused() -> None:
 @pytest.mark.parametrize(
     "settings", [{"normalization": "token"}, {"regularizer": "l1", "gradient_accumulation_steps": 2}, {"method": "da"}]
 )
-def test_training_and_evaluation_do_not_notice(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
+def test_training_and_evaluation_are_the_same_with_chunks(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
     data, found = tiny.pairs(kind, 11), {}
     for chunked in (False, True):
         made = tiny.trainer(tmp_path, kind, data, eval_dataset=data, chunked_loss=chunked, **settings)
@@ -253,20 +253,20 @@ def test_training_and_evaluation_do_not_notice(kind: str, settings: dict[str, An
 
 
 @pytest.mark.parametrize("kind", ["bart", "gpt2"])
-def test_a_model_that_is_made_for_each_run_is_the_one_that_is_run(kind: str, tmp_path: Path) -> None:
+def test_each_run_uses_the_model_of_model_init(kind: str, tmp_path: Path) -> None:
     data, weights = tiny.pairs(kind, 7), []
     for settings in ({"chunked_loss": True}, {}):
         made = tiny.trainer(
             tmp_path, kind, data, model=None, model_init=lambda: tiny.model(kind, seed=4), max_steps=3, **settings
         )
-        for _ in range(2):  # each run starts from a model of its own
+        for _ in range(2):  # each run starts from a new model
             made.train()
         weights.append(tiny.weights(made.model))
     assert tiny.distance(*weights) < 1e-9
     assert tiny.distance(weights[0], tiny.weights(tiny.model(kind, seed=4))) > 1e-4
 
 
-def test_gradient_checkpointing_in_the_model_as_well(tmp_path: Path) -> None:
+def test_chunks_work_with_gradient_checkpointing(tmp_path: Path) -> None:
     weights = []
     for settings in ({}, {"chunked_loss": True, tiny.CHECKPOINTING: True}):
         made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 7), **settings)

@@ -59,7 +59,7 @@ def test_a_regularizer_of_losses_is_refused() -> None:
 
 @pytest.mark.parametrize("regularizer", ["kl", "js"])
 @pytest.mark.parametrize("shape", [(4,), (4, 1)])
-def test_one_logit_is_a_binary_classifier(regularizer: str, shape: tuple[int, ...]) -> None:
+def test_a_single_logit_is_that_of_a_binary_classifier(regularizer: str, shape: tuple[int, ...]) -> None:
     original = torch.tensor([2.0, -1.0, 0.3, 0.0], dtype=torch.float64)
     augmented = torch.tensor([-0.5, -1.0, 3.0, 1.0], dtype=torch.float64)
     p, q = (1 / (1 + np.exp(-values.numpy())) for values in (original, augmented))
@@ -109,13 +109,13 @@ def test_js_is_symmetric_and_at_most_log_two_while_kl_is_neither() -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 12.0])
-def test_mart_terms_and_their_gradients_are_those_of_the_release(scale: float) -> None:
+def test_mart_terms_and_gradients_match_the_authors_code(scale: float) -> None:
     draws = np.random.default_rng(8)
     left, right = scale * draws.normal(size=(2, 6, 4))
     labels = draws.integers(4, size=6)
 
     def expected(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """As released: softmax probabilities, the two most probable classes, and constants inside the logarithms."""
+        """Authors' code: softmax probabilities, the two most probable classes, constants inside the logarithms."""
         p, q = (np.exp(z) / np.exp(z).sum(1, keepdims=True) for z in (left, right))
         rows, order = np.arange(len(labels)), q.argsort(1)
         rival = np.where(order[:, -1] == labels, order[:, -2], order[:, -1])
@@ -141,12 +141,12 @@ def test_mart_terms_and_their_gradients_are_those_of_the_release(scale: float) -
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_mart_is_bounded_where_a_wrong_class_is_certain(dtype: torch.dtype) -> None:
+def test_mart_is_bounded_if_a_wrong_class_is_certain(dtype: torch.dtype) -> None:
     sure = torch.tensor([[60.0, 0.0, -60.0]], dtype=dtype, requires_grad=True)
     wrong = torch.tensor([[0.0, 60.0, -60.0]], dtype=dtype, requires_grad=True)
     boosted, consistency = mart_terms(sure.log_softmax(-1), wrong.log_softmax(-1), torch.tensor([0]))
     assert boosted.item() == pytest.approx(60.0 - math.log(1e-4), rel=1e-4)  # -log p~_0 = 60
-    # KL is -log 1e-12 and no longer 60; 1 + 1e-7 - p_0 is 1e-7, which float32 rounds to 1.2e-7.
+    # KL is -log 1e-12 instead of 60; 1 + 1e-7 - p_0 is 1e-7, which float32 rounds to 1.2e-7.
     assert consistency.item() == pytest.approx(-1e-7 * math.log(1e-12), rel=0.2)
     assert all(np.isfinite(slope).all() for slope in gradients(boosted + consistency, sure, wrong))
 
@@ -159,11 +159,11 @@ def test_mart_is_bounded_where_a_wrong_class_is_certain(dtype: torch.dtype) -> N
         ([1, 7, 8, 2, 3], [1, 9, 2, 3], ([0, 1, 3, 4], [0, 1, 2, 3])),
         # The new name is longer: its second token has no counterpart.
         ([1, 7, 2], [1, 8, 9, 2], ([0, 1, 2], [0, 1, 3])),
-        # Only inserted: aligns with nothing.
+        # Inserted tokens align with nothing.
         ([1, 2], [1, 5, 2], ([0, 1], [0, 2])),
-        # Only deleted.
+        # Deleted tokens align with nothing.
         ([1, 5, 2], [1, 2], ([0, 2], [0, 1])),
-        # Two names, each replaced by one of another length.
+        # Two names, each replaced by a name of another length.
         ([1, 7, 2, 8, 8, 3], [1, 5, 5, 2, 6, 3], ([0, 1, 2, 3, 5], [0, 1, 3, 4, 5])),
         # Nothing in common: position by position.
         ([4, 5, 6], [7, 8], ([0, 1], [0, 1])),
@@ -187,7 +187,7 @@ def test_alignment_is_increasing_and_within_bounds(original: list[int], augmente
 
 
 @pytest.mark.parametrize("consistency", [kl_consistency, js_consistency])
-def test_divergences_are_finite_where_a_class_has_no_probability(consistency: object) -> None:
+def test_divergences_are_finite_if_a_class_has_no_probability(consistency: object) -> None:
     logits = leaf([[0.0, -2000.0, 1.0]])
     value = consistency(logits.log_softmax(-1), logits.log_softmax(-1))  # type: ignore[operator]
     assert value.item() == pytest.approx(0.0, abs=1e-12)

@@ -31,7 +31,7 @@ def leaf(values: object) -> Tensor:
 
 
 def numpy_sq(left: np.ndarray, right: np.ndarray, epsilon: float = EPSILON) -> tuple[np.ndarray, ...]:
-    """Value and both partial derivatives, written out."""
+    """Return the value and both partial derivatives by formula."""
     root_left, root_right = np.sqrt(left + epsilon), np.sqrt(right + epsilon)
     gap = root_left - root_right
     return gap**2, gap / root_left, -gap / root_right
@@ -99,7 +99,7 @@ def test_loss_consistencies_are_symmetric_and_vanish_on_equal_losses(left: float
         assert consistency(one, one).item() == 0.0
 
 
-def test_squared_root_and_absolute_agree_only_where_one_loss_is_zero_or_both_are_equal() -> None:
+def test_squared_root_and_absolute_agree_only_if_a_loss_is_zero_or_both_are_equal() -> None:
     left, right = leaf([0.0, 5.0, 5.0]), leaf([5.0, 5.0, 3.0])
     gap = absolute_consistency(left, right) - squared_root_consistency(left, right, epsilon=0.0)
     assert (gap.detach().abs() < 1e-12).tolist() == [True, True, False]
@@ -107,7 +107,7 @@ def test_squared_root_and_absolute_agree_only_where_one_loss_is_zero_or_both_are
 
 @pytest.mark.parametrize("regularizer", ["sq", "l1"])
 @pytest.mark.parametrize("dair_lambda", [0.0, 0.5, 30.0])
-def test_gradient_weights_are_what_autograd_finds(regularizer: str, dair_lambda: float) -> None:
+def test_gradient_weights_match_autograd(regularizer: str, dair_lambda: float) -> None:
     left, right = np.random.default_rng(3).uniform(0.01, 20, (2, 50))
     original, augmented = leaf(left), leaf(right)
     consistency = (squared_root_consistency if regularizer == "sq" else absolute_consistency)(original, augmented)
@@ -118,7 +118,7 @@ def test_gradient_weights_are_what_autograd_finds(regularizer: str, dair_lambda:
         np.testing.assert_allclose(slope, weight.numpy(), rtol=1e-8, atol=1e-10)
 
 
-def test_the_easier_side_is_unlearned_beyond_the_stated_ratio() -> None:
+def test_the_easier_view_is_unlearned_beyond_the_stated_ratio() -> None:
     # (1 + 1 / (2 lambda))^2 with lambda = 1/2 is 4: at ratio 3.9 both weights are positive, at 4.1 one is negative.
     original, augmented = torch.tensor([1.0, 1.0], dtype=torch.float64), torch.tensor([3.9, 4.1], dtype=torch.float64)
     weight, other = gradient_weights(original, augmented, 0.5, epsilon=0.0)
@@ -133,7 +133,7 @@ def test_gradient_weights_of_a_divergence_are_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_all_consistencies_are_finite_for_losses_that_a_half_precision_model_gives(dtype: torch.dtype) -> None:
+def test_consistencies_are_finite_for_losses_of_half_precision_models(dtype: torch.dtype) -> None:
     losses = torch.tensor([0.0, 6e-5, 1.0, 6e4], dtype=dtype).float()
     original = losses.repeat_interleave(4).requires_grad_()
     augmented = losses.repeat(4).requires_grad_()
@@ -142,11 +142,11 @@ def test_all_consistencies_are_finite_for_losses_that_a_half_precision_model_giv
         assert np.isfinite(gradients(value, original, augmented)).all()
 
 
-# ---- f and its normalisation ----
+# ---- f and its normalization ----
 
 
 def hand_terms() -> PairTerms:
-    """Losses (4, 1), (9, 9) and 2 without partner; R is 1 and 0."""
+    """Return losses (4, 1), (9, 9) and 2 without a partner; R is 1 and 0."""
     return PairTerms(
         leaf([4.0, 9.0, 2.0]), leaf([1.0, 9.0, 0.0]), leaf([1.0, 0.0, 0.0]), torch.tensor([True, True, False])
     )
@@ -184,7 +184,7 @@ def test_normalized_objective_by_hand(method: str, normalization: str, expected:
 
 
 @pytest.mark.parametrize("normalization", ["pair", "token"])
-def test_shares_of_a_cut_batch_add_up_to_the_whole(normalization: str) -> None:
+def test_contributions_of_micro_batches_add_up(normalization: str) -> None:
     terms, counts = hand_terms(), Counts(*torch.tensor([3, 2, 10]))
     whole = normalized_objective(terms, counts, "dair", 3.0, normalization)
     shares = [
@@ -196,26 +196,26 @@ def test_shares_of_a_cut_batch_add_up_to_the_whole(normalization: str) -> None:
 
 def test_token_objective_is_the_pair_objective_with_lambda_over_the_mean_target_length() -> None:
     terms = PairTerms(*(column[:2] for column in hand_terms()))
-    # Two pairs with 5 target tokens a view: 20 tokens. f_pair = 2 * 5 * f_token / 2 with lambda_pair = 5 lambda_token.
+    # Two pairs of 2 x 5 target tokens: 20 tokens. f_pair = 2 * 5 * f_token / 2 with lambda_pair = 5 lambda_token.
     token = normalized_objective(terms, Counts(*torch.tensor([2, 2, 20])), "dair", 0.3, "token")
     pair = normalized_objective(terms, Counts(*torch.tensor([2, 2, 20])), "dair", 0.3 * 5, "pair")
     assert pair.item() == pytest.approx(5 * token.item())
 
 
-def test_rows_without_partner_get_gradient_one_and_none_through_the_absent_view() -> None:
+def test_rows_without_a_partner_have_gradient_one_and_none_for_the_absent_view() -> None:
     terms = hand_terms()
     slopes = gradients(pair_objective(terms, "dair", 3.0), terms.original, terms.augmented, terms.consistency)
     assert [slope.tolist() for slope in slopes] == [[0.5, 0.5, 1.0], [0.5, 0.5, 0.0], [3.0, 3.0, 0.0]]
 
 
-def test_no_pairs_and_no_tokens_do_not_divide_by_zero() -> None:
+def test_no_division_by_zero_without_pairs_or_tokens() -> None:
     nothing = PairTerms(leaf([0.0]), leaf([0.0]), leaf([0.0]), torch.tensor([False]))
     value = normalized_objective(nothing, Counts(*torch.tensor([1, 0, 0])), "dair", 1.0, "token")
     assert value.item() == 0.0
     assert np.isfinite(gradients(value, nothing.original)).all()
 
 
-def test_unknown_method_and_normalization_name_the_choices() -> None:
+def test_errors_for_unknown_settings_name_the_choices() -> None:
     counts = Counts(*torch.tensor([3, 2, 10]))
     with pytest.raises(ValueError, match=r"method='irm' is unknown; use one of \('erm', 'da', 'dair', 'augmented'"):
         pair_objective(hand_terms(), "irm")
@@ -226,10 +226,7 @@ def test_unknown_method_and_normalization_name_the_choices() -> None:
         normalized_objective(hand_terms(), counts, normalization="mean")
 
 
-# ---- alignment of targets ----
-
-
-# ---- the bound on R at the optimum (the paper's theory, on its linear toy) ----
+# ---- the bound on R at the optimum (theory of the paper, linear example) ----
 
 
 @pytest.mark.parametrize("dair_lambda", [1.0, 10.0, 100.0])
@@ -260,10 +257,10 @@ def test_consistency_at_the_optimum_is_within_the_bound(dair_lambda: float) -> N
     optimizer.step(closure)
     left, right = (value.detach().numpy() for value in losses(weights))
     invariant_left, invariant_right = (value.numpy() for value in losses(torch.tensor([1.0, 0.0], dtype=torch.float64)))
-    np.testing.assert_allclose(invariant_left, invariant_right)  # (1, 0) does not look at the shortcut
+    np.testing.assert_allclose(invariant_left, invariant_right)  # (1, 0) ignores the shortcut
     bound = (invariant_left + invariant_right).mean() / (2 * dair_lambda)
     assert numpy_sq(left, right)[0].mean() <= bound * (1 + 1e-9)
-    # Negative case: the optimum of DA-ERM (least squares on both views) breaks the same bound at lambda 10 and above.
+    # Negative case: the optimum of DA-ERM (least squares on both views) exceeds the bound at lambda 10 and above.
     pooled = np.linalg.lstsq(np.vstack([inputs, others]), np.concatenate([y, y]), rcond=None)[0]
     at_pooled = numpy_sq(*(value.numpy() for value in losses(torch.tensor(pooled))))[0].mean()
     assert dair_lambda < 10 or at_pooled > bound

@@ -33,7 +33,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def numpy_nll(logits: np.ndarray, labels: np.ndarray, shift: int) -> tuple[np.ndarray, np.ndarray]:
-    """Loss of every row, and the gradient of their sum, token by token."""
+    """Return the loss of every row and the gradient of their sum, token by token."""
     losses, slopes = np.zeros(len(labels)), np.zeros_like(logits)
     for row, column in np.ndindex(labels.shape):
         label, position = labels[row, column], column - shift
@@ -63,7 +63,7 @@ def test_the_shift_matters() -> None:
 
 
 @pytest.mark.parametrize("loss", [seq2seq_nll, causal_nll])
-def test_a_row_without_target_is_zero_and_connected(loss: object) -> None:
+def test_a_row_without_a_target_is_zero_and_connected(loss: object) -> None:
     given = outputs(np.ones((2, 3, 4)))
     value = loss(given, torch.tensor([[-100] * 3, [-100, 1, 2]]))  # type: ignore[operator]
     assert value[0].item() == 0.0
@@ -72,12 +72,12 @@ def test_a_row_without_target_is_zero_and_connected(loss: object) -> None:
     assert given.logits.grad.abs().sum().item() == 0.0
 
 
-def test_a_target_in_first_place_is_none_for_a_decoder_only_model() -> None:
+def test_the_first_label_is_no_target_of_a_decoder_only_model() -> None:
     assert causal_nll(outputs(np.ones((1, 3, 4))), torch.tensor([[2, -100, -100]])).item() == 0.0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_logits_widen_to_float32_before_the_softmax(dtype: torch.dtype) -> None:
+def test_half_precision_logits_are_converted_before_the_softmax(dtype: torch.dtype) -> None:
     logits = np.random.default_rng(1).normal(size=(3, 4, 5)) * 4
     rounded = torch.tensor(logits, dtype=dtype)
     value = seq2seq_nll(SimpleNamespace(logits=rounded), torch.tensor(LABELS))
@@ -86,7 +86,7 @@ def test_half_precision_logits_widen_to_float32_before_the_softmax(dtype: torch.
 
 
 @pytest.mark.parametrize(("dtype", "kept"), [(torch.float64, torch.float64), (torch.float32, torch.float32)])
-def test_full_precision_keeps_what_is_wide_enough(dtype: torch.dtype, kept: torch.dtype) -> None:
+def test_full_precision_converts_half_precision_only(dtype: torch.dtype, kept: torch.dtype) -> None:
     assert full_precision(torch.ones(1, dtype=dtype)).dtype == kept
 
 
@@ -109,7 +109,7 @@ def test_binary_cross_entropy_matches_numpy_for_hard_and_soft_targets() -> None:
         np.testing.assert_allclose(given.logits.grad.numpy().ravel(), probability - labels, atol=1e-9)
 
 
-def test_soft_scores_match_numpy_value_and_gradient() -> None:
+def test_soft_score_value_and_gradient_match_numpy() -> None:
     logits = np.random.default_rng(3).normal(size=(3, 5)) * 3
     scores = np.array([[0.0, 0.7, 0.2, 0.0, 0.0], [0.0] * 5, [0.0, 0.0, 0.0, 0.0, 1.0]])
     given = outputs(logits)
@@ -118,7 +118,7 @@ def test_soft_scores_match_numpy_value_and_gradient() -> None:
         -sum(s * x for s, x in zip(row, log_softmax(z), strict=True)) for row, z in zip(scores, logits, strict=True)
     ]
     np.testing.assert_allclose(value.detach().numpy(), expected, rtol=1e-12)
-    assert value[1].item() == 0.0  # no answer of the vocabulary: no target, still connected
+    assert value[1].item() == 0.0  # no answer in the vocabulary: no target, but connected
     value.sum().backward()
     probabilities = np.exp([log_softmax(row) for row in logits])
     np.testing.assert_allclose(
@@ -153,7 +153,7 @@ def test_regression_losses_match_numpy() -> None:
     np.testing.assert_allclose(given.logits.grad.numpy().ravel(), np.clip(error, -1, 1))
 
 
-def test_every_named_loss_gives_one_value_a_row() -> None:
+def test_named_losses_return_one_value_per_row() -> None:
     tokens = torch.tensor(LABELS)
     sequences, scores = ("seq2seq", "causal", "token_classification"), ("multi_label", "soft_score")
     labels = {**dict.fromkeys(sequences, tokens), "classification": torch.tensor([1, 0, 2])}

@@ -1,4 +1,4 @@
-"""Cross-entropy of a projection in parts against PyTorch's of all logits: values, gradients, precision."""
+"""Cross-entropy of a projection in chunks against that of all logits: values, gradients, precision."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def oracle(states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor,
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_values_and_gradients_are_those_of_all_logits(rows: int, cap: float | None, has_bias: bool) -> None:
     states, weight, bias, targets = parts()
-    weights = torch.linspace(-1, 2, M, dtype=torch.float64)  # rows weigh differently, some below 0
+    weights = torch.linspace(-1, 2, M, dtype=torch.float64)  # different weights per row, also negative ones
     found = []
     for run in (lambda *a: projected_nll(*a, rows, cap), lambda *a: oracle(*a, cap)):
         leaves = [value.clone().requires_grad_() for value in (states, weight, bias)]
@@ -46,13 +46,13 @@ def test_gradients_agree_with_finite_differences() -> None:
 
 
 @pytest.mark.parametrize("wanted", [(True, False, False), (False, True, False), (False, False, True)])
-def test_only_the_gradients_that_are_asked_for_are_made(wanted: tuple[bool, ...]) -> None:
+def test_only_required_gradients_are_computed(wanted: tuple[bool, ...]) -> None:
     leaves = [value.requires_grad_(want) for value, want in zip(parts()[:3], wanted, strict=True)]
     projected_nll(*leaves, parts()[3], 2).sum().backward()
     assert tuple(leaf.grad is not None for leaf in leaves) == wanted
 
 
-def test_nothing_to_judge() -> None:
+def test_no_rows() -> None:
     states, weight, bias, targets = (value[:0] if value.shape[0] == M else value for value in parts())
     losses = projected_nll(states.requires_grad_(), weight.requires_grad_(), bias, targets, 2)
     assert losses.shape == (0,) and losses.dtype == torch.float64
@@ -68,8 +68,8 @@ def test_huge_logits_stay_finite() -> None:
 
 
 @pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16])
-def test_short_precision_adds_up_in_single(kept: torch.dtype) -> None:
-    """bfloat16 weights, or bfloat16 by autocast: losses float32, gradients in the type of what they belong to."""
+def test_half_precision_is_summed_in_float32(kept: torch.dtype) -> None:
+    """bfloat16 weights, or bfloat16 by autocast: float32 losses, gradients in the type of their tensors."""
     states, weight, bias, targets = parts(dtype=kept)
     leaves = [states.requires_grad_(), weight.requires_grad_()]
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=kept == torch.float32):

@@ -1,4 +1,4 @@
-"""Objectives of a whole batch against hand-computed cases, numpy and finite differences."""
+"""Objectives of a whole batch against cases by hand, numpy and finite differences."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bce(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return -(labels * np.log(probability) + (1 - labels) * np.log(1 - probability))
 
 
-def test_environments_are_averaged_each_over_its_own_rows() -> None:
+def test_risks_are_means_over_the_rows_of_each_environment() -> None:
     losses = torch.tensor([[1.0, 9.0], [3.0, 0.0], [8.0, 5.0]])
     exists = torch.tensor([[True, True], [True, False], [True, True]])
     assert environment_risks(losses, exists).tolist() == [4.0, 7.0]
@@ -44,7 +44,7 @@ def test_environments_are_averaged_each_over_its_own_rows() -> None:
 
 
 def derivatives(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Of each row's loss by a scale of its logit, at 1."""
+    """Return the derivatives of row losses by a scale of the logits, at 1."""
     step = 1e-5
     return (bce((1 + step) * logits, labels) - bce((1 - step) * logits, labels)) / (2 * step)
 
@@ -56,7 +56,7 @@ def test_irm_is_the_product_of_the_derivatives_of_two_halves(tmp_path: Path, par
     environments = [(original, labels), (augmented[paired], labels[paired])]
     risk = np.mean([bce(*environment).mean() for environment in environments if len(environment[0])])
     slopes = [derivatives(*environment) for environment in environments]
-    # An environment of a single row has no second half, and no penalty.
+    # An environment of a single row has no second half and no penalty.
     penalty = np.mean([slope[0::2].mean() * slope[1::2].mean() for slope in slopes if len(slope) > 1])
     objective, weight = IRM(penalty_weight=50.0, anneal_steps=3), 50.0
     has_partner = torch.tensor(paired)
@@ -66,7 +66,7 @@ def test_irm_is_the_product_of_the_derivatives_of_two_halves(tmp_path: Path, par
 
 
 def test_irm_penalty_is_unbiased(tmp_path: Path) -> None:
-    """Its mean over all batches of two rows, drawn with repeats, is the squared derivative of the whole risk."""
+    """The mean over all batches of two rows, with replacement, is the squared derivative of the whole risk."""
     original, augmented, labels = logits_and_labels(4)
     whole = np.mean([derivatives(logits, labels).mean() ** 2 for logits in (original, augmented)])
     loss, data = PairLoss(DAIRConfig(str(tmp_path), use_cpu=True), binary_cross_entropy), points.pairs(4)
@@ -112,7 +112,7 @@ def test_rex_is_the_variance_of_the_risks(tmp_path: Path) -> None:
     assert annealed == pytest.approx(risks.mean() + (risks[0] - risks[1]) ** 2 / 4, rel=1e-10)
 
 
-def test_group_weights_move_to_the_worse_group(tmp_path: Path) -> None:
+def test_group_weights_grow_for_the_worse_group(tmp_path: Path) -> None:
     original, augmented, labels = logits_and_labels()
     risks = np.array([bce(original, labels).mean(), bce(augmented, labels).mean()])
     objective, weights = GroupDRO(step_size=0.7), np.array([0.5, 0.5])
@@ -124,7 +124,7 @@ def test_group_weights_move_to_the_worse_group(tmp_path: Path) -> None:
     assert (weights[0] > weights[1]) == (risks[0] > risks[1])
 
 
-def test_a_batch_of_one_group_leaves_the_weights_alone(tmp_path: Path) -> None:
+def test_a_batch_of_one_group_does_not_change_the_weights(tmp_path: Path) -> None:
     objective = GroupDRO(step_size=0.7)
     original, _, labels = logits_and_labels()
     alone = found_in(tmp_path, torch.zeros(6, dtype=torch.bool))
@@ -157,7 +157,7 @@ def test_the_two_consistencies_differ(tmp_path: Path) -> None:
     assert values[0] > values[1] + 1e-3
 
 
-def test_aggregates_of_other_rows_are_refused(tmp_path: Path) -> None:
+def test_aggregates_of_different_rows_are_refused(tmp_path: Path) -> None:
     found = found_in(tmp_path, torch.tensor([True, False, True, True, False, True]))
     with pytest.raises(DataError, match="4 of 6 rows of a batch have a partner"):
         AggregatedDAIR(torch.mean, "da")(found, 0)
@@ -181,10 +181,10 @@ def test_settings_out_of_range_are_refused(make: Any) -> None:
         make()
 
 
-# ---- through the trainer ----
+# ---- in the trainer ----
 
 
-def test_aggregated_means_train_as_the_objective_of_the_trainer(tmp_path: Path) -> None:
+def test_aggregated_means_train_like_the_objective_of_the_trainer(tmp_path: Path) -> None:
     data = points.pairs(12)
     plain = points.trainer(tmp_path / "a", data, dair_lambda=2.0)
     other = points.trainer(tmp_path / "b", data, AggregatedDAIR(torch.mean, "dair", 2.0), dair_lambda=2.0)
@@ -196,7 +196,7 @@ def test_aggregated_means_train_as_the_objective_of_the_trainer(tmp_path: Path) 
     assert (points.weights(plain) - points.weights(third)).abs().max() > 1e-4
 
 
-def test_group_weights_survive_a_resume(tmp_path: Path) -> None:
+def test_group_weights_are_restored_on_resume(tmp_path: Path) -> None:
     settings = {"save_strategy": "steps", "save_steps": 3, "method": "da"}
     whole = points.trainer(tmp_path, points.pairs(12), GroupDRO(step_size=5.0), **settings)
     whole.train()
@@ -211,7 +211,7 @@ def test_group_weights_survive_a_resume(tmp_path: Path) -> None:
         )
 
 
-def test_the_optimizer_starts_afresh_where_annealing_ends(tmp_path: Path) -> None:
+def test_the_optimizer_state_is_cleared_after_annealing(tmp_path: Path) -> None:
     x, partners, labels = points.points(12)
     settings = {"save_strategy": "steps", "save_steps": 3, "method": "da", "max_steps": 6, "optim": "adamw_torch",
                 "per_device_train_batch_size": 12, "lr_scheduler_type": "constant", "max_grad_norm": 0}  # fmt: skip
@@ -244,7 +244,7 @@ def test_the_optimizer_starts_afresh_where_annealing_ends(tmp_path: Path) -> Non
     "settings",
     [{"gradient_accumulation_steps": 2}, {"normalization": "token"}, {"method": "dair", "regularizer": "kl"}],
 )
-def test_what_an_objective_of_one_batch_cannot_be_cut_by_is_refused(tmp_path: Path, settings: dict) -> None:
+def test_settings_that_split_the_batch_of_an_objective_are_refused(tmp_path: Path, settings: dict) -> None:
     with pytest.raises(ValueError, match="objective=VREx and .* cannot be combined"):
         points.trainer(tmp_path, points.pairs(12), VREx(), **settings)
 

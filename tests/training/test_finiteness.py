@@ -1,4 +1,4 @@
-"""Losses that are not finite: which rows are named, what is said to do, and how far a run gets."""
+"""Losses that are not finite: named rows, remedies, and the step at which a run stops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dair_hf.training.finiteness import FinitenessCheck
 from tests.fixtures import points, tiny
 
 IDS = ["a/0", "a/1", "b/0", "b/1"]
-HUGE = 3e38  # beside the largest number in float32
+HUGE = 3e38  # near the largest number in float32
 
 
 def terms(original: list[float], augmented: list[float]) -> PairTerms:
@@ -31,7 +31,7 @@ def message_of(folder: Path, found: PairTerms, loss: float, objective: Any = Non
     check.add(torch.tensor(loss), found, IDS, step=3)
     with pytest.raises(NonFiniteLossError) as caught:
         check.check()
-    check.check()  # what was said is not said again
+    check.check()  # errors are raised once
     return str(caught.value)
 
 
@@ -54,18 +54,18 @@ def message_of(folder: Path, found: PairTerms, loss: float, objective: Any = Non
         ),
     ],
 )
-def test_the_message_says_which_rows_and_what_to_do(
+def test_the_error_names_rows_and_remedy(
     tmp_path: Path, original: list[float], augmented: list[float], settings: dict[str, Any], told: str
 ) -> None:
     assert told in message_of(tmp_path, terms(original, augmented), math.inf, **settings)
 
 
-def test_the_remedy_of_a_negative_loss_is_said(tmp_path: Path) -> None:
+def test_the_error_for_negative_losses_names_a_remedy(tmp_path: Path) -> None:
     message = message_of(tmp_path, terms([-1.0], [1.0]), math.nan)
     assert message.endswith("Add a constant that makes it >= 0, or use regularizer='l1'")
 
 
-def test_an_objective_that_breaks_finite_losses_is_named(tmp_path: Path) -> None:
+def test_an_objective_that_is_not_finite_is_named(tmp_path: Path) -> None:
     class Log(torch.nn.Module):
         pass
 
@@ -77,7 +77,7 @@ def test_an_objective_that_breaks_finite_losses_is_named(tmp_path: Path) -> None
 
 
 def breaking(row: int) -> TensorPairs:
-    """Eight pairs of which one has an input that is not a number."""
+    """Return eight pairs, one of them with NaN inputs."""
     x, partners, labels = points.points(8)
     x[row] = math.nan
     return TensorPairs({"x": x, "labels": labels}, {"x": partners, "labels": labels})
@@ -89,7 +89,7 @@ def trainer(folder: Path, data: Any, **settings: Any) -> DAIRTrainer:
 
 
 @pytest.mark.parametrize("size", [8, 2, 3])
-def test_rows_are_named_in_whatever_parts_they_run_and_weights_stay_as_they_were(tmp_path: Path, size: int) -> None:
+def test_rows_are_named_in_any_micro_batch_and_weights_do_not_change(tmp_path: Path, size: int) -> None:
     parts = {"per_device_train_batch_size": size, "gradient_accumulation_steps": -(-8 // size)}
     made = trainer(tmp_path, breaking(5), **parts)
     before = points.weights(made)
@@ -107,10 +107,10 @@ def test_rows_are_named_in_whatever_parts_they_run_and_weights_stay_as_they_were
         {"max_steps": 3, "save_strategy": "steps", "save_steps": 1},
     ],
 )
-def test_nothing_is_logged_saved_or_ended_past_a_loss_whose_copy_came_late(
+def test_logging_saving_and_the_end_of_training_wait_for_late_flags(
     tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A device that is always behind: no copy has arrived when the optimizer takes the step."""
+    """Simulate a device whose copies have not arrived when the optimizer takes a step."""
     monkeypatch.setattr(finiteness._Batch, "is_ready", lambda self: False)
     made = trainer(tmp_path, breaking(1), per_device_train_batch_size=2, **settings)
     taken: list[int] = []
@@ -122,7 +122,7 @@ def test_nothing_is_logged_saved_or_ended_past_a_loss_whose_copy_came_late(
     assert not made.state.log_history
 
 
-def test_evaluation_and_saving_look_first(tmp_path: Path) -> None:
+def test_evaluation_and_saving_check_losses_first(tmp_path: Path) -> None:
     made = trainer(tmp_path, points.pairs(2))
     for asked in (lambda: made.evaluate(points.pairs(2)), lambda: made.save_model(str(tmp_path / "saved"))):
         made._finiteness.add(torch.tensor(math.nan), terms([math.nan], [1.0]), ["x"], step=0)
@@ -131,7 +131,7 @@ def test_evaluation_and_saving_look_first(tmp_path: Path) -> None:
     assert not (tmp_path / "saved").exists()
     batch = {**breaking(1).__getitems__([0, 1]), "row_id": ["y", "z"]}
     with pytest.raises(NonFiniteLossError, match=r"\['z'\]"):
-        made.compute_loss(made.model, batch)  # outside a run at once
+        made.compute_loss(made.model, batch)  # outside a run the check is immediate
 
 
 def distance(outputs: Any, labels: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ def own_loss(folder: Path, data: TensorPairs, **settings: Any) -> DAIRTrainer:
     return DAIRTrainer(points.model(), args, points.stack, data, sample_loss=distance)
 
 
-def test_negative_losses_have_no_root_in_training_or_evaluation(tmp_path: Path) -> None:
+def test_negative_losses_are_refused_under_the_root_in_training_and_evaluation(tmp_path: Path) -> None:
     data = points.pairs(4)
     made = own_loss(tmp_path, data, dair_lambda=0.1)
     losses = [made.pair_loss(made.model, data.__getitems__([row]), True).terms for row in range(4)]
@@ -158,9 +158,9 @@ def test_negative_losses_have_no_root_in_training_or_evaluation(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("settings", [{"regularizer": "l1"}, {"method": "da"}, {"method": "erm"}, {}])
-def test_negative_losses_are_trained_where_no_root_is_taken(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_negative_losses_are_trained_without_a_root(tmp_path: Path, settings: dict[str, Any]) -> None:
     nobody = torch.zeros(4, dtype=torch.bool)
-    nobody[3] = True  # both of whose losses are positive
+    nobody[3] = True  # a row with positive losses
     data = points.pairs(4, None if settings else nobody)
     made = own_loss(tmp_path, data, **settings)
     made.train()

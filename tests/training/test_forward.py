@@ -1,4 +1,4 @@
-"""Terms and counts of batches: which views run, in how many forwards, and what they count."""
+"""Terms and counts of batches: views that are run, number of forwards, counted targets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.fixtures.tiny import NormedClassifier, NormedConfig, classified_pairs
 
 
 class Recorder(nn.Module):
-    """Logits are the inputs themselves; remembers what it was run on."""
+    """Returns its inputs as logits and records them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Recorder(nn.Module):
 
 
 def classes(*rows: tuple[list[float], int, list[float] | None, int | None]) -> dict[str, Any]:
-    """A batch of logits and classes."""
+    """Return a batch of logits and classes."""
     features = [
         {"logits": one, "labels": label, "augmented_logits": other, "augmented_labels": other_label}
         for one, label, other, other_label in rows
@@ -64,7 +64,7 @@ def test_terms_of_a_mixed_batch_by_hand_from_one_forward(tmp_path: Path) -> None
     assert found.was_run.tolist() == [[True, True], [True, False], [True, True]]
 
 
-def test_training_on_partners_alone_never_shows_the_model_their_originals(tmp_path: Path) -> None:
+def test_method_augmented_does_not_run_originals_of_pairs(tmp_path: Path) -> None:
     model, pair_loss = Recorder(), PairLoss(config(tmp_path, method="augmented"), cross_entropy)
     found = pair_loss(model.train(), classes(*MIXED), with_partners=True)
     assert model.runs == [[3.0, 2.0, 4.0]]
@@ -82,7 +82,7 @@ def test_mart_by_hand(tmp_path: Path) -> None:
     terms = pair_loss(Recorder(), classes(*MIXED), with_partners=True).terms
     p = np.exp([1.0, 0.0]) / np.exp([1.0, 0.0]).sum()
     q = np.exp([3.0, 0.0]) / np.exp([3.0, 0.0]).sum()
-    # The first pair: class 0, its partner class 1, whose strongest rival is class 0.
+    # First pair: class 0; partner of class 1, whose strongest rival is class 0.
     assert terms.augmented[0].item() == pytest.approx(-np.log(q[1]) - np.log(1.0001 - q[0]), rel=1e-5)
     assert terms.consistency[0].item() == pytest.approx((1 - p[1]) * (p * np.log(p / q)).sum(), rel=1e-5)
     assert (terms.augmented[1].item(), terms.consistency[1].item()) == (0.0, 0.0)
@@ -92,7 +92,7 @@ def test_mart_by_hand(tmp_path: Path) -> None:
         PairLoss(config(tmp_path, method="mart", regularizer="kl"), soft_score)(Recorder(), soft, with_partners=True)
 
 
-def test_separate_runs_one_forward_a_view(tmp_path: Path) -> None:
+def test_separate_mode_runs_one_forward_per_view(tmp_path: Path) -> None:
     joint, separate = Recorder(), Recorder()
     batch = classes(*MIXED)
     expected = PairLoss(config(tmp_path), cross_entropy)(joint, batch, with_partners=True).terms
@@ -104,7 +104,7 @@ def test_separate_runs_one_forward_a_view(tmp_path: Path) -> None:
         assert torch.equal(one, other)
 
 
-def test_separate_forwards_keep_batch_norm_statistics_apart(tmp_path: Path) -> None:
+def test_separate_forwards_have_separate_batch_norm_statistics(tmp_path: Path) -> None:
     batch = PairCollator(default_data_collator)([dict(row) for row in classified_pairs(rows=8)])
     means = {}
     for mode in ("joint", "separate"):
@@ -114,12 +114,12 @@ def test_separate_forwards_keep_batch_norm_statistics_apart(tmp_path: Path) -> N
         PairLoss(config(tmp_path, forward_mode=mode), cross_entropy)(model, batch, with_partners=True)
         means[mode] = model.norm.running_mean.numpy()
     first, second = batch["features"][:, 0].numpy().mean(0), batch["features"][:, 1].numpy().mean(0)
-    # Momentum 0.1: one update with the mean of all rows, or one with each view's mean in turn.
+    # Momentum 0.1: one update with the mean of all rows, or one per view with its mean.
     np.testing.assert_allclose(means["joint"], 0.1 * (first + second) / 2)
     np.testing.assert_allclose(means["separate"], 0.9 * 0.1 * first + 0.1 * second)
 
 
-def test_without_partners_only_originals_run(tmp_path: Path) -> None:
+def test_without_partners_only_originals_are_run(tmp_path: Path) -> None:
     model = Recorder()
     terms = PairLoss(config(tmp_path, method="erm"), cross_entropy)(model, classes(*MIXED), with_partners=False).terms
     assert model.runs == [[1.0, 2.0, 5.0]]
@@ -128,7 +128,7 @@ def test_without_partners_only_originals_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["joint", "separate"])
-def test_a_batch_whose_rows_were_all_dropped_still_runs_and_counts_none(tmp_path: Path, mode: str) -> None:
+def test_a_batch_of_masked_rows_runs_and_counts_nothing(tmp_path: Path, mode: str) -> None:
     model, batch = Recorder(), classes(*MIXED)
     batch["view_mask"][:] = False
     batch["logits"].requires_grad_()
@@ -142,7 +142,7 @@ def test_a_batch_whose_rows_were_all_dropped_still_runs_and_counts_none(tmp_path
 
 
 def sequences(*rows: tuple[list[int], list[int] | None]) -> dict[str, Any]:
-    """A batch of label sequences of one length."""
+    """Return a batch of label sequences of one length."""
     features = [
         {"x": [0.0], "labels": one, "augmented_x": [0.0] if other else None, "augmented_labels": other}
         for one, other in rows
@@ -154,7 +154,7 @@ def test_counts_of_sequences_by_hand(tmp_path: Path) -> None:
     batch = sequences(([5, 6, -100], [7, -100, -100]), ([5, -100, -100], None), ([5, 6, 7], [-100, -100, -100]))
     pair_loss = PairLoss(config(tmp_path), seq2seq_nll)
     assert pair_loss.target_counts(batch).tolist() == [[2, 1], [1, 0], [3, 0]]
-    # The third partner lost all its targets: that row is trained on as if it had none.
+    # The third partner has no targets: its row is trained as a row without a partner.
     assert [int(count) for count in pair_loss.count(batch)] == [3, 1, 2 + 1 + 3 + 1]
     erm = PairLoss(config(tmp_path, method="erm"), seq2seq_nll)
     assert [int(count) for count in erm.count(batch)] == [3, 0, 6]
@@ -173,7 +173,7 @@ def test_a_class_or_a_number_is_one_target(tmp_path: Path, labels: list[float], 
     assert found.dtype == torch.int64
 
 
-def test_scores_of_classes_are_one_target_and_zeros_are_none(tmp_path: Path) -> None:
+def test_soft_labels_are_one_target_unless_they_are_zero(tmp_path: Path) -> None:
     features = [
         {"x": [0.0], "labels": [0.6, 0.4], "augmented_x": [0.0], "augmented_labels": [0.0, 0.0]},
         {"x": [0.0], "labels": [0.0, 0.1], "augmented_x": [0.0], "augmented_labels": [1.0, 0.0]},
@@ -182,12 +182,12 @@ def test_scores_of_classes_are_one_target_and_zeros_are_none(tmp_path: Path) -> 
     batch = PairCollator(default_data_collator)(features)
     pair_loss = PairLoss(config(tmp_path), soft_score)
     assert pair_loss.target_counts(batch).tolist() == [[1, 0], [1, 1], [0, 0]]
-    # The first partner has no answer of the vocabulary: no pair. Without the scores' attribute it would be one.
+    # The first partner has no answer in the vocabulary: no pair. Without `soft_labels` it would be one.
     assert [int(count) for count in pair_loss.count(batch)] == [3, 1, 3]
     assert int(PairLoss(config(tmp_path), lambda outputs, labels: labels[:, 0]).count(batch).pairs) == 2
 
 
-def test_a_row_without_target_is_zero_whatever_its_logits(tmp_path: Path) -> None:
+def test_a_row_without_a_target_is_zero_with_any_logits(tmp_path: Path) -> None:
     batch = classes(([1.0, 0.0], -100, [3.0, 0.0], 1), ([1.0, 0.0], 0, [3.0, 0.0], -100))
     terms, targets, *_ = PairLoss(config(tmp_path), cross_entropy)(Recorder(), batch, with_partners=True)
     assert terms.has_partner.tolist() == [False, False]
@@ -198,7 +198,7 @@ def test_a_row_without_target_is_zero_whatever_its_logits(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("regularizer", ["kl", "js"])
-def test_features_of_classes(tmp_path: Path, regularizer: str) -> None:
+def test_feature_consistency_of_classes(tmp_path: Path, regularizer: str) -> None:
     terms = PairLoss(config(tmp_path, regularizer=regularizer), cross_entropy)(
         Recorder(), classes(*MIXED), with_partners=True
     ).terms
@@ -212,8 +212,10 @@ def test_features_of_classes(tmp_path: Path, regularizer: str) -> None:
 
 @pytest.mark.parametrize("regularizer", ["kl", "js"])
 @pytest.mark.parametrize("kind", ["bart", "gpt2"])
-def test_features_of_sequences_are_those_that_predict_the_targets(tmp_path: Path, kind: str, regularizer: str) -> None:
-    """Sources of different length, the same targets: they align one to one, wherever they stand in the batch."""
+def test_feature_consistency_of_sequences_uses_logits_that_predict_targets(
+    tmp_path: Path, kind: str, regularizer: str
+) -> None:
+    """Sources of different lengths with equal targets: targets align one to one, at any position in the batch."""
     sources, target = [[5, 6, 7], [8], [9, 4]], [11, 12, 1]
     model = tiny.model(kind)
 
@@ -248,7 +250,7 @@ def test_features_of_sequences_are_those_that_predict_the_targets(tmp_path: Path
     assert min(expected) > 1e-3
 
 
-def test_under_erm_and_da_consistency_is_measured_without_gradient(tmp_path: Path) -> None:
+def test_erm_and_da_compute_consistency_without_gradient(tmp_path: Path) -> None:
     batch = classes(*MIXED)
     batch["logits"].requires_grad_()
     for method, regularizer, measured in (("da", "sq", True), ("erm", "l1", True), ("da", "kl", False)):
@@ -259,7 +261,7 @@ def test_under_erm_and_da_consistency_is_measured_without_gradient(tmp_path: Pat
         assert terms.original.requires_grad
 
 
-def test_labels_reach_the_decoder_shifted_and_never_the_model(tmp_path: Path) -> None:
+def test_the_model_gets_decoder_inputs_instead_of_labels(tmp_path: Path) -> None:
     seen: dict[str, Any] = {}
 
     class Decoder(nn.Module):
@@ -276,7 +278,7 @@ def test_labels_reach_the_decoder_shifted_and_never_the_model(tmp_path: Path) ->
     assert seen["decoder_input_ids"].tolist() == [[7, 5, 6]]
 
 
-def test_a_batch_of_another_collator_is_refused(tmp_path: Path) -> None:
+def test_a_batch_without_view_mask_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no 'view_mask', only \['labels', 'x'\]; wrap the collator: PairCollator\("):
         PairLoss(config(tmp_path), cross_entropy).count({"x": torch.ones(1), "labels": torch.ones(1)})
 

@@ -1,4 +1,4 @@
-"""Views run apart, and in parts of a batch: the same gradients, the same dropout masks, and less held in memory."""
+"""Forward plans: the same gradients, shared dropout masks, and less memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SGD = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0, "num_train_ep
 ONE_STEP = {**SGD, "per_device_train_batch_size": 13}
 
 
-def test_every_view_runs_once_however_a_mask_is_cut() -> None:
+def test_every_view_runs_once_in_any_plan() -> None:
     random = np.random.default_rng(0)
     for views in (1, 2):
         mask = random.random((11, views)) < 0.6
@@ -33,14 +33,14 @@ def test_every_view_runs_once_however_a_mask_is_cut() -> None:
                 assert pairs is None or max(int(part.any(1).sum()) for part in found) <= pairs
 
 
-def test_a_forward_that_lends_its_masks_is_followed_by_one_of_its_shape() -> None:
+def test_a_forward_with_replay_is_followed_by_one_of_its_shape() -> None:
     mask = np.array([[True, True], [True, False], [True, True]])
     first, second, third = shared_dropout_plan(mask)
     assert (first.replays_rng, second.replays_rng, third.replays_rng) == (True, False, False)
     np.testing.assert_array_equal(first.views.any(1), second.views.any(1))
 
 
-def test_lent_random_numbers_are_drawn_once_more() -> None:
+def test_replayed_random_numbers_are_drawn_again() -> None:
     torch.manual_seed(0)
     with replay_rng(torch.device("cpu"), enabled=True):
         first = torch.rand(5)
@@ -50,7 +50,7 @@ def test_lent_random_numbers_are_drawn_once_more() -> None:
     assert not torch.equal(other, torch.rand(5))
 
 
-def test_activations_come_again_with_the_same_dropout() -> None:
+def test_recomputed_activations_have_the_same_dropout() -> None:
     layer = nn.Linear(4, 6, dtype=torch.float64)
     x = torch.randn(8, 4, dtype=torch.float64)
 
@@ -62,7 +62,7 @@ def test_activations_come_again_with_the_same_dropout() -> None:
         torch.manual_seed(1)
         layer.zero_grad()
         (found,) = checkpointed(run) if wrapped else run()
-        torch.rand(3)  # what is drawn in between must not matter
+        torch.rand(3)  # random numbers in between have no effect
         found.sum().backward()
         gradients.append(layer.weight.grad.clone())
     assert torch.equal(*gradients)
@@ -86,7 +86,7 @@ def test_an_objective_of_the_batch_gets_all_losses_before_any_gradient(
             points.stack,
             points.pairs(8),
             sample_loss="binary",
-            objective=copy.deepcopy(objective),  # it learns
+            objective=copy.deepcopy(objective),  # it has a state
         )
         trainer.train()
         return torch.cat([value.detach().flatten() for value in made.parameters()])
@@ -94,13 +94,13 @@ def test_an_objective_of_the_batch_gets_all_losses_before_any_gradient(
     start = torch.cat([value.detach().flatten() for value in points.model().parameters()])
     joint = weights(None)
     assert (joint - start).abs().max() > 1e-3
-    # One layer drops out here, so the masks of the parts are those of the joint step, one after the other.
+    # There is one dropout layer, so the masks of the parts are those of the joint step in sequence.
     for size in (1, 3, 8):
         torch.testing.assert_close(weights(size), joint, rtol=0, atol=1e-12)
 
 
-def test_parts_hold_fewer_activations(tmp_path: Path) -> None:
-    """What autograd keeps for the backward pass, at its highest: a part's share and not the batch's."""
+def test_gradient_cache_holds_fewer_activations(tmp_path: Path) -> None:
+    """The largest memory that autograd holds for the backward pass is that of a part of the batch."""
 
     def most_held(size: int | None) -> int:
         objective = VREx(penalty_weight=1.0)
@@ -146,7 +146,7 @@ def test_a_sum_over_pairs_and_batch_norm_are_refused_with_a_remedy(tmp_path: Pat
 
 
 def twins(kind: str, alone: tuple[int, ...] = ()) -> datasets.Dataset:
-    """Pairs of equal views; the rows named have no partner."""
+    """Return pairs of equal views; some rows have no partner."""
     rows = tiny.pairs(kind, 7)
     names = ("input_ids", "attention_mask", "labels")
     for name in names:
@@ -157,9 +157,7 @@ def twins(kind: str, alone: tuple[int, ...] = ()) -> datasets.Dataset:
 
 @pytest.mark.parametrize("kind", ["bart", "t5", "gpt2"])
 @pytest.mark.parametrize("alone", [(), (0, 3)])
-def test_identical_views_with_shared_masks_have_no_difference_at_all(
-    tmp_path: Path, kind: str, alone: tuple[int, ...]
-) -> None:
+def test_identical_views_with_shared_masks_have_equal_losses(tmp_path: Path, kind: str, alone: tuple[int, ...]) -> None:
     logs = {}
     for mode in ("independent", "shared"):
         made = tiny.trainer(
@@ -178,7 +176,7 @@ def test_identical_views_with_shared_masks_have_no_difference_at_all(
     assert min(logs["independent"]) > 1e-4
 
 
-def test_shared_masks_are_drawn_anew_for_every_batch_and_differ_between_pairs(tmp_path: Path) -> None:
+def test_shared_masks_differ_between_batches_and_pairs(tmp_path: Path) -> None:
     rows = datasets.Dataset.from_list([tiny.pairs("gpt2", 1)[0]] * 2)  # the same pair twice
     made = tiny.trainer(tmp_path, "gpt2", rows, built=tiny.model("gpt2", dropout=0.3), pair_dropout="shared")
     batch = made.data_collator([dict(row) for row in rows])
@@ -194,7 +192,7 @@ def test_without_dropout_shared_masks_change_nothing(tmp_path: Path, kind: str) 
     assert tiny.distance(independent, tiny.trained(tmp_path, kind, data, pair_dropout="shared", **ONE_STEP)) < 1e-12
 
 
-def test_nothing_is_drawn_and_one_forward_runs_in_evaluation(tmp_path: Path) -> None:
+def test_evaluation_runs_one_forward_without_random_numbers(tmp_path: Path) -> None:
     made = tiny.trainer(tmp_path, "bart", tiny.pairs("bart", 5), built=tiny.model("bart", dropout=0.3))
     batch = PairCollator(made.data_collator.base_collator)([dict(row) for row in made.train_dataset])
     made.args.pair_dropout = "shared"

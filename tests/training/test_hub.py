@@ -73,7 +73,7 @@ print(api.list_repo_files(sys.argv[1]))
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a large file, by its ending, and a card."""
+    """Return a folder with a model card and a file that counts as large."""
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(bytes(range(256)) * 40)
@@ -100,7 +100,7 @@ def test_pushed_model_loads_back_the_same(hub_server: HubServer, tmp_path: Path)
     metadata, text = hub_server.card(REPO)
     assert metadata == {"library_name": "transformers", "tags": ["dair"]}
     assert text.strip() == "# Tiny"
-    # The download of the large file came from the storage, and no token was shown to it.
+    # The large file was downloaded from the storage, without a token.
     assert ("GET", None) in {(request.method, request.token) for request in hub_server.storage_requests}
     assert all(request.token is None for request in hub_server.storage_requests)
 
@@ -193,7 +193,7 @@ FULL, ADAPTER, BASE = f"{USER}/full-t5", f"{USER}/lora-gpt2", f"{USER}/base-gpt2
 
 @pytest.fixture(scope="module")
 def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[HubServer, Path]]:
-    """A full model and a LoRA adapter that `DAIRTrainer.push_to_hub` sent, and their answers before and after."""
+    """Push a full model and a LoRA adapter with `DAIRTrainer.push_to_hub`, and record their answers."""
     folder = tmp_path_factory.mktemp("pushed")
     runs = [f"t5={FULL}", f"gpt2={ADAPTER}={BASE}"]
     with HubServer() as server:
@@ -217,7 +217,7 @@ def test_pushed_files_of_a_paired_run(pushed: tuple[HubServer, Path]) -> None:
     full, adapter = server.files(FULL), server.files(ADAPTER)
     assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= set(full)
     assert {"README.md", "adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= set(adapter)
-    # The adapter is what was trained, not the model it belongs to.
+    # Only the trained adapter is pushed, without the base model.
     assert "model.safetensors" not in adapter
     assert json.loads(adapter["adapter_config.json"].content)["base_model_name_or_path"] == BASE
     assert server.commits(FULL)[-1] == "End of training"
@@ -267,5 +267,5 @@ def test_refused_push_of_a_paired_run_says_why(hub_server: HubServer, tmp_path: 
     assert "403 Forbidden" in done.stderr
     assert any("Your token cannot write here" in line for line in last[-5:])
     assert hub_server.commits(FULL) == ["initial commit"]
-    # The work is not lost: the trained model and its card stand in the run's folder.
+    # The trained model and its card remain in the folder of the run.
     assert {"model.safetensors", "README.md"} <= {path.name for path in (tmp_path / "t5_run").iterdir()}

@@ -1,4 +1,4 @@
-"""The same data gives the same update, however it is cut: what must be equal, and one case that must differ."""
+"""The same data gives the same update in any split; one negative case must differ."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from tests.fixtures import tiny
 from tests.fixtures.paths import ROOT
 from tests.fixtures.resumable_run import run_resumable
 
-# Adam divides by the gradient's size: where that is 0 but for rounding (key biases), epsilon keeps the noise small.
+# Adam divides by the size of the gradient. If that is 0 up to rounding (key biases), epsilon limits the noise.
 STEADY = {"adam_epsilon": 1e-6}
 CUTS = ((8, 1), (4, 2), (1, 8))
-ROWS = 13  # the last window of an epoch is ragged: 8 + 5
+ROWS = 13  # the last step of an epoch is incomplete: 8 + 5
 
 
 @pytest.mark.parametrize("normalization", ["pair", "token"])
 @pytest.mark.parametrize("kind", ["t5", "bart", "gpt2", "llama"])
-def test_any_cut_of_the_optimizer_step_gives_the_same_parameters(tmp_path: Path, kind: str, normalization: str) -> None:
+def test_any_split_of_the_optimizer_step_gives_the_same_parameters(
+    tmp_path: Path, kind: str, normalization: str
+) -> None:
     data = tiny.pairs(kind, ROWS)
     results = [
         tiny.trained(
@@ -42,11 +44,11 @@ def test_any_cut_of_the_optimizer_step_gives_the_same_parameters(tmp_path: Path,
     ]
     assert tiny.distance(results[0], results[1]) < 1e-10
     assert tiny.distance(results[0], results[2]) < 1e-10
-    assert tiny.distance(results[0], tiny.weights(tiny.model(kind))) > 1e-3  # something was learnt
+    assert tiny.distance(results[0], tiny.weights(tiny.model(kind))) > 1e-3  # weights have changed
 
 
 @pytest.mark.parametrize("regularizer", ["l1", "kl", "js"])
-def test_the_cut_does_not_matter_for_the_other_regularizers(tmp_path: Path, regularizer: str) -> None:
+def test_any_split_gives_the_same_parameters_with_other_regularizers(tmp_path: Path, regularizer: str) -> None:
     data = tiny.pairs("gpt2", ROWS)
     results = [
         tiny.trained(
@@ -63,8 +65,8 @@ def test_the_cut_does_not_matter_for_the_other_regularizers(tmp_path: Path, regu
     assert tiny.distance(*results) < 1e-10
 
 
-def test_the_step_before_a_ragged_window_is_another_one_without_its_counts(tmp_path: Path) -> None:
-    """The negative case: micro-batches that were each divided by their own counts give other parameters."""
+def test_counts_of_single_micro_batches_give_other_parameters(tmp_path: Path) -> None:
+    """Negative case: micro-batches that are divided by their own counts give other parameters."""
 
     class MeanOfMeans(tiny.DAIRTrainer):
         def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
@@ -90,11 +92,11 @@ def test_the_step_before_a_ragged_window_is_another_one_without_its_counts(tmp_p
     assert tiny.distance(tiny.weights(exact.model), tiny.weights(model)) > 1e-5
 
 
-# ---- the update itself, against a loop that runs every view alone and unpadded ----
+# ---- the update against a loop over single views without padding ----
 
 
 def loss_of_view(model: PreTrainedModel, kind: str, view: dict[str, list[int]]) -> torch.Tensor:
-    """Negative log-likelihood of one sequence, written with gathers."""
+    """Return the negative log-likelihood of one sequence by `gather`."""
     ids, labels = torch.tensor([view["input_ids"]]), torch.tensor(view["labels"])
     if tiny.SAMPLE_LOSS[kind] == "seq2seq":
         start = torch.tensor([[model.config.decoder_start_token_id, *view["labels"][:-1]]])
@@ -107,7 +109,7 @@ def loss_of_view(model: PreTrainedModel, kind: str, view: dict[str, list[int]]) 
 
 
 def objective_by_hand(model: PreTrainedModel, kind: str, data: datasets.Dataset, **settings: Any) -> torch.Tensor:
-    """The objective over all rows as DESIGN section 1 writes it, one row after the other."""
+    """Return the objective over all rows by its definition, row by row."""
     method, weight = settings["method"], settings["dair_lambda"]
     sum_f = sum_losses = sum_r = torch.zeros((), dtype=torch.float64)
     tokens = pairs = 0
@@ -163,7 +165,7 @@ def test_one_step_follows_the_gradient_of_the_objective_over_single_unpadded_vie
         torch.testing.assert_close(stepped[name], value.detach() - gradient, rtol=1e-9, atol=1e-10)
 
 
-# ---- special cases that must be other methods ----
+# ---- special cases that equal other methods ----
 
 
 @pytest.mark.parametrize("kind", ["bart", "gpt2"])
@@ -185,14 +187,14 @@ PLAIN_RUNS = [("t5", torch.float64), ("bart", torch.float64), *((k, torch.float3
     ("kind", "dtype", "cut", "same"),
     [
         *((*run, {}, True) for run in PLAIN_RUNS),
-        # Encoder-decoders are not told the tokens of the whole step: the plain trainer averages means of micro-batches.
+        # For encoder-decoders the plain trainer averages the means of micro-batches.
         ("t5", torch.float32, {"gradient_accumulation_steps": 2}, False),
         ("bart", torch.float32, {"gradient_accumulation_steps": 2}, False),
         ("gpt2", torch.float32, {"gradient_accumulation_steps": 2}, True),
         ("gpt2", torch.float32, {"normalization": "pair"}, False),
     ],
 )
-def test_without_partners_and_per_token_it_is_the_plain_trainer_bit_for_bit(
+def test_token_normalization_without_partners_equals_the_plain_trainer_bit_for_bit(
     tmp_path: Path, kind: str, dtype: torch.dtype, cut: dict[str, Any], same: bool
 ) -> None:
     data = tiny.pairs(kind, ROWS, partner=lambda row: False)
@@ -222,7 +224,7 @@ def test_without_partners_and_per_token_it_is_the_plain_trainer_bit_for_bit(
 
 
 def swapped(data: datasets.Dataset) -> datasets.Dataset:
-    """Original and augmented views changed places (all rows have a partner)."""
+    """Swap original and augmented views (all rows have a partner)."""
     names = [name for name in data.column_names if not name.startswith("augmented_") and name != "row_id"]
     renamed = data.rename_columns({name: "swap_" + name for name in names})
     renamed = renamed.rename_columns({"augmented_" + name: name for name in names})
@@ -240,7 +242,7 @@ def swapped(data: datasets.Dataset) -> datasets.Dataset:
         ({"method": "erm"}, False),
     ],
 )
-def test_swapped_views_are_the_same_objective_for_all_but_kl_and_erm(
+def test_swapped_views_have_the_same_objective_except_for_kl_and_erm(
     tmp_path: Path, settings: dict[str, Any], same: bool
 ) -> None:
     data = tiny.pairs("bart", 8, partner=lambda row: True)
@@ -253,7 +255,7 @@ def test_swapped_views_are_the_same_objective_for_all_but_kl_and_erm(
 
 
 @pytest.mark.parametrize("regularizer", ["sq", "kl"])
-def test_separate_forwards_change_nothing_where_no_layer_looks_across_rows(tmp_path: Path, regularizer: str) -> None:
+def test_separate_forwards_change_nothing_without_layers_across_rows(tmp_path: Path, regularizer: str) -> None:
     data = tiny.pairs("bart", ROWS)
     joint = tiny.trained(tmp_path, "bart", data, regularizer=regularizer, **STEADY)
     separate = tiny.trained(tmp_path, "bart", data, regularizer=regularizer, forward_mode="separate", **STEADY)
@@ -265,7 +267,7 @@ def test_separate_forwards_change_nothing_where_no_layer_looks_across_rows(tmp_p
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_killed_and_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
     """Dropout on, partners redrawn each epoch, batches by length, killed with SIGKILL in the second epoch."""
     command = [sys.executable, "-m", "tests.fixtures.resumable_run", str(tmp_path / "cut")]
     root, environment = ROOT, tiny.child_environment()

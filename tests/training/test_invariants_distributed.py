@@ -1,4 +1,4 @@
-"""Two gloo processes under `accelerate launch` are one process: updates, logs, evaluation and predictions."""
+"""Two gloo processes under `accelerate launch` equal one process: updates, logs, evaluation and predictions."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tests.fixtures.distributed_run import (
 )
 from tests.fixtures.launching import launch_two
 
-# A busy machine may take minutes to start three interpreters.
+# Starting three interpreters may take minutes under load.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 CASES = sorted(settings_of_cases())
 
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What both ranks found, from one launch for all tests: starting it costs more than the runs."""
+    """Return the results of both ranks, from one launch for all tests: the launch takes longer than the runs."""
     return launch_two("tests.fixtures.distributed_run", tmp_path_factory.mktemp("two_processes"))
 
 
-def test_partners_are_unevenly_spread_and_rows_are_repeated() -> None:
-    """The premise: rank 0 gets every partner, and 9 and 11 rows do not fill steps of 2 processes x 2 rows."""
+def test_partners_are_unevenly_distributed_and_rows_are_repeated() -> None:
+    """Premise: rank 0 gets every partner, and 9 and 11 rows do not fill steps of 2 processes x 2 rows."""
     data = tiny.pairs("gpt2", 11, partner=leading_half)
     partners = [value is not None for value in data["augmented_labels"]]
     of_rank = [[partners[row] for row in range(11) if row // 2 % 2 == rank] for rank in range(2)]
@@ -42,7 +42,7 @@ def test_partners_are_unevenly_spread_and_rows_are_repeated() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_two_processes_give_the_parameters_of_one(
+def test_two_processes_train_the_parameters_of_one(
     two_processes: list[dict[str, Any]], tmp_path: Path, name: str
 ) -> None:
     alone = train_case(name, tmp_path, processes=1)
@@ -53,35 +53,35 @@ def test_two_processes_give_the_parameters_of_one(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_two_processes_log_the_terms_of_one(two_processes: list[dict[str, Any]], tmp_path: Path, name: str) -> None:
+def test_two_processes_log_the_metrics_of_one(two_processes: list[dict[str, Any]], tmp_path: Path, name: str) -> None:
     alone, launched = train_case(name, tmp_path, processes=1)["logs"], two_processes[0][name]["logs"]
     assert len(alone) == len(launched) > 0
     for one, two in zip(alone, launched, strict=True):
         assert one.keys() == two.keys() >= {"loss", "loss_original", "partner_share", "rows", "pairs"}
-        assert two.pop("loss") == pytest.approx(one.pop("loss"), rel=1e-6)  # the Trainer adds it up in float32
+        assert two.pop("loss") == pytest.approx(one.pop("loss"), rel=1e-6)  # the Trainer sums it in float32
         assert two == pytest.approx(one, rel=1e-9)
 
 
-def test_batches_of_so_many_tokens_are_shared_out_whole(two_processes: list[dict[str, Any]]) -> None:
+def test_token_batches_are_distributed_over_processes(two_processes: list[dict[str, Any]]) -> None:
     first, second = (rank["by-tokens"] for rank in two_processes)
     assert tiny.distance(first["weights"], second["weights"]) == 0.0
     assert first["rows"] == second["rows"]
-    assert sum(first["rows"]) == 2 * 23  # every row once an epoch, none repeated
+    assert sum(first["rows"]) == 2 * 23  # every row once per epoch
     assert first["sizes"] != second["sizes"]
     assert len(first["sizes"]) == len(second["sizes"])
     assert max(first["sizes"] + second["sizes"]) <= 60
 
 
-def test_separate_forwards_with_batch_norm_keep_weights_together_and_statistics_apart(
+def test_separate_forwards_with_batch_norm_share_weights_but_not_statistics(
     two_processes: list[dict[str, Any]],
 ) -> None:
     first, second = (rank["normed"] for rank in two_processes)
     assert tiny.distance(first["weights"], second["weights"]) == 0.0
-    # Partners lie ten away and only rank 0 has them; DDP's broadcast would have made the two equal (or hung).
+    # Inputs of partners differ by ten, and only rank 0 has partners; DDP's broadcast would equalize statistics or hang.
     assert (first["mean"] > second["mean"] + 1).all()
 
 
-def test_tensors_on_two_processes_train_and_are_judged_as_on_one(
+def test_tensors_train_and_evaluate_on_two_processes_as_on_one(
     two_processes: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     alone = tensors_case(tmp_path, processes=1)
@@ -94,10 +94,10 @@ def test_tensors_on_two_processes_train_and_are_judged_as_on_one(
 
 
 @pytest.mark.parametrize("method", ["dair", "augmented"])
-def test_an_attack_on_two_processes_finds_and_trains_what_it_does_on_one(
+def test_attacks_train_and_evaluate_on_two_processes_as_on_one(
     two_processes: list[dict[str, Any]], tmp_path: Path, method: str
 ) -> None:
-    """Each rank attacks its own rows with its own copy of the model; whoever judges shares the batches out."""
+    """Each rank attacks its own rows with its own copy of the model; evaluation distributes the batches."""
     alone = attack_case(tmp_path, processes=1, method=method)
     first, second = (rank[f"attack-{method}"] for rank in two_processes)
     for name in ("weights", "attacked"):
@@ -110,13 +110,13 @@ def test_an_attack_on_two_processes_finds_and_trains_what_it_does_on_one(
 
 
 def same(left: dict[str, Any], right: dict[str, Any]) -> None:
-    """Equal metrics, NaN being equal to NaN."""
+    """Compare metrics, with NaN equal to NaN."""
     assert left.keys() == right.keys()
     for key, value in left.items():
         assert right[key] == pytest.approx(value, rel=1e-10, nan_ok=isinstance(value, float) and math.isnan(value)), key
 
 
-def test_two_processes_evaluate_as_one(two_processes: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_two_processes_evaluate_like_one(two_processes: list[dict[str, Any]], tmp_path: Path) -> None:
     alone = evaluate_case(tmp_path, processes=1)
     first, second = (rank["evaluation"] for rank in two_processes)
     for key in ("metrics", "pairs"):
@@ -127,12 +127,12 @@ def test_two_processes_evaluate_as_one(two_processes: list[dict[str, Any]], tmp_
     assert alone["predictions"] == first["predictions"]
     lines = [json.loads(line) for line in alone["predictions"].splitlines()]
     assert [line["variant"] for line in lines] == ["original"] * 11 + ["augmented"] * 6
-    assert 0 < alone["pairs"]["original_accuracy"] < 1  # some right, some wrong: the comparison says something
+    assert 0 < alone["pairs"]["original_accuracy"] < 1  # neither all correct nor all wrong
     assert alone["metrics"]["eval_rows"] == 11
     assert len({row.count(-100) for row in alone["written"]}) > 1
 
 
-def test_a_stream_is_evaluated_by_two_processes_as_by_one(two_processes: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_two_processes_evaluate_a_stream_like_one(two_processes: list[dict[str, Any]], tmp_path: Path) -> None:
     alone = evaluate_case(tmp_path, processes=1, stream=True)["metrics"]
     same(alone, two_processes[0]["stream-evaluation"]["metrics"])
     same(alone, two_processes[1]["stream-evaluation"]["metrics"])

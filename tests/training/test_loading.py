@@ -1,4 +1,4 @@
-"""Pairs on their way to the trainer: held as tensors as well as in rows, with the columns that a collator names."""
+"""Loading of pairs: tensors and rows, epochs, and the columns that a collator lists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAIRED = torch.tensor([True, False, True] * 5)
 
 @pytest.mark.parametrize("method", ["erm", "da", "dair"])
 @pytest.mark.parametrize("has_partner", [None, PAIRED])
-def test_tensors_and_rows_train_to_the_same_parameters(tmp_path: Path, method: str, has_partner: Tensor | None) -> None:
+def test_tensors_and_rows_train_the_same_parameters(tmp_path: Path, method: str, has_partner: Tensor | None) -> None:
     data = points.pairs(15, has_partner)
     settings = {"method": method, "dair_lambda": 2.0}
     tensors = points.trainer(tmp_path / "a", data, **settings)
@@ -31,7 +31,7 @@ def test_tensors_and_rows_train_to_the_same_parameters(tmp_path: Path, method: s
     assert (points.weights(tensors) - points.weights(points.trainer(tmp_path, data))).abs().max() > 1e-3
 
 
-def test_erm_never_makes_a_partner(tmp_path: Path) -> None:
+def test_erm_does_not_compute_partners_of_tensors(tmp_path: Path) -> None:
     x, _, labels = points.points(8)
 
     def never(rows: Tensor, epoch: int) -> dict[str, Tensor]:
@@ -40,7 +40,7 @@ def test_erm_never_makes_a_partner(tmp_path: Path) -> None:
     points.trainer(tmp_path, TensorPairs({"x": x, "labels": labels}, never), method="erm").train()
 
 
-def test_originals_alone_are_told_the_epoch(tmp_path: Path) -> None:
+def test_originals_alone_get_the_epoch(tmp_path: Path) -> None:
     x, _, labels = points.points(8)
     epochs: list[int] = []
 
@@ -52,7 +52,7 @@ def test_originals_alone_are_told_the_epoch(tmp_path: Path) -> None:
     assert epochs == [0, 0, 1, 1]
 
 
-def test_a_method_that_is_assigned_later_gets_its_partners(tmp_path: Path) -> None:
+def test_a_method_assigned_later_gets_partners(tmp_path: Path) -> None:
     data = points.pairs(8)
     known, assigned = points.trainer(tmp_path, data, method="da"), points.trainer(tmp_path, data, method="erm")
     assigned.args.method = "da"
@@ -61,7 +61,7 @@ def test_a_method_that_is_assigned_later_gets_its_partners(tmp_path: Path) -> No
     assert torch.equal(points.weights(known), points.weights(assigned))
 
 
-def test_views_are_told_the_epoch_and_a_resumed_run_sees_the_same(tmp_path: Path) -> None:
+def test_views_get_the_epoch_also_after_a_resume(tmp_path: Path) -> None:
     x, partners, labels = points.points(8)
     epochs: list[int] = []
 
@@ -94,7 +94,7 @@ def test_evaluation_of_tensors_and_rows_agrees(tmp_path: Path, batch: int) -> No
     assert (results[0]["rows"], results[0]["pairs"]) == (15, 10)
 
 
-def test_learning_rate_drops_where_it_was_told_to(tmp_path: Path) -> None:
+def test_the_learning_rate_drops_at_the_given_epochs(tmp_path: Path) -> None:
     settings = {"num_train_epochs": 4, "lr_drop_epochs": [2.0], "lr_scheduler_type": "constant"}
     made = points.trainer(tmp_path, points.pairs(8), **settings)
     made.train()
@@ -121,7 +121,7 @@ def test_a_regression_has_no_distribution_to_compare(tmp_path: Path, loss: str) 
 
 
 class Reads:
-    """A base collator that makes the model's input of a path, and notes which columns it was given."""
+    """Base collator that computes inputs from paths and records the columns it gets."""
 
     columns: tuple[str, ...] = ("image", "answers")
 
@@ -139,7 +139,7 @@ class ReadsAll(Reads):
 
 
 def told() -> datasets.Dataset:
-    """Six rows of paths and answers, with a column that only people read; every third has no partner."""
+    """Return six rows of paths and answers, with an unused column; every third row has no partner."""
     rows: list[dict[str, Any]] = []
     for row in range(6):
         views = {}
@@ -165,7 +165,7 @@ def reading(folder: Path, data: Any, collator: Reads, **settings: Any) -> DAIRTr
     [(told(), "dair"), (told(), "erm"), (EpochPairs(lambda epoch: told()), "dair")],
     ids=["rows", "originals alone", "drawn each epoch"],
 )
-def test_a_collator_gets_the_columns_that_it_names(tmp_path: Path, data: Any, method: str) -> None:
+def test_a_collator_gets_the_columns_that_it_lists(tmp_path: Path, data: Any, method: str) -> None:
     collator = Reads()
     reading(tmp_path, data, collator, method=method).train()
     partners = ["10.jpg", "12.jpg", "13.jpg", "15.jpg"] if method == "dair" else []
@@ -174,7 +174,7 @@ def test_a_collator_gets_the_columns_that_it_names(tmp_path: Path, data: Any, me
     assert all(view["answers"] == ["yes" if int(view["image"][:-4]) % 2 else "no"] for view in collator.seen)
 
 
-def test_evaluation_gives_the_collator_the_same_columns(tmp_path: Path) -> None:
+def test_a_collator_gets_the_same_columns_in_evaluation(tmp_path: Path) -> None:
     collator = Reads()
     made = reading(tmp_path, told(), collator)
     found = made.evaluate_pairs(
@@ -187,7 +187,7 @@ def test_evaluation_gives_the_collator_the_same_columns(tmp_path: Path) -> None:
     assert all(view.keys() == {"image", "answers"} for view in collator.seen)
 
 
-def test_columns_that_a_collator_does_not_name_are_removed(tmp_path: Path) -> None:
+def test_columns_that_a_collator_does_not_list_are_removed(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="neither the model nor the collator reads augmented_image, .*`columns`"):
         reading(tmp_path, told(), ReadsAll()).train()
     with pytest.raises(ValueError, match="No columns in the dataset match the model's forward method signature"):

@@ -1,4 +1,4 @@
-"""The model card says how a model was trained and carries its figures as metadata that parse."""
+"""Model cards: description of the training, and metrics as valid metadata."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def written(path: Path, **settings: object) -> ModelCard:
     return ModelCard.load(path)
 
 
-def test_metadata_parse_and_undefined_figures_are_left_out(tmp_path: Path) -> None:
+def test_metadata_contain_only_defined_metrics(tmp_path: Path) -> None:
     card = written(tmp_path / "README.md")
     found = {result.metric_type: result for result in card.data.eval_results}
     assert set(found) == {"original_joint_goal_accuracy", "augmented_joint_goal_accuracy", "pos_to_neg", "cm_all_rows"}
@@ -62,7 +62,7 @@ def test_the_body_names_method_lambda_unit_and_intervals(tmp_path: Path) -> None
     assert "Body." in text
 
 
-def test_a_second_run_replaces_what_the_first_added(tmp_path: Path) -> None:
+def test_a_second_run_replaces_the_section_of_the_first(tmp_path: Path) -> None:
     first = written(tmp_path / "README.md", dair_lambda=0.7).text
     second = written(tmp_path / "README.md", dair_lambda=0.9).text
     assert second.count("## Paired training (DAIR)") == first.count("## Paired training (DAIR)") == 1
@@ -85,11 +85,11 @@ def test_a_second_run_replaces_what_the_first_added(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_the_objective_in_words(tmp_path: Path, settings: dict[str, object], lines: list[str]) -> None:
+def test_description_of_the_objective(tmp_path: Path, settings: dict[str, object], lines: list[str]) -> None:
     assert describe_objective(tiny.config(tmp_path, **settings)) == lines
 
 
-def test_the_trainer_writes_what_it_evaluated(tmp_path: Path) -> None:
+def test_the_trainer_writes_its_evaluations(tmp_path: Path) -> None:
     made = tiny.trainer(tmp_path, "gpt2", None, eval_dataset=tiny.pairs("gpt2", 4))
     made.evaluate_pairs(
         evaluator=PairEvaluator(lambda p, r: [True] * len(p), preset="any_of"),

@@ -1,4 +1,4 @@
-"""Partners made while training: who makes them, from what, and what they count."""
+"""Partners made by an augmenter during training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def trainer(folder: Path, augmenter: Any, data: Any = ORIGINALS, **settings: Any
 
 
 def shifted(model: nn.Module, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Any]:
-    """Every partner half a step to the right."""
+    """Shift every partner by half a step."""
     return add_partners(batch, {"x": batch["x"][:, 0] + 0.5})
 
 
@@ -39,7 +39,7 @@ def noisy(model: nn.Module, batch: Mapping[str, Any], generator: torch.Generator
 
 
 @pytest.mark.parametrize("method", ["da", "dair", "augmented", "trades"])
-def test_made_partners_train_as_those_of_the_data(tmp_path: Path, method: str) -> None:
+def test_online_partners_train_like_partners_in_the_data(tmp_path: Path, method: str) -> None:
     static = TensorPairs({"x": X, "labels": LABELS}, {"x": X + 0.5, "labels": LABELS})
     known = points.trainer(tmp_path / "a", static, method=method, dair_lambda=2.0)
     made = trainer(tmp_path / "b", shifted, method=method)
@@ -51,7 +51,7 @@ def test_made_partners_train_as_those_of_the_data(tmp_path: Path, method: str) -
     assert (points.weights(made) - points.weights(alone)).abs().max() > 1e-3
 
 
-def test_made_partners_replace_those_of_the_data(tmp_path: Path) -> None:
+def test_online_partners_replace_those_in_the_data(tmp_path: Path) -> None:
     has_both = trainer(tmp_path / "a", shifted, points.pairs(15))
     has_none = trainer(tmp_path / "b", shifted)
     for one in (has_both, has_none):
@@ -59,7 +59,7 @@ def test_made_partners_replace_those_of_the_data(tmp_path: Path) -> None:
     assert torch.equal(points.weights(has_both), points.weights(has_none))
 
 
-def test_the_update_does_not_depend_on_how_the_step_is_cut(tmp_path: Path) -> None:
+def test_the_update_does_not_depend_on_micro_batches(tmp_path: Path) -> None:
     settings = {"num_train_epochs": 3, "train_sampling_strategy": "sequential"}
     whole = trainer(tmp_path / "a", shifted, per_device_train_batch_size=15, **settings)
     cut = trainer(tmp_path / "b", shifted, per_device_train_batch_size=4, gradient_accumulation_steps=4, **settings)
@@ -68,7 +68,7 @@ def test_the_update_does_not_depend_on_how_the_step_is_cut(tmp_path: Path) -> No
     torch.testing.assert_close(points.weights(whole), points.weights(cut), rtol=0, atol=1e-12)
 
 
-def test_rows_the_augmenter_leaves_alone_count_as_rows_without_partner(tmp_path: Path) -> None:
+def test_rows_that_the_augmenter_skips_count_as_rows_without_a_partner(tmp_path: Path) -> None:
     right = X[:, 0] > 0
 
     def some(model: nn.Module, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def test_rows_the_augmenter_leaves_alone_count_as_rows_without_partner(tmp_path:
     assert made.state.log_history[0]["partner_share"] == known.state.log_history[0]["partner_share"] < 1
 
 
-def test_draws_belong_to_the_step_and_the_seed(tmp_path: Path) -> None:
+def test_random_numbers_depend_on_step_and_seed(tmp_path: Path) -> None:
     settings = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 3}
     whole = trainer(tmp_path, noisy, **settings)
     whole.train()
@@ -96,7 +96,7 @@ def test_draws_belong_to_the_step_and_the_seed(tmp_path: Path) -> None:
     assert not torch.equal(points.weights(whole), points.weights(other))
 
 
-def test_every_batch_of_a_window_draws_its_own(tmp_path: Path) -> None:
+def test_micro_batches_of_a_step_get_different_random_numbers(tmp_path: Path) -> None:
     drawn: list[float] = []
 
     def remember(model: nn.Module, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Any]:
@@ -107,14 +107,14 @@ def test_every_batch_of_a_window_draws_its_own(tmp_path: Path) -> None:
     assert len(set(drawn)) == len(drawn) == 4
 
 
-def test_erm_makes_no_partner(tmp_path: Path) -> None:
+def test_erm_does_not_call_the_augmenter(tmp_path: Path) -> None:
     def never(model: nn.Module, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Any]:
         raise AssertionError("a partner was made")
 
     trainer(tmp_path, never, method="erm").train()
 
 
-def test_the_augmenter_gets_the_model_without_wrappers_and_a_batch_in_the_layout(tmp_path: Path) -> None:
+def test_the_augmenter_gets_the_model_without_wrappers_and_a_batch_of_pairs(tmp_path: Path) -> None:
     seen: list[Any] = []
 
     def look(model: nn.Module, batch: Mapping[str, Any], generator: torch.Generator) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def test_partners_of_another_shape_or_column_are_refused() -> None:
         add_partners(batch, {"y": torch.zeros(3, 2)})
 
 
-def test_a_row_that_does_not_exist_gets_no_partner() -> None:
+def test_a_masked_row_gets_no_partner() -> None:
     batch = {"x": torch.zeros(2, 1), "view_mask": torch.tensor([[True], [False]]), "row_id": ["a", "b"]}
     found = add_partners(batch, {"x": torch.ones(2)})
     assert found["view_mask"].tolist() == [[True, True], [False, False]]
@@ -153,7 +153,7 @@ def test_sharded_engines_are_refused(tmp_path: Path) -> None:
         DAIRTrainer(made.model, made.args, points.stack, ORIGINALS, sample_loss="binary", augmenter=shifted)
 
 
-def test_generators_are_told_apart_by_everything_they_are_for() -> None:
+def test_generators_differ_by_every_part_of_their_key() -> None:
     purposes = ((0, "a", 1), (0, "a", 2), (1, "a", 1))
     first = [torch.rand(1, generator=generator_for("cpu", *what)).item() for what in purposes]
     assert len(set(first)) == 3
@@ -168,7 +168,7 @@ def test_generators_are_told_apart_by_everything_they_are_for() -> None:
         (AttackAugmenter(Attack(epsilon=0.25)), "AttackAugmenter(attack=Attack(norm='linf', epsilon=0.25"),
     ],
 )
-def test_the_model_card_says_who_made_the_partners(tmp_path: Path, augmenter: Any, told: str) -> None:
+def test_the_model_card_names_the_augmenter(tmp_path: Path, augmenter: Any, told: str) -> None:
     made = trainer(tmp_path, augmenter)
     made.create_model_card()
     card = (tmp_path / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""Predictions and `compute_metrics` are those of the plain `Trainer` on the originals, setting by setting."""
+"""Predictions and `compute_metrics` equal those of the plain `Trainer` on the originals, for many settings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def classifier() -> BertForSequenceClassification:
 
 
 def classes(rows: int, label: str) -> datasets.Dataset:
-    """Rows of two to four tokens with a class, every other one with a partner."""
+    """Return rows of two to four tokens with a class, every other row with a partner."""
     table: dict[str, list[Any]] = {"input_ids": [], "attention_mask": [], label: []}
     for row in range(rows):
         table["input_ids"].append([4 + row, 6, 7 + row, 8][: 2 + row % 3])
@@ -52,7 +52,7 @@ def classes(rows: int, label: str) -> datasets.Dataset:
 
 
 def sequences(kind: str, rows: int) -> datasets.Dataset:
-    """Rows of tokens whose partners are as long: views are padded together."""
+    """Return rows of tokens with partners of the same length, since views are padded together."""
     data = tiny.pairs(kind, rows, partner=lambda row: False)
     partners = {
         f"augmented_{name}": [values[:] if name == "labels" else values[::-1] for values in data[name]]
@@ -62,7 +62,7 @@ def sequences(kind: str, rows: int) -> datasets.Dataset:
 
 
 class Calls:
-    """Keeps what `compute_metrics` is given."""
+    """Records the arguments of `compute_metrics`."""
 
     def __init__(self) -> None:
         self.given: list[tuple[EvalPrediction, bool | None]] = []
@@ -73,7 +73,7 @@ class Calls:
 
 
 def plainly(value: Any) -> Any:
-    """Tensors and arrays anywhere inside as lists, so that `==` compares."""
+    """Convert nested tensors and arrays to lists, for comparison by `==`."""
     if isinstance(value, Tensor | np.ndarray):
         return value.tolist()
     if isinstance(value, tuple | list):
@@ -99,7 +99,7 @@ LABEL = {"classifier": "label", "classifier with ids": "label_ids", "t5": "label
 
 
 def trainers(folder: Path, kind: str, settings: dict[str, Any], given: dict[str, Any]) -> list[tuple[Any, Calls]]:
-    """Our trainer and the plain one, each with its calls."""
+    """Return a `DAIRTrainer` and a plain trainer, each with its calls of `compute_metrics`."""
     known, sequences = tiny.tokenizer(), LABEL[kind] == "labels"
     args = tiny.config(folder, method="erm", normalization="token", predict_with_generate=False, **settings)
     fields = [name for name, field in DAIRConfig.__dataclass_fields__.items() if name not in OWN and field.init]
@@ -115,7 +115,7 @@ def trainers(folder: Path, kind: str, settings: dict[str, Any], given: dict[str,
 
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("kind", LABEL)
-def test_metrics_and_predictions_are_those_of_the_plain_trainer(tmp_path: Path, kind: str, name: str) -> None:
+def test_metrics_and_predictions_equal_those_of_the_plain_trainer(tmp_path: Path, kind: str, name: str) -> None:
     data = classes(7, LABEL[kind]) if LABEL[kind] != "labels" else sequences(kind, 7)
     originals = data.select_columns([n for n in data.column_names if not n.startswith("augmented_") and n != "row_id"])
     (ours, our_calls), (plain, plain_calls) = trainers(tmp_path, kind, *SETTINGS[name])

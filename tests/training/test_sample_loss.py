@@ -1,4 +1,4 @@
-"""What the trainer derives from a model, and what it compares before the first step."""
+"""Sample losses: derivation from a model, and comparison with its own loss before the first step."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def bert(kind: Any, **settings: Any) -> PreTrainedModel:
 
 
 class Renamed(BertForSequenceClassification):
-    """A class whose name says nothing; its parent's does."""
+    """Subclass whose loss follows from the name of its parent."""
 
 
 def lora() -> Any:
@@ -115,7 +115,7 @@ def test_the_sample_loss_of_a_model(name: str) -> None:
 
 
 def rows(labels: list[Any], label: str = "labels") -> datasets.Dataset:
-    """Token lists of two lengths with a label each, and partners."""
+    """Return token lists of two lengths with labels and partners."""
     inputs = [[4 + row, 6, 7 + row][: 2 + row % 2] for row in range(len(labels))]
     table = {"input_ids": inputs, "attention_mask": [[1] * len(ids) for ids in inputs], label: labels}
     partners = {f"augmented_{name}": values for name, values in table.items()}
@@ -132,7 +132,7 @@ LABELS: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("name", LABELS)
-def test_without_a_sample_loss_erm_has_the_loss_that_the_model_itself_computes(tmp_path: Path, name: str) -> None:
+def test_erm_without_a_sample_loss_has_the_loss_of_the_model(tmp_path: Path, name: str) -> None:
     model, data = MODELS[name][0](), rows(LABELS[name])
     args = tiny.config(tmp_path, method="erm", normalization="token", max_steps=1, num_train_epochs=1)
     trainer = DAIRTrainer(model, args, None, data, data, tiny.tokenizer())  # the tokenizer pads
@@ -153,7 +153,7 @@ def test_a_decoder_only_model_learns_the_next_token_by_default(tmp_path: Path, k
     settings: dict[str, Any] = {"max_steps": 2}
     derived = tiny.trained(tmp_path, kind, data, sample_loss=None, **settings)
     assert tiny.distance(derived, tiny.trained(tmp_path, kind, data, sample_loss="causal", **settings)) == 0.0
-    chosen = tiny.trained(tmp_path, kind, data, sample_loss=seq2seq_nll, **settings)  # a function is a choice
+    chosen = tiny.trained(tmp_path, kind, data, sample_loss=seq2seq_nll, **settings)  # a function is not compared
     assert tiny.distance(derived, chosen) > 1e-3
 
 
@@ -173,7 +173,7 @@ def test_a_decoder_only_model_learns_the_next_token_by_default(tmp_path: Path, k
         (MODELS["classifier"][0], [[0, 1]] * 5, None, r"cannot compute its own loss from labels \[2, 2\] int64: "),
     ],
 )
-def test_a_loss_that_is_not_the_models_is_refused_before_the_first_step(
+def test_a_loss_other_than_the_models_own_is_refused_before_the_first_step(
     tmp_path: Path, build: Any, labels: Any, name: str | None, message: str
 ) -> None:
     model = build()
@@ -185,7 +185,7 @@ def test_a_loss_that_is_not_the_models_is_refused_before_the_first_step(
     assert tiny.distance(before, tiny.weights(model)) == 0.0
 
 
-def test_a_model_whose_class_misleads_is_told_apart_by_its_own_loss(tmp_path: Path) -> None:
+def test_a_misleading_model_class_is_detected_by_its_loss(tmp_path: Path) -> None:
     """XLNet generates, but the loss it computes from labels is not shifted."""
     torch.manual_seed(0)
     config = XLNetConfig(vocab_size=tiny.VOCAB, d_model=16, n_layer=1, n_head=2, d_inner=32, dropout=0.0)
@@ -196,7 +196,7 @@ def test_a_model_whose_class_misleads_is_told_apart_by_its_own_loss(tmp_path: Pa
         trainer.train()
 
 
-def test_a_model_that_tells_nothing_needs_a_sample_loss(tmp_path: Path) -> None:
+def test_a_model_without_a_known_loss_needs_a_sample_loss(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match="the loss of PointsModel cannot be derived; use one of seq2seq, causal, .*or p"
     ):
@@ -207,7 +207,7 @@ def test_a_model_that_tells_nothing_needs_a_sample_loss(tmp_path: Path) -> None:
 
 
 class PlainForImageClassification(nn.Module):
-    """A module of torch, named like a model of transformers, whose forward takes no labels."""
+    """Plain module with the name of a model of transformers, whose forward takes no labels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -235,7 +235,7 @@ def test_a_plain_module_trains_and_is_evaluated_with_a_named_loss(tmp_path: Path
         made.train()
 
 
-def test_a_model_that_runs_out_of_memory_is_not_told_to_change_its_labels(tmp_path: Path) -> None:
+def test_out_of_memory_errors_are_not_reported_as_errors_of_labels(tmp_path: Path) -> None:
     made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 4))
 
     def full(*args: Any) -> None:
@@ -247,14 +247,14 @@ def test_a_model_that_runs_out_of_memory_is_not_told_to_change_its_labels(tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bart"])
-def test_with_chunked_loss_few_tokens_are_compared(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunked_loss_compares_few_tokens(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dair_hf.training.sample_loss.TOKENS_COMPARED", 4)
     data = tiny.pairs(kind, 4, target_lengths=(9, 14))
     made = tiny.trainer(tmp_path, kind, data, chunked_loss=True, max_steps=1)
     seen: list[int] = []
 
     def look(head: nn.Module, args: Any, logits: torch.Tensor) -> None:
-        if not head.training:  # then it is given one chunk at a time
+        if not head.training:  # in training it gets one chunk at a time
             seen.append(logits[..., 0].numel())
 
     made.model.lm_head.register_forward_hook(look)
@@ -267,10 +267,8 @@ def test_with_chunked_loss_few_tokens_are_compared(kind: str, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(("dtype", "refused"), [(torch.bfloat16, False), (torch.float32, True)])
-def test_losses_agree_to_the_precision_that_the_model_computes_in(
-    tmp_path: Path, dtype: torch.dtype, refused: bool
-) -> None:
-    """Logits are widened before the loss, so that its type does not tell."""
+def test_losses_are_compared_at_the_precision_of_the_model(tmp_path: Path, dtype: torch.dtype, refused: bool) -> None:
+    """Logits are converted before the loss, so that the type of the loss is always float32."""
     made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 4), built=tiny.model("gpt2", dtype=dtype), max_steps=1)
     own = made.model.loss_function
     made.model.loss_function = lambda *args, **kwargs: 1.005 * own(*args, **kwargs).float()

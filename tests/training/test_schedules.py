@@ -24,7 +24,7 @@ def rates(drops: list[float], epochs: float, steps: int) -> list[float]:
     return found
 
 
-def test_rate_drops_with_the_first_step_after_the_epoch() -> None:
+def test_the_rate_drops_at_the_first_step_after_the_epoch() -> None:
     assert rates([2], epochs=4, steps=12) == pytest.approx([0.5] * 6 + [0.05] * 6)
     assert rates([1, 3], epochs=4, steps=8) == pytest.approx([0.5] * 2 + [0.05] * 4 + [0.005] * 2)
 
@@ -34,7 +34,7 @@ def test_a_drop_after_the_end_is_refused() -> None:
         rates([4], epochs=4, steps=8)
 
 
-def test_rate_is_halved_every_so_many_steps(tmp_path: Path) -> None:
+def test_the_rate_has_a_half_life_in_steps(tmp_path: Path) -> None:
     settings = {"lr_half_life_steps": 4, "lr_scheduler_type": "constant", "learning_rate": 0.5, "max_steps": 9}
     trainer = points.trainer(tmp_path, points.pairs(12), **settings)
     trainer.train()
@@ -43,7 +43,7 @@ def test_rate_is_halved_every_so_many_steps(tmp_path: Path) -> None:
     assert used[4] == pytest.approx(0.25)
 
 
-def test_a_resumed_run_goes_on_with_its_rate(tmp_path: Path) -> None:
+def test_a_resumed_run_continues_with_its_rate(tmp_path: Path) -> None:
     settings = {"lr_half_life_steps": 2, "lr_scheduler_type": "constant", "save_strategy": "steps", "save_steps": 3}
     whole = points.trainer(tmp_path, points.pairs(12), **settings)
     whole.train()
@@ -73,7 +73,7 @@ def test_a_resumed_run_goes_on_with_its_rate(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_settings_that_clash_with_a_schedule_are_refused(tmp_path: Path, settings: dict, message: str) -> None:
+def test_settings_that_contradict_a_schedule_are_refused(tmp_path: Path, settings: dict, message: str) -> None:
     whole = {"lr_drop_epochs": [1.0], "lr_scheduler_type": "constant", **settings}
     with pytest.raises(ValueError, match=message):
         DAIRConfig(str(tmp_path), use_cpu=True, **whole)

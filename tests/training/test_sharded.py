@@ -1,4 +1,4 @@
-"""DDP and FSDP2 on two gloo processes have the losses of one process at every step, and its weights after ten."""
+"""DDP and FSDP2 on two gloo processes: losses equal those of one process at every step, weights after ten steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
-    """What both ranks found, from one launch."""
+    """Return the results of both ranks, from one launch."""
     folder = tmp_path_factory.mktemp("sharded")
     sharded_run.save_start(folder / "start")
     return folder, launch_two("tests.fixtures.sharded_run", folder)
@@ -29,7 +29,7 @@ def test_every_step_has_the_losses_of_one_process(
     alone = sharded_run.train(tmp_path, folder / "start", engine, processes=1)
     assert len(alone["logs"]) == sharded_run.STEPS
     for one, launched in zip(alone["logs"], first[engine]["logs"], strict=True):
-        # The Trainer adds the loss up in float32.
+        # The Trainer sums the loss in float32.
         assert launched.pop("loss") == pytest.approx(one.pop("loss"), rel=1e-6)
         assert launched == pytest.approx(one, rel=1e-9)
     for rank in (first, second):
@@ -42,7 +42,7 @@ def test_every_step_has_the_losses_of_one_process(
 
 
 @pytest.mark.parametrize("settings", [{"chunked_loss": True}, {"forward_mode": "separate"}, {"pair_dropout": "shared"}])
-def test_what_needs_whole_weights_is_refused(
+def test_settings_that_need_whole_weights_are_refused(
     tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = tiny.model("llama")

@@ -1,4 +1,4 @@
-"""What a training step makes the host wait for, counted against Seq2SeqTrainer; and no graph breaks in the loss."""
+"""Synchronizations of host and device per step, compared with Seq2SeqTrainer; no graph breaks in the loss."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dair_hf.training.forward import PairLoss
 from dair_hf.training.train_metrics import sum_terms
 from tests.fixtures import tiny
 
-# Operations whose result, or its shape, the host needs before it goes on.
+# Operations for whose result, or its shape, the host has to wait.
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique", "_unique2")
 METHODS = ("tolist", "cpu")  # of tensors, which do not reach the dispatcher on a CPU
 STEPS = 3
@@ -64,7 +64,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
             yield mode.found
 
 
-def test_the_count_sees_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_synchronizations_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     values, mask = torch.arange(3.0), torch.tensor([True, False, True])
     with counted(monkeypatch) as found:
         bool(mask.any()), values[mask], mask.nonzero(), values.tolist(), values.cpu(), values.sum().item()
@@ -91,7 +91,7 @@ def plain(folder: Path, kind: str, data: datasets.Dataset, **settings: Any) -> S
 
 
 def of_a_run(made: Any, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Synchronizations of the process that trains, after its first step; batches are collated in another."""
+    """Return the synchronizations of the training process after its first step; batches are collated in another."""
     made.args.dataloader_num_workers = 1
     made.args.max_steps = 1 + STEPS
     with counted(monkeypatch) as found:
@@ -101,7 +101,7 @@ def of_a_run(made: Any, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 class AfterTheFirstStep(TrainerCallback):
-    """Forgets what the first step waited for: it compares losses with the model's own, once a run."""
+    """Resets the count after the first step, which compares the loss with the model's own."""
 
     def __init__(self, found: Counter[str]) -> None:
         self.found = found
@@ -121,22 +121,22 @@ class AfterTheFirstStep(TrainerCallback):
     ],
 )
 @pytest.mark.parametrize("kind", ["gpt2", "bart"])
-def test_a_step_waits_for_hardly_more_than_one_of_seq2seq_trainer(
+def test_a_step_synchronizes_hardly_more_than_one_of_seq2seq_trainer(
     tmp_path: Path, kind: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tiny.pairs(kind, 4 * (1 + STEPS))
     same = {name: value for name, value in settings.items() if name not in ("regularizer", "normalization")}
     expected = of_a_run(plain(tmp_path, kind, data, **same), monkeypatch)
     found = of_a_run(tiny.trainer(tmp_path, kind, data, **settings), monkeypatch)
-    assert expected.total() > 0  # the Trainer, the optimizer and the attention mask wait, too
+    assert expected.total() > 0  # Trainer, optimizer and attention mask synchronize, too
     assert found.total() <= expected.total() + (2 * STEPS if "logging_steps" in settings else STEPS)
 
 
-# ---- on tensors without values whatever asks for one fails ----
+# ---- tensors without values: reading one raises an error ----
 
 
 class Positions(nn.Module):
-    """Logits of every target position, or of every row where there is no decoder."""
+    """Return logits of every target position, or of every row without a decoder."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ def assert_nothing_is_read(pair_loss: PairLoss, model: nn.Module, batch: dict[st
         {"forward_mode": "separate"},
     ],
 )
-def test_a_step_reads_no_value_of_sequences(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_a_step_on_sequences_reads_no_tensor_values(tmp_path: Path, settings: dict[str, Any]) -> None:
     pair_loss = PairLoss(tiny.config(tmp_path, **settings), seq2seq_nll, decoder_inputs=lambda labels: labels.clamp(0))
     pad = PairCollator(DataCollatorForSeq2Seq(tiny.tokenizer(), model=None))
     batch = LayoutCollator(pad, pair_loss.target_rule)([dict(row) for row in tiny.pairs("bart", 7)])
@@ -190,7 +190,7 @@ def test_a_step_reads_no_value_of_sequences(tmp_path: Path, settings: dict[str, 
 
 @pytest.mark.parametrize("settings", [{}, {"method": "trades"}, {"method": "mart"}])
 @pytest.mark.parametrize("has_partner", [None, torch.arange(7) % 3 != 1])
-def test_a_step_reads_no_value_of_classes(
+def test_a_step_on_classes_reads_no_tensor_values(
     tmp_path: Path, settings: dict[str, Any], has_partner: Tensor | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair_loss = PairLoss(tiny.config(tmp_path, regularizer="kl", **settings), cross_entropy)

@@ -1,4 +1,4 @@
-"""Logged terms against hand arithmetic: sums and counts first, one division at the end."""
+"""Training metrics against arithmetic by hand: sums and counts first, one division at the end."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def test_means_by_hand(tmp_path: Path) -> None:
     }
 
 
-def test_means_of_added_sums_are_no_means_of_means(tmp_path: Path) -> None:
+def test_means_are_not_means_of_means(tmp_path: Path) -> None:
     big = torch.tensor([30.0, 0.0, 0.0, 10.0, 10.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     small = torch.tensor([9.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
-    assert mean_terms(big + small, config(tmp_path))["loss_original"] == 39 / 11  # and not (3 + 9) / 2
+    assert mean_terms(big + small, config(tmp_path))["loss_original"] == 39 / 11  # not (3 + 9) / 2
 
 
 @pytest.mark.parametrize(
@@ -90,13 +90,13 @@ def test_means_of_added_sums_are_no_means_of_means(tmp_path: Path) -> None:
         ({}, set()),
     ],
 )
-def test_what_is_not_defined_is_left_out(tmp_path: Path, settings: dict[str, Any], absent: set[str]) -> None:
+def test_undefined_metrics_are_left_out(tmp_path: Path, settings: dict[str, Any], absent: set[str]) -> None:
     total = torch.tensor([15.0, 2.0, 5.0, 4.0, 4.0, 2.0, 1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
     everything = set(mean_terms(total, config(tmp_path)))
     assert everything - set(mean_terms(total, config(tmp_path, **settings))) == absent
 
 
-def test_without_pairs_nothing_of_pairs_is_reported_and_nothing_divides_by_zero(tmp_path: Path) -> None:
+def test_without_pairs_no_metrics_of_pairs_are_reported(tmp_path: Path) -> None:
     total = torch.tensor([3.0, 0.0, 0.0, 2.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     found = mean_terms(total, config(tmp_path))
     assert found == {"loss_original": 1.5, "partner_share": 0.0, "rows": 2, "pairs": 0, "rows_without_target": 0}
@@ -109,16 +109,16 @@ def test_originals_that_were_not_run_have_no_mean_loss(tmp_path: Path) -> None:
     batch = terms([0.0, 9.0], [1.0, 0.0], [True, False])
     counts, exists = Counts(*torch.tensor([2, 1, 4])), torch.ones(2, dtype=torch.bool)
     found = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args, was_run=torch.tensor([False, True]))
-    assert mean_terms(found, args)["loss_original"] == 9.0  # of the one that was run, and not 4.5
+    assert mean_terms(found, args)["loss_original"] == 9.0  # of the original that was run, not 4.5
     none = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args, was_run=torch.zeros(2, dtype=torch.bool))
     assert "loss_original" not in mean_terms(none, args)
-    # A pair of which one view was run has no consistency; judged on both views it has.
+    # A pair has a consistency only if both views were run.
     assert "consistency" not in mean_terms(found, args) and "consistency" not in mean_terms(none, args)
     both = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args)
     assert mean_terms(both, args)["consistency"] == pytest.approx(batch.consistency.sum().item())
 
 
-def test_the_padding_share_is_that_of_all_positions_together(tmp_path: Path) -> None:
+def test_the_padding_share_is_over_all_positions(tmp_path: Path) -> None:
     args, counts = config(tmp_path), Counts(*torch.tensor([4, 2, 24]))
     batches = [
         sum_terms(BATCH, TARGETS, EXISTS, counts, args, positions=torch.tensor(filled))

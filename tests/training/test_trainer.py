@@ -1,4 +1,4 @@
-"""DAIRTrainer as a whole: evaluation, prediction, precision, adapters, compilation, saving, and what it refuses."""
+"""DAIRTrainer: evaluation, prediction, precision, adapters, compilation, saving, and refused settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.training.test_invariants import objective_by_hand
 
 
 def same(predictions: list[Any], references: list[Any]) -> list[bool]:
-    """Correctness of whole answers."""
+    """Return the correctness of whole answers."""
     return [prediction == reference for prediction, reference in zip(predictions, references, strict=True)]
 
 
@@ -34,13 +34,13 @@ def same(predictions: list[Any], references: list[Any]) -> list[bool]:
 @pytest.mark.parametrize("kind", ["bart", "gpt2"])
 @pytest.mark.parametrize("normalization", ["pair", "token"])
 @pytest.mark.parametrize(("method", "regularizer"), [("erm", "sq"), ("da", "sq"), ("dair", "sq"), ("dair", "l1")])
-def test_eval_loss_is_the_objective_over_all_rows_whatever_the_batches(
+def test_eval_loss_is_the_objective_over_all_rows_with_any_batch_size(
     tmp_path: Path, kind: str, method: str, regularizer: str, normalization: str
 ) -> None:
     data = tiny.pairs(kind, 11)
     settings = {"method": method, "regularizer": regularizer, "normalization": normalization, "dair_lambda": 0.7}
     expected = objective_by_hand(tiny.model(kind), kind, data, **settings).item()
-    for batch in (4, 11):  # 4 does not divide 11: a mean of batch means would be off
+    for batch in (4, 11):  # 4 does not divide 11, so a mean of batch means would differ
         made = tiny.trainer(tmp_path, kind, None, eval_dataset=data, per_device_eval_batch_size=batch, **settings)
         found = made.evaluate()
         assert found["eval_loss"] == pytest.approx(expected, rel=1e-9)
@@ -74,13 +74,13 @@ def test_training_logs_sums_over_the_steps_since_the_last_log(tmp_path: Path) ->
     (log,) = [log for log in made.state.log_history if "loss" in log]
     settings: dict[str, Any] = {"regularizer": "sq", "normalization": "pair", "dair_lambda": 0}
     originals = objective_by_hand(tiny.model("gpt2"), "gpt2", data, method="erm", **settings).item()
-    assert log["loss_original"] == pytest.approx(originals, rel=1e-9)  # 4 + 4 + 1 rows: no mean of three means
+    assert log["loss_original"] == pytest.approx(originals, rel=1e-9)  # 4 + 4 + 1 rows, not a mean of three means
     assert (log["rows"], log["pairs"], log["partner_share"]) == (9, 6, pytest.approx(6 / 9))
     evaluated = made.evaluate(data)
     assert evaluated["eval_consistency"] == pytest.approx(log["consistency"], rel=1e-9)
 
 
-def test_evaluate_pairs_by_hand_with_predictions_on_file(tmp_path: Path) -> None:
+def test_evaluate_pairs_by_hand_and_the_predictions_file(tmp_path: Path) -> None:
     data = tiny.pairs("gpt2", 7)
     made = tiny.trainer(tmp_path, "gpt2", None, eval_dataset=data)
     asked: dict[str, list[str]] = {}
@@ -109,14 +109,14 @@ def test_evaluate_pairs_by_hand_with_predictions_on_file(tmp_path: Path) -> None
     ("kind", "batch", "asked", "settings", "encoded", "written"),
     [
         ("t5", 2, None, {}, 2, 16),  # eight times
-        ("t5", 20, None, {}, 20, 60),  # up to 128: all there are
+        ("t5", 20, None, {}, 20, 60),  # up to 128: all of them
         ("t5", 2, 7, {}, 2, 7),
         ("t5", 2, 7, {"num_beams": 2}, 2, 3),  # 7 // 2: every beam is a row of the decoder
         ("gpt2", 2, 7, {}, None, 2),
     ],
 )
-@pytest.mark.filterwarnings("ignore::dair_hf.errors.UndefinedMetricWarning")  # answers are counted, not compared
-def test_answers_are_written_in_wider_batches_than_inputs_are_encoded(
+@pytest.mark.filterwarnings("ignore::dair_hf.errors.UndefinedMetricWarning")  # correctness is not tested
+def test_answers_are_generated_in_wider_batches_than_inputs_are_encoded(
     tmp_path: Path,
     kind: str,
     batch: int,
@@ -161,11 +161,11 @@ def test_evaluation_losses_run_in_batches_of_similar_length(tmp_path: Path) -> N
     ]
     assert widths == sorted(longer, reverse=True)[::4]
     assert made.get_eval_dataloader().sampler != list(range(30))
-    made.args.dataloader_drop_last = True  # which rows are dropped must not depend on their length
+    made.args.dataloader_drop_last = True  # dropped rows must not be the shortest
     assert list(made.get_eval_dataloader().sampler) == list(range(30))
 
 
-def test_rows_without_tokens_are_evaluated_in_their_order(tmp_path: Path) -> None:
+def test_rows_without_tokens_are_evaluated_in_order(tmp_path: Path) -> None:
     data = tiny.classified_pairs(6)
     made = DAIRTrainer(tiny.NormedClassifier(tiny.NormedConfig()), tiny.config(tmp_path), sample_loss="classification")
     assert list(made.get_eval_dataloader(data).sampler) == list(range(6))
@@ -182,9 +182,7 @@ def test_evaluate_pairs_takes_references_from_a_column(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("clusters", "is_one_unit"), [(None, True), ("dialogue_id", True), ("row_id", False)])
-def test_evaluate_pairs_resamples_dialogues_unless_told_otherwise(
-    tmp_path: Path, clusters: str | None, is_one_unit: bool
-) -> None:
+def test_evaluate_pairs_resamples_dialogues_by_default(tmp_path: Path, clusters: str | None, is_one_unit: bool) -> None:
     data = tiny.classified_pairs(4)
     data = data.add_column("dialogue_id", ["d"] * 4)
     model = tiny.NormedClassifier(tiny.NormedConfig())
@@ -194,7 +192,7 @@ def test_evaluate_pairs_resamples_dialogues_unless_told_otherwise(
     assert np.isnan(found["original_accuracy_low"]) == is_one_unit
 
 
-def test_answers_of_a_classifier_are_written_in_the_place_of_its_logits(tmp_path: Path) -> None:
+def test_the_predictions_file_contains_answers_instead_of_logits(tmp_path: Path) -> None:
     data = tiny.classified_pairs(4, partner=lambda row: row != 1)
     args, model = tiny.config(tmp_path), tiny.NormedClassifier(tiny.NormedConfig())
     made = DAIRTrainer(model, args, eval_dataset=data, sample_loss="classification")
@@ -283,7 +281,7 @@ def test_predict_generates_and_compute_metrics_sees_every_row(tmp_path: Path) ->
     assert {"test_loss", "test_answer", "test_loss_augmented"} <= set(output.metrics)
 
 
-def test_the_best_model_and_early_stopping_follow_the_consistency_metric(tmp_path: Path) -> None:
+def test_best_model_and_early_stopping_can_use_the_consistency_metric(tmp_path: Path) -> None:
     values = iter([0.2, 0.9, 0.5, 0.4, 0.3])
 
     class Scripted(DAIRTrainer):
@@ -312,19 +310,19 @@ def test_the_best_model_and_early_stopping_follow_the_consistency_metric(tmp_pat
     made.train()
     assert made.state.best_metric == 0.9
     assert made.state.best_model_checkpoint.endswith("checkpoint-4")
-    assert made.state.epoch == 4.0  # two evaluations without improvement after the second
+    assert made.state.epoch == 4.0  # two evaluations without improvement
     best = tiny.model("gpt2").from_pretrained(tmp_path / "checkpoint-4", dtype=torch.float64)
     assert tiny.distance(tiny.weights(made.model), tiny.weights(best)) == 0.0
 
 
-def test_several_evaluation_sets_are_each_judged_under_their_name(tmp_path: Path) -> None:
+def test_several_evaluation_sets_have_metrics_under_their_names(tmp_path: Path) -> None:
     sets = {"known": tiny.pairs("gpt2", 5), "unseen": tiny.pairs("gpt2", 3, seed=1)}
     metrics = tiny.trainer(tmp_path, "gpt2", None, eval_dataset=sets, evaluator=same).evaluate(max_new_tokens=3)
     assert (metrics["eval_known_rows"], metrics["eval_unseen_rows"]) == (5, 3)
     assert {"eval_known_loss", "eval_known_cm_numerator", "eval_unseen_cm", "eval_unseen_loss_original"} <= set(metrics)
 
 
-def test_evaluation_of_streams_gives_the_objective(tmp_path: Path) -> None:
+def test_evaluation_of_streams_returns_the_objective(tmp_path: Path) -> None:
     data = tiny.pairs("gpt2", 7)
     made = tiny.trainer(tmp_path, "gpt2", None)
     assert made.evaluate(data.to_iterable_dataset())["eval_loss"] == pytest.approx(made.evaluate(data)["eval_loss"])
@@ -335,7 +333,7 @@ def test_evaluation_of_streams_gives_the_objective(tmp_path: Path) -> None:
 EVERY_STEP: dict[str, Any] = {"logging_strategy": "steps", "logging_steps": 3}
 
 
-def test_a_run_logs_nothing_of_the_run_before(tmp_path: Path) -> None:
+def test_a_run_does_not_log_sums_of_an_earlier_run(tmp_path: Path) -> None:
     made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 16), max_steps=2, **EVERY_STEP)
     made.train()  # ends before the first log
     made.args.max_steps = 3
@@ -343,7 +341,7 @@ def test_a_run_logs_nothing_of_the_run_before(tmp_path: Path) -> None:
     assert [log["rows"] for log in made.state.log_history if "rows" in log] == [3 * 4]
 
 
-def test_a_batch_size_that_was_found_is_that_of_the_sampler_and_of_the_log(tmp_path: Path) -> None:
+def test_a_batch_size_found_automatically_is_used_by_sampler_and_log(tmp_path: Path) -> None:
     sizes: list[int] = []
 
     def too_large_at_the_second_batch(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
@@ -390,7 +388,7 @@ def test_a_trial_with_settings_out_of_range_is_refused(tmp_path: Path) -> None:
         made.train()
 
 
-def test_what_an_objective_learnt_ends_with_the_run_of_its_model(tmp_path: Path) -> None:
+def test_model_init_resets_the_state_of_an_objective(tmp_path: Path) -> None:
     runs = []
     for times in (1, 2):
         objective = GroupDRO(step_size=1.0)
@@ -410,11 +408,11 @@ def test_what_an_objective_learnt_ends_with_the_run_of_its_model(tmp_path: Path)
     assert (runs[0] - 0.5).abs().max() > 1e-3
 
 
-# ---- other ways to run the same thing ----
+# ---- adapters, checkpointing, precision, compilation, saving ----
 
 
 def falling(folder: Path, built: nn.Module, **settings: Any) -> tuple[float, float]:
-    """Objective before and after training on the same rows."""
+    """Return the objective before and after training on the same rows."""
     data = tiny.pairs("gpt2", 8)
     made = tiny.trainer(
         folder, "gpt2", data, built=built, eval_dataset=data, num_train_epochs=6, learning_rate=2e-2, **settings
@@ -424,7 +422,7 @@ def falling(folder: Path, built: nn.Module, **settings: Any) -> tuple[float, flo
     return before, made.evaluate()["eval_loss"]
 
 
-def test_lora_learns_leaves_the_base_alone_and_comes_back_from_disk(tmp_path: Path) -> None:
+def test_lora_trains_keeps_the_base_model_and_is_reloaded(tmp_path: Path) -> None:
     base = tiny.weights(tiny.model("gpt2"))
     adapter = LoraConfig(task_type=TaskType.CAUSAL_LM, r=4, target_modules=["c_attn"], fan_in_fan_out=True)
     built = get_peft_model(tiny.model("gpt2"), adapter)
@@ -440,7 +438,7 @@ def test_lora_learns_leaves_the_base_alone_and_comes_back_from_disk(tmp_path: Pa
     torch.testing.assert_close(loaded(input_ids=ids).logits, built.eval()(input_ids=ids).logits, rtol=0, atol=1e-6)
 
 
-def test_lora_of_an_encoder_decoder_gets_its_decoder_inputs(tmp_path: Path) -> None:
+def test_lora_of_an_encoder_decoder_gets_decoder_inputs(tmp_path: Path) -> None:
     built = get_peft_model(
         tiny.model("t5"), LoraConfig(task_type=TaskType.SEQ_2_SEQ_LM, r=4, target_modules=["q", "v"])
     )
@@ -458,7 +456,7 @@ def test_gradient_checkpointing_changes_nothing(tmp_path: Path, reentrant: bool)
     assert tiny.distance(plain, tiny.trained(tmp_path, "gpt2", data, **kwargs)) < 1e-12
 
 
-def test_bfloat16_autocast_learns_and_keeps_losses_in_float32(tmp_path: Path) -> None:
+def test_bfloat16_autocast_trains_with_losses_in_float32(tmp_path: Path) -> None:
     dtypes: set[torch.dtype] = set()
 
     def spying(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
@@ -471,7 +469,7 @@ def test_bfloat16_autocast_learns_and_keeps_losses_in_float32(tmp_path: Path) ->
     plain_before, _ = falling(tmp_path, tiny.model("gpt2", dtype=torch.float32))
     assert dtypes == {torch.float32}
     assert before == pytest.approx(plain_before, rel=0.02)
-    assert before != plain_before  # bfloat16 was at work
+    assert before != plain_before  # bfloat16 had an effect
     assert after < 0.8 * before
 
 
@@ -494,7 +492,7 @@ def test_a_saved_model_loads_and_evaluates_the_same(tmp_path: Path) -> None:
     assert again.evaluate()["eval_loss"] == made.evaluate()["eval_loss"]
 
 
-def test_separate_forwards_train_a_batch_norm_model_with_other_statistics(tmp_path: Path) -> None:
+def test_separate_forwards_change_batch_norm_statistics(tmp_path: Path) -> None:
     data = tiny.classified_pairs(8)
     runs = {}
     for mode in ("joint", "separate"):
@@ -511,7 +509,7 @@ def test_separate_forwards_train_a_batch_norm_model_with_other_statistics(tmp_pa
         runs[mode] = built.norm.running_var.clone()
         found = made.evaluate_pairs(evaluator=same, n_bootstrap=0)
         assert found["pairs"] == 8
-    # The views lie ten apart: run together the variance holds their distance, run apart it does not.
+    # Views differ by ten, which is part of the variance only if they are run together.
     assert (runs["joint"] > 3 * runs["separate"]).all()
 
 
@@ -526,7 +524,7 @@ def test_epoch_pairs_are_redrawn_every_epoch(tmp_path: Path) -> None:
     assert drawn == [0, 1, 2]
 
 
-def test_workers_that_load_batches_see_the_redrawn_partners(tmp_path: Path) -> None:
+def test_data_loader_workers_see_redrawn_partners(tmp_path: Path) -> None:
     def train(**settings: Any) -> dict[str, torch.Tensor]:
         pairs = EpochPairs(lambda epoch: tiny.pairs("gpt2", 5, seed=epoch))
         return tiny.trained(tmp_path, "gpt2", pairs, num_train_epochs=2, **settings)
@@ -537,7 +535,7 @@ def test_workers_that_load_batches_see_the_redrawn_partners(tmp_path: Path) -> N
         train(dataloader_num_workers=1, dataloader_persistent_workers=True)
 
 
-def test_filled_streams_add_rows_that_count_nothing() -> None:
+def test_padded_streams_add_rows_that_are_not_counted() -> None:
     rows = list(PaddedStream([{"input_ids": [4], "labels": [5]}] * 3, multiple=2))
     assert [row.get("is_filler", False) for row in rows] == [False, False, False, True]
     batch = PairCollator(default_data_collator)(rows)
@@ -547,7 +545,7 @@ def test_filled_streams_add_rows_that_count_nothing() -> None:
     assert len(list(PaddedStream([{"x": 1}] * 4, multiple=2))) == 4
 
 
-# ---- what is refused ----
+# ---- refused settings ----
 
 
 def test_arguments_of_another_class_are_refused(tmp_path: Path) -> None:
@@ -564,7 +562,9 @@ def test_arguments_of_another_class_are_refused(tmp_path: Path) -> None:
         ({"accelerator_config": {"dispatch_batches": True}}, "dispatch_batches=True joins batches.*leave it unset"),
     ],
 )
-def test_settings_of_the_trainer_that_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+def test_unsupported_settings_of_the_trainer_are_refused(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         tiny.trainer(tmp_path, "gpt2", None, **settings)
 
@@ -584,7 +584,7 @@ def test_bucketing_a_stream_is_refused(tmp_path: Path) -> None:
         made.train()
 
 
-def test_batches_of_so_many_tokens_train_every_row_and_resume_bit_for_bit(tmp_path: Path) -> None:
+def test_token_batches_train_every_row_and_resume_bit_for_bit(tmp_path: Path) -> None:
     data = tiny.pairs("gpt2", 23)
     settings = {"max_tokens_per_batch": 40, "logging_strategy": "steps", "logging_steps": 1, "num_train_epochs": 2}
     whole = tiny.trainer(tmp_path / "whole", "gpt2", data, save_strategy="steps", save_steps=4, **settings)
@@ -605,7 +605,7 @@ def test_batches_of_so_many_tokens_train_every_row_and_resume_bit_for_bit(tmp_pa
     assert tiny.distance(tiny.weights(whole.model), tiny.weights(resumed.model)) == 0.0
 
 
-def test_evaluating_pairs_needs_a_notion_of_right_and_data(tmp_path: Path) -> None:
+def test_evaluate_pairs_needs_an_evaluator_and_data(tmp_path: Path) -> None:
     made = tiny.trainer(tmp_path, "gpt2", None)
     with pytest.raises(
         DataError,
@@ -623,7 +623,7 @@ def test_evaluating_pairs_needs_a_notion_of_right_and_data(tmp_path: Path) -> No
 
 
 class Broken(tiny.NormedClassifier):
-    """A classifier whose loss is not a number for large inputs."""
+    """Classifier whose loss is NaN for large inputs."""
 
     def forward(self, features: torch.Tensor, labels: torch.Tensor | None = None) -> SequenceClassifierOutput:
         return SequenceClassifierOutput(logits=self.head(features) * torch.where(features[:, :1] > 50, torch.nan, 1.0))

@@ -1,8 +1,8 @@
-"""What users of Trainer subclasses complain about (DESIGN section 4): each complaint is a test here.
+"""Common complaints of users of Trainer subclasses, one test each.
 
-Elsewhere: scaling under accumulation in test_invariants; several processes, metrics of all ranks and checkpointing
-under DDP in test_invariants_distributed; means of means, `eval_loss` and the best model's metric in test_trainer;
-left-padded generation in test_prediction.
+In other modules: scaling under accumulation in test_invariants; several processes, metrics of all ranks and
+checkpointing under DDP in test_invariants_distributed; means of means, `eval_loss` and the best model's metric in
+test_trainer; left-padded generation in test_generation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def batches_of(trainer: Any) -> list[dict[str, Any]]:
     return list(trainer.get_train_dataloader())
 
 
-def test_remove_unused_columns_at_its_default_keeps_the_partners_and_drops_the_rest(tmp_path: Path) -> None:
+def test_remove_unused_columns_keeps_partners_and_drops_other_columns(tmp_path: Path) -> None:
     data = tiny.pairs("bart", 4).add_column("dialogue_id", ["a"] * 4).add_column("augmented_state", ["s"] * 4)
     made = tiny.trainer(tmp_path, "bart", data)
     assert made.args.remove_unused_columns
@@ -40,14 +40,14 @@ def test_erm_neither_reads_nor_collates_partners(tmp_path: Path) -> None:
     assert batch["view_mask"].tolist() == [[True]] * 4
 
 
-def test_the_nan_filter_is_off_by_default_and_refused_when_on(tmp_path: Path) -> None:
+def test_the_nan_filter_is_off_and_cannot_be_set(tmp_path: Path) -> None:
     assert tiny.config(tmp_path).logging_nan_inf_filter is False
     with pytest.raises(ValueError, match="logging_nan_inf_filter=True would hide a non-finite loss"):
         tiny.config(tmp_path, logging_nan_inf_filter=True)
 
 
 def truncated(data: datasets.Dataset, lost: set[int]) -> datasets.Dataset:
-    """All targets of some rows cut away."""
+    """Remove all targets of some rows."""
 
     def cut(row: dict[str, Any], index: int) -> dict[str, Any]:
         return {"labels": [-100] * len(row["labels"])} if index in lost else {}
@@ -55,7 +55,7 @@ def truncated(data: datasets.Dataset, lost: set[int]) -> datasets.Dataset:
     return data.map(cut, with_indices=True)
 
 
-def test_rows_whose_labels_were_truncated_away_are_counted_and_the_rest_is_learnt(tmp_path: Path) -> None:
+def test_rows_with_truncated_labels_are_counted_and_others_trained(tmp_path: Path) -> None:
     data = truncated(tiny.pairs("gpt2", 8, partner=lambda row: False), {1, 6})
     settings = {"method": "erm", "logging_strategy": "steps", "logging_steps": 2}
     made = tiny.trainer(tmp_path, "gpt2", data, num_train_epochs=1, **settings)
@@ -66,7 +66,7 @@ def test_rows_whose_labels_were_truncated_away_are_counted_and_the_rest_is_learn
     assert log["loss"] > 0
 
 
-def test_a_step_without_any_target_stops_instead_of_a_silent_zero(tmp_path: Path) -> None:
+def test_a_step_without_targets_raises_an_error(tmp_path: Path) -> None:
     data = truncated(tiny.pairs("gpt2", 4, partner=lambda row: False), {0, 1, 2, 3})
     settings = {"method": "erm", "train_sampling_strategy": "sequential", "per_device_train_batch_size": 2}
     made = tiny.trainer(tmp_path, "gpt2", data, **settings)
@@ -92,13 +92,13 @@ def test_the_logits_of_an_evaluation_are_not_kept(tmp_path: Path) -> None:
         tmp_path, "bart", None, eval_dataset=data, sample_loss=watching, per_device_eval_batch_size=2
     ).evaluate()
     assert len(kept) == 12
-    assert most <= 2  # the batch at hand, and the one before it until it is overwritten
+    assert most <= 2  # the current batch, and the one before until it is overwritten
     assert metrics["eval_rows"] == 24
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "t5", "bart"])
-def test_accuracy_is_that_of_generated_answers_not_of_teacher_forcing(tmp_path: Path, kind: str) -> None:
-    """Trained until greedy answers are right; then a prompt it never saw is answered by generation as well."""
+def test_accuracy_is_that_of_generated_answers(tmp_path: Path, kind: str) -> None:
+    """Train until greedy answers are correct, then generate the answer to a new prompt."""
     data = tiny.pairs(kind, 6, target_lengths=(1, 2), partner=lambda row: row == 0)
     made = tiny.trainer(tmp_path, kind, data, num_train_epochs=60, learning_rate=2e-2, method="da")
 
@@ -125,7 +125,7 @@ def test_several_gpus_in_one_process_are_refused_naming_the_launcher(
         tiny.trainer(tmp_path, "gpt2", None)
 
 
-def test_a_stream_trains_on_whole_pairs_as_the_data_set_does(tmp_path: Path) -> None:
+def test_a_stream_trains_on_whole_pairs_like_a_data_set(tmp_path: Path) -> None:
     data = tiny.pairs("gpt2", 9)
     settings = {"max_steps": 6, "num_train_epochs": 1, "train_sampling_strategy": "sequential"}
     stored = tiny.trained(tmp_path, "gpt2", data, **settings)
@@ -139,7 +139,7 @@ def test_a_stream_trains_on_whole_pairs_as_the_data_set_does(tmp_path: Path) -> 
     ]
 
 
-def test_a_custom_collator_is_used_wrapped_or_not(tmp_path: Path) -> None:
+def test_a_custom_collator_is_used_with_and_without_a_wrapper(tmp_path: Path) -> None:
     class Marked(DataCollatorForSeq2Seq):
         calls = 0
 
@@ -188,11 +188,11 @@ def test_without_a_collator_sequences_are_padded_by_the_tokenizer(tmp_path: Path
     assert batch["input_ids"].shape[:2] == (4, 2)
 
 
-# ---- dropout: R > 0 for identical views, and a word about it ----
+# ---- dropout: R > 0 for identical views, and a warning ----
 
 
 def twins(kind: str) -> datasets.Dataset:
-    """Rows whose partner is the row itself."""
+    """Return rows whose partner is the row itself."""
     data = tiny.pairs(kind, 8, partner=lambda row: False)
     names = [name for name in data.column_names if not name.startswith("augmented_") and name != "row_id"]
     data = data.select_columns(["row_id", *names])
@@ -201,7 +201,7 @@ def twins(kind: str) -> datasets.Dataset:
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the trainer's logger said."""
+    """Return the messages of the trainer's logger."""
     found: list[str] = []
 
     class Keep(logging.Handler):
@@ -215,7 +215,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(("kind", "name"), [("t5", "dropout=0.1"), ("bart", "dropout=0.1"), ("gpt2", "drop=0.1")])
-def test_dropout_makes_identical_views_differ_and_is_said_once(
+def test_dropout_makes_identical_views_differ_and_is_warned_of_once(
     tmp_path: Path, said: list[str], kind: str, name: str
 ) -> None:
     settings = {"num_train_epochs": 1, "logging_strategy": "steps", "logging_steps": 1}
@@ -230,9 +230,7 @@ def test_dropout_makes_identical_views_differ_and_is_said_once(
 
 
 @pytest.mark.parametrize(("dropout", "method"), [(0.0, "dair"), (0.1, "da")])
-def test_without_dropout_or_without_r_nothing_is_said(
-    tmp_path: Path, said: list[str], dropout: float, method: str
-) -> None:
+def test_no_warning_without_dropout_or_without_r(tmp_path: Path, said: list[str], dropout: float, method: str) -> None:
     settings = {"num_train_epochs": 1, "logging_strategy": "steps", "logging_steps": 1, "method": method}
     made = tiny.trainer(tmp_path, "gpt2", twins("gpt2"), built=tiny.model("gpt2", dropout=dropout), **settings)
     made.train()
