@@ -277,17 +277,17 @@ class DAIRConfig(Seq2SeqTrainingArguments):
 
     @property
     def uses_partners(self) -> bool:
-        """Whether the objective uses augmented views."""
+        """True if the objective uses augmented views."""
         return self.method != "erm"
 
     @property
     def uses_features(self) -> bool:
-        """Whether R compares output distributions instead of losses."""
+        """True if R compares output distributions instead of losses."""
         return self.uses_regularizer and self.regularizer in FEATURE_REGULARIZERS
 
     @property
     def uses_regularizer(self) -> bool:
-        """Whether the objective contains lambda R."""
+        """True if the objective contains lambda R."""
         return self.method in REGULARIZED
 
     @property

@@ -52,7 +52,7 @@ class BatchLayout:
 
     @property
     def paired(self) -> np.ndarray:
-        """Whether both views of each row have a target, `[B]` bool."""
+        """Mask of the rows with targets in both views, `[B]` bool."""
         if self.targets.shape[1] == 1:
             return np.zeros(len(self.targets), dtype=bool)
         return np.asarray((self.targets > 0).all(1))

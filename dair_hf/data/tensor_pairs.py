@@ -101,12 +101,12 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
 
     @property
     def redraws(self) -> bool:
-        """Whether views may differ between epochs."""
+        """True if views may differ between epochs."""
         return not all(view is None or isinstance(view, Mapping) for view in (self.original, self.augmented))
 
     @property
     def partner_mask(self) -> np.ndarray:
-        """Whether each row has a partner, `[N]` bool."""
+        """Mask of the rows with a partner, `[N]` bool."""
         if self._partners is not None:
             return self._partners
         return np.full(self.n_rows, self.augmented is not None)

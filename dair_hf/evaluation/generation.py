@@ -199,7 +199,7 @@ class AnswerGenerator:
 
     @property
     def _is_sharded(self) -> bool:
-        """Whether every rank holds a part of the weights, so that all ranks must call the model equally often."""
+        """True if every rank holds a part of the weights, so that all ranks must call the model equally often."""
         return is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self.model)
 
     def _rows_by_limit(self, inputs: Mapping[str, Any]) -> list[tuple[Sequence[int], int | None]]:
