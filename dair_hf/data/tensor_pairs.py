@@ -100,11 +100,6 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         return torch.device("cpu")
 
     @property
-    def redraws(self) -> bool:
-        """True if views may differ between epochs."""
-        return not all(view is None or isinstance(view, Mapping) for view in (self.original, self.augmented))
-
-    @property
     def partner_mask(self) -> np.ndarray:
         """Mask of the rows with a partner, `[N]` bool."""
         if self._partners is not None:

@@ -157,7 +157,9 @@ class AnswerGenerator:
         inputs = self._inputs(features)
         answers: dict[int, list[int]] = {}
         for rows, limit in self._rows_by_limit(inputs):
-            part = inputs if len(rows) == len(next(iter(inputs.values()))) else _select(inputs, rows)
+            part = inputs
+            if len(rows) < len(next(iter(inputs.values()))):
+                part = {name: values[list(rows)] for name, values in inputs.items()}
             prompt_length = 1 if self.is_encoder_decoder else int(part["input_ids"].shape[1])
             if self._has_separate_encoder(part):
                 part = self._encode(part)
@@ -249,7 +251,3 @@ class AnswerGenerator:
 
 def _is_text(inputs: Mapping[str, Any]) -> bool:
     return set(inputs) == TEXT_INPUTS and inputs["input_ids"].numel() > 0
-
-
-def _select(inputs: Mapping[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
-    return {name: values[list(rows)] for name, values in inputs.items()}

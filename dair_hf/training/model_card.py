@@ -92,16 +92,7 @@ def write_model_card(
     body = card.text.split(SECTION)[0].replace("a fine-tuned version of [](https://huggingface.co/)", FROM_SCRATCH)
     card.data.model_name = card.data.model_name or path.parent.name
     card.data.tags = sorted({*(card.data.tags or []), "dair", "consistency-training"})
-    results = _eval_results(reports)
-    if results:
-        card.data.eval_results = results
-    card.text = "\n".join([body.rstrip(), "", SECTION, "", *_body(args, reports, objective, augmenter), ""])
-    with atomic_path(path) as scratch:
-        card.save(scratch)
-
-
-def _eval_results(reports: Sequence[PairReport]) -> list[EvalResult]:
-    return [
+    results = [
         EvalResult(
             task_type="other",
             dataset_type=report.data.lower().replace(" ", "-"),
@@ -113,6 +104,11 @@ def _eval_results(reports: Sequence[PairReport]) -> list[EvalResult]:
         for report in reports
         for key, name in report.headline()
     ]
+    if results:
+        card.data.eval_results = results
+    card.text = "\n".join([body.rstrip(), "", SECTION, "", *_body(args, reports, objective, augmenter), ""])
+    with atomic_path(path) as scratch:
+        card.save(scratch)
 
 
 def _body(args: DAIRConfig, reports: Sequence[PairReport], objective: str | None, augmenter: str | None) -> list[str]:
