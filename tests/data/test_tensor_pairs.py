@@ -140,8 +140,8 @@ def test_inconsistent_arguments_are_refused(make: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        ({"x": X, "labels": Y}, r"made shape \[4, 3\] of column 'x' for 2 rows"),
-        ({"x": [1, 2], "labels": Y[:2]}, "made list of column 'x'"),
+        ({"x": X, "labels": Y}, r"returned shape \[4, 3\] as column 'x' of 2 rows"),
+        ({"x": [1, 2], "labels": Y[:2]}, "returned list as column 'x'"),
         ({"x": X[:2]}, "need the same columns"),
     ],
 )
