@@ -94,7 +94,9 @@ def refuse_unsupported_launch(
             "last step, so that the others wait for ever; leave it unset: repeated rows are masked"
         )
     if kwargs.get("compute_loss_func") is not None:
-        raise DataError("compute_loss_func reduces over the batch, but DAIR needs row losses; pass `sample_loss`")
+        raise DataError(
+            "compute_loss_func reduces over the batch, but DAIR needs the losses of rows; pass `sample_loss` instead"
+        )
 
 
 def _refuse_unsupported_chunks(args: DAIRConfig, sample_loss: SampleLoss, objective: Any) -> None:
