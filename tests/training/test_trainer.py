@@ -571,9 +571,7 @@ def test_unsupported_settings_of_the_trainer_are_refused(
 
 def test_uneven_batches_on_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dair_hf.config.DAIRConfig.world_size", 2)
-    with pytest.raises(
-        ValueError, match="even_batches=False leaves some of 2 processes .* wait for ever; leave it unset"
-    ):
+    with pytest.raises(ValueError, match="even_batches=False leaves some of 2 processes .* wait for ever; leave"):
         tiny.trainer(tmp_path, "gpt2", None, accelerator_config={"even_batches": False})
 
 
