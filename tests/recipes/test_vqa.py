@@ -201,7 +201,8 @@ def test_finished_runs_scenes_backbone_and_features_are_kept(compared: dict[str,
     assert len(list(outputs.glob("scene_backbone_*"))) == len(list(outputs.glob("counting_scenes_*"))) == 2
     assert len(list((outputs / "features").glob("*/about.json"))) == 1
     run(**scenes(outputs, "cv", **LONGER))
-    assert {path: path.stat().st_mtime_ns for path in before} == before
+    rewritten = [str(path.relative_to(outputs)) for path, time in before.items() if path.stat().st_mtime_ns != time]
+    assert rewritten == []
 
 
 def test_a_sweep_over_lambda_is_plotted(compared: dict[str, Path], outputs: Path) -> None:
