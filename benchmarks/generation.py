@@ -5,7 +5,7 @@
 Both answer the same turns with the same trained model (such as a run of `multiwoz21_small.yaml`), batch size and length
 limit, and must generate the same tokens. `Seq2SeqTrainer` runs batches in the order of the rows, each until its longest
 answer ends, and also computes losses. `DAIRTrainer` encodes batches of the same size but generates eight times as many
-answers at once, grouped by expected length; finished answers leave their batch, and unfinished ones are regrouped.
+answers at once, grouped by expected length.
 Without `--model_dir` the benchmark trains a small model first, whose answers rarely end by themselves.
 
 - `rows a second`: `evaluate_pairs`, without losses, relative to `Seq2SeqTrainer.predict`;

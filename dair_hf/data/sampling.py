@@ -1,4 +1,4 @@
-"""Rows of an epoch and their order: partners drawn anew, padded streams, batches of rows of similar length."""
+"""Rows of an epoch: their partners, which are drawn anew, their order, and batches of rows of similar length."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class PaddedStream(torch.utils.data.IterableDataset[dict[str, Any]]):
         multiple: Number of rows in one step over all ranks.
 
     Example:
-        >>> [row.get("is_filler", False) for row in PaddedStream([{"x": 1}, {"x": 2}, {"x": 3}], multiple=2)]
+        >>> [row.get("is_padding_row", False) for row in PaddedStream([{"x": 1}, {"x": 2}, {"x": 3}], multiple=2)]
         [False, False, False, True]
     """
 
@@ -165,7 +165,7 @@ def view_counts(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids")
     return 1 + pyarrow.compute.is_valid(table[name]).to_numpy().astype(np.int64)
 
 
-def target_counts(pairs: datasets.Dataset | EpochPairs, column: str = "labels") -> np.ndarray:
+def targets_per_row(pairs: datasets.Dataset | EpochPairs, column: str = "labels") -> np.ndarray:
     """Return the number of targets of every row: entries of a list column that are not -100.
 
     Args:
@@ -176,7 +176,7 @@ def target_counts(pairs: datasets.Dataset | EpochPairs, column: str = "labels") 
         `[N]` int64; 0 for a row with None.
 
     Example:
-        >>> target_counts(datasets.Dataset.from_dict({"labels": [[-100, 5, 6], [7]]}))
+        >>> targets_per_row(datasets.Dataset.from_dict({"labels": [[-100, 5, 6], [7]]}))
         array([2, 1])
     """
     dataset = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
@@ -234,7 +234,7 @@ class PairLengthSampler(torch.utils.data.Sampler[int]):
 class TokenBatchSampler(BatchRebalanceSampler):
     """Batches of rows of similar length, each with a limited number of tokens.
 
-    The tokens of a batch, padding and both views included, are `views of its rows * longest view`. Rows are sorted by
+    A batch counts (number of its views) * (length of its longest view) tokens, padding included. Rows are sorted by
     length and number of views, equal ones in a new random order each epoch, and cut greedily into batches, which then
     come in random order. Sizes of batches are the same in every epoch, and the order depends on `(seed, epoch)` only,
     so that it is the same after a resume. In each step, ranks get batches of similar lengths. All ranks get equally

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.sampling import EpochPairs
+from dair_hf.dialog.audit.audit import audit, names_of
 from dair_hf.dialog.audit.ceiling import Ceiling
-from dair_hf.dialog.audit.report import audit, names_of
 from dair_hf.dialog.data import DialogConfig, DialogData
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw

@@ -247,6 +247,10 @@ class PairPredictor:
                 "evaluate_pairs a higher max_new_tokens, or set model.generation_config.max_new_tokens to None"
             )
         positions = decoder_positions(self.model)
+        if positions is not None and settings.get("max_length") is not None:
+            # The last token of an answer is never read.
+            last = positions if self.model.config.is_encoder_decoder else positions + 1
+            settings["max_length"] = min(settings["max_length"], last)
         used = views.target_lengths() if self.model.config.is_encoder_decoder else views.lengths()
         if positions is not None and (beyond := int((used > positions).sum())):
             logger.warning(

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from dair_hf.data.collator import AUGMENTED_PREFIX, LABEL_COLUMNS, LABELS, NO_RULES, ROW_ID, RowRules, split_views
-from dair_hf.data.sampling import EpochPairs, target_counts, view_lengths
+from dair_hf.data.sampling import EpochPairs, targets_per_row, view_lengths
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
 from dair_hf.io.files import atomic_path
@@ -206,7 +206,7 @@ class PairViews(PairIndex):
 
     def target_lengths(self) -> np.ndarray:
         """Return the number of target tokens of each view, `[M]`; zeros if labels are no sequences."""
-        return self._measure(LABELS, target_counts)
+        return self._measure(LABELS, targets_per_row)
 
     def _measure(self, column: str, measure: Callable[[datasets.Dataset, str], np.ndarray]) -> np.ndarray:
         if column not in self.column_names:

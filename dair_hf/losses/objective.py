@@ -61,7 +61,7 @@ class Counts(NamedTuple):
     Attributes:
         rows: Number of rows, with and without a partner.
         pairs: Number of rows with a partner.
-        tokens: Number of target tokens in all trained views.
+        tokens: Number of targets in all trained views: tokens of sequences, one for a class or a number.
     """
 
     rows: Tensor
@@ -131,7 +131,8 @@ class LossRegularizer(NamedTuple):
 
     Attributes:
         value: `(l, l~, epsilon) -> R`, each `[B]`.
-        slopes: `(l, l~, epsilon) -> (dR/dl, dR/dl~)`, each `[B]`, for logged gradient weights.
+        slopes: `(l, l~, epsilon) -> (dR/dl, dR/dl~)`, each `[B]`. Only for logging: training differentiates
+            `value`.
     """
 
     value: Callable[[Tensor, Tensor, float], Tensor]

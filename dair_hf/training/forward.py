@@ -60,8 +60,8 @@ class _RunViews(NamedTuple):
 class PairLoss:
     """Losses and counts of batches in the `[B, V, ...]` layout of `PairCollator`.
 
-    Batches of the trainer's data loaders contain their layout (`batch_layout`), so that the host does not wait for the
-    device. The layout of other batches is read from their tensors.
+    Batches of the trainer's data loaders carry a `BatchLayout` on the host (which views exist, how many targets they
+    have), so that the host does not wait for the device. The layout of other batches is read from their tensors.
 
     Args:
         args: Method, regularizer, lambda, normalization and forward mode.

@@ -26,7 +26,7 @@ from dair_hf.errors import DataError
 logger = logging.get_logger(__name__)
 
 # (model, batch [B, V, ...] on its device, generator) -> batch with partners, V = 2 (`collator.add_partners`).
-Augmenter = Callable[[nn.Module, Mapping[str, Any], torch.Generator], Mapping[str, Any]]
+OnlineAugmenter = Callable[[nn.Module, Mapping[str, Any], torch.Generator], Mapping[str, Any]]
 
 STEPS_WATCHED = 100  # number of steps of a stream that must contain a pair
 
@@ -144,7 +144,7 @@ class PairWatch:
 
 
 def add_online_partners(
-    augmenter: Augmenter, model: nn.Module, batch: Mapping[str, Any], device: torch.device, *seeds: int | str
+    augmenter: OnlineAugmenter, model: nn.Module, batch: Mapping[str, Any], device: torch.device, *seeds: int | str
 ) -> dict[str, Any]:
     """Return a batch with partners from an augmenter.
 

@@ -60,8 +60,8 @@ from dair_hf.training.environments import BatchObjective, FreshOptimizer, Penali
 from dair_hf.training.finiteness import FinitenessCheck, negative_losses, undefined_roots
 from dair_hf.training.forward import PairLoss, PairOutputs
 from dair_hf.training.loading import (
-    Augmenter,
     EpochCallback,
+    OnlineAugmenter,
     PairWatch,
     add_online_partners,
     length_sampler,
@@ -148,7 +148,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         sample_loss: str | SampleLoss | None = None,
         evaluator: PairEvaluator | Correct | None = None,
         objective: BatchObjective | None = None,
-        augmenter: Augmenter | None = None,
+        augmenter: OnlineAugmenter | None = None,
         **kwargs: Any,
     ) -> None:
         args = DAIRConfig("tmp_trainer") if args is None else args
@@ -426,6 +426,8 @@ class DAIRTrainer(Seq2SeqTrainer):
     ) -> Any:
         """Return the contribution of a micro-batch to the objective of the optimizer step.
 
+        In training it is multiplied by the number of ranks, since engines average gradients over ranks.
+
         Args:
             model: The (wrapped) model.
             inputs: A batch of `PairCollator`, on the device.
@@ -671,8 +673,9 @@ class DAIRTrainer(Seq2SeqTrainer):
             n_bootstrap: Number of resamples; 0: no intervals.
             predictions_file: File for one JSON line per view: row_id, variant, prediction, reference, correct.
             data_name: Name of the data in the model card.
-            **gen_kwargs: Arguments of `generate`. Without a length among them `max_new_tokens` is the longest target of
-                the data plus 8. No answer exceeds the positions of a model with a table of positions.
+            **gen_kwargs: Arguments of `generate`. The length of answers is the first that is given of: `max_new_tokens`
+                or `max_length` here, `args.generation_max_length`, `model.generation_config.max_new_tokens`; else the
+                longest target of the data plus 8. No answer exceeds a model's table of positions.
 
         Returns:
             Metrics, as `PairEvaluator.__call__` returns them.

@@ -11,7 +11,7 @@ from dair_hf.data.sampling import (
     MEGABATCH,
     PairLengthSampler,
     TokenBatchSampler,
-    target_counts,
+    targets_per_row,
     view_counts,
     view_lengths,
 )
@@ -112,9 +112,9 @@ def test_fewer_rows_than_one_batch(rows: int) -> None:
 def test_target_counts_by_hand() -> None:
     rows = {"labels": [[-100, -100, 3], [], None, [4, 5], [-100]], "kept": [True, True, True, True, False]}
     data = datasets.Dataset.from_dict(rows)
-    assert target_counts(data).tolist() == [1, 0, 0, 2, 0]
-    assert target_counts(data.select([3, 0, 2])).tolist() == [2, 1, 0]
-    assert target_counts(data.select(range(1, 4))).tolist() == [0, 0, 2]
+    assert targets_per_row(data).tolist() == [1, 0, 0, 2, 0]
+    assert targets_per_row(data.select([3, 0, 2])).tolist() == [2, 1, 0]
+    assert targets_per_row(data.select(range(1, 4))).tolist() == [0, 0, 2]
 
 
 # ---- batches with a limited number of tokens ----

@@ -537,7 +537,7 @@ def test_data_loader_workers_see_redrawn_partners(tmp_path: Path) -> None:
 
 def test_padded_streams_add_rows_that_are_not_counted() -> None:
     rows = list(PaddedStream([{"input_ids": [4], "labels": [5]}] * 3, multiple=2))
-    assert [row.get("is_filler", False) for row in rows] == [False, False, False, True]
+    assert [row.get("is_padding_row", False) for row in rows] == [False, False, False, True]
     batch = PairCollator(default_data_collator)(rows)
     assert batch["view_mask"].tolist() == [[True], [True], [True], [False]]
     assert set(batch) == {"input_ids", "labels", "view_mask"}

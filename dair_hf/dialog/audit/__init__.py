@@ -1,4 +1,4 @@
-"""Text of a dialogue: rows, belief states, names and their spelling."""
+"""Checks of paired dialogues before training: unsound renamings and the accuracy that the targets allow."""
 
 from dair_hf.lazy import lazy_submodules
 

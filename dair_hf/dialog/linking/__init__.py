@@ -1,4 +1,4 @@
-"""Text of a dialogue: rows, belief states, names and their spelling."""
+"""Names of a dialogue, found in its text in every spelling."""
 
 from dair_hf.lazy import lazy_submodules
 

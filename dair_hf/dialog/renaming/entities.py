@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from datasets import Dataset, Features
 
-from dair_hf.dialog.renaming.names import METHODS, RESERVED, rename
+from dair_hf.dialog.renaming.new_names import METHODS, RESERVED, rename
 from dair_hf.dialog.renaming.rewriting import Dialogue, rewrite_history, rewrite_state
 from dair_hf.dialog.text.rows import NAME_SLOTS, PLACE_SLOTS
 from dair_hf.dialog.text.spans import normalize_name
@@ -35,8 +35,8 @@ class EntityAugmenter:
     of rows or on `num_proc`.
 
     A row has no partner (None in both columns) if nothing in it would change, or if a new name already occurs in the
-    row. With `mentioned_only` neither has a row with a name in its state that the history does not mention: the model
-    could not know the new name.
+    row. With `mentioned_only`, a row whose state has a name that the history does not mention has no partner either,
+    since the model could not know the new name.
 
     Methods:
     - `scramble` shuffles letters within words, and the words (training data of the paper);
@@ -218,7 +218,7 @@ def load_bank(path: str | os.PathLike[str], split: str) -> dict[str, list[str]]:
         DataError: The file cannot be read, has no such split, or has another form.
 
     Example:
-        >>> bank = load_bank("sgd_entities.json", "test")  # doctest: +SKIP
+        >>> bank = load_bank("sgd_names.json", "test")  # doctest: +SKIP
         >>> augmenter = EntityAugmenter(method="swap", bank=bank)  # doctest: +SKIP
     """
     content = read_json(path)

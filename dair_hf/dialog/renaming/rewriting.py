@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dair_hf.dialog.renaming.names import Renaming, match_case
+from dair_hf.dialog.renaming.new_names import Renaming, match_case
 from dair_hf.dialog.text.spans import contains_name, normalize_name, on_word_boundary, without_overlap
 from dair_hf.errors import DataError
 

@@ -26,7 +26,7 @@ FEATURES = Features(
         "turn_id": Value("int32"),
         "history": List({"speaker": Value("string"), "text": Value("string")}),
         "state": List({"slot": Value("string"), "values": List(Value("string"))}),
-        "entities": List(
+        "entities": List(  # mentions of names in the history
             {
                 "slot": Value("string"),
                 "name": Value("string"),
@@ -35,6 +35,7 @@ FEATURES = Features(
                 "end": Value("int32"),
             }
         ),
+        # Names of the whole dialogue, with all their spellings.
         "names": List({"slot": Value("string"), "name": Value("string"), "forms": List(Value("string"))}),
     }
 )

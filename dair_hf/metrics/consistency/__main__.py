@@ -14,14 +14,14 @@ from typing import Any
 from dair_hf.errors import DataError
 from dair_hf.metrics import command_line
 from dair_hf.metrics.command_line import percentage
-from dair_hf.metrics.json_items import parse_lines, read_text
-from dair_hf.metrics.pair_consistency import (
+from dair_hf.metrics.consistency_items import (
     PairCorrectness,
     compare_models,
     consistency_metrics,
     judge_pairs,
     read_correctness,
 )
+from dair_hf.metrics.json_items import parse_lines, read_text
 from dair_hf.metrics.state.conventions import resolve_convention
 from dair_hf.metrics.state.items import pair_turns, read_items_file
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from dair_hf.errors import DataError
 from dair_hf.metrics import json_metric
+from dair_hf.metrics.consistency_items import consistency_metrics, judge_pairs, read_correctness
 from dair_hf.metrics.json_items import encode_items
-from dair_hf.metrics.pair_consistency import consistency_metrics, judge_pairs, read_correctness
 from dair_hf.metrics.state.conventions import resolve_convention
 from dair_hf.metrics.state.items import pair_turns, read_items
 

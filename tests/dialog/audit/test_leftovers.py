@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
+from dair_hf.dialog.audit.audit import CHECKS, audit
 from dair_hf.dialog.audit.leftovers import LeftoverSearch
-from dair_hf.dialog.audit.report import CHECKS, audit
 from dair_hf.dialog.renaming.entities import EntityAugmenter, augmented_features, redraw
 from dair_hf.dialog.text.rows import FEATURES
 from dair_hf.errors import DataError

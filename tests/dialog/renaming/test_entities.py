@@ -16,7 +16,7 @@ from datasets import Dataset
 
 from dair_hf.dialog.renaming import names as renaming
 from dair_hf.dialog.renaming.entities import EntityAugmenter, augmented_features, load_bank, redraw
-from dair_hf.dialog.renaming.names import match_case
+from dair_hf.dialog.renaming.new_names import match_case
 from dair_hf.dialog.text.rows import FEATURES, NAME_SLOTS
 from dair_hf.errors import DataError
 from dair_hf.io.arrow import paused_gc, to_python

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dair_hf.dialog.renaming.entities import EntityAugmenter
-from dair_hf.dialog.renaming.names import METHODS, anagram, match_case, scramble
+from dair_hf.dialog.renaming.new_names import METHODS, anagram, match_case, scramble
 
 WORD = st.text("abcdefgh", min_size=1, max_size=6)
 NAME = st.lists(WORD, min_size=1, max_size=3).map(" ".join)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.metrics.pair_consistency import judge_pairs
+from dair_hf.metrics.consistency_items import judge_pairs
 from dair_hf.metrics.state.conventions import resolve_convention
 from dair_hf.metrics.state.items import pair_turns, read_items
 from dair_hf.metrics.state.joint_goal import joint_goal_accuracy, joint_goal_correct

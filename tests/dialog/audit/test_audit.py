@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-from dair_hf.dialog.audit.report import CHECKS, audit, names_of
+from dair_hf.dialog.audit.audit import CHECKS, audit, names_of
 from dair_hf.dialog.renaming.entities import EntityAugmenter, augmented_features, redraw
 from dair_hf.dialog.text.rows import FEATURES
 from dair_hf.errors import DataError
