@@ -134,6 +134,19 @@ def test_rows_that_fill_all_positions_are_evaluated(
     assert "1 of 2 views reach beyond the 32 positions of GPT2LMHeadModel, where their answers end" in caplog.text
 
 
+@pytest.mark.parametrize(("kind", "last"), [("gpt2", 33), ("bart", 32)])
+def test_max_length_ends_at_the_last_position(tmp_path: Path, kind: str, last: int) -> None:
+    built = tiny.model(kind)
+    built.generation_config.eos_token_id = None
+    built.generation_config.suppress_tokens = [tiny.PAD]
+    labels = [-100] * 16 + [5] * 4 if kind == "gpt2" else [5, 6, 7]
+    data = datasets.Dataset.from_dict({"input_ids": [[5] * 20], "attention_mask": [[1] * 20], "labels": [labels]})
+    trainer = tiny.trainer(tmp_path, "", data, built=built, method="erm")
+    answers = trainer.predict(data, max_length=60).predictions
+    prompt = 16 if kind == "gpt2" else 1
+    assert int((answers[0] != -100).sum()) == last - prompt
+
+
 class Echo:
     """Decoder-only model that generates 5, 6 and the end token, and records its inputs."""
 
