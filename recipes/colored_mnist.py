@@ -28,17 +28,9 @@ from transformers import set_seed
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.data.tensor_pairs import tensor_fingerprint
 from dair_hf.experiments.arguments import parse_arguments
-from dair_hf.experiments.comparison import (
-    ComparisonConfig,
-    Result,
-    Run,
-    claim_output_folder,
-    compare,
-    runs_of,
-    train_evaluate_save,
-)
+from dair_hf.experiments.comparison import ComparisonConfig, Result, Run, claim_output_folder, train_evaluate_save
 from dair_hf.experiments.report import Column
-from dair_hf.experiments.search import LambdaSearch, SearchConfig, search_and_test
+from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.io.commands import run_recipe
 from dair_hf.training.environments import EnvironmentConfig
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
@@ -73,7 +65,7 @@ def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: ColoredCon
 
 
 def train_and_evaluate(
-    run: Run, mnist: Mapping[str, Digits], data: ColoredConfig, environments: EnvironmentConfig, split: str = "test"
+    run: Run, split: str, mnist: Mapping[str, Digits], data: ColoredConfig, environments: EnvironmentConfig
 ) -> Result:
     """Train and evaluate one run from new weights."""
     set_seed(run.seed)
@@ -92,18 +84,14 @@ def main() -> None:
     data, environments, comparison, search, args = parse_arguments(
         [ColoredConfig, EnvironmentConfig, ComparisonConfig, SearchConfig, DAIRConfig]
     )
-    folder = claim_output_folder(args)
+    claim_output_folder(args)
     mnist = {split: load_mnist(data.mnist, split) for split in ("train", "test")}
     title, settings = f"Colored MNIST, {data.setup}", {"data": data, "environments": environments}
     files = {split: tensor_fingerprint(*digits) for split, digits in mnist.items()}
     execute = partial(train_and_evaluate, mnist=mnist, data=data, environments=environments)
     notes = [f"C1 and {data.augmentation} drawn {data.color_draws}ly; {data.test_source} test rows."]
-    if search.lambdas:
-        keys = "accuracy_c3", "cm_c1_c3"
-        trials = LambdaSearch(search, "dair", args, *keys, settings=settings, validation=files, title=title)
-        search_and_test(trials, lambda run, split: execute(run, split=split), files, comparison.seeds)
-    else:
-        compare(list(runs_of(comparison, args)), execute, folder, title, COLUMNS, settings, files, notes)
+    keys = "accuracy_c3", "cm_c1_c3"
+    search_or_compare(search, comparison, args, execute, title, COLUMNS, settings, files, notes, metrics=keys)
 
 
 if __name__ == "__main__":

@@ -29,14 +29,12 @@ from dair_hf.experiments.comparison import (
     Result,
     Run,
     claim_output_folder,
-    compare,
     lambda_note,
-    runs_of,
     train_evaluate_save,
     with_settings,
 )
 from dair_hf.experiments.report import Column
-from dair_hf.experiments.search import LambdaSearch, SearchConfig, search_and_test
+from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.io.commands import run_recipe
 from dair_hf.regression.correctness import is_correct, rmse
 from dair_hf.regression.data import RegressionConfig, evaluation_pairs, load_regression, train_pairs
@@ -71,7 +69,7 @@ def evaluate(
 
 
 def train_and_evaluate(
-    run: Run, table: RegressionData, data: RegressionConfig, loss: RobustLossConfig, split: str = "test"
+    run: Run, split: str, table: RegressionData, data: RegressionConfig, loss: RobustLossConfig
 ) -> Result:
     """Train one run on full batches from new weights, and evaluate it."""
     set_seed(run.seed)
@@ -96,19 +94,15 @@ def main() -> None:
     data, loss, comparison, search, args = parse_arguments(
         [RegressionConfig, RobustLossConfig, ComparisonConfig, SearchConfig, DAIRConfig]
     )
-    folder = claim_output_folder(args)
+    claim_output_folder(args)
     table = load_regression(data)
     title, settings = f"Robust regression, {loss.loss}, {data.noise_share:.0%} noise", {"data": data, "loss": loss}
     files = {"table": tensor_fingerprint(*table)}
     execute = partial(train_and_evaluate, table=table, data=data, loss=loss)
     weights = lambda_note(comparison, args)
     notes = [f"R per {loss.consistency}; the partners' feature: {data.augmented_feature}; {weights}."]
-    if search.lambdas:
-        shared = {"settings": settings, "validation": files, "title": title, "lower_is_better": True}
-        trials = LambdaSearch(search, "dair", args, "rmse", **shared)
-        search_and_test(trials, lambda run, split: execute(run, split=split), files, comparison.seeds)
-    else:
-        compare(list(runs_of(comparison, args)), execute, folder, title, COLUMNS, settings, files, notes)
+    shared = title, COLUMNS, settings, files, notes
+    search_or_compare(search, comparison, args, execute, *shared, metrics=["rmse"], lower_is_better=True)
 
 
 if __name__ == "__main__":

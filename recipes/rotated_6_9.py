@@ -32,13 +32,12 @@ from dair_hf.experiments.comparison import (
     Result,
     Run,
     claim_output_folder,
-    compare,
     runs_of,
     train_evaluate_save,
 )
 from dair_hf.experiments.plots import plot_curves
 from dair_hf.experiments.report import Column
-from dair_hf.experiments.search import LambdaSearch, SearchConfig, search_and_test
+from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.experiments.sweeps import sweep_series
 from dair_hf.io.commands import run_recipe
 from dair_hf.io.files import read_json
@@ -63,7 +62,7 @@ def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: SixNineCon
     return metrics
 
 
-def train_and_evaluate(run: Run, mnist: Mapping[str, Digits], data: SixNineConfig, split: str = "test") -> Result:
+def train_and_evaluate(run: Run, split: str, mnist: Mapping[str, Digits], data: SixNineConfig) -> Result:
     """Train and evaluate one run from new weights."""
     set_seed(run.seed)
     model = DigitCNN(DigitCNNConfig(num_channels=1, num_labels=1))
@@ -97,14 +96,9 @@ def main() -> None:
     title, settings = "Rotated 6 and 9: accuracy by angle of the test digits", {"data": data}
     files = {split: tensor_fingerprint(*digits) for split, digits in mnist.items()}
     execute = partial(train_and_evaluate, mnist=mnist, data=data)
-    if search.lambdas:
-        keys = "accuracy_theta_45", "cm_theta_45"
-        trials = LambdaSearch(search, "dair", args, *keys, settings=settings, validation=files, title=title)
-        search_and_test(trials, lambda run, split: execute(run, split=split), files, comparison.seeds)
-    else:
-        runs = list(runs_of(comparison, args))
-        if compare(runs, execute, folder, title, COLUMNS, settings, files):
-            plot_thetas(folder, runs)
+    keys = "accuracy_theta_45", "cm_theta_45"
+    if search_or_compare(search, comparison, args, execute, title, COLUMNS, settings, files, metrics=keys):
+        plot_thetas(folder, list(runs_of(comparison, args)))
 
 
 if __name__ == "__main__":

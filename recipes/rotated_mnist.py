@@ -32,13 +32,12 @@ from dair_hf.experiments.comparison import (
     Result,
     Run,
     claim_output_folder,
-    compare,
     runs_of,
     train_evaluate_save,
 )
 from dair_hf.experiments.plots import plot_ends
 from dair_hf.experiments.report import Column
-from dair_hf.experiments.search import LambdaSearch, SearchConfig, search_and_test
+from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.io.commands import run_recipe
 from dair_hf.io.files import read_json
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
@@ -77,7 +76,7 @@ def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: RotatedCon
     return {"original_accuracy": metrics["original_accuracy"], **by_digit, **{key: half_turn[key] for key in keys}}
 
 
-def train_and_evaluate(run: Run, mnist: Mapping[str, Digits], data: RotatedConfig, split: str = "test") -> Result:
+def train_and_evaluate(run: Run, split: str, mnist: Mapping[str, Digits], data: RotatedConfig) -> Result:
     """Train and evaluate one run from new weights."""
     set_seed(run.seed)
     pairs = train_pairs(mnist, data, run.seed)
@@ -104,14 +103,10 @@ def main() -> None:
     title, settings = f"Rotated MNIST, {data.setup}", {"data": data}
     files = {split: tensor_fingerprint(*digits) for split, digits in mnist.items()}
     execute = partial(train_and_evaluate, mnist=mnist, data=data)
-    if search.lambdas:
-        keys = "original_accuracy", "cm"
-        trials = LambdaSearch(search, "dair", args, *keys, settings=settings, validation=files, title=title)
-        search_and_test(trials, lambda run, split: execute(run, split=split), files, comparison.seeds)
-    else:
-        runs = list(runs_of(comparison, args))
-        if compare(runs, execute, folder, title, COLUMNS, settings, files) and args.logging_steps == 1:
-            plot_regularizer(folder, runs)
+    keys = "original_accuracy", "cm"
+    table = search_or_compare(search, comparison, args, execute, title, COLUMNS, settings, files, metrics=keys)
+    if table and args.logging_steps == 1:
+        plot_regularizer(folder, list(runs_of(comparison, args)))
 
 
 if __name__ == "__main__":

@@ -333,3 +333,52 @@ def search_and_test(
         print(f"\nChosen by {search.config.search_rule}: lambda {chosen.dair_lambda:g}")
     search.final(lambda run: execute(run, "test"), data, seeds)
     return chosen
+
+
+def search_or_compare(
+    search: SearchConfig,
+    comparison: ComparisonConfig,
+    args: DAIRConfig,
+    execute: Callable[[Run, str], Result],
+    title: str,
+    columns: Sequence[Column],
+    settings: Mapping[str, Any],
+    data: Mapping[str, str],
+    notes: Sequence[str] = (),
+    *,
+    metrics: Sequence[str],
+    lower_is_better: bool = False,
+) -> str:
+    """Search for the lambda of DAIR and test it, if `search` has a grid; otherwise compare methods on the test split.
+
+    Args:
+        search: Grid, seeds and rule.
+        comparison: Methods and seeds of the comparison; a search tests its choice on the same seeds.
+        args: Arguments shared by all runs; everything is written to `output_dir`.
+        execute: `(run, split)` trains a run and evaluates it on that split, "validation" or "test".
+        title: Heading of tables and plots.
+        columns: Columns of the comparison.
+        settings: Settings shared by all runs.
+        data: Fingerprint of each data set.
+        notes: Lines below the comparison.
+        metrics: Key of the metric that chooses lambda, followed by that of CM if CM is measured.
+        lower_is_better: Whether the first of them is an error.
+
+    Returns:
+        The table of the comparison, as `compare`; "" after a search.
+    """
+    if search.lambdas:
+        trials = LambdaSearch(
+            search,
+            "dair",
+            args,
+            *metrics,
+            settings=settings,
+            validation=data,
+            title=title,
+            lower_is_better=lower_is_better,
+        )
+        search_and_test(trials, execute, data, comparison.seeds)
+        return ""
+    runs = list(runs_of(comparison, args))
+    return compare(runs, lambda run: execute(run, "test"), Path(args.output_dir), title, columns, settings, data, notes)

@@ -10,8 +10,16 @@ import numpy as np
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.experiments.comparison import Result, Run
-from dair_hf.experiments.search import GRIDS, LambdaSearch, SearchConfig, log_grid, search_and_test
+from dair_hf.experiments.comparison import ComparisonConfig, Result, Run
+from dair_hf.experiments.report import Column
+from dair_hf.experiments.search import (
+    GRIDS,
+    LambdaSearch,
+    SearchConfig,
+    log_grid,
+    search_and_test,
+    search_or_compare,
+)
 from tests.fixtures import tiny
 
 
@@ -267,3 +275,43 @@ def test_search_chooses_on_validation_and_tests_the_choice(tmp_path: Path, capsy
         assert search_and_test(bench.search(), execute, {"test": "t"}, [0, 1, 2]).dair_lambda == 1.0
     assert bench.tested == ["dair_seed0", "dair_seed1", "dair_seed2"]
     assert "Chosen by best_accuracy: lambda 1\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("grid", [None, [0.1, 1.0, 10.0]])
+def test_methods_are_compared_if_there_is_no_grid_to_search(tmp_path: Path, grid: list[float] | None) -> None:
+    executed: list[tuple[str, str]] = []
+
+    def execute(run: Run, split: str) -> Result:
+        executed.append((run.name, split))
+        key = run.args.dair_lambda, run.seed
+        return Result({"error": VALIDATION[key] if split == "validation" else TEST[key[0]]}, {"training": 1.0})
+
+    search = SearchConfig(search_lambdas=grid, search_seeds=[0, 1])
+    comparison = ComparisonConfig(["erm", "dair"], seeds=[0, 1])
+    args = tiny.config(tmp_path, normalization="pair", dair_lambda=10.0)
+    table = search_or_compare(
+        search,
+        comparison,
+        args,
+        execute,
+        "title",
+        [Column("error", "ERROR")],
+        {},
+        {"rows": "r"},
+        ["A note."],
+        metrics=["error"],
+        lower_is_better=True,
+    )
+    if grid is None:
+        assert executed == [(f"{method}_seed{seed}", "test") for seed in (0, 1) for method in ("erm", "dair")]
+        written = (tmp_path / "comparison.md").read_text()
+        assert "| method | runs | ERROR |" in table and table in written and "A note." in written
+        assert json.loads((tmp_path / "dair_seed1.json").read_text())["metrics"] == {"error": 0.9}
+        assert not (tmp_path / "search").exists()
+    else:
+        # The lowest error on validation, means 0.61, 0.80 and 0.785, is that of lambda 0.1.
+        tested = [("dair_seed0", "test"), ("dair_seed1", "test")]
+        assert (table, executed[-2:], {split for _, split in executed[:-2]}) == ("", tested, {"validation"})
+        record = json.loads((tmp_path / "final" / "dair_seed0.json").read_text())
+        assert (record["config"]["training"]["dair_lambda"], record["metrics"]) == (0.1, {"error": 0.1})
+        assert not (tmp_path / "comparison.md").exists()
