@@ -18,7 +18,7 @@ from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
 from dair_hf.dialog.text.state import parse, state_from_row
 from dair_hf.io.files import write_json
-from dair_hf.io.processes import gather_results, rank_and_size
+from dair_hf.io.processes import on_first_rank
 from dair_hf.metrics.state.joint_goal import joint_goal_correct
 
 
@@ -92,10 +92,7 @@ def check_pairs(dialogs: DialogData, config: DialogConfig, encoder: DialogEncode
     Raises:
         DataError: Gold targets score as wrong, or the pairs fail the audit with `strict_audit`.
     """
-    is_first = rank_and_size()[0] == 0
-    ceiling = gather_results(lambda: _audit_pairs(dialogs, config, encoder, folder) if is_first else None)[0]
-    assert ceiling is not None
-    return ceiling
+    return on_first_rank(lambda: _audit_pairs(dialogs, config, encoder, folder))
 
 
 def _audit_pairs(dialogs: DialogData, config: DialogConfig, encoder: DialogEncoder, folder: Path) -> Ceiling:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from dair_hf.experiments.run_records import (
 )
 from dair_hf.io.files import write_json, write_text
 from dair_hf.io.folders import claim_folder
+from dair_hf.io.processes import on_first_rank
 from dair_hf.losses.objective import REGULARIZED
 from dair_hf.training.trainer import DAIRTrainer
 
@@ -201,7 +203,7 @@ def compare(
         record = finished[run.name]
         if record is None:
             settings = fingerprint(config, run.args, data)
-            _prepare_run_folder(Path(run.args.output_dir), settings)
+            on_first_rank(functools.partial(_prepare_run_folder, Path(run.args.output_dir), settings))
             # On a copy, because a trainer modifies its arguments, which identify the run.
             result = execute(run._replace(args=with_settings(run.args)))
             all_settings = {**config, "training": run.args}
@@ -224,16 +226,13 @@ def _prepare_run_folder(folder: Path, settings: str) -> None:
 
     Otherwise its checkpoints would be resumed under the new settings.
     """
-    state = PartialState()
-    if state.is_main_process:
-        claim_folder(folder)
-        note = folder / "settings_fingerprint.txt"
-        previous = note.read_text(encoding="utf-8").strip() if note.exists() else settings
-        if previous != settings:
-            names = (f"{folder.name}_of_{previous}{end}" for end in ("", *(f"_{number}" for number in range(2, 1000))))
-            folder.rename(next(renamed for name in names if not (renamed := folder.with_name(name)).exists()))
-        write_text(note, settings + "\n")
-    state.wait_for_everyone()
+    claim_folder(folder)
+    note = folder / "settings_fingerprint.txt"
+    previous = note.read_text(encoding="utf-8").strip() if note.exists() else settings
+    if previous != settings:
+        names = (f"{folder.name}_of_{previous}{end}" for end in ("", *(f"_{number}" for number in range(2, 1000))))
+        folder.rename(next(renamed for name in names if not (renamed := folder.with_name(name)).exists()))
+    write_text(note, settings + "\n")
 
 
 def train_evaluate_save(trainer: DAIRTrainer, evaluate: Callable[[DAIRTrainer], Mapping[str, Any]]) -> Result:

@@ -68,6 +68,29 @@ def gather_results(work: Callable[[], Result]) -> list[Result]:
     return [result for result, _ in outcomes]
 
 
+def on_first_rank(work: Callable[[], Result]) -> Result:
+    """Run `work` on the first process only, and return its result on every process.
+
+    Every process must call this function, as `gather_results`.
+
+    Args:
+        work: Function of the first process; its result must be picklable.
+
+    Returns:
+        Its result.
+
+    Raises:
+        DataError: As `gather_results`.
+        RuntimeError: As `gather_results`.
+
+    Example:
+        >>> on_first_rank(lambda: 3)
+        3
+    """
+    is_first = rank_and_size()[0] == 0
+    return gather_results(lambda: [work()] if is_first else [])[0][0]
+
+
 def map_across_ranks(items: Sequence[Item], work: Callable[[Sequence[Item]], Sequence[Result]]) -> list[Result]:
     """Split items among the processes, run `work` on each part, and return all results on every process.
 

@@ -13,7 +13,7 @@ from datasets import Dataset, Features
 from dair_hf.errors import DataError
 from dair_hf.io.files import read_json
 from dair_hf.io.prepared import is_prepared, load_split, read_mark
-from dair_hf.io.processes import gather_results, rank_and_size
+from dair_hf.io.processes import on_first_rank
 from dair_hf.vqa.readers.images import ImageFolder, verified_images
 from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES, read_edits, read_vqa
 from dair_hf.vqa.readers.report import VQAReport
@@ -169,7 +169,7 @@ def _require_settings(folder: str, scenes: SceneConfig) -> None:
 
 
 def _load_scenes(config: VQAConfig, scenes: SceneConfig, folder: Path) -> VQAData:
-    gather_results(lambda: write_scenes(scenes, folder) if rank_and_size()[0] == 0 else None)
+    on_first_rank(lambda: write_scenes(scenes, folder))
     splits: dict[str, tuple[Dataset, Dataset]] = {}
     reports: dict[str, VQAReport] = {}
     for split in ("train", "familiar", config.evaluate_on):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.io.processes import gather_results, map_across_ranks, rank_and_size
+from dair_hf.io.processes import gather_results, map_across_ranks, on_first_rank, rank_and_size
 from tests.fixtures.ranks import on_ranks
 
 
@@ -40,6 +40,26 @@ def test_data_error_of_one_process_is_raised_on_all(monkeypatch: pytest.MonkeyPa
 
     results = on_ranks(monkeypatch, 3, lambda rank: gather_results(lambda: fail(rank)))
     assert [(type(error), str(error)) for error in results] == [(DataError, "b.jpg: not a readable image")] * 3
+
+
+def test_the_first_process_works_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def work(rank: int) -> int | None:
+        calls.append(rank)
+        return rank or None
+
+    assert on_ranks(monkeypatch, 3, lambda rank: on_first_rank(lambda: work(rank))) == [None] * 3
+    assert calls == [0]
+    assert on_ranks(monkeypatch, 3, lambda rank: on_first_rank(lambda: 7 + rank)) == [7] * 3
+
+
+def test_failure_of_the_first_process_is_raised_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise DataError("out: another process works there")
+
+    results = on_ranks(monkeypatch, 2, lambda rank: on_first_rank(fail))
+    assert [(type(error), str(error)) for error in results] == [(DataError, "out: another process works there")] * 2
 
 
 class Unpicklable(Exception):
