@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dair_hf.evaluation.statistics import welch_half_width
+from scipy import stats
+
+from dair_hf.errors import DataError
 from dair_hf.io.commands import exit_status
 from dair_hf.io.files import write_generated
 from reproduction.claims import Claim, PrintedValue, Section, Source, read_claims
@@ -81,6 +83,36 @@ class Verdict(NamedTuple):
     kind: str
     ours: str
     holds: str
+
+
+def welch_half_width(*samples: tuple[float, int]) -> float:
+    """Return the half-width of the 95 % t interval of a mean, or of a difference of independent means (Welch 1947).
+
+        t_{nu} sqrt(sum_i s_i^2 / n_i),    nu = (sum_i s_i^2 / n_i)^2 / sum_i (s_i^2 / n_i)^2 / (n_i - 1)
+
+    Args:
+        *samples: For each mean the standard deviation s (with n - 1) and the number n of values, at least 2.
+
+    Returns:
+        The half-width, in the unit of s.
+
+    Raises:
+        DataError: A mean has fewer than two values.
+
+    Example:
+        >>> round(welch_half_width((1.0, 5)), 3), round(welch_half_width((1.0, 5), (1.0, 5)), 3)
+        (1.242, 1.458)
+    """
+    if any(size < 2 for _, size in samples):
+        raise DataError(f"an interval needs at least two values per mean, found {[size for _, size in samples]}")
+    variances = [std**2 / size for std, size in samples]
+    total = sum(variances)
+    if total == 0:
+        return 0.0
+    # Shares of the total, since squares of tiny variances would underflow.
+    shares = [variance / total for variance in variances]
+    nu = 1 / sum(share**2 / (size - 1) for share, (_, size) in zip(shares, samples, strict=True))
+    return float(stats.t.ppf(0.975, nu)) * math.sqrt(total)
 
 
 def judge_value(

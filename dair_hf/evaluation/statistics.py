@@ -5,10 +5,7 @@ Metrics are ratios of two sums over rows. A ratio with a denominator of 0 is NaN
 
 from __future__ import annotations
 
-import functools
-import math
 import reprlib
-import statistics
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
@@ -294,82 +291,6 @@ def mcnemar(a_correct: Any, b_correct: Any) -> dict[str, float | int]:
         "difference": (only_a - only_b) / len(a) if len(a) else float("nan"),
         "p_value": min(1.0, 2 * tail / 2**discordant),
     }
-
-
-@functools.cache
-def t_quantile(degrees_of_freedom: float, confidence: float = 0.95) -> float:
-    """Return the two-sided quantile of Student's t distribution: the t with P(|T| <= t) = confidence.
-
-    With t = sqrt(nu) tan(phi):
-
-        P(|T| <= t) = 2 Gamma((nu + 1) / 2) / (sqrt(pi) Gamma(nu / 2)) * integral_0^phi cos(x)^(nu - 1) dx
-
-    The integral is computed by Gauss-Legendre quadrature, and t by bisection. The relative error is below 1e-8 up to
-    nu = 10,000.
-
-    Args:
-        degrees_of_freedom: nu, at least 1, not necessarily an integer.
-        confidence: In (0, 0.999].
-
-    Raises:
-        DataError: A value is out of range.
-
-    Example:
-        >>> [round(t_quantile(degrees), 3) for degrees in (1, 2, 4, 100)]
-        [12.706, 4.303, 2.776, 1.984]
-    """
-    if not (1 <= degrees_of_freedom < math.inf and 0 < confidence <= 0.999):
-        raise DataError(
-            f"t_quantile({degrees_of_freedom}, {confidence}): needs finite degrees of freedom of at least 1 and a "
-            "confidence above 0 and up to 0.999"
-        )
-    nu = degrees_of_freedom
-    scale = 2 / math.sqrt(math.pi) * math.exp(math.lgamma((nu + 1) / 2) - math.lgamma(nu / 2))
-    nodes, weights = np.polynomial.legendre.leggauss(100)
-
-    def probability(t: float) -> float:
-        phi = math.atan(t / math.sqrt(nu))
-        return scale * phi / 2 * float(weights @ np.cos(phi / 2 * (nodes + 1)) ** (nu - 1))
-
-    low = statistics.NormalDist().inv_cdf((1 + confidence) / 2)  # the limit for many degrees of freedom
-    high = 2 * low
-    while probability(high) < confidence:
-        low, high = high, 2 * high
-    while high - low > 1e-11 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if probability(middle) < confidence else (low, middle)
-    return (low + high) / 2
-
-
-def welch_half_width(*samples: tuple[float, int], confidence: float = 0.95) -> float:
-    """Return the half-width of the t interval of a mean, or of a difference of independent means (Welch 1947).
-
-        t_{nu} sqrt(sum_i s_i^2 / n_i),    nu = (sum_i s_i^2 / n_i)^2 / sum_i (s_i^2 / n_i)^2 / (n_i - 1)
-
-    Args:
-        *samples: For each mean the standard deviation s (with n - 1) and the number n of values, at least 2.
-        confidence: Coverage, in (0, 1).
-
-    Returns:
-        The half-width, in the unit of s.
-
-    Raises:
-        DataError: A mean has fewer than two values.
-
-    Example:
-        >>> round(welch_half_width((1.0, 5)), 3), round(welch_half_width((1.0, 5), (1.0, 5)), 3)
-        (1.242, 1.458)
-    """
-    if any(size < 2 for _, size in samples):
-        raise DataError(f"an interval needs at least two values per mean, found {[size for _, size in samples]}")
-    variances = [std**2 / size for std, size in samples]
-    total = sum(variances)
-    if total == 0:
-        return 0.0
-    # Shares of the total, since squares of tiny variances would underflow.
-    shares = [variance / total for variance in variances]
-    nu = 1 / sum(share**2 / (size - 1) for share, (_, size) in zip(shares, samples, strict=True))
-    return t_quantile(nu, confidence) * math.sqrt(total)
 
 
 def _correct_of_pairs(name: str, values: Any, partner: NDArray[np.bool_]) -> NDArray[np.bool_]:

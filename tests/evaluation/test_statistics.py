@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 import warnings
 from fractions import Fraction
 from typing import Any
@@ -13,9 +12,8 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from dair_hf.errors import DataError, UndefinedMetricWarning
 from dair_hf.evaluation.statistics import (
@@ -24,8 +22,6 @@ from dair_hf.evaluation.statistics import (
     correctness_metrics,
     mcnemar,
     ratios_with_intervals,
-    t_quantile,
-    welch_half_width,
 )
 from tests.fixtures.cpu_time import cpu_time
 
@@ -272,30 +268,6 @@ def test_fifteen_thousand_rows_are_fast() -> None:
         assert spent.seconds < 1.0
 
 
-@pytest.mark.parametrize("degrees", [1, 1.3, 2, 2.7, 4, 9.5, 30, 1000, 10_000])
-@pytest.mark.parametrize("confidence", [0.1, 0.5, 0.95, 0.999])
-def test_quantiles_of_students_t_are_those_of_scipy(degrees: float, confidence: float) -> None:
-    assert t_quantile(degrees, confidence) == pytest.approx(stats.t.ppf((1 + confidence) / 2, degrees), rel=1e-8)
-
-
-@settings(max_examples=25)
-@given(st.lists(st.floats(-5, 5), min_size=2, max_size=6), st.lists(st.floats(-5, 5), min_size=2, max_size=6))
-def test_half_widths_are_those_of_welchs_test(first: list[float], second: list[float]) -> None:
-    spreads = [(statistics.stdev(values), len(values)) for values in (first, second)]
-    assume(min(spread for spread, _ in spreads) > 1e-3)
-    interval = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
-    assert welch_half_width(*spreads) == pytest.approx((interval.high - interval.low) / 2, rel=1e-7)
-    alone = stats.ttest_1samp(first, 0).confidence_interval(0.9)
-    assert welch_half_width(spreads[0], confidence=0.9) == pytest.approx((alone.high - alone.low) / 2, rel=1e-7)
-
-
-def test_half_widths_at_the_edges() -> None:
-    assert welch_half_width((0.0, 3), (0.0, 2)) == 0.0
-    assert welch_half_width((1e-200, 2)) >= 0.0
-    # Without variance on one side, the degrees of freedom are those of the other: 2.776 * 0.5 / sqrt(5).
-    assert welch_half_width((0.5, 5), (0.0, 2)) == pytest.approx(0.6208, abs=1e-4)
-
-
 @pytest.mark.parametrize(
     ("only_a", "only_b", "expected"),
     [
@@ -335,10 +307,6 @@ def test_mcnemar_survives_many_rows() -> None:
         (lambda: correctness_metrics([1, 0], [1, 1], confidence=95), "confidence: must lie between 0 and 1"),
         (lambda: correctness_metrics([1, 0], [1, 1], n_bootstrap=-1), "n_bootstrap: must be at least 1"),
         (lambda: clustered_bootstrap([1, 2], [1, 2]), "one shape [N, K]"),
-        (lambda: welch_half_width((0.1, 1), (0.1, 5)), "at least two values per mean, found [1, 5]"),
-        (lambda: t_quantile(0.5), "t_quantile(0.5, 0.95): needs finite degrees of freedom of at least 1"),
-        (lambda: t_quantile(float("nan")), "t_quantile(nan, 0.95): needs"),
-        (lambda: t_quantile(3, 1.0), "a confidence above 0 and up to 0.999"),
         (lambda: mcnemar([1, 0], [1]), "b_correct: 1 values for 2 rows"),
     ],
 )

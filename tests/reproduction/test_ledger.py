@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy import stats
 
 from dair_hf.errors import DataError
 from reproduction import ledger as ledger_module
 from reproduction.claims import PrintedValue
-from reproduction.ledger import Sample, judge_relation, judge_value, main, write_ledger
+from reproduction.ledger import Sample, judge_relation, judge_value, main, welch_half_width, write_ledger
 
 
 def test_sample_by_hand() -> None:
@@ -23,6 +27,26 @@ def test_sample_by_hand() -> None:
     mean, std, seeds = Sample.of([0.1, 0.2, 0.6])
     assert (round(mean, 12), seeds) == (0.3, 3)
     assert std == pytest.approx(math.sqrt(0.07), abs=1e-12)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=6), st.lists(st.floats(-5, 5), min_size=2, max_size=6))
+def test_half_widths_are_those_of_welchs_test(first: list[float], second: list[float]) -> None:
+    spreads = [(statistics.stdev(values), len(values)) for values in (first, second)]
+    assume(min(spread for spread, _ in spreads) > 1e-3)
+    interval = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    assert welch_half_width(*spreads) == pytest.approx((interval.high - interval.low) / 2, rel=1e-7)
+    alone = stats.ttest_1samp(first, 0).confidence_interval(0.95)
+    assert welch_half_width(spreads[0]) == pytest.approx((alone.high - alone.low) / 2, rel=1e-7)
+
+
+def test_half_widths_at_the_edges() -> None:
+    assert welch_half_width((0.0, 3), (0.0, 2)) == 0.0
+    assert welch_half_width((1e-200, 2)) >= 0.0
+    # Without variance on one side, the degrees of freedom are those of the other: 2.776 * 0.5 / sqrt(5).
+    assert welch_half_width((0.5, 5), (0.0, 2)) == pytest.approx(0.6208, abs=1e-4)
+    with pytest.raises(DataError, match=r"at least two values per mean, found \[1, 5\]"):
+        welch_half_width((0.1, 1), (0.1, 5))
 
 
 # Both have std sqrt(0.18) over 9 runs, so 0.02 + 0.02 = 0.2^2 with 16 degrees of freedom. A table of Student's t gives
