@@ -1,16 +1,13 @@
 from __future__ import annotations
 
-import gc
 import json
 import os
 import pickle
-import random
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from datasets import Dataset
 
@@ -19,7 +16,6 @@ from dair_hf.dialog.renaming.entities import EntityAugmenter, augmented_features
 from dair_hf.dialog.renaming.new_names import match_case
 from dair_hf.dialog.text.rows import FEATURES, NAME_SLOTS
 from dair_hf.errors import DataError
-from dair_hf.io.arrow import paused_gc, to_python
 
 BANK = {
     "hotel": ["Hilton Garden Inn", "Best Western"],
@@ -533,46 +529,3 @@ def test_load_bank(tmp_path):
     path.write_text('{"test": {')
     with pytest.raises(DataError, match=r"bank.json: line 1, column"):
         load_bank(path, "test")
-
-
-# ---------------------------------------------------------------- nested columns
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.array([[{"a": "x", "b": [1, 2]}], None, [], [{"a": None, "b": None}, None, {"a": "ü", "b": []}]]),
-        pa.array([[1, None], [2]]),
-        pa.array([], pa.list_(pa.string())),
-        pa.array([None, None], pa.list_(pa.struct({"a": pa.string()}))),
-        pa.array([1.5, None]),
-        pa.array([{}, None], pa.struct({})),
-        pa.array([["a"], None], pa.large_list(pa.large_string())),
-    ],
-)
-def test_columns_are_read_as_by_arrow(column):
-    for part in (
-        column,
-        column[1:],
-        column[1:2],
-        pa.chunked_array([column[:1], column[1:]]),
-        column.slice(len(column)),
-    ):
-        assert to_python(part) == part.to_pylist()
-    shuffled = column.take(pa.array(random.Random(0).sample(range(len(column)), len(column)), pa.int64()))
-    assert to_python(shuffled) == shuffled.to_pylist()
-
-
-def test_the_garbage_collector_is_restored_after_a_pause():
-    assert gc.isenabled()
-    with pytest.raises(ZeroDivisionError), paused_gc(), paused_gc():
-        assert not gc.isenabled()
-        _ = 1 / 0
-    assert gc.isenabled()
-    gc.disable()
-    try:
-        with paused_gc():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
