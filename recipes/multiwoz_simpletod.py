@@ -22,9 +22,9 @@ views and CM as a table. Finished runs are stored as JSON and not repeated.
 from __future__ import annotations
 
 import functools
-import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, set_seed
@@ -35,7 +35,7 @@ from dair_hf.dialog.data import DialogConfig, DialogData, load_dialogs, tokenize
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.task import check_pairs, evaluation_pairs, is_correct, training_pairs
 from dair_hf.experiments.arguments import parse_arguments
-from dair_hf.experiments.checkpoints import save_run, train_base_once, train_resumable
+from dair_hf.experiments.checkpoints import train_base_once
 from dair_hf.experiments.comparison import (
     ComparisonConfig,
     Result,
@@ -45,6 +45,7 @@ from dair_hf.experiments.comparison import (
     fingerprint,
     lambda_note,
     runs_of,
+    train_evaluate_save,
     with_settings,
 )
 from dair_hf.experiments.report import Column
@@ -104,24 +105,22 @@ def train_and_evaluate(
     start_weights = initial_weights(model, encoder, dialogs, data, run.args)
     network = load_model(start_weights, encoder.tokenizer, run.seed)
     trainer = trainer_for(network, run.args, training_pairs(dialogs.train, encoder, data, run.args), encoder)
-    start = time.perf_counter()
-    train_resumable(trainer)
-    trained = time.perf_counter()
-    metrics = trainer.evaluate_pairs(
-        evaluation_pairs(dialogs, data).map(encoder, batched=True, desc="Tokenizing test"),
-        PairEvaluator(
-            functools.partial(is_correct, preset=data.preset),
-            references="state",
-            accuracy_name="joint_goal_accuracy",
-            preset=data.preset,
-        ),
-        data_name=dialogs.name,
-        predictions_file=Path(run.args.output_dir) / "predictions.jsonl",
-        subsets={"attainable": ceiling.attainable},
-    )
-    seconds = {"training": trained - start, "evaluation": time.perf_counter() - trained}
-    save_run(trainer, dataset=dialogs.name)
-    return Result(metrics, seconds)
+
+    def evaluate(trained: DAIRTrainer) -> dict[str, Any]:
+        return trained.evaluate_pairs(
+            evaluation_pairs(dialogs, data).map(encoder, batched=True, desc="Tokenizing test"),
+            PairEvaluator(
+                functools.partial(is_correct, preset=data.preset),
+                references="state",
+                accuracy_name="joint_goal_accuracy",
+                preset=data.preset,
+            ),
+            data_name=dialogs.name,
+            predictions_file=Path(run.args.output_dir) / "predictions.jsonl",
+            subsets={"attainable": ceiling.attainable},
+        )
+
+    return train_evaluate_save(trainer, evaluate, dataset=dialogs.name)
 
 
 def main() -> None:

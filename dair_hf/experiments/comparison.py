@@ -235,12 +235,15 @@ def _prepare_run_folder(folder: Path, settings: str) -> None:
     write_text(note, settings + "\n")
 
 
-def train_evaluate_save(trainer: DAIRTrainer, evaluate: Callable[[DAIRTrainer], Mapping[str, Any]]) -> Result:
+def train_evaluate_save(
+    trainer: DAIRTrainer, evaluate: Callable[[DAIRTrainer], Mapping[str, Any]], **card: Any
+) -> Result:
     """Execute a run: train, resuming from the last checkpoint, evaluate, and save the model and its card.
 
     Args:
         trainer: Trainer of the run; saves to its `args.output_dir`.
         evaluate: Returns the metrics of the trained trainer.
+        **card: Arguments of `DAIRTrainer.create_model_card`.
 
     Returns:
         The metrics, and the seconds of training and evaluation.
@@ -250,7 +253,7 @@ def train_evaluate_save(trainer: DAIRTrainer, evaluate: Callable[[DAIRTrainer], 
     trained = time.perf_counter()
     metrics = evaluate(trainer)
     seconds = {"training": trained - start, "evaluation": time.perf_counter() - trained}
-    save_run(trainer)
+    save_run(trainer, **card)
     return Result(metrics, seconds)
 
 
