@@ -16,7 +16,6 @@ and not repeated.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -35,7 +34,7 @@ from dair_hf.experiments.comparison import (
     runs_of,
     train_evaluate_save,
 )
-from dair_hf.experiments.plots import plot_curves
+from dair_hf.experiments.plots import mean_series, plot_curves
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.experiments.sweeps import sweep_series
@@ -76,12 +75,10 @@ def plot_thetas(folder: Path, runs: Sequence[Run]) -> None:
     records = [read_json(folder / f"{run.name}.json") for run in runs]
     labels = list(dict.fromkeys(run.method for run in runs))
 
-    def curve(label: str, keys: Sequence[str]) -> tuple[list[float], list[float]]:
-        values = [[r["metrics"][key] for r in records if r["method"] == label] for key in keys]
-        spread = [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in values]
-        return [statistics.fmean(seeds) for seeds in values], spread
+    def at(theta: int, label: str) -> list[float]:
+        return [record["metrics"][f"accuracy_theta_{theta}"] for record in records if record["method"] == label]
 
-    by_theta = {label: (list(THETAS), *curve(label, [c.key for c in COLUMNS])) for label in labels}
+    by_theta = {label: mean_series({theta: at(theta, label) for theta in THETAS}) for label in labels}
     plot_curves(folder / "theta.png", "6 and 9", "theta (degrees)", "accuracy", by_theta)
     by_lambda = sweep_series(folder, runs, "accuracy_theta_45")
     if by_lambda:
