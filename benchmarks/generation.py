@@ -41,8 +41,7 @@ from workloads import COLUMNS, MODEL, add_data_options, encoded_pairs, quiet_set
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.io.commands import exit_status
-
-IGNORED = -100
+from dair_hf.losses.per_sample import IGNORE_INDEX
 
 
 def answers(predictions: Any, special: set[int]) -> list[list[int]]:
@@ -111,7 +110,7 @@ def main() -> None:
         )
         for size in (options.batch, wide)
     )
-    special = {IGNORED, model.config.decoder_start_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
+    special = {IGNORE_INDEX, model.config.decoder_start_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}
     generated = [answers(trainer.predict(rows, **limit).predictions, special) for trainer in (ours, theirs)]
     same = np.mean([mine == other for mine, other in zip(*generated, strict=True)])
     lengths = np.array([len(answer) for answer in generated[0]])

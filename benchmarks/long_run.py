@@ -34,13 +34,13 @@ from memory import resident
 from safetensors.torch import load_file
 from tqdm.auto import tqdm
 from transformers import DataCollatorForSeq2Seq, TrainerCallback
-from transformers.trainer_utils import get_last_checkpoint
 from workloads import quiet_settings, small_model
 
 from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs
 from dair_hf.dialog.data import DialogConfig, load_dialogs, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
+from dair_hf.experiments.checkpoints import train_resumable
 from dair_hf.io.commands import exit_status
 from dair_hf.io.files import read_json, write_json
 from dair_hf.io.folders import claim_folder
@@ -95,14 +95,13 @@ def work(folder: Path, steps: int, kill_at: int) -> None:
     )
     trainer = DAIRTrainer(
         model,
-        args := DAIRConfig(**settings),
+        DAIRConfig(**settings),
         DataCollatorForSeq2Seq(tokenizer),
         EpochPairs(draw),
         processing_class=tokenizer,
         callbacks=[Watch(folder / "memory.txt", kill_at)],
     )
-    checkpoint = get_last_checkpoint(args.output_dir) if Path(args.output_dir).exists() else None
-    trainer.train(resume_from_checkpoint=checkpoint)
+    train_resumable(trainer)
 
 
 def run(folder: Path, steps: int, kills: list[int]) -> float:
