@@ -143,6 +143,8 @@ def main() -> None:
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--kill_at", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.steps < 2 * EVERY:
+        parser.error(f"--steps={options.steps}: memory is read every {EVERY} steps; give at least {2 * EVERY}")
     if options.worker:
         work(options.worker, options.steps, options.kill_at)
         return

@@ -37,7 +37,7 @@ from dair_hf.experiments.comparison import (
 from dair_hf.experiments.plots import mean_series, plot_curves
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import SearchConfig, search_or_compare
-from dair_hf.experiments.sweeps import sweep_series
+from dair_hf.experiments.sweeps import plot_by_lambda, sweep_series
 from dair_hf.io.commands import run_recipe
 from dair_hf.io.files import read_json
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
@@ -82,7 +82,7 @@ def plot_thetas(folder: Path, runs: Sequence[Run]) -> None:
     plot_curves(folder / "theta.png", "6 and 9", "theta (degrees)", "accuracy", by_theta)
     by_lambda = sweep_series(folder, runs, "accuracy_theta_45")
     if by_lambda:
-        plot_curves(folder / "lambda.png", "6 and 9 at 45 degrees", "lambda", "accuracy", by_lambda, log_x=True)
+        plot_by_lambda(folder / "lambda.png", "6 and 9 at 45 degrees", "accuracy", by_lambda)
 
 
 def main() -> None:

@@ -36,6 +36,12 @@ def sweep_series(folder: Path, runs: Sequence[Run], key: str) -> dict[str, Serie
     return {label: curve for label, curve in series.items() if curve[0]}
 
 
+def plot_by_lambda(path: Path, title: str, label: str, series: Mapping[str, Series]) -> None:
+    """Draw curves of `sweep_series`, on a logarithmic axis unless a lambda is 0."""
+    log_x = min(min(lambdas) for lambdas, *_ in series.values()) > 0
+    plot_curves(path, title, "lambda", label, series, log_x=log_x)
+
+
 def plot_sweep(folder: Path, runs: Sequence[Run], title: str, metrics: Mapping[str, str]) -> list[Path]:
     """Draw each metric against lambda, and the trade-off between the first two for each swept method.
 
@@ -54,8 +60,7 @@ def plot_sweep(folder: Path, runs: Sequence[Run], title: str, metrics: Mapping[s
     for key, series in by_key.items():
         if series:
             written.append(folder / f"lambda_{key}.png")
-            log_x = min(min(lambdas) for lambdas, *_ in series.values()) > 0
-            plot_curves(written[-1], title, "lambda", metrics[key], series, log_x=log_x)
+            plot_by_lambda(written[-1], title, metrics[key], series)
     (accuracy, xlabel), (consistency, ylabel), *_ = metrics.items()
     fronts = {}
     for name, (lambdas, accuracies, _) in by_key[accuracy].items():

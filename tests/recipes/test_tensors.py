@@ -96,9 +96,9 @@ def test_rotated_mnist_reports_each_digit(mnist: Path, tmp_path: Path) -> None:
 
 
 def test_six_and_nine_sweeps_and_plots(mnist: Path, tmp_path: Path) -> None:
-    options = ["--mnist", str(mnist), "--seeds", "0", "--methods", "erm", "dair", "--lambda_sweep", "0.1", "10"]
+    options = ["--mnist", str(mnist), "--seeds", "0", "--methods", "erm", "dair", "--lambda_sweep", "0", "10"]
     run("rotated_6_9", "rotated_6_9", tmp_path, *DIGITS, *options)
-    for name in ("erm_seed0", "dair_lambda0.1_seed0", "dair_lambda10_seed0"):
+    for name in ("erm_seed0", "dair_lambda0_seed0", "dair_lambda10_seed0"):
         assert {f"accuracy_theta_{theta}" for theta in (0, 15, 30, 45, 60)} <= set(record(tmp_path, name)["metrics"])
     for plot in ("theta.png", "lambda.png", "comparison.png"):
         assert (tmp_path / plot).read_bytes().startswith(b"\x89PNG")
