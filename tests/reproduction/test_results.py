@@ -173,8 +173,9 @@ def test_readme_shows_the_dialogue_tables(folder: str, heading: str) -> None:
     lines = (RESULTS / folder / "comparison.md").read_text(encoding="utf-8").splitlines()
     stored = {row[0]: row[1:] for row in ([c.strip() for c in line.split("|")[1:-1]] for line in lines) if len(row) > 3}
     methods = {"ERM": "erm", "DA-ERM": "da", "KL": "kl", "DAIR": "dair"}
+    first = 0 if "seeds" in heading else 1  # the stored tables begin with the number of runs
     for method, *cells in readme_rows(heading):
-        expected = stored[methods[method]][-len(cells) :]
+        expected = stored[methods[method]][first : first + len(cells)]
         assert [cell.split(" (")[0] for cell in cells] == [cell.split(" (")[0] for cell in expected], method
 
 
