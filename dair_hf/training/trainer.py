@@ -155,7 +155,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         if not isinstance(args, DAIRConfig):
             raise TypeError(f"args is a {type(args).__name__}; DAIRTrainer needs a DAIRConfig")
         self.evaluator = None if evaluator is None else as_evaluator(evaluator)
-        self.objective = objective
+        self.batch_objective = objective  # not `objective`, to which `hyperparameter_search` assigns the best value
         self.augmenter = augmenter
         require_rows(train_dataset, "train_dataset")
         for data in eval_dataset.values() if isinstance(eval_dataset, dict) else [eval_dataset]:
@@ -265,7 +265,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         """Run the training loop with fresh state, after a check of settings that may have been assigned since."""
         self.args.validate()
         refuse_unsupported_launch(self.args, {}, self.train_dataset, self.augmenter)
-        refuse_unsupported(self.args, self.sample_loss, self.objective, self.augmenter, self.model)
+        refuse_unsupported(self.args, self.sample_loss, self.batch_objective, self.augmenter, self.model)
         self._sums = None
         self._finiteness.clear()
         self._set_row_rules()  # embeddings may have been resized
@@ -273,7 +273,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         self._pair_watch = PairWatch(
             not needs_pairs or require_pairs(data, self._known_columns(data), self.args.method, "train_dataset")
         )
-        objective, initial = self.objective, self._initial_objective
+        objective, initial = self.batch_objective, self._initial_objective
         if self.model_init is not None and isinstance(objective, nn.Module) and initial is not None:
             objective.load_state_dict(initial)
         return super()._inner_training_loop(batch_size, *args, **kwargs)
@@ -391,16 +391,16 @@ class DAIRTrainer(Seq2SeqTrainer):
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        if isinstance(self.objective, nn.Module) and self.objective.state_dict() and self.args.should_save:
-            safetensors.torch.save_file(self.objective.state_dict(), Path(output_dir) / OBJECTIVE_FILE)
+        if isinstance(self.batch_objective, nn.Module) and self.batch_objective.state_dict() and self.args.should_save:
+            safetensors.torch.save_file(self.batch_objective.state_dict(), Path(output_dir) / OBJECTIVE_FILE)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None and isinstance(self.objective, nn.Module) and self.objective.state_dict():
+        if checkpoint is not None and isinstance(self.batch_objective, nn.Module) and self.batch_objective.state_dict():
             path = Path(checkpoint) / OBJECTIVE_FILE
             if not path.exists():
                 raise DataError(f"{path} is missing, so the state of the objective is lost; resume another checkpoint")
-            self.objective.load_state_dict(safetensors.torch.load_file(path))
+            self.batch_objective.load_state_dict(safetensors.torch.load_file(path))
 
     # ---- loss ----
 
@@ -444,8 +444,8 @@ class DAIRTrainer(Seq2SeqTrainer):
         """
         outputs = self.pair_loss(model, inputs, with_partners=self.args.uses_partners)
         counts = self.pair_loss.count(inputs) if num_items_in_batch is None else num_items_in_batch
-        if self.objective is not None and model.training:
-            loss = self.objective(outputs, self.state.global_step)
+        if self.batch_objective is not None and model.training:
+            loss = self.batch_objective(outputs, self.state.global_step)
         else:
             loss = self.pair_loss.objective(outputs.terms, counts)
         self._finiteness.add(loss, outputs.terms, inputs.get(ROW_ID), self.state.global_step)
@@ -744,7 +744,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
             path, reports = Path(self.args.output_dir) / "README.md", list(self.pair_reports.values())
-            objective = None if self.objective is None else repr(self.objective)
+            objective = None if self.batch_objective is None else repr(self.batch_objective)
             # The repr of a function contains a memory address.
             augmenter = getattr(
                 self.augmenter, "__qualname__", None if self.augmenter is None else repr(self.augmenter)

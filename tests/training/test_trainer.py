@@ -388,6 +388,42 @@ def test_a_trial_with_settings_out_of_range_is_refused(tmp_path: Path) -> None:
         made.train()
 
 
+def test_a_search_with_evaluations_during_training_trains_the_own_objective(tmp_path: Path) -> None:
+    made = tiny.trainer(
+        tmp_path,
+        "gpt2",
+        tiny.pairs("gpt2", 8),
+        model=None,
+        model_init=lambda: tiny.model("gpt2"),
+        eval_dataset=tiny.pairs("gpt2", 4),
+        eval_strategy="epoch",
+    )
+    best = made.hyperparameter_search(hp_space=lambda trial: {"dair_lambda": 2.0}, backend="optuna", n_trials=2)
+    plain = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 8), eval_dataset=tiny.pairs("gpt2", 4), dair_lambda=2.0)
+    plain.train()
+    assert best.objective == plain.evaluate()["eval_loss"]
+
+
+def test_a_search_keeps_a_custom_objective(tmp_path: Path) -> None:
+    steps: list[int] = []
+
+    def originals(outputs: Any, step: int) -> torch.Tensor:
+        steps.append(step)
+        return outputs.terms.original.mean()
+
+    made = DAIRTrainer(
+        args=tiny.config(tmp_path, method="da", max_steps=2, eval_strategy="steps", eval_steps=1),
+        model_init=lambda: points.model(),
+        data_collator=points.stack,
+        train_dataset=points.pairs(8),
+        eval_dataset=points.pairs(8),
+        sample_loss="binary",
+        objective=originals,
+    )
+    made.hyperparameter_search(hp_space=lambda trial: {"learning_rate": 0.1}, backend="optuna", n_trials=2)
+    assert steps == [0, 1, 0, 1]
+
+
 def test_model_init_resets_the_state_of_an_objective(tmp_path: Path) -> None:
     runs = []
     for times in (1, 2):
