@@ -39,6 +39,7 @@ from dair_hf.data.collator import (
     ROW_ID,
     VIEW_MASK,
     PairCollator,
+    collate_or_pad,
     collate_unless_ready,
     count_positions,
     on_device,
@@ -325,6 +326,9 @@ class DAIRTrainer(Seq2SeqTrainer):
         loader = super()._get_dataloader(dataset, description, batch_size, *args, **kwargs)
         # Here and not in the collator: `TensorPairs` make batches without one.
         inner = getattr(loader, "base_dataloader", loader)
+        sampler = self.pair_sampler
+        if description == "Training" and isinstance(sampler, TokenBatchSampler) and sampler.has_empty_batches:
+            inner.collate_fn = partial(collate_or_pad, inner.collate_fn, inner.dataset[0])
         inner.collate_fn = LayoutCollator(inner.collate_fn, self.pair_loss.target_rule)
         return loader
 
