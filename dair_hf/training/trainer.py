@@ -135,7 +135,7 @@ class DAIRTrainer(Seq2SeqTrainer):
 
     args: DAIRConfig
     pair_sampler: PairLengthSampler | TokenBatchSampler | None = None  # groups rows by length
-    _keeps_order = False  # whether evaluation data is read in its order, for predictions, instead of by length
+    _sorts_by_length = False  # whether evaluation rows may be read in any order, since no predictions are returned
 
     def __init__(
         self,
@@ -340,11 +340,8 @@ class DAIRTrainer(Seq2SeqTrainer):
         return self.pair_sampler
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        if self._keeps_order:
-            return torch.utils.data.SequentialSampler(eval_dataset)
-        # The order of rows is free, unless the last rows are dropped: those must not be the shortest.
-        order = None if self.args.dataloader_drop_last else longest_first(eval_dataset)
-        return super()._get_eval_sampler(eval_dataset) if order is None else order
+        order = longest_first(eval_dataset) if self._sorts_by_length else None
+        return torch.utils.data.SequentialSampler(eval_dataset) if order is None else order
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
@@ -613,24 +610,50 @@ class DAIRTrainer(Seq2SeqTrainer):
         eval_dataset: Any = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
+        *,
+        data_name: str | None = None,
         **gen_kwargs: Any,
     ) -> dict[str, float]:
-        """Evaluate as `Seq2SeqTrainer` does; with an evaluator, add the metrics of `evaluate_pairs`."""
+        """Evaluate as `Seq2SeqTrainer` does; with an evaluator, add the metrics of `evaluate_pairs`.
+
+        Args:
+            eval_dataset: Paired rows, a dictionary of several sets, or the name of a set in the trainer's
+                `eval_dataset`; None: the trainer's `eval_dataset`.
+            ignore_keys: Outputs that are no predictions; None: those in the configuration of the model.
+            metric_key_prefix: Prefix of the metrics; with several sets, their names follow it.
+            data_name: Name of the data in the model card; None: that of the set, else "evaluation data".
+            **gen_kwargs: Arguments of `generate`, as in `evaluate_pairs`, for every set.
+
+        Returns:
+            Metrics of all sets.
+        """
         self._finiteness.check()
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(dataset, dict):
+            metrics: dict[str, float] = {}
+            for name, rows in dataset.items():
+                # By its name, under which the Trainer keeps the data loader of persistent workers.
+                chosen, prefix = name if eval_dataset is None else rows, f"{metric_key_prefix}_{name}"
+                metrics.update(self.evaluate(chosen, ignore_keys, prefix, data_name=name, **gen_kwargs))
+            return metrics
         if isinstance(dataset, str):
             if not isinstance(self.eval_dataset, dict) or dataset not in self.eval_dataset:
                 raise DataError(f"eval_dataset={dataset!r} names no evaluation set; pass a data set")
+            data_name = dataset if data_name is None else data_name
             dataset = self.eval_dataset[dataset]
-        if not isinstance(dataset, dict):
-            require_rows(dataset, "eval_dataset")
-            if self.evaluator is not None:
-                self._evaluate_pairs_args = (dataset, gen_kwargs)
-        self._keeps_order = self.compute_metrics is not None and not self.args.prediction_loss_only
+        require_rows(dataset, "eval_dataset")
+        if self.evaluator is not None:
+            named = {} if data_name is None else {"data_name": data_name}
+            self._evaluate_pairs_args = (dataset, {**named, **gen_kwargs})
+        args = self.args
+        returns_predictions = self.compute_metrics is not None and not args.prediction_loss_only
+        # Dropped rows must not be the shortest; the loader of persistent workers is used again for predictions.
+        keeps_order = returns_predictions or args.dataloader_drop_last or args.dataloader_persistent_workers
+        self._sorts_by_length = not keeps_order
         try:
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
         finally:
-            self._evaluate_pairs_args, self._keeps_order = None, False
+            self._evaluate_pairs_args, self._sorts_by_length = None, False
 
     def predict(
         self,
@@ -641,11 +664,7 @@ class DAIRTrainer(Seq2SeqTrainer):
     ) -> PredictionOutput:
         """Predict as `Seq2SeqTrainer` does: predictions and labels of the originals, in the order of the data."""
         require_rows(test_dataset, "test_dataset")
-        self._keeps_order = not self.args.prediction_loss_only
-        try:
-            return super().predict(test_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
-        finally:
-            self._keeps_order = False
+        return super().predict(test_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
 
     def evaluate_pairs(
         self,

@@ -160,9 +160,24 @@ def test_evaluation_losses_run_in_batches_of_similar_length(tmp_path: Path) -> N
         max(map(len, filter(None, pair))) for pair in zip(data["input_ids"], data["augmented_input_ids"], strict=True)
     ]
     assert widths == sorted(longer, reverse=True)[::4]
-    assert made.get_eval_dataloader().sampler != list(range(30))
+    assert list(made.get_eval_dataloader().sampler) == list(range(30))  # of predictions
     made.args.dataloader_drop_last = True  # dropped rows must not be the shortest
-    assert list(made.get_eval_dataloader().sampler) == list(range(30))
+    widths.clear()
+    made.evaluate()
+    assert widths == [max(longer[start : start + 4]) for start in range(0, 28, 4)]
+
+
+@pytest.mark.parametrize("strategy", ["random", "group_by_length"])
+def test_an_evaluation_loop_returns_predictions_and_labels_in_the_order_of_the_data(
+    tmp_path: Path, strategy: str
+) -> None:
+    data = tiny.pairs("t5", 7)
+    made = tiny.trainer(tmp_path, "t5", None, eval_dataset=data, train_sampling_strategy=strategy)
+    made._gen_kwargs = {"max_new_tokens": 3}
+    made.evaluate(max_new_tokens=3)  # in the order of lengths
+    output = made.evaluation_loop(made.get_eval_dataloader(), "Evaluation")
+    assert [[token for token in row if token != -100] for row in output.label_ids.tolist()] == data["labels"][:]
+    np.testing.assert_array_equal(output.predictions, made.predict(data, max_new_tokens=3).predictions)
 
 
 def test_rows_without_tokens_are_evaluated_in_order(tmp_path: Path) -> None:
@@ -320,6 +335,36 @@ def test_several_evaluation_sets_have_metrics_under_their_names(tmp_path: Path) 
     metrics = tiny.trainer(tmp_path, "gpt2", None, eval_dataset=sets, evaluator=same).evaluate(max_new_tokens=3)
     assert (metrics["eval_known_rows"], metrics["eval_unseen_rows"]) == (5, 3)
     assert {"eval_known_loss", "eval_known_cm_numerator", "eval_unseen_cm", "eval_unseen_loss_original"} <= set(metrics)
+
+
+def test_several_evaluation_sets_have_a_section_each_in_the_model_card(tmp_path: Path) -> None:
+    sets = {"known": tiny.pairs("gpt2", 5), "unseen": tiny.pairs("gpt2", 3, seed=1)}
+    made = tiny.trainer(tmp_path, "gpt2", None, eval_dataset=sets, evaluator=same)
+    made.evaluate(max_new_tokens=3)
+    assert {name: report.metrics["rows"] for name, report in made.pair_reports.items()} == {"known": 5, "unseen": 3}
+    made.evaluate({"other": sets["known"]}, max_new_tokens=3)
+    made.evaluate(sets["unseen"], data_name="the last", max_new_tokens=3)
+    made.evaluate("unseen", max_new_tokens=3)
+    made.evaluate(sets["unseen"], max_new_tokens=3)
+    assert list(made.pair_reports) == ["known", "unseen", "other", "the last", "evaluation data"]
+    assert made.pair_reports["the last"].data == "the last"
+
+
+def test_several_evaluation_sets_get_the_arguments_of_generate(tmp_path: Path) -> None:
+    sets = {"known": tiny.pairs("t5", 5), "unseen": tiny.pairs("t5", 3, seed=1)}
+    lengths: list[int] = []
+
+    def note_length(prediction: Any) -> dict[str, float]:
+        lengths.append(prediction.predictions.shape[1])
+        return {}
+
+    made = tiny.trainer(tmp_path, "t5", None, eval_dataset=sets, compute_metrics=note_length)
+    made.evaluate(max_new_tokens=1)
+    made.evaluate(sets, max_new_tokens=1)
+    made.evaluate("known", max_new_tokens=1)
+    assert len(set(lengths)) == 1 and len(lengths) == 5
+    made.evaluate(max_new_tokens=3)
+    assert max(lengths[5:]) > lengths[0]
 
 
 def test_evaluation_of_streams_returns_the_objective(tmp_path: Path) -> None:
