@@ -93,10 +93,30 @@ def refuse_unsupported_launch(
             f"accelerator_config even_batches=False leaves some of {args.world_size} processes without a batch in the "
             "last step, so that the others wait for ever; leave it unset: repeated rows are masked"
         )
+    refuse_scheduler(args, (kwargs.get("optimizers") or (None, None))[1])
     if kwargs.get("compute_loss_func") is not None:
         raise DataError(
             "compute_loss_func reduces over the batch, but DAIR needs the losses of rows; pass `sample_loss` instead"
         )
+
+
+def refuse_scheduler(args: DAIRConfig, scheduler: Any) -> None:
+    """Refuse a scheduler besides the schedule of the settings, which it would replace.
+
+    Args:
+        args: Configuration of the run.
+        scheduler: Scheduler of the caller, or None.
+
+    Raises:
+        DataError: The settings contain a schedule, too.
+    """
+    for name in ("lr_drop_epochs", "lr_half_life_steps"):
+        if scheduler is not None and (value := getattr(args, name)) is not None:
+            raise DataError(
+                f"{name}={value} and the scheduler {type(scheduler).__name__} in optimizers=(optimizer, scheduler) "
+                "cannot be combined: each is a complete schedule; pass optimizers=(optimizer, None), or leave "
+                f"{name} unset"
+            )
 
 
 def _refuse_unsupported_chunks(args: DAIRConfig, sample_loss: SampleLoss, objective: Any) -> None:

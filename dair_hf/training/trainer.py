@@ -56,7 +56,7 @@ from dair_hf.io.processes import gather_results
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.objective import Counts, PairTerms
 from dair_hf.losses.per_sample import IGNORE_INDEX, SampleLoss, causal_nll
-from dair_hf.training.checks import dropout_rates, refuse_unsupported, refuse_unsupported_launch
+from dair_hf.training.checks import dropout_rates, refuse_scheduler, refuse_unsupported, refuse_unsupported_launch
 from dair_hf.training.environments import BatchObjective, FreshOptimizer, PenalizedRisk
 from dair_hf.training.finiteness import FinitenessCheck, negative_losses, undefined_roots
 from dair_hf.training.forward import PairLoss, PairOutputs
@@ -282,14 +282,16 @@ class DAIRTrainer(Seq2SeqTrainer):
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Create the schedule of `lr_drop_epochs` or `lr_half_life_steps`, else that of `Seq2SeqTrainer`."""
         args = self.args
-        if getattr(self, "lr_scheduler", None) is None:
+        if not self._created_lr_scheduler and not self.is_deepspeed_enabled:
+            refuse_scheduler(args, self.lr_scheduler)
+        if self.lr_scheduler is None:
             if args.lr_drop_epochs is not None:
                 self.lr_scheduler = epoch_drops(
                     optimizer or self.optimizer, args.lr_drop_epochs, args.num_train_epochs, num_training_steps
                 )
             elif args.lr_half_life_steps is not None:
                 self.lr_scheduler = half_life(optimizer or self.optimizer, args.lr_half_life_steps)
-            self._created_lr_scheduler = getattr(self, "lr_scheduler", None) is not None
+            self._created_lr_scheduler = self.lr_scheduler is not None
         return super().create_scheduler(num_training_steps, optimizer)
 
     # ---- data ----
