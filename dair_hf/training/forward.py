@@ -105,6 +105,16 @@ class PairLoss:
         """Count rows, pairs and target tokens of one micro-batch, on its device (`BatchLayout.counts`)."""
         return Counts(*on_device(self.layout(batch).counts(self.args.uses_partners), view_mask(batch).device))
 
+    def trained_views(self, layout: BatchLayout) -> np.ndarray:
+        """Return the views of a batch that a training step runs, `[B, V]` bool."""
+        views = layout.exists.copy()
+        if not self.args.uses_partners:
+            views[:, 1:] = False
+        elif self.args.method == "augmented":
+            # PGD training does not run originals of pairs, which would change batch norm statistics.
+            views[:, 0] &= ~layout.paired
+        return views
+
     def objective(self, terms: PairTerms, counts: Counts) -> Tensor:
         """Return the contribution of terms to the objective of the optimizer step, a scalar."""
         args = self.args
@@ -128,9 +138,8 @@ class PairLoss:
         has_partner = (targets > 0).all(1) if mask.shape[1] == 2 else torch.zeros_like(mask[:, 0])
         was_run, views = mask, layout.exists
         if self.args.method == "augmented" and model.training and mask.shape[1] == 2:
-            # PGD training does not run originals of pairs, which would change batch norm statistics.
             was_run = torch.stack([mask[:, 0] & ~has_partner, mask[:, 1]], dim=1)
-            views = np.stack([layout.exists[:, 0] & ~layout.paired, layout.exists[:, 1]], axis=1)
+            views = self.trained_views(layout)
         run = self._run(model, batch, views)
         unused = (targets == 0) | ~was_run
 

@@ -42,6 +42,7 @@ from dair_hf.data.collator import (
     collate_or_pad,
     collate_unless_ready,
     count_positions,
+    flatten_views,
     on_device,
 )
 from dair_hf.data.sampling import PaddedStream, PairLengthSampler, TokenBatchSampler
@@ -462,6 +463,12 @@ class DAIRTrainer(Seq2SeqTrainer):
         return (loss, outputs.outputs) if return_outputs else loss
 
     # ---- logging ----
+
+    def _track_num_input_tokens(self, inputs: Mapping[str, Any]) -> None:
+        """Count the input tokens of the views that were run; absent views are filled, but not run."""
+        if self.args.include_num_input_tokens_seen != "no":
+            views = self.pair_loss.trained_views(self.pair_loss.layout(inputs))
+            super()._track_num_input_tokens(flatten_views(inputs, views))
 
     def _add_to_log(self, outputs: PairOutputs, batch: Mapping[str, Any], counts: Counts) -> None:
         with torch.no_grad():

@@ -80,6 +80,23 @@ def test_training_logs_sums_over_the_steps_since_the_last_log(tmp_path: Path) ->
     assert evaluated["eval_consistency"] == pytest.approx(log["consistency"], rel=1e-9)
 
 
+@pytest.mark.parametrize("method", ["dair", "erm", "augmented"])
+@pytest.mark.parametrize("counted", ["all", "non_padding"])
+def test_the_input_tokens_seen_are_those_of_the_views_that_were_run(tmp_path: Path, method: str, counted: str) -> None:
+    settings = {"method": method, "include_num_input_tokens_seen": counted, "num_train_epochs": 1}
+    made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 8), **settings)
+    seen: list[torch.Tensor] = []
+
+    def note(module: nn.Module, args: Any, kwargs: dict[str, torch.Tensor]) -> None:
+        if module.training:
+            mask = kwargs["attention_mask"]
+            seen.append(torch.ones_like(mask).sum() if counted == "all" else mask.sum())
+
+    made.model.register_forward_pre_hook(note, with_kwargs=True)
+    made.train()
+    assert made.state.num_input_tokens_seen == sum(seen) > 0
+
+
 def test_evaluate_pairs_by_hand_and_the_predictions_file(tmp_path: Path) -> None:
     data = tiny.pairs("gpt2", 7)
     made = tiny.trainer(tmp_path, "gpt2", None, eval_dataset=data)
