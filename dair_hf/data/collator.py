@@ -269,6 +269,15 @@ def collate_unless_ready(
     return rows if isinstance(rows, dict) else collator(rows)
 
 
+def collate_originals(
+    collator: Callable[[Any], dict[str, Any]], rows: list[Mapping[str, Any]] | dict[str, Any]
+) -> dict[str, Any]:
+    """Collate rows without the columns of their partners; a batch that is ready is passed on."""
+    if isinstance(rows, dict):
+        return collator(rows)
+    return collator([{name: v for name, v in row.items() if not name.startswith(AUGMENTED_PREFIX)} for row in rows])
+
+
 def collate_or_pad(
     collator: Callable[[list[Any]], dict[str, Any]], row: Mapping[str, Any], rows: list[Any]
 ) -> dict[str, Any]:

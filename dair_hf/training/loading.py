@@ -146,7 +146,7 @@ class PairWatch:
         accelerator: Accelerator,
         state: TrainerState,
         data: Any,
-        known_columns: list[str],
+        known_columns: Callable[[], list[str]],
         method: str,
     ) -> None:
         """Check the batches of one optimizer step.
@@ -156,7 +156,8 @@ class PairWatch:
             accelerator: Accelerator of the trainer; the ranks decide together.
             state: State of the trainer.
             data: Training data, for the message.
-            known_columns: Columns that are read, for the message.
+            known_columns: Returns the columns that are read, for the message; called only if needed, since it may
+                search all rows.
             method: Method of the run, for the message.
 
         Raises:
@@ -173,7 +174,7 @@ class PairWatch:
         self.found = bool(accelerator.reduce(found, "sum"))
         if self.found:
             return
-        message = no_pairs(f"the first {self._steps} steps of train_dataset", columns_of(data), known_columns, method)
+        message = no_pairs(f"the first {self._steps} steps of train_dataset", columns_of(data), known_columns(), method)
         if self._steps == STEPS_WATCHED or self._reached_end:
             raise DataError(message)
         logger.warning(message)

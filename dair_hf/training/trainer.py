@@ -40,6 +40,7 @@ from dair_hf.data.collator import (
     VIEW_MASK,
     PairCollator,
     collate_or_pad,
+    collate_originals,
     collate_unless_ready,
     count_positions,
     flatten_views,
@@ -312,9 +313,12 @@ class DAIRTrainer(Seq2SeqTrainer):
         self._set_signature_columns_if_needed()
         return list(self._signature_columns or ())
 
+    def _trains_originals(self, description: str | None) -> bool:
+        """Return whether a data loader is that of an ERM run, which neither reads nor collates partners."""
+        return not self.args.uses_partners and description is not None and description.lower() == "training"
+
     def _remove_unused_columns(self, dataset: datasets.Dataset, description: str | None = None) -> datasets.Dataset:
-        if not self.args.uses_partners and description is not None and description.lower() == "training":
-            # ERM neither reads nor collates partners.
+        if self._trains_originals(description):
             dataset = dataset.select_columns([n for n in dataset.column_names if not n.startswith(AUGMENTED_PREFIX)])
         return super()._remove_unused_columns(dataset, description=description)
 
@@ -322,13 +326,15 @@ class DAIRTrainer(Seq2SeqTrainer):
         return partial(collate_unless_ready, super()._get_collator_with_removed_columns(data_collator, description))
 
     def _get_dataloader(self, dataset: Any, description: str, batch_size: int, *args: Any, **kwargs: Any) -> Any:
-        if description == "Training" and isinstance(dataset, TensorPairs) and not self.args.uses_partners:
+        if self._trains_originals(description) and isinstance(dataset, TensorPairs):
             dataset = dataset.originals()
         if self.accelerator.num_processes > 1 and isinstance(dataset, torch.utils.data.IterableDataset):
             dataset = PaddedStream(dataset, batch_size * self.accelerator.num_processes)
         loader = super()._get_dataloader(dataset, description, batch_size, *args, **kwargs)
         # Here and not in the collator: `TensorPairs` make batches without one.
         inner = getattr(loader, "base_dataloader", loader)
+        if self._trains_originals(description):
+            inner.collate_fn = partial(collate_originals, inner.collate_fn)
         sampler = self.pair_sampler
         if description == "Training" and isinstance(sampler, TokenBatchSampler) and sampler.has_empty_batches:
             inner.collate_fn = partial(collate_or_pad, inner.collate_fn, inner.dataset[0])
@@ -355,8 +361,9 @@ class DAIRTrainer(Seq2SeqTrainer):
             return batches, None
         mask_repeated_rows(batches[-1], self.pair_loss.layout(batches[-1]), self.accelerator)
         self._check_targets_once(batches[0])
-        known = self._known_columns(self.train_dataset)
-        self._pair_watch.see(batches, self.accelerator, self.state, self.train_dataset, known, self.args.method)
+        data = self.train_dataset
+        known = partial(self._known_columns, data)
+        self._pair_watch.see(batches, self.accelerator, self.state, data, known, self.args.method)
         if self.augmenter is not None and self.args.uses_partners:
             batches = [self._with_online_partners(batch, number) for number, batch in enumerate(batches)]
         local = np.sum([self.pair_loss.layout(batch).counts(self.args.uses_partners) for batch in batches], axis=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,44 @@ def test_erm_counts_the_tokens_of_originals_alone(tmp_path: Path) -> None:
         batches = list(made.pair_sampler)
         assert all(len(batch) * max(len(data[row]["input_ids"]) for row in batch) <= 12 for batch in batches)
         assert sorted(row for batch in batches for row in batch) == list(range(20))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda data: data,
+        lambda data: data.with_transform(lambda rows: rows),
+        lambda data: data.to_iterable_dataset(),
+        lambda data: [dict(row) for row in data],
+        lambda data: EpochPairs(lambda epoch: data),
+        lambda data: points.pairs(8),
+    ],
+    ids=["rows", "transformed", "stream", "list", "drawn", "tensors"],
+)
+def test_erm_collates_originals_alone(tmp_path: Path, make: Any) -> None:
+    data = make(tiny.pairs("gpt2", 8))
+    trainer = points.trainer if isinstance(data, TensorPairs) else partial(tiny.trainer, kind="gpt2")
+    made = trainer(tmp_path, data=data, method="erm", max_steps=1)
+    for batch in made.get_train_dataloader():
+        assert batch["view_mask"].tolist() == [[True]] * 4
+        assert batch["layout"].exists.shape == (4, 1)
+
+
+def test_the_columns_of_a_list_are_not_searched_at_every_step(tmp_path: Path) -> None:
+    searched: list[int] = []
+
+    class Rows(list[Any]):
+        def __iter__(self) -> Any:
+            searched.append(len(self))
+            return super().__iter__()
+
+    rows = Rows(dict(row) for row in tiny.pairs("gpt2", 8))
+    counts = []
+    for epochs in (1, 5):
+        searched.clear()
+        tiny.trainer(tmp_path, "gpt2", rows, remove_unused_columns=False, num_train_epochs=epochs).train()
+        counts.append(len(searched))
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize("loss", ["squared", "huber"])
