@@ -451,17 +451,17 @@ def test_a_trial_with_settings_out_of_range_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_search_with_evaluations_during_training_trains_the_own_objective(tmp_path: Path) -> None:
-    made = tiny.trainer(
-        tmp_path,
-        "gpt2",
-        tiny.pairs("gpt2", 8),
-        model=None,
-        model_init=lambda: tiny.model("gpt2"),
-        eval_dataset=tiny.pairs("gpt2", 4),
-        eval_strategy="epoch",
+    def trainer(**settings: Any) -> DAIRTrainer:
+        settings |= {"model": None, "model_init": lambda: tiny.model("gpt2"), "eval_strategy": "epoch"}
+        return tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 8), eval_dataset=tiny.pairs("gpt2", 4), **settings)
+
+    best = trainer().hyperparameter_search(
+        hp_space=lambda trial: {"dair_lambda": trial.suggest_float("dair_lambda", 2.0, 2.0)},
+        compute_objective=lambda metrics: metrics["eval_loss"],
+        backend="optuna",
+        n_trials=2,
     )
-    best = made.hyperparameter_search(hp_space=lambda trial: {"dair_lambda": 2.0}, backend="optuna", n_trials=2)
-    plain = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 8), eval_dataset=tiny.pairs("gpt2", 4), dair_lambda=2.0)
+    plain = trainer(dair_lambda=2.0)
     plain.train()
     assert best.objective == plain.evaluate()["eval_loss"]
 
