@@ -192,6 +192,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             if getattr(self, name) < 1:
                 raise DataError(f"{name}={getattr(self, name)} is out of range; it must be an integer >= 1")
         require_seeds("seed", [self.seed])
+        require_seeds("data_seed", [] if self.data_seed is None else [self.data_seed])
         if self.logging_nan_inf_filter:
             raise DataError(
                 "logging_nan_inf_filter=True would hide a non-finite loss, which must stop training; leave it at its "

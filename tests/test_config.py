@@ -114,6 +114,9 @@ def test_the_unit_of_lambda_is_named(tmp_path: Path) -> None:
             {"pair_group_by_length": True, "max_tokens_per_batch": 100},
             "pair_group_by_length and max_tokens_per_batch=100 would both order the rows; leave one",
         ),
+        ({"seed": -1}, "seed: -1 is no seed; give integers from 0"),
+        ({"data_seed": -1}, "data_seed: -1 is no seed; give integers from 0"),
+        ({"data_seed": 2**32}, "data_seed: 4294967296 is no seed"),
         ({"generation_batch_size": 0}, "generation_batch_size=0 is out of range; it must be an integer >= 1, or None"),
         ({"max_tokens_per_batch": 0}, "max_tokens_per_batch=0 is out of range; it must be an integer >= 1, or None"),
     ],
@@ -125,4 +128,5 @@ def test_invalid_settings_are_refused(tmp_path: Path, settings: dict[str, Any], 
 
 def test_limits_of_the_ranges_are_allowed(tmp_path: Path) -> None:
     assert made(tmp_path, dair_lambda=0).dair_lambda == 0
+    assert made(tmp_path, data_seed=0).data_seed == 0
     assert made(tmp_path, dair_lambda=1e4, loss_epsilon=1e-30).loss_epsilon == 1e-30
