@@ -254,7 +254,7 @@ class DAIRTrainer(Seq2SeqTrainer):
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as `Seq2SeqTrainer` does; warn once if dropout makes R positive for identical views."""
         rates = dropout_rates(self.model)
-        independent = self.args.method == "dair" and self.args.pair_dropout == "independent"
+        independent = self.args.uses_regularizer and self.args.pair_dropout == "independent"
         if rates and independent and not self._warned_of_dropout:
             self._warned_of_dropout = True
             settings = ", ".join(f"{name}={rate:g}" for name, rate in rates.items())
