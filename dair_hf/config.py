@@ -155,6 +155,8 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         },
     )
 
+    _unset_broadcasts = False  # whether ddp_broadcast_buffers was unset before separate forwards made it False
+
     def __post_init__(self) -> None:
         self._prepare_separate_forwards()
         super().__post_init__()
@@ -257,6 +259,8 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             if value in ("separate", "shared")
         ]
         if not settings:
+            if self._unset_broadcasts:
+                self.ddp_broadcast_buffers, self._unset_broadcasts = None, False
             return
         if len(settings) == 2:
             raise DataError(
@@ -272,8 +276,9 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         if getattr(self, "ddp_broadcast_buffers", None):
             raise DataError(
                 f"{settings[0]} and ddp_broadcast_buffers=True cannot be combined: ranks without partners run fewer "
-                "forwards, so the others would wait for ever; leave ddp_broadcast_buffers unset"
+                "forwards, so the other ranks would hang; leave ddp_broadcast_buffers unset"
             )
+        self._unset_broadcasts |= self.ddp_broadcast_buffers is None
         self.ddp_broadcast_buffers = False
 
     @property

@@ -86,7 +86,7 @@ def test_the_unit_of_lambda_is_named(tmp_path: Path) -> None:
         ),
         (
             {"pair_dropout": "shared", "ddp_broadcast_buffers": True},
-            "pair_dropout='shared' and ddp_broadcast_buffers=True cannot be combined",
+            "pair_dropout='shared' and ddp_broadcast_buffers=True cannot be combined.*the other ranks would hang",
         ),
         ({"forward_mode": "both"}, "forward_mode='both' is unknown; use one of joint, separate"),
         ({"dair_lambda": -0.1}, "dair_lambda=-0.1 is out of range; it must be a finite number >= 0"),
@@ -124,6 +124,23 @@ def test_the_unit_of_lambda_is_named(tmp_path: Path) -> None:
 def test_invalid_settings_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         made(tmp_path, **settings)
+
+
+def test_separate_forwards_set_broadcasts_of_buffers_and_joint_ones_restore_them(tmp_path: Path) -> None:
+    for value in (None, False):
+        found = made(tmp_path, ddp_broadcast_buffers=value)
+        for name, separate, joint in (
+            ("forward_mode", "separate", "joint"),
+            ("pair_dropout", "shared", "independent"),
+        ):
+            setattr(found, name, separate)
+            for _ in range(2):
+                found.validate()
+                assert found.ddp_broadcast_buffers is False
+            setattr(found, name, joint)
+            found.validate()
+            assert found.ddp_broadcast_buffers is value
+    assert made(tmp_path, forward_mode="separate").ddp_broadcast_buffers is False
 
 
 def test_limits_of_the_ranges_are_allowed(tmp_path: Path) -> None:

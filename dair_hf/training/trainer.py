@@ -267,6 +267,8 @@ class DAIRTrainer(Seq2SeqTrainer):
     def _inner_training_loop(self, batch_size: int | None = None, *args: Any, **kwargs: Any) -> Any:
         """Run the training loop with fresh state, after a check of settings that may have been assigned since."""
         self.args.validate()
+        if self.accelerator.ddp_handler is not None:
+            self.accelerator.ddp_handler.broadcast_buffers = self.args.ddp_broadcast_buffers is not False
         refuse_unsupported_launch(self.args, {}, self.train_dataset, self.augmenter)
         refuse_unsupported(self.args, self.sample_loss, self.batch_objective, self.augmenter, self.model)
         self._sums = None

@@ -611,6 +611,14 @@ def test_separate_forwards_change_batch_norm_statistics(tmp_path: Path) -> None:
     assert (runs["joint"] > 3 * runs["separate"]).all()
 
 
+def test_broadcasts_of_buffers_follow_the_forward_mode_of_the_run(tmp_path: Path) -> None:
+    made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 4), max_steps=1)
+    for mode, broadcasts in (("joint", True), ("separate", False), ("joint", True)):
+        made.args.forward_mode = mode
+        made.train()
+        assert made.accelerator.ddp_handler.broadcast_buffers is broadcasts
+
+
 def test_epoch_pairs_are_redrawn_every_epoch(tmp_path: Path) -> None:
     drawn: list[int] = []
 
