@@ -71,7 +71,7 @@ from dair_hf.training.loading import (
     longest_first,
     mask_repeated_rows,
 )
-from dair_hf.training.model_card import PairReport, write_model_card
+from dair_hf.training.model_card import PairReport, description_of, write_model_card
 from dair_hf.training.sample_loss import (
     CLASS_LOSSES,
     LANGUAGE_LOSSES,
@@ -785,9 +785,5 @@ class DAIRTrainer(Seq2SeqTrainer):
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
             path, reports = Path(self.args.output_dir) / "README.md", list(self.pair_reports.values())
-            objective = None if self.batch_objective is None else repr(self.batch_objective)
-            # The repr of a function contains a memory address.
-            augmenter = getattr(
-                self.augmenter, "__qualname__", None if self.augmenter is None else repr(self.augmenter)
-            )
+            objective, augmenter = description_of(self.batch_objective), description_of(self.augmenter)
             write_model_card(path, self.args, reports, objective, augmenter)
