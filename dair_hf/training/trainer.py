@@ -57,7 +57,7 @@ from dair_hf.io.files import require_file
 from dair_hf.io.processes import gather_results
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.objective import Counts, PairTerms
-from dair_hf.losses.per_sample import IGNORE_INDEX, SampleLoss, causal_nll
+from dair_hf.losses.per_sample import IGNORE_INDEX, SampleLoss, causal_nll, full_precision
 from dair_hf.training.checks import dropout_rates, refuse_scheduler, refuse_unsupported, refuse_unsupported_launch
 from dair_hf.training.environments import BatchObjective, FreshOptimizer, PenalizedRisk
 from dair_hf.training.finiteness import FinitenessCheck, negative_losses, undefined_roots
@@ -527,8 +527,9 @@ class DAIRTrainer(Seq2SeqTrainer):
                 loss = self.pair_loss.objective(terms, self.pair_loss.count(batch)).detach()
             augmented_targets = targets[:, 1] if targets.shape[1] == 2 else torch.zeros_like(targets[:, 0])
             columns = (*terms, targets[:, 0], augmented_targets, exists)
-            rows = torch.stack([column.double() for column in columns], dim=1)
-            self._evaluated_rows.append(self.accelerator.gather_for_metrics(rows).cpu())
+            # In float64 on the host only, since MPS lacks it.
+            rows = torch.stack([column.to(full_precision(terms.original).dtype) for column in columns], dim=1)
+            self._evaluated_rows.append(self.accelerator.gather_for_metrics(rows).cpu().double())
         if prediction_loss_only:
             return loss, None, None
         self._exists = self.accelerator.gather_for_metrics(exists)
