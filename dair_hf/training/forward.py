@@ -129,7 +129,7 @@ class PairLoss:
             with_partners: Whether to run the augmented views.
 
         Raises:
-            ValueError: The sample loss does not return one loss per row.
+            DataError: The sample loss does not return one loss per row, or labels do not fit the method.
         """
         mask, targets, layout = view_mask(batch), self.target_counts(batch), self.layout(batch)
         if not with_partners or mask.shape[1] == 1:
@@ -267,7 +267,10 @@ class PairLoss:
 
     def _mart(self, terms: PairTerms, layout: BatchLayout, run: _RunViews, labels: Tensor) -> PairTerms:
         if labels.ndim != 2 or labels.is_floating_point():
-            raise ValueError(f"method='mart' needs one class per view, labels [B, V] int64; found {list(labels.shape)}")
+            raise DataError(
+                "method='mart' needs one class per view, labels [B, V] int64; found "
+                f"{str(labels.dtype).removeprefix('torch.')} {list(labels.shape)}; use method='trades'"
+            )
         assert run.logits is not None
         pairs, size = np.flatnonzero(layout.paired), len(labels)
         originals, partners = on_device(_run_order(run.positions, layout)[pairs].T, labels.device)
@@ -324,7 +327,7 @@ def _run_order(positions: np.ndarray, layout: BatchLayout) -> np.ndarray:
 def _require_row_losses(losses: Any, rows: int) -> Tensor:
     if not isinstance(losses, Tensor) or losses.shape != (rows,):
         kind = f"shape {list(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
-        raise ValueError(
+        raise DataError(
             f"sample_loss returned {kind} for {rows} rows; it must return one loss per row, a tensor [{rows}], "
             "without reducing over the batch"
         )

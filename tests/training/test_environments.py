@@ -245,7 +245,7 @@ def test_the_optimizer_state_is_cleared_after_annealing(tmp_path: Path) -> None:
     [{"gradient_accumulation_steps": 2}, {"normalization": "token"}, {"method": "dair", "regularizer": "kl"}],
 )
 def test_settings_that_split_the_batch_of_an_objective_are_refused(tmp_path: Path, settings: dict) -> None:
-    with pytest.raises(ValueError, match="objective=VREx and .* cannot be combined"):
+    with pytest.raises(ValueError, match="objective=VREx and .* cannot be combined: the objective needs all rows"):
         points.trainer(tmp_path, points.pairs(12), VREx(), **settings)
 
 

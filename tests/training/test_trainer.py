@@ -10,6 +10,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from accelerate.parallelism_config import ParallelismConfig
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from torch import nn
 from transformers import EarlyStoppingCallback, Seq2SeqTrainingArguments, default_data_collator
@@ -677,8 +678,24 @@ def test_unsupported_settings_of_the_trainer_are_refused(
 
 def test_uneven_batches_on_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dair_hf.config.DAIRConfig.world_size", 2)
-    with pytest.raises(ValueError, match="even_batches=False leaves some of 2 processes .* wait for ever; leave"):
+    with pytest.raises(
+        ValueError, match="even_batches=False leaves some of 2 processes .* other ranks would hang; leave"
+    ):
         tiny.trainer(tmp_path, "gpt2", None, accelerator_config={"even_batches": False})
+
+
+@pytest.mark.parametrize("name", ["cp_size", "sp_size"])
+@pytest.mark.parametrize("launched", [False, True])
+def test_context_and_sequence_parallelism_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, launched: bool
+) -> None:
+    settings = {} if launched else {"parallelism_config": ParallelismConfig(**{name: 2})}
+    if launched:  # as `accelerate launch` does
+        monkeypatch.setenv("ACCELERATE_USE_PARALLELISM_CONFIG", "true")
+        monkeypatch.setenv(f"PARALLELISM_CONFIG_{name.upper()}", "2")
+    message = f"parallelism_config with {name}=2 would split the views of pairs .*set {name}=1"
+    with pytest.raises(DataError, match=message):
+        tiny.trainer(tmp_path, "gpt2", None, **settings)
 
 
 def test_bucketing_a_stream_is_refused(tmp_path: Path) -> None:
