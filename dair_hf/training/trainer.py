@@ -136,6 +136,8 @@ class DAIRTrainer(Seq2SeqTrainer):
     """
 
     args: DAIRConfig
+    lr_scheduler: Any
+    _created_lr_scheduler: bool
     pair_sampler: PairLengthSampler | TokenBatchSampler | None = None  # groups rows by length
     _sorts_by_length = False  # whether evaluation rows may be read in any order, since no predictions are returned
 
