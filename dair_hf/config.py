@@ -155,6 +155,8 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         },
     )
 
+    _unset_broadcasts = False  # whether ddp_broadcast_buffers was unset before separate forwards made it False
+
     def __post_init__(self) -> None:
         self._prepare_separate_forwards()
         super().__post_init__()
@@ -192,6 +194,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             if getattr(self, name) < 1:
                 raise DataError(f"{name}={getattr(self, name)} is out of range; it must be an integer >= 1")
         require_seeds("seed", [self.seed])
+        require_seeds("data_seed", [] if self.data_seed is None else [self.data_seed])
         if self.logging_nan_inf_filter:
             raise DataError(
                 "logging_nan_inf_filter=True would hide a non-finite loss, which must stop training; leave it at its "
@@ -256,6 +259,8 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             if value in ("separate", "shared")
         ]
         if not settings:
+            if self._unset_broadcasts:
+                self.ddp_broadcast_buffers, self._unset_broadcasts = None, False
             return
         if len(settings) == 2:
             raise DataError(
@@ -271,8 +276,9 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         if getattr(self, "ddp_broadcast_buffers", None):
             raise DataError(
                 f"{settings[0]} and ddp_broadcast_buffers=True cannot be combined: ranks without partners run fewer "
-                "forwards, so the others would wait for ever; leave ddp_broadcast_buffers unset"
+                "forwards, so the other ranks would hang; leave ddp_broadcast_buffers unset"
             )
+        self._unset_broadcasts |= self.ddp_broadcast_buffers is None
         self.ddp_broadcast_buffers = False
 
     @property

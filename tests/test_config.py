@@ -86,7 +86,7 @@ def test_the_unit_of_lambda_is_named(tmp_path: Path) -> None:
         ),
         (
             {"pair_dropout": "shared", "ddp_broadcast_buffers": True},
-            "pair_dropout='shared' and ddp_broadcast_buffers=True cannot be combined",
+            "pair_dropout='shared' and ddp_broadcast_buffers=True cannot be combined.*the other ranks would hang",
         ),
         ({"forward_mode": "both"}, "forward_mode='both' is unknown; use one of joint, separate"),
         ({"dair_lambda": -0.1}, "dair_lambda=-0.1 is out of range; it must be a finite number >= 0"),
@@ -114,6 +114,9 @@ def test_the_unit_of_lambda_is_named(tmp_path: Path) -> None:
             {"pair_group_by_length": True, "max_tokens_per_batch": 100},
             "pair_group_by_length and max_tokens_per_batch=100 would both order the rows; leave one",
         ),
+        ({"seed": -1}, "seed: -1 is no seed; give integers from 0"),
+        ({"data_seed": -1}, "data_seed: -1 is no seed; give integers from 0"),
+        ({"data_seed": 2**32}, "data_seed: 4294967296 is no seed"),
         ({"generation_batch_size": 0}, "generation_batch_size=0 is out of range; it must be an integer >= 1, or None"),
         ({"max_tokens_per_batch": 0}, "max_tokens_per_batch=0 is out of range; it must be an integer >= 1, or None"),
     ],
@@ -123,6 +126,24 @@ def test_invalid_settings_are_refused(tmp_path: Path, settings: dict[str, Any], 
         made(tmp_path, **settings)
 
 
+def test_separate_forwards_set_broadcasts_of_buffers_and_joint_ones_restore_them(tmp_path: Path) -> None:
+    for value in (None, False):
+        found = made(tmp_path, ddp_broadcast_buffers=value)
+        for name, separate, joint in (
+            ("forward_mode", "separate", "joint"),
+            ("pair_dropout", "shared", "independent"),
+        ):
+            setattr(found, name, separate)
+            for _ in range(2):
+                found.validate()
+                assert found.ddp_broadcast_buffers is False
+            setattr(found, name, joint)
+            found.validate()
+            assert found.ddp_broadcast_buffers is value
+    assert made(tmp_path, forward_mode="separate").ddp_broadcast_buffers is False
+
+
 def test_limits_of_the_ranges_are_allowed(tmp_path: Path) -> None:
     assert made(tmp_path, dair_lambda=0).dair_lambda == 0
+    assert made(tmp_path, data_seed=0).data_seed == 0
     assert made(tmp_path, dair_lambda=1e4, loss_epsilon=1e-30).loss_epsilon == 1e-30

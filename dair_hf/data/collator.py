@@ -269,6 +269,22 @@ def collate_unless_ready(
     return rows if isinstance(rows, dict) else collator(rows)
 
 
+def collate_originals(
+    collator: Callable[[Any], dict[str, Any]], rows: list[Mapping[str, Any]] | dict[str, Any]
+) -> dict[str, Any]:
+    """Collate rows without the columns of their partners; a batch that is ready is passed on."""
+    if isinstance(rows, dict):
+        return collator(rows)
+    return collator([{name: v for name, v in row.items() if not name.startswith(AUGMENTED_PREFIX)} for row in rows])
+
+
+def collate_or_pad(
+    collator: Callable[[list[Any]], dict[str, Any]], row: Mapping[str, Any], rows: list[Any]
+) -> dict[str, Any]:
+    """Collate rows; if there are none, collate `row` as a padding row."""
+    return collator(rows or [{**row, PADDING_ROW: True}])
+
+
 def fill_value(name: str, values: Tensor) -> int:
     """Return the value that fills absent views of a column: -100 in integer labels, else 0."""
     return IGNORE_INDEX if name.startswith("label") and not values.is_floating_point() else 0

@@ -40,17 +40,25 @@ class EpochPairs(torch.utils.data.Dataset[dict[str, Any]]):
         self.epoch = 0
         self.pairs = draw(0)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Switch to the pairs of `epoch`."""
+    def at(self, epoch: int) -> datasets.Dataset:
+        """Return the pairs of an epoch, without switching to it.
+
+        Raises:
+            DataError: The epoch has another number of rows than the current one.
+        """
         if epoch == self.epoch:
-            return
+            return self.pairs
         pairs = self.draw(epoch)
         if len(pairs) != len(self.pairs):
             raise DataError(
                 f"epoch {epoch} was drawn with {len(pairs)} rows, epoch {self.epoch} with {len(self.pairs)}; "
                 "every epoch must hold the same rows, with different partners"
             )
-        self.pairs, self.epoch = pairs, epoch
+        return pairs
+
+    def set_epoch(self, epoch: int) -> None:
+        """Switch to the pairs of `epoch`."""
+        self.pairs, self.epoch = self.at(epoch), epoch
 
     @property
     def column_names(self) -> list[str]:
@@ -189,15 +197,23 @@ def targets_per_row(pairs: datasets.Dataset | EpochPairs, column: str = "labels"
     return counts
 
 
+# One number per row, `[N]`, or a function of the epoch that returns them.
+RowNumbers = Sequence[int] | np.ndarray | Callable[[int], np.ndarray]
+
+
+def _of_epoch(numbers: RowNumbers, epoch: int) -> np.ndarray:
+    return np.asarray(numbers(epoch) if callable(numbers) else numbers)
+
+
 class PairLengthSampler(torch.utils.data.Sampler[int]):
     """Random order, new in each epoch, in which rows of a batch have similar lengths, so that little is padded.
 
     Rows are shuffled, sorted by length within groups of `MEGABATCH` batches, and cut into batches, which are shuffled
-    again; an incomplete batch stays last. The order depends on `(seed, epoch)` only: it is the same on every rank and
-    after a resume.
+    again. Rows that do not fill a batch are drawn at random and come last. The order depends on `(seed, epoch)` and
+    the lengths of the epoch only: it is the same on every rank and after a resume.
 
     Args:
-        lengths: Length of the longer view of every row, `[N]`.
+        lengths: Length of the longer view of every row, `[N]`, or a function of the epoch that returns them.
         batch_size: Rows per batch over all ranks.
         seed: Seed of the order.
 
@@ -207,26 +223,29 @@ class PairLengthSampler(torch.utils.data.Sampler[int]):
         [[0, 2], [1, 3]]
     """
 
-    def __init__(self, lengths: Sequence[int] | np.ndarray, batch_size: int, seed: int = 0) -> None:
-        self.lengths = np.asarray(lengths)
+    def __init__(self, lengths: RowNumbers, batch_size: int, seed: int = 0) -> None:
+        self.lengths = lengths
         self.batch_size = batch_size
         self.seed = seed
         self.epoch = 0
+        self.n_rows = len(_of_epoch(lengths, 0))
 
     def set_epoch(self, epoch: int) -> None:
         """Switch to the order of `epoch`."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return self.n_rows
 
     def __iter__(self) -> Iterator[int]:
         generator = np.random.default_rng([self.seed, self.epoch])
-        order = generator.permutation(len(self.lengths))
-        # One stable sort: by group, and by decreasing length within a group.
-        group = np.arange(len(order)) // (self.batch_size * MEGABATCH)
-        order = order[np.lexsort((-self.lengths[order], group))]
+        lengths = _of_epoch(self.lengths, self.epoch)
+        order = generator.permutation(len(lengths))
         whole = len(order) // self.batch_size * self.batch_size
+        # One stable sort: by group, and by decreasing length within a group. The incomplete batch is the last group.
+        group = np.arange(len(order)) // (self.batch_size * MEGABATCH)
+        group[whole:] = len(order)
+        order = order[np.lexsort((-lengths[order], group))]
         batches = generator.permutation(order[:whole].reshape(-1, self.batch_size))
         yield from np.concatenate([batches.ravel(), order[whole:]]).tolist()
 
@@ -236,22 +255,30 @@ class TokenBatchSampler(BatchRebalanceSampler):
 
     A batch counts (number of its views) * (length of its longest view) tokens, padding included. Rows are sorted by
     length and number of views, equal ones in a new random order each epoch, and cut greedily into batches, which then
-    come in random order. Sizes of batches are the same in every epoch, and the order depends on `(seed, epoch)` only,
-    so that it is the same after a resume. In each step, ranks get batches of similar lengths. All ranks get equally
-    many batches, and no row is left out or repeated.
+    come in random order. The order depends on `(seed, epoch)` and the lengths of the epoch only, so that it is the same
+    after a resume. In each step, ranks get batches of similar lengths. All ranks get equally many batches, and no row
+    is left out or repeated. If there are fewer rows than batches, since each row fills a batch, a rank gets an empty
+    batch in one step, which the trainer fills with a padding row.
+
+    The number of batches is the same in every epoch, as the Trainer needs it. If lengths depend on the epoch, all
+    epochs of the run are measured first: batches are as many as in the epoch that needs most, and those of other epochs
+    are smaller.
 
     The base class `BatchRebalanceSampler` makes the Trainer treat it as a sampler of the batches of one rank.
 
     Args:
-        lengths: Length of the longer view of every row, `[N]`, tokens.
+        lengths: Length of the longer view of every row, `[N]`, tokens, or a function of the epoch that returns them.
         max_tokens: Largest number of tokens of a batch.
-        views: Number of views of every row, `[N]`; None: 1 each.
+        views: Number of views of every row, `[N]`, or a function of the epoch; None: 1 each.
         ranks: Number of processes.
         rank: Number of this process.
         seed: Seed of the order.
+        epochs: Number of batches of a rank in an epoch -> number of epochs of the run; read only if lengths or views
+            depend on the epoch. None: one epoch.
 
     Raises:
-        DataError: A single row has more than `max_tokens` tokens, or there are fewer rows than ranks.
+        DataError: A single row has more than `max_tokens` tokens, there are fewer rows than ranks, or an epoch that was
+            not measured needs more batches.
 
     Example:
         >>> sorted(sorted(batch) for batch in TokenBatchSampler([1, 9, 1, 9, 1], max_tokens=18))
@@ -260,48 +287,86 @@ class TokenBatchSampler(BatchRebalanceSampler):
 
     def __init__(
         self,
-        lengths: Sequence[int] | np.ndarray,
+        lengths: RowNumbers,
         max_tokens: int,
-        views: Sequence[int] | np.ndarray | None = None,
+        views: RowNumbers | None = None,
         ranks: int = 1,
         rank: int = 0,
         seed: int = 0,
+        epochs: Callable[[int], int] | None = None,
     ) -> None:
-        self.lengths = np.asarray(lengths)
-        self.views = np.ones_like(self.lengths) if views is None else np.asarray(views)
+        self.lengths, self.views, self.max_tokens = lengths, views, max_tokens
         self.seed, self.epoch, self.ranks, self.rank = seed, 0, ranks, rank
-        tokens = self.lengths * self.views
-        if tokens.max(initial=0) > max_tokens:
-            raise DataError(
-                f"max_tokens_per_batch={max_tokens} is below the {tokens.max()} tokens of row {tokens.argmax()} alone; "
-                "raise it, or truncate the inputs"
-            )
-        if len(self.lengths) < ranks:
-            raise DataError(
-                f"{len(self.lengths)} rows cannot be distributed over {ranks} processes; use fewer processes"
-            )
-        order = np.lexsort((-self.views, -self.lengths))
-        self.sizes = _batch_sizes(self.lengths[order], self.views[order], max_tokens, ranks)
+        self.n_rows = len(_of_epoch(lengths, 0))
+        if self.n_rows < ranks:
+            raise DataError(f"{self.n_rows} rows cannot be distributed over {ranks} processes; use fewer processes")
+        self._batches = self._needed_batches(0)
+        epoch = 1
+        while (callable(lengths) or callable(views)) and epochs is not None and epoch < epochs(self._batches):
+            self._batches = max(self._batches, self._needed_batches(epoch))
+            epoch += 1
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Number of rows of every batch of the current epoch, longest rows first; ranks take turns."""
+        lengths, views = self._rows(self.epoch)
+        return self._sizes(lengths, views, np.lexsort((-views, -lengths)))
+
+    @property
+    def has_empty_batches(self) -> bool:
+        """Whether there are more batches than rows."""
+        return len(self) * self.ranks > self.n_rows
 
     def set_epoch(self, epoch: int) -> None:
         """Switch to the order of `epoch`."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return len(self.sizes) // self.ranks
+        return self._batches
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = np.random.default_rng([self.seed, self.epoch])
-        order = generator.permutation(len(self.lengths))
-        order = order[np.lexsort((-self.views[order], -self.lengths[order]))]  # stable: equal ones stay shuffled
-        ends = np.cumsum(self.sizes)
+        lengths, views = self._rows(self.epoch)
+        order = generator.permutation(len(lengths))
+        order = order[np.lexsort((-views[order], -lengths[order]))]  # stable: equal ones stay shuffled
+        sizes = self._sizes(lengths, views, order)
+        ends = np.cumsum(sizes)
         for step in generator.permutation(len(self)):
             batch = step * self.ranks + self.rank
-            yield order[ends[batch] - self.sizes[batch] : ends[batch]].tolist()
+            yield order[ends[batch] - sizes[batch] : ends[batch]].tolist()
+
+    def _rows(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return lengths and numbers of views of the rows of an epoch."""
+        lengths = _of_epoch(self.lengths, epoch)
+        views = np.ones_like(lengths) if self.views is None else _of_epoch(self.views, epoch)
+        tokens = lengths * views
+        if tokens.max(initial=0) > self.max_tokens:
+            where = f" in epoch {epoch}" if callable(self.lengths) else ""
+            raise DataError(
+                f"max_tokens_per_batch={self.max_tokens} is below the {tokens.max()} tokens of row {tokens.argmax()} "
+                f"alone{where}; raise it, or truncate the inputs"
+            )
+        return lengths, views
+
+    def _needed_batches(self, epoch: int) -> int:
+        """Return the least number of batches of each rank."""
+        lengths, views = self._rows(epoch)
+        order = np.lexsort((-views, -lengths))
+        return -(-len(_batch_sizes(lengths[order], views[order], self.max_tokens)) // self.ranks)
+
+    def _sizes(self, lengths: np.ndarray, views: np.ndarray, order: np.ndarray) -> np.ndarray:
+        """Return the number of rows of each batch in `order`; as many batches in every epoch."""
+        sizes, count = _batch_sizes(lengths[order], views[order], self.max_tokens), len(self) * self.ranks
+        if len(sizes) > count:
+            raise DataError(
+                f"epoch {self.epoch} needs {len(sizes)} batches of max_tokens_per_batch={self.max_tokens}, but the run "
+                f"was planned with {count}; draw the same partners whenever an epoch is drawn, and plan with all epochs"
+            )
+        return np.array(_split_batches(sizes, count), dtype=np.int64)
 
 
-def _batch_sizes(lengths: np.ndarray, views: np.ndarray, max_tokens: int, ranks: int) -> np.ndarray:
-    """Return the number of rows of each batch, for decreasing lengths; the number of batches is a multiple of ranks."""
+def _batch_sizes(lengths: np.ndarray, views: np.ndarray, max_tokens: int) -> list[int]:
+    """Return the number of rows of each batch, for decreasing lengths."""
     total_views = np.cumsum(views)
     sizes: list[int] = []
     start = 0
@@ -312,8 +377,19 @@ def _batch_sizes(lengths: np.ndarray, views: np.ndarray, max_tokens: int, ranks:
         end = int(np.searchsorted(total_views, views_before + most_views, side="right"))
         sizes.append(end - start)
         start = end
-    while len(sizes) % ranks:
+    return sizes
+
+
+def _split_batches(sizes: list[int], count: int) -> list[int]:
+    """Halve the largest batches until there are `count`; batches of one row are not split, but empty ones added.
+
+    Example:
+        >>> _split_batches([3, 1], 3), _split_batches([1, 1], 3)
+        ([2, 1, 1], [1, 1, 0])
+    """
+    sizes = list(sizes)
+    while len(sizes) < count and max(sizes) > 1:
         largest = int(np.argmax(sizes))
         half = sizes[largest] // 2
         sizes[largest : largest + 1] = [sizes[largest] - half, half]
-    return np.array(sizes, dtype=np.int64)
+    return sizes + [0] * (count - len(sizes))

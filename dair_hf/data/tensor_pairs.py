@@ -37,7 +37,8 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         columns: Further columns `{name: N values}` that the model does not see, such as references.
 
     Raises:
-        DataError: Views or columns of different lengths, a view without columns, or views with different columns.
+        DataError: Views or columns of different lengths, a view without columns, or views that differ in columns or in
+            the type or shape of a column.
 
     Example:
         >>> pairs = TensorPairs({"x": torch.tensor([1.0, 2.0])}, lambda rows, epoch: {"x": 10.0 * rows + epoch})
@@ -219,6 +220,13 @@ def _require_same_columns(original: Columns, augmented: Columns) -> None:
             f"the original view has columns {sorted(original)}, the augmented view {sorted(augmented)}; both feed "
             "the same model and need the same columns"
         )
+    for name, values in original.items():
+        kinds = [f"{str(v.dtype).removeprefix('torch.')} {list(v.shape[1:])}" for v in (values, augmented[name])]
+        if kinds[0] != kinds[1]:
+            raise DataError(
+                f"column {name!r}: a row of the original view is {kinds[0]}, of the augmented view {kinds[1]}; give "
+                "both views the same type and shape"
+            )
 
 
 def _stack_views(name: str, original: Tensor, augmented: Tensor, positions: Tensor | None) -> Tensor:

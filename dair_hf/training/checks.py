@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
+from accelerate.parallelism_config import ParallelismConfig
 from torch import nn
 
 from dair_hf.config import DAIRConfig
@@ -48,9 +50,9 @@ def refuse_unsupported(
         ):
             if is_set:
                 raise DataError(
-                    f"objective={type(objective).__name__} and {name} cannot be combined: the objective is a function "
-                    "of one whole batch; use one process, a larger per_device_train_batch_size, normalization='pair' "
-                    "and a regularizer of the losses"
+                    f"objective={type(objective).__name__} and {name} cannot be combined: the objective needs all "
+                    "rows of the optimizer step in one batch; use one process, a larger per_device_train_batch_size, "
+                    "normalization='pair' and a regularizer of the losses"
                 )
     _refuse_unsupported_chunks(args, sample_loss, objective)
     _refuse_unsupported_cache(args, objective, model)
@@ -76,6 +78,15 @@ def refuse_unsupported_launch(
             f"{args.n_gpu} GPUs are visible to one process, which would use torch.nn.DataParallel and split pairs; "
             "start with `accelerate launch`, or set CUDA_VISIBLE_DEVICES to one GPU"
         )
+    parallelism = args.parallelism_config
+    if parallelism is None and os.environ.get("ACCELERATE_USE_PARALLELISM_CONFIG", "").lower() == "true":
+        parallelism = ParallelismConfig()  # as `accelerate launch` set it
+    for name, kind in (("cp_size", "context"), ("sp_size", "sequence")):
+        if (size := getattr(parallelism, name, 1)) > 1:
+            raise DataError(
+                f"parallelism_config with {name}={size} would split the views of pairs over the ranks, since {kind} "
+                f"parallelism splits dimension 1 of a batch; set {name}=1"
+            )
     if args.dataloader_persistent_workers and isinstance(train_dataset, (EpochPairs, TensorPairs)):
         raise DataError(
             "dataloader_persistent_workers=True would repeat the partners of the first epoch of "
@@ -91,12 +102,32 @@ def refuse_unsupported_launch(
     if args.world_size > 1 and not config.even_batches:
         raise DataError(
             f"accelerator_config even_batches=False leaves some of {args.world_size} processes without a batch in the "
-            "last step, so that the others wait for ever; leave it unset: repeated rows are masked"
+            "last step, so the other ranks would hang; leave it unset: repeated rows are masked"
         )
+    refuse_scheduler(args, (kwargs.get("optimizers") or (None, None))[1])
     if kwargs.get("compute_loss_func") is not None:
         raise DataError(
             "compute_loss_func reduces over the batch, but DAIR needs the losses of rows; pass `sample_loss` instead"
         )
+
+
+def refuse_scheduler(args: DAIRConfig, scheduler: Any) -> None:
+    """Refuse a scheduler besides the schedule of the settings, which it would replace.
+
+    Args:
+        args: Configuration of the run.
+        scheduler: Scheduler of the caller, or None.
+
+    Raises:
+        DataError: The settings contain a schedule, too.
+    """
+    for name in ("lr_drop_epochs", "lr_half_life_steps"):
+        if scheduler is not None and (value := getattr(args, name)) is not None:
+            raise DataError(
+                f"{name}={value} and the scheduler {type(scheduler).__name__} in optimizers=(optimizer, scheduler) "
+                "cannot be combined: each is a complete schedule; pass optimizers=(optimizer, None), or leave "
+                f"{name} unset"
+            )
 
 
 def _refuse_unsupported_chunks(args: DAIRConfig, sample_loss: SampleLoss, objective: Any) -> None:

@@ -105,6 +105,16 @@ class PairLoss:
         """Count rows, pairs and target tokens of one micro-batch, on its device (`BatchLayout.counts`)."""
         return Counts(*on_device(self.layout(batch).counts(self.args.uses_partners), view_mask(batch).device))
 
+    def trained_views(self, layout: BatchLayout) -> np.ndarray:
+        """Return the views of a batch that a training step runs, `[B, V]` bool."""
+        views = layout.exists.copy()
+        if not self.args.uses_partners:
+            views[:, 1:] = False
+        elif self.args.method == "augmented":
+            # PGD training does not run originals of pairs, which would change batch norm statistics.
+            views[:, 0] &= ~layout.paired
+        return views
+
     def objective(self, terms: PairTerms, counts: Counts) -> Tensor:
         """Return the contribution of terms to the objective of the optimizer step, a scalar."""
         args = self.args
@@ -119,7 +129,7 @@ class PairLoss:
             with_partners: Whether to run the augmented views.
 
         Raises:
-            ValueError: The sample loss does not return one loss per row.
+            DataError: The sample loss does not return one loss per row, or labels do not fit the method.
         """
         mask, targets, layout = view_mask(batch), self.target_counts(batch), self.layout(batch)
         if not with_partners or mask.shape[1] == 1:
@@ -128,9 +138,8 @@ class PairLoss:
         has_partner = (targets > 0).all(1) if mask.shape[1] == 2 else torch.zeros_like(mask[:, 0])
         was_run, views = mask, layout.exists
         if self.args.method == "augmented" and model.training and mask.shape[1] == 2:
-            # PGD training does not run originals of pairs, which would change batch norm statistics.
             was_run = torch.stack([mask[:, 0] & ~has_partner, mask[:, 1]], dim=1)
-            views = np.stack([layout.exists[:, 0] & ~layout.paired, layout.exists[:, 1]], axis=1)
+            views = self.trained_views(layout)
         run = self._run(model, batch, views)
         unused = (targets == 0) | ~was_run
 
@@ -258,7 +267,10 @@ class PairLoss:
 
     def _mart(self, terms: PairTerms, layout: BatchLayout, run: _RunViews, labels: Tensor) -> PairTerms:
         if labels.ndim != 2 or labels.is_floating_point():
-            raise ValueError(f"method='mart' needs one class per view, labels [B, V] int64; found {list(labels.shape)}")
+            raise DataError(
+                "method='mart' needs one class per view, labels [B, V] int64; found "
+                f"{str(labels.dtype).removeprefix('torch.')} {list(labels.shape)}; use method='trades'"
+            )
         assert run.logits is not None
         pairs, size = np.flatnonzero(layout.paired), len(labels)
         originals, partners = on_device(_run_order(run.positions, layout)[pairs].T, labels.device)
@@ -315,7 +327,7 @@ def _run_order(positions: np.ndarray, layout: BatchLayout) -> np.ndarray:
 def _require_row_losses(losses: Any, rows: int) -> Tensor:
     if not isinstance(losses, Tensor) or losses.shape != (rows,):
         kind = f"shape {list(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
-        raise ValueError(
+        raise DataError(
             f"sample_loss returned {kind} for {rows} rows; it must return one loss per row, a tensor [{rows}], "
             "without reducing over the batch"
         )

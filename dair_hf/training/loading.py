@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,9 +18,16 @@ from transformers.utils import logging
 from dair_hf.config import DAIRConfig
 from dair_hf.data.batch_layout import BatchLayout, view_mask
 from dair_hf.data.checks import columns_of, no_pairs
-from dair_hf.data.collator import LAYOUT, VIEW_MASK
+from dair_hf.data.collator import AUGMENTED_PREFIX, LAYOUT, VIEW_MASK
 from dair_hf.data.counter_rng import generator_for
-from dair_hf.data.sampling import EpochPairs, PairLengthSampler, TokenBatchSampler, view_counts, view_lengths
+from dair_hf.data.sampling import (
+    EpochPairs,
+    PairLengthSampler,
+    RowNumbers,
+    TokenBatchSampler,
+    view_counts,
+    view_lengths,
+)
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
 
@@ -69,11 +77,39 @@ def length_sampler(dataset: Any, args: DAIRConfig, batch_size: int) -> PairLengt
             "pass a datasets.Dataset or EpochPairs, or leave it at its default"
         )
     seed = args.data_seed if args.data_seed is not None else args.seed
-    lengths = view_lengths(dataset)
+
+    @functools.lru_cache(maxsize=1)
+    def measured(epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = dataset.at(epoch) if isinstance(dataset, EpochPairs) else dataset
+        if not args.uses_partners:
+            rows = rows.select_columns([name for name in rows.column_names if not name.startswith(AUGMENTED_PREFIX)])
+        return view_lengths(rows), view_counts(rows)
+
+    # The lengths of an epoch are the same whichever epoch the data is in, as after an earlier run.
+    lengths: RowNumbers = measured(0)[0]
+    views: RowNumbers = measured(0)[1]
+    if isinstance(dataset, EpochPairs):
+        lengths, views = (lambda epoch: measured(epoch)[0]), (lambda epoch: measured(epoch)[1])
     if args.max_tokens_per_batch is None:
         return PairLengthSampler(lengths, batch_size * args.world_size, seed)
-    views = view_counts(dataset) if args.uses_partners else None
-    return TokenBatchSampler(lengths, args.max_tokens_per_batch, views, args.world_size, args.process_index, seed)
+    ranks, rank, epochs = args.world_size, args.process_index, functools.partial(epochs_of_run, args)
+    return TokenBatchSampler(lengths, args.max_tokens_per_batch, views, ranks, rank, seed, epochs)
+
+
+def epochs_of_run(args: DAIRConfig, batches: int) -> int:
+    """Return the number of epochs of a run.
+
+    Args:
+        args: Configuration of the run.
+        batches: Number of batches of an epoch on each process.
+
+    Example:
+        >>> epochs_of_run(DAIRConfig("out", max_steps=9, gradient_accumulation_steps=2), batches=5)
+        3
+    """
+    if args.max_steps <= 0:
+        return math.ceil(args.num_train_epochs)
+    return math.ceil(args.max_steps / math.ceil(batches / args.gradient_accumulation_steps))
 
 
 def longest_first(dataset: Any) -> list[int] | None:
@@ -110,7 +146,7 @@ class PairWatch:
         accelerator: Accelerator,
         state: TrainerState,
         data: Any,
-        known_columns: list[str],
+        known_columns: Callable[[], list[str]],
         method: str,
     ) -> None:
         """Check the batches of one optimizer step.
@@ -120,7 +156,8 @@ class PairWatch:
             accelerator: Accelerator of the trainer; the ranks decide together.
             state: State of the trainer.
             data: Training data, for the message.
-            known_columns: Columns that are read, for the message.
+            known_columns: Returns the columns that are read, for the message; called only if needed, since it may
+                search all rows.
             method: Method of the run, for the message.
 
         Raises:
@@ -137,7 +174,7 @@ class PairWatch:
         self.found = bool(accelerator.reduce(found, "sum"))
         if self.found:
             return
-        message = no_pairs(f"the first {self._steps} steps of train_dataset", columns_of(data), known_columns, method)
+        message = no_pairs(f"the first {self._steps} steps of train_dataset", columns_of(data), known_columns(), method)
         if self._steps == STEPS_WATCHED or self._reached_end:
             raise DataError(message)
         logger.warning(message)

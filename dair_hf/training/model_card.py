@@ -71,6 +71,19 @@ def describe_objective(args: DAIRConfig) -> list[str]:
     return [*lines, f"normalization: `{args.normalization}`"]
 
 
+def description_of(value: Any) -> str | None:
+    """Describe an objective or augmenter: a function by its name, since its repr contains a memory address.
+
+    Returns:
+        The name of a function, the repr of anything else; None for None.
+
+    Example:
+        >>> description_of(len), description_of(3), description_of(None)
+        ('len', '3', None)
+    """
+    return None if value is None else getattr(value, "__qualname__", repr(value))
+
+
 def write_model_card(
     path: Path,
     args: DAIRConfig,

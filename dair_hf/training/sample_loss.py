@@ -199,7 +199,7 @@ def _tolerance(model: nn.Module, args: DAIRConfig) -> float:
 
 
 def _is_close(mean: Tensor, model_loss: Tensor, rtol: float) -> bool:
-    return torch.allclose(mean.double().cpu(), model_loss.double().cpu(), rtol=rtol, atol=1e-6)
+    return torch.allclose(mean.cpu().double(), model_loss.cpu().double(), rtol=rtol, atol=1e-6)
 
 
 def _fits(name: str, outputs: Any, labels: Tensor, model_loss: Tensor, rtol: float) -> bool:

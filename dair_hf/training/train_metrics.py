@@ -51,7 +51,7 @@ def sum_terms(
         positions: Number of input tokens, and of positions including padding, `[2]`; None: unknown.
 
     Returns:
-        `[10]` float64, the fields of `TermSums`.
+        `[10]`, the fields of `TermSums`, in `sums_dtype`.
     """
     unlearned = terms.has_partner.new_zeros(())
     if args.method == "dair" and args.regularizer in LOSS_REGULARIZERS:
@@ -72,7 +72,12 @@ def sum_terms(
         tokens=unlearned.new_zeros(()) if positions is None else positions[0],
         positions=unlearned.new_zeros(()) if positions is None else positions[1],
     )
-    return torch.stack([value.double() for value in sums])
+    return torch.stack([value.to(sums_dtype(value.device)) for value in sums])
+
+
+def sums_dtype(device: torch.device) -> torch.dtype:
+    """Return the type in which sums are kept on a device: float64, or float32 on MPS, which lacks float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:

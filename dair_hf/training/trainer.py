@@ -39,8 +39,11 @@ from dair_hf.data.collator import (
     ROW_ID,
     VIEW_MASK,
     PairCollator,
+    collate_or_pad,
+    collate_originals,
     collate_unless_ready,
     count_positions,
+    flatten_views,
     on_device,
 )
 from dair_hf.data.sampling import PaddedStream, PairLengthSampler, TokenBatchSampler
@@ -54,8 +57,8 @@ from dair_hf.io.files import require_file
 from dair_hf.io.processes import gather_results
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.objective import Counts, PairTerms
-from dair_hf.losses.per_sample import IGNORE_INDEX, SampleLoss, causal_nll
-from dair_hf.training.checks import dropout_rates, refuse_unsupported, refuse_unsupported_launch
+from dair_hf.losses.per_sample import IGNORE_INDEX, SampleLoss, causal_nll, full_precision
+from dair_hf.training.checks import dropout_rates, refuse_scheduler, refuse_unsupported, refuse_unsupported_launch
 from dair_hf.training.environments import BatchObjective, FreshOptimizer, PenalizedRisk
 from dair_hf.training.finiteness import FinitenessCheck, negative_losses, undefined_roots
 from dair_hf.training.forward import PairLoss, PairOutputs
@@ -68,7 +71,7 @@ from dair_hf.training.loading import (
     longest_first,
     mask_repeated_rows,
 )
-from dair_hf.training.model_card import PairReport, write_model_card
+from dair_hf.training.model_card import PairReport, description_of, write_model_card
 from dair_hf.training.sample_loss import (
     CLASS_LOSSES,
     LANGUAGE_LOSSES,
@@ -133,8 +136,10 @@ class DAIRTrainer(Seq2SeqTrainer):
     """
 
     args: DAIRConfig
+    lr_scheduler: Any
+    _created_lr_scheduler: bool
     pair_sampler: PairLengthSampler | TokenBatchSampler | None = None  # groups rows by length
-    _keeps_order = False  # whether evaluation data is read in its order, for predictions, instead of by length
+    _sorts_by_length = False  # whether evaluation rows may be read in any order, since no predictions are returned
 
     def __init__(
         self,
@@ -155,7 +160,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         if not isinstance(args, DAIRConfig):
             raise TypeError(f"args is a {type(args).__name__}; DAIRTrainer needs a DAIRConfig")
         self.evaluator = None if evaluator is None else as_evaluator(evaluator)
-        self.objective = objective
+        self.batch_objective = objective  # not `objective`, to which `hyperparameter_search` assigns the best value
         self.augmenter = augmenter
         require_rows(train_dataset, "train_dataset")
         for data in eval_dataset.values() if isinstance(eval_dataset, dict) else [eval_dataset]:
@@ -251,7 +256,7 @@ class DAIRTrainer(Seq2SeqTrainer):
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as `Seq2SeqTrainer` does; warn once if dropout makes R positive for identical views."""
         rates = dropout_rates(self.model)
-        independent = self.args.method == "dair" and self.args.pair_dropout == "independent"
+        independent = self.args.uses_regularizer and self.args.pair_dropout == "independent"
         if rates and independent and not self._warned_of_dropout:
             self._warned_of_dropout = True
             settings = ", ".join(f"{name}={rate:g}" for name, rate in rates.items())
@@ -264,8 +269,10 @@ class DAIRTrainer(Seq2SeqTrainer):
     def _inner_training_loop(self, batch_size: int | None = None, *args: Any, **kwargs: Any) -> Any:
         """Run the training loop with fresh state, after a check of settings that may have been assigned since."""
         self.args.validate()
+        if self.accelerator.ddp_handler is not None:
+            self.accelerator.ddp_handler.broadcast_buffers = self.args.ddp_broadcast_buffers is not False
         refuse_unsupported_launch(self.args, {}, self.train_dataset, self.augmenter)
-        refuse_unsupported(self.args, self.sample_loss, self.objective, self.augmenter, self.model)
+        refuse_unsupported(self.args, self.sample_loss, self.batch_objective, self.augmenter, self.model)
         self._sums = None
         self._finiteness.clear()
         self._set_row_rules()  # embeddings may have been resized
@@ -273,7 +280,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         self._pair_watch = PairWatch(
             not needs_pairs or require_pairs(data, self._known_columns(data), self.args.method, "train_dataset")
         )
-        objective, initial = self.objective, self._initial_objective
+        objective, initial = self.batch_objective, self._initial_objective
         if self.model_init is not None and isinstance(objective, nn.Module) and initial is not None:
             objective.load_state_dict(initial)
         return super()._inner_training_loop(batch_size, *args, **kwargs)
@@ -281,14 +288,16 @@ class DAIRTrainer(Seq2SeqTrainer):
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Create the schedule of `lr_drop_epochs` or `lr_half_life_steps`, else that of `Seq2SeqTrainer`."""
         args = self.args
-        if getattr(self, "lr_scheduler", None) is None:
+        if not self._created_lr_scheduler and not self.is_deepspeed_enabled:
+            refuse_scheduler(args, self.lr_scheduler)
+        if self.lr_scheduler is None:
             if args.lr_drop_epochs is not None:
                 self.lr_scheduler = epoch_drops(
                     optimizer or self.optimizer, args.lr_drop_epochs, args.num_train_epochs, num_training_steps
                 )
             elif args.lr_half_life_steps is not None:
                 self.lr_scheduler = half_life(optimizer or self.optimizer, args.lr_half_life_steps)
-            self._created_lr_scheduler = getattr(self, "lr_scheduler", None) is not None
+            self._created_lr_scheduler = self.lr_scheduler is not None
         return super().create_scheduler(num_training_steps, optimizer)
 
     # ---- data ----
@@ -308,9 +317,12 @@ class DAIRTrainer(Seq2SeqTrainer):
         self._set_signature_columns_if_needed()
         return list(self._signature_columns or ())
 
+    def _trains_originals(self, description: str | None) -> bool:
+        """Return whether a data loader is that of an ERM run, which neither reads nor collates partners."""
+        return not self.args.uses_partners and description is not None and description.lower() == "training"
+
     def _remove_unused_columns(self, dataset: datasets.Dataset, description: str | None = None) -> datasets.Dataset:
-        if not self.args.uses_partners and description is not None and description.lower() == "training":
-            # ERM neither reads nor collates partners.
+        if self._trains_originals(description):
             dataset = dataset.select_columns([n for n in dataset.column_names if not n.startswith(AUGMENTED_PREFIX)])
         return super()._remove_unused_columns(dataset, description=description)
 
@@ -318,13 +330,18 @@ class DAIRTrainer(Seq2SeqTrainer):
         return partial(collate_unless_ready, super()._get_collator_with_removed_columns(data_collator, description))
 
     def _get_dataloader(self, dataset: Any, description: str, batch_size: int, *args: Any, **kwargs: Any) -> Any:
-        if description == "Training" and isinstance(dataset, TensorPairs) and not self.args.uses_partners:
+        if self._trains_originals(description) and isinstance(dataset, TensorPairs):
             dataset = dataset.originals()
         if self.accelerator.num_processes > 1 and isinstance(dataset, torch.utils.data.IterableDataset):
             dataset = PaddedStream(dataset, batch_size * self.accelerator.num_processes)
         loader = super()._get_dataloader(dataset, description, batch_size, *args, **kwargs)
         # Here and not in the collator: `TensorPairs` make batches without one.
         inner = getattr(loader, "base_dataloader", loader)
+        if self._trains_originals(description):
+            inner.collate_fn = partial(collate_originals, inner.collate_fn)
+        sampler = self.pair_sampler
+        if description == "Training" and isinstance(sampler, TokenBatchSampler) and sampler.has_empty_batches:
+            inner.collate_fn = partial(collate_or_pad, inner.collate_fn, inner.dataset[0])
         inner.collate_fn = LayoutCollator(inner.collate_fn, self.pair_loss.target_rule)
         return loader
 
@@ -336,11 +353,8 @@ class DAIRTrainer(Seq2SeqTrainer):
         return self.pair_sampler
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        if self._keeps_order:
-            return torch.utils.data.SequentialSampler(eval_dataset)
-        # The order of rows is free, unless the last rows are dropped: those must not be the shortest.
-        order = None if self.args.dataloader_drop_last else longest_first(eval_dataset)
-        return super()._get_eval_sampler(eval_dataset) if order is None else order
+        order = longest_first(eval_dataset) if self._sorts_by_length else None
+        return torch.utils.data.SequentialSampler(eval_dataset) if order is None else order
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
@@ -351,8 +365,9 @@ class DAIRTrainer(Seq2SeqTrainer):
             return batches, None
         mask_repeated_rows(batches[-1], self.pair_loss.layout(batches[-1]), self.accelerator)
         self._check_targets_once(batches[0])
-        known = self._known_columns(self.train_dataset)
-        self._pair_watch.see(batches, self.accelerator, self.state, self.train_dataset, known, self.args.method)
+        data = self.train_dataset
+        known = partial(self._known_columns, data)
+        self._pair_watch.see(batches, self.accelerator, self.state, data, known, self.args.method)
         if self.augmenter is not None and self.args.uses_partners:
             batches = [self._with_online_partners(batch, number) for number, batch in enumerate(batches)]
         local = np.sum([self.pair_loss.layout(batch).counts(self.args.uses_partners) for batch in batches], axis=0)
@@ -391,16 +406,16 @@ class DAIRTrainer(Seq2SeqTrainer):
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        if isinstance(self.objective, nn.Module) and self.objective.state_dict() and self.args.should_save:
-            safetensors.torch.save_file(self.objective.state_dict(), Path(output_dir) / OBJECTIVE_FILE)
+        if isinstance(self.batch_objective, nn.Module) and self.batch_objective.state_dict() and self.args.should_save:
+            safetensors.torch.save_file(self.batch_objective.state_dict(), Path(output_dir) / OBJECTIVE_FILE)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None and isinstance(self.objective, nn.Module) and self.objective.state_dict():
+        if checkpoint is not None and isinstance(self.batch_objective, nn.Module) and self.batch_objective.state_dict():
             path = Path(checkpoint) / OBJECTIVE_FILE
             if not path.exists():
                 raise DataError(f"{path} is missing, so the state of the objective is lost; resume another checkpoint")
-            self.objective.load_state_dict(safetensors.torch.load_file(path))
+            self.batch_objective.load_state_dict(safetensors.torch.load_file(path))
 
     # ---- loss ----
 
@@ -444,8 +459,8 @@ class DAIRTrainer(Seq2SeqTrainer):
         """
         outputs = self.pair_loss(model, inputs, with_partners=self.args.uses_partners)
         counts = self.pair_loss.count(inputs) if num_items_in_batch is None else num_items_in_batch
-        if self.objective is not None and model.training:
-            loss = self.objective(outputs, self.state.global_step)
+        if self.batch_objective is not None and model.training:
+            loss = self.batch_objective(outputs, self.state.global_step)
         else:
             loss = self.pair_loss.objective(outputs.terms, counts)
         self._finiteness.add(loss, outputs.terms, inputs.get(ROW_ID), self.state.global_step)
@@ -459,6 +474,12 @@ class DAIRTrainer(Seq2SeqTrainer):
         return (loss, outputs.outputs) if return_outputs else loss
 
     # ---- logging ----
+
+    def _track_num_input_tokens(self, inputs: Mapping[str, Any]) -> None:
+        """Count the input tokens of the views that were run; absent views are filled, but not run."""
+        if self.args.include_num_input_tokens_seen != "no":
+            views = self.pair_loss.trained_views(self.pair_loss.layout(inputs))
+            super()._track_num_input_tokens(flatten_views(inputs, views))
 
     def _add_to_log(self, outputs: PairOutputs, batch: Mapping[str, Any], counts: Counts) -> None:
         with torch.no_grad():
@@ -508,8 +529,9 @@ class DAIRTrainer(Seq2SeqTrainer):
                 loss = self.pair_loss.objective(terms, self.pair_loss.count(batch)).detach()
             augmented_targets = targets[:, 1] if targets.shape[1] == 2 else torch.zeros_like(targets[:, 0])
             columns = (*terms, targets[:, 0], augmented_targets, exists)
-            rows = torch.stack([column.double() for column in columns], dim=1)
-            self._evaluated_rows.append(self.accelerator.gather_for_metrics(rows).cpu())
+            # In float64 on the host only, since MPS lacks it.
+            rows = torch.stack([column.to(full_precision(terms.original).dtype) for column in columns], dim=1)
+            self._evaluated_rows.append(self.accelerator.gather_for_metrics(rows).cpu().double())
         if prediction_loss_only:
             return loss, None, None
         self._exists = self.accelerator.gather_for_metrics(exists)
@@ -609,24 +631,50 @@ class DAIRTrainer(Seq2SeqTrainer):
         eval_dataset: Any = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
+        *,
+        data_name: str | None = None,
         **gen_kwargs: Any,
     ) -> dict[str, float]:
-        """Evaluate as `Seq2SeqTrainer` does; with an evaluator, add the metrics of `evaluate_pairs`."""
+        """Evaluate as `Seq2SeqTrainer` does; with an evaluator, add the metrics of `evaluate_pairs`.
+
+        Args:
+            eval_dataset: Paired rows, a dictionary of several sets, or the name of a set in the trainer's
+                `eval_dataset`; None: the trainer's `eval_dataset`.
+            ignore_keys: Outputs that are no predictions; None: those in the configuration of the model.
+            metric_key_prefix: Prefix of the metrics; with several sets, their names follow it.
+            data_name: Name of the data in the model card; None: that of the set, else "evaluation data".
+            **gen_kwargs: Arguments of `generate`, as in `evaluate_pairs`, for every set.
+
+        Returns:
+            Metrics of all sets.
+        """
         self._finiteness.check()
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(dataset, dict):
+            metrics: dict[str, float] = {}
+            for name, rows in dataset.items():
+                # By its name, under which the Trainer keeps the data loader of persistent workers.
+                chosen, prefix = name if eval_dataset is None else rows, f"{metric_key_prefix}_{name}"
+                metrics.update(self.evaluate(chosen, ignore_keys, prefix, data_name=name, **gen_kwargs))
+            return metrics
         if isinstance(dataset, str):
             if not isinstance(self.eval_dataset, dict) or dataset not in self.eval_dataset:
                 raise DataError(f"eval_dataset={dataset!r} names no evaluation set; pass a data set")
+            data_name = dataset if data_name is None else data_name
             dataset = self.eval_dataset[dataset]
-        if not isinstance(dataset, dict):
-            require_rows(dataset, "eval_dataset")
-            if self.evaluator is not None:
-                self._evaluate_pairs_args = (dataset, gen_kwargs)
-        self._keeps_order = self.compute_metrics is not None and not self.args.prediction_loss_only
+        require_rows(dataset, "eval_dataset")
+        if self.evaluator is not None:
+            named = {} if data_name is None else {"data_name": data_name}
+            self._evaluate_pairs_args = (dataset, {**named, **gen_kwargs})
+        args = self.args
+        returns_predictions = self.compute_metrics is not None and not args.prediction_loss_only
+        # Dropped rows must not be the shortest; the loader of persistent workers is used again for predictions.
+        keeps_order = returns_predictions or args.dataloader_drop_last or args.dataloader_persistent_workers
+        self._sorts_by_length = not keeps_order
         try:
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
         finally:
-            self._evaluate_pairs_args, self._keeps_order = None, False
+            self._evaluate_pairs_args, self._sorts_by_length = None, False
 
     def predict(
         self,
@@ -637,11 +685,7 @@ class DAIRTrainer(Seq2SeqTrainer):
     ) -> PredictionOutput:
         """Predict as `Seq2SeqTrainer` does: predictions and labels of the originals, in the order of the data."""
         require_rows(test_dataset, "test_dataset")
-        self._keeps_order = not self.args.prediction_loss_only
-        try:
-            return super().predict(test_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
-        finally:
-            self._keeps_order = False
+        return super().predict(test_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
 
     def evaluate_pairs(
         self,
@@ -744,9 +788,5 @@ class DAIRTrainer(Seq2SeqTrainer):
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
             path, reports = Path(self.args.output_dir) / "README.md", list(self.pair_reports.values())
-            objective = None if self.objective is None else repr(self.objective)
-            # The repr of a function contains a memory address.
-            augmenter = getattr(
-                self.augmenter, "__qualname__", None if self.augmenter is None else repr(self.augmenter)
-            )
+            objective, augmenter = description_of(self.batch_objective), description_of(self.augmenter)
             write_model_card(path, self.args, reports, objective, augmenter)

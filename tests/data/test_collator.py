@@ -10,7 +10,7 @@ import torch
 from transformers import DataCollatorForSeq2Seq, default_data_collator
 
 from dair_hf import DataError, PairCollator
-from dair_hf.data.collator import RowRules, flatten_views, split_views
+from dair_hf.data.collator import RowRules, collate_or_pad, flatten_views, split_views
 from tests.fixtures.tiny import tokenizer
 
 ROW = {"row_id": "MUL0003/4", "input_ids": [5, 6], "attention_mask": [1, 1], "labels": [7, 1]}
@@ -35,6 +35,17 @@ def test_a_batch_of_rows_with_and_without_a_partner() -> None:
         "view_mask": [[True, True], [True, False]],
         "row_id": ["MUL0003/4", "MUL0003/5"],
     }
+
+
+def test_no_rows_become_a_padding_row() -> None:
+    assert literal(collate_or_pad(collator(), {**ROW, **PARTNER}, [])) == {
+        "input_ids": [[[5, 6], [8, 0]]],
+        "attention_mask": [[[1, 1], [1, 0]]],
+        "labels": [[[7, 1, -100], [9, 9, 1]]],
+        "view_mask": [[False, False]],
+        "row_id": ["MUL0003/4"],
+    }
+    assert literal(collate_or_pad(collator(), {}, [ROW])) == literal(collator()([ROW]))
 
 
 @pytest.mark.parametrize("columns", [ABSENT, {}], ids=["None", "no columns"])

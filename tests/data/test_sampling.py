@@ -32,6 +32,13 @@ def test_epoch_pairs_return_the_pairs_of_the_current_epoch() -> None:
     assert pairs[0]["x"] == 0
 
 
+def test_pairs_of_another_epoch_do_not_change_the_current_one() -> None:
+    pairs = EpochPairs(drawn)
+    assert pairs.at(3)[0] == {"x": 3, "augmented_x": 103}
+    assert pairs.at(0) is pairs.pairs
+    assert (pairs.epoch, pairs[0]["x"]) == (0, 0)
+
+
 def test_an_epoch_is_drawn_once() -> None:
     calls: list[int] = []
     pairs = EpochPairs(lambda epoch: calls.append(epoch) or drawn(epoch))  # type: ignore[func-returns-value]
@@ -96,12 +103,30 @@ def test_the_sampler_saves_padding_and_keeps_the_incomplete_batch_last() -> None
 
     order = list(PairLengthSampler(lengths, batch_size=8))
     assert padding(order) < 0.1 * padding(list(range(len(lengths))))
-    # The three rows of the incomplete batch are those of the second group, sorted by decreasing length.
+    # The three rows of the incomplete batch are a group, sorted by decreasing length.
     assert lengths[order[-3:]].tolist() == sorted(lengths[order[-3:]], reverse=True)
     assert [len(order[start : start + 8]) for start in range(0, len(order), 8)][-1] == 3
     # Batches are shuffled: their lengths do not decrease from first to last.
     longest = [int(lengths[order[start : start + 8]].max()) for start in range(0, len(order) - 3, 8)]
     assert longest != sorted(longest, reverse=True)
+
+
+def test_rows_of_the_incomplete_batch_are_drawn_at_random() -> None:
+    sampler = PairLengthSampler(range(103), batch_size=8)
+    last: set[int] = set()
+    for epoch in range(60):
+        sampler.set_epoch(epoch)
+        last.update(list(sampler)[-7:])
+    assert len(last) > 90  # 103 * (1 - (1 - 7 / 103) ** 60) = 101.5 expected
+
+
+def test_the_order_follows_the_lengths_of_the_epoch() -> None:
+    by_epoch = np.array([[1, 9, 1, 9], [1, 1, 9, 9]])
+    sampler = PairLengthSampler(lambda epoch: by_epoch[epoch], batch_size=2)
+    for epoch, together in ((0, [[0, 2], [1, 3]]), (1, [[0, 1], [2, 3]]), (0, [[0, 2], [1, 3]])):
+        sampler.set_epoch(epoch)
+        order = list(sampler)
+        assert sorted([sorted(order[:2]), sorted(order[2:])]) == together
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5])
@@ -174,3 +199,71 @@ def test_a_row_above_the_limit_and_too_few_rows_are_refused() -> None:
         TokenBatchSampler([9, 5], max_tokens=9, views=[1, 2])
     with pytest.raises(DataError, match="1 rows cannot be distributed over 2 processes"):
         TokenBatchSampler([1], max_tokens=9, ranks=2)
+
+
+@pytest.mark.parametrize(("rows", "ranks", "batches"), [(3, 2, 2), (5, 3, 2), (5, 4, 2), (4, 4, 1)])
+def test_rows_that_each_fill_a_batch_leave_some_ranks_without_a_row(rows: int, ranks: int, batches: int) -> None:
+    samplers = [TokenBatchSampler([5] * rows, 5, ranks=ranks, rank=rank) for rank in range(ranks)]
+    shares = [list(sampler) for sampler in samplers]
+    assert [len(share) for share in shares] == [batches] * ranks
+    assert sorted(row for share in shares for batch in share for row in batch) == list(range(rows))
+    assert {len(batch) for share in shares for batch in share} <= {0, 1}
+    assert {sampler.has_empty_batches for sampler in samplers} == {rows % ranks != 0}
+    # In one step only.
+    assert sum(any(not share[step] for share in shares) for step in range(batches)) == (rows % ranks != 0)
+
+
+def test_a_batch_of_several_rows_is_halved_before_one_is_empty() -> None:
+    sampler = TokenBatchSampler([5, 1, 1], 5, ranks=3)
+    assert sampler.sizes.tolist() == [1, 1, 1]
+    assert not sampler.has_empty_batches
+
+
+def drawn_lengths(epoch: int) -> np.ndarray:
+    return np.random.default_rng(epoch).integers(1, 40, 57)
+
+
+def drawn_views(epoch: int) -> np.ndarray:
+    return np.random.default_rng([1, epoch]).integers(1, 3, 57)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_redrawn_lengths_keep_the_limit_and_the_number_of_batches_in_every_epoch(ranks: int) -> None:
+    samplers = [TokenBatchSampler(drawn_lengths, 80, drawn_views, ranks, rank, 3, lambda _: 5) for rank in range(ranks)]
+    alone = [TokenBatchSampler(drawn_lengths(epoch), 80, drawn_views(epoch), ranks) for epoch in range(5)]
+    assert len({len(sampler) for sampler in alone}) > 1  # epochs need different numbers of batches
+    for epoch in range(5):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        shares = [list(sampler) for sampler in samplers]
+        assert [len(share) for share in shares] == [max(map(len, alone))] * ranks == [len(s) for s in samplers]
+        batches = [batch for share in shares for batch in share]
+        assert sorted(row for batch in batches for row in batch) == list(range(57))
+        for batch in batches:
+            assert drawn_views(epoch)[batch].sum() * drawn_lengths(epoch)[batch].max() <= 80
+
+
+def test_the_epochs_of_a_run_are_measured_until_their_number_is_reached() -> None:
+    measured: list[int] = []
+
+    def lengths(epoch: int) -> np.ndarray:
+        measured.append(epoch)
+        return np.array([5] * 4 if epoch < 2 else [9] * 4)  # two rows, or one row, in a batch of 10 tokens
+
+    # Six steps of one batch: three epochs of two batches, but two of four.
+    sampler = TokenBatchSampler(lengths, 10, epochs=lambda batches: -(-6 // batches))
+    assert set(measured) == {0, 1, 2}
+    assert len(sampler) == 4
+    assert sampler.sizes.tolist() == [1, 1, 1, 1]
+    measured.clear()
+    TokenBatchSampler(lengths, 10)
+    assert set(measured) == {0}
+
+
+def test_an_epoch_that_needs_more_batches_or_exceeds_the_limit_is_refused() -> None:
+    sampler = TokenBatchSampler(lambda epoch: np.array([5, 5]) + epoch, 10)
+    sampler.set_epoch(1)
+    with pytest.raises(DataError, match="epoch 1 needs 2 batches of max_tokens_per_batch=10, but .* planned with 1"):
+        list(sampler)
+    with pytest.raises(DataError, match="max_tokens_per_batch=10 is below the 11 tokens of row 0 alone in epoch 6"):
+        TokenBatchSampler(lambda epoch: np.array([5, 5]) + epoch, 10, epochs=lambda batches: 7)

@@ -122,6 +122,14 @@ def test_complete_batches_are_not_collated() -> None:
     [
         (lambda: TensorPairs(original(), {"x": X[:3], "labels": Y}), "differ in their number of rows"),
         (lambda: TensorPairs(original(), {"x": X}), "need the same columns"),
+        (
+            lambda: TensorPairs(original(), {"x": X[:, :2], "labels": Y}),
+            r"'x': a row of the original view is float32 \[3\], of the augmented view float32 \[2\]; give both views",
+        ),
+        (
+            lambda: TensorPairs(original(), {"x": X.double(), "labels": Y}),
+            r"'x': a row of the original view is float32 \[3\], of the augmented view float64 \[3\]; give both views",
+        ),
         (lambda: TensorPairs({}), "has no columns"),
         (lambda: TensorPairs({"x": [1, 2]}), "column 'x' is a list"),
         (lambda: TensorPairs({"x": torch.tensor(1.0)}), "give a tensor"),
@@ -143,6 +151,7 @@ def test_inconsistent_arguments_are_refused(make: Any, message: str) -> None:
         ({"x": X, "labels": Y}, r"returned shape \[4, 3\] as column 'x' of 2 rows"),
         ({"x": [1, 2], "labels": Y[:2]}, "returned list as column 'x'"),
         ({"x": X[:2]}, "need the same columns"),
+        ({"x": X[:2].half(), "labels": Y[:2]}, r"of the augmented view float16 \[3\]"),
     ],
 )
 def test_invalid_results_of_a_callable_are_named(made: dict[str, Any], message: str) -> None:

@@ -202,7 +202,7 @@ def test_group_weights_are_restored_on_resume(tmp_path: Path) -> None:
     whole.train()
     resumed = points.trainer(tmp_path, points.pairs(12), GroupDRO(step_size=5.0), **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
-    assert torch.equal(whole.objective.weights, resumed.objective.weights)
+    assert torch.equal(whole.batch_objective.weights, resumed.batch_objective.weights)
     assert torch.equal(points.weights(whole), points.weights(resumed))
     (tmp_path / "checkpoint-3" / "objective.safetensors").unlink()
     with pytest.raises(DataError, match="objective.safetensors is missing"):
@@ -245,7 +245,7 @@ def test_the_optimizer_state_is_cleared_after_annealing(tmp_path: Path) -> None:
     [{"gradient_accumulation_steps": 2}, {"normalization": "token"}, {"method": "dair", "regularizer": "kl"}],
 )
 def test_settings_that_split_the_batch_of_an_objective_are_refused(tmp_path: Path, settings: dict) -> None:
-    with pytest.raises(ValueError, match="objective=VREx and .* cannot be combined"):
+    with pytest.raises(ValueError, match="objective=VREx and .* cannot be combined: the objective needs all rows"):
         points.trainer(tmp_path, points.pairs(12), VREx(), **settings)
 
 

@@ -88,7 +88,7 @@ def test_mart_by_hand(tmp_path: Path) -> None:
     assert (terms.augmented[1].item(), terms.consistency[1].item()) == (0.0, 0.0)
     assert terms.original.tolist() == pytest.approx([nll([1, 0], 0), nll([2, 0], 1), nll([5, 0], 0)], rel=1e-5)
     soft = {**classes(*MIXED), "labels": torch.ones(3, 2, 2)}
-    with pytest.raises(ValueError, match="'mart' needs one class per view"):
+    with pytest.raises(DataError, match=r"'mart' needs one class per view, .*; found float32 \[3, 2, 2\]; use method="):
         PairLoss(config(tmp_path, method="mart", regularizer="kl"), soft_score)(Recorder(), soft, with_partners=True)
 
 
@@ -294,7 +294,7 @@ def test_a_sample_loss_that_reduces_is_refused(tmp_path: Path, returned: Any, fo
     message = (
         rf"sample_loss returned {found} for 5 rows; it must return one loss per row, a tensor \[5\], without reducing"
     )
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(DataError, match=message):
         PairLoss(config(tmp_path), reducing)(Recorder(), classes(*MIXED), with_partners=True)
 
 

@@ -72,6 +72,15 @@ def test_token_batches_are_distributed_over_processes(two_processes: list[dict[s
     assert max(first["sizes"] + second["sizes"]) <= 60
 
 
+def test_a_rank_without_a_row_takes_part_in_the_step(two_processes: list[dict[str, Any]]) -> None:
+    """Five rows that each fill a batch are three steps of two processes."""
+    first, second = (rank["row-by-row"] for rank in two_processes)
+    assert tiny.distance(first["weights"], second["weights"]) == 0.0
+    assert first["rows"] == second["rows"]
+    for epoch in (first["rows"][:3], first["rows"][3:]):
+        assert sorted(epoch) == [1, 2, 2]
+
+
 def test_separate_forwards_with_batch_norm_share_weights_but_not_statistics(
     two_processes: list[dict[str, Any]],
 ) -> None:

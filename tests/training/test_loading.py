@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,7 +15,7 @@ from torch import Tensor
 from dair_hf import DAIRConfig, DAIRTrainer, DataError, PairEvaluator
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
-from tests.fixtures import points
+from tests.fixtures import points, tiny
 
 PAIRED = torch.tensor([True, False, True] * 5)
 
@@ -111,6 +113,95 @@ def test_data_loader_workers_see_every_epoch(tmp_path: Path) -> None:
     assert torch.equal(points.weights(made), points.weights(plain))
     with pytest.raises(ValueError, match="persistent_workers=True would repeat the partners of the first epoch"):
         points.trainer(tmp_path, data, dataloader_num_workers=1, dataloader_persistent_workers=True)
+
+
+def drawn(epoch: int) -> datasets.Dataset:
+    """Return pairs whose partners are longer in later epochs."""
+    longer = [5] * (7 + 2 * epoch) + [6]
+    columns = {"input_ids": longer, "attention_mask": [1] * len(longer), "labels": [-100] * (len(longer) - 1) + [6]}
+    has_partner = np.random.default_rng(epoch).random(20) < 0.5
+    return tiny.pairs("gpt2", 20).map(
+        lambda _, row: {"augmented_" + name: value if has_partner[row] else None for name, value in columns.items()},
+        with_indices=True,
+    )
+
+
+def test_token_batches_of_redrawn_partners_keep_the_limit_in_every_epoch(tmp_path: Path) -> None:
+    sizes: list[int] = []
+    settings = {"max_tokens_per_batch": 40, "num_train_epochs": 3, "logging_strategy": "steps", "logging_steps": 1}
+    made = tiny.trainer(tmp_path, "gpt2", EpochPairs(drawn), **settings)
+    made.model.register_forward_pre_hook(
+        lambda module, args, kwargs: sizes.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
+    made.train()
+    assert max(sizes) <= 40
+    steps = made.state.global_step // 3
+    rows = [log["rows"] for log in made.state.log_history if "rows" in log]
+    assert [sum(rows[epoch * steps : (epoch + 1) * steps]) for epoch in range(3)] == [20] * 3
+    with pytest.raises(DataError, match="max_tokens_per_batch=40 is below the 44 tokens of row .* alone in epoch 7"):
+        tiny.trainer(tmp_path, "gpt2", EpochPairs(drawn), **{**settings, "num_train_epochs": 8}).train()
+
+
+@pytest.mark.parametrize("setting", [{"pair_group_by_length": True}, {"max_tokens_per_batch": 40}])
+def test_the_order_does_not_depend_on_the_epoch_that_the_pairs_are_in(tmp_path: Path, setting: dict[str, Any]) -> None:
+    pairs = EpochPairs(drawn)
+    settings = {**setting, "num_train_epochs": 3, "save_strategy": "epoch"}
+    first = tiny.trainer(tmp_path, "gpt2", pairs, **settings)
+    first.train()
+    assert pairs.epoch == 2
+    again = tiny.trained(tmp_path / "again", "gpt2", pairs, **settings)
+    assert tiny.distance(tiny.weights(first.model), again) == 0.0
+    resumed = tiny.trainer(tmp_path / "resumed", "gpt2", EpochPairs(drawn), **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{first.state.global_step // 3}"))
+    assert tiny.distance(tiny.weights(resumed.model), again) == 0.0
+
+
+def test_erm_counts_the_tokens_of_originals_alone(tmp_path: Path) -> None:
+    data = drawn(5)  # 18 tokens in every partner
+    for pairs in (data, EpochPairs(lambda epoch: data)):
+        made = tiny.trainer(tmp_path, "gpt2", pairs, method="erm", max_tokens_per_batch=12)
+        made.get_train_dataloader()
+        batches = list(made.pair_sampler)
+        assert all(len(batch) * max(len(data[row]["input_ids"]) for row in batch) <= 12 for batch in batches)
+        assert sorted(row for batch in batches for row in batch) == list(range(20))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda data: data,
+        lambda data: data.with_transform(lambda rows: rows),
+        lambda data: data.to_iterable_dataset(),
+        lambda data: [dict(row) for row in data],
+        lambda data: EpochPairs(lambda epoch: data),
+        lambda data: points.pairs(8),
+    ],
+    ids=["rows", "transformed", "stream", "list", "drawn", "tensors"],
+)
+def test_erm_collates_originals_alone(tmp_path: Path, make: Any) -> None:
+    data = make(tiny.pairs("gpt2", 8))
+    trainer = points.trainer if isinstance(data, TensorPairs) else partial(tiny.trainer, kind="gpt2")
+    made = trainer(tmp_path, data=data, method="erm", max_steps=1)
+    for batch in made.get_train_dataloader():
+        assert batch["view_mask"].tolist() == [[True]] * 4
+        assert batch["layout"].exists.shape == (4, 1)
+
+
+def test_the_columns_of_a_list_are_not_searched_at_every_step(tmp_path: Path) -> None:
+    searched: list[int] = []
+
+    class Rows(list[Any]):
+        def __iter__(self) -> Any:
+            searched.append(len(self))
+            return super().__iter__()
+
+    rows = Rows(dict(row) for row in tiny.pairs("gpt2", 8))
+    counts = []
+    for epochs in (1, 5):
+        searched.clear()
+        tiny.trainer(tmp_path, "gpt2", rows, remove_unused_columns=False, num_train_epochs=epochs).train()
+        counts.append(len(searched))
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize("loss", ["squared", "huber"])

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
+from torch import Tensor
 
 from dair_hf import PairEvaluator
+from dair_hf.training.environments import GroupDRO
+from dair_hf.training.forward import PairOutputs
 from dair_hf.training.model_card import PairReport, describe_objective, write_model_card
-from tests.fixtures import tiny
+from tests.fixtures import points, tiny
 
 METRICS = {
     "original_joint_goal_accuracy": 0.5,
@@ -111,3 +114,15 @@ def test_a_model_without_a_name_was_trained_from_scratch(tmp_path: Path) -> None
     text = " ".join((tmp_path / "README.md").read_text(encoding="utf-8").split())
     assert "This model is trained from scratch on the Tiny training dataset." in text
     assert "fine-tuned version" not in text
+
+
+def test_an_objective_is_named_without_a_memory_address(tmp_path: Path) -> None:
+    for objective, name in ((originals, "originals"), (GroupDRO(step_size=0.5), "GroupDRO(step_size=0.5)")):
+        points.trainer(tmp_path, points.pairs(4), objective, method="da").create_model_card()
+        text = (tmp_path / "README.md").read_text(encoding="utf-8")
+        assert f"- replaced by the objective: `{name}`" in text.splitlines()
+
+
+def originals(outputs: PairOutputs, step: int) -> Tensor:
+    """Return the mean loss of the original views."""
+    return outputs.terms.original.mean()

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dair_hf.losses.objective import Counts, PairTerms
+from dair_hf.training import train_metrics
 from dair_hf.training.train_metrics import TermSums, mean_terms, sum_terms
+from tests.fixtures import tiny
 from tests.fixtures.tiny import config
 
 
@@ -33,6 +36,43 @@ def test_sums_by_hand(tmp_path: Path) -> None:
     found = sums(tmp_path, dair_lambda=0.5)
     # c~ of (4, 1) is 1/2 + 1/2 (1 - 2) = 0, not below 0; of (9, 1) it is 1/2 + 1/2 (1 - 3) = -1/2.
     assert found == pytest.approx(TermSums(15.0, 2.0, 1.0 + 4.0, 4, 4, 2, 1, 1, 0, 0))
+
+
+class WithoutFloat64(TorchDispatchMode):
+    """Refuse results in float64, as MPS does."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.dtype == torch.float64:
+            raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
+        return result
+
+
+def test_sums_on_a_device_without_float64_are_in_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert train_metrics.sums_dtype(torch.device("mps")) == torch.float32
+    assert train_metrics.sums_dtype(torch.device("cuda")) == torch.float64
+    exact = sums(tmp_path)
+    monkeypatch.setattr(train_metrics, "sums_dtype", lambda device: torch.float32)
+    with WithoutFloat64():
+        found = sum_terms(BATCH, TARGETS, EXISTS, Counts(*torch.tensor([4, 2, 24])), config(tmp_path))
+    assert found.dtype == torch.float32
+    assert found.tolist() == list(exact)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_terms_of_an_evaluation_are_float64_on_the_host_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    made = tiny.trainer(tmp_path, "gpt2", None, built=tiny.model("gpt2", dtype=dtype))
+    gathered: list[torch.dtype] = []
+    gather = made.accelerator.gather_for_metrics
+    monkeypatch.setattr(
+        made.accelerator, "gather_for_metrics", lambda v, *a, **k: (gathered.append(v.dtype), gather(v, *a, **k))[1]
+    )
+    made.evaluate(tiny.pairs("gpt2", 4))
+    full = torch.float64 if dtype == torch.float64 else torch.float32
+    assert full in gathered and set(gathered) <= {full, torch.bool}
+    assert made._evaluated_rows[0].dtype == torch.float64
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from accelerate.parallelism_config import ParallelismConfig
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from torch import nn
 from transformers import EarlyStoppingCallback, Seq2SeqTrainingArguments, default_data_collator
@@ -78,6 +79,23 @@ def test_training_logs_sums_over_the_steps_since_the_last_log(tmp_path: Path) ->
     assert (log["rows"], log["pairs"], log["partner_share"]) == (9, 6, pytest.approx(6 / 9))
     evaluated = made.evaluate(data)
     assert evaluated["eval_consistency"] == pytest.approx(log["consistency"], rel=1e-9)
+
+
+@pytest.mark.parametrize("method", ["dair", "erm", "augmented"])
+@pytest.mark.parametrize("counted", ["all", "non_padding"])
+def test_the_input_tokens_seen_are_those_of_the_views_that_were_run(tmp_path: Path, method: str, counted: str) -> None:
+    settings = {"method": method, "include_num_input_tokens_seen": counted, "num_train_epochs": 1}
+    made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 8), **settings)
+    seen: list[torch.Tensor] = []
+
+    def note(module: nn.Module, args: Any, kwargs: dict[str, torch.Tensor]) -> None:
+        if module.training:
+            mask = kwargs["attention_mask"]
+            seen.append(torch.ones_like(mask).sum() if counted == "all" else mask.sum())
+
+    made.model.register_forward_pre_hook(note, with_kwargs=True)
+    made.train()
+    assert made.state.num_input_tokens_seen == sum(seen) > 0
 
 
 def test_evaluate_pairs_by_hand_and_the_predictions_file(tmp_path: Path) -> None:
@@ -160,9 +178,24 @@ def test_evaluation_losses_run_in_batches_of_similar_length(tmp_path: Path) -> N
         max(map(len, filter(None, pair))) for pair in zip(data["input_ids"], data["augmented_input_ids"], strict=True)
     ]
     assert widths == sorted(longer, reverse=True)[::4]
-    assert made.get_eval_dataloader().sampler != list(range(30))
+    assert list(made.get_eval_dataloader().sampler) == list(range(30))  # of predictions
     made.args.dataloader_drop_last = True  # dropped rows must not be the shortest
-    assert list(made.get_eval_dataloader().sampler) == list(range(30))
+    widths.clear()
+    made.evaluate()
+    assert widths == [max(longer[start : start + 4]) for start in range(0, 28, 4)]
+
+
+@pytest.mark.parametrize("strategy", ["random", "group_by_length"])
+def test_an_evaluation_loop_returns_predictions_and_labels_in_the_order_of_the_data(
+    tmp_path: Path, strategy: str
+) -> None:
+    data = tiny.pairs("t5", 7)
+    made = tiny.trainer(tmp_path, "t5", None, eval_dataset=data, train_sampling_strategy=strategy)
+    made._gen_kwargs = {"max_new_tokens": 3}
+    made.evaluate(max_new_tokens=3)  # in the order of lengths
+    output = made.evaluation_loop(made.get_eval_dataloader(), "Evaluation")
+    assert [[token for token in row if token != -100] for row in output.label_ids.tolist()] == data["labels"][:]
+    np.testing.assert_array_equal(output.predictions, made.predict(data, max_new_tokens=3).predictions)
 
 
 def test_rows_without_tokens_are_evaluated_in_order(tmp_path: Path) -> None:
@@ -322,6 +355,36 @@ def test_several_evaluation_sets_have_metrics_under_their_names(tmp_path: Path) 
     assert {"eval_known_loss", "eval_known_cm_numerator", "eval_unseen_cm", "eval_unseen_loss_original"} <= set(metrics)
 
 
+def test_several_evaluation_sets_have_a_section_each_in_the_model_card(tmp_path: Path) -> None:
+    sets = {"known": tiny.pairs("gpt2", 5), "unseen": tiny.pairs("gpt2", 3, seed=1)}
+    made = tiny.trainer(tmp_path, "gpt2", None, eval_dataset=sets, evaluator=same)
+    made.evaluate(max_new_tokens=3)
+    assert {name: report.metrics["rows"] for name, report in made.pair_reports.items()} == {"known": 5, "unseen": 3}
+    made.evaluate({"other": sets["known"]}, max_new_tokens=3)
+    made.evaluate(sets["unseen"], data_name="the last", max_new_tokens=3)
+    made.evaluate("unseen", max_new_tokens=3)
+    made.evaluate(sets["unseen"], max_new_tokens=3)
+    assert list(made.pair_reports) == ["known", "unseen", "other", "the last", "evaluation data"]
+    assert made.pair_reports["the last"].data == "the last"
+
+
+def test_several_evaluation_sets_get_the_arguments_of_generate(tmp_path: Path) -> None:
+    sets = {"known": tiny.pairs("t5", 5), "unseen": tiny.pairs("t5", 3, seed=1)}
+    lengths: list[int] = []
+
+    def note_length(prediction: Any) -> dict[str, float]:
+        lengths.append(prediction.predictions.shape[1])
+        return {}
+
+    made = tiny.trainer(tmp_path, "t5", None, eval_dataset=sets, compute_metrics=note_length)
+    made.evaluate(max_new_tokens=1)
+    made.evaluate(sets, max_new_tokens=1)
+    made.evaluate("known", max_new_tokens=1)
+    assert len(set(lengths)) == 1 and len(lengths) == 5
+    made.evaluate(max_new_tokens=3)
+    assert max(lengths[5:]) > lengths[0]
+
+
 def test_evaluation_of_streams_returns_the_objective(tmp_path: Path) -> None:
     data = tiny.pairs("gpt2", 7)
     made = tiny.trainer(tmp_path, "gpt2", None)
@@ -386,6 +449,42 @@ def test_a_trial_with_settings_out_of_range_is_refused(tmp_path: Path) -> None:
     made.args.chunked_loss = True
     with pytest.raises(ValueError, match="chunked_loss=True and regularizer='kl'"):
         made.train()
+
+
+def test_a_search_with_evaluations_during_training_trains_the_own_objective(tmp_path: Path) -> None:
+    def trainer(**settings: Any) -> DAIRTrainer:
+        settings |= {"model": None, "model_init": lambda: tiny.model("gpt2"), "eval_strategy": "epoch"}
+        return tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 8), eval_dataset=tiny.pairs("gpt2", 4), **settings)
+
+    best = trainer().hyperparameter_search(
+        hp_space=lambda trial: {"dair_lambda": trial.suggest_float("dair_lambda", 2.0, 2.0)},
+        compute_objective=lambda metrics: metrics["eval_loss"],
+        backend="optuna",
+        n_trials=2,
+    )
+    plain = trainer(dair_lambda=2.0)
+    plain.train()
+    assert best.objective == plain.evaluate()["eval_loss"]
+
+
+def test_a_search_keeps_a_custom_objective(tmp_path: Path) -> None:
+    steps: list[int] = []
+
+    def originals(outputs: Any, step: int) -> torch.Tensor:
+        steps.append(step)
+        return outputs.terms.original.mean()
+
+    made = DAIRTrainer(
+        args=tiny.config(tmp_path, method="da", max_steps=2, eval_strategy="steps", eval_steps=1),
+        model_init=lambda: points.model(),
+        data_collator=points.stack,
+        train_dataset=points.pairs(8),
+        eval_dataset=points.pairs(8),
+        sample_loss="binary",
+        objective=originals,
+    )
+    made.hyperparameter_search(hp_space=lambda trial: {"learning_rate": 0.1}, backend="optuna", n_trials=2)
+    assert steps == [0, 1, 0, 1]
 
 
 def test_model_init_resets_the_state_of_an_objective(tmp_path: Path) -> None:
@@ -513,6 +612,14 @@ def test_separate_forwards_change_batch_norm_statistics(tmp_path: Path) -> None:
     assert (runs["joint"] > 3 * runs["separate"]).all()
 
 
+def test_broadcasts_of_buffers_follow_the_forward_mode_of_the_run(tmp_path: Path) -> None:
+    made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 4), max_steps=1)
+    for mode, broadcasts in (("joint", True), ("separate", False), ("joint", True)):
+        made.args.forward_mode = mode
+        made.train()
+        assert made.accelerator.ddp_handler.broadcast_buffers is broadcasts
+
+
 def test_epoch_pairs_are_redrawn_every_epoch(tmp_path: Path) -> None:
     drawn: list[int] = []
 
@@ -571,8 +678,24 @@ def test_unsupported_settings_of_the_trainer_are_refused(
 
 def test_uneven_batches_on_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dair_hf.config.DAIRConfig.world_size", 2)
-    with pytest.raises(ValueError, match="even_batches=False leaves some of 2 processes .* wait for ever; leave"):
+    with pytest.raises(
+        ValueError, match="even_batches=False leaves some of 2 processes .* other ranks would hang; leave"
+    ):
         tiny.trainer(tmp_path, "gpt2", None, accelerator_config={"even_batches": False})
+
+
+@pytest.mark.parametrize("name", ["cp_size", "sp_size"])
+@pytest.mark.parametrize("launched", [False, True])
+def test_context_and_sequence_parallelism_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, launched: bool
+) -> None:
+    settings = {} if launched else {"parallelism_config": ParallelismConfig(**{name: 2})}
+    if launched:  # as `accelerate launch` does
+        monkeypatch.setenv("ACCELERATE_USE_PARALLELISM_CONFIG", "true")
+        monkeypatch.setenv(f"PARALLELISM_CONFIG_{name.upper()}", "2")
+    message = f"parallelism_config with {name}=2 would split the views of pairs .*set {name}=1"
+    with pytest.raises(DataError, match=message):
+        tiny.trainer(tmp_path, "gpt2", None, **settings)
 
 
 def test_bucketing_a_stream_is_refused(tmp_path: Path) -> None:

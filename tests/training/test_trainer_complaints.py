@@ -229,6 +229,13 @@ def test_dropout_makes_identical_views_differ_and_is_warned_of_once(
     assert "Set pair_dropout='shared'" in message
 
 
+@pytest.mark.parametrize("regularizer", ["sq", "kl"])
+def test_dropout_is_warned_of_with_every_method_that_uses_r(tmp_path: Path, said: list[str], regularizer: str) -> None:
+    settings = {"method": "trades", "regularizer": regularizer, "max_steps": 1}
+    tiny.trainer(tmp_path, "gpt2", twins("gpt2"), built=tiny.model("gpt2", dropout=0.1), **settings).train()
+    assert any("Dropout is on" in message for message in said)
+
+
 @pytest.mark.parametrize(("dropout", "method"), [(0.0, "dair"), (0.1, "da")])
 def test_no_warning_without_dropout_or_without_r(tmp_path: Path, said: list[str], dropout: float, method: str) -> None:
     settings = {"num_train_epochs": 1, "logging_strategy": "steps", "logging_steps": 1, "method": method}
