@@ -18,6 +18,7 @@ from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import PairCollator
 from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.evaluation.generation import AnswerGenerator, Features
+from dair_hf.evaluation.generation_settings import passed_setting
 from dair_hf.evaluation.target_tokens import ROWS_CHECKED, check_targets, decoder_positions
 from dair_hf.evaluation.views import PairViews
 from dair_hf.losses.per_sample import IGNORE_INDEX
@@ -177,7 +178,7 @@ class PairPredictor:
             run: Callable[[Features], list[Any]] = self._forward
             if self.generates:
                 generator = self._generator(views, gen_kwargs)
-                check_targets(self.model, features(slice(ROWS_CHECKED)), generator.settings, refuse=equal_labels)
+                check_targets(self.model, features(slice(ROWS_CHECKED)), generator.arguments, refuse=equal_labels)
                 # Generation takes as many steps as the longest answer of the batch: rows that end together go together.
                 lengths = np.stack([views.target_lengths(), views.lengths()], axis=1)[items]
                 run, batch_size, description = generator, self._rows_at_once(generator, features([0])), "Generating"
@@ -222,42 +223,46 @@ class PairPredictor:
             return _split_batch(self.reduce(output_of(outputs, getattr(self.model, "config", None)), labels))
 
     def _generator(self, views: PairViews, gen_kwargs: dict[str, Any]) -> AnswerGenerator:
-        return AnswerGenerator(
+        arguments = self._generation_arguments(views, gen_kwargs)
+        generator = AnswerGenerator(
             self.model,
             self.collator.base_collator,
             self.accelerator.device,
-            self._pad_token_id(),
-            self._generation_settings(views, gen_kwargs),
-            encoder_rows=self.args.eval_batch_size,
+            self._pad_token_id(arguments),
+            arguments,
+            self.args.eval_batch_size,
         )
+        self._warn_of_cut_answers(views, generator.config.max_new_tokens)
+        return generator
 
-    def _generation_settings(self, views: PairViews, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
-        settings = dict(gen_kwargs)
-        if self.args.generation_num_beams is not None:
-            settings.setdefault("num_beams", self.args.generation_num_beams)
-        if self.args.generation_max_length is not None and "max_new_tokens" not in settings:
-            settings.setdefault("max_length", self.args.generation_max_length)
-        if "max_length" not in settings and "max_new_tokens" not in settings:
-            configured = self.model.generation_config.max_new_tokens
-            settings["max_new_tokens"] = views.longest_target() + 8 if configured is None else configured
-        limit, longest = settings.get("max_new_tokens"), int(views.target_lengths().max())
+    def _generation_arguments(self, views: PairViews, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments of `generate` with the number of beams and the length of answers."""
+        arguments, args = dict(gen_kwargs), self.args
+        if args.generation_num_beams is not None and passed_setting(arguments, "num_beams") is None:
+            arguments["num_beams"] = args.generation_num_beams
+        if passed_setting(arguments, "max_new_tokens") is not None:
+            return arguments
+        max_length = passed_setting(arguments, "max_length")
+        max_length = args.generation_max_length if max_length is None else max_length
+        if max_length is not None:
+            return {**arguments, "max_length": max_length, "max_new_tokens": None}
+        configured = self.model.generation_config.max_new_tokens
+        return {**arguments, "max_new_tokens": views.longest_target() + 8 if configured is None else configured}
+
+    def _warn_of_cut_answers(self, views: PairViews, limit: int | None) -> None:
+        longest = int(views.target_lengths().max())
         if limit is not None and limit < longest:
             logger.warning(
                 f"answers end after max_new_tokens={limit}, but targets have up to {longest} tokens; give "
                 "evaluate_pairs a higher max_new_tokens, or set model.generation_config.max_new_tokens to None"
             )
         positions = decoder_positions(self.model)
-        if positions is not None and settings.get("max_length") is not None:
-            # The last token of an answer is never read.
-            last = positions if self.model.config.is_encoder_decoder else positions + 1
-            settings["max_length"] = min(settings["max_length"], last)
         used = views.target_lengths() if self.model.config.is_encoder_decoder else views.lengths()
         if positions is not None and (beyond := int((used > positions).sum())):
             logger.warning(
                 f"{beyond} of {len(views)} views reach beyond the {positions} positions of "
                 f"{type(self.model).__name__}, where their answers end; use shorter inputs and targets"
             )
-        return settings
 
     def _rows_at_once(self, generator: AnswerGenerator, features: Features) -> int:
         """Return the number of answers written at once: more if their inputs are encoded in smaller batches."""
@@ -265,15 +270,13 @@ class PairPredictor:
         if not generator.encodes_apart(features):
             return encoded
         rows = self.args.generation_batch_size or max(encoded, min(WIDER * encoded, WIDEST))
-        return max(1, rows // (generator.setting("num_beams") or 1))
+        return max(1, rows // (generator.config.num_beams or 1))
 
-    def _pad_token_id(self) -> int | None:
+    def _pad_token_id(self, arguments: dict[str, Any]) -> int | None:
         configs = (getattr(self.model, "generation_config", None), getattr(self.model, "config", None))
-        for holder in (self.processing_class, *configs):
-            token = getattr(holder, "pad_token_id", None)
-            if token is not None:
-                return int(token)
-        return None
+        tokens = (getattr(holder, "pad_token_id", None) for holder in (self.processing_class, *configs))
+        known = (token for token in (passed_setting(arguments, "pad_token_id"), *tokens) if token is not None)
+        return next(map(int, known), None)
 
 
 class ClassNumber(np.int64):

@@ -674,8 +674,9 @@ class DAIRTrainer(Seq2SeqTrainer):
             predictions_file: File for one JSON line per view: row_id, variant, prediction, reference, correct.
             data_name: Name of the data in the model card.
             **gen_kwargs: Arguments of `generate`. The length of answers is the first that is given of: `max_new_tokens`
-                or `max_length` here, `args.generation_max_length`, `model.generation_config.max_new_tokens`; else the
-                longest target of the data plus 8. No answer exceeds a model's table of positions.
+                or `max_length` here or in a `generation_config` here, `args.generation_max_length`,
+                `model.generation_config.max_new_tokens`; else the longest target of the data plus 8. No answer exceeds
+                a model's table of positions.
 
         Returns:
             Metrics, as `PairEvaluator.__call__` returns them.
