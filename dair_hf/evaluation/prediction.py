@@ -209,8 +209,11 @@ class PairPredictor:
     def references(self, views: PairViews, column: str | None) -> list[Any]:
         """Return the reference of every view: the values of `column`, or labels, decoded if answers are generated."""
         references = views.column(column or views.label_column)
-        if column is None and self.generates and isinstance(references[0], list):
-            references = self.decode([[token for token in labels if token != IGNORE_INDEX] for labels in references])
+        if column is None and self.generates:
+            # A transform of the data may return arrays or tensors.
+            labels = [value.tolist() if hasattr(value, "tolist") else value for value in references]
+            if isinstance(labels[0], list):
+                return self.decode([[token for token in row if token != IGNORE_INDEX] for row in labels])
         return references
 
     def _forward(self, features: Features) -> list[Any]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 from accelerate import Accelerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dair_hf import DataError
-from dair_hf.evaluation.prediction import (
-    MORE_ROWS,
-    buckets,
-    predict_in_buckets,
-)
+from dair_hf.evaluation.prediction import MORE_ROWS, buckets, predict_in_buckets
+from tests.fixtures import tiny
 
 
 @settings(max_examples=30, deadline=None)
@@ -58,6 +59,30 @@ def test_buckets_by_hand() -> None:
     assert [bucket.tolist() for bucket in buckets([0, 0, 0], batch_size=2)] == [[0, 1], [2]]
     assert buckets([], batch_size=2) == []
     assert [len(bucket) for bucket in buckets([1] * 20 + [1000], batch_size=2)] == [2, 8, 8, 3]
+
+
+def tensors_of(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Return a batch of rows with tensors instead of lists."""
+    return {
+        name: [torch.tensor(value) if isinstance(value, list) else value for value in values]
+        for name, values in batch.items()
+    }
+
+
+@pytest.mark.filterwarnings("ignore:Creating a tensor from a list of numpy.ndarrays")  # by the collator
+@pytest.mark.parametrize("form", ["torch", "numpy", "transform"])
+def test_the_format_of_the_data_changes_neither_answers_nor_references(tmp_path: Path, form: str) -> None:
+    given: list[tuple[list[Any], list[Any]]] = []
+
+    def correct(predictions: list[Any], references: list[Any]) -> list[bool]:
+        given.append((predictions, references))
+        return [True] * len(predictions)
+
+    data, made = tiny.pairs("t5", 6), tiny.trainer(tmp_path, "t5", None)
+    for rows in (data, data.with_transform(tensors_of) if form == "transform" else data.with_format(form)):
+        made.evaluate_pairs(rows, correct, n_bootstrap=0, max_new_tokens=2)
+    assert given[0] == given[1]
+    assert all(isinstance(reference, str) for reference in given[1][1])
 
 
 def test_a_missing_prediction_is_refused() -> None:
