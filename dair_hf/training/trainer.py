@@ -683,8 +683,8 @@ class DAIRTrainer(Seq2SeqTrainer):
 
         Raises:
             DataError: No data, a missing column, a `predictions_file` that is no regular file, labels as references
-                that no generated answer can begin with, or an evaluator that does not return one True or False per
-                prediction.
+                that no generated answer can begin with, names of subsets that give two metrics the same key, or an
+                evaluator that does not return one True or False per prediction.
 
         Warns:
             UndefinedMetricWarning: No row has a partner, so that CM is NaN.
@@ -708,8 +708,10 @@ class DAIRTrainer(Seq2SeqTrainer):
             raise DataError(f"evaluate_pairs: give {', '.join(misplaced)} to PairEvaluator, and the evaluator here")
         if gen_kwargs and not self.generates:
             raise DataError(f"evaluate_pairs: {', '.join(gen_kwargs)}: this model does not generate, so leave it out")
+        # Before hours of generation.
+        evaluator.require_distinct_keys(subsets or ())
         if predictions_file is not None:
-            require_file(predictions_file)  # before hours of generation
+            require_file(predictions_file)
         data = self.eval_dataset if dataset is None else dataset
         require_rows(data, "dataset")
         views = views_of(data)

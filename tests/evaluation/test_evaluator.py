@@ -143,6 +143,43 @@ def test_subsets_have_the_same_metrics() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("accuracy", "augmented_accuracy"),
+        ("accuracy_pairs", "augmented_accuracy_pairs"),
+        ("accuracy_low", "augmented_accuracy_low"),
+    ],
+)
+def test_a_score_named_like_a_metric_is_refused(name: str, key: str) -> None:
+    message = f"scores: '{name}' adds the metric '{key}', which exists without it; choose another name"
+    with pytest.raises(DataError, match=message):
+        judged([True] * 5, scores={name: [0.5] * 5})
+    renamed = judged([True] * 5, scores={name: [0.5] * 5}, accuracy_name="joint_goal_accuracy", n_bootstrap=0)
+    assert (renamed["original_joint_goal_accuracy"], renamed[f"original_{name}"]) == (1.0, 0.5)
+
+
+def test_scores_and_subsets_with_a_common_key_are_refused() -> None:
+    with pytest.raises(DataError, match="scores: 'soft_low' adds the metric 'augmented_soft_low'"):
+        judged([True] * 5, scores={"soft": [0.5] * 5, "soft_low": [0.5] * 5})
+    whole = [True, True, True]
+    with pytest.raises(DataError, match="subsets: 'cm_all' adds the metric 'cm_all_rows', which exists without it"):
+        judged([True] * 5, subsets={"long": whole, "cm_all": whole})
+    with pytest.raises(DataError, match="subsets: 'neg_to_neg' adds the metric 'neg_to_neg_flipped'"):
+        judged([True] * 5, subsets={"neg_to_neg": whole}, answers=["a"] * 5)
+    assert judged([True] * 5, subsets={"neg_to_neg": whole}, n_bootstrap=0)["neg_to_neg_cm"] == 1.0
+    with pytest.raises(DataError, match="subsets: 'a_cm_all' adds the metric 'a_cm_all_rows'"):
+        judged([True] * 5, subsets={"a": whole, "a_cm_all": whole})
+
+
+def test_answers_that_cannot_be_hashed_are_refused() -> None:
+    message = (
+        r"answers: row 'a/1' \(original view\) has \['b'\], a list, which cannot be hashed; return answers such as"
+    )
+    with pytest.raises(DataError, match=message):
+        judged([True] * 5, answers=["a", ["b"], "c", "d", "e"])
+
+
+@pytest.mark.parametrize(
     ("correct", "message"),
     [
         ([True] * 4, r"correct: found shape \[4\] for 5 predictions; return one value each"),
