@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import convert_to_fp32, gather_object
 from numpy.typing import ArrayLike
 from torch import Tensor
 from tqdm.auto import tqdm
@@ -124,7 +124,7 @@ class PairPredictor:
         model: The trained model.
         args: Batch size and lengths of the evaluation.
         collator: Collator of the trainer.
-        accelerator: Source of the device and of the ranks.
+        accelerator: Source of the device, of the ranks and of the precision.
         processing_class: Tokenizer; without one, answers stay token ids.
         generates: Whether predictions are generated. Otherwise they come from one forward.
         reduce: `(outputs, labels) -> predictions` of a batch, so that less than its logits is kept; None: the logits.
@@ -181,7 +181,9 @@ class PairPredictor:
                 check_targets(self.model, features(slice(ROWS_CHECKED)), generator.arguments, refuse=equal_labels)
                 # Generation takes as many steps as the longest answer of the batch: rows that end together go together.
                 lengths = np.stack([views.target_lengths(), views.lengths()], axis=1)[items]
-                run, batch_size, description = generator, self._rows_at_once(generator, features([0])), "Generating"
+                # Only the forward of a prepared model uses mixed precision by itself, not that of its encoder.
+                run = self.accelerator.autocast()(generator.__call__)
+                batch_size, description = self._rows_at_once(generator, features([0])), "Generating"
             else:
                 lengths, batch_size = views.lengths()[items], self.args.eval_batch_size
                 description = "Predicting"
@@ -220,7 +222,10 @@ class PairPredictor:
         batch = features if isinstance(features, Mapping) else self.collator.base_collator(features)
         inputs, labels = self.model_inputs({name: v.to(self.accelerator.device) for name, v in batch.items()})
         with torch.inference_mode():
-            outputs = self.model(**inputs)
+            with self.accelerator.autocast():
+                outputs = self.model(**inputs)
+            if self.accelerator.native_amp:
+                outputs = convert_to_fp32(outputs)  # as of a prepared model
             if self.reduce is None:
                 return _split_batch(outputs.logits)
             return _split_batch(self.reduce(output_of(outputs, getattr(self.model, "config", None)), labels))
