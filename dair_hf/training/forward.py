@@ -40,6 +40,7 @@ class PairOutputs(NamedTuple):
             several.
         losses_at: Scale (a scalar tensor) -> losses `[B, V]` with the logits multiplied by it, for IRM; 0 for views
             that were not run.
+        layout: Existing views and their numbers of targets on the host, which need not wait for the device.
     """
 
     terms: PairTerms
@@ -47,6 +48,7 @@ class PairOutputs(NamedTuple):
     was_run: Tensor
     outputs: Any
     losses_at: Callable[[Tensor], Tensor]
+    layout: BatchLayout
 
 
 class _RunViews(NamedTuple):
@@ -151,7 +153,7 @@ class PairLoss:
                 augmented=terms.augmented.masked_fill(~has_partner, 0.0),
                 consistency=terms.consistency.masked_fill(~has_partner, 0.0),
             )
-        return PairOutputs(terms, targets, was_run, run.outputs, losses_at)
+        return PairOutputs(terms, targets, was_run, run.outputs, losses_at, layout)
 
     def terms_of_losses(self, losses: Tensor, has_partner: Tensor) -> PairTerms:
         """Return the terms of pairs as functions of their losses.
