@@ -213,7 +213,7 @@ def _fits(name: str, outputs: Any, labels: Tensor, model_loss: Tensor, rtol: flo
 
 
 def row_rules(model: Any, loss_name: str | None, checks_labels: bool) -> RowRules:
-    """Return the requirements of a model on rows: labels per token, ids within its vocabulary and classes.
+    """Return the requirements on rows: labels per token, ids within the vocabulary and the classes, range of labels.
 
     Args:
         model: The model.
@@ -235,7 +235,10 @@ def row_rules(model: Any, loss_name: str | None, checks_labels: bool) -> RowRule
             head, _ = _attempt(base.get_output_embeddings)
             classes = head.out_features if isinstance(head, nn.Linear) else config.num_labels
             limits.update(dict.fromkeys(LABEL_COLUMNS, classes))
-    return RowRules(loss_name in ("causal", "token_classification"), limits)
+    # Beyond these labels the loss is negative.
+    takes_probabilities = loss_name == "binary" or (loss_name == "multi_label" and checks_labels)
+    per_token = loss_name in ("causal", "token_classification")
+    return RowRules(per_token, limits, (0.0, 1.0) if takes_probabilities else None)
 
 
 def decoder_inputs_of(model: Any) -> Callable[..., Tensor] | None:
