@@ -21,7 +21,7 @@ from transformers.utils.generic import find_labels
 from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import LABEL_COLUMNS, LABELS, TARGET_PREFIXES, VIEW_MASK, RowRules, flatten_views
 from dair_hf.errors import DataError
-from dair_hf.losses.chunked import evaluation_mode
+from dair_hf.losses.model_state import evaluation_mode
 from dair_hf.losses.per_sample import IGNORE_INDEX, SAMPLE_LOSSES, SampleLoss
 from dair_hf.training.forward import PairLoss
 
