@@ -92,10 +92,6 @@ class PairLoss:
         """Rule by which labels are targets, for the layout of batches."""
         return TargetRule(self.shifts_labels, self.soft_labels, aligns=self.args.uses_features)
 
-    def target_counts(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return the number of targets of every view, `[B, V]` int64 (`TargetRule.counts`)."""
-        return self.target_rule.counts(batch)
-
     def layout(self, batch: Mapping[str, Any]) -> BatchLayout:
         """Return the layout in a batch, or compute it if there is none that fits."""
         layout = batch.get(LAYOUT)
@@ -123,7 +119,7 @@ class PairLoss:
         Raises:
             ValueError: The sample loss does not return one loss per row.
         """
-        mask, targets, layout = view_mask(batch), self.target_counts(batch), self.layout(batch)
+        mask, targets, layout = view_mask(batch), self.target_rule.counts(batch), self.layout(batch)
         if not with_partners or mask.shape[1] == 1:
             batch = {name: v[:, :1] if isinstance(v, Tensor) else v for name, v in batch.items()}
             mask, targets, layout = mask[:, :1], targets[:, :1], layout.originals()

@@ -130,7 +130,7 @@ def compare_with_own_loss(model: nn.Module, batch: Mapping[str, Any], pair_loss:
     model_class = type(base_model_of(model))
     if LABELS not in find_labels(model_class) or LABELS not in batch:
         return
-    rows = pair_loss.target_counts(batch)[:, 0].argsort(descending=True, stable=True)[:ROWS_COMPARED]
+    rows = pair_loss.target_rule.counts(batch)[:, 0].argsort(descending=True, stable=True)[:ROWS_COMPARED]
     few = {column: values[rows, :1] for column, values in batch.items() if isinstance(values, Tensor)}
     few[VIEW_MASK] = torch.ones_like(few[VIEW_MASK])
     if pair_loss.chunked is not None:
