@@ -129,7 +129,7 @@ class PairPredictor:
         generates: Whether predictions are generated. Otherwise they come from one forward.
         reduce: `(outputs, labels) -> predictions` of a batch, so that less than its logits is kept; None: the logits.
         model_inputs: Batch -> inputs of the model and labels, so that an encoder-decoder that does not generate gets
-            decoder inputs; None: labels are dropped.
+            decoder inputs.
     """
 
     def __init__(
@@ -140,8 +140,8 @@ class PairPredictor:
         accelerator: Accelerator,
         processing_class: Any,
         generates: bool,
-        reduce: Callable[[Any, Tensor | None], Any] | None = None,
-        model_inputs: Callable[[Mapping[str, Tensor]], tuple[dict[str, Tensor], Tensor | None]] | None = None,
+        reduce: Callable[[Any, Tensor | None], Any] | None,
+        model_inputs: Callable[[Mapping[str, Tensor]], tuple[dict[str, Tensor], Tensor | None]],
     ) -> None:
         self.model = model
         self.args = args
@@ -150,7 +150,7 @@ class PairPredictor:
         self.processing_class = processing_class
         self.generates = generates
         self.reduce = reduce
-        self.model_inputs = model_inputs or _without_labels
+        self.model_inputs = model_inputs
 
     def predict(self, views: PairViews, gen_kwargs: dict[str, Any], *, equal_labels: bool = False) -> list[Any]:
         """Return the prediction for every view, in their order. Originals that are equal are run once.
@@ -369,10 +369,6 @@ def padded_array(values: list[Any]) -> np.ndarray:
     for row, value in enumerate(values):
         padded[row, : len(value)] = value
     return padded
-
-
-def _without_labels(batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
-    return {name: values for name, values in batch.items() if name != "labels"}, batch.get("labels")
 
 
 def _split_batch(values: Any) -> list[Any]:

@@ -22,6 +22,8 @@ from dair_hf.evaluation.generation import AnswerGenerator, pad_left, prompt_of, 
 from dair_hf.evaluation.prediction import PairPredictor
 from dair_hf.evaluation.target_tokens import decoder_positions
 from dair_hf.evaluation.views import PairViews
+from dair_hf.losses.per_sample import cross_entropy
+from dair_hf.training.forward import PairLoss
 from tests.fixtures import tiny
 
 CPU = torch.device("cpu")
@@ -345,7 +347,7 @@ def test_a_collator_provides_further_inputs_of_generation() -> None:
     assert set(model.given) == {"input_ids", "pixel_values", "max_new_tokens"}
 
 
-def test_without_generation_the_logits_are_the_prediction() -> None:
+def test_without_generation_the_logits_are_the_prediction(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = tiny.NormedClassifier(tiny.NormedConfig()).eval()
     features = [{"features": [1.0, 2.0, 3.0], "labels": 0}, {"features": [0.0, 0.0, 1.0], "labels": 1}]
@@ -356,7 +358,8 @@ def test_without_generation_the_logits_are_the_prediction() -> None:
         return {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
 
     data, args = datasets.Dataset.from_list(features), SimpleNamespace(eval_batch_size=2, disable_tqdm=True)
-    predictor = PairPredictor(model, args, PairCollator(stack), Accelerator(cpu=True), None, generates=False)
+    inputs = PairLoss(tiny.config(tmp_path), cross_entropy).model_inputs
+    predictor = PairPredictor(model, args, PairCollator(stack), Accelerator(cpu=True), None, False, None, inputs)
     found = predictor.predict(PairViews(data), {})
     expected = model(torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 1.0]])).logits.detach().numpy()
     np.testing.assert_allclose(np.stack(found), expected, rtol=1e-6)
