@@ -158,7 +158,7 @@ class IRM(PenalizedRisk):
     def forward(self, outputs: PairOutputs, step: int) -> Tensor:
         """Return the objective of a batch, a scalar in nats."""
         scale = outputs.terms.original.new_ones(()).requires_grad_()
-        losses, exists = outputs.losses_at(scale), outputs.targets > 0
+        losses, exists = outputs.losses_at_scale(scale), outputs.targets > 0
         number = exists.cumsum(0)  # of each row within its environment, from 1
 
         def slopes(half: Tensor) -> Tensor:
