@@ -18,8 +18,8 @@ from dair_hf.evaluation.views import VARIANTS, PairIndex
 Correct = Callable[[list[Any], list[Any]], ArrayLike]
 
 
-class Judgement(NamedTuple):
-    """Result of judging the views of paired data.
+class PairEvaluation(NamedTuple):
+    """Result of evaluating the views of paired data.
 
     Attributes:
         metrics: Metrics, as `PairEvaluator.__call__` returns them.
@@ -34,7 +34,7 @@ class Judgement(NamedTuple):
 
 @dataclass(frozen=True)
 class PairEvaluator:
-    """Judges predictions for both views of pairs: accuracy, consistency metric CM, flips.
+    """Evaluates predictions for both views of pairs: accuracy, consistency metric CM, flips.
 
     Pass it to `DAIRTrainer(evaluator=...)` or `DAIRTrainer.evaluate_pairs`, or call it on any two lists of predictions.
 
@@ -113,7 +113,7 @@ class PairEvaluator:
         subsets: Mapping[str, Any] | None = None,
         n_bootstrap: int = 1000,
     ) -> dict[str, Any]:
-        """Judge two lists of predictions, from any system.
+        """Evaluate two lists of predictions, from any system.
 
         CM = P(H(z~) = 1 | H(z) = 1) over the rows with a partner (the paper's consistency metric).
 
@@ -153,7 +153,7 @@ class PairEvaluator:
             if len(values) != len(predictions):
                 raise DataError(f"{name}: {len(values)} values for {len(predictions)} predictions; give one per row")
         index = PairIndex(np.array([value is not None for value in augmented_predictions], dtype=bool), row_ids)
-        return self.judge(
+        return self.evaluate_views(
             index,
             index.flatten(predictions, augmented_predictions),
             index.flatten(references, augmented_references),
@@ -162,7 +162,7 @@ class PairEvaluator:
             n_bootstrap,
         ).metrics
 
-    def judge(
+    def evaluate_views(
         self,
         index: PairIndex,
         predictions: list[Any],
@@ -170,8 +170,8 @@ class PairEvaluator:
         clusters: Sequence[Any] | None = None,
         subsets: Mapping[str, Any] | None = None,
         n_bootstrap: int = 1000,
-    ) -> Judgement:
-        """Judge the views of paired data, given one after the other.
+    ) -> PairEvaluation:
+        """Evaluate the views of paired data, given one after the other.
 
         Args:
             index: Rows and variants of the M views.
@@ -185,7 +185,7 @@ class PairEvaluator:
             Metrics, correctness and answers.
         """
         self.require_distinct_keys(subsets or ())
-        correct = as_correct(self.correct(predictions, references), "correct", index.name)
+        correct = as_correct(self.correct(predictions, references), "correct", index.describe_view)
         original, augmented = index.by_row("correct", correct)
         answers = predictions if self.answers is None else self.answers(predictions)
         changed = None if self.answers is None else _changed(index, answers)
@@ -215,7 +215,7 @@ class PairEvaluator:
             if rows.shape != original.shape:
                 raise DataError(f"subsets[{name!r}]: {len(rows)} values for {len(original)} rows; give one per row")
             metrics |= {f"{name}_{key}": value for key, value in metrics_over(rows).items()}
-        return Judgement(metrics, correct, answers)
+        return PairEvaluation(metrics, correct, answers)
 
 
 def as_evaluator(evaluator: PairEvaluator | Correct) -> PairEvaluator:
@@ -238,8 +238,8 @@ def _changed(index: PairIndex, answers: Sequence[Any]) -> NDArray[np.bool_]:
             numbers.append(number_of.setdefault(answer, len(number_of)))
         except TypeError as error:
             raise DataError(
-                f"answers: {index.name(view)} has {reprlib.repr(answer)}, a {type(answer).__name__}, which cannot be "
-                "hashed; return answers such as texts, numbers or tuples"
+                f"answers: {index.describe_view(view)} has {reprlib.repr(answer)}, a {type(answer).__name__}, which "
+                "cannot be hashed; return answers such as texts, numbers or tuples"
             ) from error
     original, augmented = index.by_row("answers", numbers)
     return np.asarray(original != augmented)

@@ -57,8 +57,8 @@ class PairIndex:
         """Names of the rows, N of them."""
         return [str(row) for row in range(len(self.has_partner))] if self._row_ids is None else self._row_ids
 
-    def name(self, view: int) -> str:
-        """Return the name of a view in messages."""
+    def describe_view(self, view: int) -> str:
+        """Return the words for a view in messages."""
         if view >= len(self):
             return f"value {view}"
         return f"row {self.row_ids[int(self.rows[view])]!r} ({VARIANTS[self.variants[view]]} view)"

@@ -654,7 +654,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         data_name: str = "evaluation data",
         **gen_kwargs: Any,
     ) -> dict[str, Any]:
-        """Predict every view once and judge it: accuracy of both views, CM, flips, with clustered bootstrap intervals.
+        """Predict and evaluate every view once: accuracy of both views, CM, flips, with clustered bootstrap intervals.
 
         Views are run in batches of similar length, distributed over the ranks. A row without a partner is predicted
         once. A prediction, as the evaluator gets it, is
@@ -721,7 +721,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         predictor = self._predictor()
         if not self.generates and predictor.reduce is None and self._loss_name() in LANGUAGE_LOSSES:
             raise DataError(
-                "evaluate_pairs judges answers, but with predict_with_generate=False a language model gives none; "
+                "evaluate_pairs needs answers, but with predict_with_generate=False a language model gives none; "
                 "leave it unset, or pass preprocess_logits_for_metrics=(logits, labels) -> predictions to DAIRTrainer"
             )
         references = predictor.references(views, evaluator.references)
@@ -732,15 +732,15 @@ class DAIRTrainer(Seq2SeqTrainer):
         predictions = predictor.decode(
             predictor.predict(self._model_columns(views), gen_kwargs, equal_labels=equal_labels)
         )
-        judgement = evaluator.judge(
+        evaluation = evaluator.evaluate_views(
             views, predictions, references, views.values(clusters) if clusters else None, subsets, n_bootstrap
         )
         if predictions_file is not None and self.is_world_process_zero():
-            views.write(predictions_file, judgement.answers, references, judgement.correct)
+            views.write(predictions_file, evaluation.answers, references, evaluation.correct)
         self.pair_reports[data_name] = PairReport(
-            data_name, evaluator.accuracy_name, evaluator.preset, judgement.metrics
+            data_name, evaluator.accuracy_name, evaluator.preset, evaluation.metrics
         )
-        return judgement.metrics
+        return evaluation.metrics
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write the model card: the Trainer's, with method, lambda and its unit, data and metrics of pairs."""
