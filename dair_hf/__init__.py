@@ -31,18 +31,6 @@ _HOMES = {
     "TensorPairs": "dair_hf.data.tensor_pairs",
     "UndefinedMetricWarning": "dair_hf.errors",
 }
-__all__ = [
-    "DAIRConfig",
-    "DAIRTrainer",
-    "DataError",
-    "EpochPairs",
-    "NonFiniteLossError",
-    "PairCollator",
-    "PairEvaluator",
-    "SlotNameWarning",
-    "TensorPairs",
-    "UndefinedMetricWarning",
-    "__version__",
-]
+__all__ = ["__version__", *_HOMES]
 
 __getattr__ = lazy_submodules(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""What holds for every test: no network, no telemetry, no cache outside the test's own folders."""
+"""Settings of every test: no network, no telemetry, no cache outside the test's own folders."""
 
 from __future__ import annotations
 

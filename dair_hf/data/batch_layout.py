@@ -129,7 +129,7 @@ class TargetRule:
         labels = batch.get(LABELS)
         if not self.aligns or labels is None or labels.ndim != 3 or labels.is_floating_point():
             return layout
-        return replace(layout, aligned=_aligned(self._shifted(labels).cpu().numpy(), layout.paired))
+        return replace(layout, aligned=_align_pairs(self._shifted(labels).cpu().numpy(), layout.paired))
 
     def _shifted(self, labels: Tensor) -> Tensor:
         return labels[..., 1:] if labels.ndim == 3 and self.shifts_labels else labels
@@ -153,7 +153,7 @@ class LayoutCollator:
         return {**batch, LAYOUT: self.rule.layout(batch)} if VIEW_MASK in batch else batch
 
 
-def _aligned(labels: np.ndarray, paired: np.ndarray) -> list[np.ndarray]:
+def _align_pairs(labels: np.ndarray, paired: np.ndarray) -> list[np.ndarray]:
     """Return the aligned positions in labels `[B, 2, T]`, `[2, K]` per row; none for rows that are no pair."""
     aligned = [np.zeros((2, 0), dtype=np.int64)] * len(labels)
     for row in np.flatnonzero(paired):

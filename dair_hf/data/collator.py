@@ -41,10 +41,12 @@ class RowRules:
         labels_per_token: Whether there is one label per token of `input_ids`, as for decoder-only models and token
             classifiers. Partners then need their own labels.
         id_limits: Column -> exclusive upper limit of its ids: the size of the vocabulary, or the number of classes.
+        label_range: Smallest and largest label of a loss of probabilities, such as (0, 1); None: any label.
     """
 
     labels_per_token: bool = False
     id_limits: Mapping[str, int] = field(default_factory=dict)
+    label_range: tuple[float, float] | None = None
 
 
 NO_RULES = RowRules()
@@ -68,7 +70,7 @@ def split_views(feature: Mapping[str, Any], rules: RowRules = NO_RULES) -> tuple
 
     Raises:
         DataError: The augmented view has other columns than the original, or only some of them; inputs or labels are
-            text; a mask has another length than its inputs; an id is out of range.
+            text; a mask has another length than its inputs; an id or a label is out of range.
 
     Example:
         >>> split_views({"row_id": "a/0", "input_ids": [5], "labels": 3, "augmented_input_ids": [6]})
@@ -154,10 +156,32 @@ def _check_view(where: str, prefix: str, view: Mapping[str, Any], rules: RowRule
                 f"{where}: {prefix}{name} holds {value}, but valid ids are 0 to {limit - 1}"
                 f"{f', and {IGNORE_INDEX} for no target' if is_label else ''}; {remedy}"
             )
+    if rules.label_range is not None:
+        low, high = rules.label_range
+        for name in LABEL_COLUMNS:
+            for value in _out_of_interval(view.get(name, IGNORE_INDEX), low, high):
+                raise DataError(
+                    f"{where}: {prefix}{name} holds {value:g}, but labels of this sample loss are {low:g} to {high:g}; "
+                    "check the labels, or set another sample_loss"
+                )
+
+
+def _out_of_interval(values: Any, low: float, high: float) -> list[float]:
+    """Return the first invalid label in a list, or an empty list; NaN and None are invalid."""
+    try:
+        labels = np.asarray(values, dtype=np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        return []  # no numbers, or lists of different lengths, which the collator refuses
+    is_ignored = (labels == IGNORE_INDEX) & (np.asarray(values).dtype.kind == "i")
+    is_valid = ((labels >= low) & (labels <= high)) | is_ignored
+    return labels[~is_valid][:1].tolist()
 
 
 def _out_of_range(values: Any, limit: int, allowed: int) -> list[Any]:
-    """Return the first id that is None, or neither in [0, limit) nor `allowed`; nothing for values that are no ids."""
+    """Return the first invalid id in a list, or an empty list.
+
+    Invalid is None, and an id that is neither in [0, limit) nor `allowed`. Values that are no ids are not checked.
+    """
     if hasattr(values, "tolist"):
         values = values.reshape(-1).tolist()
     ids = values if isinstance(values, (list, tuple)) else [values]

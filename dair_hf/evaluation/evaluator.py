@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, NamedTuple
@@ -17,8 +18,8 @@ from dair_hf.evaluation.views import VARIANTS, PairIndex
 Correct = Callable[[list[Any], list[Any]], ArrayLike]
 
 
-class Judgement(NamedTuple):
-    """Result of judging the views of paired data.
+class PairEvaluation(NamedTuple):
+    """Result of evaluating the views of paired data.
 
     Attributes:
         metrics: Metrics, as `PairEvaluator.__call__` returns them.
@@ -33,7 +34,7 @@ class Judgement(NamedTuple):
 
 @dataclass(frozen=True)
 class PairEvaluator:
-    """Judges predictions for both views of pairs: accuracy, consistency metric CM, flips.
+    """Evaluates predictions for both views of pairs: accuracy, consistency metric CM, flips.
 
     Pass it to `DAIRTrainer(evaluator=...)` or `DAIRTrainer.evaluate_pairs`, or call it on any two lists of predictions.
 
@@ -50,6 +51,9 @@ class PairEvaluator:
         accuracy_name: Name of the accuracy in the keys, such as "joint_goal_accuracy".
         preset: Convention of that accuracy, named in the model card.
 
+    Raises:
+        DataError: The name of a score gives two metrics the same key.
+
     Example:
         >>> evaluator = PairEvaluator(lambda predictions, references: [p == r for p, r in zip(predictions, references)])
         >>> metrics = evaluator(["a", "b", "c"], ["a", "x", None], ["a", "b", "d"], n_bootstrap=0)
@@ -65,6 +69,38 @@ class PairEvaluator:
     accuracy_name: str = "accuracy"
     preset: str | None = None
 
+    def __post_init__(self) -> None:
+        self.require_distinct_keys()
+
+    def require_distinct_keys(self, subsets: Iterable[str] = ()) -> None:
+        """Refuse names that give two metrics the same key, of which one would be lost.
+
+        Args:
+            subsets: Names of subsets.
+
+        Raises:
+            DataError: A score or a subset has such a name.
+
+        Example:
+            >>> PairEvaluator(lambda predictions, references: [True]).require_distinct_keys(["long"])
+        """
+        changed = None if self.answers is None else [False]
+        keys = set(self._renamed(correctness_metrics([True], [True], answer_changed=changed, n_bootstrap=1)))
+        added = {
+            f"scores: {name!r}": {f"{variant}_{name}{bound}" for variant in VARIANTS for bound in ("", "_low", "_high")}
+            for name in self.scores
+        }
+        of_all_rows = keys.union(*added.values())
+        added |= {f"subsets: {name!r}": {f"{name}_{key}" for key in of_all_rows} for name in subsets}
+        for name, its_keys in added.items():
+            if taken := sorted(keys & its_keys):
+                raise DataError(f"{name} adds the metric {taken[0]!r}, which exists without it; choose another name")
+            keys |= its_keys
+
+    def _renamed(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Return metrics under keys with the name of the accuracy."""
+        return {key.replace("_accuracy", f"_{self.accuracy_name}"): value for key, value in metrics.items()}
+
     def __call__(
         self,
         predictions: Sequence[Any],
@@ -77,7 +113,7 @@ class PairEvaluator:
         subsets: Mapping[str, Any] | None = None,
         n_bootstrap: int = 1000,
     ) -> dict[str, Any]:
-        """Judge two lists of predictions, from any system.
+        """Evaluate two lists of predictions, from any system.
 
         CM = P(H(z~) = 1 | H(z) = 1) over the rows with a partner (the paper's consistency metric).
 
@@ -100,7 +136,8 @@ class PairEvaluator:
             `cm_all_rows_denominator`; `<key>_low` and `<key>_high` of each ratio. See `correctness_metrics`.
 
         Raises:
-            DataError: Lists of different lengths, or `correct` returns anything but one True or False per prediction.
+            DataError: Lists of different lengths, `correct` returns anything but one True or False per prediction,
+                answers that are not hashable, or names that give two metrics the same key.
 
         Warns:
             UndefinedMetricWarning: No row has a partner, so that CM is NaN.
@@ -116,7 +153,7 @@ class PairEvaluator:
             if len(values) != len(predictions):
                 raise DataError(f"{name}: {len(values)} values for {len(predictions)} predictions; give one per row")
         index = PairIndex(np.array([value is not None for value in augmented_predictions], dtype=bool), row_ids)
-        return self.judge(
+        return self.evaluate_views(
             index,
             index.flatten(predictions, augmented_predictions),
             index.flatten(references, augmented_references),
@@ -125,7 +162,7 @@ class PairEvaluator:
             n_bootstrap,
         ).metrics
 
-    def judge(
+    def evaluate_views(
         self,
         index: PairIndex,
         predictions: list[Any],
@@ -133,8 +170,8 @@ class PairEvaluator:
         clusters: Sequence[Any] | None = None,
         subsets: Mapping[str, Any] | None = None,
         n_bootstrap: int = 1000,
-    ) -> Judgement:
-        """Judge the views of paired data, given one after the other.
+    ) -> PairEvaluation:
+        """Evaluate the views of paired data, given one after the other.
 
         Args:
             index: Rows and variants of the M views.
@@ -147,7 +184,8 @@ class PairEvaluator:
         Returns:
             Metrics, correctness and answers.
         """
-        correct = as_correct(self.correct(predictions, references), "correct", index.name)
+        self.require_distinct_keys(subsets or ())
+        correct = as_correct(self.correct(predictions, references), "correct", index.describe_view)
         original, augmented = index.by_row("correct", correct)
         answers = predictions if self.answers is None else self.answers(predictions)
         changed = None if self.answers is None else _changed(index, answers)
@@ -159,7 +197,7 @@ class PairEvaluator:
 
         def metrics_over(rows: NDArray[np.bool_]) -> dict[str, Any]:
             units = None if clusters is None else list(compress(clusters, rows))
-            metrics: dict[str, Any] = correctness_metrics(
+            metrics = correctness_metrics(
                 original[rows],
                 augmented[rows],
                 index.has_partner[rows],
@@ -167,9 +205,9 @@ class PairEvaluator:
                 answer_changed=None if changed is None else changed[rows],
                 n_bootstrap=n_bootstrap,
             )
-            metrics = {key.replace("_accuracy", f"_{self.accuracy_name}"): value for key, value in metrics.items()}
             means = {name: (values[rows], np.ones(rows.sum())) for name, values in scores.items()}
-            return metrics | (ratios_with_intervals(means, units, n_bootstrap=n_bootstrap) if means else {})
+            of_scores = ratios_with_intervals(means, units, n_bootstrap=n_bootstrap) if means else {}
+            return self._renamed(metrics) | of_scores
 
         metrics = metrics_over(np.ones_like(original))
         for name, mask in (subsets or {}).items():
@@ -177,7 +215,7 @@ class PairEvaluator:
             if rows.shape != original.shape:
                 raise DataError(f"subsets[{name!r}]: {len(rows)} values for {len(original)} rows; give one per row")
             metrics |= {f"{name}_{key}": value for key, value in metrics_over(rows).items()}
-        return Judgement(metrics, correct, answers)
+        return PairEvaluation(metrics, correct, answers)
 
 
 def as_evaluator(evaluator: PairEvaluator | Correct) -> PairEvaluator:
@@ -192,7 +230,16 @@ def as_evaluator(evaluator: PairEvaluator | Correct) -> PairEvaluator:
 
 def _changed(index: PairIndex, answers: Sequence[Any]) -> NDArray[np.bool_]:
     """Return for every row whether the answers to its views differ, `[N]`."""
-    numbers: dict[Any, int] = {}
     # Answers are anything hashable; as numbers they fit into an array.
-    original, augmented = index.by_row("answers", [numbers.setdefault(answer, len(numbers)) for answer in answers])
+    number_of: dict[Any, int] = {}
+    numbers = []
+    for view, answer in enumerate(answers):
+        try:
+            numbers.append(number_of.setdefault(answer, len(number_of)))
+        except TypeError as error:
+            raise DataError(
+                f"answers: {index.describe_view(view)} has {reprlib.repr(answer)}, a {type(answer).__name__}, which "
+                "cannot be hashed; return answers such as texts, numbers or tuples"
+            ) from error
+    original, augmented = index.by_row("answers", numbers)
     return np.asarray(original != augmented)

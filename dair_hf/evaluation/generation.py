@@ -12,7 +12,8 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.utils import ModelOutput
 
 from dair_hf.errors import DataError
-from dair_hf.evaluation.target_tokens import decoder_positions, end_tokens, rows_of
+from dair_hf.evaluation.generation_settings import effective_config, end_tokens, with_limit
+from dair_hf.evaluation.target_tokens import decoder_positions, rows_of
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
 Features = list[dict[str, Any]] | Mapping[str, Tensor]  # views one by one, or as a batch
@@ -117,15 +118,18 @@ class AnswerGenerator:
             of `generate`, also padded on the left.
         device: Device of the inputs.
         pad_token_id: Padding token of prompts and answers.
-        settings: Arguments of `generate`.
+        arguments: Arguments of `generate`.
         encoder_rows: Views per forward of the encoder, if a text encoder is run apart from the decoder
-            (`encodes_apart`); None: all.
+            (`encodes_apart`).
+
+    Attributes:
+        config: Generation config that takes effect (`effective_config`).
 
     Raises:
         DataError: There is no padding token.
 
     Example:
-        >>> generator = AnswerGenerator(model, collator, model.device, 0, {"max_new_tokens": 8})  # doctest: +SKIP
+        >>> generator = AnswerGenerator(model, collator, model.device, 0, {"max_new_tokens": 8}, 32)  # doctest: +SKIP
         >>> generator([{"input_ids": [5, 6], "labels": [7, 1]}])  # doctest: +SKIP
         [[7]]
     """
@@ -136,8 +140,8 @@ class AnswerGenerator:
         collator: Callable[[list[dict[str, Any]]], Mapping[str, Any]],
         device: torch.device,
         pad_token_id: int | None,
-        settings: Mapping[str, Any],
-        encoder_rows: int | None = None,
+        arguments: Mapping[str, Any],
+        encoder_rows: int,
     ) -> None:
         if pad_token_id is None:
             raise DataError(
@@ -148,27 +152,27 @@ class AnswerGenerator:
         self.collator = collator
         self.device = device
         self.pad_token_id = pad_token_id
-        self.settings = dict(settings)
+        self.arguments = dict(arguments)
+        self.config = effective_config(model, arguments)
         self.encoder_rows = encoder_rows
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
 
     def __call__(self, features: Features) -> list[list[int]]:
         """Return the token ids of the answer to every view, without end tokens."""
         inputs = self._inputs(features)
+        prompt_length = 1 if self.is_encoder_decoder else int(inputs["input_ids"].shape[1])
         answers: dict[int, list[int]] = {}
-        for rows, limit in self._rows_by_limit(inputs):
+        for rows, limit in self._rows_by_limit(inputs, prompt_length):
             part = inputs
             if len(rows) < len(next(iter(inputs.values()))):
                 part = {name: values[list(rows)] for name, values in inputs.items()}
-            prompt_length = 1 if self.is_encoder_decoder else int(part["input_ids"].shape[1])
             if self._has_separate_encoder(part):
                 part = self._encode(part)
-            settings = self.settings if limit is None else {**self.settings, "max_new_tokens": limit}
             with torch.inference_mode():
-                tokens = self.model.generate(**part, **settings)
+                tokens = self.model.generate(**part, **with_limit(self.arguments, limit))
             tokens = getattr(tokens, "sequences", tokens)
             answers |= zip(
-                rows, strip_generated(tokens, prompt_length, end_tokens(self.model), self.pad_token_id), strict=True
+                rows, strip_generated(tokens, prompt_length, end_tokens(self.config), self.pad_token_id), strict=True
             )
         return [answers[row] for row in range(len(answers))]
 
@@ -187,27 +191,23 @@ class AnswerGenerator:
         is_prompt_learning = getattr(getattr(self.model, "active_peft_config", None), "is_prompt_learning", False)
         # The capacity of experts is shared by the tokens of a forward: other batches, other answers.
         depends_on_batch = hasattr(config, "expert_capacity")
-        reads_tokens = any(self.setting(name) not in (None, 0, 1) for name in READ_INPUT_TOKENS)
+        reads_tokens = any(getattr(self.config, name, None) not in (None, 0, 1) for name in READ_INPUT_TOKENS)
         return (
             self.is_encoder_decoder
             and _is_text(inputs)
             and not (is_multimodal or is_prompt_learning or depends_on_batch or reads_tokens or self._is_sharded)
         )
 
-    def setting(self, name: str) -> Any:
-        """Return a setting of `generate`: as the call gives it, else as the model is configured."""
-        value = self.settings.get(name)
-        return getattr(self.model.generation_config, name, None) if value is None else value
-
     @property
     def _is_sharded(self) -> bool:
         """True if every rank holds a part of the weights, so that all ranks must call the model equally often."""
         return is_deepspeed_zero3_enabled() or is_fsdp_managed_module(self.model)
 
-    def _rows_by_limit(self, inputs: Mapping[str, Any]) -> list[tuple[Sequence[int], int | None]]:
+    def _rows_by_limit(self, inputs: Mapping[str, Any], prompt_length: int) -> list[tuple[Sequence[int], int | None]]:
         """Group rows by the number of tokens that they may generate: `max_new_tokens`, or the positions left."""
         rows = range(len(next(iter(inputs.values()))))
-        limit, positions = self.settings.get("max_new_tokens"), decoder_positions(self.model)
+        positions = decoder_positions(self.model)
+        limit = self._limit(prompt_length, positions)
         if limit is None or positions is None:
             return [(rows, limit)]
         if self.is_encoder_decoder:
@@ -219,6 +219,22 @@ class AnswerGenerator:
             return [(rows, min(limits))]
         return [([row for row in rows if limits[row] == value], value) for value in sorted(set(limits))]
 
+    def _limit(self, prompt_length: int, positions: int | None) -> int | None:
+        """Return the number of new tokens that the settings allow; None without a limit."""
+        config = self.config
+        if config.max_new_tokens is not None or config.max_length is None:
+            return config.max_new_tokens
+        longest = config.max_length
+        if positions is not None:
+            # The last token of an answer is never read.
+            longest = min(longest, positions if self.is_encoder_decoder else positions + 1)
+        if longest <= prompt_length:
+            raise DataError(
+                f"max_length={config.max_length} leaves no token for the answer to a prompt of {prompt_length} tokens; "
+                "give max_new_tokens instead, and prompts within the positions of the model"
+            )
+        return int(longest - prompt_length)
+
     def _encode(self, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
         """Replace inputs by encoder states, computed for `encoder_rows` views at a time, long inputs together."""
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
@@ -226,7 +242,7 @@ class AnswerGenerator:
         lengths = (mask.bool() * columns).amax(1).clamp(min=1)
         states: Any = None
         with torch.inference_mode():
-            for rows in lengths.argsort(descending=True).split(self.encoder_rows or len(ids)):
+            for rows in lengths.argsort(descending=True).split(self.encoder_rows):
                 end = int(lengths[rows[0]])
                 outputs = self.model.get_encoder()(
                     input_ids=ids[rows, :end], attention_mask=mask[rows, :end], return_dict=True

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import convert_to_fp32, gather_object
 from numpy.typing import ArrayLike
 from torch import Tensor
 from tqdm.auto import tqdm
@@ -18,6 +18,7 @@ from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import PairCollator
 from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.evaluation.generation import AnswerGenerator, Features
+from dair_hf.evaluation.generation_settings import passed_setting
 from dair_hf.evaluation.target_tokens import ROWS_CHECKED, check_targets, decoder_positions
 from dair_hf.evaluation.views import PairViews
 from dair_hf.losses.per_sample import IGNORE_INDEX
@@ -123,12 +124,12 @@ class PairPredictor:
         model: The trained model.
         args: Batch size and lengths of the evaluation.
         collator: Collator of the trainer.
-        accelerator: Source of the device and of the ranks.
+        accelerator: Source of the device, of the ranks and of the precision.
         processing_class: Tokenizer; without one, answers stay token ids.
         generates: Whether predictions are generated. Otherwise they come from one forward.
         reduce: `(outputs, labels) -> predictions` of a batch, so that less than its logits is kept; None: the logits.
         model_inputs: Batch -> inputs of the model and labels, so that an encoder-decoder that does not generate gets
-            decoder inputs; None: labels are dropped.
+            decoder inputs.
     """
 
     def __init__(
@@ -139,8 +140,8 @@ class PairPredictor:
         accelerator: Accelerator,
         processing_class: Any,
         generates: bool,
-        reduce: Callable[[Any, Tensor | None], Any] | None = None,
-        model_inputs: Callable[[Mapping[str, Tensor]], tuple[dict[str, Tensor], Tensor | None]] | None = None,
+        reduce: Callable[[Any, Tensor | None], Any] | None,
+        model_inputs: Callable[[Mapping[str, Tensor]], tuple[dict[str, Tensor], Tensor | None]],
     ) -> None:
         self.model = model
         self.args = args
@@ -149,7 +150,7 @@ class PairPredictor:
         self.processing_class = processing_class
         self.generates = generates
         self.reduce = reduce
-        self.model_inputs = model_inputs or _without_labels
+        self.model_inputs = model_inputs
 
     def predict(self, views: PairViews, gen_kwargs: dict[str, Any], *, equal_labels: bool = False) -> list[Any]:
         """Return the prediction for every view, in their order. Originals that are equal are run once.
@@ -177,10 +178,12 @@ class PairPredictor:
             run: Callable[[Features], list[Any]] = self._forward
             if self.generates:
                 generator = self._generator(views, gen_kwargs)
-                check_targets(self.model, features(slice(ROWS_CHECKED)), generator.settings, refuse=equal_labels)
+                check_targets(self.model, features(slice(ROWS_CHECKED)), generator.arguments, refuse=equal_labels)
                 # Generation takes as many steps as the longest answer of the batch: rows that end together go together.
                 lengths = np.stack([views.target_lengths(), views.lengths()], axis=1)[items]
-                run, batch_size, description = generator, self._rows_at_once(generator, features([0])), "Generating"
+                # Only the forward of a prepared model uses mixed precision by itself, not that of its encoder.
+                run = self.accelerator.autocast()(generator.__call__)
+                batch_size, description = self._rows_at_once(generator, features([0])), "Generating"
             else:
                 lengths, batch_size = views.lengths()[items], self.args.eval_batch_size
                 description = "Predicting"
@@ -208,56 +211,66 @@ class PairPredictor:
     def references(self, views: PairViews, column: str | None) -> list[Any]:
         """Return the reference of every view: the values of `column`, or labels, decoded if answers are generated."""
         references = views.column(column or views.label_column)
-        if column is None and self.generates and isinstance(references[0], list):
-            references = self.decode([[token for token in labels if token != IGNORE_INDEX] for labels in references])
+        if column is None and self.generates:
+            # A transform of the data may return arrays or tensors.
+            labels = [value.tolist() if hasattr(value, "tolist") else value for value in references]
+            if isinstance(labels[0], list):
+                return self.decode([[token for token in row if token != IGNORE_INDEX] for row in labels])
         return references
 
     def _forward(self, features: Features) -> list[Any]:
         batch = features if isinstance(features, Mapping) else self.collator.base_collator(features)
         inputs, labels = self.model_inputs({name: v.to(self.accelerator.device) for name, v in batch.items()})
         with torch.inference_mode():
-            outputs = self.model(**inputs)
+            with self.accelerator.autocast():
+                outputs = self.model(**inputs)
+            if self.accelerator.native_amp:
+                outputs = convert_to_fp32(outputs)  # as of a prepared model
             if self.reduce is None:
                 return _split_batch(outputs.logits)
             return _split_batch(self.reduce(output_of(outputs, getattr(self.model, "config", None)), labels))
 
     def _generator(self, views: PairViews, gen_kwargs: dict[str, Any]) -> AnswerGenerator:
-        return AnswerGenerator(
+        arguments = self._generation_arguments(views, gen_kwargs)
+        generator = AnswerGenerator(
             self.model,
             self.collator.base_collator,
             self.accelerator.device,
-            self._pad_token_id(),
-            self._generation_settings(views, gen_kwargs),
-            encoder_rows=self.args.eval_batch_size,
+            self._pad_token_id(arguments),
+            arguments,
+            self.args.eval_batch_size,
         )
+        self._warn_of_cut_answers(views, generator.config.max_new_tokens)
+        return generator
 
-    def _generation_settings(self, views: PairViews, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
-        settings = dict(gen_kwargs)
-        if self.args.generation_num_beams is not None:
-            settings.setdefault("num_beams", self.args.generation_num_beams)
-        if self.args.generation_max_length is not None and "max_new_tokens" not in settings:
-            settings.setdefault("max_length", self.args.generation_max_length)
-        if "max_length" not in settings and "max_new_tokens" not in settings:
-            configured = self.model.generation_config.max_new_tokens
-            settings["max_new_tokens"] = views.longest_target() + 8 if configured is None else configured
-        limit, longest = settings.get("max_new_tokens"), int(views.target_lengths().max())
+    def _generation_arguments(self, views: PairViews, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments of `generate` with the number of beams and the length of answers."""
+        arguments, args = dict(gen_kwargs), self.args
+        if args.generation_num_beams is not None and passed_setting(arguments, "num_beams") is None:
+            arguments["num_beams"] = args.generation_num_beams
+        if passed_setting(arguments, "max_new_tokens") is not None:
+            return arguments
+        max_length = passed_setting(arguments, "max_length")
+        max_length = args.generation_max_length if max_length is None else max_length
+        if max_length is not None:
+            return {**arguments, "max_length": max_length, "max_new_tokens": None}
+        configured = self.model.generation_config.max_new_tokens
+        return {**arguments, "max_new_tokens": views.longest_target() + 8 if configured is None else configured}
+
+    def _warn_of_cut_answers(self, views: PairViews, limit: int | None) -> None:
+        longest = int(views.target_lengths().max())
         if limit is not None and limit < longest:
             logger.warning(
                 f"answers end after max_new_tokens={limit}, but targets have up to {longest} tokens; give "
                 "evaluate_pairs a higher max_new_tokens, or set model.generation_config.max_new_tokens to None"
             )
         positions = decoder_positions(self.model)
-        if positions is not None and settings.get("max_length") is not None:
-            # The last token of an answer is never read.
-            last = positions if self.model.config.is_encoder_decoder else positions + 1
-            settings["max_length"] = min(settings["max_length"], last)
         used = views.target_lengths() if self.model.config.is_encoder_decoder else views.lengths()
         if positions is not None and (beyond := int((used > positions).sum())):
             logger.warning(
                 f"{beyond} of {len(views)} views reach beyond the {positions} positions of "
                 f"{type(self.model).__name__}, where their answers end; use shorter inputs and targets"
             )
-        return settings
 
     def _rows_at_once(self, generator: AnswerGenerator, features: Features) -> int:
         """Return the number of answers written at once: more if their inputs are encoded in smaller batches."""
@@ -265,15 +278,13 @@ class PairPredictor:
         if not generator.encodes_apart(features):
             return encoded
         rows = self.args.generation_batch_size or max(encoded, min(WIDER * encoded, WIDEST))
-        return max(1, rows // (generator.setting("num_beams") or 1))
+        return max(1, rows // (generator.config.num_beams or 1))
 
-    def _pad_token_id(self) -> int | None:
+    def _pad_token_id(self, arguments: dict[str, Any]) -> int | None:
         configs = (getattr(self.model, "generation_config", None), getattr(self.model, "config", None))
-        for holder in (self.processing_class, *configs):
-            token = getattr(holder, "pad_token_id", None)
-            if token is not None:
-                return int(token)
-        return None
+        tokens = (getattr(holder, "pad_token_id", None) for holder in (self.processing_class, *configs))
+        known = (token for token in (passed_setting(arguments, "pad_token_id"), *tokens) if token is not None)
+        return next(map(int, known), None)
 
 
 class ClassNumber(np.int64):
@@ -358,10 +369,6 @@ def padded_array(values: list[Any]) -> np.ndarray:
     for row, value in enumerate(values):
         padded[row, : len(value)] = value
     return padded
-
-
-def _without_labels(batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
-    return {name: values for name, values in batch.items() if name != "labels"}, batch.get("labels")
 
 
 def _split_batch(values: Any) -> list[Any]:

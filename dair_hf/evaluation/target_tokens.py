@@ -19,6 +19,7 @@ from transformers import (
 from transformers.utils import logging
 
 from dair_hf.errors import DataError
+from dair_hf.evaluation.generation_settings import decoder_start, effective_config, end_tokens
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
 logger = logging.get_logger(__name__)
@@ -88,6 +89,7 @@ def target_affixes(model: Any, tokenizer: PreTrainedTokenizerBase) -> TargetAffi
         >>> target_affixes(bart, tokenizer)  # doctest: +SKIP
         TargetAffixes(start=(0,), end=(2,))
     """
+    config = model.generation_config
     start: tuple[int, ...] = ()
     end: tuple[int, ...] = ()
     tokenizer_end = tokenizer.eos_token_id
@@ -95,7 +97,7 @@ def target_affixes(model: Any, tokenizer: PreTrainedTokenizerBase) -> TargetAffi
         start, end = added_tokens(tokenizer, text_target=True)
         start = forced_tokens(model) or start
     # The Trainer adds the end token of the tokenizer to those of generation.
-    ends = end_tokens(model) if tokenizer_end is None else {tokenizer_end, *end_tokens(model)}
+    ends = end_tokens(config) if tokenizer_end is None else {tokenizer_end, *end_tokens(config)}
     if not ends:
         raise DataError(
             f"{type(tokenizer).__name__} has no end token, which targets need, and the model has none; set "
@@ -103,9 +105,9 @@ def target_affixes(model: Any, tokenizer: PreTrainedTokenizerBase) -> TargetAffi
         )
     if not ends.intersection(end):
         end = (min(ends) if tokenizer_end is None else tokenizer_end,)
-    for last in ((), (decoder_start(model),)) if model.config.is_encoder_decoder else ((),):
+    for last in ((), (decoder_start(model, config),)) if model.config.is_encoder_decoder else ((),):
         affixes = TargetAffixes(start, (*end, *last))
-        mismatches = _start_mismatches(model, [[*affixes.start, *affixes.end]])
+        mismatches = _start_mismatches(model, config, [[*affixes.start, *affixes.end]])
         if not mismatches:
             return affixes
     raise DataError(_describe(model, mismatches[0], 1, 1))
@@ -148,8 +150,8 @@ def forced_tokens(model: Any) -> tuple[int, ...]:
         >>> forced_tokens(bart)  # doctest: +SKIP
         (0,)
     """
-    prompt = [decoder_start(model)] if model.config.is_encoder_decoder else [0, 0]
-    ids, processors = _logits_processors(model, [prompt], _settings(model, {}), {})
+    prompt = [decoder_start(model, model.generation_config)] if model.config.is_encoder_decoder else [0, 0]
+    ids, processors = _logits_processors(model, [prompt], _restrictions(model.generation_config), {})
     while processors and ids.shape[1] < len(prompt) + MAX_FORCED:
         scores = processors(ids, torch.zeros(1, _vocabulary_size(model) or 0))
         allowed = torch.isfinite(scores[0]).nonzero().T
@@ -157,22 +159,6 @@ def forced_tokens(model: Any) -> tuple[int, ...]:
             break
         ids = torch.cat([ids, allowed], dim=1)
     return tuple(ids[0, len(prompt) :].tolist())
-
-
-def decoder_start(model: Any) -> int:
-    """Return the token with which generation starts the decoder of an encoder-decoder.
-
-    Raises:
-        DataError: The generation config has no such token.
-    """
-    settings = model.generation_config
-    start = settings.bos_token_id if settings.decoder_start_token_id is None else settings.decoder_start_token_id
-    if start is None:
-        raise DataError(
-            f"{type(model).__name__}: generation has no token to start the decoder with; set "
-            "model.generation_config.decoder_start_token_id"
-        )
-    return int(start)
 
 
 def decoder_positions(model: Any) -> int | None:
@@ -187,12 +173,6 @@ def decoder_positions(model: Any) -> int | None:
     names = ("max_target_positions", "max_decoder_position_embeddings", "max_position_embeddings")
     limits = (getattr(config, name, None) for name in names)
     return next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)
-
-
-def end_tokens(model: Any) -> set[int]:
-    """Return the tokens that end an answer."""
-    end = model.generation_config.eos_token_id
-    return set(end) if isinstance(end, list) else set() if end is None else {end}
 
 
 def find_mismatches(
@@ -227,16 +207,17 @@ def find_mismatches(
     """
     if not targets:
         return []
+    config = effective_config(model, generation or {})
     if model.config.is_encoder_decoder:
-        prompts = [[decoder_start(model)]] * len(targets)
-    answers = [_up_to_end(target, end_tokens(model)) for target in targets]
-    settings, functions = _settings(model, generation or {}), _custom_functions(generation or {})
+        prompts = [[decoder_start(model, config)]] * len(targets)
+    answers = [_up_to_end(target, end_tokens(config)) for target in targets]
+    settings, functions = _restrictions(config), _custom_functions(generation or {})
     positions: Iterable[int] = _critical_positions(prompts, answers, settings)
     candidates = _replaced_tokens(model, prompts, answers, settings, {}, positions)
     if functions:
         # In order, since a function may have a state.
         candidates += _replaced_tokens(model, prompts, answers, settings, functions, range(MAX_POSITIONS))
-    mismatches = {mismatch.row: mismatch for mismatch in _start_mismatches(model, targets)}
+    mismatches = {mismatch.row: mismatch for mismatch in _start_mismatches(model, config, targets)}
     for mismatch in sorted(candidates, key=lambda mismatch: (mismatch.row, mismatch.position)):
         mismatches.setdefault(mismatch.row, mismatch)
     return list(mismatches.values())
@@ -325,12 +306,12 @@ def _describe(model: Any, mismatch: Mismatch, count: int, total: int) -> str:
     )
 
 
-def _start_mismatches(model: Any, targets: Sequence[Sequence[int]]) -> list[Mismatch]:
+def _start_mismatches(model: Any, config: GenerationConfig, targets: Sequence[Sequence[int]]) -> list[Mismatch]:
     """Return the targets from which training derives another first decoder input than generation uses."""
     shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
     if not model.config.is_encoder_decoder or shift is None:
         return []
-    start = decoder_start(model)
+    start = decoder_start(model, config)
     labels = [torch.as_tensor(target) for target in targets]
     first = shift(labels=nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=IGNORE_INDEX))[:, 0]
     return [Mismatch(row, -1, token, start) for row, token in enumerate(first.tolist()) if token != start]
@@ -341,12 +322,9 @@ def _up_to_end(target: Sequence[int], ends: set[int]) -> list[int]:
     return list(target[: end + 1])
 
 
-def _settings(model: Any, generation: Mapping[str, Any]) -> GenerationConfig:
-    """Return the settings of a call of `generate`, with defaults for those of its search."""
-    arguments = {name: value for name, value in generation.items() if value is not None}
-    settings: GenerationConfig = copy.deepcopy(arguments.get("generation_config", model.generation_config))
-    settings.update(**{name: value for name, value in arguments.items() if hasattr(settings, name)})
-    defaults = GenerationConfig()
+def _restrictions(config: GenerationConfig) -> GenerationConfig:
+    """Return a generation config with the defaults of the search of `generate`: only restrictions of answers remain."""
+    settings, defaults = copy.deepcopy(config), GenerationConfig()
     for name in SEARCH:
         setattr(settings, name, getattr(defaults, name, None))
     settings.use_cache = False

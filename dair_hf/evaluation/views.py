@@ -57,8 +57,8 @@ class PairIndex:
         """Names of the rows, N of them."""
         return [str(row) for row in range(len(self.has_partner))] if self._row_ids is None else self._row_ids
 
-    def name(self, view: int) -> str:
-        """Return the name of a view in messages."""
+    def describe_view(self, view: int) -> str:
+        """Return the words for a view in messages."""
         if view >= len(self):
             return f"value {view}"
         return f"row {self.row_ids[int(self.rows[view])]!r} ({VARIANTS[self.variants[view]]} view)"
@@ -139,8 +139,12 @@ class PairViews(PairIndex):
         return self.values(ROW_ID) if ROW_ID in self.column_names else super().row_ids
 
     def values(self, name: str) -> Any:
-        """Return the values of a column for every row."""
-        return self.dataset[name][:]
+        """Return the values of a column for every row: as they are stored, or as a transform of the data makes them.
+
+        A format such as "torch" is for the features of a model: in references, it would make tensors of lists.
+        """
+        is_transformed = self.dataset.format["type"] == "custom"
+        return (self.dataset if is_transformed else self.dataset.with_format(None))[name][:]
 
     def features(self, views: Sequence[int], rules: RowRules = NO_RULES) -> list[dict[str, Any]] | Mapping[str, Tensor]:
         """Return views under the model's own column names, one by one or as a batch.

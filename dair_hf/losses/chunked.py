@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from dair_hf.errors import DataError
+from dair_hf.losses.model_state import evaluation_mode
 from dair_hf.losses.per_sample import IGNORE_INDEX, causal_nll, full_precision, seq2seq_nll
 from dair_hf.losses.projection import projected_nll
 
@@ -213,25 +214,6 @@ class ChunkedLoss:
             f"and {chunked} in chunks. The model changes its logits after the projection in an unsupported way; set "
             "chunked_loss=False"
         )
-
-
-def fork_rng(device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """Return a context that restores the random state of the CPU and of `device` on exit."""
-    devices = [] if device.type == "cpu" else [device]
-    return torch.random.fork_rng(devices, device_type="cuda" if device.type == "cpu" else device.type)
-
-
-@contextlib.contextmanager
-def evaluation_mode(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Put a model into evaluation mode; on exit its modes and the random state are as before."""
-    modes = [(module, module.training) for module in model.modules()]
-    with fork_rng(device):
-        model.eval()
-        try:
-            yield
-        finally:
-            for module, training in modes:
-                module.training = training
 
 
 class _ZeroLogits(torch.autograd.Function):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from difflib import SequenceMatcher
 
 import torch
@@ -21,14 +22,18 @@ def kl_consistency(original: Tensor, augmented: Tensor) -> Tensor:
         augmented: Log-probabilities `log q`, `[..., V]`.
 
     Returns:
-        `[...]`, nats. Classes with `p_v = 0` contribute 0.
+        `[...]`, nats. Classes with `p_v = 0` contribute 0, to the gradient as well; infinite if a class has `q_v = 0`
+        alone.
 
     Example:
         >>> p, q = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.25, 0.75]]).log()
         >>> round(kl_consistency(p, q).item(), 4)
         0.1438
     """
-    return torch.nn.functional.kl_div(augmented, original, reduction="none", log_target=True).sum(-1)
+    probabilities = original.exp()
+    # Masked before the product: 0 * inf would be NaN, also in the gradient.
+    ratios = (original - augmented).masked_fill(probabilities == 0, 0.0)
+    return (probabilities * ratios).sum(-1)
 
 
 def js_consistency(original: Tensor, augmented: Tensor) -> Tensor:
@@ -41,14 +46,16 @@ def js_consistency(original: Tensor, augmented: Tensor) -> Tensor:
         augmented: Log-probabilities `log q`, `[..., V]`.
 
     Returns:
-        `[...]`, nats.
+        `[...]`, nats. Classes with `p_v = q_v = 0` contribute 0, to the gradient as well.
 
     Example:
         >>> p, q = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.25, 0.75]]).log()
         >>> round(js_consistency(p, q).item(), 4)
         0.0338
     """
-    mixture = torch.logaddexp(original, augmented) - torch.log(original.new_tensor(2.0))
+    # A class that neither view can have contributes 0; the gradient of `logaddexp` would be NaN there.
+    is_absent = (original == -torch.inf) & (augmented == -torch.inf)
+    mixture = torch.logaddexp(original.masked_fill(is_absent, 0.0), augmented) - math.log(2)
     return 0.5 * (kl_consistency(original, mixture) + kl_consistency(augmented, mixture))
 
 

@@ -34,6 +34,13 @@ def _token_nll(logits: Tensor, labels: Tensor) -> Tensor:
     return flat.view(labels.shape).sum(-1)
 
 
+def _binary_nll(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return `-y log s(z) - (1 - y) log(1 - s(z))`; NaN for labels outside [0, 1], where it would be negative."""
+    labels = labels.to(logits.dtype)
+    losses = functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+    return losses.masked_fill((labels < 0) | (labels > 1), torch.nan)
+
+
 def seq2seq_nll(outputs: Any, labels: Tensor) -> Tensor:
     """Return `l = -sum_t log p(y_t | y_<t, x)` of an encoder-decoder: position t of the logits predicts label t.
 
@@ -99,15 +106,14 @@ def binary_cross_entropy(outputs: Any, labels: Tensor) -> Tensor:
         labels: `[N]` of 0 and 1 (or soft targets between).
 
     Returns:
-        `[N]`, nats.
+        `[N]`, nats; NaN, which stops training, for a label outside [0, 1].
 
     Example:
         >>> from types import SimpleNamespace
         >>> binary_cross_entropy(SimpleNamespace(logits=torch.zeros(1, 1)), torch.tensor([1]))
         tensor([0.6931])
     """
-    logits = full_precision(outputs.logits).reshape(labels.shape)
-    return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
+    return _binary_nll(full_precision(outputs.logits).reshape(labels.shape), labels)
 
 
 def multi_label(outputs: Any, labels: Tensor) -> Tensor:
@@ -118,15 +124,14 @@ def multi_label(outputs: Any, labels: Tensor) -> Tensor:
         labels: `[N, C]`, floating, 0 and 1 (or soft targets between).
 
     Returns:
-        `[N]`, nats per class.
+        `[N]`, nats per class; NaN, which stops training, for a label outside [0, 1].
 
     Example:
         >>> from types import SimpleNamespace
         >>> multi_label(SimpleNamespace(logits=torch.zeros(1, 3)), torch.tensor([[1.0, 0.0, 1.0]]))
         tensor([0.6931])
     """
-    logits = full_precision(outputs.logits)
-    return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none").mean(-1)
+    return _binary_nll(full_precision(outputs.logits), labels).mean(-1)
 
 
 def soft_score(outputs: Any, labels: Tensor) -> Tensor:

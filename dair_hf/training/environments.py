@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback
@@ -59,23 +60,22 @@ class EnvironmentConfig:
         return GroupDRO(self.dro_step_size) if method == "dro" else None
 
 
-def environment_risks(losses: Tensor, exists: Tensor) -> Tensor:
+def environment_risks(losses: Tensor, exists: np.ndarray) -> Tensor:
     """Return `R_e`, the mean loss of every environment that has a row.
 
     Args:
-        losses: `[B, V]`, nats per row.
-        exists: `[B, V]` bool.
+        losses: `[B, V]`, nats per row; 0 for views that do not exist.
+        exists: `[B, V]` bool, on the host, so that the number of environments is known without waiting for the device.
 
     Returns:
         `[E]` with `E <= V`.
 
     Example:
-        >>> environment_risks(torch.tensor([[1.0, 4.0], [3.0, 0.0]]), torch.tensor([[True, True], [True, False]]))
+        >>> environment_risks(torch.tensor([[1.0, 4.0], [3.0, 0.0]]), np.array([[True, True], [True, False]]))
         tensor([2., 4.])
     """
     counts = exists.sum(0)
-    sums = (losses * exists).sum(0)
-    return sums[counts > 0] / counts[counts > 0]
+    return torch.stack([losses[:, e].sum() / int(counts[e]) for e in np.flatnonzero(counts)])
 
 
 class PenalizedRisk(nn.Module):
@@ -158,7 +158,7 @@ class IRM(PenalizedRisk):
     def forward(self, outputs: PairOutputs, step: int) -> Tensor:
         """Return the objective of a batch, a scalar in nats."""
         scale = outputs.terms.original.new_ones(()).requires_grad_()
-        losses, exists = outputs.losses_at(scale), outputs.targets > 0
+        losses, exists = outputs.losses_at_scale(scale), outputs.targets > 0
         number = exists.cumsum(0)  # of each row within its environment, from 1
 
         def slopes(half: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ class IRM(PenalizedRisk):
 
         first, second = slopes(exists & (number % 2 == 1)), slopes(exists & (number % 2 == 0))
         penalty = (first * second).sum() / (number[-1] >= 2).sum().clamp(min=1)
-        return self.penalized(environment_risks(losses, exists), penalty, step)
+        return self.penalized(environment_risks(losses, outputs.layout.targets > 0), penalty, step)
 
 
 class VREx(PenalizedRisk):
@@ -293,12 +293,12 @@ class AggregatedDAIR(nn.Module):
         Raises:
             DataError: Only some rows have a partner, so that the two aggregates would cover different rows.
         """
-        original, augmented, _, has_partner = outputs.terms
-        if self.method == "erm" or not has_partner.any():
+        original, augmented, paired = outputs.terms.original, outputs.terms.augmented, outputs.layout.paired
+        if self.method == "erm" or not paired.any():
             return self.aggregate(original)
-        if not has_partner.all():
+        if not paired.all():
             raise DataError(
-                f"{int(has_partner.sum())} of {len(has_partner)} rows of a batch have a partner; aggregated losses "
+                f"{int(paired.sum())} of {len(paired)} rows of a batch have a partner; aggregated losses "
                 "compare all rows of both views, so give a partner to every row or to none"
             )
         aggregate, augmented_aggregate = self.aggregate(original), self.aggregate(augmented)
@@ -311,8 +311,8 @@ class AggregatedDAIR(nn.Module):
 
 
 def _risks(outputs: PairOutputs) -> Tensor:
-    terms = outputs.terms
-    exists = torch.stack([outputs.targets[:, 0] > 0, terms.has_partner], dim=1)
+    terms, layout = outputs.terms, outputs.layout
+    exists = np.stack([layout.targets[:, 0] > 0, layout.paired], axis=1)
     return environment_risks(torch.stack([terms.original, terms.augmented], dim=1), exists)
 
 

@@ -38,15 +38,17 @@ class PairOutputs(NamedTuple):
         was_run: Whether each view was run, `[B, V]` bool: those that exist, except originals that the method ignores.
         outputs: Outputs of the model for the views that were run, in `[B, V]` order; of the last forward if there were
             several.
-        losses_at: Scale (a scalar tensor) -> losses `[B, V]` with the logits multiplied by it, for IRM; 0 for views
-            that were not run.
+        losses_at_scale: Scale (a scalar tensor) -> losses `[B, V]` with the logits multiplied by it, for IRM; 0 for
+            views that were not run.
+        layout: Existing views and their numbers of targets on the host, which need not wait for the device.
     """
 
     terms: PairTerms
     targets: Tensor
     was_run: Tensor
     outputs: Any
-    losses_at: Callable[[Tensor], Tensor]
+    losses_at_scale: Callable[[Tensor], Tensor]
+    layout: BatchLayout
 
 
 class _RunViews(NamedTuple):
@@ -54,7 +56,7 @@ class _RunViews(NamedTuple):
     logits: Tensor | None  # [N, ...], if R compares features
     positions: np.ndarray  # [N], in the flattened [B, V]
     outputs: Any
-    losses_at: Callable[[Tensor], Tensor]  # scale of the logits -> losses, [N]
+    losses_at_scale: Callable[[Tensor], Tensor]  # scale of the logits -> losses, [N]
 
 
 class PairLoss:
@@ -89,10 +91,6 @@ class PairLoss:
     def target_rule(self) -> TargetRule:
         """Rule by which labels are targets, for the layout of batches."""
         return TargetRule(self.shifts_labels, self.soft_labels, aligns=self.args.uses_features)
-
-    def target_counts(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return the number of targets of every view, `[B, V]` int64 (`TargetRule.counts`)."""
-        return self.target_rule.counts(batch)
 
     def layout(self, batch: Mapping[str, Any]) -> BatchLayout:
         """Return the layout in a batch, or compute it if there is none that fits."""
@@ -131,7 +129,7 @@ class PairLoss:
         Raises:
             DataError: The sample loss does not return one loss per row, or labels do not fit the method.
         """
-        mask, targets, layout = view_mask(batch), self.target_counts(batch), self.layout(batch)
+        mask, targets, layout = view_mask(batch), self.target_rule.counts(batch), self.layout(batch)
         if not with_partners or mask.shape[1] == 1:
             batch = {name: v[:, :1] if isinstance(v, Tensor) else v for name, v in batch.items()}
             mask, targets, layout = mask[:, :1], targets[:, :1], layout.originals()
@@ -146,8 +144,8 @@ class PairLoss:
         def by_view(losses: Tensor) -> Tensor:
             return _scatter(losses, run.positions, mask.numel()).view(mask.shape).masked_fill(unused, 0.0)
 
-        def losses_at(scale: Tensor) -> Tensor:
-            return by_view(run.losses_at(scale))
+        def losses_at_scale(scale: Tensor) -> Tensor:
+            return by_view(run.losses_at_scale(scale))
 
         terms = self.terms_of_losses(by_view(run.losses), has_partner)
         if mask.shape[1] == 2 and self.args.uses_features:
@@ -160,7 +158,7 @@ class PairLoss:
                 augmented=terms.augmented.masked_fill(~has_partner, 0.0),
                 consistency=terms.consistency.masked_fill(~has_partner, 0.0),
             )
-        return PairOutputs(terms, targets, was_run, run.outputs, losses_at)
+        return PairOutputs(terms, targets, was_run, run.outputs, losses_at_scale, layout)
 
     def terms_of_losses(self, losses: Tensor, has_partner: Tensor) -> PairTerms:
         """Return the terms of pairs as functions of their losses.
@@ -204,12 +202,12 @@ class PairLoss:
                 logits.append(outputs.logits)
         all_losses = losses[0] if len(losses) == 1 else torch.cat(losses)
 
-        def losses_at(scale: Tensor) -> Tensor:
+        def losses_at_scale(scale: Tensor) -> Tensor:
             scaled = [(SimpleNamespace(logits=outputs.logits * scale), labels) for outputs, labels in forwards]
             return torch.cat([self.sample_loss(outputs, labels) for outputs, labels in scaled])
 
         all_logits = torch.cat(logits) if logits else None
-        return _RunViews(all_losses, all_logits, np.concatenate(positions), outputs, losses_at)
+        return _RunViews(all_losses, all_logits, np.concatenate(positions), outputs, losses_at_scale)
 
     def model_inputs(self, views: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
         """Split views `{column: [N, ...]}` into inputs of the model and labels.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from dair_hf.losses.chunked import fork_rng
+from dair_hf.losses.model_state import fork_rng
 
 
 class Forward(NamedTuple):

@@ -21,7 +21,7 @@ from transformers.utils.generic import find_labels
 from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import LABEL_COLUMNS, LABELS, TARGET_PREFIXES, VIEW_MASK, RowRules, flatten_views
 from dair_hf.errors import DataError
-from dair_hf.losses.chunked import evaluation_mode
+from dair_hf.losses.model_state import evaluation_mode
 from dair_hf.losses.per_sample import IGNORE_INDEX, SAMPLE_LOSSES, SampleLoss
 from dair_hf.training.forward import PairLoss
 
@@ -130,7 +130,7 @@ def compare_with_own_loss(model: nn.Module, batch: Mapping[str, Any], pair_loss:
     model_class = type(base_model_of(model))
     if LABELS not in find_labels(model_class) or LABELS not in batch:
         return
-    rows = pair_loss.target_counts(batch)[:, 0].argsort(descending=True, stable=True)[:ROWS_COMPARED]
+    rows = pair_loss.target_rule.counts(batch)[:, 0].argsort(descending=True, stable=True)[:ROWS_COMPARED]
     few = {column: values[rows, :1] for column, values in batch.items() if isinstance(values, Tensor)}
     few[VIEW_MASK] = torch.ones_like(few[VIEW_MASK])
     if pair_loss.chunked is not None:
@@ -213,7 +213,7 @@ def _fits(name: str, outputs: Any, labels: Tensor, model_loss: Tensor, rtol: flo
 
 
 def row_rules(model: Any, loss_name: str | None, checks_labels: bool) -> RowRules:
-    """Return the requirements of a model on rows: labels per token, ids within its vocabulary and classes.
+    """Return the requirements on rows: labels per token, ids within the vocabulary and the classes, range of labels.
 
     Args:
         model: The model.
@@ -235,7 +235,10 @@ def row_rules(model: Any, loss_name: str | None, checks_labels: bool) -> RowRule
             head, _ = _attempt(base.get_output_embeddings)
             classes = head.out_features if isinstance(head, nn.Linear) else config.num_labels
             limits.update(dict.fromkeys(LABEL_COLUMNS, classes))
-    return RowRules(loss_name in ("causal", "token_classification"), limits)
+    # Beyond these labels the loss is negative.
+    takes_probabilities = loss_name == "binary" or (loss_name == "multi_label" and checks_labels)
+    per_token = loss_name in ("causal", "token_classification")
+    return RowRules(per_token, limits, (0.0, 1.0) if takes_probabilities else None)
 
 
 def decoder_inputs_of(model: Any) -> Callable[..., Tensor] | None:

@@ -698,7 +698,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         data_name: str = "evaluation data",
         **gen_kwargs: Any,
     ) -> dict[str, Any]:
-        """Predict every view once and judge it: accuracy of both views, CM, flips, with clustered bootstrap intervals.
+        """Predict and evaluate every view once: accuracy of both views, CM, flips, with clustered bootstrap intervals.
 
         Views are run in batches of similar length, distributed over the ranks. A row without a partner is predicted
         once. A prediction, as the evaluator gets it, is
@@ -718,16 +718,17 @@ class DAIRTrainer(Seq2SeqTrainer):
             predictions_file: File for one JSON line per view: row_id, variant, prediction, reference, correct.
             data_name: Name of the data in the model card.
             **gen_kwargs: Arguments of `generate`. The length of answers is the first that is given of: `max_new_tokens`
-                or `max_length` here, `args.generation_max_length`, `model.generation_config.max_new_tokens`; else the
-                longest target of the data plus 8. No answer exceeds a model's table of positions.
+                or `max_length` here or in a `generation_config` here, `args.generation_max_length`,
+                `model.generation_config.max_new_tokens`; else the longest target of the data plus 8. No answer exceeds
+                a model's table of positions.
 
         Returns:
             Metrics, as `PairEvaluator.__call__` returns them.
 
         Raises:
             DataError: No data, a missing column, a `predictions_file` that is no regular file, labels as references
-                that no generated answer can begin with, or an evaluator that does not return one True or False per
-                prediction.
+                that no generated answer can begin with, names of subsets that give two metrics the same key, or an
+                evaluator that does not return one True or False per prediction.
 
         Warns:
             UndefinedMetricWarning: No row has a partner, so that CM is NaN.
@@ -751,8 +752,10 @@ class DAIRTrainer(Seq2SeqTrainer):
             raise DataError(f"evaluate_pairs: give {', '.join(misplaced)} to PairEvaluator, and the evaluator here")
         if gen_kwargs and not self.generates:
             raise DataError(f"evaluate_pairs: {', '.join(gen_kwargs)}: this model does not generate, so leave it out")
+        # Before hours of generation.
+        evaluator.require_distinct_keys(subsets or ())
         if predictions_file is not None:
-            require_file(predictions_file)  # before hours of generation
+            require_file(predictions_file)
         data = self.eval_dataset if dataset is None else dataset
         require_rows(data, "dataset")
         views = views_of(data)
@@ -762,7 +765,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         predictor = self._predictor()
         if not self.generates and predictor.reduce is None and self._loss_name() in LANGUAGE_LOSSES:
             raise DataError(
-                "evaluate_pairs judges answers, but with predict_with_generate=False a language model gives none; "
+                "evaluate_pairs needs answers, but with predict_with_generate=False a language model gives none; "
                 "leave it unset, or pass preprocess_logits_for_metrics=(logits, labels) -> predictions to DAIRTrainer"
             )
         references = predictor.references(views, evaluator.references)
@@ -773,15 +776,15 @@ class DAIRTrainer(Seq2SeqTrainer):
         predictions = predictor.decode(
             predictor.predict(self._model_columns(views), gen_kwargs, equal_labels=equal_labels)
         )
-        judgement = evaluator.judge(
+        evaluation = evaluator.evaluate_views(
             views, predictions, references, views.values(clusters) if clusters else None, subsets, n_bootstrap
         )
         if predictions_file is not None and self.is_world_process_zero():
-            views.write(predictions_file, judgement.answers, references, judgement.correct)
+            views.write(predictions_file, evaluation.answers, references, evaluation.correct)
         self.pair_reports[data_name] = PairReport(
-            data_name, evaluator.accuracy_name, evaluator.preset, judgement.metrics
+            data_name, evaluator.accuracy_name, evaluator.preset, evaluation.metrics
         )
-        return judgement.metrics
+        return evaluation.metrics
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write the model card: the Trainer's, with method, lambda and its unit, data and metrics of pairs."""

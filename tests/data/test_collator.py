@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -251,6 +252,26 @@ def test_ids_at_their_limits_pass() -> None:
         assert split_views(row, rules) == (row, None)
     ragged = {"input_ids": [0], "labels": [np.array([8, -100]), np.array([0])]}
     assert split_views(ragged, rules)[0]["labels"] is ragged["labels"]
+
+
+@pytest.mark.parametrize("name", ["labels", "label", "augmented_labels"])
+@pytest.mark.parametrize(
+    "label", [2, -1, 1.5, [0.0, 1.01], np.array([[0.5], [-0.1]]), torch.tensor(3), -100.0, math.nan]
+)
+def test_labels_beyond_their_range_are_refused(name: str, label: Any) -> None:
+    rules = RowRules(label_range=(0.0, 1.0))
+    row = {"row_id": "r", "x": [1.0], name.removeprefix("augmented_"): 1, "augmented_x": [2.0]}
+    assert split_views(row, rules)[1] is not None
+    with pytest.raises(
+        DataError, match=rf"row 'r': {name} holds [\d.nae-]+, but labels of this sample loss are 0 to 1; "
+    ):
+        split_views({**row, name: label}, rules)
+    assert split_views({**row, name: label})[0]  # no range
+
+
+@pytest.mark.parametrize("label", [0, 1, 0.25, True, [0.0, 1.0], np.ones(2), torch.tensor([0, 1]), -100, [[0], [1, 0]]])
+def test_labels_within_their_range_pass(label: Any) -> None:
+    assert split_views({"x": 1, "labels": label}, RowRules(label_range=(0.0, 1.0)))[0]["labels"] is label
 
 
 def test_partners_with_different_columns_in_one_batch_are_refused() -> None:

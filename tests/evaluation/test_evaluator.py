@@ -28,7 +28,7 @@ def views() -> PairViews:
     return PairViews(datasets.Dataset.from_dict(ROWS))
 
 
-def judged(
+def evaluated(
     correct: Any,
     index: PairIndex | None = None,
     *,
@@ -44,12 +44,12 @@ def judged(
         {name: lambda predictions, references, values=values: values for name, values in (scores or {}).items()},
         accuracy_name=accuracy_name,
     )
-    return evaluator.judge(views() if index is None else index, [], [], **settings).metrics
+    return evaluator.evaluate_views(views() if index is None else index, [], [], **settings).metrics
 
 
-def test_judging_by_hand() -> None:
+def test_evaluation_by_hand() -> None:
     # Originals correct, wrong, correct; partners of rows 0 and 2: wrong, correct.
-    found = judged([True, False, True, False, True], accuracy_name="joint_goal_accuracy", n_bootstrap=0)
+    found = evaluated([True, False, True, False, True], accuracy_name="joint_goal_accuracy", n_bootstrap=0)
     assert found["original_joint_goal_accuracy"] == pytest.approx(2 / 3)
     assert found["augmented_joint_goal_accuracy"] == pytest.approx(1 / 3)
     assert found["original_joint_goal_accuracy_pairs"] == 1.0
@@ -58,12 +58,12 @@ def test_judging_by_hand() -> None:
     assert (found["both_correct"], found["pos_to_neg"], found["neg_to_neg"]) == (0.5, 0.5, 0.0)
 
 
-def test_lists_of_predictions_are_judged_like_views_of_a_data_set() -> None:
+def test_lists_of_predictions_are_evaluated_like_views_of_a_data_set() -> None:
     evaluator = PairEvaluator(
         lambda predictions, references: [p == r for p, r in zip(predictions, references, strict=True)]
     )
     found = evaluator(["a", "x", "c"], ["q", None, "C"], ["a", "b", "c"], ["A", None, "C"], clusters=DIALOGUES)
-    assert found == pytest.approx(judged([True, False, True, False, True], clusters=DIALOGUES), nan_ok=True)
+    assert found == pytest.approx(evaluated([True, False, True, False, True], clusters=DIALOGUES), nan_ok=True)
     same = evaluator(["a", "x"], ["a", "b"], ["a", "b"], n_bootstrap=0)  # the same references for both views
     assert (same["original_accuracy"], same["augmented_accuracy"], same["cm"]) == (0.5, 1.0, 1.0)
     named = {"row_ids": ["r0", "r1"], "n_bootstrap": 0}
@@ -85,33 +85,33 @@ def test_scores_and_texts_are_not_correctness() -> None:
         ([1, 1, 1, 1, 1, 7], "correct: value 5 holds 7"),
     ):
         with pytest.raises(DataError, match=message):
-            judged(values, n_bootstrap=0)
+            evaluated(values, n_bootstrap=0)
     unnamed = TensorViews(TensorPairs({"x": torch.tensor([1, 2])}, {"x": torch.tensor([5, 6])}))
     with pytest.raises(DataError, match=r"row '1' \(augmented view\) holds 2"):
-        judged(torch.tensor([1, 0, 1, 2]), unnamed, n_bootstrap=0)
+        evaluated(torch.tensor([1, 0, 1, 2]), unnamed, n_bootstrap=0)
 
 
 def test_flips_of_answers_and_graded_scores_by_hand() -> None:
     # Answers: originals a, b, c; partners of row 0: b (changed), of row 2: c (the same, both correct).
     correct = [False, True, True, False, True]
     scores = {"soft": [0.3, 1.0, 0.9, 0.0, 0.6]}
-    found = judged(correct, answers=["a", "b", "c", "b", "c"], scores=scores, n_bootstrap=0)
+    found = evaluated(correct, answers=["a", "b", "c", "b", "c"], scores=scores, n_bootstrap=0)
     assert (found["flipped"], found["neg_to_neg_flipped"], found["neg_to_neg"]) == (1 / 2, 1 / 2, 1 / 2)
     # Row 1 has no partner and repeats its original.
     assert found["original_soft"] == pytest.approx((0.3 + 1.0 + 0.9) / 3)
     assert found["augmented_soft"] == pytest.approx((0.0 + 1.0 + 0.6) / 3)
-    same = judged(correct, answers=["a", "b", "c", "a", "c"], n_bootstrap=0)
+    same = evaluated(correct, answers=["a", "b", "c", "a", "c"], n_bootstrap=0)
     assert (same["flipped"], same["neg_to_neg_flipped"], same["neg_to_neg"]) == (0.0, 0.0, 1 / 2)
-    assert "flipped" not in judged(correct, n_bootstrap=0)
+    assert "flipped" not in evaluated(correct, n_bootstrap=0)
     with pytest.raises(DataError, match=r"soft: found shape \[2\] for 5"):
-        judged([True] * 5, scores={"soft": [0.1, 0.2]})
+        evaluated([True] * 5, scores={"soft": [0.1, 0.2]})
 
 
 def test_intervals_resample_clusters() -> None:
-    found = judged([True, True, False, True, False], clusters=DIALOGUES, n_bootstrap=200)
+    found = evaluated([True, True, False, True, False], clusters=DIALOGUES, n_bootstrap=200)
     # Two dialogues, one correct and one wrong: resamples are 0, 2/3 or 1.
     assert (found["original_accuracy_low"], found["original_accuracy_high"]) == (0.0, 1.0)
-    one = judged([True, True, False, True, False], clusters=["a"] * 3, n_bootstrap=200)
+    one = evaluated([True, True, False, True, False], clusters=["a"] * 3, n_bootstrap=200)
     assert math.isnan(one["original_accuracy_low"])  # nothing to resample
 
 
@@ -121,12 +121,12 @@ def test_subsets_have_the_same_metrics() -> None:
     settings: dict[str, Any] = {"answers": answers, "scores": {"soft": soft}, "n_bootstrap": 50, "clusters": DIALOGUES}
     masks = {"all": [1, 1, 1], "first": [True, False, True], "none": np.zeros(3, dtype=bool)}
     with pytest.warns(UndefinedMetricWarning, match="none of 0 rows"):
-        found = judged(correct, subsets=masks, **settings)
-    whole = judged(correct, **settings)
+        found = evaluated(correct, subsets=masks, **settings)
+    whole = evaluated(correct, **settings)
     assert {key: found[key] for key in whole} == pytest.approx(whole, nan_ok=True)
     assert {key: found[f"all_{key}"] for key in whole} == pytest.approx(whole, nan_ok=True)
     first = [0, 2, 3, 4]  # the views of its rows
-    kept = judged(
+    kept = evaluated(
         [correct[view] for view in first],
         PairViews(views().dataset.select([0, 2])),
         answers=[answers[view] for view in first],
@@ -139,7 +139,44 @@ def test_subsets_have_the_same_metrics() -> None:
     assert math.isnan(found["none_cm"])
     for mask, message in (([1, 0], "2 values for 3 rows; give one per row"), ([1, 0, 2], "row 2 holds 2")):
         with pytest.raises(DataError, match=rf"subsets\['odd'\]: {message}"):
-            judged(correct, subsets={"odd": mask})
+            evaluated(correct, subsets={"odd": mask})
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("accuracy", "augmented_accuracy"),
+        ("accuracy_pairs", "augmented_accuracy_pairs"),
+        ("accuracy_low", "augmented_accuracy_low"),
+    ],
+)
+def test_a_score_named_like_a_metric_is_refused(name: str, key: str) -> None:
+    message = f"scores: '{name}' adds the metric '{key}', which exists without it; choose another name"
+    with pytest.raises(DataError, match=message):
+        evaluated([True] * 5, scores={name: [0.5] * 5})
+    renamed = evaluated([True] * 5, scores={name: [0.5] * 5}, accuracy_name="joint_goal_accuracy", n_bootstrap=0)
+    assert (renamed["original_joint_goal_accuracy"], renamed[f"original_{name}"]) == (1.0, 0.5)
+
+
+def test_scores_and_subsets_with_a_common_key_are_refused() -> None:
+    with pytest.raises(DataError, match="scores: 'soft_low' adds the metric 'augmented_soft_low'"):
+        evaluated([True] * 5, scores={"soft": [0.5] * 5, "soft_low": [0.5] * 5})
+    whole = [True, True, True]
+    with pytest.raises(DataError, match="subsets: 'cm_all' adds the metric 'cm_all_rows', which exists without it"):
+        evaluated([True] * 5, subsets={"long": whole, "cm_all": whole})
+    with pytest.raises(DataError, match="subsets: 'neg_to_neg' adds the metric 'neg_to_neg_flipped'"):
+        evaluated([True] * 5, subsets={"neg_to_neg": whole}, answers=["a"] * 5)
+    assert evaluated([True] * 5, subsets={"neg_to_neg": whole}, n_bootstrap=0)["neg_to_neg_cm"] == 1.0
+    with pytest.raises(DataError, match="subsets: 'a_cm_all' adds the metric 'a_cm_all_rows'"):
+        evaluated([True] * 5, subsets={"a": whole, "a_cm_all": whole})
+
+
+def test_answers_that_cannot_be_hashed_are_refused() -> None:
+    message = (
+        r"answers: row 'a/1' \(original view\) has \['b'\], a list, which cannot be hashed; return answers such as"
+    )
+    with pytest.raises(DataError, match=message):
+        evaluated([True] * 5, answers=["a", ["b"], "c", "d", "e"])
 
 
 @pytest.mark.parametrize(
@@ -152,4 +189,4 @@ def test_subsets_have_the_same_metrics() -> None:
 )
 def test_correctness_of_another_number_of_views_is_refused(correct: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        judged(correct)
+        evaluated(correct)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from peft import LoraConfig, PromptTuningConfig, TaskType, get_peft_model
-from transformers import DataCollatorForSeq2Seq
+from transformers import DataCollatorForSeq2Seq, GenerationConfig
 
 from dair_hf import DataError, PairCollator
 from dair_hf.errors import UndefinedMetricWarning
@@ -22,14 +22,16 @@ from dair_hf.evaluation.generation import AnswerGenerator, pad_left, prompt_of, 
 from dair_hf.evaluation.prediction import PairPredictor
 from dair_hf.evaluation.target_tokens import decoder_positions
 from dair_hf.evaluation.views import PairViews
+from dair_hf.losses.per_sample import cross_entropy
+from dair_hf.training.forward import PairLoss
 from tests.fixtures import tiny
 
 CPU = torch.device("cpu")
 
 
-def generator_for(model: Any, limit: int = 16, encoder_rows: int | None = 3) -> AnswerGenerator:
+def generator_for(model: Any, limit: int = 16, encoder_rows: int = 3, **settings: Any) -> AnswerGenerator:
     collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
-    return AnswerGenerator(model, collator, CPU, tiny.PAD, {"max_new_tokens": limit}, encoder_rows)
+    return AnswerGenerator(model, collator, CPU, tiny.PAD, {"max_new_tokens": limit, **settings}, encoder_rows)
 
 
 def test_the_prompt_ends_before_the_first_target() -> None:
@@ -59,8 +61,7 @@ def test_generated_ids_stop_at_the_first_end() -> None:
 def test_padded_generation_of_a_decoder_only_model_equals_unpadded_generation(kind: str) -> None:
     model = tiny.model(kind).eval()
     data = tiny.pairs(kind, 9, partner=lambda row: False).select_columns(["input_ids", "attention_mask", "labels"])
-    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
-    predictor = AnswerGenerator(model, collator, CPU, tiny.PAD, {"max_new_tokens": 5})
+    predictor = generator_for(model, 5)
     together = predictor(list(data))
     for row, found in zip(data, together, strict=True):
         prompt = [token for token, label in zip(row["input_ids"], row["labels"], strict=True) if label == -100]
@@ -82,8 +83,7 @@ def test_padded_generation_of_an_encoder_decoder_equals_unpadded_generation(kind
     data = list(
         tiny.pairs(kind, 6, partner=lambda row: False).select_columns(["input_ids", "attention_mask", "labels"])
     )
-    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
-    predictor = AnswerGenerator(model, collator, CPU, tiny.PAD, {"max_new_tokens": 5})
+    predictor = generator_for(model, 5)
     assert predictor(data) == [predictor([row])[0] for row in data]
 
 
@@ -92,8 +92,7 @@ def test_answers_end_at_the_last_position_in_any_batch() -> None:
     model.generation_config.eos_token_id = None
     lengths = [5, 30, 32, 30, 28]
     features = [{"input_ids": [4 + row] * length, "labels": [-100] * length} for row, length in enumerate(lengths)]
-    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
-    predictor = AnswerGenerator(model, collator, CPU, tiny.PAD, {"max_new_tokens": 12})
+    predictor = generator_for(model, 12)
     found = predictor(features)
     for feature, answer in zip(features, found, strict=True):
         ids = list(feature["input_ids"])
@@ -110,8 +109,7 @@ def test_only_position_embeddings_limit_answers(kind: str, expected: int) -> Non
     model.generation_config.eos_token_id = None
     assert decoder_positions(model) == (32 if kind == "bart" else None)
     model.generation_config.suppress_tokens = [tiny.PAD]
-    collator = DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)
-    predictor = AnswerGenerator(model, collator, CPU, tiny.PAD, {"max_new_tokens": 40})
+    predictor = generator_for(model, 40)
     feature = {"input_ids": [5, 6], "labels": [-100, -100]}
     assert len(predictor([feature])[0]) == expected
 
@@ -147,11 +145,85 @@ def test_max_length_ends_at_the_last_position(tmp_path: Path, kind: str, last: i
     assert int((answers[0] != -100).sum()) == last - prompt
 
 
+def answers_of(trainer: Any, data: datasets.Dataset, **gen_kwargs: Any) -> list[Any]:
+    """Return the answers to all views, as the evaluator gets them."""
+    answers: list[Any] = []
+
+    def correct(predictions: list[Any], references: list[Any]) -> list[bool]:
+        answers.extend(predictions)
+        return [True] * len(predictions)
+
+    trainer.evaluate_pairs(data, correct, n_bootstrap=0, **gen_kwargs)
+    return answers
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_end_tokens_of_a_call_end_answers_as_those_of_the_model_do(tmp_path: Path, kind: str) -> None:
+    data, built = tiny.pairs(kind, 6), tiny.model(kind)
+    trainer = tiny.trainer(tmp_path, kind, None, built=built)
+    free = answers_of(trainer, data, max_new_tokens=6)
+    end = next(answer.split()[1] for answer in free if len(answer.split()) > 1)
+    stop = int(end.removeprefix("w"))
+    by_keyword = answers_of(trainer, data, max_new_tokens=6, eos_token_id=stop)
+    by_config = answers_of(trainer, data, generation_config=GenerationConfig(max_new_tokens=6, eos_token_id=stop))
+    built.generation_config.eos_token_id = stop
+    configured = answers_of(trainer, data, max_new_tokens=6)
+    assert by_keyword == by_config == configured != free
+    assert all(end not in answer.split() for answer in configured)
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_the_length_of_answers_is_the_first_that_is_given(tmp_path: Path, kind: str) -> None:
+    built, data = tiny.model(kind), tiny.pairs(kind, 1)
+    built.generation_config.eos_token_id, built.generation_config.suppress_tokens = None, [tiny.PAD, tiny.EOS]
+    trainer = tiny.trainer(tmp_path, kind, None, built=built, processing_class=None)
+    labels = data[0]["labels"]
+    prompt = 1 if kind == "t5" else labels.count(-100)
+
+    def length(**gen_kwargs: Any) -> int:
+        return len(answers_of(trainer, data, **gen_kwargs)[0])
+
+    assert length() == len(data[0]["augmented_labels"]) + 8
+    built.generation_config.max_new_tokens = 7
+    assert length() == 7
+    trainer.args.generation_max_length = prompt + 6
+    assert length() == 6
+    assert length(generation_config=GenerationConfig(max_length=prompt + 5)) == 5
+    assert length(generation_config=GenerationConfig(max_length=prompt + 5), max_length=prompt + 4) == 4
+    assert length(generation_config=GenerationConfig(max_new_tokens=3), max_length=prompt + 4) == 3
+    assert length(generation_config=GenerationConfig(max_new_tokens=3), max_new_tokens=2) == 2
+    with pytest.raises(DataError, match=f"max_length={prompt} leaves no token for the answer to a prompt of {prompt} "):
+        length(max_length=prompt)
+
+
+def test_beams_of_a_call_reduce_the_rows_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"input_ids": [4 + row, 9], "attention_mask": [1, 1], "labels": [5, tiny.EOS]} for row in range(4)]
+    partners = [{f"augmented_{name}": values for name, values in row.items()} for row in rows]
+    data = datasets.Dataset.from_list([row | partner for row, partner in zip(rows, partners, strict=True)])
+    built, batches = tiny.model("t5"), []
+    trainer = tiny.trainer(tmp_path, "t5", None, built=built, generation_batch_size=8)
+    generate = built.generate
+
+    def noted(**given: Any) -> Any:
+        batches.append(len(given["attention_mask"]))
+        return generate(**given)
+
+    monkeypatch.setattr(built, "generate", noted)
+    for given, expected in (
+        ({}, 8),
+        ({"num_beams": 4}, 2),
+        ({"generation_config": GenerationConfig(num_beams=4)}, 2),
+    ):
+        batches.clear()
+        answers_of(trainer, data, max_new_tokens=2, **given)
+        assert batches == [expected] * (8 // expected)
+
+
 class Echo:
     """Decoder-only model that generates 5, 6 and the end token, and records its inputs."""
 
     config = SimpleNamespace(is_encoder_decoder=False)
-    generation_config = SimpleNamespace(eos_token_id=[1, 7])
+    generation_config = GenerationConfig(eos_token_id=[1, 7])
 
     def generate(self, **inputs: Any) -> torch.Tensor:
         self.given = inputs
@@ -244,8 +316,8 @@ def test_the_encoder_is_not_run_apart_if_answers_depend_on_the_batch_or_the_toke
         assert not generator.encodes_apart(features)
         expected = configured.generate(**tiny_inputs(features), max_new_tokens=16)
         assert generator(features) == strip_generated(expected, 1, [tiny.EOS], tiny.PAD)
-        generator.settings[name] = neutral  # the call overrides the configuration
-        assert generator.encodes_apart(features)
+        # The call overrides the configuration.
+        assert generator_for(configured, **{name: neutral}).encodes_apart(features)
     model.config.expert_capacity = 4
     assert not generator_for(model).encodes_apart(features)
     del model.config.expert_capacity
@@ -269,13 +341,13 @@ def test_a_collator_provides_further_inputs_of_generation() -> None:
 
     seen: list[list[str]] = []
     model = Echo()
-    predictor = AnswerGenerator(model, Pictures(), CPU, 0, {"max_new_tokens": 3})
+    predictor = AnswerGenerator(model, Pictures(), CPU, 0, {"max_new_tokens": 3}, 2)
     assert predictor([{"question": "a"}, {"question": "b"}]) == [[5, 6], [5, 6]]
     assert seen == [["a", "b"]]
     assert set(model.given) == {"input_ids", "pixel_values", "max_new_tokens"}
 
 
-def test_without_generation_the_logits_are_the_prediction() -> None:
+def test_without_generation_the_logits_are_the_prediction(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = tiny.NormedClassifier(tiny.NormedConfig()).eval()
     features = [{"features": [1.0, 2.0, 3.0], "labels": 0}, {"features": [0.0, 0.0, 1.0], "labels": 1}]
@@ -286,7 +358,8 @@ def test_without_generation_the_logits_are_the_prediction() -> None:
         return {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
 
     data, args = datasets.Dataset.from_list(features), SimpleNamespace(eval_batch_size=2, disable_tqdm=True)
-    predictor = PairPredictor(model, args, PairCollator(stack), Accelerator(cpu=True), None, generates=False)
+    inputs = PairLoss(tiny.config(tmp_path), cross_entropy).model_inputs
+    predictor = PairPredictor(model, args, PairCollator(stack), Accelerator(cpu=True), None, False, None, inputs)
     found = predictor.predict(PairViews(data), {})
     expected = model(torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 1.0]])).logits.detach().numpy()
     np.testing.assert_allclose(np.stack(found), expected, rtol=1e-6)
@@ -298,4 +371,4 @@ def test_generation_without_a_padding_token_is_refused() -> None:
         "neither the processing class nor the model's generation config has a pad_token_id; pass processing_class="
     )
     with pytest.raises(DataError, match=message):
-        AnswerGenerator(tiny.model("gpt2"), dict, CPU, None, {})
+        AnswerGenerator(tiny.model("gpt2"), dict, CPU, None, {}, 2)

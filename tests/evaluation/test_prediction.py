@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 from accelerate import Accelerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dair_hf import DataError
-from dair_hf.evaluation.prediction import (
-    MORE_ROWS,
-    buckets,
-    predict_in_buckets,
-)
+from dair_hf.evaluation.prediction import MORE_ROWS, buckets, predict_in_buckets
+from tests.fixtures import tiny
 
 
 @settings(max_examples=30, deadline=None)
@@ -58,6 +59,74 @@ def test_buckets_by_hand() -> None:
     assert [bucket.tolist() for bucket in buckets([0, 0, 0], batch_size=2)] == [[0, 1], [2]]
     assert buckets([], batch_size=2) == []
     assert [len(bucket) for bucket in buckets([1] * 20 + [1000], batch_size=2)] == [2, 8, 8, 3]
+
+
+def tensors_of(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Return a batch of rows with tensors instead of lists."""
+    return {
+        name: [torch.tensor(value) if isinstance(value, list) else value for value in values]
+        for name, values in batch.items()
+    }
+
+
+@pytest.mark.filterwarnings("ignore:Creating a tensor from a list of numpy.ndarrays")  # by the collator
+@pytest.mark.parametrize("form", ["torch", "numpy", "transform"])
+def test_the_format_of_the_data_changes_neither_answers_nor_references(tmp_path: Path, form: str) -> None:
+    given: list[tuple[list[Any], list[Any]]] = []
+
+    def correct(predictions: list[Any], references: list[Any]) -> list[bool]:
+        given.append((predictions, references))
+        return [True] * len(predictions)
+
+    data, made = tiny.pairs("t5", 6), tiny.trainer(tmp_path, "t5", None)
+    for rows in (data, data.with_transform(tensors_of) if form == "transform" else data.with_format(form)):
+        made.evaluate_pairs(rows, correct, n_bootstrap=0, max_new_tokens=2)
+    assert given[0] == given[1]
+    assert all(isinstance(reference, str) for reference in given[1][1])
+
+
+def all_correct(predictions: list[Any], references: list[Any]) -> list[bool]:
+    return [True] * len(predictions)
+
+
+def test_mixed_precision_is_used_before_the_model_is_prepared(tmp_path: Path) -> None:
+    """Logits before and after `evaluate`, which prepares the model."""
+    seen: list[Any] = []
+
+    def first_logits(outputs: Any, labels: Any) -> torch.Tensor:
+        logits = outputs[0] if isinstance(outputs, tuple) else outputs
+        seen.append(logits.dtype)
+        return logits[:, 0, :8]
+
+    def correct(predictions: list[Any], references: list[Any]) -> list[bool]:
+        seen.append(np.stack(predictions))
+        return [True] * len(predictions)
+
+    data, built = tiny.pairs("gpt2", 4), tiny.model("gpt2", dtype=torch.float32)
+    settings = {"predict_with_generate": False, "preprocess_logits_for_metrics": first_logits}
+    trainer = tiny.trainer(tmp_path, "gpt2", None, built=built, bf16=True, **settings)
+    trainer.evaluate_pairs(data, correct, n_bootstrap=0)
+    before = seen[-1]
+    assert set(seen[:-1]) == {torch.float32}
+    trainer.evaluate(data)
+    trainer.evaluate_pairs(data, correct, n_bootstrap=0)
+    np.testing.assert_array_equal(before, seen[-1])
+    full = tiny.trainer(tmp_path, "gpt2", None, built=tiny.model("gpt2", dtype=torch.float32), **settings)
+    full.evaluate_pairs(data, correct, n_bootstrap=0)
+    assert np.abs(before - seen[-1]).max() > 1e-4  # bfloat16 rounds
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_answers_are_generated_with_mixed_precision(tmp_path: Path, kind: str) -> None:
+    built, seen = tiny.model(kind, dtype=torch.float32), []
+    parts = [built, built.get_encoder()] if kind == "t5" else [built]
+    for part in parts:
+        part.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
+    for bf16 in (True, False):
+        trainer = tiny.trainer(tmp_path, kind, None, built=built, bf16=bf16)
+        trainer.evaluate_pairs(tiny.pairs(kind, 3), all_correct, n_bootstrap=0, max_new_tokens=2)
+        assert len(seen) >= 2 and set(seen) == {bf16}
+        seen.clear()
 
 
 def test_a_missing_prediction_is_refused() -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import (
     BatchEncoding,
+    GenerationConfig,
     GenerationMixin,
     LogitsProcessor,
     LogitsProcessorList,
@@ -25,18 +26,18 @@ from transformers import (
 from transformers.modeling_outputs import CausalLMOutput
 
 from dair_hf import DataError, PairEvaluator
+from dair_hf.evaluation.generation_settings import end_tokens
 from dair_hf.evaluation.target_tokens import (
     MAX_POSITIONS,
     Mismatch,
     TargetAffixes,
     added_tokens,
     check_targets,
-    end_tokens,
     find_mismatches,
     forced_tokens,
     target_affixes,
 )
-from tests.dialog.test_overfit import END, LANGUAGE, START, build, tokenizer
+from tests.dialog.test_overfit import END, LANGUAGE, PAD, START, build, tokenizer
 from tests.fixtures import tiny
 
 FAMILIES = ["bart", "mbart", "mbart50", "t5", "pegasus", "gpt2", "llama", "qwen2"]
@@ -98,7 +99,7 @@ def test_the_target_encoding_of_the_tokenizer_is_used_without_forced_tokens() ->
 def test_targets_end_with_a_token_that_ends_generation() -> None:
     model, known = build("gpt2"), tokenizer()
     model.generation_config.eos_token_id = [7, 9]
-    assert end_tokens(model) == {7, 9}
+    assert end_tokens(model.generation_config) == {7, 9}
     assert target_affixes(model, known).end == (END,)  # added by the Trainer to those of the model
     known.eos_token = None
     assert target_affixes(model, known).end == (7,)
@@ -146,8 +147,18 @@ def test_targets_that_generation_cannot_produce(settings: dict[str, Any], target
     assert found == ([] if expected is None else [Mismatch(0, *expected)])
     if "num_beams" not in settings and "eos_token_id" not in settings:  # arguments of the call count, too
         assert find_mismatches(build("t5"), [[]], [target], {**settings, "num_beams": 2, "max_length": 3}) == found
-        whole = {"generation_config": model.generation_config}
+        whole = {"generation_config": GenerationConfig(**settings)}  # T5's own start and end tokens still count
         assert find_mismatches(build("t5"), [[]], [target], whole) == found
+
+
+def test_start_and_end_tokens_are_those_of_the_call() -> None:
+    model = build("t5")
+    assert find_mismatches(model, [[]], [[9, 10, 11]], {"min_new_tokens": 3}) == []
+    # A call that ends answers with token 10 ends them there, and cannot do so before three tokens.
+    ends_with_10 = {"min_new_tokens": 3, "eos_token_id": 10}
+    assert find_mismatches(model, [[]], [[9, 10, 11]], ends_with_10) == [Mismatch(0, 1, 10, 0)]
+    started = {"generation_config": GenerationConfig(decoder_start_token_id=END)}
+    assert find_mismatches(model, [[]], [[9, END]], started) == [Mismatch(0, -1, PAD, END)]
 
 
 def test_prompts_of_decoder_only_models_count() -> None:

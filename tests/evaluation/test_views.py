@@ -45,6 +45,27 @@ def test_features_lengths_and_columns_belong_to_the_view() -> None:
     assert found.column("labels") == [[7], [8], [9], [17], [19]]
 
 
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+def test_columns_of_formatted_data_are_plain_values_and_features_keep_the_format(kind: str) -> None:
+    formatted = PairViews(datasets.Dataset.from_dict(ROWS).with_format(kind))
+    assert formatted.column("labels") == [[7], [8], [9], [17], [19]]
+    assert (formatted.row_ids, formatted.values("dialogue_id")) == (ROWS["row_id"], ["a", "a", "b"])
+    (feature,) = formatted.select_columns(MODEL_COLUMNS).features([3])
+    assert isinstance(feature["labels"], Tensor if kind == "torch" else np.ndarray)
+    repeated = PairViews(datasets.Dataset.from_dict({"row_id": [4, 4], "x": [0, 1]}).with_format(kind))
+    with pytest.raises(DataError, match="row_id 4 names row 0 and row 1"):
+        repeated.require_unique_rows()
+
+
+def test_columns_of_transformed_data_are_those_of_the_transform() -> None:
+    def shifted(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        moved = [None if label is None else torch.tensor(label) + 1 for label in batch["labels"]]
+        return {**batch, "labels": moved}
+
+    found = PairViews(datasets.Dataset.from_dict(ROWS).with_transform(shifted)).column("labels")
+    assert [list(labels) for labels in found] == [[8], [9], [10], [17], [19]]
+
+
 def test_data_without_partners_or_tokens() -> None:
     plain = PairViews(datasets.Dataset.from_dict({"x": [0.5, 1.5], "labels": [0, 1]}))
     assert (len(plain), plain.lengths().tolist(), plain.column("labels")) == (2, [0, 0], [0, 1])

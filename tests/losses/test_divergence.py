@@ -99,6 +99,47 @@ def test_js_and_its_gradient_match_numpy() -> None:
     np.testing.assert_allclose(to_second, q * (np.log(q / m) / 2 - numpy_kl(q, m)[:, None] / 2), atol=1e-12)
 
 
+def log_ratio(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """Return log(p / q), 0 where p is 0."""
+    ratios = np.zeros_like(p)
+    ratios[p > 0] = np.log(p[p > 0] / q[p > 0])
+    return ratios
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("regularizer", ["kl", "js"])
+def test_impossible_classes_contribute_neither_value_nor_gradient(regularizer: str, dtype: torch.dtype) -> None:
+    first, second = np.random.default_rng(3).normal(size=(2, 20, 6))
+    first[:, [1, 4]] = second[:, 1] = -np.inf  # class 1 is impossible in both views, class 4 in the original
+    p, q = softmax(first), softmax(second)
+    m = (p + q) / 2
+    logits = [torch.tensor(values, dtype=dtype, requires_grad=True) for values in (first, second)]
+    value = feature_consistency(*logits, regularizer)
+    value.sum().backward()
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
+    to_first, to_second = (logit.grad.numpy() for logit in logits)  # type: ignore[union-attr]
+    if regularizer == "kl":
+        expected = (p * log_ratio(p, q)).sum(-1)
+        slopes = p * (log_ratio(p, q) - expected[:, None]), q - p
+    else:
+        halves = (p * log_ratio(p, m)).sum(-1) / 2, (q * log_ratio(q, m)).sum(-1) / 2
+        expected = halves[0] + halves[1]
+        slopes = p * (log_ratio(p, m) / 2 - halves[0][:, None]), q * (log_ratio(q, m) / 2 - halves[1][:, None])
+    np.testing.assert_allclose(value.detach().numpy(), expected, atol=tolerance)
+    np.testing.assert_allclose(to_first, slopes[0], atol=tolerance)
+    np.testing.assert_allclose(to_second, slopes[1], atol=tolerance)
+    assert (to_first[:, [1, 4]] == 0).all() and (to_second[:, 1] == 0).all()
+
+
+def test_kl_is_infinite_if_only_the_augmented_view_excludes_a_class() -> None:
+    p, q = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[1.0, 0.0]]).log()
+    assert kl_consistency(p, q).item() == math.inf
+    assert kl_consistency(q, p).item() == pytest.approx(math.log(2))
+    # The mean of both is (0.75, 0.25).
+    halves = 0.5 * math.log(2 / 3) + 0.5 * math.log(2), math.log(4 / 3)
+    assert js_consistency(p, q).item() == pytest.approx(sum(halves) / 2)
+
+
 def test_js_is_symmetric_and_at_most_log_two_while_kl_is_neither() -> None:
     p = torch.tensor([[1.0, 1e-30], [0.7, 0.3]], dtype=torch.float64).log()
     q = torch.tensor([[1e-30, 1.0], [0.2, 0.8]], dtype=torch.float64).log()

@@ -109,6 +109,17 @@ def test_binary_cross_entropy_matches_numpy_for_hard_and_soft_targets() -> None:
         np.testing.assert_allclose(given.logits.grad.numpy().ravel(), probability - labels, atol=1e-9)
 
 
+@pytest.mark.parametrize("label", [-0.1, 1.1, 2.0, -100.0])
+def test_losses_of_probabilities_are_nan_for_other_labels(label: float) -> None:
+    given = outputs(np.zeros((3, 1)))
+    value = binary_cross_entropy(given, torch.tensor([0.0, label, 1.0]))
+    assert value.isnan().tolist() == [False, True, False]
+    value[[0, 2]].sum().backward()
+    assert given.logits.grad.ravel().tolist() == [0.5, 0.0, -0.5]
+    several = multi_label(outputs(np.zeros((2, 2))), torch.tensor([[0.0, 1.0], [0.5, label]]))
+    assert several.isnan().tolist() == [False, True]
+
+
 def test_soft_score_value_and_gradient_match_numpy() -> None:
     logits = np.random.default_rng(3).normal(size=(3, 5)) * 3
     scores = np.array([[0.0, 0.7, 0.2, 0.0, 0.0], [0.0] * 5, [0.0, 0.0, 0.0, 0.0, 1.0]])

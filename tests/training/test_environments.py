@@ -16,6 +16,7 @@ from dair_hf.losses.per_sample import binary_cross_entropy
 from dair_hf.training.environments import IRM, AggregatedDAIR, GroupDRO, VREx, environment_risks
 from dair_hf.training.forward import PairLoss, PairOutputs
 from tests.fixtures import points
+from tests.training.test_synchronizations import counted
 
 
 def found_in(tmp_path: Path, has_partner: Tensor | None = None, rows: int = 6, **settings: Any) -> PairOutputs:
@@ -38,9 +39,24 @@ def bce(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 def test_risks_are_means_over_the_rows_of_each_environment() -> None:
     losses = torch.tensor([[1.0, 9.0], [3.0, 0.0], [8.0, 5.0]])
-    exists = torch.tensor([[True, True], [True, False], [True, True]])
+    exists = np.array([[True, True], [True, False], [True, True]])
     assert environment_risks(losses, exists).tolist() == [4.0, 7.0]
-    assert environment_risks(losses, exists & torch.tensor([True, False])).tolist() == [4.0]
+    assert environment_risks(losses, exists & [True, False]).tolist() == [4.0]
+    assert environment_risks(losses, exists & [False, True]).tolist() == [7.0]
+
+
+@pytest.mark.parametrize(
+    "objective", [IRM(50.0), VREx(20.0), GroupDRO(0.7), AggregatedDAIR(torch.mean, "dair", 3.0)], ids=repr
+)
+def test_objectives_do_not_wait_for_the_device(tmp_path: Path, objective: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    partners = [None, torch.zeros(6, dtype=torch.bool)]
+    if not isinstance(objective, AggregatedDAIR):  # which refuses batches with a partner in some rows only
+        partners.append(torch.tensor([True, False] * 3))
+    for has_partner in partners:
+        outputs = found_in(tmp_path, has_partner)
+        with counted(monkeypatch) as found:
+            objective(outputs, 0)
+        assert not found
 
 
 def derivatives(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -73,7 +89,7 @@ def test_irm_penalty_is_unbiased(tmp_path: Path) -> None:
     objective, penalties = IRM(penalty_weight=1.0), []
     for rows in np.ndindex(4, 4):
         found = loss(points.model(), data.__getitems__(list(rows)), with_partners=True)
-        risks = environment_risks(torch.stack([found.terms.original, found.terms.augmented], 1), found.targets > 0)
+        risks = environment_risks(torch.stack(found.terms[:2], 1), found.targets.numpy() > 0)
         penalties.append((objective(found, 0) - risks.mean()).item())
     assert np.mean(penalties) == pytest.approx(whole, rel=1e-6)
     assert min(penalties) < 0 < max(penalties)

@@ -153,7 +153,7 @@ def sequences(*rows: tuple[list[int], list[int] | None]) -> dict[str, Any]:
 def test_counts_of_sequences_by_hand(tmp_path: Path) -> None:
     batch = sequences(([5, 6, -100], [7, -100, -100]), ([5, -100, -100], None), ([5, 6, 7], [-100, -100, -100]))
     pair_loss = PairLoss(config(tmp_path), seq2seq_nll)
-    assert pair_loss.target_counts(batch).tolist() == [[2, 1], [1, 0], [3, 0]]
+    assert pair_loss.target_rule.counts(batch).tolist() == [[2, 1], [1, 0], [3, 0]]
     # The third partner has no targets: its row is trained as a row without a partner.
     assert [int(count) for count in pair_loss.count(batch)] == [3, 1, 2 + 1 + 3 + 1]
     erm = PairLoss(config(tmp_path, method="erm"), seq2seq_nll)
@@ -162,13 +162,13 @@ def test_counts_of_sequences_by_hand(tmp_path: Path) -> None:
 
 def test_a_first_label_is_no_target_of_a_decoder_only_model(tmp_path: Path) -> None:
     batch = sequences(([5, 6, -100], [7, -100, -100]))
-    assert PairLoss(config(tmp_path), causal_nll).target_counts(batch).tolist() == [[1, 0]]
+    assert PairLoss(config(tmp_path), causal_nll).target_rule.counts(batch).tolist() == [[1, 0]]
 
 
 @pytest.mark.parametrize(("labels", "expected"), [([1, -100], [[1], [0]]), ([0.5, 0.0], [[1], [1]])])
 def test_a_class_or_a_number_is_one_target(tmp_path: Path, labels: list[float], expected: list[list[int]]) -> None:
     batch = PairCollator(default_data_collator)([{"x": [0.0], "labels": label} for label in labels])
-    found = PairLoss(config(tmp_path), cross_entropy).target_counts(batch)
+    found = PairLoss(config(tmp_path), cross_entropy).target_rule.counts(batch)
     assert found.tolist() == expected
     assert found.dtype == torch.int64
 
@@ -181,7 +181,7 @@ def test_soft_labels_are_one_target_unless_they_are_zero(tmp_path: Path) -> None
     ]
     batch = PairCollator(default_data_collator)(features)
     pair_loss = PairLoss(config(tmp_path), soft_score)
-    assert pair_loss.target_counts(batch).tolist() == [[1, 0], [1, 1], [0, 0]]
+    assert pair_loss.target_rule.counts(batch).tolist() == [[1, 0], [1, 1], [0, 0]]
     # The first partner has no answer in the vocabulary: no pair. Without `soft_labels` it would be one.
     assert [int(count) for count in pair_loss.count(batch)] == [3, 1, 3]
     assert int(PairLoss(config(tmp_path), lambda outputs, labels: labels[:, 0]).count(batch).pairs) == 2

@@ -33,8 +33,8 @@ from transformers import (
 )
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from dair_hf import DAIRTrainer, DataError
-from dair_hf.losses.per_sample import seq2seq_nll
+from dair_hf import DAIRTrainer, DataError, NonFiniteLossError, TensorPairs
+from dair_hf.losses.per_sample import seq2seq_nll, squared_error
 from dair_hf.training.sample_loss import derived_sample_loss
 from tests.fixtures import points, tiny, vision_language
 
@@ -204,6 +204,22 @@ def test_a_model_without_a_known_loss_needs_a_sample_loss(tmp_path: Path) -> Non
     model = tiny.NormedClassifier(tiny.NormedConfig())  # takes labels, but computes no loss
     data = tiny.classified_pairs(4)
     DAIRTrainer(model, tiny.config(tmp_path), train_dataset=data, sample_loss="classification").train()
+
+
+def test_labels_that_are_no_probabilities_are_refused(tmp_path: Path) -> None:
+    """Rows are refused when they are collated; tensors have no rows, so their losses are NaN."""
+    x, partners, labels = points.points(6)
+    columns = {"x": x.tolist(), "labels": (labels + 1).tolist()}
+    data = datasets.Dataset.from_dict({"row_id": list("abcdef"), **columns, "augmented_x": partners.tolist()})
+    rows = DAIRTrainer(points.model(), tiny.config(tmp_path), points.stack, data, sample_loss="binary")
+    with pytest.raises(DataError, match=r"row '[a-f]': labels holds 2, but labels of this sample loss are 0 to 1"):
+        rows.train()
+    tensors = TensorPairs({"x": x, "labels": labels + 1}, {"x": partners, "labels": labels + 1})
+    made = points.trainer(tmp_path, tensors, method="da")
+    with pytest.raises(NonFiniteLossError, match="rows is not finite at step 0"):
+        made.train()
+    # A loss of one's own may take any labels.
+    DAIRTrainer(points.model(), tiny.config(tmp_path), points.stack, data, sample_loss=squared_error).train()
 
 
 class PlainForImageClassification(nn.Module):

@@ -219,7 +219,7 @@ def test_the_loss_of_a_batch_is_one_graph(tmp_path: Path, settings: dict[str, An
 
     def step(logits: Tensor, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         losses = seq2seq_nll(Seq2SeqLMOutput(logits=logits), batch["labels"].flatten(0, 1)).view(2, 2)
-        mask, targets = batch["view_mask"], pair_loss.target_counts(batch)
+        mask, targets = batch["view_mask"], pair_loss.target_rule.counts(batch)
         terms = pair_loss.terms_of_losses(losses.masked_fill(targets == 0, 0.0), (targets > 0).all(1))
         filled = count_positions(batch, mask)
         sums = sum_terms(terms, targets[:, 0], mask[:, 0], counts, args, mask[:, 0], filled)

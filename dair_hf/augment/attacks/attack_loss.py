@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from dair_hf.augment.attacks.lp_ball import scale_to_max_one
 from dair_hf.errors import DataError
 from dair_hf.losses.divergence import feature_consistency
+from dair_hf.losses.model_state import evaluation_mode
 from dair_hf.losses.per_sample import SAMPLE_LOSSES, cross_entropy, full_precision
 
 CROSS_ENTROPY, KL = "cross_entropy", "kl"
@@ -44,24 +45,17 @@ def frozen(model: nn.Module, device: torch.device) -> Iterator[None]:
             "attack: torch.inference_mode() forbids the gradients with respect to the input that an attack needs; use "
             "torch.no_grad() instead"
         )
-    # Sets the flags directly, since `train()` and `eval()` of a module may have side effects.
-    training = [module for module in model.modules() if module.training]
     # Autocast caches casts of parameters that require a gradient. Without one, the training step that follows does not
     # reuse a cast that was made here without a graph.
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter.is_leaf]
-    devices = [] if device.type in ("cpu", "mps") else [device]
-    try:
-        for module in training:
-            module.training = False
-        for parameter in trained:
-            parameter.requires_grad_(False)
-        with torch.random.fork_rng(devices, device_type=device.type), torch.enable_grad():
+    with evaluation_mode(model, device), torch.enable_grad():
+        try:
+            for parameter in trained:
+                parameter.requires_grad_(False)
             yield
-    finally:
-        for module in training:
-            module.training = True
-        for parameter in trained:
-            parameter.requires_grad_(True)
+        finally:
+            for parameter in trained:
+                parameter.requires_grad_(True)
 
 
 class AttackLoss:

@@ -1,0 +1,99 @@
+"""Settings of a call of `generate`: the generation config that takes effect, its start and its end tokens."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from transformers import GenerationConfig
+
+from dair_hf.errors import DataError
+
+LENGTHS = ("max_new_tokens", "max_length")
+
+
+def effective_config(model: Any, arguments: Mapping[str, Any]) -> GenerationConfig:
+    """Return the generation config that takes effect in `model.generate(**arguments)`.
+
+    As in `generate`, keyword arguments take precedence over a passed `generation_config`, and its values that are not
+    None over those of the model.
+
+    Args:
+        model: A language model with its generation config.
+        arguments: Arguments of `generate`; those that are no settings are ignored.
+
+    Returns:
+        A copy; the generation config of the model is unchanged.
+
+    Raises:
+        ValueError: A setting is out of range.
+
+    Example:
+        >>> effective_config(model, {"generation_config": GenerationConfig(num_beams=2)}).num_beams  # doctest: +SKIP
+        2
+    """
+    config: GenerationConfig = copy.deepcopy(model.generation_config)
+    passed = arguments.get("generation_config")
+    for name, value in ({} if passed is None else vars(passed)).items():
+        if value is not None and not name.startswith("_"):
+            setattr(config, name, copy.deepcopy(value))
+    config.update(**{name: value for name, value in arguments.items() if name != "generation_config"})
+    return config
+
+
+def passed_setting(arguments: Mapping[str, Any], name: str) -> Any:
+    """Return a setting that a call of `generate` passes, by keyword or in its generation config; None if neither.
+
+    Example:
+        >>> passed_setting({"generation_config": GenerationConfig(num_beams=2)}, "num_beams")
+        2
+    """
+    return arguments[name] if name in arguments else getattr(arguments.get("generation_config"), name, None)
+
+
+def with_limit(arguments: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:
+    """Return arguments of `generate` with another limit of the length of an answer; None: without one.
+
+    Example:
+        >>> with_limit({"max_length": 9, "num_beams": 2}, 4)
+        {'num_beams': 2, 'max_new_tokens': 4}
+    """
+    limited = {name: value for name, value in arguments.items() if name not in LENGTHS}
+    config = limited.get("generation_config")
+    if config is None:
+        return limited if max_new_tokens is None else {**limited, "max_new_tokens": max_new_tokens}
+    # In the config, since `generate` warns of settings that are passed beside one.
+    config = copy.deepcopy(config)
+    config.max_new_tokens, config.max_length = max_new_tokens, None
+    return {**limited, "generation_config": config}
+
+
+def end_tokens(config: GenerationConfig) -> set[int]:
+    """Return the tokens that end an answer.
+
+    Example:
+        >>> end_tokens(GenerationConfig(eos_token_id=[2, 5]))
+        {2, 5}
+    """
+    end = config.eos_token_id
+    return set(end) if isinstance(end, list) else set() if end is None else {end}
+
+
+def decoder_start(model: Any, config: GenerationConfig) -> int:
+    """Return the token with which generation starts the decoder of an encoder-decoder.
+
+    Args:
+        model: The model, for the message.
+        config: Its generation config, or that of a call (`effective_config`).
+
+    Raises:
+        DataError: The generation config has no such token.
+    """
+    start = config.bos_token_id if config.decoder_start_token_id is None else config.decoder_start_token_id
+    if start is None:
+        raise DataError(
+            f"{type(model).__name__}: generation has no token to start the decoder with; set "
+            "model.generation_config.decoder_start_token_id"
+        )
+    return int(start)
