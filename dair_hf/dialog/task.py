@@ -16,9 +16,10 @@ from dair_hf.dialog.audit.ceiling import Ceiling
 from dair_hf.dialog.data import DialogConfig, DialogData
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
-from dair_hf.dialog.text.state import parse, state_from_row
+from dair_hf.dialog.text.state import state_from_row
 from dair_hf.io.files import write_json
 from dair_hf.io.processes import gather_results, rank_and_size
+from dair_hf.metrics.state.belief_text import parse
 from dair_hf.metrics.state.joint_goal import joint_goal_correct
 
 
