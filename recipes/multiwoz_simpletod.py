@@ -133,7 +133,7 @@ def main() -> None:
     dialogs = load_dialogs(data)
     base_rows = [dialogs.train] if dialogs.pretrain is None else [dialogs.train, dialogs.pretrain]
     tokenizer = load_tokenizer(model) if model.model_name_or_path else tokenizer_for(base_rows, data)
-    encoder = DialogEncoder.for_model(load_model(model, tokenizer), tokenizer, data)
+    encoder = DialogEncoder.for_settings(model, tokenizer, data)
     runs, settings = list(runs_of(comparison, args)), {"data": data, "model": model}
     files = {"train": dialogs.train._fingerprint, "test": dialogs.test._fingerprint}
     is_finished = None not in finished_records(folder, runs, settings, files).values()

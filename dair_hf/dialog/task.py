@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -151,10 +151,11 @@ def training_pairs(
     encoded = rows.map(encoder, batched=True, desc="Tokenizing")
     if not args.uses_partners:
         return encoded
+    partners = replace(encoder, views=("augmented_",))
 
     def draw(epoch: int) -> Dataset:
         pairs = redraw(encoded, training_augmenter(config, args.seed), epoch if config.redraw_partners else 0)
-        return pairs.map(encoder, batched=True, desc="Tokenizing partners")
+        return pairs.map(partners, batched=True, desc="Tokenizing partners")
 
     return EpochPairs(draw)
 

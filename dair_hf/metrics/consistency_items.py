@@ -64,7 +64,7 @@ def read_correctness(rows: Sequence[tuple[str, Any]]) -> list[PairCorrectness]:
     Args:
         rows: (position in messages, {"row_id": ..., "original_correct": bool, "augmented_correct": bool or None}) of
             each row. "row_id" is optional, and "dialogue_id" with "turn_id" may replace it. Or of each view, as in a
-            file of `DAIRTrainer.evaluate_pairs`: {"row_id": ..., "variant": "original" or "augmented", "correct": bool}.
+            file of `DAIRTrainer.evaluate_pairs`: {"row_id": ..., "variant": "augmented", "correct": bool}.
 
     Raises:
         DataError: A key is missing, a value is not a truth value, or an id is repeated; for views also if an augmented

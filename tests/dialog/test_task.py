@@ -48,6 +48,32 @@ def test_sound_pairs_have_a_ceiling_of_one(tmp_path: Path, capsys: pytest.Captur
         assert isinstance(training_pairs(dialogs.train, encoder, config, args), kind)
 
 
+def test_each_epoch_tokenizes_the_partners_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = DialogConfig(train_dialogs=12, test_dialogs=3)
+    dialogs = load_dialogs(config)
+    encoder = DialogEncoder(tokenizer_for([dialogs.train], config))
+    seen: list[int] = []
+    tokens = DialogEncoder._tokens
+
+    def count(self: DialogEncoder, sources: list[str], targets: list[str]) -> Any:
+        seen.append(len(sources))
+        return tokens(self, sources, targets)
+
+    monkeypatch.setattr(DialogEncoder, "_tokens", count)
+    pairs = training_pairs(dialogs.train, encoder, config, DAIRConfig(str(tmp_path), method="dair", use_cpu=True))
+    for epoch in (0, 1):
+        if epoch:
+            seen.clear()
+            pairs.set_epoch(epoch)
+        partners = [history is not None for history in pairs.pairs["augmented_history"]]
+        assert 0 < sum(partners) < len(dialogs.train)
+        assert sum(seen) == sum(partners) + (len(dialogs.train) if epoch == 0 else 0)
+        assert [ids is not None for ids in pairs.pairs["augmented_input_ids"]] == partners
+    # The columns are those of encoding both views at once.
+    whole = encoder(pairs.pairs[:])
+    assert {name: pairs.pairs[name][:] for name in whole} == whole
+
+
 def test_targets_that_score_as_wrong_are_refused_unless_allowed(tmp_path: Path) -> None:
     # The audit is printed and written before the error.
     with pytest.raises(DataError, match=r"ceiling: only \d+ of \d+ in the original view .* raise max_target_tokens"):

@@ -46,9 +46,7 @@ def target_text(state: Mapping[str, Sequence[str]], preset: str = "any_of", *, l
 
 @lru_cache(maxsize=1 << 16)
 def _written(slot: str, alternatives: tuple[str, ...], preset: str, lower_case: bool) -> tuple[str, ...]:
-    """Return the shortest prediction that scores as correct: one alternative, all, or none; otherwise the first
-    alternative.
-    """
+    """Return the shortest prediction that scores as correct: one alternative, all, or none; otherwise the first."""
     _, convention = resolve_convention(preset)
     # Some evaluators normalize the gold values only, so that nothing but the normalized value is right.
     normalized = tuple(normalize(convention.normalizer, slot, value) for value in alternatives)

@@ -157,9 +157,9 @@ def resolve_convention(preset: str = "any_of", **switches: Any) -> tuple[str, Co
 def resolve_pair_convention(preset: str = "any_of", **switches: Any) -> tuple[str, Convention]:
     """Return the rules by which a view of a pair is right or wrong, and their name.
 
-    They are those of `resolve_convention`, except that empty answers are scored, since a pair needs both views, and that
-    `consistency_slots` replace `slots`, with dontcare as a value. Switches that are given are kept. Where scores are
-    graded (`token_sort`), a view is right if its score is 1.
+    They are those of `resolve_convention`, except that empty answers are scored, since a pair needs both views, and
+    that `consistency_slots` replace `slots`, with dontcare as a value. Switches that are given are kept. Where scores
+    are graded (`token_sort`), a view is right if its score is 1.
 
     Args:
         preset: A name in `PRESETS`.
@@ -177,8 +177,8 @@ def resolve_pair_convention(preset: str = "any_of", **switches: Any) -> tuple[st
     """
     if switches.get("empty_answer") == "skip":
         raise DataError(
-            "empty_answer=skip: a pair needs both views, so empty answers are scored; leave it out, or compute the joint "
-            "goal accuracy of each view"
+            "empty_answer=skip: a pair needs both views, so empty answers are scored; leave it out, or compute the "
+            "joint goal accuracy of each view"
         )
     base = _preset(preset)
     slots = None if "slots" in switches else base.consistency_slots

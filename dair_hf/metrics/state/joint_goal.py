@@ -32,10 +32,10 @@ def joint_goal_correct(
         **switches: Fields of `Convention` to change.
 
     Returns:
-        [N] bool. Their mean is not the preset's accuracy if rows that it would skip (`empty_answer="skip"`) are compared
-        like all others, or if a row is correct because its graded score is 1; `resolve_pair_convention` names these
-        rules, and `joint_goal_scores` gives the preset's own. Rows without any slot of `domains` and `slots` are correct;
-        in contrast, `joint_goal_accuracy` raises an error if that concerns all rows.
+        [N] bool. Rows that the preset would skip (`empty_answer="skip"`) are compared like all others, and a row with a
+        graded score is correct if the score is 1, so the mean may differ from the preset's accuracy, which is that of
+        `joint_goal_scores`; `resolve_pair_convention` names the rules used here. Rows without any slot of `domains` and
+        `slots` are correct; in contrast, `joint_goal_accuracy` raises an error if that concerns all rows.
 
     Raises:
         DataError: The preset, a switch, a domain or a slot is unknown, the lengths differ, or an item is not a state.
