@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from dair_hf.dialog.data import DialogConfig
+from dair_hf.dialog.data import DialogConfig, check_limits
 from dair_hf.dialog.text.rows import history_to_text
 from dair_hf.dialog.text.state import state_from_row, target_text
 from dair_hf.errors import DataError
@@ -68,9 +68,7 @@ class DialogEncoder:
     views: tuple[str, ...] = VIEWS
 
     def __post_init__(self) -> None:
-        for name in ("max_source_tokens", "max_target_tokens"):
-            if getattr(self, name) < 8:
-                raise DataError(f"{name}={getattr(self, name)} leaves no room for a dialogue; use at least 8")
+        check_limits(self)
         if self.target_end is None:
             if self.tokenizer.eos_token_id is None:
                 raise DataError(f"{type(self.tokenizer).__name__} has no end token for the targets; set eos_token")
