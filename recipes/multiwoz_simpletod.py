@@ -21,7 +21,6 @@ views and CM as a table. Finished runs are stored as JSON and not repeated.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,11 +28,18 @@ from typing import Any
 from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, set_seed
 
-from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs, PairEvaluator
+from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs
 from dair_hf.dialog.audit.ceiling import Ceiling
 from dair_hf.dialog.data import DialogConfig, DialogData, load_dialogs, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
-from dair_hf.dialog.task import check_pairs, evaluation_pairs, is_correct, training_pairs
+from dair_hf.dialog.task import (
+    accuracy_key,
+    check_pairs,
+    evaluation_pairs,
+    pair_rules,
+    state_evaluator,
+    training_pairs,
+)
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.checkpoints import train_base_once
 from dair_hf.experiments.comparison import (
@@ -53,14 +59,15 @@ from dair_hf.experiments.run_records import finished_records
 from dair_hf.io.commands import run_recipe
 from dair_hf.modeling import ModelConfig, load_model, load_tokenizer
 
+# {accuracy}: key of the accuracy by the rules of the preset.
 COLUMNS = [
-    Column("original_joint_goal_accuracy", "JGA known"),
-    Column("augmented_joint_goal_accuracy", "JGA unseen"),
+    Column("original_{accuracy}", "JGA known"),
+    Column("augmented_{accuracy}", "JGA unseen"),
     Column("cm", "CM", ("cm_numerator", "cm_denominator")),
     Column("both_correct", "both right"),
     Column("cm_all_rows", "CM, all turns", ("cm_all_rows_numerator", "cm_all_rows_denominator")),
-    Column("attainable_original_joint_goal_accuracy", "JGA known, attainable"),
-    Column("attainable_augmented_joint_goal_accuracy", "JGA unseen, attainable"),
+    Column("attainable_original_{accuracy}", "JGA known, attainable"),
+    Column("attainable_augmented_{accuracy}", "JGA unseen, attainable"),
     Column("attainable_cm", "CM, attainable", ("attainable_cm_numerator", "attainable_cm_denominator")),
 ]
 NOTE = (
@@ -109,12 +116,7 @@ def train_and_evaluate(
     def evaluate(trained: DAIRTrainer) -> dict[str, Any]:
         return trained.evaluate_pairs(
             evaluation_pairs(dialogs, data).map(encoder, batched=True, desc="Tokenizing test"),
-            PairEvaluator(
-                functools.partial(is_correct, preset=data.preset),
-                references="state",
-                accuracy_name="joint_goal_accuracy",
-                preset=data.preset,
-            ),
+            state_evaluator(data.preset),
             data_name=dialogs.name,
             predictions_file=Path(run.args.output_dir) / "predictions.jsonl",
             subsets={"attainable": ceiling.attainable},
@@ -130,7 +132,7 @@ def main() -> None:
     dialogs = load_dialogs(data)
     base_rows = [dialogs.train] if dialogs.pretrain is None else [dialogs.train, dialogs.pretrain]
     tokenizer = load_tokenizer(model) if model.model_name_or_path else tokenizer_for(base_rows, data)
-    encoder = DialogEncoder.for_model(load_model(model, tokenizer), tokenizer, data)
+    encoder = DialogEncoder.for_settings(model, tokenizer, data)
     runs, settings = list(runs_of(comparison, args)), {"data": data, "model": model}
     files = {"train": dialogs.train._fingerprint, "test": dialogs.test._fingerprint}
     is_finished = None not in finished_records(folder, runs, settings, files).values()
@@ -140,10 +142,13 @@ def main() -> None:
         lambda run: train_and_evaluate(run, model, encoder, dialogs, data, ceiling),
         folder,
         f"Known and unseen names, {dialogs.name}",
-        COLUMNS,
+        [column._replace(key=column.key.format(accuracy=accuracy_key(data.preset))) for column in COLUMNS],
         settings,
         files,
-        [f"Joint goal accuracy preset `{data.preset}`; {lambda_note(comparison, args)}.", NOTE],
+        [
+            f"Joint goal accuracy preset `{data.preset}`; {lambda_note(comparison, args)}.",
+            f"{NOTE} CM and both right, which decide for each turn, are by `{pair_rules(data.preset)}`.",
+        ],
     )
 
 

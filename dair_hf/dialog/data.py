@@ -15,6 +15,7 @@ from dair_hf.dialog.demo import generate_dialogs, make_names
 from dair_hf.dialog.readers.multiwoz import SPLITS, read_multiwoz
 from dair_hf.dialog.readers.sgd import build_bank, read_entity_names, read_sgd
 from dair_hf.dialog.renaming.entities import load_bank
+from dair_hf.dialog.renaming.new_names import METHODS
 from dair_hf.dialog.text.rows import FEATURES, history_to_text
 from dair_hf.dialog.text.state import state_from_row, target_text
 from dair_hf.dialog.tokenizer import build_tokenizer, count_words
@@ -25,6 +26,9 @@ from dair_hf.metrics.state.conventions import resolve_convention
 
 SOURCES = ("demo", "multiwoz")
 EVALUATED = ("test", "validation")
+# Without the method that takes names from a bank: test rows have those.
+AUGMENTATIONS = tuple(method for method in METHODS if method != "swap")
+MIN_TOKENS = 8
 
 
 @dataclass
@@ -54,7 +58,9 @@ class DialogConfig:
             "the JSON file written by data_scripts/prepare_sgd_entities.py, which is enough unless pretrain is set."
         },
     )
-    train_split: str = field(default="train", metadata={"help": "Split to train on: train, val or test."})
+    train_split: str = field(
+        default="train", metadata={"help": "Split to train on: train or val; test only with evaluate_on=validation."}
+    )
     test_split: str = field(default="test", metadata={"help": "Split to test on."})
     train_dialogs: int | None = field(default=None, metadata={"help": "Training dialogues, >= 1. Default: all."})
     test_dialogs: int | None = field(default=None, metadata={"help": "Test dialogues, >= 1. Default: all."})
@@ -93,9 +99,13 @@ class DialogConfig:
         default=False,
         metadata={"help": "Lower-case histories and targets, as in the paper, so that a name has one spelling."},
     )
-    max_source_tokens: int = field(default=512, metadata={"help": "Maximum tokens of a history; the newest are kept."})
-    max_target_tokens: int = field(default=256, metadata={"help": "Maximum tokens of a belief state."})
-    vocabulary: int = field(default=2000, metadata={"help": "Whole-word tokens of a tokenizer built from the data."})
+    max_source_tokens: int = field(
+        default=512, metadata={"help": "Maximum tokens of a history, >= 8; the newest are kept."}
+    )
+    max_target_tokens: int = field(default=256, metadata={"help": "Maximum tokens of a belief state, >= 8."})
+    vocabulary: int = field(
+        default=2000, metadata={"help": "Whole-word tokens of a tokenizer built from the data, >= 1."}
+    )
     pretrain: dict[str, Any] | None = field(
         default=None,
         metadata={
@@ -105,9 +115,31 @@ class DialogConfig:
     )
 
     def __post_init__(self) -> None:
-        for name, choices in (("source", SOURCES), ("evaluate_on", EVALUATED)):
+        if self.augmentation == "swap":
+            raise DataError(
+                "augmentation='swap' takes its names from a bank, which training rows do not have; use one of "
+                f"{', '.join(AUGMENTATIONS)}. Test rows always get names of a bank, that of sgd_dir"
+            )
+        # Prepared data without splits have the split "all".
+        splits = (*SPLITS, "all")
+        for name, choices in (
+            ("source", SOURCES),
+            ("evaluate_on", EVALUATED),
+            ("augmentation", AUGMENTATIONS),
+            ("train_split", splits),
+            ("test_split", splits),
+        ):
             if getattr(self, name) not in choices:
                 raise DataError(f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(choices)}")
+        same = SPLITS.get(self.train_split, "all") == SPLITS.get(self.test_split, "all")
+        if self.source == "multiwoz" and self.evaluate_on == "test" and same:
+            raise DataError(
+                f"train_split={self.train_split!r} and test_split={self.test_split!r} are the same dialogues; choose "
+                "another split to train on, or evaluate_on=validation, which holds dialogues out"
+            )
+        check_limits(self)
+        if self.vocabulary < 1:
+            raise DataError(f"vocabulary={self.vocabulary}; it must be at least 1")
         resolve_convention(self.preset)
         needed = {"data_dir": self.data_dir, "sgd_dir": self.sgd_dir} if self.source == "multiwoz" else {}
         if missing := [name for name, value in needed.items() if value is None]:
@@ -120,6 +152,19 @@ class DialogConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise DataError(f"{name}={value}; it must be at least 1, or left out for all")
+
+
+def check_limits(settings: Any) -> None:
+    """Refuse `max_source_tokens` and `max_target_tokens` that are too small.
+
+    Raises:
+        DataError: A limit is below `MIN_TOKENS`.
+    """
+    for name in ("max_source_tokens", "max_target_tokens"):
+        if getattr(settings, name) < MIN_TOKENS:
+            raise DataError(
+                f"{name}={getattr(settings, name)} leaves no room for a dialogue; use at least {MIN_TOKENS}"
+            )
 
 
 class DialogData(NamedTuple):
@@ -232,9 +277,18 @@ def _is_name_file(path: str | os.PathLike[str]) -> bool:
 
 
 def held_out(rows: Dataset) -> tuple[Dataset, Dataset]:
-    """Split rows into the first nine tenths of the dialogues and the last tenth (at least one dialogue)."""
+    """Split rows into the first nine tenths of the dialogues and the last tenth (at least one dialogue).
+
+    Raises:
+        DataError: There are fewer than two dialogues.
+    """
     dialogue_ids = rows["dialogue_id"][:]
     dialogues = list(dict.fromkeys(dialogue_ids))
+    if len(dialogues) < 2:
+        raise DataError(
+            f"held_out: found {len(dialogues)} dialogues, and one is held out for validation, so none is left to train "
+            "on; give at least 2"
+        )
     last = set(dialogues[-max(len(dialogues) // 10, 1) :])
     parts: tuple[list[int], list[int]] = ([], [])
     for index, dialogue_id in enumerate(dialogue_ids):

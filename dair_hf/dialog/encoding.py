@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
-from dair_hf.dialog.data import DialogConfig
+from dair_hf.dialog.data import DialogConfig, check_limits
 from dair_hf.dialog.text.rows import history_to_text
 from dair_hf.dialog.text.state import state_from_row, target_text
 from dair_hf.errors import DataError
 from dair_hf.evaluation.target_tokens import added_tokens, target_affixes
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.metrics.state.conventions import resolve_convention
+
+if TYPE_CHECKING:
+    from dair_hf.modeling import ModelConfig
 
 VIEWS = ("", "augmented_")
 CAUSAL_PROMPT = " <belief>"
@@ -37,6 +48,7 @@ class DialogEncoder:
         target_end: Token ids behind each target. Default: the tokenizer's end token.
         preset: Preset of the joint goal accuracy, for which targets are written.
         lower_case: Lower-case histories and states.
+        views: Prefixes of the views to encode.
 
     Raises:
         DataError: A limit is too small, the tokenizer has no end token, or the preset is unknown.
@@ -53,11 +65,10 @@ class DialogEncoder:
     target_end: tuple[int, ...] | None = None
     preset: str = "any_of"
     lower_case: bool = False
+    views: tuple[str, ...] = VIEWS
 
     def __post_init__(self) -> None:
-        for name in ("max_source_tokens", "max_target_tokens"):
-            if getattr(self, name) < 8:
-                raise DataError(f"{name}={getattr(self, name)} leaves no room for a dialogue; use at least 8")
+        check_limits(self)
         if self.target_end is None:
             if self.tokenizer.eos_token_id is None:
                 raise DataError(f"{type(self.tokenizer).__name__} has no end token for the targets; set eos_token")
@@ -92,10 +103,21 @@ class DialogEncoder:
             config.lower_case,
         )
 
+    @classmethod
+    def for_settings(
+        cls, model: ModelConfig, tokenizer: PreTrainedTokenizerBase, config: DialogConfig
+    ) -> DialogEncoder:
+        """Return the encoder for the model that settings describe, without loading its weights.
+
+        Raises:
+            DataError: As for `for_model` and `dair_hf.modeling.load_model`.
+        """
+        return cls.for_model(_without_weights(model, tokenizer), tokenizer, config)
+
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[list[int] | None]]:
         """Return the model columns of a batch of rows; the augmented ones are None for rows without partner."""
         columns: dict[str, list[list[int] | None]] = {}
-        for prefix in VIEWS:
+        for prefix in self.views:
             if prefix + "history" in batch:
                 encoded = self._encode(batch[prefix + "history"], batch[prefix + "state"])
                 columns |= {prefix + name: values for name, values in encoded.items()}
@@ -148,3 +170,21 @@ class DialogEncoder:
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
         return self.tokenizer(texts, add_special_tokens=False, verbose=False).input_ids
+
+
+def _without_weights(model: ModelConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """Return the model with its settings, but with no memory for its weights."""
+    from dair_hf.modeling import load_model
+
+    name, remote_code = model.model_name_or_path, model.trust_remote_code
+    with torch.device("meta"):
+        if name is None:
+            return load_model(replace(model, lora_rank=0, neighbour_attention=0.0), tokenizer)
+        settings = AutoConfig.from_pretrained(name, trust_remote_code=remote_code)
+        kind: Any = AutoModelForSeq2SeqLM if settings.is_encoder_decoder else AutoModelForCausalLM
+        network: PreTrainedModel = kind.from_config(settings, trust_remote_code=remote_code)
+    try:
+        network.generation_config = GenerationConfig.from_pretrained(name)
+    except OSError:
+        pass  # the checkpoint has none: that of its configuration stays
+    return network

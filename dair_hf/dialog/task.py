@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
 
@@ -16,10 +20,18 @@ from dair_hf.dialog.audit.ceiling import Ceiling
 from dair_hf.dialog.data import DialogConfig, DialogData
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
-from dair_hf.dialog.text.state import parse, state_from_row
+from dair_hf.dialog.text.state import state_from_row
+from dair_hf.evaluation.evaluator import PairEvaluation, PairEvaluator
+from dair_hf.evaluation.statistics import as_correct, ratios_with_intervals
+from dair_hf.evaluation.views import VARIANTS, PairIndex
 from dair_hf.io.files import write_json
 from dair_hf.io.processes import on_first_rank
-from dair_hf.metrics.state.joint_goal import joint_goal_correct
+from dair_hf.metrics.state.belief_text import parse
+from dair_hf.metrics.state.conventions import Convention, resolve_convention, resolve_pair_convention
+from dair_hf.metrics.state.joint_goal import joint_goal_correct, joint_goal_scores
+
+ACCURACY = "joint_goal_accuracy"
+PRESET_ACCURACY = f"preset_{ACCURACY}"
 
 
 def is_correct(predictions: Sequence[str], references: Sequence[Any], preset: str = "any_of") -> NDArray[Any]:
@@ -28,7 +40,7 @@ def is_correct(predictions: Sequence[str], references: Sequence[Any], preset: st
     Args:
         predictions: [N] generated texts.
         references: [N] states, as in the column `state`.
-        preset: Preset of the joint goal accuracy.
+        preset: Preset of the joint goal accuracy, applied to single rows (`pair_rules`).
 
     Returns:
         [N] bool.
@@ -38,6 +50,83 @@ def is_correct(predictions: Sequence[str], references: Sequence[Any], preset: st
         array([ True])
     """
     return joint_goal_correct(map(parse, predictions), map(state_from_row, references), preset=preset)
+
+
+def pair_rules(preset: str) -> str:
+    """Return the name of the rules of `is_correct`, which decide for each row, as figures of pairs need it.
+
+    Example:
+        >>> pair_rules("any_of"), pair_rules("parlai_v22"), pair_rules("sgd_fuzzy")
+        ('any_of', 'parlai_v22(empty_answer=score)', 'sgd_fuzzy, scores of 1')
+    """
+    return resolve_pair_convention(preset, consistency_slots=None)[0]
+
+
+def accuracy_key(preset: str) -> str:
+    """Return the key, without view, of the accuracy by the preset's own rules in the metrics of `state_evaluator`."""
+    return ACCURACY if pair_rules(preset) == preset else PRESET_ACCURACY
+
+
+@dataclass(frozen=True)
+class StateEvaluator(PairEvaluator):
+    """`PairEvaluator` that adds the joint goal accuracy of a convention that skips rows or has graded scores.
+
+    Args:
+        convention: The convention. Adds `original_preset_joint_goal_accuracy` and
+            `augmented_preset_joint_goal_accuracy` with intervals, over the rows that the convention scores. In the
+            second, rows without a partner count with their original. None: nothing is added.
+    """
+
+    convention: Convention | None = None
+
+    def evaluate_views(
+        self,
+        index: PairIndex,
+        predictions: list[Any],
+        references: list[Any],
+        clusters: Sequence[Any] | None = None,
+        subsets: Mapping[str, Any] | None = None,
+        n_bootstrap: int = 1000,
+    ) -> PairEvaluation:
+        """Evaluate the views of paired data, see `PairEvaluator.evaluate_views`."""
+        evaluation = super().evaluate_views(index, predictions, references, clusters, subsets, n_bootstrap)
+        if self.convention is None:
+            return evaluation
+        scores, scored = joint_goal_scores(map(parse, predictions), map(state_from_row, references), self.convention)
+        views = zip(VARIANTS, index.by_row("scores", scores), index.by_row("scored", scored), strict=True)
+        masks = {"": np.ones_like(index.has_partner)}
+        masks |= {f"{name}_": as_correct(mask, f"subsets[{name!r}]") for name, mask in (subsets or {}).items()}
+        for variant, of_view, is_scored in views:
+            for prefix, mask in masks.items():
+                rows = mask & is_scored
+                ratio = {f"{prefix}{variant}_{PRESET_ACCURACY}": (of_view[rows], np.ones(rows.sum()))}
+                units = None if clusters is None else list(compress(clusters, rows))
+                evaluation.metrics.update(ratios_with_intervals(ratio, units, n_bootstrap=n_bootstrap))
+        return evaluation
+
+
+def state_evaluator(preset: str) -> StateEvaluator:
+    """Return the evaluator of belief texts against the column `state`.
+
+    `original_joint_goal_accuracy`, CM and all other figures of pairs follow from `is_correct`, by the rules that
+    `pair_rules` names. If these are not the preset's own, the accuracy by the preset is added.
+
+    Args:
+        preset: Preset of the joint goal accuracy.
+
+    Example:
+        >>> row = [{"slot": "hotel-area", "values": ["east"]}]
+        >>> metrics = state_evaluator("parlai_v22")(["hotel-area = east", ""], ["", None], [row, row], n_bootstrap=0)
+        >>> metrics["original_joint_goal_accuracy"], metrics["original_preset_joint_goal_accuracy"]
+        (0.5, 1.0)
+    """
+    return StateEvaluator(
+        functools.partial(is_correct, preset=preset),
+        references="state",
+        accuracy_name=ACCURACY,
+        preset=pair_rules(preset),
+        convention=None if pair_rules(preset) == preset else resolve_convention(preset)[1],
+    )
 
 
 def training_augmenter(config: DialogConfig, seed: int) -> EntityAugmenter:
@@ -62,10 +151,11 @@ def training_pairs(
     encoded = rows.map(encoder, batched=True, desc="Tokenizing")
     if not args.uses_partners:
         return encoded
+    partners = replace(encoder, views=("augmented_",))
 
     def draw(epoch: int) -> Dataset:
         pairs = redraw(encoded, training_augmenter(config, args.seed), epoch if config.redraw_partners else 0)
-        return pairs.map(encoder, batched=True, desc="Tokenizing partners")
+        return pairs.map(partners, batched=True, desc="Tokenizing partners")
 
     return EpochPairs(draw)
 

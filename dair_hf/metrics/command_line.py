@@ -23,6 +23,7 @@ STATE_FORMATS = """Files of --predictions and --references hold one dialogue sta
   {"row_id": "MUL0003/4", "state": {...}}                   files are matched by id ("id" works too)
   {"dialogue_id": "MUL0003", "turn_id": 4, "state": {...}}  files are matched by id
 If a file contains the original and the augmented view of a row, mark the latter with "variant": "augmented".
+The predictions.jsonl of a run holds both: give it to both options.
 A state may also be nested, {"hotel": {"area": "east"}}, or a list, [{"slot": "hotel-area", "values": ["east"]}]."""
 
 _INPUTS = ("predictions", "references", "correct", "compare")  # options that name files to read

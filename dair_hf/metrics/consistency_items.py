@@ -10,7 +10,7 @@ from dair_hf.errors import DataError
 from dair_hf.evaluation.statistics import as_correct, correctness_metrics, mcnemar
 from dair_hf.metrics.json_items import require_unique_ids, short
 from dair_hf.metrics.state.conventions import Convention
-from dair_hf.metrics.state.items import Turn, read_id
+from dair_hf.metrics.state.items import Turn, join_views, read_id, read_view_id, view_name
 from dair_hf.metrics.state.matching import compare_turns
 
 
@@ -29,37 +29,32 @@ def judge_pairs(turns: Sequence[tuple[Turn, Turn]], convention: Convention) -> l
 
     Args:
         turns: (prediction, reference) of every row and view, as from `dair_hf.metrics.state.items.pair_turns`.
-        convention: The convention. If it has `consistency_slots`, only these slots are compared, with dontcare as a
-            value.
+        convention: The rules, from `dair_hf.metrics.state.conventions.resolve_pair_convention`. A view is right if its
+            score is 1.
 
     Returns:
-        One entry for each original view, in the order of the references.
+        One entry for each row, in the order of the references.
 
     Raises:
-        DataError: An item has no id, an augmented view has no original view, or there is no row; or as
-            `dair_hf.metrics.state.matching.compare_turns`.
+        DataError: An item has no id, an augmented view has no original view, there is no row, or the convention is not
+            one of pairs; or as `dair_hf.metrics.state.matching.compare_turns`.
     """
-    if convention.consistency_slots is not None:
-        convention = dataclasses.replace(convention, slots=convention.consistency_slots, dontcare="keep")
-    correct: dict[str, dict[str, bool]] = {"original": {}, "augmented": {}}
-    dialogues: dict[str, str | None] = {}
-    for (_, reference), comparison in zip(turns, compare_turns(turns, convention), strict=True):
-        if reference.row_id is None:
-            raise DataError(
-                f"{reference.where or 'references'}: this item has no id, and the two views of a row are paired by it; "
-                "give every item a row_id and a variant"
-            )
-        correct[reference.variant][reference.row_id] = comparison.score >= 1.0
-        dialogues.setdefault(reference.row_id, reference.dialogue)
-    orphans = sorted(correct["augmented"].keys() - correct["original"].keys())
-    if orphans:
-        raise DataError(
-            f"{len(orphans)} augmented views have no original view (e.g. {', '.join(orphans[:3])}); "
-            "give the original view of every row"
-        )
+    if convention.empty_answer == "skip" or convention.consistency_slots not in (None, convention.slots):
+        raise DataError("judge_pairs: this convention is not one of pairs; take it from resolve_pair_convention")
+    comparisons = compare_turns(turns, convention)
+    rows = join_views((reference.row_id, reference.variant, reference.where) for _, reference in turns)
+
+    def is_right(number: int) -> bool:
+        return comparisons[number].score >= 1.0
+
     return [
-        PairCorrectness(row_id, dialogues[row_id], is_correct, correct["augmented"].get(row_id))
-        for row_id, is_correct in correct["original"].items()
+        PairCorrectness(
+            row_id,
+            turns[views["original"]][1].dialogue,
+            is_right(views["original"]),
+            is_right(views["augmented"]) if "augmented" in views else None,
+        )
+        for row_id, views in rows.items()
     ]
 
 
@@ -68,32 +63,55 @@ def read_correctness(rows: Sequence[tuple[str, Any]]) -> list[PairCorrectness]:
 
     Args:
         rows: (position in messages, {"row_id": ..., "original_correct": bool, "augmented_correct": bool or None}) of
-            each row. "row_id" is optional, and "dialogue_id" with "turn_id" may replace it.
+            each row. "row_id" is optional, and "dialogue_id" with "turn_id" may replace it. Or of each view, as in a
+            file of `DAIRTrainer.evaluate_pairs`: {"row_id": ..., "variant": "augmented", "correct": bool}.
 
     Raises:
-        DataError: A key is missing, a value is not a truth value, or an id is repeated.
+        DataError: A key is missing, a value is not a truth value, or an id is repeated; for views also if an augmented
+            view has no original view.
 
     Example:
         >>> read_correctness([("line 1", {"row_id": "A/0", "original_correct": True, "augmented_correct": None})])
         [PairCorrectness(row_id='A/0', dialogue='A', original=True, augmented=None)]
     """
+    if rows and isinstance(rows[0][1], Mapping) and "correct" in rows[0][1]:
+        return _join_rows(rows)
     pairs = [_read_row(row, where) for where, row in rows]
     require_unique_ids((pair.row_id, where) for pair, (where, _) in zip(pairs, rows, strict=True))
     return pairs
 
 
+def _join_rows(views: Sequence[tuple[str, Any]]) -> list[PairCorrectness]:
+    """Return the rows of single views."""
+    correct = [_truth(view, "correct", where) for where, view in views]
+    ids = [read_view_id(view, where) for where, view in views]
+    places = [where for where, _ in views]
+    require_unique_ids((view_name(*view[:2]), where) for view, where in zip(ids, places, strict=True))
+    rows = join_views((*view[:2], where) for view, where in zip(ids, places, strict=True))
+    return [
+        PairCorrectness(
+            row_id,
+            ids[numbers["original"]][2],
+            correct[numbers["original"]],
+            correct[numbers["augmented"]] if "augmented" in numbers else None,
+        )
+        for row_id, numbers in rows.items()
+    ]
+
+
 def _read_row(row: Any, where: str) -> PairCorrectness:
+    original = _truth(row, "original_correct", where)
+    has_partner = not isinstance(row, Mapping) or row.get("augmented_correct", False) is not None
+    augmented = _truth(row, "augmented_correct", where) if has_partner else None
+    return PairCorrectness(*read_id(row, where), original, augmented)
+
+
+def _truth(row: Any, key: str, where: str) -> bool:
     if not isinstance(row, Mapping):
-        raise DataError(f"{where}: expected an object with original_correct and augmented_correct, found {short(row)}")
-    for key in ("original_correct", "augmented_correct"):
-        if key not in row:
-            raise DataError(f"{where}: the key {key!r} is missing; found {', '.join(map(repr, row))}")
-
-    def read(key: str) -> bool:
-        return bool(as_correct([row[key]], f"{where}: {key}", lambda _: "the row")[0])
-
-    augmented = None if row["augmented_correct"] is None else read("augmented_correct")
-    return PairCorrectness(*read_id(row, where), read("original_correct"), augmented)
+        raise DataError(f"{where}: expected an object with {key}, found {short(row)}")
+    if key not in row:
+        raise DataError(f"{where}: the key {key!r} is missing; found {', '.join(map(repr, row))}")
+    return bool(as_correct([row[key]], f"{where}: {key}", lambda _: "the row")[0])
 
 
 def consistency_metrics(pairs: Sequence[PairCorrectness], **bootstrap: Any) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def encode_items(items: Iterable[Any], name: str) -> list[str]:
     """Return items as JSON text; text is returned unchanged.
 
     Args:
-        items: JSON values.
+        items: JSON values; numbers may be scalars of numpy or torch.
         name: Name of the items in messages, such as "predictions".
 
     Raises:
@@ -95,9 +95,16 @@ def encode_items(items: Iterable[Any], name: str) -> list[str]:
 
 def _encode(item: Any, where: str) -> str:
     try:
-        return json.dumps(item)
+        return json.dumps(item, default=_number)
     except (TypeError, ValueError, RecursionError) as error:
         raise DataError(f"{where}: cannot be written as JSON ({error}); use strings and lists of strings") from None
+
+
+def _number(value: Any) -> Any:
+    """Convert a scalar of numpy or torch."""
+    if getattr(value, "shape", None) != ():
+        raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+    return value.item()
 
 
 def read_name(value: Any, key: str, where: str) -> str:

@@ -104,6 +104,8 @@ def test_held_out_is_a_tenth_of_the_dialogues() -> None:
     assert len(set(kept["dialogue_id"])) == 27
     assert kept["row_id"][:] + rest["row_id"][:] == rows["row_id"][:]
     assert not set(kept["dialogue_id"]) & set(rest["dialogue_id"])
+    with pytest.raises(DataError, match="found 1 dialogues, .* so none is left to train on; give at least 2"):
+        held_out(generate_dialogs(1, names=make_names("train")))
 
 
 def test_rows_for_pretraining_are_from_the_training_split(folders: dict[str, str]) -> None:
@@ -192,11 +194,29 @@ def test_a_word_of_a_name_is_one_token_if_it_is_frequent_in_sentences() -> None:
         ({"train_dialogs": 0}, "train_dialogs=0; it must be at least 1"),
         ({"test_dialogs": -3}, "test_dialogs=-3; it must be at least 1"),
         ({"pretrain": {"max_steps": 3}}, "source=demo has none, leave it out"),
+        ({"augmentation": "shuffle"}, "augmentation='shuffle' is unknown; use one of scramble, anagram, gibberish"),
+        ({"augmentation": "swap"}, "augmentation='swap' takes its names from a bank, .* use one of scramble, anagram"),
+        ({"max_source_tokens": 0}, "max_source_tokens=0 leaves no room for a dialogue; use at least 8"),
+        ({"max_target_tokens": 7}, "max_target_tokens=7 leaves no room for a dialogue; use at least 8"),
+        ({"vocabulary": -1}, "vocabulary=-1; it must be at least 1"),
+        ({"train_split": "foo"}, "train_split='foo' is unknown; use one of train, dev, val, valid, validation, test"),
+        ({"test_split": "tset"}, "test_split='tset' is unknown"),
     ],
 )
 def test_refused_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         DialogConfig(**settings)
+
+
+@pytest.mark.parametrize(("train", "test"), [("test", "test"), ("val", "dev"), ("all", "all")])
+def test_training_on_the_test_split_is_refused(folders: dict[str, str], train: str, test: str) -> None:
+    settings = {"source": "multiwoz", **folders, "train_split": train, "test_split": test}
+    message = f"train_split='{train}' and test_split='{test}' are the same dialogues; choose another .* evaluate_on="
+    with pytest.raises(DataError, match=message):
+        DialogConfig(**settings)
+    # Validation holds dialogues out, and generated dialogues have no such splits.
+    DialogConfig(**settings, evaluate_on="validation")
+    DialogConfig(train_split=train, test_split=test)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
 from dair_hf.dialog.tokenizer import build_tokenizer
 from dair_hf.errors import DataError
+from dair_hf.modeling import ModelConfig, load_model
 from tests.fixtures import tiny
 
 WORDS = (
@@ -206,6 +208,35 @@ def test_encoder_of_a_model_with_forced_tokens_and_few_positions() -> None:
         DialogEncoder.for_model(bart, known, replace(settings, max_target_tokens=33))
     with pytest.raises(DataError, match="GPT2LMHeadModel has 32 positions for both together; lower them"):
         DialogEncoder.for_model(tiny.model("gpt2"), known, replace(settings, max_target_tokens=8))
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart", "gpt2"])
+def test_encoder_of_settings_needs_no_weights(kind: str, tmp_path: Path) -> None:
+    model, known = tiny.model(kind), tokenizer()
+    if kind == "bart":
+        model.generation_config.forced_bos_token_id = ID["<s>"]
+    model.save_pretrained(tmp_path)
+    settings = DialogConfig(max_source_tokens=16, max_target_tokens=16)
+    config = ModelConfig(model_name_or_path=str(tmp_path), lora_rank=2)
+    expected = DialogEncoder.for_model(load_model(config, known), known, settings)
+    (tmp_path / "model.safetensors").unlink()
+    assert DialogEncoder.for_settings(config, known, settings) == expected
+    assert expected.target_start == ((ID["<s>"],) if kind == "bart" else ())
+    # A checkpoint without generation settings, and a model from scratch.
+    (tmp_path / "generation_config.json").unlink()
+    assert DialogEncoder.for_settings(config, known, settings) == replace(expected, target_start=())
+    fields = model.config.to_diff_dict()
+    scratch = ModelConfig(model_settings={"model_type": kind, "vocab_size": fields["vocab_size"]})
+    assert DialogEncoder.for_settings(scratch, known, settings) == replace(expected, target_start=())
+
+
+def test_encoding_of_one_view_only() -> None:
+    rows = batch([TALK, TALK], [STATE, STATE], ([history("a inn free ?"), None], [state(name="a inn"), None]))
+    encoder = DialogEncoder(tokenizer())
+    both = encoder(rows)
+    assert replace(encoder, views=("augmented_",))(rows) == {
+        name: values for name, values in both.items() if name.startswith("augmented_")
+    }
 
 
 def test_map_equals_encoding_row_by_row() -> None:

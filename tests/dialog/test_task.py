@@ -11,8 +11,18 @@ import pytest
 from dair_hf import DAIRConfig, EpochPairs
 from dair_hf.dialog.data import DialogConfig, load_dialogs, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
-from dair_hf.dialog.task import check_pairs, evaluation_pairs, is_correct, training_pairs
+from dair_hf.dialog.task import (
+    accuracy_key,
+    check_pairs,
+    evaluation_pairs,
+    is_correct,
+    pair_rules,
+    state_evaluator,
+    training_pairs,
+)
 from dair_hf.errors import DataError
+from dair_hf.metrics.state.belief_text import parse
+from dair_hf.metrics.state.joint_goal import joint_goal_accuracy
 
 
 def checked(folder: Path, **settings: Any) -> Any:
@@ -38,6 +48,32 @@ def test_sound_pairs_have_a_ceiling_of_one(tmp_path: Path, capsys: pytest.Captur
         assert isinstance(training_pairs(dialogs.train, encoder, config, args), kind)
 
 
+def test_each_epoch_tokenizes_the_partners_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = DialogConfig(train_dialogs=12, test_dialogs=3)
+    dialogs = load_dialogs(config)
+    encoder = DialogEncoder(tokenizer_for([dialogs.train], config))
+    seen: list[int] = []
+    tokens = DialogEncoder._tokens
+
+    def count(self: DialogEncoder, sources: list[str], targets: list[str]) -> Any:
+        seen.append(len(sources))
+        return tokens(self, sources, targets)
+
+    monkeypatch.setattr(DialogEncoder, "_tokens", count)
+    pairs = training_pairs(dialogs.train, encoder, config, DAIRConfig(str(tmp_path), method="dair", use_cpu=True))
+    for epoch in (0, 1):
+        if epoch:
+            seen.clear()
+            pairs.set_epoch(epoch)
+        partners = [history is not None for history in pairs.pairs["augmented_history"]]
+        assert 0 < sum(partners) < len(dialogs.train)
+        assert sum(seen) == sum(partners) + (len(dialogs.train) if epoch == 0 else 0)
+        assert [ids is not None for ids in pairs.pairs["augmented_input_ids"]] == partners
+    # The columns are those of encoding both views at once.
+    whole = encoder(pairs.pairs[:])
+    assert {name: pairs.pairs[name][:] for name in whole} == whole
+
+
 def test_targets_that_score_as_wrong_are_refused_unless_allowed(tmp_path: Path) -> None:
     # The audit is printed and written before the error.
     with pytest.raises(DataError, match=r"ceiling: only \d+ of \d+ in the original view .* raise max_target_tokens"):
@@ -52,3 +88,66 @@ def test_is_correct() -> None:
     answers = ["hotel-name = Acorn", "hotel-name = acorn | acorn house", ""]
     assert is_correct(answers, references).tolist() == [True, False, False]
     assert is_correct(answers, references, preset="parlai_v22").tolist() == [False, True, False]
+
+
+# Four rows; the third has no partner. Answers and references of both views, and the dialogues.
+ANSWERS = ["hotel-name = oak inn", "", "train-day = monday", "hotel-name = inn oak"]
+AUGMENTED = ["hotel-name = fig", "hotel-name = fir", None, ""]
+GOLD = ["oak inn", "", "monday", "oak inn"]
+AUGMENTED_GOLD = ["fir", "fir", None, "elm"]
+DIALOGUES = ["A", "A", "B", "C"]
+
+
+def column(value: str | None) -> Any:
+    if value is None:
+        return None
+    slot = "train-day" if value == "monday" else "hotel-name"
+    return [{"slot": slot, "values": [value]}] if value else []
+
+
+@pytest.mark.parametrize("preset", ["any_of", "parlai_v22", "dair_released", "sgd_fuzzy", "mwzeval"])
+def test_the_accuracy_of_a_preset_is_that_of_the_metric(preset: str) -> None:
+    metrics = state_evaluator(preset)(
+        ANSWERS, AUGMENTED, [*map(column, GOLD)], [*map(column, AUGMENTED_GOLD)],
+        clusters=DIALOGUES, subsets={"known": [True, True, True, False]},
+    )  # fmt: skip
+    views = {
+        "original": (ANSWERS, GOLD),
+        # The row without a partner counts with its original.
+        "augmented": ([AUGMENTED[0], AUGMENTED[1], ANSWERS[2], AUGMENTED[3]], ["fir", "fir", "monday", "elm"]),
+    }
+    for view, (answers, gold) in views.items():
+        for prefix, rows in (("", range(4)), ("known_", (0, 1, 2))):
+            expected = joint_goal_accuracy(
+                [{"row_id": f"{DIALOGUES[row]}/{row}", "state": parse(answers[row] or "")} for row in rows],
+                [{"row_id": f"{DIALOGUES[row]}/{row}", "state": column(gold[row])} for row in rows],
+                preset=preset,
+            )
+            for end in ("", "_low", "_high"):
+                found = metrics[f"{prefix}{view}_{accuracy_key(preset)}{end}"]
+                right = expected[f"joint_goal_accuracy{end}"]
+                assert found == pytest.approx(right, nan_ok=True), (view, prefix, end)
+
+
+def test_figures_of_pairs_decide_for_every_row() -> None:
+    found = {
+        preset: state_evaluator(preset)(ANSWERS, AUGMENTED, [*map(column, GOLD)], [*map(column, AUGMENTED_GOLD)])
+        for preset in ("any_of", "parlai_v22", "sgd_fuzzy")
+    }
+    # Right by rows: 0, 1, 2 of the originals (1 has an empty state), and "inn oak" if the order does not matter.
+    assert {preset: metrics["original_joint_goal_accuracy"] for preset, metrics in found.items()} == {
+        "any_of": 0.75, "parlai_v22": 0.75, "sgd_fuzzy": 1.0,
+    }  # fmt: skip
+    # The preset skips row 1, whose answer is empty.
+    assert found["parlai_v22"]["original_preset_joint_goal_accuracy"] == pytest.approx(2 / 3)
+    # "fig" and "fir" share two of three letters: (0.67 + 1 + 1 + 0) / 4.
+    assert found["sgd_fuzzy"]["augmented_preset_joint_goal_accuracy"] == pytest.approx(2.67 / 4)
+    assert found["sgd_fuzzy"]["augmented_joint_goal_accuracy"] == 0.5
+    assert not [key for key in found["any_of"] if "preset" in key]
+    rules = {preset: state_evaluator(preset).preset for preset in ("any_of", "parlai_v22", "dair_released")}
+    assert rules == {
+        "any_of": "any_of",
+        "parlai_v22": "parlai_v22(empty_answer=score)",
+        "dair_released": "dair_released(consistency_slots=all, empty_answer=score)",
+    }
+    assert pair_rules("sgd_fuzzy") == "sgd_fuzzy, scores of 1"

@@ -56,6 +56,9 @@ assert jga.compute(predictions=text, references=gold, preset="parlai_v22")["join
 scores = jga.compute(predictions=predicted, references=gold, preset="trade", extra="ignore")
 assert scores["preset"] == "trade(extra=ignore)"
 
+# numbers of numpy
+assert jga.compute(predictions=[{"hotel-stars": np.int64(4)}], references=[{"hotel-stars": ["4"]}])["slot_f1"] == 1.0
+
 # separate ids, add_batch, add
 ids = ["A/0", "A/1"]
 scores = jga.compute(predictions=predicted[::-1], references=gold, prediction_ids=ids[::-1], reference_ids=ids)
@@ -87,7 +90,7 @@ predictions = items({"hotel-name": ["a"]}, {"hotel-name": ["b"]}, {"hotel-name":
 both = evaluate.combine([jga, cm])
 scores = both.compute(predictions=predictions, references=references, n_bootstrap=0)
 assert (scores["cm_numerator"], scores["cm_denominator"]) == (1, 2)
-assert scores["joint_goal_accuracy"] == 0.75
+assert (scores["original_joint_goal_accuracy"], scores["augmented_joint_goal_accuracy"]) == (1.0, 0.5)
 assert scores["joint_goal_accuracy_preset"] == scores["consistency_preset"] == "any_of"
 both.add_batch(predictions=predictions, references=references)
 assert both.compute()["cm"] == 0.5

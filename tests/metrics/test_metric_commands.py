@@ -307,11 +307,63 @@ def test_correctness_gives_the_same_results_as_states(write: Write, tmp_path: Pa
     assert given == judged
 
 
+def prediction_lines() -> list[dict[str, Any]]:
+    """Lines as `DAIRTrainer.evaluate_pairs` writes them: all originals, then the augmented views."""
+    gold = [{"slot": "hotel-area", "values": ["east", "the east"]}]
+    lines = [
+        ("A/0", "original", "hotel-area = the east", gold, True),
+        ("A/1", "original", "", gold, False),
+        ("B/0", "original", "hotel-area = east ;", gold, True),
+        ("A/0", "augmented", "hotel-area = west", gold, False),
+        ("A/1", "augmented", "hotel-area = east", gold, True),
+    ]
+    return [dict(zip(("row_id", "variant", "prediction", "reference", "correct"), line, strict=True)) for line in lines]
+
+
+def test_commands_read_the_predictions_of_a_run(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out, pairs = write("predictions.jsonl", prediction_lines()), tmp_path / "out.json", tmp_path / "pairs.json"
+    both = ["--predictions", path, "--references", path]
+    assert joint_goal_main([*both, "--json", str(out)]) == 0
+    results = json.loads(out.read_text())
+    counts = [
+        results[f"{view}_joint_goal_accuracy_{end}"]
+        for view in ("original", "augmented")
+        for end in ("numerator", "denominator")
+    ]
+    # Augmented: A/0 wrong, A/1 right, B/0 as its original.
+    assert counts == [2, 3, 2, 3]
+    printed = capsys.readouterr().out
+    assert re.search(r"^original_joint_goal_accuracy +66\.67 %", printed, re.MULTILINE)
+    assert re.search(r"^augmented_turns +3$", printed, re.MULTILINE)
+    # From the states or from their correctness, with the same result.
+    found = []
+    for arguments in (both, ["--correct", path]):
+        assert consistency_main([*arguments, "--json", str(pairs), "--overwrite"]) == 0
+        found.append(json.loads(pairs.read_text()))
+    assert [results.pop("preset") for results in found] == ["any_of", "given correctness"]
+    assert found[0] == found[1]
+    assert (found[0]["cm_numerator"], found[0]["cm_denominator"], found[0]["neg_to_pos"]) == (0, 1, 0.5)
+    assert consistency_main(["--correct", path, "--compare", path]) == 0
+    # Under parlai_v22 the empty answer is skipped by the accuracy, but not by figures of pairs, and their name says so.
+    lines = [line | {"reference": [{"slot": "hotel-area", "values": ["east"]}]} for line in prediction_lines()]
+    path = write("p", lines)
+    both = ["--predictions", path, "--references", path, "--preset", "parlai_v22", "--overwrite"]
+    assert joint_goal_main([*both, "--json", str(out)]) == 0
+    results = json.loads(out.read_text())
+    assert (results["original_joint_goal_accuracy"], results["original_turns_skipped"]) == (0.5, 1)
+    assert consistency_main([*both, "--json", str(pairs)]) == 0
+    results = json.loads(pairs.read_text())
+    assert (results["original_accuracy"], results["rows"]) == (pytest.approx(1 / 3), 3)
+    assert results["preset"] == "parlai_v22(empty_answer=score)"
+
+
 def test_rows_without_augmented_view_are_not_pairs(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert consistency_main(["--correct", write("c", correctness("1- 0- 1-"))]) == 0
     printed = capsys.readouterr()
     assert printed.err.splitlines() == [
-        "warning: none of 3 rows has an augmented view, so cm, both_correct and the flips are NaN; if there are "
+        "warning: none of 3 rows has an augmented view, so cm, both_correct and the flips are NaN; if the data has "
         "augmented views, check the names of their columns"
     ]
     assert re.search(r"^pairs +0$", printed.out, re.MULTILINE)
@@ -343,6 +395,11 @@ def test_comparison_of_two_models(write: Write, tmp_path: Path, capsys: pytest.C
         (correctness("11"), ["--predictions", "p"], "error: give either --correct, or --predictions and --references"),
         ([3], [], "{c}:1: expected an object"),
         (correctness("11") * 2, [], "error: {c}:2: the id A/0 was already used at {c}:1"),
+        ([*prediction_lines(), prediction_lines()[0]], [], "{c}:6: the id A/0 (original) was already used at {c}:1"),
+        ([*prediction_lines(), *correctness("11")], [], "{c}:6: the key 'correct' is missing; found 'row_id', 'origin"),
+        (prediction_lines()[1:], [], "error: 1 augmented views have no original view (e.g. A/0)"),
+        ([{"correct": True}], [], "{c}:1: this item has no id, and the two views of a row are paired by it"),
+        ([{"row_id": "A/0", "correct": "yes"}], [], "{c}:1: correct: the row holds 'yes'"),
     ],
 )
 def test_consistency_errors_are_one_line(

@@ -1,4 +1,4 @@
-"""Text of a dialogue: rows, belief states, names and their spelling."""
+"""Rows, belief states and spans."""
 
 from dair_hf.lazy import lazy_submodules
 

@@ -22,14 +22,15 @@ from dair_hf.metrics.consistency_items import (
     read_correctness,
 )
 from dair_hf.metrics.json_items import parse_lines, read_text
-from dair_hf.metrics.state.conventions import resolve_convention
+from dair_hf.metrics.state.conventions import resolve_pair_convention
 from dair_hf.metrics.state.items import pair_turns, read_items_file
 
 _FORMATS = f"""{command_line.STATE_FORMATS}
 The consistency metric needs an id with every state.
 
-Files of --correct hold one row per line, with null for a missing augmented view:
-  {{"row_id": "MUL0003/4", "original_correct": true, "augmented_correct": false}}"""
+Files of --correct hold one row per line, with null for a missing augmented view, or one view per line:
+  {{"row_id": "MUL0003/4", "original_correct": true, "augmented_correct": false}}
+  {{"row_id": "MUL0003/4", "variant": "augmented", "correct": false}}       as in predictions.jsonl"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,12 +67,13 @@ def _compute(arguments: argparse.Namespace) -> dict[str, Any]:
         raise DataError(f"--correct cannot be combined with --{' --'.join(switches)}, which compare states")
     if arguments.correct is None and (arguments.predictions is None or arguments.references is None):
         raise DataError("no input: give --predictions and --references, or --correct")
-    name, convention = resolve_convention(arguments.preset, **switches)
+    name, convention = resolve_pair_convention(arguments.preset, **switches)
 
     def read_pairs(path: str) -> list[PairCorrectness]:
         if arguments.correct is not None:
             return read_correctness(parse_lines(read_text(path), path))
-        return judge_pairs(pair_turns(read_items_file(path), read_items_file(arguments.references)), convention)
+        predictions, references = read_items_file(path), read_items_file(arguments.references, "references")
+        return judge_pairs(pair_turns(predictions, references), convention)
 
     pairs = read_pairs(arguments.correct or arguments.predictions)
     results = consistency_metrics(pairs, **command_line.bootstrap_settings(arguments))

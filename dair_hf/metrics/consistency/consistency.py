@@ -10,7 +10,7 @@ from dair_hf.errors import DataError
 from dair_hf.metrics import json_metric
 from dair_hf.metrics.consistency_items import consistency_metrics, judge_pairs, read_correctness
 from dair_hf.metrics.json_items import encode_items
-from dair_hf.metrics.state.conventions import resolve_convention
+from dair_hf.metrics.state.conventions import resolve_pair_convention
 from dair_hf.metrics.state.items import pair_turns, read_items
 
 
@@ -32,14 +32,15 @@ Args, either the correctness of each row:
     ids: [N] row ids such as "MUL0003/4", for intervals clustered by dialogue.
 or the dialogue states of both views, compared as in the metric joint_goal_accuracy:
     predictions, references: lists of {"row_id": ..., "variant": "original" or "augmented", "state": ...}.
-    preset: name of the convention, "any_of" by default. Any switch can be set by name.
+    preset: name of the convention, "any_of" by default. Any switch can be set by name. Empty answers are always scored.
 and in both cases:
     n_bootstrap, seed, confidence: settings of the confidence intervals.
 Returns:
     Over the pairs: cm, cm_numerator, cm_denominator, both_correct, pos_to_neg, neg_to_pos, neg_to_neg,
     original_accuracy_pairs, augmented_accuracy_pairs. Over all rows, a row without an augmented view counting as two
     identical views: original_accuracy, augmented_accuracy, cm_all_rows, cm_all_rows_numerator, cm_all_rows_denominator.
-    Each ratio also with _low and _high. Counts: rows, pairs. For states also preset. Undefined ratios are NaN.
+    Each ratio also with _low and _high. Counts: rows, pairs. For states also preset, the rules by which a view is right
+    or wrong. Undefined ratios are NaN.
 Examples:
     >>> import evaluate, dair_hf.metrics
     >>> metric = evaluate.load(dair_hf.metrics.consistency)
@@ -64,7 +65,7 @@ Examples:
         if ids is not None and len(ids) != len(original_correct):
             raise DataError(f"ids: found {len(ids)} ids for {len(original_correct)} rows; give one id for each row")
         rows = [
-            {"original_correct": _scalar(original), "augmented_correct": _scalar(augmented)}
+            {"original_correct": original, "augmented_correct": augmented}
             for original, augmented in zip(original_correct, augmented_correct, strict=True)
         ]
         if ids is not None:
@@ -81,11 +82,6 @@ Examples:
                 raise DataError("preset and switches apply to states, but correctness was given; leave them out")
             rows = [(f"row {index}", json.loads(text)) for index, text in enumerate(predictions)]
             return consistency_metrics(read_correctness(rows), **bootstrap)
-        name, convention = resolve_convention(preset or "any_of", **settings)
+        name, convention = resolve_pair_convention(preset or "any_of", **settings)
         turns = pair_turns(read_items(predictions, "predictions"), read_items(references, "references"))
         return consistency_metrics(judge_pairs(turns, convention), **bootstrap) | {"preset": name}
-
-
-def _scalar(value: Any) -> Any:
-    """Convert scalars of numpy and torch, which JSON does not have."""
-    return value.item() if hasattr(value, "item") else value

@@ -15,6 +15,9 @@ from dair_hf.metrics.state.conventions import resolve_convention
 from dair_hf.metrics.state.items import pair_turns, read_items_file
 from dair_hf.metrics.state.joint_goal import summarize_turns
 
+_RATIOS = ("joint_goal_accuracy", "joint_goal_accuracy_names", "slot_precision", "slot_recall", "slot_f1")
+_COUNTS = ("turns", "turns_skipped", "empty_predictions", "empty_references", "references_with_dontcare")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status, see `dair_hf.io.commands.exit_status`."""
@@ -32,19 +35,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def compute() -> dict[str, Any]:
         name, convention = resolve_convention(arguments.preset, **command_line.selected_switches(arguments))
-        turns = pair_turns(read_items_file(arguments.predictions), read_items_file(arguments.references))
+        predictions, references = (
+            read_items_file(getattr(arguments, name), name) for name in ("predictions", "references")
+        )
         settings = command_line.bootstrap_settings(arguments)
-        return summarize_turns(turns, name, convention, progress=True, **settings)
+        return summarize_turns(pair_turns(predictions, references), name, convention, progress=True, **settings)
 
     return command_line.run_command(compute, _tabulate, arguments)
 
 
 def _tabulate(results: Mapping[str, Any]) -> str:
-    keys = ("joint_goal_accuracy", "joint_goal_accuracy_names", "slot_precision", "slot_recall", "slot_f1")
-    rows = [("preset", results["preset"])] + [(key, percentage(results, key)) for key in keys]
-    rows += [(f"  {name}", percentage(inner, "joint_goal_accuracy")) for name, inner in results["by_domain"].items()]
-    counts = ("turns", "turns_skipped", "empty_predictions", "empty_references", "references_with_dontcare")
-    return command_line.table(rows + [(key, str(results[key])) for key in counts])
+    rows = [("preset", results["preset"])]
+    for view in ("",) if "joint_goal_accuracy" in results else ("original_", "augmented_"):
+        rows += [(view + key, percentage(results, view + key)) for key in _RATIOS]
+        by_domain = results[f"{view}by_domain"].items()
+        rows += [(f"  {name}", percentage(inner, "joint_goal_accuracy")) for name, inner in by_domain]
+        rows += [(view + key, str(results[view + key])) for key in _COUNTS]
+    return command_line.table(rows)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ Args:
     n_bootstrap, seed, confidence: settings of the confidence interval.
 Returns:
     joint_goal_accuracy with _numerator, _denominator, _low and _high; slot_precision, slot_recall, slot_f1;
-    joint_goal_accuracy_names; by_domain; counts; preset and switches. Undefined ratios are NaN.
+    joint_goal_accuracy_names; by_domain; counts; preset and switches. Undefined ratios are NaN. For items of both views
+    all but the last two once with original_ and once with augmented_ in front.
 Examples:
     >>> import evaluate, dair_hf.metrics
     >>> metric = evaluate.load(dair_hf.metrics.joint_goal_accuracy)

@@ -99,8 +99,8 @@ class Convention:
     consistency_slots: tuple[str, ...] | None = _switch(
         None,
         None,
-        "compare only these slots in the consistency metric, with dontcare as a value; if not set, the slots of the "
-        "joint goal accuracy",
+        "compare only these slots in the consistency metric, with dontcare as a value unless that is set; if not set, "
+        "the slots of the joint goal accuracy",
     )
 
 
@@ -151,18 +151,66 @@ def resolve_convention(preset: str = "any_of", **switches: Any) -> tuple[str, Co
         >>> resolve_convention("any_of", dontcare="drop_both")[0]
         'any_of(dontcare=drop_both)'
     """
-    if preset not in PRESETS:
-        raise DataError(f"preset: unknown name {preset!r}; use one of {', '.join(PRESETS)}")
-    convention = PRESETS[preset]
+    return _with_switches(preset, _preset(preset), switches)
+
+
+def resolve_pair_convention(preset: str = "any_of", **switches: Any) -> tuple[str, Convention]:
+    """Return the rules by which a view of a pair is right or wrong, and their name.
+
+    They are those of `resolve_convention`, except that empty answers are scored, since a pair needs both views, and
+    that `consistency_slots` replace `slots`, with dontcare as a value. Switches that are given are kept. Where scores
+    are graded (`token_sort`), a view is right if its score is 1.
+
+    Args:
+        preset: A name in `PRESETS`.
+        **switches: As for `resolve_convention`; `consistency_slots=None` compares the slots of the joint goal accuracy.
+
+    Returns:
+        The name to report with every result, and the convention.
+
+    Raises:
+        DataError: The preset, a switch or a value is unknown, or `empty_answer` is "skip".
+
+    Example:
+        >>> resolve_pair_convention("parlai_v22")[0], resolve_pair_convention("sgd_fuzzy")[0]
+        ('parlai_v22(empty_answer=score)', 'sgd_fuzzy, scores of 1')
+    """
+    if switches.get("empty_answer") == "skip":
+        raise DataError(
+            "empty_answer=skip: a pair needs both views, so empty answers are scored; leave it out, or compute the "
+            "joint goal accuracy of each view"
+        )
+    base = _preset(preset)
+    slots = None if "slots" in switches else base.consistency_slots
+    if "consistency_slots" in switches:
+        slots = _valid("consistency_slots", switches["consistency_slots"])
+    if slots is not None:
+        base = dataclasses.replace(base, dontcare="keep")
+    name, convention = _with_switches(preset, base, {**switches, "empty_answer": "score"})
+    convention = dataclasses.replace(convention, consistency_slots=slots, slots=slots or convention.slots)
+    return name + (", scores of 1" if convention.match == "token_sort" else ""), convention
+
+
+def _preset(name: str) -> Convention:
+    if name not in PRESETS:
+        raise DataError(f"preset: unknown name {name!r}; use one of {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def _with_switches(preset: str, base: Convention, switches: Mapping[str, Any]) -> tuple[str, Convention]:
     changed = {}
     for name, value in switches.items():
         value = _valid(name, value)
-        if value != getattr(convention, name):
+        if value != getattr(base, name):
             changed[name] = value
     if not changed:
-        return preset, convention
-    shown = ", ".join(f"{name}={'+'.join(v) if isinstance(v, tuple) else v}" for name, v in changed.items())
-    return f"{preset}({shown})", dataclasses.replace(convention, **changed)
+        return preset, base
+    shown = ", ".join(f"{name}={_shown(value)}" for name, value in changed.items())
+    return f"{preset}({shown})", dataclasses.replace(base, **changed)
+
+
+def _shown(value: Any) -> str:
+    return "all" if value is None else "+".join(value) if isinstance(value, tuple) else value
 
 
 def _valid(name: str, value: Any) -> Any:

@@ -8,20 +8,28 @@ or the JSON text of one of them. An item is a state, or an object with the state
     {"row_id": "MUL0003/4", "state": ...}                            or "id" instead of "row_id"
     {"dialogue_id": "MUL0003", "turn_id": 4, "state": ...}
 If a list contains both views of a row, "variant" tells them apart: "original" (the default) or "augmented".
+
+The lines of a file of `DAIRTrainer.evaluate_pairs` are items, too: the state is in "prediction", as belief text, or in
+"reference".
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from dair_hf.errors import DataError
 from dair_hf.metrics.json_items import pair_items, parse_item, parse_lines, read_name, read_text, short
+from dair_hf.metrics.state.belief_text import parse
 
 State = dict[str, tuple[str, ...]]
 
 VARIANTS = ("original", "augmented")
+# Items -> key of the state in a file of predictions.
+_STATE_KEYS = {"predictions": "prediction", "references": "reference"}
+_ID_KEYS = ("row_id", "id", "dialogue_id", "turn_id")
 
 
 class Turn(NamedTuple):
@@ -45,7 +53,7 @@ def read_items(items: Iterable[Any], name: str, ids: Sequence[Any] | None = None
 
     Args:
         items: Items, see the top of this module.
-        name: Name of the items in messages, such as "predictions".
+        name: "predictions" or "references", also in messages.
         ids: Row ids, one for each item, if they are not in the items.
 
     Raises:
@@ -55,16 +63,22 @@ def read_items(items: Iterable[Any], name: str, ids: Sequence[Any] | None = None
         >>> read_items([{"row_id": "A/0", "state": {"hotel-area": "east"}}], "predictions")[0].state
         {'hotel-area': ('east',)}
     """
-    return [read_item(item, f"{name}[{index}]") for index, item in enumerate(attach_ids(items, ids, name))]
+    key = _STATE_KEYS.get(name)
+    return [read_item(item, f"{name}[{index}]", key) for index, item in enumerate(attach_ids(items, ids, name))]
 
 
-def read_items_file(path: str) -> list[Turn]:
+def read_items_file(path: str, name: str = "predictions") -> list[Turn]:
     """Read a file of JSON lines with one item per line.
+
+    Args:
+        path: The file.
+        name: "predictions" or "references", if the lines have both.
 
     Raises:
         DataError: The file cannot be read, or a line is not an item.
     """
-    return [read_item(value, where) for where, value in parse_lines(read_text(path), path)]
+    key = _STATE_KEYS.get(name)
+    return [read_item(value, where, key) for where, value in parse_lines(read_text(path), path)]
 
 
 def attach_ids(items: Iterable[Any], ids: Sequence[Any] | None, name: str) -> list[Any]:
@@ -98,38 +112,57 @@ def _with_id(item: Any, row_id: Any, where: str) -> Any:
     return body | dict(zip(("dialogue_id", "turn_id", "variant"), row_id, strict=False))
 
 
-def read_item(item: Any, where: str) -> Turn:
+def read_item(item: Any, where: str, key: str | None = None) -> Turn:
     """Read one item.
 
     Args:
         item: An item in any accepted shape.
         where: Position of the item, such as "predictions[3]" or "predictions.jsonl:4".
+        key: Key that may hold the state instead of "state": "prediction" or "reference". Text is belief text there.
 
     Raises:
         DataError: The item is not a state, or its id or variant is invalid.
+
+    Example:
+        >>> line = {"row_id": "A/0", "variant": "original", "prediction": "hotel-area = east", "correct": True}
+        >>> read_item(line, "predictions.jsonl:1", "prediction").state
+        {'hotel-area': ('east',)}
     """
     item = _parsed(item, where)
     if not _has_wrapper(item):
-        if isinstance(item, Mapping) and ("row_id" in item or "dialogue_id" in item):
+        has_id = isinstance(item, Mapping) and any(name in item for name in _ID_KEYS)
+        if not has_id:
+            return Turn(None, "original", None, read_state(item, where), where)
+        if key not in item:
             raise DataError(f"{where}: the key 'state' is missing; found {', '.join(map(repr, item))}")
-        return Turn(None, "original", None, read_state(item, where), where)
-    row_id, dialogue = read_id(item, where)
-    variant = item.get("variant", item.get("view", "original"))
-    if variant not in VARIANTS:
-        raise DataError(f"{where}: variant must be 'original' or 'augmented', found {short(variant)}")
-    return Turn(row_id, variant, dialogue, read_state(item["state"], where), where)
+        state = item[key]
+        item = {**item, "state": parse(state) if isinstance(state, str) else state}
+    return Turn(*read_view_id(item, where), read_state(item["state"], where), where)
 
 
 def _has_wrapper(item: Any) -> bool:
     """Tell {"state": <state>} from a bare state that has a slot named "state"."""
     if not isinstance(item, Mapping) or "state" not in item:
         return False
-    if any(key in item for key in ("row_id", "dialogue_id", "turn_id")):
+    if any(key in item for key in _ID_KEYS):
         return True
     state = item["state"]
     if isinstance(state, list):
         return all(isinstance(entry, Mapping) for entry in state)
     return isinstance(state, Mapping) or (isinstance(state, str) and state.lstrip()[:1] in ("{", "["))
+
+
+def read_view_id(item: Mapping[str, Any], where: str) -> tuple[str | None, str, str | None]:
+    """Read the ids of the row, the variant and the id of the dialogue from an item.
+
+    Raises:
+        DataError: An id or the variant is invalid.
+    """
+    row_id, dialogue = read_id(item, where)
+    variant = item.get("variant", item.get("view", "original"))
+    if variant not in VARIANTS:
+        raise DataError(f"{where}: variant must be 'original' or 'augmented', found {short(variant)}")
+    return row_id, variant, dialogue
 
 
 def read_id(item: Mapping[str, Any], where: str) -> tuple[str | None, str | None]:
@@ -205,10 +238,12 @@ def _entry(entry: Any, where: str) -> tuple[Any, Any]:
 def _value_text(value: Any, slot: str, where: str) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))  # pandas reads a column of 4 and missing values as 4.0 and NaN
-    if (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and math.isfinite(value)):
-        return str(value)
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return str(int(value))
+    # numpy's numbers are among these.
+    if isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value):
+        # pandas reads a column of 4 and missing values as 4.0 and NaN.
+        return str(int(value)) if value == int(value) else str(value)
     raise DataError(f"{where}: the slot {slot!r} has {short(value)}; use a string or a list of strings")
 
 
@@ -228,8 +263,42 @@ def pair_turns(predictions: Sequence[Turn], references: Sequence[Turn]) -> list[
         DataError: Only some items have ids, an id is repeated, an id occurs on one side only, or the numbers of items
             without ids differ.
     """
+    return pair_items(predictions, references, lambda turn: view_name(turn.row_id, turn.variant), "row_id")
 
-    def item_id(turn: Turn) -> str | None:
-        return None if turn.row_id is None else f"{turn.row_id} ({turn.variant})"
 
-    return pair_items(predictions, references, item_id, "row_id")
+def view_name(row_id: str | None, variant: str) -> str | None:
+    """Return the name of a view in messages; None for a row without id."""
+    return None if row_id is None else f"{row_id} ({variant})"
+
+
+def join_views(views: Iterable[tuple[str | None, str, str]]) -> dict[str, dict[str, int]]:
+    """Join the views of each row by id.
+
+    Args:
+        views: (row id, variant, position in messages) of each view.
+
+    Returns:
+        Row id -> variant -> number of the view. Every row has an original view.
+
+    Raises:
+        DataError: A view has no id, or an augmented view has no original view.
+
+    Example:
+        >>> join_views([("A/0", "original", "p:1"), ("A/1", "original", "p:2"), ("A/0", "augmented", "p:3")])
+        {'A/0': {'original': 0, 'augmented': 2}, 'A/1': {'original': 1}}
+    """
+    rows: dict[str, dict[str, int]] = {}
+    for number, (row_id, variant, where) in enumerate(views):
+        if row_id is None:
+            raise DataError(
+                f"{where}: this item has no id, and the two views of a row are paired by it; "
+                "give every item a row_id and a variant"
+            )
+        rows.setdefault(row_id, {})[variant] = number
+    orphans = sorted(row_id for row_id, numbers in rows.items() if "original" not in numbers)
+    if orphans:
+        raise DataError(
+            f"{len(orphans)} augmented views have no original view (e.g. {', '.join(orphans[:3])}); "
+            "give the original view of every row"
+        )
+    return rows

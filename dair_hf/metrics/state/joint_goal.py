@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dair_hf.errors import DataError
 from dair_hf.evaluation.statistics import ratios_with_intervals
 from dair_hf.metrics.state.conventions import NAME_SLOTS, Convention, resolve_convention
-from dair_hf.metrics.state.items import Turn, pair_turns, read_items, read_state
+from dair_hf.metrics.state.items import Turn, join_views, pair_turns, read_items, read_state
 from dair_hf.metrics.state.matching import Comparison, compare_states, compare_turns
 from dair_hf.metrics.state.normalizers import DONTCARE
 from dair_hf.metrics.state.slot_names import domain_of, reference_names
@@ -32,9 +32,10 @@ def joint_goal_correct(
         **switches: Fields of `Convention` to change.
 
     Returns:
-        [N] bool. Under a fuzzy convention a row is correct if its score is 1. Rows that a convention would skip
-        (`empty_answer="skip"`) are compared like all others. Rows without any slot of `domains` and `slots` are
-        correct; in contrast, `joint_goal_accuracy` raises an error if that concerns all rows.
+        [N] bool. Rows that the preset would skip (`empty_answer="skip"`) are compared like all others, and a row with a
+        graded score is correct if the score is 1, so the mean may differ from the preset's accuracy, which is that of
+        `joint_goal_scores`; `resolve_pair_convention` names the rules used here. Rows without any slot of `domains` and
+        `slots` are correct; in contrast, `joint_goal_accuracy` raises an error if that concerns all rows.
 
     Raises:
         DataError: The preset, a switch, a domain or a slot is unknown, the lengths differ, or an item is not a state.
@@ -44,13 +45,16 @@ def joint_goal_correct(
         array([ True, False])
     """
     _, convention = resolve_convention(preset, **switches)
-    return joint_goal_scores(predictions, references, convention) >= 1.0
+    comparisons = _compare(predictions, references, convention)
+    return np.array([comparison.score >= 1.0 for comparison in comparisons], dtype=np.bool_)
 
 
 def joint_goal_scores(
     predictions: Iterable[Any], references: Iterable[Any], convention: Convention
-) -> NDArray[np.float64]:
-    """Return the joint score of each row: 0 or 1, or with `token_sort` the product of the slots' scores.
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return the joint score of each row, and whether the convention scores it.
+
+    The joint goal accuracy is the mean of the scores over the rows that are scored.
 
     Args:
         predictions: [N] states, matched to the references by position.
@@ -58,18 +62,32 @@ def joint_goal_scores(
         convention: The rules.
 
     Returns:
-        [N] float64 in [0, 1].
+        [N] float64: 0 or 1, or with `token_sort` the product of the slots' scores; and [N] bool: False for an empty
+        prediction under `empty_answer="skip"`.
 
     Raises:
         DataError: The lengths differ, an item is not a state, or the convention has an unknown domain or slot.
+
+    Example:
+        >>> joint_goal_scores([{}, {"hotel-area": "east"}], [{}, {}], resolve_convention("parlai_v22")[1])
+        (array([1., 0.]), array([False,  True]))
     """
+    comparisons = _compare(predictions, references, convention)
+    scored = np.array([_is_scored(comparison, convention) for comparison in comparisons], dtype=np.bool_)
+    return np.array([comparison.score for comparison in comparisons], dtype=np.float64), scored
+
+
+def _is_scored(comparison: Comparison, convention: Convention) -> bool:
+    return convention.empty_answer == "score" or comparison.answered
+
+
+def _compare(predictions: Iterable[Any], references: Iterable[Any], convention: Convention) -> list[Comparison]:
     predicted = [read_state(state, f"predictions[{index}]") for index, state in enumerate(predictions)]
     gold = [read_state(state, f"references[{index}]") for index, state in enumerate(references)]
     if len(predicted) != len(gold):
         raise DataError(f"found {len(predicted)} predictions for {len(gold)} references; give one for each")
     names = reference_names(gold, convention)
-    scores = [compare_states(p, g, convention, names).score for p, g in zip(predicted, gold, strict=True)]
-    return np.array(scores, dtype=np.float64)
+    return [compare_states(p, g, convention, names) for p, g in zip(predicted, gold, strict=True)]
 
 
 def joint_goal_accuracy(
@@ -138,25 +156,51 @@ def summarize_turns(
         - `unknown_slots`: predicted slot that no reference has -> number of turns;
         - `preset` and `switches`.
 
-        Undefined ratios are NaN.
+        If the turns are those of both views, all keys but the last two have `original_` or `augmented_` in front. The
+        augmented figures are over all rows; one without an augmented view counts with its original. Undefined ratios
+        are NaN.
 
     Raises:
-        DataError: There is no turn, or `domains` or `slots` contain an unknown name or leave nothing to compare.
+        DataError: There is no turn, or `domains` or `slots` contain an unknown name or leave nothing to compare; for
+            both views also if an item has no id, or an augmented view no original view.
 
     Warns:
         SlotNameWarning: Predictions have slots that no reference has.
     """
     if not turns:
         raise DataError("nothing to score: predictions and references contain no turns")
-    all_comparisons = compare_turns(turns, convention, progress=progress)
-    is_scored = [convention.empty_answer == "score" or comparison.answered for comparison in all_comparisons]
-    comparisons = [comparison for comparison, scored in zip(all_comparisons, is_scored, strict=True) if scored]
-    dialogues = [reference.dialogue for (_, reference), scored in zip(turns, is_scored, strict=True) if scored]
+    comparisons = compare_turns(turns, convention, progress=progress)
+    compared = [(reference, comparison) for (_, reference), comparison in zip(turns, comparisons, strict=True)]
+    figures = {
+        prefix + key: value
+        for prefix, view in _views(compared).items()
+        for key, value in _figures(view, convention, bootstrap).items()
+    }
+    return figures | {"preset": name, "switches": dataclasses.asdict(convention)}
+
+
+def _views(compared: Sequence[tuple[Turn, Comparison]]) -> dict[str, Sequence[tuple[Turn, Comparison]]]:
+    """Return prefix of the keys -> turns of the view; one view without prefix if there is only one."""
+    if len({reference.variant for reference, _ in compared}) == 1:
+        return {"": compared}
+    rows = join_views((reference.row_id, reference.variant, reference.where) for reference, _ in compared).values()
+    return {
+        "original_": [compared[numbers["original"]] for numbers in rows],
+        "augmented_": [compared[numbers.get("augmented", numbers["original"])] for numbers in rows],
+    }
+
+
+def _figures(
+    compared: Sequence[tuple[Turn, Comparison]], convention: Convention, bootstrap: Mapping[str, Any]
+) -> dict[str, Any]:
+    all_comparisons = [comparison for _, comparison in compared]
+    scored = [(reference, comparison) for reference, comparison in compared if _is_scored(comparison, convention)]
+    comparisons = [comparison for _, comparison in scored]
     ratios = {
         "joint_goal_accuracy": _joint_goal(comparisons),
         "joint_goal_accuracy_names": _joint_goal(comparisons, NAME_SLOTS),
     }
-    clusters = [dialogue for dialogue in dialogues if dialogue is not None] or None
+    clusters = [reference.dialogue for reference, _ in scored if reference.dialogue is not None] or None
     values = ratios_with_intervals(ratios, clusters, **bootstrap)
     result: dict[str, Any] = {}
     for key, (numerators, denominators) in ratios.items():
@@ -167,16 +211,14 @@ def summarize_turns(
         | _slot_figures(comparisons)
         | {
             "by_domain": _by_domain(comparisons),
-            "turns": len(turns),
-            "turns_skipped": len(turns) - len(comparisons),
+            "turns": len(compared),
+            "turns_skipped": len(compared) - len(comparisons),
             "empty_predictions": sum(not comparison.answered for comparison in all_comparisons),
-            "empty_references": sum(not any(reference.state.values()) for _, reference in turns),
+            "empty_references": sum(not any(reference.state.values()) for reference, _ in compared),
             "references_with_dontcare": sum(
-                any(DONTCARE in values for values in reference.state.values()) for _, reference in turns
+                any(DONTCARE in values for values in reference.state.values()) for reference, _ in compared
             ),
             "unknown_slots": dict(Counter(slot for c in all_comparisons for slot in c.unknown).most_common()),
-            "preset": name,
-            "switches": dataclasses.asdict(convention),
         }
     )
 

@@ -86,8 +86,7 @@ def compare_states(
     if convention.extra == "penalise_known":
         extra = [slot for slot in extra if not names.schema_lacks(slot)]
     elif convention.extra == "ignore":
-        # A slot that the gold state has with an empty value must be empty.
-        extra = [slot for slot in extra if slot in reference]
+        extra = []
     scores |= dict.fromkeys(extra, 0.0)
     answered = any(value for values in prediction.values() for value in values)
     if convention.alternatives != "all":

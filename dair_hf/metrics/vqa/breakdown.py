@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from dair_hf.metrics.vqa.scores import (
 )
 
 PUBLIC_ANNOTATORS = 10
+_EDITED = re.compile(r"\A0*(\d+)(?:_.*)?\Z", re.DOTALL)
 
 
 def vqa_accuracy(predictions: Iterable[Any], references: Any, **settings: Any) -> dict[str, Any]:
@@ -99,10 +101,13 @@ def summarize_answers(
 
 
 def _images(references: Sequence[Reference]) -> list[str] | None:
-    """Return the original image of each question; the id of an edited image is "<original>_<removed object>"."""
+    """Return the original image of each question; the id of an edited image is "<number>_<removed object>".
+
+    Other ids ("COCO_val2014_000000000042") name an original image.
+    """
     if any(reference.image_id is None for reference in references):
         return None
-    return [str(reference.image_id).partition("_")[0].lstrip("0") for reference in references]
+    return [_EDITED.sub(r"\1", str(reference.image_id)) for reference in references]
 
 
 def _by_type(scores: NDArray[np.float64], types: Sequence[str | None]) -> dict[str, dict[str, float]]:

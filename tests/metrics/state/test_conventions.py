@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.metrics.state.conventions import PRESETS, resolve_convention
+from dair_hf.metrics.state.conventions import PRESETS, resolve_convention, resolve_pair_convention
 from dair_hf.metrics.state.joint_goal import joint_goal_accuracy, joint_goal_correct, joint_goal_scores
 from dair_hf.metrics.state.matching import compare_states
 from dair_hf.metrics.state.normalizers import normalize
@@ -244,10 +244,13 @@ def test_presets_on_all_turns(preset: str) -> None:
     column = ORDER.index(preset)
     predictions, references = [turn[1] for turn in TURNS], [turn[2] for turn in TURNS]
     convention = PRESETS[preset]
-    scores = joint_goal_scores(predictions, references, convention)
+    scores, scored = joint_goal_scores(predictions, references, convention)
     correct = joint_goal_correct(predictions, references, preset)
     assert correct.dtype == np.bool_
-    for (description, prediction, reference, expected), score, is_correct in zip(TURNS, scores, correct, strict=True):
+    for (description, prediction, reference, expected), score, is_scored, is_correct in zip(
+        TURNS, scores, scored, correct, strict=True
+    ):
+        assert is_scored == (expected[column] is not SKIP)
         if expected[column] is SKIP:
             assert not compare_states(prediction, reference, convention).answered
             continue
@@ -281,7 +284,15 @@ def test_presets_on_all_turns(preset: str) -> None:
         ({"a-x": "A  B"}, {"a-x": ["a b"]}, {"normalizer": "lower"}, 0, 1),
         ({"a-x": "NONE"}, {}, {"normalizer": "lower"}, 0, 1),
         ({"a-x": "1", "b-x": "1"}, {"a-x": ["1"]}, {"extra": "ignore"}, 0, 1),
-        ({"a-x": "1", "b-x": "1"}, {"a-x": ["1"], "b-x": []}, {"extra": "ignore"}, 0, 0),
+        ({"a-x": "1", "b-x": "1"}, {"a-x": ["1"], "b-x": []}, {"extra": "ignore"}, 0, 1),
+        ({"a-x": "1", "b-x": "1"}, {"a-x": ["1"], "b-x": ["none"]}, {"extra": "ignore"}, 0, 1),
+        (
+            {"a-x": "1", "b-x": "1"},
+            {"a-x": ["1"], "b-x": ["dontcare"]},
+            {"extra": "ignore", "dontcare": "drop_gold"},
+            0,
+            1,
+        ),
         ({"hotel-wifi": "1"}, {}, {"extra": "penalise_known"}, 0, 1),
         ({"a-x": "1", "b-x": "1"}, {"a-x": ["1"]}, {"domains": ["a"]}, 0, 1),
         ({"a-x": "1", "a-y": "1"}, {"a-x": ["1"]}, {"slots": "a-x"}, 0, 1),
@@ -299,6 +310,58 @@ def test_each_switch(
 
 def test_switch_without_effect_keeps_the_name() -> None:
     assert resolve_convention("trade", normalizer="trade")[0] == "trade"
+
+
+NAMES = ("hotel-name", "restaurant-name")
+
+
+@pytest.mark.parametrize(
+    ("preset", "switches", "name", "rules"),
+    [
+        ("any_of", {}, "any_of", {"empty_answer": "score", "slots": None, "dontcare": "keep"}),
+        ("parlai_v22", {}, "parlai_v22(empty_answer=score)", {"slots": None, "dontcare": "drop_both"}),
+        ("sgd_fuzzy", {}, "sgd_fuzzy, scores of 1", {}),
+        ("dair_released", {}, "dair_released(empty_answer=score)", {"slots": NAMES, "dontcare": "keep"}),
+        # What is stated is kept, and the name shows where it differs from the rules of the preset for pairs.
+        (
+            "dair_released",
+            {"dontcare": "drop_gold"},
+            "dair_released(dontcare=drop_gold, empty_answer=score)",
+            {"slots": NAMES, "dontcare": "drop_gold"},
+        ),
+        (
+            "dair_released",
+            {"dontcare": "drop_both"},
+            "dair_released(dontcare=drop_both, empty_answer=score)",
+            {"slots": NAMES, "dontcare": "drop_both"},
+        ),
+        (
+            "dair_released",
+            {"slots": "hotel-name"},
+            "dair_released(slots=hotel-name, empty_answer=score)",
+            {"slots": ("hotel-name",), "dontcare": "drop_both", "consistency_slots": None},
+        ),
+        (
+            "dair_released",
+            {"consistency_slots": None},
+            "dair_released(consistency_slots=all, empty_answer=score)",
+            {"slots": None, "dontcare": "drop_both", "consistency_slots": None},
+        ),
+        ("any_of", {"consistency_slots": "hotel-name"}, "any_of(consistency_slots=hotel-name)", {"slots": NAMES[:1]}),
+    ],
+)
+def test_rules_of_pairs(preset: str, switches: dict[str, Any], name: str, rules: dict[str, Any]) -> None:
+    shown, convention = resolve_pair_convention(preset, **switches)
+    assert shown == name
+    assert {key: getattr(convention, key) for key in rules} == rules
+    assert convention.empty_answer == "score"
+
+
+def test_pairs_do_not_skip_empty_answers() -> None:
+    with pytest.raises(DataError, match="empty_answer=skip: a pair needs both views, so empty answers are scored"):
+        resolve_pair_convention("any_of", empty_answer="skip")
+    with pytest.raises(DataError, match="preset: unknown name 'best'"):
+        resolve_pair_convention("best")
 
 
 @pytest.mark.parametrize(
@@ -384,7 +447,7 @@ def test_fuzzy_ratios(value: str, other: str, partial: int, token_sort: int) -> 
     for predicted, gold in ((value, other), (other, value)):
         states: Any = [{"police-address": predicted}], [{"police-address": [gold]}]
         assert joint_goal_correct(*states, match="partial95")[0] == (partial > 95)
-        scores = joint_goal_scores(*states, resolve_convention(match="token_sort")[1])
+        scores, _ = joint_goal_scores(*states, resolve_convention(match="token_sort")[1])
         assert scores[0] == pytest.approx(token_sort / 100, abs=1e-9)
 
 

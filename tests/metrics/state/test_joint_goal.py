@@ -6,6 +6,7 @@ import math
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dair_hf.errors import DataError
@@ -84,12 +85,46 @@ def test_rows_are_matched_by_id_not_by_order() -> None:
     assert joint_goal_accuracy(plain_predictions[::-1], plain_references)["joint_goal_accuracy_numerator"] == 0
 
 
+def test_views_are_not_averaged() -> None:
+    def item(row_id: str, area: str | None, variant: str = "original") -> dict[str, Any]:
+        return {"row_id": row_id, "variant": variant, "state": {} if area is None else {"hotel-area": area}}
+
+    references = [
+        item("A/0", "east"), item("A/0", "west", "augmented"), item("A/1", "east"),
+        item("B/0", "north"), item("B/0", "south", "augmented"),
+    ]  # fmt: skip
+    predictions = [
+        item("A/0", "east"), item("A/0", "east", "augmented"), item("A/1", "east"),
+        item("B/0", "north"), item("B/0", None, "augmented"),
+    ]  # fmt: skip
+    results = joint_goal_accuracy(predictions[::-1], references)
+    # Original: all three rows are right. Augmented: A/0 and B/0 wrong; A/1 has no augmented view and counts as it is.
+    ends = ("numerator", "denominator")
+    assert [results[f"original_joint_goal_accuracy_{end}"] for end in ends] == [3, 3]
+    assert [results[f"augmented_joint_goal_accuracy_{end}"] for end in ends] == [1, 3]
+    assert (results["original_slot_recall"], results["augmented_slot_recall"]) == (1.0, 1 / 3)
+    assert (results["original_empty_predictions"], results["augmented_empty_predictions"]) == (0, 1)
+    assert results["augmented_by_domain"]["hotel"]["joint_goal_accuracy"] == 1 / 3
+    assert "joint_goal_accuracy" not in results
+    assert results["preset"] == "any_of"
+    # One view alone has plain keys, whichever it is.
+    alone = [item("A/0", "east", "augmented")]
+    assert joint_goal_accuracy(alone, alone)["joint_goal_accuracy"] == 1.0
+    with pytest.raises(DataError, match=r"1 augmented views have no original view \(e\.g\. B/0\)"):
+        joint_goal_accuracy([*predictions[:3], predictions[4]], [*references[:3], references[4]])
+
+
 @pytest.mark.parametrize(
     "state",
     [
         {"hotel-area": ["east"], "hotel-stars": ["4"]},
         {"hotel-area": "east", "hotel-stars": 4},
         {"hotel-area": "east", "hotel-stars": 4.0},
+        {"hotel-area": "east", "hotel-stars": np.int64(4)},
+        {"hotel-area": "east", "hotel-stars": [np.float32(4.0)]},
+        {"hotel-area": "east", "hotel-stars": np.uint8(4)},
+        {"id": "A/0", "prediction": "hotel-area = east ; hotel-stars = 4", "correct": True},
+        {"row_id": "A/0", "variant": "original", "prediction": {"hotel": {"area": "east", "stars": 4}}},
         {"hotel": {"area": "east", "stars": ["4"]}},
         [{"slot": "hotel-area", "values": ["east"]}, {"slot": "hotel-stars", "values": ["4"]}],
         '{"hotel-area": "east", "hotel-stars": "4"}',
@@ -99,7 +134,7 @@ def test_rows_are_matched_by_id_not_by_order() -> None:
 )
 def test_all_accepted_shapes_give_the_same_result(state: Any) -> None:
     reference: Any = {"hotel-area": ["east"], "hotel-stars": ["4"]}
-    if isinstance(state, dict) and "state" in state:
+    if isinstance(state, dict) and {"state", "prediction"} & state.keys():
         reference = {"row_id": "A/0", "state": reference}
     assert joint_goal_accuracy([state], [reference])["slot_f1"] == 1.0
 
@@ -138,6 +173,11 @@ def test_slot_named_state() -> None:
         ([{"a-x": float("nan")}], [{}], None, "predictions[0]: the slot 'a-x' has nan"),
         ([{"a-x": [["y" * 999]]}], [{}], None, "...; use a string or a list of strings"),
         ([{"row_id": "A/0", "text": "x"}], [{}], None, "predictions[0]: the key 'state' is missing"),
+        ([{"id": "A/0", "hotel-area": "x"}], [{}], None, "the key 'state' is missing; found 'id', 'hotel-area'"),
+        ([{"turn_id": 0, "hotel-area": "x"}], [{}], None, "the key 'state' is missing; found 'turn_id', 'hotel-area'"),
+        ([{"row_id": "A/0", "reference": "x"}], [{}], None, "predictions[0]: the key 'state' is missing"),
+        ([{"a-x": np.float64("nan")}], [{}], None, "predictions[0]: the slot 'a-x' has"),
+        ([{"a-x": np.bool_(True)}], [{}], None, "predictions[0]: the slot 'a-x' has"),
         ([{"row_id": "A/0", "state": None}], [{}], None, "predictions[0]: a state must be an object of slots"),
         (
             [{"row_id": "A/0", "state": "a-x = 1"}],

@@ -9,7 +9,7 @@ import pytest
 
 from dair_hf.errors import DataError
 from dair_hf.metrics.consistency_items import judge_pairs
-from dair_hf.metrics.state.conventions import resolve_convention
+from dair_hf.metrics.state.conventions import resolve_pair_convention
 from dair_hf.metrics.state.items import pair_turns, read_items
 from dair_hf.metrics.state.joint_goal import joint_goal_accuracy, joint_goal_correct
 from dair_hf.metrics.state.slot_names import SlotNames
@@ -46,7 +46,7 @@ def test_unknown_names_in_switches_are_errors(switches: dict[str, Any], message:
         assert message in str(caught.value)
     turns = read_items([{"row_id": "A/0", "state": GOLD}], "references")
     with pytest.raises(DataError) as caught:
-        judge_pairs(pair_turns(turns, turns), resolve_convention(**switches)[1])
+        judge_pairs(pair_turns(turns, turns), resolve_pair_convention(**switches)[1])
     assert message in str(caught.value)
 
 

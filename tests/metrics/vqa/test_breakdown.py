@@ -104,6 +104,9 @@ def test_intervals_resample_images() -> None:
     # Edits are clustered with their original image.
     edited = [f"{i // 4:012d}_{i % 3:012d}" if i % 4 else str(i // 4) for i in range(40)]
     assert interval(edited) == (low, point, high)
+    # Only a number names the original: these are 40 images, and ten.
+    assert interval([f"COCO_val2014_{i:012d}" for i in range(40)]) == interval(list(range(40)))
+    assert interval([f"COCO_val2014_{i // 4:012d}" for i in range(40)]) == (low, point, high)
     assert math.isnan(interval(["7"] * 40)[0])
 
 

@@ -1,0 +1,101 @@
+r"""Belief states as text, which models are trained on, and the parser of generated text.
+
+A state maps slots to lists of values. Several values are alternatives: any of them is right, the first is preferred.
+
+    {"hotel-area": ["east"], "hotel-name": ["warkworth house", "warkworth"]}
+    hotel-area = east ; hotel-name = warkworth house | warkworth
+
+The delimiters `;`, `=` and `|`, backslashes, line breaks and tabs are escaped by a backslash. A space at either end of
+a string is written `\_`, an empty string `\e`. A slot without values stands alone, without `=`. Different states have
+different texts, and plain values cost no extra token.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+_ESCAPES = {"\\": "\\\\", ";": "\\;", "=": "\\=", "|": "\\|", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_TRANSLATION = str.maketrans(_ESCAPES)
+_MEANINGS = {code[1]: character for character, code in _ESCAPES.items()} | {"_": " ", "e": ""}
+_ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
+_DELIMITERS = {mark: re.compile(r"\\.|" + re.escape(mark), re.DOTALL) for mark in ";=|"}
+_PADDING = " \t\r\n"  # around a field; as part of a field it is escaped
+
+
+def state_to_text(state: Mapping[str, Sequence[str]]) -> str:
+    r"""Write a state as text.
+
+    Args:
+        state: Slot -> alternatives; the slots keep their order.
+
+    Returns:
+        One line of text; the empty string for the empty state.
+
+    Example:
+        >>> state_to_text({"hotel-area": ["east"], "hotel-name": ["a; b", "ab"]})
+        'hotel-area = east ; hotel-name = a\\; b | ab'
+    """
+    fields = []
+    for slot, values in state.items():
+        alternatives = " | ".join([_escape(value) for value in values])
+        fields.append(f"{_escape(slot)} = {alternatives}" if values else _escape(slot))
+    return " ; ".join(fields)
+
+
+def parse(text: str) -> dict[str, list[str]]:
+    r"""Parse generated text into a state. Never raises.
+
+    Reads what `state_to_text` wrote, without slots that have no value and without empty values. In other text a field
+    without slot or value is dropped, a repeated slot keeps its last values, and `=` beyond the first and backslashes
+    before ordinary characters are literal.
+
+    Args:
+        text: Belief text, possibly cut short or malformed.
+
+    Returns:
+        Slot -> alternatives. Slots and values are not empty.
+
+    Example:
+        >>> parse("hotel-area=east; hotel-name = a=b ; hotel-st")
+        {'hotel-area': ['east'], 'hotel-name': ['a=b']}
+    """
+    state: dict[str, list[str]] = {}
+    for field in _split(text, ";"):
+        slot_text, *value_texts = _split(field, "=")
+        slot = _unescape(slot_text)
+        values = [_unescape(value) for value in _split("=".join(value_texts), "|")]
+        values = [value for value in values if value]
+        if slot and values:
+            state[slot] = values
+    return state
+
+
+def _escape(string: str) -> str:
+    if not string:
+        return "\\e"
+    escaped = string.translate(_TRANSLATION)
+    if escaped.endswith(" "):
+        escaped = escaped[:-1] + "\\_"
+    if escaped.startswith(" "):
+        escaped = "\\_" + escaped[1:]
+    return escaped
+
+
+def _split(text: str, mark: str) -> list[str]:
+    """Split at every `mark` that is not escaped."""
+    if "\\" not in text:
+        return text.split(mark)
+    parts, start = [], 0
+    for match in _DELIMITERS[mark].finditer(text):
+        if match.group() == mark:
+            parts.append(text[start : match.start()])
+            start = match.end()
+    return [*parts, text[start:]]
+
+
+def _unescape(field: str) -> str:
+    field = field.strip(_PADDING)
+    if "\\" not in field:
+        return field
+    return _ESCAPED.sub(lambda match: _MEANINGS.get(match.group(1), match.group()), field)
