@@ -45,6 +45,7 @@ from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import finished_records
 from dair_hf.experiments.sweeps import plot_sweep
 from dair_hf.io.commands import run_recipe
+from dair_hf.io.file_values import content_hashes
 from dair_hf.io.files import write_json
 from dair_hf.modeling import ModelConfig
 from dair_hf.vqa.data import VQAConfig, load_vqa
@@ -120,7 +121,8 @@ def main() -> None:
     data = load_vqa(config, scenes, scene_folder, folder.parent / "verified_images.json")
     runs = list(runs_of(comparison, args))
     settings = {"data": config, "scenes": scenes, "network": network, "model": model}
-    files = {name: getattr(data, name)._fingerprint for name in ("train", "train_edits", "test", "test_edits")}
+    # The features are also found by these hashes.
+    files = data.fingerprints(content_hashes(network.features_folder if network.network == "saaa" else folder.parent))
     finished_records(folder, runs, settings, files)  # refuses a folder of other settings before writing to it
     reports = {name: report.to_dict() for name, report in data.reports.items()}
     if PartialState().is_main_process:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -40,6 +40,8 @@ class SceneConfig:
         >>> SceneConfig(edit="iv").co_occurrence
         0.9
     """
+
+    PATH_FIELDS: ClassVar = ("sprite_folder",)  # not compared between runs: the scenes have a fingerprint
 
     edit: str = field(
         default="cv",
