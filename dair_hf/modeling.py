@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from peft import LoraConfig, TaskType, get_peft_model
+from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -117,7 +118,10 @@ def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: in
         name, remote_code = config.model_name_or_path, config.trust_remote_code
         with _explained(f"model_name_or_path={name!r}"):
             settings = AutoConfig.from_pretrained(name, trust_remote_code=remote_code)
-            model = _class_for(settings).from_pretrained(name, use_safetensors=True, trust_remote_code=remote_code)
+            model, report = _class_for(settings).from_pretrained(
+                name, use_safetensors=True, trust_remote_code=remote_code, output_loading_info=True
+            )
+        require_all_weights(model, report, f"model_name_or_path={name!r}")
         for setting in DECODING:
             setattr(model.generation_config, setting, None)
     else:
@@ -137,6 +141,31 @@ def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: in
         with _explained(f"lora_targets={targets!r}"):
             model = get_peft_model(model, adapters)
     return model
+
+
+def require_all_weights(
+    model: PreTrainedModel, report: Mapping[str, Any], setting: str, new_modules: Collection[str] = ()
+) -> None:
+    """Refuse a model if its checkpoint lacks weights; transformers would initialize them at random and only warn.
+
+    Args:
+        model: Model from `from_pretrained(..., output_loading_info=True)`.
+        report: Second result of that call.
+        setting: Setting that names the model, for the message.
+        new_modules: Modules whose weights need not be in the checkpoint.
+
+    Raises:
+        DataError: A parameter is missing or has another shape.
+    """
+    absent = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
+    prefixes = tuple(f"{name}." for name in new_modules)
+    names = [name for name, _ in model.named_parameters() if name in absent and not name.startswith(prefixes)]
+    if names:
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        raise DataError(
+            f"{setting}: {len(names)} weights of {type(model).__name__} are missing in its file or have another shape "
+            f"({shown}); give a checkpoint of that model"
+        )
 
 
 def start_at_neighbours(model: PreTrainedModel, strength: float = 4.0) -> int:
@@ -191,7 +220,7 @@ def _explained(setting: str) -> Iterator[None]:
     """Convert errors of the libraries about a setting into a one-line `DataError` that names it."""
     try:
         yield
-    except (OSError, ValueError, StrictDataclassError) as error:
+    except (OSError, ValueError, StrictDataclassError, SafetensorError) as error:
         text = " ".join(str(error).split())
         raise DataError(f"{setting}: {text[:400]}") from error
 

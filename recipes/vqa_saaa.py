@@ -40,12 +40,12 @@ from dair_hf.experiments.comparison import (
     lambda_note,
     runs_of,
     train_evaluate_save,
-    with_settings,
 )
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import finished_records
 from dair_hf.experiments.sweeps import plot_sweep
 from dair_hf.io.commands import run_recipe
+from dair_hf.io.file_values import content_hashes
 from dair_hf.io.files import write_json
 from dair_hf.modeling import ModelConfig
 from dair_hf.vqa.data import VQAConfig, load_vqa
@@ -65,24 +65,29 @@ COLUMNS = [
     Column("neg_to_pos", "neg->pos"),
     Column("neg_to_neg_flipped", "neg->neg"),
 ]
-BACKBONE_SEED, BACKBONE_BATCH, BACKBONE_EPOCHS = 0, 50, 3
+# All runs share the backbone, so none of their settings may change its training.
+BACKBONE = {
+    "method": "erm", "seed": 0, "num_train_epochs": 3, "per_device_train_batch_size": 50, "learning_rate": 4e-3,
+    "lr_scheduler_type": "linear", "weight_decay": 0.0, "max_grad_norm": 1.0,
+}  # fmt: skip
 
 
 def scene_backbone(scenes: SceneConfig, count: int, args: DAIRConfig) -> nn.Module:
     """Train a small ResNet to name the object in each cell of random scenes, once for all runs."""
-    name = fingerprint(scenes.layout, scenes.sprites, scenes.sprite_folder, scene_network(scenes), count)
+    steps = BACKBONE["num_train_epochs"] * math.ceil(count / BACKBONE["per_device_train_batch_size"])
+    training = {**BACKBONE, "warmup_steps": min(100, steps // 3)}
+    name = fingerprint(
+        scenes.layout, scenes.sprites, scenes.content["sprite_folder"], scene_network(scenes), count, training,
+        args.world_size,
+    )  # fmt: skip
     folder = Path(args.output_dir).parent / f"scene_backbone_{name}"
-    steps = BACKBONE_EPOCHS * math.ceil(count / BACKBONE_BATCH)
-    # All runs share the backbone, so no setting may depend on the method or the seed.
-    base_args = with_settings(
-        args, method="erm", output_dir=f"{folder}_training", seed=BACKBONE_SEED, max_steps=-1,
-        num_train_epochs=BACKBONE_EPOCHS, per_device_train_batch_size=BACKBONE_BATCH, learning_rate=4e-3,
-        lr_scheduler_type="linear", warmup_steps=min(100, steps // 3), weight_decay=0.0, max_grad_norm=1.0,
-        gradient_accumulation_steps=1,
+    base_args = DAIRConfig(
+        f"{folder}_training", **training, save_strategy="no", logging_steps=100, report_to="none",
+        use_cpu=args.use_cpu, disable_tqdm=args.disable_tqdm,
     )  # fmt: skip
 
     def make_trainer() -> DAIRTrainer:
-        set_seed(BACKBONE_SEED)
+        set_seed(base_args.seed)
         model, rows = cell_classification(scenes, count)
         return DAIRTrainer(model, base_args, train_dataset=rows, sample_loss="seq2seq")
 
@@ -112,11 +117,12 @@ def main() -> None:
     config, scenes, network, model, comparison, args = parse_arguments(types)
     require_model(network, model)
     folder = claim_output_folder(args)
-    scene_folder = folder.parent / f"counting_scenes_{fingerprint(scenes)}"
+    scene_folder = folder.parent / f"counting_scenes_{fingerprint(scenes.content)}"
     data = load_vqa(config, scenes, scene_folder, folder.parent / "verified_images.json")
     runs = list(runs_of(comparison, args))
     settings = {"data": config, "scenes": scenes, "network": network, "model": model}
-    files = {name: getattr(data, name)._fingerprint for name in ("train", "train_edits", "test", "test_edits")}
+    # The features are also found by these hashes.
+    files = data.fingerprints(content_hashes(network.features_folder if network.network == "saaa" else folder.parent))
     finished_records(folder, runs, settings, files)  # refuses a folder of other settings before writing to it
     reports = {name: report.to_dict() for name, report in data.reports.items()}
     if PartialState().is_main_process:

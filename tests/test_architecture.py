@@ -119,10 +119,11 @@ def test_graph_of_a_small_package(tmp_path: Path) -> None:
     assert picture.count("<path") == 1
 
 
-def test_picture_shows_the_rooms_of_today() -> None:
-    shown = architecture.PICTURE.read_text(encoding="utf-8")
-    assert set(re.findall(r'font-size="15">(\w+)</text>', shown)) == set(ROOMS), "run python docs/draw_architecture.py"
-    assert shown.count("<path") == len(architecture.essential_arrows(ROOMS)), "run python docs/draw_architecture.py"
+def test_picture_is_the_one_of_today() -> None:
+    """The shown numbers of lines may be old; rooms, floors and arrows may not."""
+    lines = dict.fromkeys(ROOMS, 1)
+    drawn, shown = architecture.svg(ROOMS, lines), architecture.PICTURE.read_text(encoding="utf-8")
+    assert re.sub(r">[\d,]+ lines<", ">1 lines<", shown) == drawn, "run python docs/draw_architecture.py"
 
 
 def test_objective_imports_torch_only() -> None:

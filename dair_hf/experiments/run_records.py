@@ -22,6 +22,7 @@ from accelerate import PartialState
 
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
+from dair_hf.io.file_values import ContentFingerprint
 from dair_hf.io.files import read_json
 from dair_hf.io.folders import move_to_superseded
 
@@ -230,8 +231,8 @@ def changed_settings(
     """Compare the settings of a finished run with the current ones.
 
     Fields that were added after the record was written count as their default. Paths are ignored: `output_dir`, and
-    the fields that a configuration lists in `PLACES`, whose content has a fingerprint. A field that no longer exists
-    counts as a change.
+    the fields that a configuration lists in `PATH_FIELDS`, whose content has a fingerprint. A field that no longer
+    exists counts as a change. A recorded fingerprint of data may also be the `former` one of a `ContentFingerprint`.
 
     Returns:
         Name of each setting that differs -> "NAME was X, is Y".
@@ -239,9 +240,16 @@ def changed_settings(
     now = {**config, "training": run.args}
     plain, before = plain_config(now), record.get("config", {})
     filled = {key: _with_defaults(before.get(key, {}), value, plain[key]) for key, value in now.items()}
-    old = _flatten({**before, **filled, "fingerprint of data": record.get("data", {})})
-    new = _flatten({**plain, "fingerprint of data": dict(data)})
-    paths = {f"{key}.{name}" for key, value in now.items() for name in ("output_dir", *getattr(value, "PLACES", ()))}
+    recorded = record.get("data", {})
+    current = {
+        name: value.former if isinstance(value, ContentFingerprint) and value.former == recorded.get(name) else value
+        for name, value in data.items()
+    }
+    old = _flatten({**before, **filled, "fingerprint of data": recorded})
+    new = _flatten({**plain, "fingerprint of data": current})
+    paths = {
+        f"{key}.{name}" for key, value in now.items() for name in ("output_dir", *getattr(value, "PATH_FIELDS", ()))
+    }
     return {
         name: f"{name} was {old.get(name, 'absent')}, is {new.get(name, 'absent')}"
         for name in sorted(old.keys() | new.keys())

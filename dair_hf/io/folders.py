@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import fnmatch
 import hashlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -54,20 +56,52 @@ def atomic_folder(target: FilePath, sources: Iterable[FilePath] = (), overwrite:
     sources = list(sources)
     resolved = require_output_folder(target, sources, overwrite)
     with scratch_folder(resolved, target) as scratch:
-        new, old = scratch / "new", scratch / "old"
+        new = scratch / "new"
         new.mkdir()
         yield new
         write_json(new / MANIFEST, {"written_by": _program(), "files": sorted({*_contents(new), MANIFEST})})
         require_output_folder(target, sources, overwrite)  # again, in case another program wrote there meanwhile
         with explain_write_errors(target):
-            try:
-                if resolved.is_dir() and any(resolved.iterdir()):
-                    os.rename(resolved, old)
+            if resolved.is_dir() and any(resolved.iterdir()):
+                _replace_folder(new, resolved)
+            else:
                 os.rename(new, resolved)
+
+
+def _replace_folder(new: Path, target: Path) -> None:
+    """Replace the folder `target` by `new` and remove its former content.
+
+    Raises:
+        DataError: Without atomic exchange, the replacement and its undoing both failed; the message says where the
+            former content is.
+    """
+    if _exchange(new, target):
+        return shutil.rmtree(new, ignore_errors=True)
+    # Visible and outside the scratch folder, so that a killed process loses nothing.
+    old = target.with_name(f"{target.name}.old-{os.getpid()}")
+    try:
+        os.rename(target, old)
+        os.rename(new, target)
+    except BaseException as error:
+        if old.exists() and not target.exists():
+            try:
+                os.rename(old, target)
             except BaseException:
-                if old.exists() and not resolved.exists():
-                    os.rename(old, resolved)
-                raise
+                raise DataError(f"{target}: replacing it was interrupted; rename {old} back to {target}") from error
+        raise
+    finally:
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange two folders atomically; return False where system or file system cannot."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except (OSError, AttributeError):
+        return False
+    current_folder, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(rename(current_folder, os.fsencode(first), current_folder, os.fsencode(second), exchange) == 0)
 
 
 def require_output_folder(target: FilePath, sources: Iterable[FilePath] = (), overwrite: bool = False) -> Path:

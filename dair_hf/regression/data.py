@@ -36,7 +36,7 @@ class RegressionConfig:
         'bernoulli'
     """
 
-    PLACES: ClassVar = ("data_file", "test_file")  # not compared between runs: the data have a fingerprint
+    PATH_FIELDS: ClassVar = ("data_file", "test_file")  # not compared between runs: the data have a fingerprint
 
     data_file: str | None = field(
         default=None, metadata={"help": "QSAR as .mat, or the training rows of your own table as .csv or .parquet."}

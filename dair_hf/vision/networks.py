@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from torch import nn
 from transformers import AutoModelForImageClassification, PreTrainedModel, ResNetConfig, ResNetForImageClassification
 
 from dair_hf.errors import DataError
+from dair_hf.modeling import require_all_weights
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 from dair_hf.vision.image_pairs import require_choice
 from dair_hf.vision.preact_resnet import PreActResNet, PreActResNetConfig
@@ -42,7 +46,7 @@ class NetworkConfig:
     )
     pretrained_model: str | None = field(
         default=None,
-        metadata={"help": "Image classifier from the Hub or a folder; its last layer is replaced by a new one."},
+        metadata={"help": "Image classifier from the Hub or a folder, safetensors only; its output layer is replaced."},
     )
 
     def __post_init__(self) -> None:
@@ -72,7 +76,8 @@ def make_network(config: NetworkConfig, num_channels: int, num_labels: int) -> P
         A model from `pixel_values` `[N, num_channels, H, W]` to `logits` `[N, num_labels]`.
 
     Raises:
-        DataError: The pretrained model cannot be loaded, or has another number of channels.
+        DataError: The pretrained model cannot be loaded from safetensors, lacks weights below its output layer, or has
+            another number of channels.
 
     Example:
         >>> make_network(NetworkConfig(hidden_sizes=[8, 16], depths=[1, 1]), 3, 9).num_parameters()
@@ -91,15 +96,46 @@ def make_network(config: NetworkConfig, num_channels: int, num_labels: int) -> P
         if config.hidden_sizes is not None:
             sizes["embedding_size"] = max(1, config.hidden_sizes[0] // 4)
         return ResNetForImageClassification(ResNetConfig(**common, **sizes))
+    return _pretrained(str(config.pretrained_model), num_channels, num_labels)
+
+
+def _pretrained(name: str, num_channels: int, num_labels: int) -> PreTrainedModel:
+    """Load a pretrained classifier and replace its output layer, even if the checkpoint has as many classes."""
+    label = f"pretrained_model={name!r}"
     try:
-        model = AutoModelForImageClassification.from_pretrained(
-            config.pretrained_model, num_labels=num_labels, ignore_mismatched_sizes=True
+        model, report = AutoModelForImageClassification.from_pretrained(
+            name,
+            num_labels=num_labels,
+            ignore_mismatched_sizes=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
         )
-    except (OSError, ValueError) as error:
-        raise DataError(f"pretrained_model={config.pretrained_model!r}: {error}") from error
+    except (OSError, ValueError, StrictDataclassError, SafetensorError) as error:
+        raise DataError(f"{label}: {' '.join(str(error).split())[:400]}") from error
     if getattr(model.config, "num_channels", num_channels) != num_channels:
         raise DataError(
-            f"pretrained_model={config.pretrained_model!r} takes {model.config.num_channels} channels, the images "
-            f"have {num_channels}; give a model for {num_channels} channels"
+            f"{label} takes {model.config.num_channels} channels, the images have {num_channels}; give a model for "
+            f"{num_channels} channels"
         )
+    outputs = _output_layers(model, num_labels)
+    if not outputs:
+        raise DataError(f"{label}: {type(model).__name__} has no linear output layer to replace; give another model")
+    require_all_weights(model, report, label, outputs)
+    for output, old in outputs.items():
+        layer = nn.Linear(old.in_features, num_labels, bias=old.bias is not None, dtype=old.weight.dtype)
+        model._init_weights(layer)
+        model.set_submodule(output, layer)
     return model
+
+
+def _output_layers(model: PreTrainedModel, num_labels: int) -> dict[str, nn.Linear]:
+    """Return name -> linear layer with one output per class, outside the base model."""
+    base = f"{model.base_model_prefix}."
+    layers = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module.out_features == num_labels and not name.startswith(base)
+    }
+    # DeiT has two output layers; a model without a base model may have hidden layers of that size.
+    return layers if hasattr(model, model.base_model_prefix or " ") else dict(list(layers.items())[-1:])

@@ -44,7 +44,7 @@ class AdversarialDataConfig(Cifar10Config):
         'MNIST'
     """
 
-    PLACES: ClassVar = ("mnist", "cifar10")  # not compared between runs: the images have a fingerprint
+    PATH_FIELDS: ClassVar = ("mnist", "cifar10")  # not compared between runs: the images have a fingerprint
 
     mnist: str | None = field(
         default=None, metadata={"help": "MNIST instead of CIFAR-10: a folder, or its name on the Hub."}

@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from datasets import Dataset, Features
 
 from dair_hf.errors import DataError
+from dair_hf.io.file_values import ContentFingerprint, FileValueCache, content_fingerprint
 from dair_hf.io.files import read_json
 from dair_hf.io.prepared import is_prepared, load_split, read_mark
 from dair_hf.io.processes import on_first_rank
@@ -21,6 +22,7 @@ from dair_hf.vqa.scenes.files import SceneConfig, scene_files, write_scenes
 
 SOURCES = ("scenes", "files")
 EVALUATED = ("test", "validation")
+PARTS = ("train", "train_edits", "test", "test_edits")
 HELD_OUT = 10  # every tenth training image is held out for validation
 SplitReader = Callable[[str], tuple[Dataset, VQAReport, Dataset, VQAReport]]
 
@@ -36,6 +38,9 @@ class VQAConfig:
         >>> VQAConfig().source
         'scenes'
     """
+
+    # Not compared between runs: questions, answers and images have a fingerprint.
+    PATH_FIELDS: ClassVar = ("questions", "images", "edits", "edited_images", "scene_folder")
 
     source: str = field(
         default="scenes",
@@ -124,6 +129,16 @@ class VQAData(NamedTuple):
     test_edits: Dataset
     familiar: Dataset | None
     reports: dict[str, VQAReport]
+
+    def fingerprints(self, hashes: FileValueCache) -> dict[str, ContentFingerprint]:
+        """Return part -> fingerprint of its rows and of the content of their images, for records of runs.
+
+        All processes of a run must call this method.
+
+        Args:
+            hashes: SHA-256 of files, as `content_hashes`.
+        """
+        return {part: content_fingerprint(getattr(self, part), ["image"], hashes) for part in PARTS}
 
 
 def load_vqa(

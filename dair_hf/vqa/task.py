@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from datasets import Dataset, concatenate_datasets
@@ -19,7 +19,7 @@ from dair_hf.io.processes import rank_and_size
 from dair_hf.modeling import ModelConfig
 from dair_hf.vqa.answers import AnswerVocabulary, encode_answers
 from dair_hf.vqa.correctness import AnswerJudge
-from dair_hf.vqa.data import VQAConfig, VQAData
+from dair_hf.vqa.data import PARTS, VQAConfig, VQAData
 from dair_hf.vqa.inputs.collator import ImageInputs, VQACollator
 from dair_hf.vqa.inputs.features import FeatureCache
 from dair_hf.vqa.inputs.pixels import Pixels
@@ -36,7 +36,6 @@ NETWORKS = ("saaa", "classifier", "generator")
 # Fields of SAAAConfig that can be set; the others follow from the data and the backbone.
 SAAA_FIELDS = ("embedding_size", "question_size", "attention_size", "glimpses", "hidden_size", "dropout")
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-PARTS = ("train", "train_edits", "test", "test_edits")
 
 
 @dataclass
@@ -50,6 +49,8 @@ class NetworkConfig:
         >>> NetworkConfig().network
         'saaa'
     """
+
+    PATH_FIELDS: ClassVar = ("features_folder",)  # not compared between runs: it holds what is computed again
 
     network: str = field(
         default="saaa",

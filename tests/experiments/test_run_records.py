@@ -21,6 +21,7 @@ from dair_hf.experiments.run_records import (
     plain_config,
     run_record,
 )
+from dair_hf.io.file_values import ContentFingerprint
 from dair_hf.io.files import write_json
 from tests.fixtures import tiny
 
@@ -65,7 +66,7 @@ def test_finished_record(tmp_path: Path) -> None:
 class Shared:
     """Settings with a path, and a field that a later version added."""
 
-    PLACES: ClassVar = ("folder",)
+    PATH_FIELDS: ClassVar = ("folder",)
     folder: str = "a"
     rows: int = 3
     added: tuple[int, ...] = (1, 2)
@@ -91,6 +92,11 @@ def test_changed_settings(tmp_path: Path) -> None:
     assert changed({**before, "data": {"train": "e"}}) == ['fingerprint of data.train was "e", is "d"']
     gone = {**before["config"], "training": {**training, "gone": 1}}
     assert changed({**before, "config": gone}) == ["training.gone was 1, is absent"]
+    # A record of an earlier version holds the former fingerprint of the same rows.
+    assert list(changed_settings(before, run, config, {"train": ContentFingerprint("new", former="d")})) == []
+    assert list(changed_settings(before, run, config, {"train": ContentFingerprint("new", former="e")}).values()) == [
+        'fingerprint of data.train was "d", is "new"'
+    ]
     # A record without settings cannot be compared.
     write_json(tmp_path / "erm_seed0.json", {"settings_fingerprint": "older"})
     with pytest.raises(DataError, match="with other settings"):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dair_hf.errors import DataError
+from dair_hf.io import folders
 from dair_hf.io.folders import LOCK, MANIFEST, atomic_folder, claim_folder, claimed_folders, mark_folder
 
 
@@ -155,6 +156,7 @@ def test_files_that_a_recipe_would_replace_are_refused(tmp_path: Path, name: str
 def test_interrupt_between_the_renames_keeps_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, late: bool
 ) -> None:
+    monkeypatch.setattr(folders, "_exchange", lambda first, second: False)
     write(tmp_path / "data", "old")
     rename, count = os.rename, 0
 
@@ -172,3 +174,35 @@ def test_interrupt_between_the_renames_keeps_the_folder(
     expected = "new" if at == 2 and late else "old"
     assert contents(tmp_path / "data").keys() == {expected, MANIFEST}
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_folder_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At no time is there neither the old nor the new folder, so a killed process loses nothing."""
+    write(tmp_path / "data", "old")
+    rename = os.rename
+
+    def refused(source: str, target: str) -> None:
+        assert os.path.realpath(source) != str(tmp_path / "data"), "the old folder was moved away first"
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", refused)
+    write(tmp_path / "data", "new", overwrite=True)
+    assert contents(tmp_path / "data").keys() == {"new", MANIFEST}
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_old_folder_survives_a_second_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "_exchange", lambda first, second: False)
+    write(tmp_path / "data", "old")
+    rename, failures = os.rename, [None, OSError(5, "Input/output error"), KeyboardInterrupt()]
+
+    def failing(source: str, target: str) -> None:
+        if error := failures.pop(0):
+            raise error
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(DataError, match=r"rename .*/data\.old-\d+ back to .*/data$"):
+        write(tmp_path / "data", "new", overwrite=True)
+    (kept,) = tmp_path.iterdir()
+    assert contents(kept).keys() == {"old", MANIFEST}

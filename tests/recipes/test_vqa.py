@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from safetensors import safe_open
 from transformers import AutoTokenizer
 
-from dair_hf import DAIRConfig
+from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import ComparisonConfig, fingerprint, runs_of
 from dair_hf.experiments.search import GRIDS
@@ -23,7 +24,9 @@ from dair_hf.vqa.models.saaa import SAAA
 from dair_hf.vqa.scenes.backbone import CellClassifier
 from dair_hf.vqa.scenes.files import SceneConfig
 from dair_hf.vqa.task import NetworkConfig
+from recipes import vqa_saaa
 from tests.fixtures import vision_language as vl
+from tests.fixtures.counting_scenes import write_digits
 from tests.fixtures.recipe_runs import (
     CONFIGS,
     command_line,
@@ -203,6 +206,45 @@ def test_finished_runs_scenes_backbone_and_features_are_kept(compared: dict[str,
     run(**scenes(outputs, "cv", **LONGER))
     rewritten = [str(path.relative_to(outputs)) for path, time in before.items() if path.stat().st_mtime_ns != time]
     assert rewritten == []
+
+
+def backbone_training(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, scenes: SceneConfig, **settings: Any
+) -> tuple[str, dict[str, Any]]:
+    """Return the name of the shared backbone, and the settings of its training without folders."""
+    trained: list[tuple[str, dict[str, Any]]] = []
+
+    def stop(path: Path, make_trainer: Callable[[], DAIRTrainer]) -> Path:
+        settings = make_trainer().args.to_dict()
+        trained.append((path.name, {name: value for name, value in settings.items() if "dir" not in name}))
+        raise InterruptedError
+
+    monkeypatch.setattr(vqa_saaa, "train_base_once", stop)
+    with pytest.raises(InterruptedError):
+        vqa_saaa.scene_backbone(scenes, 60, DAIRConfig(str(folder / "run"), use_cpu=True, **settings))
+    return trained[0]
+
+
+def test_no_setting_of_a_run_changes_the_shared_backbone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    scenes = SceneConfig()
+    name, training = backbone_training(monkeypatch, tmp_path, scenes)
+    odd = {"optim": "sgd", "adam_beta1": 0.1, "adam_epsilon": 0.3, "dair_lambda": 7.0, "bf16": True}
+    assert backbone_training(monkeypatch, tmp_path, scenes, **odd) == (name, training)
+    assert (training["learning_rate"], training["num_train_epochs"], training["seed"]) == (0.004, 3, 0)
+    monkeypatch.setitem(vqa_saaa.BACKBONE, "learning_rate", 0.1)
+    assert backbone_training(monkeypatch, tmp_path, scenes)[0] != name
+
+
+def test_the_shared_backbone_is_named_by_the_images_of_its_objects(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    names = []
+    for folder, seed in (("a", 1), ("b", 1), ("c", 2)):
+        (tmp_path / folder).mkdir()
+        write_digits(tmp_path / folder, seed=seed)
+        scenes = SceneConfig(sprites="digits", sprite_folder=str(tmp_path / folder))
+        names.append(backbone_training(monkeypatch, tmp_path, scenes)[0])
+    assert names[0] == names[1] != names[2]
 
 
 def test_a_sweep_over_lambda_is_plotted(compared: dict[str, Path], outputs: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
 
 from dair_hf import DataError
 from dair_hf.vision.networks import NetworkConfig, make_network
@@ -43,6 +46,61 @@ def test_a_pretrained_network_gets_a_new_last_layer(tmp_path: Path) -> None:
     assert all(torch.equal(values, weights[name]) for name, values in found.resnet.state_dict().items())
     with pytest.raises(DataError, match="takes 3 channels, the images have 1"):
         make_network(NetworkConfig(network="pretrained", pretrained_model=str(tmp_path)), 1, 9)
+
+
+def pretrained(folder: Path, labels: int = 9) -> PreTrainedModel:
+    return make_network(NetworkConfig(network="pretrained", pretrained_model=str(folder)), 3, labels)
+
+
+def test_the_last_layer_is_new_for_the_same_number_of_classes_too(tmp_path: Path) -> None:
+    saved = make_network(NetworkConfig(network="resnet", **SMALL), 3, 9)
+    saved.save_pretrained(tmp_path)
+    torch.manual_seed(1)
+    found = pretrained(tmp_path)
+    assert not torch.equal(found.classifier[1].weight, saved.classifier[1].weight)
+    assert all(
+        torch.equal(values, saved.state_dict()[f"resnet.{n}"]) for n, values in found.resnet.state_dict().items()
+    )
+    torch.manual_seed(1)
+    assert torch.equal(pretrained(tmp_path).classifier[1].weight, found.classifier[1].weight)
+
+
+def test_a_network_without_base_model_gets_a_new_last_layer_only(tmp_path: Path) -> None:
+    saved = make_network(NetworkConfig(network="digit_cnn"), 3, 64)  # its hidden layer has 64 outputs, too
+    saved.save_pretrained(tmp_path)
+    found = pretrained(tmp_path, 64)
+    assert torch.equal(found.hidden.weight, saved.hidden.weight)
+    assert not torch.equal(found.classifier.weight, saved.classifier.weight)
+
+
+def without_encoder(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: values for name, values in weights.items() if "encoder" not in name}
+
+
+def with_other_convolution(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    name = next(name for name, values in weights.items() if "encoder" in name and values.ndim == 4)
+    return {**weights, name: torch.zeros(1, 1, 1, 1)}
+
+
+@pytest.mark.parametrize("damage", [without_encoder, with_other_convolution])
+def test_checkpoints_that_lack_weights_are_refused(tmp_path: Path, damage: Callable[[dict], dict]) -> None:
+    make_network(NetworkConfig(network="resnet", **SMALL), 3, 5).save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    save_file(damage(load_file(file)), file, metadata={"format": "pt"})
+    with pytest.raises(DataError, match=r"\d+ weights of ResNetForImageClassification are missing .*resnet\.encoder"):
+        pretrained(tmp_path)
+
+
+def test_only_safetensors_are_loaded(tmp_path: Path) -> None:
+    model = make_network(NetworkConfig(network="resnet", **SMALL), 3, 5)
+    model.config.save_pretrained(tmp_path)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(DataError, match="safetensors"):
+        pretrained(tmp_path)
+    (tmp_path / "pytorch_model.bin").unlink()
+    (tmp_path / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(DataError, match="pretrained_model=.*header"):
+        pretrained(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from datasets import Dataset
+from PIL import Image
 
+from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
+from dair_hf.experiments.run_records import Run, changed_settings, plain_config
+from dair_hf.io import file_values
+from dair_hf.io.file_values import content_hashes
 from dair_hf.vqa import data
 from dair_hf.vqa.data import VQAConfig, VQAData, hold_out_images, load_vqa
-from dair_hf.vqa.readers import file_values, images
+from dair_hf.vqa.readers import images
 from dair_hf.vqa.readers.reading import EDIT_FEATURES, ROW_FEATURES
 from dair_hf.vqa.scenes.files import SceneConfig
+from dair_hf.vqa.task import NetworkConfig
 from tests.fixtures.vqa_files import (
     ASKED,
     CV_EDITS,
@@ -27,6 +34,7 @@ from tests.fixtures.vqa_files import (
     write_vqa,
 )
 
+IMAGE_FOLDERS = ("images", "edited_images")
 SCENES = SceneConfig(train_scenes=30, test_scenes=12, scene_size=32, scene_grid=2, most=1, language_prior=1.0)
 
 
@@ -282,3 +290,36 @@ def test_missing_folders_are_named(files: dict[str, Any], tmp_path: Path) -> Non
         load_vqa(VQAConfig(**{**files, "images": [str(tmp_path / "nowhere")]}), SceneConfig(), tmp_path)
     with pytest.raises(DataError, match="nowhere"):
         load_vqa(VQAConfig(**{**files, "questions": str(tmp_path / "nowhere")}), SceneConfig(), tmp_path)
+
+
+# --- fingerprints -----------------------------------------------------------------------------------------------------
+
+
+def test_fingerprints_follow_questions_and_images_and_not_their_place(files: dict[str, Any], tmp_path: Path) -> None:
+    def fingerprints(folder: str) -> dict[str, str]:
+        moved = {name: value.replace(str(tmp_path), folder) for name, value in files.items() if isinstance(value, str)}
+        moved_lists = {name: [path.replace(str(tmp_path), folder) for path in files[name]] for name in IMAGE_FOLDERS}
+        found = load_vqa(VQAConfig(**{**moved, **moved_lists}), SceneConfig(), "unused")
+        return dict(found.fingerprints(content_hashes(tmp_path)))
+
+    first = fingerprints(str(tmp_path))
+    assert set(first) == {"train", "train_edits", "test", "test_edits"}
+    moved = Path(shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}_moved")))
+    assert fingerprints(str(moved)) == first
+    edited = sorted(path for path in (moved / "edited").rglob("*") if path.is_file())
+    for path in edited:
+        Image.new("L", (8, 6), 77).save(path)
+    changed = fingerprints(str(moved))
+    assert {name for name in first if first[name] != changed[name]} == {"train_edits", "test_edits"}
+
+
+def test_other_places_are_not_other_settings(files: dict[str, Any]) -> None:
+    run, parts = Run("erm", 0, DAIRConfig("out")), {"train": "a"}
+
+    def settings(place: str) -> dict[str, Any]:
+        folders = {**files, "questions": place, "edits": place, "images": [place], "edited_images": [place]}
+        network, scenes = NetworkConfig(features_folder=place), SceneConfig(sprite_folder=place)
+        return {"data": VQAConfig(**folders), "network": network, "scenes": scenes}
+
+    record = {"config": plain_config({**settings("here"), "training": run.args}), "data": parts}
+    assert changed_settings(record, run, settings("there"), parts) == {}

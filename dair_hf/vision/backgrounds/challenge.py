@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dair_hf.data.tensor_pairs import tensor_fingerprint
+from dair_hf.io.archives import sha256_of
+from dair_hf.io.file_values import FileValueCache
 from dair_hf.vision.backgrounds import drawn as drawn_images
 from dair_hf.vision.backgrounds import imagenet9
 from dair_hf.vision.backgrounds.drawn import BackgroundsConfig
@@ -60,12 +62,18 @@ class Challenge(NamedTuple):
     missing: dict[str, list[str]]
 
 
-def load_challenge(source: ChallengeConfig, drawn: BackgroundsConfig, public: ImageNet9Config) -> Challenge:
-    """Draw the images, or find the files of the public ones.
+def load_challenge(
+    source: ChallengeConfig,
+    drawn: BackgroundsConfig,
+    public: ImageNet9Config,
+    hashes: FileValueCache | None = None,
+) -> Challenge:
+    """Draw the images, or find the files of the public ones; all processes of a run must call this function.
 
     Args:
         drawn: Settings of the stand-in.
         public: Settings of ImageNet-9; its `evaluate_on` applies to both.
+        hashes: SHA-256 of the public files, as `content_hashes`. None: all are read.
 
     Returns:
         The same rows for every method and seed.
@@ -81,7 +89,7 @@ def load_challenge(source: ChallengeConfig, drawn: BackgroundsConfig, public: Im
     """
     if source.source == PUBLIC:
         data = imagenet9.load_imagenet9(public)
-        content = {"train": data.train._fingerprint, **{name: rows._fingerprint for name, rows in data.tests.items()}}
+        content: dict[str, str] = {**data.fingerprints(hashes or FileValueCache(None, sha256_of, "hashing images"))}
 
         def public_pairs(seed: int, with_partners: bool) -> Any:
             return imagenet9.train_pairs(data, public, seed, with_partners)

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from dair_hf.data.collator import AUGMENTED_PREFIX, LABELS, ROW_ID
 from dair_hf.data.counter_rng import uniform
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.errors import DataError
+from dair_hf.io.file_values import ContentFingerprint, FileValueCache, content_fingerprint
 from dair_hf.vision.backgrounds.variant_folders import IMAGE, VariantRows, pair_variants, read_variants, select_rows
 from dair_hf.vision.backgrounds.variants import MIXED_RAND, ORIGINAL, VARIANTS
 from dair_hf.vision.image_pairs import SPLITS, require_choice
@@ -45,6 +46,8 @@ class ImageNet9Config:
         >>> ImageNet9Config(train_folder="in9", test_folder="bg_challenge").input_size
         224
     """
+
+    PATH_FIELDS: ClassVar = ("train_folder", "test_folder")  # not compared between runs: the images have a fingerprint
 
     train_folder: str | None = field(
         default=None,
@@ -103,6 +106,17 @@ class ImageNet9Data(NamedTuple):
     train: Dataset
     tests: dict[str, Dataset]
     missing: dict[str, list[str]]
+
+    def fingerprints(self, hashes: FileValueCache) -> dict[str, ContentFingerprint]:
+        """Return "train" and each variant -> fingerprint of its rows and of the content of their images.
+
+        All processes of a run must call this method.
+
+        Args:
+            hashes: SHA-256 of files, as `content_hashes`.
+        """
+        tests = {name: content_fingerprint(rows, [IMAGE], hashes) for name, rows in self.tests.items()}
+        return {"train": content_fingerprint(self.train, [IMAGE, AUGMENTED_PREFIX + IMAGE], hashes), **tests}
 
 
 def load_imagenet9(config: ImageNet9Config) -> ImageNet9Data:

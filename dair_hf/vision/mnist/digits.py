@@ -50,7 +50,7 @@ class DigitPairsConfig:
         20000
     """
 
-    PLACES: ClassVar = ("mnist",)  # not compared between runs: the digits have a fingerprint
+    PATH_FIELDS: ClassVar = ("mnist",)  # not compared between runs: the digits have a fingerprint
 
     mnist: str = field(
         default="ylecun/mnist",

@@ -17,12 +17,11 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from dair_hf.errors import DataError
-from dair_hf.io.archives import sha256_of
+from dair_hf.io.file_values import content_hashes
 from dair_hf.io.files import atomic_path, write_json
 from dair_hf.io.processes import map_across_ranks, rank_and_size
 from dair_hf.vqa.inputs.pixels import Pixels
 from dair_hf.vqa.models.backbone import grid_features
-from dair_hf.vqa.readers.file_values import FileValueCache
 
 LAYOUT = 1  # version of the files; part of the fingerprint
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -87,7 +86,7 @@ class FeatureCache:
         self._settings = {"layout": LAYOUT, "dtype": str(dtype), "pixels": pixels.settings()}
         self.fingerprint = model_fingerprint(backbone, **self._settings)
         self.folder = Path(folder) / self.fingerprint[:NAME_DIGITS]
-        self._hashes = FileValueCache(Path(folder) / "contents.json", sha256_of)
+        self._hashes = content_hashes(folder)
         self._keys: dict[str, str] = {}  # path -> SHA-256, in this run
         self._locations: dict[str, tuple[str, int]] = {}  # SHA-256 -> shard and row
         self._indexed: set[str] = set()  # shards in `_locations`

@@ -6,10 +6,12 @@ import os
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from dair_hf.errors import DataError
+from dair_hf.modeling import require_all_weights
 
 MAX_HALVINGS = 5  # a hierarchical transformer such as Swin halves its grid less often than this
 
@@ -84,16 +86,10 @@ def load_backbone(name_or_path: str | os.PathLike[str]) -> PreTrainedModel:
             trust_remote_code=False,
             output_loading_info=True,
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise DataError(f"backbone {name!r}: {' '.join(str(error).split())[:400]}") from error
     backbone = _without_pooler(backbone)
-    # transformers initializes missing weights at random and only warns.
-    parameters = {parameter for parameter, _ in backbone.named_parameters()}
-    if missing := sorted(parameters.intersection(report["missing_keys"])):
-        raise DataError(
-            f"backbone {name!r}: {len(missing)} weights of {type(backbone).__name__} are missing in its file "
-            f"({', '.join(missing[:3])}, ...); give a checkpoint of that model"
-        )
+    require_all_weights(backbone, report, f"backbone {name!r}")
     return backbone
 
 

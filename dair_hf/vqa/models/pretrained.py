@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from peft import LoraConfig, TaskType, get_peft_model
+from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     AutoModelForImageTextToText,
@@ -21,14 +22,16 @@ from transformers.utils import is_torchvision_available, logging
 
 from dair_hf.errors import DataError
 from dair_hf.metrics.vqa.answers import normalize_answer
-from dair_hf.modeling import ModelConfig
+from dair_hf.modeling import ModelConfig, require_all_weights
 from dair_hf.vqa.models.images_only import images_only_processor, takes_videos
 from dair_hf.vqa.models.patches import take_padded_patches
 
 logger = logging.get_logger(__name__)
 
 # Errors of transformers for files that are missing, damaged or of another kind.
-LOADING_ERRORS = (OSError, ValueError, ImportError, AttributeError, TypeError, KeyError, StrictDataclassError)
+LOADING_ERRORS = (
+    OSError, ValueError, ImportError, AttributeError, TypeError, KeyError, StrictDataclassError, SafetensorError,
+)  # fmt: skip
 # Sampling parameters of `generate`. transformers refuses to save a configuration that has them with `do_sample=False`.
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
 
@@ -91,13 +94,14 @@ def load_classifier(config: ModelConfig, answers: Sequence[str], seed: int = 0) 
         repeated = next(answer for index, answer in enumerate(answers) if answer in answers[:index])
         raise DataError(f"answer {repeated!r} is listed twice; each answer must have one id")
     torch.manual_seed(seed)
-    model = _load(AutoModelForVisualQuestionAnswering.from_pretrained, config, use_safetensors=True)
+    model, report = _load_model(AutoModelForVisualQuestionAnswering, config)
     if model.can_generate():
         raise DataError(
             f"model_name_or_path={config.model_name_or_path!r}: {type(model).__name__} generates its answers and has "
             "no scores for fixed ones; name a model such as ViLT, or use load_generator"
         )
     head = [name for name, _ in model.named_children() if name != model.base_model_prefix]
+    require_all_weights(model, report, f"model_name_or_path={config.model_name_or_path!r}", head)
     _replace_output_layer(model, head, answers)
     return _with_adapters(model, config, None, head) if config.lora_rank else model
 
@@ -120,12 +124,13 @@ def load_generator(config: ModelConfig, processor: Any, seed: int = 0) -> Any:
         DataError: No model is named or found, or it is of another kind.
     """
     torch.manual_seed(seed)
-    model = _load(AutoModelForImageTextToText.from_pretrained, config, use_safetensors=True)
+    model, report = _load_model(AutoModelForImageTextToText, config)
     if getattr(type(model), "generate", None) is not GenerationMixin.generate:
         raise DataError(
             f"model_name_or_path={config.model_name_or_path!r}: {type(model).__name__} has its own `generate` with "
             "another layout of prompts and outputs; name a model such as LLaVA, Idefics3, PaliGemma or Qwen-VL"
         )
+    require_all_weights(model, report, f"model_name_or_path={config.model_name_or_path!r}")
     _make_greedy(model, processor.tokenizer)
     take_padded_patches(model)
     if not config.lora_rank:
@@ -145,6 +150,11 @@ def _make_greedy(model: PreTrainedModel, tokenizer: Any) -> None:
     all_ends = [token for token in dict.fromkeys([*ends, tokenizer.eos_token_id]) if token is not None]
     generation.eos_token_id = all_ends or None
     generation.pad_token_id = tokenizer.pad_token_id
+
+
+def _load_model(kind: Any, config: ModelConfig) -> tuple[Any, dict[str, Any]]:
+    model, report = _load(kind.from_pretrained, config, use_safetensors=True, output_loading_info=True)
+    return model, report
 
 
 def _load(loader: Callable[..., Any], config: ModelConfig, **options: Any) -> Any:

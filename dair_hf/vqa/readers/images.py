@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from dair_hf.errors import DataError
-from dair_hf.vqa.readers.file_values import FileValueCache
+from dair_hf.io.file_values import FileValueCache
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 # COCO ids have at least twelve digits, ids of edited images two such numbers. Fewer digits belong to the name, as the 3

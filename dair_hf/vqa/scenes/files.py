@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from tqdm.auto import tqdm
 
+from dair_hf.data.tensor_pairs import tensor_fingerprint
 from dair_hf.errors import DataError
 from dair_hf.io.files import write_json
 from dair_hf.io.folders import atomic_folder
@@ -38,6 +40,8 @@ class SceneConfig:
         >>> SceneConfig(edit="iv").co_occurrence
         0.9
     """
+
+    PATH_FIELDS: ClassVar = ("sprite_folder",)  # not compared between runs: the scenes have a fingerprint
 
     edit: str = field(
         default="cv",
@@ -111,6 +115,19 @@ class SceneConfig:
         """Return the objects of a split; all splits but `train` use the test images."""
         file = "train" if split == "train" else "test"
         return load_sprites(self.sprites, self.sprite_folder, file, self.layout.object_size)
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """Settings that determine the scenes: those of the dataclass, with the images of the sprites for their folder.
+
+        Example:
+            >>> SceneConfig(sprite_folder="elsewhere").content["sprite_folder"] is None
+            True
+        """
+        if self.sprites == "shapes":  # needs no folder
+            return {**asdict(self), "sprite_folder": None}
+        splits = {split: map(torch.from_numpy, self.sprites_of(split).images) for split in ("train", "test")}
+        return {**asdict(self), "sprite_folder": {split: tensor_fingerprint(*of) for split, of in splits.items()}}
 
 
 class SceneFiles(NamedTuple):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import PairCollator
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.errors import DataError
 from dair_hf.experiments.arguments import parse_arguments
+from dair_hf.experiments.run_records import Run, changed_settings, plain_config
+from dair_hf.io.file_values import content_hashes
 from dair_hf.training.trainer import DAIRTrainer
 from dair_hf.vision.backgrounds.drawn import BackgroundsConfig
 from dair_hf.vision.backgrounds.imagenet9 import ImageCollator, ImageNet9Config, load_imagenet9, train_pairs
@@ -65,6 +69,23 @@ def test_validation_rows_are_held_out(folders: dict[str, Any], tmp_path: Path) -
     # Pairs are kept.
     for row in data.train:
         assert row["augmented_image"] == every.train[every.train["row_id"][:].index(row["row_id"])]["augmented_image"]
+
+
+def test_fingerprints_follow_the_images_and_not_their_place(folders: dict[str, Any], tmp_path: Path) -> None:
+    def fingerprints(**changed: str) -> dict[str, str]:
+        return dict(load_imagenet9(ImageNet9Config(**{**folders, **changed})).fingerprints(content_hashes(tmp_path)))
+
+    first = fingerprints()
+    assert set(first) == {"train", *VARIANTS}
+    moved = Path(shutil.copytree(folders["train_folder"], tmp_path / "moved"))
+    assert fingerprints(train_folder=str(moved)) == first
+    image = moved / "mixed_rand" / "train" / CLASSES[0] / file_name("mixed_rand", 0, 1)
+    Image.new("RGB", (4, 4)).save(image)
+    changed = fingerprints(train_folder=str(moved))
+    assert {name for name in first if first[name] != changed[name]} == {"train"}
+    run, data = Run("erm", 0, DAIRConfig("out")), {"data": ImageNet9Config(**folders)}
+    record = {"config": plain_config({**data, "training": run.args}), "data": first}
+    assert changed_settings(record, run, {"data": ImageNet9Config(train_folder="a", test_folder="b")}, first) == {}
 
 
 def test_missing_files(folders: dict[str, Any], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from dair_hf.errors import DataError
-from dair_hf.vqa.readers import file_values
+from dair_hf.io import file_values
 from dair_hf.vqa.readers import images as image_files
 from dair_hf.vqa.readers.images import ImageFolder, image_name, load_image, verified_images
 from tests.fixtures.cpu_time import cpu_time

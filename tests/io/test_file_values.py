@@ -7,11 +7,12 @@ import os
 from pathlib import Path
 
 import pytest
+from datasets import Dataset
 
 from dair_hf.errors import DataError
+from dair_hf.io import file_values
 from dair_hf.io.archives import sha256_of
-from dair_hf.vqa.readers import file_values
-from dair_hf.vqa.readers.file_values import FileValueCache
+from dair_hf.io.file_values import FileValueCache, content_fingerprint, content_hashes
 from tests.fixtures.ranks import on_ranks
 
 
@@ -135,3 +136,21 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
             FileValueCache(None, sha256_of).get([str(path)])
     with pytest.raises(DataError, match=r"none\.jpg: cannot be read"):
         FileValueCache(tmp_path / "cache.json", sha256_of).get([str(tmp_path / "none.jpg")])
+
+
+def test_fingerprint_of_rows_follows_the_content_of_their_files(tmp_path: Path) -> None:
+    def fingerprint(folder: str, content: str, label: int = 1) -> file_values.ContentFingerprint:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        image = written(tmp_path / folder / "a.png", content)
+        rows = Dataset.from_dict({"row_id": ["1", "2"], "label": [label, 2], "image": [image, None]})
+        found = content_fingerprint(rows, ["image"], content_hashes(tmp_path))
+        assert found.former == rows._fingerprint
+        return found
+
+    first = fingerprint("here", "red")
+    assert len(first) == 16
+    assert fingerprint("there", "red") == first
+    assert fingerprint("there", "blue") != first
+    assert fingerprint("there", "red", label=3) != first
+    swapped = Dataset.from_dict({"row_id": ["1", "2"], "label": [1, 2], "image": [None, str(tmp_path / "here/a.png")]})
+    assert content_fingerprint(swapped, ["image"], content_hashes(tmp_path)) != first

@@ -1,7 +1,9 @@
-"""Cache of values computed from files, such as hashes, valid as long as the files do not change."""
+"""Values computed from files, cached as long as the files do not change, and fingerprints of rows that name files."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -10,9 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from datasets import Dataset
 from tqdm.auto import tqdm
 
 from dair_hf.errors import DataError
+from dair_hf.io.archives import sha256_of
 from dair_hf.io.files import read_json, write_json
 from dair_hf.io.processes import map_across_ranks, rank_and_size
 
@@ -116,3 +120,48 @@ class FileValueCache:
             return entry if entry is not None and entry[:3] == timestamps else _Entry(*timestamps, self.compute(path))
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror or error}); check the path") from error
+
+
+def content_hashes(folder: str | os.PathLike[str]) -> FileValueCache:
+    """Return the SHA-256 of files, kept in `contents.json` in a folder."""
+    return FileValueCache(Path(folder) / "contents.json", sha256_of, "hashing images")
+
+
+class ContentFingerprint(str):
+    """Fingerprint of rows and of the content of the files that they name: 16 hexadecimal digits.
+
+    Attributes:
+        former: Fingerprint of the same rows in records of earlier versions, which hashed the paths of the files.
+    """
+
+    former: str
+
+    def __new__(cls, value: str, former: str) -> ContentFingerprint:
+        """Create a fingerprint."""
+        fingerprint = super().__new__(cls, value)
+        fingerprint.former = former
+        return fingerprint
+
+
+def content_fingerprint(rows: Dataset, path_columns: Sequence[str], hashes: FileValueCache) -> ContentFingerprint:
+    """Return a fingerprint of rows that does not depend on the place of their files, but on the files' content.
+
+    All processes of a run must call this function, since they split the hashing.
+
+    Args:
+        rows: The rows.
+        path_columns: Columns of paths, or None where there is no file.
+        hashes: SHA-256 of files, as `content_hashes`.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    others = rows.select_columns([name for name in rows.column_names if name not in path_columns])
+    digest = hashlib.sha256(json.dumps(rows.features.to_dict(), sort_keys=True).encode())
+    for batch in others.with_format("arrow").iter(1000):
+        digest.update(json.dumps(batch.to_pydict(), default=str).encode())
+    for name in path_columns:
+        paths = rows[name][:]
+        of_path = iter(hashes.get([path for path in paths if path is not None], progress=True, shared=True))
+        digest.update(json.dumps([None if path is None else next(of_path) for path in paths]).encode())
+    return ContentFingerprint(digest.hexdigest()[:16], rows._fingerprint)
