@@ -238,12 +238,12 @@ def _entry(entry: Any, where: str) -> tuple[Any, Any]:
 def _value_text(value: Any, slot: str, where: str) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, Integral) and not isinstance(value, bool):
-        return str(int(value))
-    # numpy's numbers are among these.
-    if isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value):
-        # pandas reads a column of 4 and missing values as 4.0 and NaN.
-        return str(int(value)) if value == int(value) else str(value)
+    number: Any = None if isinstance(value, bool) else value
+    if isinstance(number, Integral):
+        return str(int(number))
+    # pandas reads a column of 4 and missing values as 4.0 and NaN. The numbers of numpy are Integral and Real, too.
+    if isinstance(number, Real) and math.isfinite(float(number)):
+        return str(int(float(number))) if float(number).is_integer() else str(number)
     raise DataError(f"{where}: the slot {slot!r} has {short(value)}; use a string or a list of strings")
 
 
