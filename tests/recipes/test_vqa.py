@@ -199,6 +199,8 @@ def test_accuracy_is_that_of_the_saved_model(compared: dict[str, Path], outputs:
 def test_finished_runs_scenes_backbone_and_features_are_kept(compared: dict[str, Path], outputs: Path) -> None:
     files = [path for path in outputs.rglob("*") if path.is_file() and path.parent != compared["cv"]]
     files += sorted(compared["cv"].glob("*_seed0.json"))
+    # Hashes of images that were new when they were read are computed once more, and stored.
+    files = [path for path in files if path.name != "contents.json"]
     before = {path: path.stat().st_mtime_ns for path in files}
     # The two configurations share the backbone, but not its images.
     assert len(list(outputs.glob("scene_backbone_*"))) == len(list(outputs.glob("counting_scenes_*"))) == 2

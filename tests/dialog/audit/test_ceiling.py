@@ -8,12 +8,12 @@ from typing import Any
 
 import datasets
 import pytest
-from tests.dialog.audit.test_report import dataset, make_row
 
 from dair_hf.dialog.audit.audit import audit
 from dair_hf.dialog.audit.ceiling import ViewCeiling, find_ceiling
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.errors import DataError
+from tests.dialog.audit.test_audit import dataset, make_row
 from tests.dialog.test_encoding import tokenizer
 
 HOUSE = {"oak house": ["oak house"]}

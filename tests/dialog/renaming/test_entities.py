@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-from dair_hf.dialog.renaming import names as renaming
+from dair_hf.dialog.renaming import new_names as renaming
 from dair_hf.dialog.renaming.entities import EntityAugmenter, augmented_features, load_bank, redraw
 from dair_hf.dialog.renaming.new_names import match_case
 from dair_hf.dialog.text.rows import FEATURES, NAME_SLOTS
