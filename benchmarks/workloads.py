@@ -58,6 +58,7 @@ def encoded_pairs(
     dialogs: int,
     tokenizer: PreTrainedTokenizerBase | None = None,
     source_tokens: int = 256,
+    causal: bool = False,
 ) -> tuple[datasets.Dataset, PreTrainedTokenizerBase]:
     """Return tokenized turns with scrambled partners, and the tokenizer (built from these turns if None)."""
     rows = read_rows(data_dir, split)
@@ -66,7 +67,7 @@ def encoded_pairs(
         chosen = set(names[:: max(len(names) // dialogs, 1)][:dialogs])
         rows = rows.select([index for index, name in enumerate(rows["dialogue_id"][:]) if name in chosen])
     tokenizer = tokenizer or tokenizer_for([rows], DialogConfig())
-    encoder = DialogEncoder(tokenizer, source_tokens, 128)
+    encoder = DialogEncoder(tokenizer, source_tokens, 128, causal)
     augmenter = EntityAugmenter("scramble", covariant_only=True)
     return redraw(rows.map(encoder, batched=True), augmenter).map(encoder, batched=True), tokenizer
 

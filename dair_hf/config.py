@@ -100,6 +100,16 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             "then hold as many rows of similar length as fit, and per_device_train_batch_size is ignored.",
         },
     )
+    share_prefixes: str | None = field(
+        default=None,
+        metadata={
+            "help": "Column that names the group of a row, such as dialogue_id. Rows of a group that begin alike, and "
+            "both views of a row, share the tokens of their prefix, which a decoder-only model then computes once. "
+            "Losses and gradients are those of separate rows; with dropout, rows share the masks of their prefix. "
+            "Batches hold whole groups: up to per_device_train_batch_size rows, or max_tokens_per_batch distinct "
+            "tokens.",
+        },
+    )
     chunked_loss: bool = field(
         default=False,
         metadata={
@@ -158,6 +168,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
     _unset_broadcasts = False  # whether ddp_broadcast_buffers was unset before separate forwards made it False
 
     def __post_init__(self) -> None:
+        self._check_shared_prefixes()
         self._prepare_separate_forwards()
         super().__post_init__()
         self.validate()
@@ -200,6 +211,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
                 "logging_nan_inf_filter=True would hide a non-finite loss, which must stop training; leave it at its "
                 "default, False"
             )
+        self._check_shared_prefixes()
         self._prepare_separate_forwards()
         self._check_schedules()
         if self.label_smoothing_factor:
@@ -232,6 +244,24 @@ class DAIRConfig(Seq2SeqTrainingArguments):
                 f"for {', '.join(TOKEN_METHODS)} only; use normalization='pair'"
             )
 
+    def _check_shared_prefixes(self) -> None:
+        if self.share_prefixes is None:
+            return
+        setting = f"share_prefixes={self.share_prefixes!r}"
+        for name, is_set in (
+            ("forward_mode='separate'", self.forward_mode == "separate"),
+            ("pair_dropout='shared'", self.pair_dropout == "shared"),
+            (f"gradient_cache={self.gradient_cache}", self.gradient_cache is not None),
+            ("pair_group_by_length=True", self.pair_group_by_length),
+            (f"train_sampling_strategy={self.train_sampling_strategy!r}", self.train_sampling_strategy != "random"),
+            (f"method={self.method!r}", self.method in ("augmented", "mart")),
+        ):
+            if is_set:
+                raise DataError(
+                    f"{setting} and {name} cannot be combined: rows that share a prefix run together, in batches of "
+                    f"whole groups; leave {name.split('=')[0]} at its default"
+                )
+
     def _check_schedules(self) -> None:
         drops, half_life = self.lr_drop_epochs, f"lr_half_life_steps={self.lr_half_life_steps}"
         if drops is None and self.lr_half_life_steps is None:
@@ -255,8 +285,12 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         """Check and adapt settings for different numbers of forwards per rank: a batch without partners needs one."""
         settings = [
             f"{name}={value!r}"
-            for name, value in (("forward_mode", self.forward_mode), ("pair_dropout", self.pair_dropout))
-            if value in ("separate", "shared")
+            for name, value in (
+                ("forward_mode", self.forward_mode),
+                ("pair_dropout", self.pair_dropout),
+                ("share_prefixes", self.share_prefixes),
+            )
+            if value not in ("joint", "independent", None)
         ]
         if not settings:
             if self._unset_broadcasts:
@@ -271,7 +305,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             if value := getattr(self, name, None):
                 raise DataError(
                     f"{settings[0]} and {name}={value!r} cannot be combined: sharded models need equally many forwards "
-                    "on every rank; use forward_mode='joint' and pair_dropout='independent'"
+                    f"on every rank; leave {settings[0].split('=')[0]} at its default, or use DDP"
                 )
         if getattr(self, "ddp_broadcast_buffers", None):
             raise DataError(

@@ -17,7 +17,7 @@ FLOORS = (
     {"errors", "lazy"},
     {"io", "losses", "modeling"},
     {"data"},
-    {"config", "augment"},
+    {"config", "augment", "trees"},
     {"evaluation"},
     {"metrics"},
     {"training", "dialog", "regression", "vision", "vqa"},

@@ -104,7 +104,7 @@ def test_the_unit_of_lambda_is_named(tmp_path: Path) -> None:
         ),
         (
             {"forward_mode": "separate", "deepspeed": {"zero_optimization": {"stage": 3}}},
-            "forward_mode='separate' and deepspeed=.*cannot be combined: .*use forward_mode='joint'",
+            "forward_mode='separate' and deepspeed=.*cannot be combined: .*leave forward_mode at its default",
         ),
         (
             {"pair_group_by_length": True, "train_sampling_strategy": "sequential"},

@@ -92,14 +92,30 @@ class ChunkedLoss:
         Raises:
             DataError: The model changes its logits in an unsupported way, or does not use its projection exactly once.
         """
-        if not self.verified:
-            self._verify(inputs, labels)
+        self.verify(inputs, labels)
         return self._run(model, inputs, labels)
 
     def _run(
         self, model: nn.Module, inputs: Mapping[str, Any], labels: Tensor, scale: float = 1.0
     ) -> tuple[Any, Tensor]:
         """Return outputs and losses, computed from hidden states times `scale`."""
+        outputs, hidden = self.hidden_states(model, inputs)
+        if scale != 1.0:
+            hidden = hidden * scale
+        if self.shifts_labels:
+            hidden, labels = hidden[:, :-1], labels[:, 1:]
+        rows, positions = (labels != IGNORE_INDEX).nonzero(as_tuple=True)
+        token_losses = self.token_losses(hidden[rows, positions], labels[rows, positions])
+        # An empty sum connects rows, and batches, without a target to the graph.
+        losses = full_precision(hidden[..., :0]).sum((1, 2))
+        return outputs, losses.index_add(0, rows, token_losses)
+
+    def hidden_states(self, model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Any, Tensor]:
+        """Run the model without its output projection; return its outputs and the inputs of the projection.
+
+        Raises:
+            DataError: The model does not use its projection exactly once.
+        """
         with self._bypassed_head() as head_inputs:
             outputs = model(**inputs)
         if len(head_inputs) != 1:
@@ -107,19 +123,10 @@ class ChunkedLoss:
                 f"chunked_loss=True: {type(model).__name__} used its output projection {len(head_inputs)} times in a "
                 "forward, expected once; set chunked_loss=False"
             )
-        hidden = head_inputs[0]
-        if scale != 1.0:
-            hidden = hidden * scale
-        if self.shifts_labels:
-            hidden, labels = hidden[:, :-1], labels[:, 1:]
-        rows, positions = (labels != IGNORE_INDEX).nonzero(as_tuple=True)
-        token_losses = self._token_losses(hidden[rows, positions], labels[rows, positions])
-        # An empty sum connects rows, and batches, without a target to the graph.
-        losses = full_precision(hidden[..., :0]).sum((1, 2))
-        return outputs, losses.index_add(0, rows, token_losses)
+        return outputs, head_inputs[0]
 
-    def _token_losses(self, states: Tensor, targets: Tensor) -> Tensor:
-        """Return `-log p(target)`, `[M]`, of hidden states `[M, d]`."""
+    def token_losses(self, states: Tensor, targets: Tensor) -> Tensor:
+        """Return `-log p(target)`, `[M]`, of hidden states `[M, d]` before the output projection."""
         head: Any = self.head
         extra_bias = None if self.bias_owner is None else getattr(self.bias_owner, BIAS)[0]
         if type(head) is nn.Linear and not head._forward_hooks and not head._forward_pre_hooks:
@@ -161,13 +168,15 @@ class ChunkedLoss:
             if self.bias_owner is not None:
                 self.bias_owner._buffers[BIAS] = bias
 
-    def _verify(self, inputs: Mapping[str, Any], labels: Tensor) -> None:
+    def verify(self, inputs: Mapping[str, Any], labels: Tensor) -> None:
         """Compare the losses of two rows with those of the model's own logits, without dropout or gradients.
 
         The comparison is made twice: with the hidden states as they are, and with hidden states scaled so that logits
         reach 100. A soft cap hardly changes the small logits of an untrained model, and a bias hardly changes large
         ones.
         """
+        if self.verified:
+            return
         shifted = labels[:, 1:] if self.shifts_labels else labels
         rows = (shifted != IGNORE_INDEX).any(1).nonzero()[:VERIFIED_ROWS, 0]
         if len(rows) == 0:

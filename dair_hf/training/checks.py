@@ -54,6 +54,12 @@ def refuse_unsupported(
                     "rows of the optimizer step in one batch; use one process, a larger per_device_train_batch_size, "
                     "normalization='pair' and a regularizer of the losses"
                 )
+    if args.share_prefixes is not None and sample_loss is not causal_nll:
+        name = getattr(sample_loss, "__name__", type(sample_loss).__name__)
+        raise DataError(
+            f"share_prefixes={args.share_prefixes!r} needs a decoder-only model with sample_loss='causal', not {name}: "
+            "only there does the prefix of a row not depend on the rest of it; leave share_prefixes unset"
+        )
     _refuse_unsupported_chunks(args, sample_loss, objective)
     _refuse_unsupported_cache(args, objective, model)
     _refuse_unsupported_sharding(args, augmenter, model)

@@ -27,6 +27,9 @@ from dair_hf.training.forward_plan import (
     shared_dropout_plan,
     split_mask,
 )
+from dair_hf.trees.forest import FOREST, Forest
+from dair_hf.trees.tree_loss import tree_losses
+from dair_hf.trees.verification import require_exact_trees
 
 
 class PairOutputs(NamedTuple):
@@ -37,7 +40,7 @@ class PairOutputs(NamedTuple):
         targets: Number of valid targets of every view, `[B, V]` int64.
         was_run: Whether each view was run, `[B, V]` bool: those that exist, except originals that the method ignores.
         outputs: Outputs of the model for the views that were run, in `[B, V]` order; of the last forward if there were
-            several.
+            several. With prefix trees: `logits` of the targets, `[M, vocabulary]`.
         losses_at_scale: Scale (a scalar tensor) -> losses `[B, V]` with the logits multiplied by it, for IRM; 0 for
             views that were not run.
         layout: Existing views and their numbers of targets on the host, which need not wait for the device.
@@ -53,10 +56,11 @@ class PairOutputs(NamedTuple):
 
 class _RunViews(NamedTuple):
     losses: Tensor  # [N], in the order in which views were run
-    logits: Tensor | None  # [N, ...], if R compares features
+    logits: Tensor | None  # [N, ...] if R compares features; [M, C] of the targets of a forest
     positions: np.ndarray  # [N], in the flattened [B, V]
     outputs: Any
     losses_at_scale: Callable[[Tensor], Tensor]  # scale of the logits -> losses, [N]
+    logits_of: np.ndarray | None = None  # row of `logits` that predicts label t + 1 of a view, [B * V, T] of a forest
 
 
 class PairLoss:
@@ -86,6 +90,7 @@ class PairLoss:
         self.decoder_inputs = decoder_inputs
         self.shifts_labels = bool(getattr(sample_loss, "shifts_labels", False))
         self.soft_labels = bool(getattr(sample_loss, "soft_labels", False))
+        self._verified_trees = False
 
     @property
     def target_rule(self) -> TargetRule:
@@ -138,7 +143,8 @@ class PairLoss:
         if self.args.method == "augmented" and model.training and mask.shape[1] == 2:
             was_run = torch.stack([mask[:, 0] & ~has_partner, mask[:, 1]], dim=1)
             views = self.trained_views(layout)
-        run = self._run(model, batch, views)
+        forest = batch.get(FOREST)
+        run = self._run(model, batch, views) if forest is None else self._run_forest(model, forest, batch)
         unused = (targets == 0) | ~was_run
 
         def by_view(losses: Tensor) -> Tensor:
@@ -208,6 +214,27 @@ class PairLoss:
 
         all_logits = torch.cat(logits) if logits else None
         return _RunViews(all_losses, all_logits, np.concatenate(positions), outputs, losses_at_scale)
+
+    def _run_forest(self, model: nn.Module, forest: Forest, batch: Mapping[str, Any]) -> _RunViews:
+        mask = view_mask(batch)
+        if not self._verified_trees:
+            require_exact_trees(model, batch)
+            if self.chunked is not None:
+                inputs, labels = self.model_inputs(flatten_views(batch, mask.cpu().numpy()))
+                assert labels is not None
+                self.chunked.verify(inputs, labels)
+            self._verified_trees = True
+        run = tree_losses(model, forest.to(mask.device), self.chunked)
+
+        def of_views(losses: Tensor) -> Tensor:
+            return losses.view(forest.shape)[:, : mask.shape[1]].flatten()
+
+        def losses_at_scale(scale: Tensor) -> Tensor:
+            return of_views(run.losses_at_scale(scale))
+
+        logits_of = forest.target_numbers(batch[LABELS].shape[-1]) if self.args.uses_features else None
+        outputs = SimpleNamespace(logits=run.logits)
+        return _RunViews(of_views(run.losses), run.logits, np.arange(mask.numel()), outputs, losses_at_scale, logits_of)
 
     def model_inputs(self, views: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
         """Split views `{column: [N, ...]}` into inputs of the model and labels.
@@ -283,7 +310,7 @@ class PairLoss:
         assert run.logits is not None
         pairs, logits, original = np.flatnonzero(layout.paired), run.logits, terms.original
         numbers, regularizer = _run_order(run.positions, layout), self.args.regularizer
-        if logits.ndim < 3:
+        if logits.ndim < 3 and run.logits_of is None:
             originals, partners = on_device(numbers[pairs].T, logits.device)
             divergences = feature_consistency(
                 logits.index_select(0, originals), logits.index_select(0, partners), regularizer
@@ -299,11 +326,19 @@ class PairLoss:
         # Of every aligned pair of targets: its row, and for both views the indices of the logits that predict it.
         rows = np.repeat(np.arange(len(layout)), [positions.shape[1] for positions in layout.aligned])
         original_at, augmented_at = np.concatenate(layout.aligned, axis=1)
-        indices = np.stack([rows, numbers[rows, 0], original_at, numbers[rows, 1], augmented_at])
-        row, original_view, original_token, augmented_view, augmented_token = on_device(indices, logits.device)
-        divergences = feature_consistency(
-            logits[original_view, original_token], logits[augmented_view, augmented_token], regularizer
-        )
+        if run.logits_of is None:
+            # Numbers of the positions `[N, T]` of all views that were run.
+            length = logits.shape[1]
+            original_at, augmented_at = (
+                numbers[rows, view] * length + at for view, at in enumerate((original_at, augmented_at))
+            )
+        else:
+            original_at, augmented_at = (
+                run.logits_of[2 * rows + view, at] for view, at in enumerate((original_at, augmented_at))
+            )
+        row, originals, partners = on_device(np.stack([rows, original_at, augmented_at]), logits.device)
+        flat = logits.flatten(0, -2)
+        divergences = feature_consistency(flat.index_select(0, originals), flat.index_select(0, partners), regularizer)
         consistency = torch.zeros_like(original).index_add(0, row, divergences.to(original.dtype))
         return terms._replace(consistency=consistency)
 

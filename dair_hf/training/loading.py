@@ -30,6 +30,7 @@ from dair_hf.data.sampling import (
 )
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
+from dair_hf.trees.batches import GroupBatchSampler, rows_by_group, tree_sampler
 
 logger = logging.get_logger(__name__)
 
@@ -55,12 +56,14 @@ class EpochCallback(TrainerCallback):
         epoch = math.floor((state.epoch or 0.0) + 1e-9)
         loaded = getattr(kwargs.get("train_dataloader"), "dataset", None)
         for part in (self.trainer.train_dataset, loaded, self.trainer.pair_sampler):
-            if isinstance(part, (EpochPairs, TensorPairs, PairLengthSampler, TokenBatchSampler)):
+            if isinstance(part, (EpochPairs, TensorPairs, PairLengthSampler, TokenBatchSampler, GroupBatchSampler)):
                 part.set_epoch(epoch)
 
 
-def length_sampler(dataset: Any, args: DAIRConfig, batch_size: int) -> PairLengthSampler | TokenBatchSampler:
-    """Return the training sampler of `pair_group_by_length` or `max_tokens_per_batch`.
+def train_sampler(
+    dataset: Any, args: DAIRConfig, batch_size: int
+) -> PairLengthSampler | TokenBatchSampler | GroupBatchSampler:
+    """Return the training sampler of `share_prefixes`, `pair_group_by_length` or `max_tokens_per_batch`.
 
     Args:
         dataset: Training rows.
@@ -72,11 +75,17 @@ def length_sampler(dataset: Any, args: DAIRConfig, batch_size: int) -> PairLengt
     """
     if not isinstance(dataset, (datasets.Dataset, EpochPairs)):
         name = "pair_group_by_length" if args.pair_group_by_length else "max_tokens_per_batch"
+        name = name if args.share_prefixes is None else "share_prefixes"
         raise DataError(
-            f"{name} needs the length of every row, but train_dataset is a {type(dataset).__name__}; "
+            f"{name} needs the tokens of every row, but train_dataset is a {type(dataset).__name__}; "
             "pass a datasets.Dataset or EpochPairs, or leave it at its default"
         )
     seed = args.data_seed if args.data_seed is not None else args.seed
+    ranks = (args.world_size, args.process_index, seed)
+    if args.share_prefixes is not None:
+        column, budget = args.share_prefixes, args.max_tokens_per_batch
+        first = dataset.at(0) if isinstance(dataset, EpochPairs) else dataset
+        return tree_sampler(first, column, batch_size, budget, args.uses_partners, *ranks)
 
     @functools.lru_cache(maxsize=1)
     def measured(epoch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -92,8 +101,7 @@ def length_sampler(dataset: Any, args: DAIRConfig, batch_size: int) -> PairLengt
         lengths, views = (lambda epoch: measured(epoch)[0]), (lambda epoch: measured(epoch)[1])
     if args.max_tokens_per_batch is None:
         return PairLengthSampler(lengths, batch_size * args.world_size, seed)
-    ranks, rank, epochs = args.world_size, args.process_index, functools.partial(epochs_of_run, args)
-    return TokenBatchSampler(lengths, args.max_tokens_per_batch, views, ranks, rank, seed, epochs)
+    return TokenBatchSampler(lengths, args.max_tokens_per_batch, views, *ranks, functools.partial(epochs_of_run, args))
 
 
 def epochs_of_run(args: DAIRConfig, batches: int) -> int:
@@ -112,10 +120,14 @@ def epochs_of_run(args: DAIRConfig, batches: int) -> int:
     return math.ceil(args.max_steps / math.ceil(batches / args.gradient_accumulation_steps))
 
 
-def longest_first(dataset: Any) -> list[int] | None:
-    """Return row numbers in the order of decreasing length; None if rows are not token lists."""
+def eval_order(dataset: Any, group_column: str | None = None) -> list[int] | None:
+    """Return row numbers by group, or in the order of decreasing length; None if rows are not token lists."""
     if not isinstance(dataset, (datasets.Dataset, EpochPairs)):
         return None
+    if group_column is not None:
+        rows = dataset.pairs if isinstance(dataset, EpochPairs) else dataset
+        by_group: list[int] = np.concatenate(rows_by_group(rows, group_column)).tolist()
+        return by_group
     try:
         lengths = view_lengths(dataset)
     except DataError:

@@ -89,7 +89,8 @@ def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
 
     Returns:
         `loss_original` (nats per row), `loss_augmented` and `consistency` (nats per pair), `partner_share` of the rows,
-        `unlearned_share` of the pairs, `padding_share` of the input positions, `rows`, `pairs`, `rows_without_target`.
+        `unlearned_share` of the pairs, `padding_share` of the input positions (with prefix trees `shared_share` of the
+        tokens, which are not computed again), `rows`, `pairs`, `rows_without_target`.
         Metrics that are undefined for the method or the data are left out.
     """
     total: dict[str, float] = dict(zip(TermSums._fields, sums.tolist(), strict=True))
@@ -100,7 +101,10 @@ def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
         "rows_without_target": int(total["rows_without_target"]),
     }
     if total["positions"]:
-        means["padding_share"] = 1 - total["tokens"] / total["positions"]
+        if args.share_prefixes is None:
+            means["padding_share"] = 1 - total["tokens"] / total["positions"]
+        else:
+            means["shared_share"] = 1 - total["positions"] / total["tokens"]
     if total["originals_run"]:
         means = {"loss_original": total["original"] / total["originals_run"], **means}
     if total["pairs"]:

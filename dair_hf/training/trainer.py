@@ -67,9 +67,9 @@ from dair_hf.training.loading import (
     OnlineAugmenter,
     PairWatch,
     add_online_partners,
-    length_sampler,
-    longest_first,
+    eval_order,
     mask_repeated_rows,
+    train_sampler,
 )
 from dair_hf.training.model_card import PairReport, description_of, write_model_card
 from dair_hf.training.sample_loss import (
@@ -86,6 +86,9 @@ from dair_hf.training.sample_loss import (
 )
 from dair_hf.training.schedules import epoch_drops, half_life
 from dair_hf.training.train_metrics import mean_terms, sum_terms
+from dair_hf.trees.attention import nodes_at_once
+from dair_hf.trees.batches import ForestCollator, GroupBatchSampler
+from dair_hf.trees.forest import FOREST
 
 logger = logging.get_logger(__name__)
 
@@ -138,7 +141,7 @@ class DAIRTrainer(Seq2SeqTrainer):
     args: DAIRConfig
     lr_scheduler: Any
     _created_lr_scheduler: bool
-    pair_sampler: PairLengthSampler | TokenBatchSampler | None = None  # groups rows by length
+    pair_sampler: PairLengthSampler | TokenBatchSampler | GroupBatchSampler | None = None
     _sorts_by_length = False  # whether evaluation rows may be read in any order, since no predictions are returned
 
     def __init__(
@@ -309,6 +312,8 @@ class DAIRTrainer(Seq2SeqTrainer):
             # A collator may read columns that the model does not take (paths of images, texts); losses read labels.
             known += [LABELS, *getattr(self.data_collator.base_collator, "columns", ())]
             known += [AUGMENTED_PREFIX + name for name in known] + [ROW_ID, PADDING_ROW]
+            if self.args.share_prefixes is not None:
+                known.append(self.args.share_prefixes)
 
     def _known_columns(self, data: Any) -> list[str]:
         """Return the columns that are read: all, or those of the model and the collator for both views."""
@@ -343,17 +348,20 @@ class DAIRTrainer(Seq2SeqTrainer):
         if description == "Training" and isinstance(sampler, TokenBatchSampler) and sampler.has_empty_batches:
             inner.collate_fn = partial(collate_or_pad, inner.collate_fn, inner.dataset[0])
         inner.collate_fn = LayoutCollator(inner.collate_fn, self.pair_loss.target_rule)
+        if self.args.share_prefixes is not None:
+            inner.collate_fn = ForestCollator(inner.collate_fn, self.args.share_prefixes, nodes_at_once(self.model))
         return loader
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        if not self.args.pair_group_by_length and self.args.max_tokens_per_batch is None:
+        args = self.args
+        if not args.pair_group_by_length and args.max_tokens_per_batch is None and args.share_prefixes is None:
             return super()._get_train_sampler(train_dataset)
         dataset = train_dataset if train_dataset is not None else self.train_dataset
-        self.pair_sampler = length_sampler(dataset, self.args, self._train_batch_size)
+        self.pair_sampler = train_sampler(dataset, args, self._train_batch_size)
         return self.pair_sampler
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        order = longest_first(eval_dataset) if self._sorts_by_length else None
+        order = eval_order(eval_dataset, self.args.share_prefixes) if self._sorts_by_length else None
         return torch.utils.data.SequentialSampler(eval_dataset) if order is None else order
 
     def get_batch_samples(
@@ -484,7 +492,10 @@ class DAIRTrainer(Seq2SeqTrainer):
     def _add_to_log(self, outputs: PairOutputs, batch: Mapping[str, Any], counts: Counts) -> None:
         with torch.no_grad():
             exists, was_run = view_mask(batch)[:, 0], outputs.was_run[:, 0]
+            forest = batch.get(FOREST)
             positions = count_positions(batch, outputs.was_run)
+            if forest is not None:
+                positions = on_device(np.array([forest.tokens, forest.nodes]), exists.device)
             sums = sum_terms(outputs.terms, outputs.targets[:, 0], exists, counts, self.args, was_run, positions)
             self._sums = sums if self._sums is None else self._sums + sums
 
@@ -624,7 +635,8 @@ class DAIRTrainer(Seq2SeqTrainer):
     def _model_columns(self, views: PairViews) -> PairViews:
         if isinstance(views, TensorViews):
             return views  # these have columns of the model only
-        return views.select_columns(super()._remove_unused_columns(views.dataset).column_names)
+        columns = super()._remove_unused_columns(views.dataset).column_names
+        return views.select_columns([name for name in columns if name != self.args.share_prefixes])
 
     def evaluate(
         self,

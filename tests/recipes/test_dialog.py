@@ -352,4 +352,6 @@ def test_shipped_configurations_are_valid(path: Path) -> None:
 
 
 def test_there_are_configurations() -> None:
-    assert {path.stem for path in SHIPPED} == {"demo", "multiwoz21_small", "multiwoz22_bart", "multiwoz22_gpt2_lora"}
+    assert {path.stem for path in SHIPPED} == {
+        "demo", "multiwoz21_small", "multiwoz21_causal", "multiwoz22_bart", "multiwoz22_gpt2_lora"
+    }  # fmt: skip

@@ -1,0 +1,111 @@
+"""Attention masks of prefix trees, for the attention implementations and layer types of transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from accelerate.utils import extract_model_from_parallel
+from torch import Tensor
+
+from dair_hf.errors import DataError
+from dair_hf.trees.forest import TokenTree
+
+FLEX = "flex_attention"
+# Nodes of small trees that run in one forward with dense attention, whose cost grows with their square.
+DENSE_NODES = 1024
+FULL, SLIDING = "full_attention", "sliding_attention"  # names of layer types in transformers
+
+
+def attention_inputs(tree: TokenTree, model: Any) -> dict[str, Any]:
+    """Return the inputs of a decoder-only model for a tree.
+
+    Args:
+        tree: The tree, on the device of the model.
+        model: The model, possibly wrapped by an engine.
+
+    Returns:
+        `input_ids` and `position_ids` `[1, S]`, `use_cache=False`, and `attention_mask`: `[1, 1, S, S]`, bool for sdpa
+        and additive for eager attention; a `BlockMask` for FlexAttention; a dictionary of masks by layer type for a
+        model with full and sliding attention.
+
+    Raises:
+        DataError: The attention of the model takes no masks.
+    """
+    base: Any = extract_model_from_parallel(model)
+    config = base.config.get_text_config()
+    implementation = getattr(config, "_attn_implementation", "eager")
+    if implementation not in ("eager", "sdpa", FLEX):
+        raise DataError(
+            f"share_prefixes and attn_implementation={implementation!r} cannot be combined: it takes no attention mask "
+            "of a tree; load the model with attn_implementation='sdpa', or 'flex_attention' on a GPU"
+        )
+    windows = _windows(config)
+    depth = len(tree.ends)  # an upper limit of the depth, without asking the device
+
+    def mask(window: int | None) -> Any:
+        window = None if window is None or window >= depth else window
+        if implementation == FLEX:
+            return _block_mask(tree, window)
+        visible = tree_mask(tree, window)
+        if implementation == "sdpa":
+            return visible
+        dtype = base.get_input_embeddings().weight.dtype
+        return torch.zeros((), dtype=dtype, device=visible.device).where(visible, torch.finfo(dtype).min)
+
+    masks = {layer: mask(window) for layer, window in windows.items()}
+    return {
+        "input_ids": tree.input_ids[None],
+        "position_ids": tree.position_ids[None],
+        "attention_mask": masks if len(masks) > 1 else next(iter(masks.values())),
+        "use_cache": False,
+    }
+
+
+def nodes_at_once(model: Any) -> int | None:
+    """Return the number of nodes up to which trees run in one forward; None, all, with FlexAttention."""
+    config = getattr(model, "config", None)
+    return None if getattr(config, "_attn_implementation", None) == FLEX else DENSE_NODES
+
+
+def tree_mask(tree: TokenTree, window: int | None = None) -> Tensor:
+    """Return which node attends to which, `[1, 1, S, S]` bool: its ancestors and itself, within a window of depths.
+
+    Example:
+        >>> from dair_hf.trees.forest import build_forest
+        >>> ids = torch.tensor([[[5, 6, 7]], [[5, 6, 8]]])
+        >>> batch = {"input_ids": ids, "labels": ids, "view_mask": torch.ones(2, 1).bool()}
+        >>> tree_mask(build_forest(batch, ["a", "a"]).trees[0])[0, 0].long()
+        tensor([[1, 0, 0, 0],
+                [1, 1, 0, 0],
+                [1, 1, 1, 0],
+                [1, 1, 0, 1]])
+    """
+    number = torch.arange(len(tree.ends), device=tree.ends.device)
+    visible = (number <= number[:, None]) & (number[:, None] < tree.ends)
+    if window is not None:
+        visible &= tree.position_ids > tree.position_ids[:, None] - window
+    return visible[None, None]
+
+
+def _windows(config: Any) -> dict[str, int | None]:
+    """Return the window of attention of each layer type; None if a token sees all before it."""
+    window = getattr(config, "sliding_window", None)
+    if getattr(config, "use_sliding_window", True) is False:
+        window = None
+    types = set(getattr(config, "layer_types", None) or ()) & {FULL, SLIDING}
+    if types:
+        return {layer: window if layer == SLIDING else None for layer in sorted(types)}
+    return {FULL if window is None else SLIDING: window}
+
+
+def _block_mask(tree: TokenTree, window: int | None) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    ends, depths = tree.ends, tree.position_ids
+
+    def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        visible = (key <= query) & (query < ends[key])
+        return visible if window is None else visible & (depths[key] > depths[query] - window)
+
+    return create_block_mask(sees, B=None, H=None, Q_LEN=len(tree.ends), KV_LEN=len(tree.ends), device=ends.device)

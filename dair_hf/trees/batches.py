@@ -1,0 +1,245 @@
+"""Batches of whole groups of rows, whose prefix trees fit into a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow
+import pyarrow.compute
+from transformers.trainer_pt_utils import BatchRebalanceSampler
+
+from dair_hf.data.collator import AUGMENTED_PREFIX, VIEW_MASK
+from dair_hf.errors import DataError
+from dair_hf.trees.forest import FOREST, build_forest, prefix_table
+
+CLASSES = 64  # of sizes of groups; groups of one class exchange their places every epoch
+IDS = "input_ids"
+
+
+class ForestCollator:
+    """Adds the prefix trees to the batches of a collator.
+
+    Args:
+        collator: Rows -> batch.
+        column: Column that names the group of a row; the collator does not get it.
+        nodes_at_once: As in `build_forest`.
+    """
+
+    def __init__(self, collator: Callable[[Any], Any], column: str, nodes_at_once: int | None) -> None:
+        self.collator = collator
+        self.column = column
+        self.nodes_at_once = nodes_at_once
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> Any:
+        """Collate rows and build their trees."""
+        groups = [row[self.column] for row in rows]
+        batch = self.collator([{name: row[name] for name in row if name != self.column} for row in rows])
+        if VIEW_MASK not in batch:
+            return batch
+        return {**batch, FOREST: build_forest(batch, groups, self.nodes_at_once)}
+
+
+class GroupBatchSampler(BatchRebalanceSampler):
+    """Batches of whole groups of rows that fit into a budget, in a new random order every epoch.
+
+    Groups are rounded up to one of 64 sizes, and the sizes are dealt to batches once; each epoch deals groups of one
+    size anew and shuffles the batches. The number of batches is thus the same in every epoch, and the order depends on
+    `(seed, epoch)` only, so that it is the same after a resume. In each step, ranks get batches of similar sizes. All
+    ranks get equally many batches, and no row is left out or repeated.
+
+    Args:
+        groups: Row numbers of every group.
+        sizes: Size of every group: nodes of its tree, or rows.
+        budget: Largest sum of sizes of a batch.
+        ranks: Number of processes.
+        rank: Number of this process.
+        seed: Seed of the order.
+
+    Raises:
+        DataError: There are fewer groups than ranks.
+
+    Example:
+        >>> sampler = GroupBatchSampler([np.array([0, 1]), np.array([2]), np.array([3])], [2, 1, 1], budget=2)
+        >>> sorted(sorted(batch) for batch in sampler)
+        [[0, 1], [2, 3]]
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[np.ndarray],
+        sizes: Sequence[int] | np.ndarray,
+        budget: int,
+        ranks: int = 1,
+        rank: int = 0,
+        seed: int = 0,
+    ) -> None:
+        self.groups = list(groups)
+        self.sizes = np.asarray(sizes)
+        self.seed, self.epoch, self.ranks, self.rank = seed, 0, ranks, rank
+        classes = min(budget, CLASSES)
+        self.classes = -(-self.sizes * classes // budget)  # rounded up, at most `classes`
+        self.batches = _deal_sizes(np.bincount(self.classes, minlength=classes + 1), classes)
+        while len(self.batches) % ranks:
+            largest = max(self.batches, key=len)
+            if len(largest) == 1:
+                raise DataError(
+                    f"{len(self.groups)} groups of rows cannot be distributed over {ranks} processes in equally many "
+                    "batches; use fewer processes, or a larger budget per batch"
+                )
+            self.batches.remove(largest)
+            self.batches += [largest[0::2], largest[1::2]]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Switch to the order of `epoch`."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.batches) // self.ranks
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = np.random.default_rng([self.seed, self.epoch])
+        order = generator.permutation(len(self.groups))
+        waiting = {size: list(order[self.classes[order] == size]) for size in np.unique(self.classes).tolist()}
+        batches = [[waiting[size].pop() for size in batch] for batch in self.batches]
+        totals = np.array([sum(batch) for batch in self.batches])
+        shuffled = generator.permutation(len(batches))
+        similar = shuffled[np.argsort(-totals[shuffled], kind="stable")].reshape(-1, self.ranks)
+        for step in generator.permutation(len(self)):
+            yield np.concatenate([self.groups[group] for group in batches[similar[step, self.rank]]]).tolist()
+
+
+def tree_sampler(
+    dataset: datasets.Dataset,
+    column: str,
+    rows: int,
+    nodes: int | None,
+    with_partners: bool,
+    ranks: int = 1,
+    rank: int = 0,
+    seed: int = 0,
+) -> GroupBatchSampler:
+    """Return the sampler of `share_prefixes`.
+
+    Args:
+        dataset: Training rows, in their first epoch if partners are drawn anew: the nodes are counted once.
+        column: Column that names the group of a row.
+        rows: Rows of a batch, if `nodes` is None.
+        nodes: Nodes of the trees of a batch, or None.
+        with_partners: Whether partners are trained.
+        ranks: Number of processes.
+        rank: Number of this process.
+        seed: Seed of the order.
+
+    Raises:
+        DataError: A column is missing, or one row alone has more than `nodes` nodes.
+    """
+    for name in (column, IDS):
+        if name not in dataset.column_names:
+            raise DataError(
+                f"share_prefixes={column!r}: train_dataset has no column {name!r}, only {dataset.column_names}"
+            )
+    views = [IDS, AUGMENTED_PREFIX + IDS] if with_partners else [IDS]
+    tokens = [_TokenColumn(dataset, name) for name in views if name in dataset.column_names]
+    budget = rows if nodes is None else nodes
+    parts: list[np.ndarray] = []
+    sizes: list[int] = []
+    for group in rows_by_group(dataset, column):
+        for part, size in _parts(group, tokens, budget, nodes is not None):
+            parts.append(part)
+            sizes.append(size)
+    return GroupBatchSampler(parts, sizes, budget, ranks, rank, seed)
+
+
+def rows_by_group(dataset: datasets.Dataset, column: str) -> list[np.ndarray]:
+    """Return the row numbers of every group, in the order in which groups appear.
+
+    Example:
+        >>> [rows.tolist() for rows in rows_by_group(datasets.Dataset.from_dict({"d": ["b", "a", "b"]}), "d")]
+        [[0, 2], [1]]
+    """
+    table = dataset.select_columns([column]).with_format("arrow")[:]
+    codes = pyarrow.compute.dictionary_encode(table[column], null_encoding="encode").combine_chunks()
+    numbers = np.asarray(codes.indices)
+    order = np.argsort(numbers, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
+
+
+class _TokenColumn:
+    """Token lists of a column, read from Arrow without Python objects."""
+
+    def __init__(self, dataset: datasets.Dataset, name: str) -> None:
+        column = dataset.select_columns([name]).with_format("arrow")[:][name]
+        self.lengths = pyarrow.compute.fill_null(pyarrow.compute.list_value_length(column), 0).to_numpy()
+        self.values = pyarrow.compute.list_flatten(column).to_numpy().astype(np.int32)
+        self.starts = np.cumsum(self.lengths) - self.lengths
+
+    def rows(self, numbers: np.ndarray) -> list[np.ndarray]:
+        return [self.values[self.starts[row] : self.starts[row] + self.lengths[row]] for row in numbers.tolist()]
+
+
+def _parts(
+    group: np.ndarray, tokens: Sequence[_TokenColumn], budget: int, counts_nodes: bool
+) -> Iterator[tuple[np.ndarray, int]]:
+    """Cut a group that exceeds the budget; neighbours in lexicographic order, which share most, stay together."""
+    size = _count_nodes(group, tokens) if counts_nodes else len(group)
+    if size <= budget:
+        yield group, size
+        return
+    originals, lengths = _padded(tokens[0].rows(group))
+    group = group[prefix_table(originals, lengths, np.zeros(len(group), dtype=np.int64)).order]
+    start, size = 0, 0
+    for end in range(1, len(group) + 1):
+        larger = _count_nodes(group[start:end], tokens) if counts_nodes else end - start
+        if larger <= budget:
+            size = larger
+            continue
+        if end - start == 1:
+            raise DataError(
+                f"max_tokens_per_batch={budget} is below the {larger} tokens of row {group[start]} alone; raise it, or "
+                "truncate the inputs"
+            )
+        yield group[start : end - 1], size
+        start = end - 1
+        size = _count_nodes(group[start:end], tokens) if counts_nodes else 1
+        if size > budget:
+            raise DataError(
+                f"max_tokens_per_batch={budget} is below the {size} tokens of row {group[start]} alone; raise it, or "
+                "truncate the inputs"
+            )
+    yield group[start:], size
+
+
+def _count_nodes(rows: np.ndarray, tokens: Sequence[_TokenColumn]) -> int:
+    ids, lengths = _padded([view for column in tokens for view in column.rows(rows)])
+    return int(prefix_table(ids, lengths, np.zeros(len(ids), dtype=np.int64)).new_nodes.sum())
+
+
+def _padded(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    lengths = np.array([len(row) for row in rows])
+    padded = np.zeros((len(rows), lengths.max(initial=0)), dtype=np.int64)
+    padded[np.arange(padded.shape[1]) < lengths[:, None]] = np.concatenate(rows)
+    return padded, lengths
+
+
+def _deal_sizes(counts: np.ndarray, budget: int) -> list[list[int]]:
+    """Deal sizes to batches: each takes the largest size that fits, again and again.
+
+    Args:
+        counts: Number of groups of every size, `[budget + 1]`.
+        budget: Largest sum of sizes of a batch.
+    """
+    counts = counts.copy()
+    batches: list[list[int]] = []
+    while counts.any():
+        batch: list[int] = []
+        room = budget
+        while len(fitting := np.flatnonzero(counts[: room + 1])):
+            size = int(fitting[-1])
+            counts[size] -= 1
+            room -= size
+            batch.append(size)
+        batches.append(batch)
+    return batches

@@ -1,0 +1,291 @@
+"""Prefix trees of token ids: rows that begin alike, such as turns of a dialogue, share the tokens of their prefix.
+
+A tree has one node per distinct prefix of its rows. Its nodes are laid out depth first, so that the descendants of node
+j are `j + 1, ..., end[j] - 1`, and a token sees its ancestors and itself:
+
+    node i attends to node j  <=>  j <= i < end[j]
+
+Position ids are depths. A row is a path from the root, and each of its targets is predicted by a node of the path. The
+losses of rows, and their gradients, are thus those of separate rows, although a common prefix is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dair_hf.data.batch_layout import view_mask
+from dair_hf.data.collator import LABELS
+from dair_hf.errors import DataError
+from dair_hf.losses.per_sample import IGNORE_INDEX
+
+FOREST = "forest"  # key of the `Forest` of a batch
+
+
+class TokenTree(NamedTuple):
+    """Trees that run in one sequence of S nodes.
+
+    Attributes:
+        input_ids: Token of every node, `[S]`.
+        position_ids: Depth of every node, `[S]`; 0 for a root.
+        ends: End of the subtree of every node, exclusive, `[S]`.
+    """
+
+    input_ids: Tensor
+    position_ids: Tensor
+    ends: Tensor
+
+
+class Targets(NamedTuple):
+    """M targets that the nodes of one sequence predict.
+
+    Attributes:
+        nodes: Node that predicts each target, `[M]`.
+        labels: Token id of each target, `[M]`.
+        views: View of each target, a number in the flattened `[B, V]`, `[M]`.
+    """
+
+    nodes: Tensor
+    labels: Tensor
+    views: Tensor
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Prefix trees of the views of a batch.
+
+    Attributes:
+        shape: (B, V) of the batch.
+        trees: One entry per forward of the model.
+        targets: The targets of each entry.
+        tokens: Number of tokens of all views, each counted in every view.
+        columns: Column of the labels `[B, V, T]` that holds each target, `[M]` over all trees, on the host.
+        views: View of each target, likewise.
+    """
+
+    shape: tuple[int, int]
+    trees: tuple[TokenTree, ...]
+    targets: tuple[Targets, ...]
+    tokens: int
+    columns: np.ndarray
+    views: np.ndarray
+
+    @property
+    def nodes(self) -> int:
+        """Number of tokens that the model computes."""
+        return sum(len(tree.input_ids) for tree in self.trees)
+
+    def target_numbers(self, length: int) -> np.ndarray:
+        """Return the number of the target in column t + 1 of the labels of a view, `[B * V, length]`; -1: none."""
+        numbers = np.full((self.shape[0] * self.shape[1], length), -1)
+        numbers[self.views, self.columns - 1] = np.arange(len(self.views))
+        return numbers
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Forest:
+        """Copy the trees and targets to a device."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Forest:
+        """Copy the trees and targets to pinned memory, as the data loader does with tensors of a batch."""
+        return self._map(Tensor.pin_memory)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Forest:
+        trees = tuple(TokenTree(*map(change, tree)) for tree in self.trees)
+        return replace(self, trees=trees, targets=tuple(Targets(*map(change, part)) for part in self.targets))
+
+
+@dataclass(frozen=True)
+class PrefixTable:
+    """Rows in lexicographic order, and how much each of them shares with the one before.
+
+    Attributes:
+        order: Row numbers in this order, `[N]`; rows of a group are neighbours.
+        ids: Token ids in this order, without padding on the left, `[N, T]`.
+        lengths: Number of tokens, `[N]`.
+        shared: Number of leading tokens that equal those of the row before, `[N]`; 0 for the first of a group.
+    """
+
+    order: np.ndarray
+    ids: np.ndarray
+    lengths: np.ndarray
+    shared: np.ndarray
+
+    @property
+    def new_nodes(self) -> np.ndarray:
+        """Number of nodes that every row adds to those before, `[N]`."""
+        return self.lengths - self.shared
+
+
+def prefix_table(ids: np.ndarray, lengths: np.ndarray, groups: np.ndarray) -> PrefixTable:
+    """Sort rows by group and token ids, and compare neighbours.
+
+    Args:
+        ids: Token ids, `[N, T]` int, padded on the right.
+        lengths: Number of tokens of every row, `[N]`.
+        groups: Number of the group of every row, `[N]`; rows of different groups share nothing.
+
+    Example:
+        >>> table = prefix_table(np.array([[5, 6, 7], [5, 6, 0], [5, 8, 9]]), np.array([3, 2, 3]), np.array([0, 0, 0]))
+        >>> table.order.tolist(), table.shared.tolist()
+        ([1, 0, 2], [0, 2, 1])
+    """
+    # Big-endian bytes compare like numbers, and a prefix comes before its continuations.
+    keys = [row[:length].tobytes() for row, length in zip(ids.astype(">u4"), lengths.tolist(), strict=True)]
+    order = np.array(sorted(range(len(keys)), key=lambda row: (groups[row], keys[row])), dtype=np.int64)
+    ids, lengths, groups = ids[order], lengths[order], groups[order]
+    comparable = np.where(groups[1:] == groups[:-1], np.minimum(lengths[1:], lengths[:-1]), 0)
+    differs = np.ones((len(comparable), ids.shape[1] + 1), dtype=bool)
+    differs[:, :-1] = (ids[1:] != ids[:-1]) | (np.arange(ids.shape[1]) >= comparable[:, None])
+    shared = np.concatenate([[0], differs.argmax(1)]) if len(order) else np.zeros(0, dtype=np.int64)
+    return PrefixTable(order, ids, lengths, shared)
+
+
+def build_forest(batch: Mapping[str, Any], groups: Sequence[Any], nodes_at_once: int | None = None) -> Forest:
+    """Build the prefix trees of the existing views of a batch, one tree per group.
+
+    Args:
+        batch: A batch of `PairCollator` with `input_ids`, `labels` and optionally `attention_mask`, `[B, V, T]` each.
+        groups: Group of every row, `[B]`, such as its dialogue id; both views of a row are in its group.
+        nodes_at_once: Trees run in one forward up to this number of nodes, since dense attention grows with its square;
+            a larger tree has its own forward. None: all in one.
+
+    Returns:
+        The forest, on the host.
+
+    Raises:
+        DataError: An attention mask has gaps, or padding has a target.
+
+    Example:
+        >>> batch = {"input_ids": torch.tensor([[[5, 6, 7]], [[5, 6, 8]]]), "view_mask": torch.ones(2, 1).bool()}
+        >>> forest = build_forest({**batch, "labels": batch["input_ids"]}, ["a", "a"])
+        >>> [values.tolist() for values in forest.trees[0]]  # token ids, depths, ends of subtrees
+        [[5, 6, 7, 8], [0, 1, 2, 2], [4, 4, 3, 4]]
+        >>> [values.tolist() for values in forest.targets[0]]  # predicted by nodes, token ids, views
+        [[0, 1, 0, 1], [6, 7, 6, 8], [0, 0, 1, 1]]
+    """
+    exists = view_mask(batch).cpu().numpy()
+    rows, columns = np.nonzero(exists) if exists.any() else (np.arange(len(exists)), np.zeros(len(exists), dtype=int))
+    ids, labels = (batch[name].cpu().numpy()[rows, columns] for name in ("input_ids", LABELS))
+    mask = batch.get("attention_mask")
+    mask = None if mask is None else mask.cpu().numpy()[rows, columns].astype(bool)
+    ids, labels, lengths, first = _without_padding(ids, labels, mask)
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    group_numbers = np.array([numbers[group] for group in groups], dtype=np.int64)[rows]
+    paths = token_trees(ids, lengths, group_numbers, nodes_at_once)
+    # Position t of a row predicts its label t + 1.
+    path, at = np.nonzero(labels[:, 1:] != IGNORE_INDEX)
+    order = np.argsort(paths.trees_of_rows[path], kind="stable")
+    path, at = path[order], at[order]
+    views = (rows * exists.shape[1] + columns)[path]
+    values = (paths.nodes[path, at], labels[path, at + 1].astype(np.int64), views)
+    ends = np.searchsorted(paths.trees_of_rows[path], np.arange(len(paths.trees)), side="right")
+    targets = tuple(
+        Targets(*(torch.from_numpy(value[start:end]) for value in values))
+        for start, end in zip([0, *ends[:-1]], ends, strict=True)
+    )
+    return Forest(exists.shape, paths.trees, targets, int(lengths.sum()), first[path] + at + 1, views)
+
+
+class TreePaths(NamedTuple):
+    """Trees of rows, and the path of every row.
+
+    Attributes:
+        trees: One entry per forward of the model.
+        trees_of_rows: Number of the entry that holds each row, `[N]`.
+        nodes: Node of every token of a row, `[N, T]`; those beyond its length mean nothing.
+    """
+
+    trees: tuple[TokenTree, ...]
+    trees_of_rows: np.ndarray
+    nodes: np.ndarray
+
+
+def token_trees(ids: np.ndarray, lengths: np.ndarray, groups: np.ndarray, nodes_at_once: int | None) -> TreePaths:
+    """Build the prefix trees of rows, one per group; arguments as in `prefix_table` and `build_forest`.
+
+    Example:
+        >>> paths = token_trees(np.array([[5, 6, 7], [5, 8, 0]]), np.array([3, 2]), np.array([0, 0]), None)
+        >>> paths.trees[0].input_ids.tolist(), paths.nodes[0].tolist(), paths.nodes[1, :2].tolist()
+        ([5, 6, 7, 8], [0, 1, 2], [0, 3])
+    """
+    table = prefix_table(ids, lengths, groups)
+    nodes, ends = _nodes(table)
+    depths = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
+    is_new = (depths >= table.shared[:, None]) & (depths < table.lengths[:, None])
+    new_ids, new_depths, new_ends = (values[is_new].astype(np.int64) for values in (table.ids, depths, ends))
+
+    sorted_groups = groups[table.order]
+    sizes = np.bincount(sorted_groups, weights=table.new_nodes).astype(np.int64)
+    starts = np.cumsum(sizes) - sizes
+    shift, tree_of_group = np.zeros_like(sizes), np.zeros_like(sizes)
+    trees = []
+    for number, part in enumerate(_sequences(sizes, nodes_at_once)):
+        chosen = np.concatenate([np.arange(starts[group], starts[group] + sizes[group]) for group in part])
+        tree_of_group[part] = number
+        shift[part] = np.cumsum(sizes[part]) - sizes[part] - starts[part]  # node of all trees -> node of this sequence
+        values = (new_ids[chosen], new_depths[chosen], new_ends[chosen] + np.repeat(shift[part], sizes[part]))
+        trees.append(TokenTree(*map(torch.from_numpy, values)))
+    paths, places = np.empty_like(nodes), np.empty(len(ids), dtype=np.int64)
+    paths[table.order] = nodes + shift[sorted_groups][:, None]
+    places[table.order] = tree_of_group[sorted_groups]
+    return TreePaths(tuple(trees), places, paths)
+
+
+def _without_padding(
+    ids: np.ndarray, labels: np.ndarray, mask: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return token ids and labels `[N, T]` without padding on the left, lengths and first columns `[N]`."""
+    if mask is None:
+        return ids, labels, np.full(len(ids), ids.shape[1]), np.zeros(len(ids), dtype=np.int64)
+    lengths, first = mask.sum(1), mask.argmax(1)
+    last = mask.shape[1] - mask[:, ::-1].argmax(1)
+    if (gaps := (lengths > 0) & (last - first != lengths)).any():
+        raise DataError(
+            f"share_prefixes: the attention_mask of view {int(gaps.argmax())} of a batch has zeros between ones; only "
+            "padding at the ends can be left out"
+        )
+    if (padded := ((labels != IGNORE_INDEX) & ~mask).any(1)).any():
+        raise DataError(
+            f"share_prefixes: view {int(padded.argmax())} of a batch has labels where its attention_mask is 0; set "
+            f"them to {IGNORE_INDEX}"
+        )
+    if first.any():
+        columns = (np.arange(ids.shape[1]) + first[:, None]) % ids.shape[1]
+        ids, labels = np.take_along_axis(ids, columns, 1), np.take_along_axis(labels, columns, 1)
+    return ids, labels, lengths, first
+
+
+def _nodes(table: PrefixTable) -> tuple[np.ndarray, np.ndarray]:
+    """Return node and end of its subtree for every row and depth, `[N, T]` each; those beyond a row mean nothing."""
+    count, depth = table.ids.shape
+    rows, depths = np.arange(count)[:, None], np.arange(depth)
+    starts = np.concatenate([[0], np.cumsum(table.new_nodes)])
+    begins = table.shared[:, None] <= depths  # the row has a node of its own here
+    owners = np.maximum.accumulate(np.where(begins, rows, 0), axis=0)
+    nodes = starts[owners] + depths - table.shared[owners]
+    # The subtree ends where a later row leaves this path.
+    leaves = np.where(begins, rows, count)
+    nexts = np.full((count + 1, depth), count)
+    nexts[:-1] = np.minimum.accumulate(leaves[::-1], axis=0)[::-1]
+    return nodes, starts[nexts[1:]]
+
+
+def _sequences(sizes: np.ndarray, limit: int | None) -> list[np.ndarray]:
+    """Distribute trees over sequences of at most `limit` nodes, largest first; a larger tree gets its own sequence."""
+    if limit is None:
+        return [np.arange(len(sizes))]
+    parts: list[list[int]] = []
+    used: list[int] = []
+    for tree in np.argsort(-sizes, kind="stable").tolist():
+        place = next((number for number, nodes in enumerate(used) if nodes + sizes[tree] <= limit), len(parts))
+        if place == len(parts):
+            parts.append([])
+            used.append(0)
+        parts[place].append(tree)
+        used[place] += int(sizes[tree])
+    return [np.array(part) for part in parts]

@@ -1,0 +1,103 @@
+"""Batches of whole groups: budgets, ranks, epochs, and the number of nodes they are counted in."""
+
+from __future__ import annotations
+
+import datasets
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dair_hf import DataError
+from dair_hf.trees.batches import GroupBatchSampler, rows_by_group, tree_sampler
+from dair_hf.trees.forest import build_forest
+from tests.fixtures.dialog_rows import dialog_rows
+from tests.trees.test_forest import batch_of
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 50)), min_size=4, max_size=30),
+    st.integers(50, 120),
+    st.integers(1, 2),
+)
+def test_batches_keep_groups_and_budget_in_every_epoch(groups: list[tuple[int, int]], budget: int, ranks: int) -> None:
+    rows = iter(range(1000))
+    members = [np.array([next(rows) for _ in range(count)]) for count, _ in groups]
+    sizes = [size for _, size in groups]
+    size_of = {
+        int(row): (number, size) for number, (part, size) in enumerate(zip(members, sizes, strict=True)) for row in part
+    }
+    try:
+        samplers = [GroupBatchSampler(members, sizes, budget, ranks, rank, seed=3) for rank in range(ranks)]
+    except DataError:
+        assert ranks == 2
+        return
+    assert len({len(sampler) for sampler in samplers}) == 1
+    for epoch in range(3):
+        seen: list[int] = []
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+            batches = list(sampler)
+            assert batches == list(sampler)
+            assert len(batches) == len(sampler)
+            for batch in batches:
+                present = {size_of[row] for row in batch}
+                assert sum(size for _, size in present) <= budget
+                assert all(set(members[number]) <= set(batch) for number, _ in present)
+            seen += [row for batch in batches for row in batch]
+        assert sorted(seen) == sorted(size_of)
+
+
+def test_order_changes_with_epoch_and_seed() -> None:
+    groups = [np.array([row]) for row in range(40)]
+    first, other = (GroupBatchSampler(groups, [1] * 40, 4, seed=seed) for seed in (0, 1))
+    orders = [list(first), list(other)]
+    first.set_epoch(1)
+    orders.append(list(first))
+    assert len({str(order) for order in orders}) == 3
+    compositions = {str(sorted(sorted(batch) for batch in order)) for order in orders}
+    assert len(compositions) == 3  # batches are dealt anew, not just shuffled
+
+
+def test_budget_counts_nodes_of_both_views() -> None:
+    data = dialog_rows(dialogs=6, turns=4, partner_every=1)
+    for with_partners in (True, False):
+        sampler = tree_sampler(data, "dialogue_id", rows=2, nodes=90, with_partners=with_partners)
+        views = ("", "augmented_") if with_partners else ("",)
+        for batch in sampler:
+            rows = data.select(batch)
+            forest = build_forest(
+                batch_of([[row[f"{view}input_ids"] for view in views] for row in rows]), rows["dialogue_id"]
+            )
+            assert forest.nodes <= 90
+    assert sorted(row for batch in sampler for row in batch) == list(range(24))
+
+
+def test_large_groups_are_cut_between_branches() -> None:
+    shared = [5] * 20
+    ids = [[*shared, 6, 6], [7, 7], [*shared, 6, 7], [7, 8]]
+    data = datasets.Dataset.from_dict({"dialogue_id": ["a"] * 4, "input_ids": ids})
+    batches = sorted(sorted(batch) for batch in tree_sampler(data, "dialogue_id", rows=9, nodes=24, with_partners=True))
+    assert batches == [[0, 2], [1, 3]]
+    by_rows = sorted(
+        sorted(batch) for batch in tree_sampler(data, "dialogue_id", rows=2, nodes=None, with_partners=True)
+    )
+    assert by_rows == [[0, 2], [1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("column", "nodes", "message"),
+    [
+        ("dialog", None, "no column 'dialog'"),
+        ("dialogue_id", 5, r"max_tokens_per_batch=5 is below the \d+ tokens of row \d+ alone"),
+    ],
+)
+def test_what_cannot_be_dealt_is_refused(column: str, nodes: int | None, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        tree_sampler(dialog_rows(), column, rows=4, nodes=nodes, with_partners=True)
+
+
+def test_groups_follow_their_first_row_and_none_is_a_group() -> None:
+    data = datasets.Dataset.from_dict({"d": ["b", None, "b", "a", None]})
+    assert [rows.tolist() for rows in rows_by_group(data, "d")] == [[0, 2], [1, 4], [3]]

@@ -1,0 +1,119 @@
+"""share_prefixes in the trainer: updates, evaluation, resume, processes and refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dair_hf import DataError
+from dair_hf.data.sampling import EpochPairs
+from tests.fixtures import tiny
+from tests.fixtures.dialog_rows import dialog_rows
+
+TREES = {"share_prefixes": "dialogue_id", "sample_loss": "causal"}
+
+
+def trainer(folder: Path, data: Any, kind: str = "gpt2", **settings: Any) -> Any:
+    return tiny.trainer(folder, kind, data, **{**TREES, **settings})
+
+
+@pytest.mark.parametrize("method", ["erm", "da", "dair"])
+@pytest.mark.parametrize("settings", [{}, {"regularizer": "kl"}, {"normalization": "token"}, {"chunked_loss": True}])
+def test_one_step_equals_that_of_rows(method: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    if method != "dair" and "regularizer" in settings:
+        pytest.skip("R is not trained")
+    data = dialog_rows(dialogs=3)
+    whole = {"method": method, "per_device_train_batch_size": 9, "num_train_epochs": 3, **settings}
+    rows = tiny.trained(tmp_path, "gpt2", data, **whole, sample_loss="causal")
+    trees = tiny.trained(tmp_path, "gpt2", data, **whole, **TREES)
+    assert tiny.distance(rows, trees) < 1e-10
+    assert tiny.distance(rows, tiny.weights(tiny.model("gpt2"))) > 1e-3
+
+
+def test_accumulation_gives_the_update_of_one_batch(tmp_path: Path) -> None:
+    data = dialog_rows(dialogs=4, turns=2)
+    one = tiny.trained(tmp_path, "gpt2", data, **TREES, per_device_train_batch_size=8, num_train_epochs=1)
+    split = tiny.trained(
+        tmp_path,
+        "gpt2",
+        data,
+        **TREES,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=4,
+        num_train_epochs=1,
+    )
+    assert tiny.distance(one, split) < 1e-10
+
+
+def test_logged_and_evaluated_terms_are_those_of_rows(tmp_path: Path) -> None:
+    data = dialog_rows(dialogs=4)
+    rows = tiny.trainer(tmp_path, "gpt2", data, sample_loss="causal", eval_dataset=data, prediction_loss_only=True)
+    trees = trainer(tmp_path, data, eval_dataset=data, prediction_loss_only=True)
+    expected, found = rows.evaluate(), trees.evaluate()
+    names = {name for name in expected if not name.endswith(("runtime", "per_second", "preparation_time"))}
+    assert names <= set(found)
+    for name in names:
+        assert found[name] == pytest.approx(expected[name], rel=1e-9), name
+
+
+def test_predictions_are_those_of_rows(tmp_path: Path) -> None:
+    data = dialog_rows(dialogs=3)
+
+    def judged(made: Any) -> dict[str, Any]:
+        return made.evaluate_pairs(data, lambda said, wanted: [a == b for a, b in zip(said, wanted, strict=True)])
+
+    rows = tiny.trainer(tmp_path, "gpt2", data, sample_loss="causal")
+    assert str(judged(trainer(tmp_path, data))) == str(judged(rows))
+
+
+def test_resume_in_mid_epoch(tmp_path: Path) -> None:
+    def pairs() -> EpochPairs:
+        return EpochPairs(lambda epoch: dialog_rows(dialogs=6, seed=epoch))
+
+    settings = {"num_train_epochs": 2, "max_tokens_per_batch": 70}
+    whole = tiny.trained(tmp_path / "whole", "gpt2", pairs(), **TREES, **settings)
+    made = trainer(tmp_path / "cut", pairs(), **settings, save_strategy="steps", save_steps=2)
+    made.train()
+    resumed = trainer(tmp_path / "cut", pairs(), **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "cut" / "checkpoint-2"))
+    assert tiny.distance(whole, tiny.weights(resumed.model)) == 0
+
+
+def test_lists_of_rows_and_workers(tmp_path: Path) -> None:
+    data = dialog_rows(dialogs=2)
+    made = trainer(tmp_path, data, dataloader_num_workers=1, per_device_train_batch_size=6, num_train_epochs=1)
+    made.train()
+    assert made.state.global_step == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"pair_dropout": "shared"}, "share_prefixes='dialogue_id' and pair_dropout='shared' cannot be combined"),
+        ({"forward_mode": "separate"}, "forward_mode='separate'"),
+        ({"pair_group_by_length": True}, "pair_group_by_length=True"),
+        ({"share_prefixes": "dialog"}, "no column 'dialog'"),
+        ({"train_dataset": list(dialog_rows())}, "needs the tokens of every row"),
+    ],
+)
+def test_settings_that_cannot_be_combined(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=message):
+        trainer(tmp_path, dialog_rows(), **settings).train()
+
+
+def test_encoder_decoders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="needs a decoder-only model with sample_loss='causal', not seq2seq_nll"):
+        tiny.trainer(tmp_path, "bart", tiny.pairs("bart"), share_prefixes="row_id")
+
+
+def test_views_share_their_prefix_with_dropout(tmp_path: Path) -> None:
+    data = dialog_rows(dialogs=1, turns=1, partner_every=1).map(
+        lambda row: {f"augmented_{name}": row[name] for name in ("input_ids", "attention_mask", "labels")}
+    )
+    made = trainer(tmp_path, data, built=tiny.model("gpt2", dropout=0.5), logging_strategy="steps", logging_steps=1)
+    made.train()
+    consistency = [entry["consistency"] for entry in made.state.log_history if "consistency" in entry]
+    assert consistency == [0.0] * len(consistency)
+    assert consistency
