@@ -8,7 +8,7 @@ from typing import Any
 
 import datasets
 import pytest
-from tests.dialog.audit.test_report import dataset, make_row
+from tests.dialog.audit.test_audit import dataset, make_row
 
 from dair_hf.dialog.audit.audit import audit
 from dair_hf.dialog.audit.ceiling import ViewCeiling, find_ceiling
