@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dair_hf.dialog.linking.names import DialogueNames, Entity, EntitySpan
@@ -16,6 +16,7 @@ from dair_hf.dialog.linking.spelling import (
     Keys,
     contains,
     core,
+    identifies,
     is_common,
     kind_of,
     name_keys,
@@ -30,8 +31,8 @@ from dair_hf.dialog.text.spans import without_overlap
 class Annotation(NamedTuple):
     """Annotated span: `text[start:end]` of utterance `turn` fills `slot` with `value`.
 
-    The slot is empty if the kind of name is unknown, and None if the span is no name (an address, a dish). No part of a
-    name is searched for in such a span.
+    The slot is empty if the kind of name is unknown, and None if the span is no name (an address, a dish). In such a
+    span only whole names are searched for, such as that of a hotel in its address, but no ordinary word ("indian").
     """
 
     slot: str | None
@@ -56,6 +57,8 @@ class LinkedNames(NamedTuple):
 def link_names(texts: Sequence[str], names: DialogueNames, annotations: Iterable[Annotation]) -> LinkedNames:
     """Find the names of a dialogue in its text.
 
+    A name that is also a value of another slot ("indian", the food) is only found where an annotation names it.
+
     Args:
         texts: The utterances.
         names: The names collected so far; annotated ones are added.
@@ -75,18 +78,24 @@ def link_names(texts: Sequence[str], names: DialogueNames, annotations: Iterable
     tokens = [words(text) for text in texts]
     annotations = list(annotations)
     spans = _annotated(texts, names, annotations)
-    index = _index(names.entities)
-    spans = [without_overlap([*known, *_spelled_out(line, index)]) for known, line in zip(spans, tokens, strict=True)]
     excluded: list[list[tuple[int, int]]] = [[] for _ in texts]
     for annotation in annotations:
         if annotation.slot is None:
             excluded[annotation.turn].append((annotation.start, annotation.end))
-    parts = find_parts(texts, tokens, names, excluded)
-    spans = [without_overlap([*known, *more]) for known, more in zip(spans, parts, strict=True)]
+
+    def add(found: Iterable[Iterable[EntitySpan]]) -> list[list[EntitySpan]]:
+        return [without_overlap([*known, *more]) for known, more in zip(spans, found, strict=True)]
+
+    index = _index(names)
+    spans = add(_spelled_out(line, index, other) for line, other in zip(tokens, excluded, strict=True))
+    spans = add(find_parts(texts, tokens, names, excluded))
     mentioned = {id(entity) for line in spans for *_, entity in line}
     missing = [entity for entity in names.entities if entity.kind != PLACE and id(entity) not in mentioned]
     if missing:
-        spans = [without_overlap([*known, *_loosely(line, missing)]) for known, line in zip(spans, tokens, strict=True)]
+        loose = (_loosely(line, missing, names.other_values) for line in tokens)
+        spans = add(
+            [span for span in line if not _is_inside(span, other)] for line, other in zip(loose, excluded, strict=True)
+        )
     trimmed = [
         (entity, turn, *_trimmed(texts[turn], tokens[turn], start, end, entity))
         for turn, line in enumerate(spans)
@@ -95,6 +104,10 @@ def link_names(texts: Sequence[str], names: DialogueNames, annotations: Iterable
     entities = [entity for entity in names.entities if entity.state_spellings or entity.text_spellings]
     name_of = {id(entity): entity.name for entity in entities}
     return LinkedNames([Mention(entity.slot, name_of[id(entity)], *span) for entity, *span in trimmed], entities)
+
+
+def _is_inside(span: EntitySpan, excluded: Iterable[tuple[int, int]]) -> bool:
+    return any(start <= span[0] and span[1] <= end for start, end in excluded)
 
 
 def _annotated(texts: Sequence[str], names: DialogueNames, annotations: Iterable[Annotation]) -> list[list[EntitySpan]]:
@@ -150,10 +163,10 @@ def _joins_names(surface: str, keys: Keys, kind: str, names: DialogueNames) -> b
     )
 
 
-def _index(entities: Iterable[Entity]) -> dict[str, list[tuple[Keys, Entity, bool]]]:
+def _index(names: DialogueNames) -> dict[str, list[tuple[Keys, Entity, bool]]]:
     """Return, by first word, the forms to search for, longest first, with entity and whether the form is shortened."""
     index: dict[str, list[tuple[Keys, Entity, bool]]] = {}
-    for entity in entities:
+    for entity in names.entities:
         forms: dict[Keys, bool] = {}
         for keys in entity.keys:
             if entity.kind == RESTAURANT and is_common(keys, entity.kind) and keys[-1:] != ("restaurant",):
@@ -166,34 +179,43 @@ def _index(entities: Iterable[Entity]) -> dict[str, list[tuple[Keys, Entity, boo
                     if form[start : start + 3] == LONG_BB:
                         forms.setdefault(form[:start] + SHORT_BB + form[start + 3 :], False)
         for form, is_shortened in forms.items():
+            if form in names.other_values:
+                continue
             index.setdefault(form[0], []).append((form, entity, is_shortened))
     for entries in index.values():
         entries.sort(key=lambda entry: -len(entry[0]))
     return index
 
 
-def _spelled_out(line: Words, index: dict[str, list[tuple[Keys, Entity, bool]]]) -> Iterator[EntitySpan]:
+def _spelled_out(
+    line: Words, index: dict[str, list[tuple[Keys, Entity, bool]]], excluded: Sequence[tuple[int, int]]
+) -> Iterator[EntitySpan]:
+    """Find names as a whole; a single ordinary word is none in an excluded span."""
     keys = line.keys
     for first, key in enumerate(keys):
         for form, entity, is_shortened in index.get(key, ()):
             last = first + len(form)
             is_street = is_shortened and last < len(keys) and keys[last] in STREET_WORDS
             if tuple(keys[first:last]) == form and not is_street:
-                yield line.starts[first], line.ends[last - 1], entity
-                break
+                span = line.starts[first], line.ends[last - 1], entity
+                if len(form) > 1 or identifies(form[0]) or not _is_inside(span, excluded):
+                    yield span
+                    break
 
 
-def _loosely(line: Words, entities: Iterable[Entity]) -> Iterator[EntitySpan]:
-    """Find misspelled and shortened names."""
+def _loosely(line: Words, entities: Iterable[Entity], other_values: Collection[Keys]) -> Iterator[EntitySpan]:
+    """Find misspelled and shortened names, except those that are values of other slots."""
     for entity in entities:
         for full in entity.keys:
             short = core(full, entity.kind)
+            if full in other_values or short in other_values:
+                continue
             if len("".join(short)) < 5 or (len(short) == 1 and is_common(short, entity.kind)):
                 continue
             for size in range(max(1, len(short) - 1), len(full) + 2):
                 for first in range(len(line.keys) - size + 1):
                     window = tuple(line.keys[first : first + size])
-                    if window[0][0] != short[0][0] and window[-1][-1] != full[-1][-1]:
+                    if window in other_values or (window[0][0] != short[0][0] and window[-1][-1] != full[-1][-1]):
                         continue
                     if (
                         window in (full, short)

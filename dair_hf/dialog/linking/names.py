@@ -89,6 +89,7 @@ class DialogueNames:
         entities: The entities, in the order in which they were added.
         by_keys: Compared words of each name -> the entity that they were first added to.
         other_words: Words of values that name nothing.
+        other_values: Compared words of each of these values.
 
     Example:
         >>> names = DialogueNames()
@@ -102,6 +103,7 @@ class DialogueNames:
         self.entities: list[Entity] = []
         self.by_keys: dict[Keys, Entity] = {}
         self.other_words: set[str] = set()
+        self.other_values: set[Keys] = set()
 
     def add_states(self, states: Mapping[int, Mapping[str, Sequence[str]]], name_slots: Collection[str]) -> None:
         """Add all values of the states of a dialogue.
@@ -125,6 +127,7 @@ class DialogueNames:
                     self.add(slot, value)
         for value in {value for slot, value in values if slot not in name_slots}:
             self.other_words.update(words(value).keys)
+            self.other_values.add(name_keys(value))
 
     def add(self, slot: str, spelling: str, in_state: bool = True) -> None:
         """Add a name that fills a slot of the state or, with `in_state=False`, of an annotation."""

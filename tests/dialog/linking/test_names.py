@@ -95,6 +95,35 @@ def test_a_common_word_is_a_name_only_if_annotated() -> None:
     assert surfaces(texts, name, spans=[Annotation("restaurant-name", "ask", 0, 16, 20)]) == [("Ask", "ask")]
 
 
+INDIAN = "i want indian food at the indian"
+
+
+@pytest.mark.parametrize("name", ["indian", "the indian", "indian restaurant"])
+def test_a_value_of_another_slot_is_a_name_only_if_annotated(name: str) -> None:
+    def found(*spans: Annotation) -> list[int]:
+        names = DialogueNames()
+        names.add_states({0: {"restaurant-name": [name], "restaurant-food": ["indian"]}}, {"restaurant-name"})
+        return [mention.start for mention in link_names([INDIAN], names, spans).mentions]
+
+    assert found() == []
+    assert found(Annotation(None, "indian", 0, 7, 13)) == []
+    assert found(Annotation("restaurant-name", "indian", 0, 26, 32)) in ([26], [22])  # with "the" if the name has it
+
+
+def test_no_name_is_searched_in_a_span_annotated_as_something_else() -> None:
+    # Spelled out ("indian"), misspelled ("wartworth") and a longer name than the span ("oak lodge").
+    names = [("restaurant-name", "indian"), ("hotel-name", "warkworth"), ("hotel-name", "oak lodge")]
+    texts = [INDIAN, "a lodge such as oak lodge or wartworth"]
+    spans = [Annotation(None, "indian", 0, 7, 13), Annotation(None, "lodge", 1, 20, 25)]
+    assert surfaces(texts, *names, spans=spans) == [
+        ("indian", "indian"),
+        ("oak lodge", "oak lodge"),
+        ("wartworth", "warkworth"),
+    ]
+    assert link(texts, *names, spans=spans).mentions[0].start == 26
+    assert ("wartworth", "warkworth") not in surfaces(texts, *names, spans=[Annotation(None, "x", 1, 29, 38)])
+
+
 def test_a_street_is_not_its_namesake() -> None:
     assert surfaces(["Gonville is at Gonville Place"], ("hotel-name", "gonville hotel")) == [
         ("Gonville", "gonville hotel")
