@@ -97,7 +97,8 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         default=None,
         metadata={
             "help": "Limit of the input tokens in a batch of a process, padding and both views included, >= 1. Batches "
-            "then hold as many rows of similar length as fit, and per_device_train_batch_size is ignored.",
+            "then hold as many rows of similar length as fit, and per_device_train_batch_size is ignored. With "
+            "EpochPairs, all epochs are drawn once before training, since they need the same number of batches.",
         },
     )
     share_prefixes: str | None = field(
