@@ -75,9 +75,9 @@ def train_sampler(
     """
     if not isinstance(dataset, (datasets.Dataset, EpochPairs)):
         name = "pair_group_by_length" if args.pair_group_by_length else "max_tokens_per_batch"
-        name = name if args.share_prefixes is None else "share_prefixes"
+        name, content = (name, "length") if args.share_prefixes is None else ("share_prefixes", "tokens")
         raise DataError(
-            f"{name} needs the tokens of every row, but train_dataset is a {type(dataset).__name__}; "
+            f"{name} needs the {content} of every row, but train_dataset is a {type(dataset).__name__}; "
             "pass a datasets.Dataset or EpochPairs, or leave it at its default"
         )
     seed = args.data_seed if args.data_seed is not None else args.seed
