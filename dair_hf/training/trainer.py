@@ -335,6 +335,8 @@ class DAIRTrainer(Seq2SeqTrainer):
         return partial(collate_unless_ready, super()._get_collator_with_removed_columns(data_collator, description))
 
     def _get_dataloader(self, dataset: Any, description: str, batch_size: int, *args: Any, **kwargs: Any) -> Any:
+        if description == "Training":
+            self.pair_sampler = None  # that of an earlier run
         if self._trains_originals(description) and isinstance(dataset, TensorPairs):
             dataset = dataset.originals()
         if self.accelerator.num_processes > 1 and isinstance(dataset, torch.utils.data.IterableDataset):
@@ -344,8 +346,8 @@ class DAIRTrainer(Seq2SeqTrainer):
         inner = getattr(loader, "base_dataloader", loader)
         if self._trains_originals(description):
             inner.collate_fn = partial(collate_originals, inner.collate_fn)
-        sampler = self.pair_sampler
-        if description == "Training" and isinstance(sampler, TokenBatchSampler) and sampler.has_empty_batches:
+        sampler = self.pair_sampler if description == "Training" else None
+        if isinstance(sampler, TokenBatchSampler) and sampler.has_empty_batches:
             inner.collate_fn = partial(collate_or_pad, inner.collate_fn, inner.dataset[0])
         inner.collate_fn = LayoutCollator(inner.collate_fn, self.pair_loss.target_rule)
         if self.args.share_prefixes is not None:
@@ -654,7 +656,8 @@ class DAIRTrainer(Seq2SeqTrainer):
                 `eval_dataset`; None: the trainer's `eval_dataset`.
             ignore_keys: Outputs that are no predictions; None: those in the configuration of the model.
             metric_key_prefix: Prefix of the metrics; with several sets, their names follow it.
-            data_name: Name of the data in the model card; None: that of the set, else "evaluation data".
+            data_name: Name of the data in the model card, followed by that of a set if there are several; None: the
+                name of the set, or "evaluation data".
             **gen_kwargs: Arguments of `generate`, as in `evaluate_pairs`, for every set.
 
         Returns:
@@ -667,7 +670,8 @@ class DAIRTrainer(Seq2SeqTrainer):
             for name, rows in dataset.items():
                 # By its name, under which the Trainer keeps the data loader of persistent workers.
                 chosen, prefix = name if eval_dataset is None else rows, f"{metric_key_prefix}_{name}"
-                metrics.update(self.evaluate(chosen, ignore_keys, prefix, data_name=name, **gen_kwargs))
+                named = name if data_name is None else f"{data_name} {name}"
+                metrics.update(self.evaluate(chosen, ignore_keys, prefix, data_name=named, **gen_kwargs))
             return metrics
         if isinstance(dataset, str):
             if not isinstance(self.eval_dataset, dict) or dataset not in self.eval_dataset:
@@ -676,8 +680,8 @@ class DAIRTrainer(Seq2SeqTrainer):
             dataset = self.eval_dataset[dataset]
         require_rows(dataset, "eval_dataset")
         if self.evaluator is not None:
-            named = {} if data_name is None else {"data_name": data_name}
-            self._evaluate_pairs_args = (dataset, {**named, **gen_kwargs})
+            in_card = {} if data_name is None else {"data_name": data_name}
+            self._evaluate_pairs_args = (dataset, {**in_card, **gen_kwargs})
         args = self.args
         returns_predictions = self.compute_metrics is not None and not args.prediction_loss_only
         # Dropped rows must not be the shortest; the loader of persistent workers is used again for predictions.

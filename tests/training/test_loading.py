@@ -156,6 +156,15 @@ def test_the_order_does_not_depend_on_the_epoch_that_the_pairs_are_in(tmp_path: 
     assert tiny.distance(tiny.weights(resumed.model), again) == 0.0
 
 
+def test_a_run_without_a_sampler_does_not_keep_that_of_an_earlier_run(tmp_path: Path) -> None:
+    made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 8), max_tokens_per_batch=60, max_steps=1)
+    made.train()
+    assert made.pair_sampler is not None
+    made.args.max_tokens_per_batch, made.train_dataset = None, tiny.pairs("gpt2", 8).to_iterable_dataset()
+    made.train()
+    assert made.pair_sampler is None
+
+
 def test_erm_counts_the_tokens_of_originals_alone(tmp_path: Path) -> None:
     data = drawn(5)  # 18 tokens in every partner
     for pairs in (data, EpochPairs(lambda epoch: data)):

@@ -361,10 +361,11 @@ def test_several_evaluation_sets_have_a_section_each_in_the_model_card(tmp_path:
     made.evaluate(max_new_tokens=3)
     assert {name: report.metrics["rows"] for name, report in made.pair_reports.items()} == {"known": 5, "unseen": 3}
     made.evaluate({"other": sets["known"]}, max_new_tokens=3)
+    made.evaluate({"other": sets["known"]}, data_name="any", max_new_tokens=3)
     made.evaluate(sets["unseen"], data_name="the last", max_new_tokens=3)
     made.evaluate("unseen", max_new_tokens=3)
     made.evaluate(sets["unseen"], max_new_tokens=3)
-    assert list(made.pair_reports) == ["known", "unseen", "other", "the last", "evaluation data"]
+    assert list(made.pair_reports) == ["known", "unseen", "other", "any other", "the last", "evaluation data"]
     assert made.pair_reports["the last"].data == "the last"
 
 
