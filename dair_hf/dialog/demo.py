@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from datasets import Dataset
 
-from dair_hf.dialog.text.rows import NAME_SLOTS, SYSTEM, USER, Mention, NameEntry, RowBuilder, Utterance
+from dair_hf.dialog.text.rows import SYSTEM, USER, Mention, NameEntry, RowBuilder, Utterance
 from dair_hf.errors import DataError
+from dair_hf.metrics.state.conventions import NAME_SLOTS
 
 NameBank = Mapping[str, Sequence[str]]
 NAMES_PER_SLOT = 24

@@ -9,8 +9,9 @@ import pytest
 
 from dair_hf.dialog import demo
 from dair_hf.dialog.demo import example_pairs, generate_dialogs, make_names
-from dair_hf.dialog.text.rows import FEATURES, NAME_SLOTS, validate_rows
+from dair_hf.dialog.text.rows import FEATURES, validate_rows
 from dair_hf.errors import DataError
+from dair_hf.metrics.state.conventions import NAME_SLOTS
 
 N_DIALOGS = 300
 

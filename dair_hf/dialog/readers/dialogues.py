@@ -14,6 +14,9 @@ from dair_hf.dialog.readers.report import ReadReport
 from dair_hf.dialog.text.rows import RowBuilder, Utterance
 from dair_hf.errors import DataError
 
+# Values by which a data set says that a slot has none.
+NOT_SET = frozenset({"not mentioned", "none"})
+
 
 @dataclass
 class ParsedDialogue:
@@ -36,6 +39,29 @@ class ParsedDialogue:
     name_slots: Collection[str]
     annotations: Sequence[Annotation]
     other_names: Sequence[tuple[str, str]] = ()
+
+
+def set_values(values: Iterable[str], known: Collection[str] = ()) -> tuple[list[str], list[str]]:
+    """Split the values of a slot into those that it has and those that say that it has none.
+
+    Args:
+        values: The values. Empty ones and duplicates are dropped.
+        known: Values of the schema, which are always values.
+
+    Example:
+        >>> set_values(["centre", "none", "center", ""])
+        (['centre', 'center'], ['none'])
+        >>> set_values(["none"], known=["none", "english"])
+        (['none'], [])
+    """
+    unique = [value for value in dict.fromkeys(values) if value]
+    unset = [value for value in unique if value in NOT_SET and value not in known]
+    return [value for value in unique if value not in unset], unset
+
+
+def not_set(value: str) -> str:
+    """Return the note of a report on a value of `NOT_SET`."""
+    return f"value {value!r}, read as not set"
 
 
 def build_rows(dialogues: Iterable[ParsedDialogue], report: ReadReport, where: str) -> Dataset:

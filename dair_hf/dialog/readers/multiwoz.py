@@ -13,13 +13,12 @@ from datasets import Dataset
 from dair_hf.dialog.readers import multiwoz21
 from dair_hf.dialog.readers.dialogues import ParsedDialogue, build_rows
 from dair_hf.dialog.readers.report import ReadReport
-from dair_hf.dialog.readers.schema import Schema, dialogues_in, parse_dialogue, read_schema
+from dair_hf.dialog.readers.schema import DIALOGUE_FILE, Schema, dialogues_in, parse_dialogue, read_schema
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
 from dair_hf.io.arrow import paused_gc
 
 SPLITS = {"train": "train", "dev": "dev", "val": "dev", "valid": "dev", "validation": "dev", "test": "test"}
-_DIALOGUES = re.compile(r"dialogues_\d+\.json")
 _LISTS = re.compile(r"(val|test)ListFile(\.txt|\.json)?")
 _NOT_DIALOGUES = re.compile(r".*_db\.json|schema\.json|checksums\.json|dialog_acts\.json|ontology\.json|.*ListFile.*")
 
@@ -62,7 +61,7 @@ def read_multiwoz(
     source = Source(path)
     wanted = SPLITS[split] if split is not None else None
     report = ReadReport()
-    files = [name for name in source.names if _DIALOGUES.fullmatch(PurePosixPath(name).name)]
+    files = [name for name in source.names if DIALOGUE_FILE.fullmatch(PurePosixPath(name).name)]
     if version == "2.2" or (version is None and files):
         dialogues = _parse_22(source, files, wanted, report)
     else:
@@ -114,7 +113,7 @@ def _find_schema(source: Source) -> Schema | None:
 
 
 def _parse_22(source: Source, files: list[str], split: str | None, report: ReadReport) -> Iterator[ParsedDialogue]:
-    names = _of_split(source, files or [name for name in source.names if name.endswith(".json")], split)
+    names = _of_split(source, files or _single_files(source), split)
     schema = _find_schema(source)
     if schema is None:
         schema = dict.fromkeys(multiwoz21.TRACKED_SLOTS, frozenset())
@@ -123,6 +122,18 @@ def _parse_22(source: Source, files: list[str], split: str | None, report: ReadR
         for where, dialogue in dialogues_in(source, name):
             if parsed := parse_dialogue(dialogue, schema, multiwoz21.NAME_LIKE_SLOTS, report, where):
                 yield parsed
+
+
+def _single_files(source: Source) -> list[str]:
+    """Return the files that may hold all dialogues of a split."""
+    return [
+        name
+        for name in source.names
+        if name.endswith(".json")
+        and not PurePosixPath(name).name.startswith(".")
+        and "__MACOSX" not in name
+        and not _NOT_DIALOGUES.fullmatch(PurePosixPath(name).name)
+    ]
 
 
 def _parse_21(source: Source, split: str | None, report: ReadReport) -> Iterator[ParsedDialogue]:
@@ -138,9 +149,7 @@ def _dialogues_21(source: Source, split: str | None) -> Iterator[tuple[str, str,
         if PurePosixPath(name).name == "data.json":
             yield from _of_data_json(source, name, split)
             return
-    plain = [
-        name for name in names if name.endswith(".json") and not _NOT_DIALOGUES.fullmatch(PurePosixPath(name).name)
-    ]
+    plain = _single_files(source)
     zipped = [name for name in names if source.path.is_dir() and re.fullmatch(r"(.*/)?[a-z]+\.json\.zip", name)]
     chosen = _of_split(source, plain + zipped, split)
     if not chosen:
@@ -170,9 +179,12 @@ def _of_data_json(source: Source, file: str, split: str | None) -> Iterator[tupl
 def _object(source: Source, name: str) -> Mapping[str, Any]:
     dialogues = source.json(name)
     if not isinstance(dialogues, dict):
+        remedy = (
+            '; a list of dialogues is MultiWOZ 2.2: read it with version="2.2"' if isinstance(dialogues, list) else ""
+        )
         raise DataError(
             f"{source.label(name)}: holds {type(dialogues).__name__}, "
-            "expected an object of dialogues by id (MultiWOZ 2.1)"
+            f"expected an object of dialogues by id (MultiWOZ 2.1){remedy}"
         )
     return dialogues
 

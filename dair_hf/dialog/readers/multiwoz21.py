@@ -9,12 +9,14 @@ from functools import lru_cache
 from typing import Any
 
 from dair_hf.dialog.linking.mentions import Annotation
-from dair_hf.dialog.readers.dialogues import ParsedDialogue
+from dair_hf.dialog.readers.dialogues import NOT_SET, ParsedDialogue, not_set, set_values
 from dair_hf.dialog.readers.json_values import check_text, member, objects, optional_list, strings
 from dair_hf.dialog.readers.report import ReadReport
-from dair_hf.dialog.text.rows import DONTCARE, NAME_SLOTS, PLACE_SLOTS, SYSTEM, USER, Utterance
+from dair_hf.dialog.text.rows import PLACE_SLOTS, SYSTEM, USER, Utterance
 from dair_hf.dialog.text.state import State
 from dair_hf.errors import DataError
+from dair_hf.metrics.state.conventions import NAME_SLOTS
+from dair_hf.metrics.state.normalizers import DONTCARE
 
 TRACKED_SLOTS = frozenset(
     f"{domain}-{name}"
@@ -31,8 +33,7 @@ TRACKED_SLOTS = frozenset(
     for name in names.split()
 )
 NAME_LIKE_SLOTS = frozenset({*NAME_SLOTS, *PLACE_SLOTS, "bus-departure", "bus-destination"})
-NOT_SET = frozenset({"not mentioned", "none"})
-_DONTCARE = re.compile(r"(?:i )?(?:do|does)(?: n[o']t|n['o]?t| not|nt) care|dontcare|dont ?care|do nt care")
+_DONTCARE = re.compile(r"(?:i )?(?:do|does) ?n['o]?t ?care")
 _SPAN_SLOTS = {
     **{(domain, "Name"): f"{domain.lower()}-name" for domain in ("Hotel", "Restaurant", "Attraction")},
     **{(domain, "Dest"): f"{domain.lower()}-destination" for domain in ("Taxi", "Train")},
@@ -99,7 +100,7 @@ def read_value(raw: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     plain = _plain(raw)
     value = plain.lower()
     if value != raw.strip().lower():
-        oddities.append("tokenised value")
+        oddities.append("tokenized value")
     if value != plain:
         oddities.append("value with capitals")
     parts = re.split(r"(?<=\S)[|<>](?=\S)", value)
@@ -107,18 +108,11 @@ def read_value(raw: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         oddities.append("alternatives in one value")
         if "<" in value:
             parts.reverse()
-    values = []
-    for part in parts:
-        part = part.strip()
-        if _DONTCARE.fullmatch(part):
-            if part != DONTCARE:
-                oddities.append("'do not care' in another spelling")
-            part = DONTCARE
-        if part in NOT_SET:
-            oddities.append(f"value {part!r}, read as not set")
-        elif part and part not in values:
-            values.append(part)
-    return tuple(values), tuple(oddities)
+    parts = [part.strip() for part in parts]
+    if any(part != DONTCARE and _DONTCARE.fullmatch(part) for part in parts):
+        oddities.append("'do not care' in another spelling")
+    values, unset = set_values(DONTCARE if _DONTCARE.fullmatch(part) else part for part in parts)
+    return tuple(values), (*oddities, *map(not_set, unset))
 
 
 def _plain(text: str) -> str:

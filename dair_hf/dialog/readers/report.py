@@ -30,7 +30,7 @@ class ReadReport:
         names_in_text: Named entities that the text mentions.
         mentions: Mentions in the text.
         skipped: Reason for leaving something out -> count.
-        normalised: Reason for changing something -> count.
+        normalized: Reason for changing something -> count.
         examples: Reason -> the first ids or positions.
     """
 
@@ -41,7 +41,7 @@ class ReadReport:
     names_in_text: int = 0
     mentions: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
-    normalised: dict[str, int] = field(default_factory=dict)
+    normalized: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[str]] = field(default_factory=dict)
 
     def skip(self, reason: str, where: str, count: int = 1) -> None:
@@ -50,7 +50,7 @@ class ReadReport:
 
     def normalize(self, reason: str, where: str, count: int = 1) -> None:
         """Count something that was read in another form than the file has it, at `where`."""
-        self._count(self.normalised, reason, where, count)
+        self._count(self.normalized, reason, where, count)
 
     def _count(self, counts: dict[str, int], reason: str, where: str, count: int) -> None:
         counts[reason] = counts.get(reason, 0) + count
@@ -67,7 +67,7 @@ class ReadReport:
         return ReadReport(
             **{name: getattr(self, name) + getattr(other, name) for name in COUNTS},
             skipped=dict(Counter(self.skipped) + Counter(other.skipped)),
-            normalised=dict(Counter(self.normalised) + Counter(other.normalised)),
+            normalized=dict(Counter(self.normalized) + Counter(other.normalized)),
             examples={reason: where[:MAX_EXAMPLES] for reason, where in examples.items()},
         )
 
@@ -90,7 +90,7 @@ def summary_table(reports: Mapping[str, ReadReport]) -> str:
     """
     total = sum(reports.values(), ReadReport())
     lines = [(label, [getattr(report, name) for report in reports.values()], "") for name, label in COUNTS.items()]
-    for title in ("skipped", "normalised"):
+    for title in ("skipped", "normalized"):
         for reason in sorted(getattr(total, title)):
             counts = [getattr(report, title).get(reason, 0) for report in reports.values()]
             lines.append((f"{title}: {reason}", counts, f"  e.g. {total.examples[reason][0]}"))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from dair_hf.dialog.linking.mentions import Annotation
-from dair_hf.dialog.readers.dialogues import ParsedDialogue
+from dair_hf.dialog.readers.dialogues import ParsedDialogue, not_set, set_values
 from dair_hf.dialog.readers.json_values import member, objects, strings
 from dair_hf.dialog.readers.report import ReadReport
-from dair_hf.dialog.text.rows import DONTCARE, SYSTEM, USER, Utterance
+from dair_hf.dialog.text.rows import SYSTEM, USER, Utterance
 from dair_hf.dialog.text.state import State
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
+from dair_hf.metrics.state.normalizers import DONTCARE
 
+DIALOGUE_FILE = re.compile(r"dialogues_\d+\.json")
 # Slot -> its possible values; empty if any value is allowed.
 Schema = Mapping[str, frozenset[str]]
 
@@ -80,10 +83,13 @@ def _parse_state(frame: Mapping[str, Any], service: str, schema: Schema, report:
                 f"{where}, state.slot_values: unknown slot {name!r}; "
                 f"the schema has {', '.join(known) or 'no such service'}"
             )
-        if strings(values, f"{where}, state.slot_values.{slot}"):
-            state[name] = list(dict.fromkeys(values))
-        if schema[name] and not schema[name].issuperset(set(values) - {DONTCARE}):
-            report.normalize("value that the schema does not list, kept", f"{where}: {name} = {values}")
+        kept, unset = set_values(strings(values, f"{where}, state.slot_values.{slot}"), schema[name])
+        if kept:
+            state[name] = kept
+        for value in unset:
+            report.normalize(not_set(value), f"{where}: {name}")
+        if schema[name] and not schema[name].issuperset(set(kept) - {DONTCARE}):
+            report.normalize("value that the schema does not list, kept", f"{where}: {name} = {kept}")
     return state
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import PurePosixPath
@@ -14,15 +13,14 @@ from datasets import Dataset
 from dair_hf.dialog.readers.dialogues import ParsedDialogue, build_rows
 from dair_hf.dialog.readers.json_values import member, objects, strings
 from dair_hf.dialog.readers.report import ReadReport
-from dair_hf.dialog.readers.schema import Schema, dialogues_in, full_slot, parse_dialogue, read_schema
-from dair_hf.dialog.text.rows import DONTCARE
+from dair_hf.dialog.readers.schema import DIALOGUE_FILE, Schema, dialogues_in, full_slot, parse_dialogue, read_schema
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
 from dair_hf.io.arrow import paused_gc
+from dair_hf.metrics.state.normalizers import DONTCARE
 
 SPLITS = ("train", "dev", "test")
 KINDS = ("hotel", "restaurant", "attraction", "place")
-_DIALOGUES = re.compile(r"dialogues_\d+\.json")
 _NAME_SLOTS = {
     ("hotels", "hotel_name"): "hotel",
     ("hotels", "place_name"): "hotel",
@@ -59,7 +57,7 @@ def _open(path: str | os.PathLike[str], split: str | None) -> tuple[Source, list
     source = Source(path)
     if source.path.is_dir() and split is not None and f"{split}.zip" in source.names:
         source = Source(source.path / f"{split}.zip")
-    names = [name for name in source.names if _DIALOGUES.fullmatch(PurePosixPath(name).name)]
+    names = [name for name in source.names if DIALOGUE_FILE.fullmatch(PurePosixPath(name).name)]
     if split is not None:
         folders = {PurePosixPath(name).parent.name for name in names}
         if folders & set(SPLITS):

@@ -14,9 +14,7 @@ from datasets.table import InMemoryTable
 from dair_hf.dialog.text.spans import on_word_boundary
 from dair_hf.errors import DataError
 
-NAME_SLOTS = ("hotel-name", "restaurant-name", "attraction-name")
 PLACE_SLOTS = ("taxi-departure", "taxi-destination", "train-departure", "train-destination")
-DONTCARE = "dontcare"
 USER, SYSTEM = "user", "system"
 
 FEATURES = Features(

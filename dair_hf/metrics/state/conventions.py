@@ -10,7 +10,7 @@ from typing import Any
 from dair_hf.errors import DataError
 
 MULTIWOZ_DOMAINS = ("attraction", "hospital", "hotel", "police", "restaurant", "taxi", "train")
-NAME_SLOTS = ("attraction-name", "hotel-name", "restaurant-name")
+NAME_SLOTS = ("hotel-name", "restaurant-name", "attraction-name")
 
 # Slots that trackers of MultiWOZ predict, as MultiWOZ 2.2 spells them.
 MULTIWOZ_SLOTS = (

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from dair_hf.dialog.readers.multiwoz import read_multiwoz, splits_in
 from dair_hf.dialog.readers.multiwoz21 import detokenize, read_value
-from dair_hf.dialog.text.rows import NAME_SLOTS, validate_rows
+from dair_hf.dialog.text.rows import validate_rows
 from dair_hf.dialog.text.spans import on_word_boundary
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
+from dair_hf.metrics.state.conventions import NAME_SLOTS
 from tests.fixtures.cpu_time import cpu_time
 from tests.fixtures.paths import ROOT
 
@@ -109,11 +110,11 @@ def test_21_by_hand(tmp_path: Path) -> None:
         "span without its five fields": 1,
         "last user turn without an answer, so without a state": 1,
     }
-    assert report.normalised == {
+    assert report.normalized == {
         "value 'not mentioned', read as not set": 1,
         "value 'none', read as not set": 2,
         "'do not care' in another spelling": 2,
-        "tokenised value": 2,
+        "tokenized value": 2,
         "alternatives in one value": 3,
         "value with capitals": 1,
         "name spelled differently in text and state": 1,
@@ -217,11 +218,39 @@ def test_22_from_a_zip_and_from_one_file(tmp_path: Path) -> None:
     assert splits_in(Source(FIXTURES)) == ["dev"]
 
 
+def test_22_with_one_file_per_split(tmp_path: Path) -> None:
+    content = (FIXTURES / "dev" / "dialogues_001.json").read_bytes()
+    for name in ("dev.json", "ontology.json"):
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "schema.json").write_bytes((FIXTURES / "schema.json").read_bytes())
+    expected = read_multiwoz(FIXTURES, "dev")[0].to_list()
+    for split in ("dev", None):
+        assert read_multiwoz(tmp_path, split, version="2.2")[0].to_list() == expected
+    with pytest.raises(DataError, match=r'dev\.json: holds list, .*MultiWOZ 2\.2: read it with version="2\.2"'):
+        read_multiwoz(tmp_path, "dev")
+
+
+def test_both_versions_read_none_as_not_set(tmp_path: Path) -> None:
+    (dialogue,) = json.loads((FIXTURES / "dev" / "dialogues_001.json").read_text())
+    dialogue["turns"][0]["frames"][0]["state"]["slot_values"] = {
+        "hotel-area": ["none"], "hotel-name": ["not mentioned", "larch tree", ""], "hotel-pricerange": ["cheap", "cheap"],
+    }  # fmt: skip
+    (tmp_path / "schema.json").write_bytes((FIXTURES / "schema.json").read_bytes())
+    write(tmp_path, [dialogue], "dialogues_001.json")
+    rows, report = read_multiwoz(tmp_path)
+    assert state_of(rows[0]) == {"hotel-name": ["larch tree"], "hotel-pricerange": ["cheap"]}
+    notes = ["value 'none', read as not set", "value 'not mentioned', read as not set"]
+    assert [report.normalized[note] for note in notes] == [1, 1]
+    assert read_value("not mentioned|larch tree|none") == (
+        ("larch tree",), ("alternatives in one value", notes[1], notes[0])
+    )  # fmt: skip
+
+
 def test_22_without_a_schema_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "dialogues_001.json").write_bytes((FIXTURES / "dev" / "dialogues_001.json").read_bytes())
     _, report = read_multiwoz(tmp_path / "a" / "b")
-    assert any("built-in list" in oddity for oddity in report.normalised)
+    assert any("built-in list" in oddity for oddity in report.normalized)
 
 
 def broken(path: list[Any], value: Any = None) -> Json:

@@ -11,7 +11,7 @@ def test_reports_add_up_and_print() -> None:
     right.skip("bad span", "d2")
     right.normalize("none", "d3")
     both = left + right
-    assert (both.dialogues, both.turns, both.skipped, both.normalised) == (1, 2, {"bad span": 3}, {"none": 1})
+    assert (both.dialogues, both.turns, both.skipped, both.normalized) == (1, 2, {"bad span": 3}, {"none": 1})
     assert both.examples == {"bad span": ["d1", "d2"], "none": ["d3"]}
     table = summary_table({"train": left, "test": right}).splitlines()
     assert table[0].split() == ["train", "test"]

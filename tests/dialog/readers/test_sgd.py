@@ -114,7 +114,7 @@ def test_rows_by_hand(tmp_path: Path) -> None:
     assert {"Sino", "Sino Bar"} <= set(sino["forms"])
     assert (report.dialogues, report.turns, report.states) == (1, 2, 2)
     assert report.skipped == {"span outside the text": 1}
-    assert report.normalised["value that the schema does not list, kept"] == 1
+    assert report.normalized["value that the schema does not list, kept"] == 1
 
 
 def test_zip_of_a_split_gives_equal_rows(tmp_path: Path) -> None:
