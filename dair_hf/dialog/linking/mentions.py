@@ -117,7 +117,7 @@ def _annotated(texts: Sequence[str], names: DialogueNames, annotations: Iterable
         span = _of_annotation(annotation, texts[annotation.turn], names)
         if span is not None:
             spans[annotation.turn].append(span)
-    owner = names.join_parts()
+    owner = names.merge_partial_names()
     return [[(start, end, owner[id(e)]) for start, end, e in line if id(e) in owner] for line in spans]
 
 
@@ -130,7 +130,10 @@ def _of_annotation(annotation: Annotation, text: str, names: DialogueNames) -> E
         return None
     if is_common(keys, kind) and words(text[:start]).keys[-1:] in (["a"], ["an"], ["any"]):
         return None
-    entity = names.find(slot, surface, create=bool(slot) and not is_common(keys, kind))
+    if slot and not is_common(keys, kind):
+        entity = names.find_or_add(slot, surface)
+    elif entity := names.find(slot, surface):
+        names.add_name(entity, surface)
     return None if entity is None else (start, end, entity)
 
 
@@ -238,7 +241,7 @@ def _is_misspelled(window: Keys, name: Keys) -> bool:
 
 
 def _trimmed(text: str, line: Words, start: int, end: int, entity: Entity) -> tuple[int, int]:
-    """Give a mention the article of its name and no genitive, and count its spelling."""
+    """Match the article of a mention to its name, drop a possessive 's, and count the spelling."""
     name = entity.name
     has_article = text[start:end].lower().startswith("the ")
     if name.startswith("the ") and not has_article and text[max(0, start - 4) : start].lower() == "the ":

@@ -19,7 +19,9 @@ from dair_hf.dialog.linking.spelling import (
 )
 from dair_hf.dialog.linking.vocabulary import TOWN_WORDS
 from dair_hf.dialog.linking.words import words
-from dair_hf.dialog.text.rows import DONTCARE, NameEntry
+from dair_hf.dialog.text.rows import NameEntry
+from dair_hf.dialog.text.spans import excluded_value
+from dair_hf.metrics.state.normalizers import DONTCARE
 
 
 @dataclass(eq=False)
@@ -121,8 +123,7 @@ class DialogueNames:
         # Names first, so that a place that is one of them refers to it.
         for is_place in (False, True):
             for slot, value in values:
-                # "not(x)" is how some states of MultiWOZ 2.1 exclude x.
-                is_name = slot in name_slots and value != DONTCARE and not value.startswith("not(")
+                is_name = slot in name_slots and value != DONTCARE and excluded_value(value) is None
                 if is_name and (kind_of(slot) == PLACE) is is_place:
                     self.add(slot, value)
         for value in {value for slot, value in values if slot not in name_slots}:
@@ -131,32 +132,36 @@ class DialogueNames:
 
     def add(self, slot: str, spelling: str, in_state: bool = True) -> None:
         """Add a name that fills a slot of the state or, with `in_state=False`, of an annotation."""
-        entity = self.find(slot, spelling)
+        entity = self.find_or_add(slot, spelling)
         if entity is not None:
             (entity.state_spellings if in_state else entity.text_spellings)[spelling] += 1
 
-    def find(self, slot: str, spelling: str, create: bool = True) -> Entity | None:
-        """Return the entity that a spelling names, None if it names nothing.
-
-        Args:
-            slot: Slot that the name fills.
-            spelling: The name.
-            create: Create an entity if none has such a name.
-        """
+    def find(self, slot: str, spelling: str) -> Entity | None:
+        """Return the entity that a name of a slot means, None if it names nothing or no known entity."""
         keys, kind = name_keys(spelling), kind_of(slot)
-        if not keys or (kind != PLACE and is_type(keys) and not TOWN_WORDS.intersection(keys)):
+        if not _can_name(keys, kind):
             return None
         entity = self.by_keys.get(keys)
         if entity is None or (entity.kind != kind and PLACE not in (entity.kind, kind)):
             entity = self._closest(keys, kind)
+        return entity
+
+    def find_or_add(self, slot: str, spelling: str) -> Entity | None:
+        """Return the entity that a name of a slot means, with the name added; None if it names nothing."""
+        entity = self.find(slot, spelling)
         if entity is None:
-            if not create:
+            if not _can_name(name_keys(spelling), kind_of(slot)):
                 return None
-            entity = Entity(slot, kind)
+            entity = Entity(slot, kind_of(slot))
             self.entities.append(entity)
+        self.add_name(entity, spelling)
+        return entity
+
+    def add_name(self, entity: Entity, spelling: str) -> None:
+        """Add a name to an entity."""
+        keys = name_keys(spelling)
         entity.keys.setdefault(keys)
         self.by_keys.setdefault(keys, entity)
-        return entity
 
     def _closest(self, keys: Keys, kind: str) -> Entity | None:
         scored = [(_score(keys, kind, entity), entity) for entity in self.entities]
@@ -165,7 +170,7 @@ class DialogueNames:
         # A short form of several names ("pizza hut") identifies none of them.
         return winners[0] if best >= 0.99 or (best > 0 and len(winners) == 1) else None
 
-    def join_parts(self) -> dict[int, Entity]:
+    def merge_partial_names(self) -> dict[int, Entity]:
         """Join each name that is a part of exactly one other with it, and drop names that describe only a kind.
 
         Returns:
@@ -180,6 +185,10 @@ class DialogueNames:
                 owner = {key: owners[0] if value is entity else value for key, value in owner.items()}
         self.entities = [e for e in self.entities if e.kind == PLACE or not all(map(is_type, e.keys))]
         return {key: entity for key, entity in owner.items() if entity in self.entities}
+
+
+def _can_name(keys: Keys, kind: str) -> bool:
+    return bool(keys) and (kind == PLACE or not is_type(keys) or bool(TOWN_WORDS.intersection(keys)))
 
 
 def _score(keys: Keys, kind: str, entity: Entity) -> float:

@@ -128,9 +128,9 @@ def _runs(text: str, keys: Sequence[str], line: Words, parts: _Parts) -> Iterato
             continue
         pairs = parts.word_pairs[id(owners[0])]
         first, last = position, position + 1
-        while first > done and is_joined(first - 1) and _follow(keys[first - 1], keys[first], pairs):
+        while first > done and is_joined(first - 1) and _are_in_order(keys[first - 1], keys[first], pairs):
             first -= 1
-        while last < len(keys) and is_joined(last - 1) and _follow(keys[last - 1], keys[last], pairs):
+        while last < len(keys) and is_joined(last - 1) and _are_in_order(keys[last - 1], keys[last], pairs):
             last += 1
         while keys[first] in FUNCTION_WORDS:
             first += 1
@@ -140,17 +140,17 @@ def _runs(text: str, keys: Sequence[str], line: Words, parts: _Parts) -> Iterato
         yield first, last, owners[0]
 
 
-def _follow(left: str, right: str, pairs: Collection[tuple[str, str]]) -> bool:
+def _are_in_order(left: str, right: str, pairs: Collection[tuple[str, str]]) -> bool:
     """Return whether a name has the words in this order; one may be misspelled ("lang hong" of "lan hong")."""
     if (left, right) in pairs:
         return True
     return (identifies(left) or identifies(right)) and any(
-        (left == first and _is_like(right, second)) or (right == second and _is_like(left, first))
+        (left == first and _may_misspell(right, second)) or (right == second and _may_misspell(left, first))
         for first, second in pairs
     )
 
 
-def _is_like(key: str, other: str) -> bool:
+def _may_misspell(key: str, other: str) -> bool:
     return identifies(key) and identifies(other) and similarity(key, other) > 0.6
 
 

@@ -24,7 +24,7 @@ class Words(NamedTuple):
 
 @lru_cache(maxsize=100_000)
 def word_keys(word: str) -> tuple[str, ...]:
-    """Normalize a word for comparison: lower case, no apostrophes, accents or final "s", one spelling for variants.
+    """Normalize a word for comparison: folded case, no apostrophes, accents or final "s", one spelling for variants.
 
     Example:
         >>> word_keys("John's"), word_keys("guesthouse"), word_keys("Café")
@@ -32,7 +32,7 @@ def word_keys(word: str) -> tuple[str, ...]:
     """
     if not word.isascii():
         word = "".join(part for part in unicodedata.normalize("NFKD", word) if not unicodedata.combining(part))
-    plain = word.lower().translate(_APOSTROPHES)
+    plain = word.casefold().translate(_APOSTROPHES)
     keys = _SAME_WORD.get(plain, (plain,))
     return tuple(key[:-1] if len(key) > 3 and key.endswith("s") else key for key in keys)
 

@@ -12,6 +12,7 @@ from dair_hf.dialog.linking.words import similarity, words
 
 def test_words_compare_spellings() -> None:
     assert words("St. John's Guesthouse & Café!").keys == ["saint", "john", "guest", "house", "and", "cafe"]
+    assert words("Straße").keys == words("STRASSE").keys == ["strasse"]
     text = "the St John's college"
     found = words(text)
     surfaces = [text[start:end] for start, end in zip(found.starts, found.ends, strict=True)]
