@@ -54,9 +54,14 @@ CHECKS = {
         limit=None,
     ),
     "name_missing_in_text": Check(
-        "augmented state has a new name that its history does not",
+        "new name in the augmented state is missing from the augmented history",
         "pairs",
         "augment with mentioned_only=True, or let the reader find these mentions",
+    ),
+    "value_lost_from_text": Check(
+        "a value of the state is in the original history, but no longer in the augmented one",
+        "pairs",
+        "augment with mentioned_only=True: the model can only memorize such a value",
     ),
     "name_missing_in_state": Check(
         "renamed in the text, but not in the state",
@@ -91,7 +96,7 @@ CHECKS = {
         "let the reader link both spellings to one entity",
         limit=0.003,
     ),
-    "renamed_without_a_name": Check(
+    "renamed_common_words": Check(
         "words that name nothing were renamed",
         "renamed dialogues",
         "let the reader drop annotations that only describe a kind of place",
@@ -270,6 +275,7 @@ class _Audit:
         self.length_ratios.append(pair.length_ratio())
         self._note("unchanged_pairs", pair, [""] if pair.is_unchanged() else [])
         self._note("name_missing_in_text", pair, pair.new_names_missing_in_text())
+        self._note("value_lost_from_text", pair, pair.values_lost_from_text())
         self._note("name_missing_in_state", pair, pair.names_renamed_in_text_only())
         if self.known is not None:
             self._note("leaked_names", pair, sorted(pair.new_names & self.known))

@@ -15,16 +15,16 @@ from datasets import Dataset
 from numpy.typing import NDArray
 
 from dair_hf.dialog.encoding import VIEWS, DialogEncoder
-from dair_hf.dialog.text.rows import NAME_SLOTS
 from dair_hf.dialog.text.spans import NO_NAME, contains_name, normalize_name
 from dair_hf.dialog.text.state import state_from_row
 from dair_hf.errors import DataError
 from dair_hf.io.arrow import to_python
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.metrics.state.belief_text import parse
+from dair_hf.metrics.state.conventions import NAME_SLOTS
+from dair_hf.metrics.state.items import VARIANTS
 from dair_hf.metrics.state.joint_goal import joint_goal_correct
 
-VARIANTS = ("original", "augmented")
 BATCH_SIZE = 1000
 
 

@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from dair_hf.dialog.audit.pair import History, State
-from dair_hf.dialog.text.spans import NO_NAME
+from dair_hf.dialog.text.spans import NO_NAME, normalize_name
 
 Words = tuple[str, ...]
 
@@ -169,13 +169,13 @@ class LeftoverSearch:
         - `leftover_names`: an old name, or a part that identifies it, in the augmented text;
         - `names_kept_in_state`: a value of a state that kept the name of a renamed entity, or a part of it;
         - `two_new_names`: an entity with two new names;
-        - `renamed_without_a_name`: renamed words that name nothing ("a college").
+        - `renamed_common_words`: renamed words that name nothing ("a college").
         """
         searches = {
             "leftover_names": self._leftover_names,
             "names_kept_in_state": self._names_kept_in_state,
             "two_new_names": self._two_new_names,
-            "renamed_without_a_name": self._renamed_without_a_name,
+            "renamed_common_words": self._renamed_common_words,
         }
         dialogues = [dialogue for dialogue in self._dialogues.values() if dialogue.has_partner]
         return {
@@ -240,7 +240,7 @@ class LeftoverSearch:
         short, long = sorted((left, right), key=len)
         return short < long and sum(short <= {*third.old} and long != {*third.old} for third in replaced) <= 1
 
-    def _renamed_without_a_name(self, dialogue: _Dialogue) -> Iterator[str]:
+    def _renamed_common_words(self, dialogue: _Dialogue) -> Iterator[str]:
         for replacement in dialogue.replaced.values():
             old, before = replacement.old, replacement.before
             if not old or len(old[0]) < 3:
@@ -304,7 +304,7 @@ def _keys(text: str) -> Words:
 def _is_name(slot: str, value: str) -> bool:
     # Trains and buses run between towns, whose names are in the names of houses and in many sentences.
     is_town = slot.startswith(("train", "bus"))
-    return slot.endswith(("name", "departure", "destination")) and not is_town and value.lower() not in NO_NAME
+    return slot.endswith(("name", "departure", "destination")) and not is_town and normalize_name(value) not in NO_NAME
 
 
 def _blocks(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[bool, tuple[int, int], tuple[int, int]]]:

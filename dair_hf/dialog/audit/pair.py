@@ -11,9 +11,16 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
-from dair_hf.dialog.text.rows import NAME_SLOTS
-from dair_hf.dialog.text.spans import NO_NAME, contains_name, normalize_name, without_overlap
+from dair_hf.dialog.text.spans import (
+    NO_NAME,
+    UNSPOKEN,
+    contains_name,
+    excluded_value,
+    normalize_name,
+    without_overlap,
+)
 from dair_hf.errors import DataError
+from dair_hf.metrics.state.conventions import NAME_SLOTS
 
 History = Sequence[Mapping[str, str]]
 State = Mapping[str, Sequence[str]]
@@ -76,7 +83,7 @@ class Pair:
         return augmented / max(original, 1)
 
     def names_missing_in_text(self) -> list[str]:
-        """Return names of the original state that the original history has in no spelling."""
+        """Return names in the original state that the original history never mentions."""
         mentioned = {name for *_, name in self.mentions}
         missing = []
         for slot, values in self.state.items():
@@ -97,11 +104,24 @@ class Pair:
             before = {normalize_name(value) for value in self.state.get(slot, ())}
             for value in values:
                 name = normalize_name(value)
-                # "not(x)" is how some states of MultiWOZ 2.1 exclude x.
-                bare = normalize_name(value[4:-1]) if value.startswith("not(") and value.endswith(")") else name
+                bare = normalize_name(excluded_value(value) or value)
                 if name not in before and name not in NO_NAME and not contains_name(text, bare):
                     missing.append(value)
         return missing
+
+    def values_lost_from_text(self) -> list[str]:
+        """Return unchanged values of the state that the original history contains and the augmented one does not."""
+        text, reported = _text_of(self.augmented_history or ()), self.names_renamed_in_text_only()
+        lost = []
+        for slot, values in self.state.items():
+            spoken = [value for value in values if normalize_name(value) not in UNSPOKEN and value not in reported]
+            before, after = (
+                [value for value in spoken if contains_name(where, normalize_name(value))]
+                for where in (self._text, text)
+            )
+            if (self.augmented_state or {}).get(slot) == values and before and not after:
+                lost.append(before[0])
+        return lost
 
     def names_renamed_in_text_only(self) -> list[str]:
         """Return names of the original state that are renamed in the text, but not in the state."""

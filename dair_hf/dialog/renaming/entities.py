@@ -11,12 +11,13 @@ import pyarrow as pa
 from datasets import Dataset, Features
 
 from dair_hf.dialog.renaming.new_names import METHODS, RESERVED, rename
-from dair_hf.dialog.renaming.rewriting import Dialogue, rewrite_history, rewrite_state
-from dair_hf.dialog.text.rows import NAME_SLOTS, PLACE_SLOTS
+from dair_hf.dialog.renaming.rewriting import Dialogue, lost_values, rewrite_history, rewrite_state
+from dair_hf.dialog.text.rows import PLACE_SLOTS
 from dair_hf.dialog.text.spans import normalize_name
 from dair_hf.errors import DataError
 from dair_hf.io.arrow import paused_gc, to_python
 from dair_hf.io.files import read_json
+from dair_hf.metrics.state.conventions import NAME_SLOTS
 
 COLUMNS = ("row_id", "dialogue_id", "history", "state", "entities", "names")
 AUGMENTED = {"augmented_history": "history", "augmented_state": "state"}
@@ -35,8 +36,9 @@ class EntityAugmenter:
     of rows or on `num_proc`.
 
     A row has no partner (None in both columns) if nothing in it would change, or if a new name already occurs in the
-    row. With `mentioned_only`, a row whose state has a name that the history does not mention has no partner either,
-    since the model could not know the new name.
+    row. With `mentioned_only`, a row has no partner either if the model could not know its new state: the history does
+    not mention a name of the state, or a new name replaces the only mention of another value ("christ's college", if
+    the attraction is a college).
 
     Methods:
     - `scramble` shuffles letters within words, and the words (training data of the paper);
@@ -53,7 +55,8 @@ class EntityAugmenter:
         slots: Slots whose entities are renamed.
         places: Also rename departures and destinations of taxi and train.
         bank: For `swap`: names by slot ("hotel-name") or by kind ("hotel"; "place" for departures and destinations).
-        mentioned_only: Pair rows only if the history mentions all renamed entities of the state.
+        mentioned_only: Pair rows only if the history mentions all renamed entities of the state, and the augmented
+            history all other values that the original one mentions.
         covariant_only: Pair rows only if their state changes. False also pairs rows in which only the history changes
             (a name that the system offered), with the same target in both views.
 
@@ -83,7 +86,7 @@ class EntityAugmenter:
     mentioned_only: bool = True
     covariant_only: bool = False
     # Part of the fingerprint of a cached map: increase it when the same settings give other names.
-    revision: int = field(default=2, init=False)
+    revision: int = field(default=3, init=False)
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -185,6 +188,8 @@ class EntityAugmenter:
         if any(utterance.clashes & used for utterance in utterances):
             return None
         if any(normalize_name(dialogue.renaming.new_names[key]) in others for key in used):
+            return None
+        if self.mentioned_only and lost_values(row, utterances, state):
             return None
         return [utterance.turn for utterance in utterances], state
 

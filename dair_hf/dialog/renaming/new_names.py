@@ -61,6 +61,8 @@ def match_case(surface: str, name: str) -> str:
     Example:
         >>> match_case("the Warkworth House", "hhrwu easrtokow"), match_case("NANDOS", "dsonan")
         ('Hhrwu Easrtokow', 'DSONAN')
+        >>> match_case("NANDOS", "straße")  # not "STRASSE"
+        'straße'
     """
     if surface.islower():
         styled = name.lower()
@@ -70,7 +72,7 @@ def match_case(surface: str, name: str) -> str:
         styled = "".join(word[:1].upper() + word[1:] for word in _GAPS.split(name.lower()))
     else:
         return name
-    return styled if styled.casefold() == name.casefold() else name
+    return styled if len(styled) == len(name) and styled.lower() == name.lower() else name
 
 
 def scramble(name: str, generator: random.Random) -> str:

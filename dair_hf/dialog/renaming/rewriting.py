@@ -7,11 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dair_hf.dialog.renaming.new_names import Renaming, match_case
-from dair_hf.dialog.text.spans import contains_name, normalize_name, on_word_boundary, without_overlap
+from dair_hf.dialog.text.spans import (
+    UNSPOKEN,
+    contains_name,
+    excluded_value,
+    normalize_name,
+    on_word_boundary,
+    without_overlap,
+)
 from dair_hf.errors import DataError
 
-# "not(x)" is how some states of MultiWOZ 2.1 exclude x.
-_NEGATED = re.compile(r"not\((.+)\)")
+_WORD = re.compile(r"[^\W_]+")
 
 
 class RewrittenUtterance(NamedTuple):
@@ -21,11 +27,13 @@ class RewrittenUtterance(NamedTuple):
         turn: `speaker` and the new `text`; the original dict if nothing changed.
         renamed: Keys of the entities renamed in it.
         clashes: Keys of the entities whose new name occurs in the original text.
+        removed: Normalized words that the new names replaced.
     """
 
     turn: dict[str, str]
     renamed: frozenset[str]
     clashes: frozenset[str]
+    removed: frozenset[str]
 
 
 class Dialogue(NamedTuple):
@@ -79,18 +87,19 @@ def _rewrite(turn: dict[str, str], spans: Iterable[tuple[int, int, str]], renami
             usable.append((start, end, normalize_name(name)))
     # The longest span counts even if its entity keeps its name; of equal spans one that is renamed.
     usable.sort(key=lambda span: (span[0], span[2] not in renaming.new_names, span[2]))
-    pieces, position, renamed = [], 0, set()
+    pieces, position, renamed, removed = [], 0, set(), set()
     for start, end, key in without_overlap(usable):
         if key not in renaming.new_names:
             continue
         pieces += [text[position:start], _replaced(text[start:end], renaming.new_names[key])]
         position = end
         renamed.add(key)
+        removed.update(_WORD.findall(normalize_name(text[start:end])))
     if renamed:
         turn = {**turn, "text": "".join(pieces) + text[position:]}
     normalized = normalize_name(text)
     clashes = {key for key, new in renaming.new_names.items() if contains_name(normalized, normalize_name(new))}
-    return RewrittenUtterance(turn, frozenset(renamed), frozenset(clashes))
+    return RewrittenUtterance(turn, frozenset(renamed), frozenset(clashes), frozenset(removed))
 
 
 def _replaced(surface: str, name: str) -> str:
@@ -114,24 +123,54 @@ def rewrite_state(
         The new state, the keys of the entities renamed in it, and the normalized values that were not replaced.
     """
     rewritten, renamed, others = [], set(), set()
+    linked = linked.union(*renaming.slots.values())
     for entry in state:
         slot = entry["slot"]
         values: list[str] = []
         replaced: set[str] = set()
         for value in entry["values"]:
-            negated = _NEGATED.fullmatch(value)
-            name = negated[1] if negated else value
+            excluded = excluded_value(value)
+            name = value if excluded is None else excluded
             # A value such as "indian" may be a name in one slot and a food in another: only name slots are replaced.
-            key = renaming.owner(name, slot)
-            if key is not None and slot not in linked and not any(slot in slots for slots in renaming.slots.values()):
-                key = None
+            key = renaming.owner(name, slot) if slot in linked else None
             if key is None or key not in renaming.new_names:
                 values.append(value)
                 others.add(normalize_name(value))
             elif key not in replaced:
                 replaced.add(key)
                 new = _replaced(name, renaming.new_names[key])
-                values.append(f"not({new})" if negated else new)
+                values.append(new if excluded is None else f"not({new})")
         renamed |= replaced
         rewritten.append({"slot": slot, "values": values})
     return rewritten, renamed, others
+
+
+def lost_values(
+    row: Mapping[str, Any], utterances: Sequence[RewrittenUtterance], state: Iterable[Mapping[str, Any]]
+) -> list[str]:
+    """Return unchanged values of the state that the original history contains and the rewritten one does not.
+
+    "college" is one if it only occurs in "christ's college", which has a new name.
+
+    Args:
+        row: The row.
+        utterances: Its rewritten history.
+        state: Its rewritten state.
+    """
+    removed = frozenset[str]().union(*(utterance.removed for utterance in utterances))
+    lost = []
+    for old, new in zip(row["state"], state, strict=True):
+        values = [value for value in map(normalize_name, old["values"]) if value not in UNSPOKEN]
+        if old["values"] != new["values"] or removed.isdisjoint(
+            word for value in values for word in _WORD.findall(value)
+        ):
+            continue
+        before = _spoken(values, row["history"])
+        if before and not _spoken(values, [utterance.turn for utterance in utterances]):
+            lost += before
+    return lost
+
+
+def _spoken(values: Iterable[str], history: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the normalized values that a history contains."""
+    return [value for value in values if any(contains_name(normalize_name(turn["text"]), value) for turn in history)]

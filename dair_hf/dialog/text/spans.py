@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -10,6 +11,11 @@ from typing import Any, TypeVar
 NO_NAME = frozenset(
     {"", "?", "none", "not mentioned", "dontcare", "don't care", "do n't care", "dont care", "do not care"}
 )
+
+# Values that dialogues say in other words ("free parking").
+UNSPOKEN = NO_NAME | {"yes", "no"}
+# "not(x)" is how some states of MultiWOZ 2.1 exclude x.
+_EXCLUSION = re.compile(r"not\((.+)\)")
 
 Span = TypeVar("Span", bound=tuple[Any, ...])
 
@@ -23,6 +29,17 @@ def normalize_name(name: str) -> str:
         'the warkworth house'
     """
     return " ".join(name.split()).casefold()
+
+
+def excluded_value(value: str) -> str | None:
+    """Return x of a value "not(x)", which excludes x; None for any other value.
+
+    Example:
+        >>> excluded_value("not(acorn house)"), excluded_value("acorn house")
+        ('acorn house', None)
+    """
+    match = _EXCLUSION.fullmatch(value)
+    return None if match is None else match[1]
 
 
 def on_word_boundary(text: str, start: int, end: int) -> bool:

@@ -71,8 +71,8 @@ def test_sound_pairs_pass():
     assert counts(report) == {}
     assert {name: found.of for name, found in report.findings.items()} == {
         "unchanged_pairs": 2, "original_name_missing_in_text": 3, "name_missing_in_text": 2,
-        "name_missing_in_state": 2, "inconsistent_dialogues": 2, "leftover_names": 2, "names_kept_in_state": 2,
-        "two_new_names": 2, "renamed_without_a_name": 2,
+        "value_lost_from_text": 2, "name_missing_in_state": 2, "inconsistent_dialogues": 2, "leftover_names": 2,
+        "names_kept_in_state": 2, "two_new_names": 2, "renamed_common_words": 2,
     }  # fmt: skip
     report.raise_if_unsound()
 
@@ -115,7 +115,20 @@ def test_a_value_of_equal_text_in_another_slot_is_no_missing_name():
     row = good()
     for view in ("state", "augmented_state"):
         row[view] = [*row[view], {"slot": "hospital-department", "values": ["acorn"]}]
+    assert counts(audit(dataset(row))) == {"value_lost_from_text": 1}
+    for view in ("history", "augmented_history"):
+        row[view] = [*row[view][:-1], {**row[view][-1], "text": row[view][-1]["text"] + " acorn"}]
     assert counts(audit(dataset(row))) == {}
+
+
+def test_a_value_that_the_renaming_takes_from_the_text():
+    row = good()
+    lost = [{"slot": "hotel-stars", "values": ["4", "acorn"]}, {"slot": "hotel-type", "values": ["dontcare"]}]
+    row["state"], row["augmented_state"] = row["state"] + lost, row["augmented_state"] + lost
+    report = audit(dataset(row, good(dialogue="D2")))
+    assert report.findings["value_lost_from_text"].examples == ["D1/0 'acorn'"]
+    with pytest.raises(DataError, match=r"value_lost_from_text: 1 of 2 pairs .*mentioned_only=True"):
+        report.raise_if_unsound()
 
 
 def test_inconsistent_dialogues():

@@ -14,8 +14,9 @@ from datasets import Dataset
 from dair_hf.dialog.renaming import new_names as renaming
 from dair_hf.dialog.renaming.entities import EntityAugmenter, augmented_features, load_bank, redraw
 from dair_hf.dialog.renaming.new_names import match_case
-from dair_hf.dialog.text.rows import FEATURES, NAME_SLOTS
+from dair_hf.dialog.text.rows import FEATURES
 from dair_hf.errors import DataError
+from dair_hf.metrics.state.conventions import NAME_SLOTS
 
 BANK = {
     "hotel": ["Hilton Garden Inn", "Best Western"],
@@ -163,6 +164,8 @@ def test_case_patterns(surface, expected):
 
 def test_case_is_unchanged_if_it_would_alter_letters():
     assert match_case("ABC", "ı") == "ı"  # upper case "I" would read back as "i"
+    assert match_case("ABC", "straße") == "straße"  # upper case "STRASSE" has another letter
+    assert match_case("abc", "İnn") == "İnn"  # lower case has one more
 
 
 def test_a_name_inside_another_word_is_not_renamed():
@@ -238,9 +241,40 @@ def test_two_hotels_get_two_names_and_one_stays_if_the_bank_is_exhausted():
 def test_slots_that_refer_to_the_entity_change_and_others_of_equal_text_do_not():
     names = [("restaurant-name", "indian", ["indian"])]
     state = {"restaurant-name": ["indian"], "taxi-destination": ["indian"], "hospital-department": ["indian"]}
-    row = make_row(["to indian"], state, names, [(0, "indian", "indian")])
-    _, new = views(EntityAugmenter("swap", slots=["restaurant-name"], bank={"restaurant": ["Sea Thai"]}), row)
+    row = make_row(["the indian ward, then to indian"], state, names, [(0, "indian", "indian", 1)])
+    texts, new = views(EntityAugmenter("swap", slots=["restaurant-name"], bank={"restaurant": ["Sea Thai"]}), row)
+    assert texts == ["the indian ward, then to sea thai"]
     assert new == {"restaurant-name": ["sea thai"], "taxi-destination": ["sea thai"], "hospital-department": ["indian"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "has_partner"),
+    [
+        ("is christ's college open", ["college"], False),
+        ("is Christ's College open", ["church", "college"], False),
+        ("is christ's college open , or another college ?", ["college"], True),
+        ("is christ's college open , or the church ?", ["church", "college"], True),  # one alternative is enough
+        ("is christ's college open", ["church"], True),  # never said
+        ("is christ's college open", ["colleges"], True),
+        ("is christ's college open", ["dontcare"], True),
+        ("is christ's college open", [], True),
+    ],
+)
+def test_a_value_that_only_the_old_name_has_gives_no_partner(text, values, has_partner):
+    state = {"attraction-name": ["christ's college"], "attraction-type": values}
+    surface = text[3:19]
+    names = [("attraction-name", "christ's college", ["christ's college"])]
+    row = make_row([text], state, names, [(0, surface, "christ's college")])
+    for augmenter in (EntityAugmenter(), EntityAugmenter("swap", bank=BANK)):
+        assert (views(augmenter, row)[0] is not None) is has_partner
+        assert views(replace(augmenter, mentioned_only=False), row)[0] is not None
+
+
+def test_a_value_in_the_new_name_is_not_lost():
+    state = {"hotel-name": ["oak inn"], "hotel-type": ["inn"]}
+    row = make_row(["the oak inn"], state, [("hotel-name", "oak inn", ["oak inn"])], [(0, "oak inn", "oak inn")])
+    assert views(hotel_swap("Elm Inn"), row)[0] == ["the elm inn"]
+    assert views(hotel_swap("Elm"), row) == (None, None)
 
 
 def test_alternatives_of_another_kind_stay_and_keep_their_order():
