@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dair_hf.experiments.arguments import SettingsParser
+from dair_hf.io.columns import align
 from dair_hf.io.commands import exit_status
 from dair_hf.io.folders import require_output_folder
 from dair_hf.vqa.readers.reading import read_edits, read_vqa
@@ -73,11 +74,7 @@ def table(counts: Mapping[str, Mapping[str, Counter[str]]]) -> str:
     lines.append(["edits", *(str(split["edits"].total()) for split in counts.values())])
     shares = [100 * len(split["edits"]) / split["questions"].total() for split in counts.values()]
     lines.append(["questions with an edit", *(f"{share:.1f} %" for share in shares)])
-    first, *widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        f"{name:<{first}}" + "".join(f"{cell:>{2 + width}}" for cell, width in zip(cells, widths, strict=True))
-        for name, *cells in lines
-    )
+    return "\n".join(align(lines))
 
 
 def prepare(config: SceneConfig, output: str, overwrite: bool) -> None:

@@ -17,9 +17,10 @@ from pathlib import Path
 
 from sources import download_sources, parse_source, source_parser
 
-from dair_hf.dialog.readers.sgd import KINDS, SPLITS, build_bank, read_entity_names
+from dair_hf.dialog.readers.sgd import KINDS, REMOVED, SPLITS, build_bank, read_entity_names
 from dair_hf.dialog.readers.sources import HOST, sgd_files
 from dair_hf.errors import DataError
+from dair_hf.io.columns import align
 from dair_hf.io.commands import exit_status
 from dair_hf.io.files import require_output_file, write_json
 
@@ -37,18 +38,16 @@ def prepare(args: argparse.Namespace) -> None:
     if args.download:
         download_sources(args, [file for split in args.split for file in sgd_files(split, args.host)])
     names = {split: read_entity_names(args.source, split) for split in args.split}
-    bank, counts = build_bank(names)
+    bank, removed = build_bank(names)
     for split, kinds in bank.items():
         if not any(kinds.values()):
             raise DataError(f"{args.source}: split {split!r} has no name of its own; check that the splits differ")
-    removed = {
-        split: {kind: sorted(set(names[split][kind]) - set(unique)) for kind, unique in kinds.items()}
+    write_json(args.output, {**bank, REMOVED: removed})
+    counts = [
+        [split, *(len(kinds[kind]) for kind in KINDS), sum(map(len, removed[split].values()))]
         for split, kinds in bank.items()
-    }
-    write_json(args.output, {**bank, "removed": removed})
-    print(f"{'split':<8}" + "".join(f"{kind:>12}" for kind in (*KINDS, "removed")))
-    for split, kinds in bank.items():
-        print(f"{split:<8}" + "".join(f"{count:>12}" for count in (*(len(kinds[k]) for k in KINDS), counts[split])))
+    ]
+    print("\n".join(align([["split", *KINDS, REMOVED], *counts])))
     print(f"written: {Path(args.output)}")
 
 

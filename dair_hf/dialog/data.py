@@ -20,7 +20,6 @@ from dair_hf.dialog.text.rows import FEATURES, history_to_text
 from dair_hf.dialog.text.state import state_from_row, target_text
 from dair_hf.dialog.tokenizer import build_tokenizer, count_words
 from dair_hf.errors import DataError
-from dair_hf.io.files import read_json
 from dair_hf.io.prepared import is_prepared, load_split, read_mark
 from dair_hf.metrics.state.conventions import resolve_convention
 
@@ -260,14 +259,7 @@ def read_names(path: str | os.PathLike[str], split: str) -> dict[str, list[str]]
     """
     if not _is_name_file(path):
         return read_entity_names(path, split)
-    names, content = load_bank(path, split), read_json(path)
-    try:
-        return {kind: sorted([*unique, *content["removed"][split][kind]]) for kind, unique in names.items()}
-    except (KeyError, TypeError) as error:
-        raise DataError(
-            f"{path}: names of split {split!r} are not in the current format of prepare_sgd_entities.py; prepare them "
-            "anew"
-        ) from error
+    return load_bank(path, split, with_removed=True)
 
 
 def _is_name_file(path: str | os.PathLike[str]) -> bool:

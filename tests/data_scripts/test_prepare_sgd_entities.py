@@ -88,7 +88,7 @@ def test_names_of_another_version_and_broken_files_are_refused(tmp_path: Path) -
     for text, said in (
         (json.dumps(earlier), "names of split 'train' are not in the current format of prepare_sgd_entities.py"),
         (json.dumps({**whole, "removed": {}}), "prepare them anew"),
-        (json.dumps(part), "no split 'test' (found ['removed', 'train'])"),
+        (json.dumps(part), "no split 'test' (found ['train'])"),
         (json.dumps({**whole, "train": {"hotel": "Oak"}}), "train.hotel: expected a list of names"),
         (path.read_text()[:40], "not valid JSON"),
         ("[]", "no split 'train' (found list)"),

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dair_hf.io.columns import align
+
 MAX_EXAMPLES = 5
 # Count -> its label in the table.
 COUNTS = {
@@ -89,16 +91,11 @@ def summary_table(reports: Mapping[str, ReadReport]) -> str:
         mentions             0
     """
     total = sum(reports.values(), ReadReport())
-    lines = [(label, [getattr(report, name) for report in reports.values()], "") for name, label in COUNTS.items()]
+    rows: list[list[object]] = [["", *reports]]
+    rows += [[label, *(getattr(report, name) for report in reports.values())] for name, label in COUNTS.items()]
+    examples = [""] * len(rows)
     for title in ("skipped", "normalized"):
         for reason in sorted(getattr(total, title)):
-            counts = [getattr(report, title).get(reason, 0) for report in reports.values()]
-            lines.append((f"{title}: {reason}", counts, f"  e.g. {total.examples[reason][0]}"))
-    width = max(len(label) for label, _, _ in lines)
-    columns = [max(len(name), *(len(str(counts[i])) for _, counts, _ in lines)) for i, name in enumerate(reports)]
-    header = " " * width + "".join(f"  {name:>{size}}" for name, size in zip(reports, columns, strict=True))
-    body = [
-        f"{label:<{width}}" + "".join(f"  {n:>{size}}" for n, size in zip(counts, columns, strict=True)) + example
-        for label, counts, example in lines
-    ]
-    return "\n".join([header, *body])
+            rows.append([f"{title}: {reason}", *(getattr(report, title).get(reason, 0) for report in reports.values())])
+            examples.append(f"  e.g. {total.examples[reason][0]}")
+    return "\n".join(line + example for line, example in zip(align(rows), examples, strict=True))

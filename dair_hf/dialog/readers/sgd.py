@@ -36,6 +36,7 @@ _PLACE_SLOTS = {
 }
 
 Bank = dict[str, dict[str, list[str]]]
+REMOVED = "removed"  # key of the removed names in a bank file, beside the splits
 
 
 def name_kind(slot: str) -> str | None:
@@ -184,27 +185,30 @@ def read_entity_names(path: str | os.PathLike[str], split: str) -> dict[str, lis
     return {kind: sorted(max(s, key=s.__getitem__) for s in names.values()) for kind, names in counts.items()}
 
 
-def build_bank(names: Mapping[str, Mapping[str, list[str]]]) -> tuple[Bank, dict[str, int]]:
+def build_bank(names: Mapping[str, Mapping[str, list[str]]]) -> tuple[Bank, Bank]:
     """Make splits disjoint: a name stays in the first split that has it, in any kind and case.
 
     Args:
         names: Split -> kind -> names. The order of the splits is train, dev, test.
 
     Returns:
-        Split -> kind -> sorted names, and split -> number of names removed from it.
+        Split -> kind -> sorted names, and in the same form the names removed from each split.
 
     Example:
-        >>> build_bank({"train": {"hotel": ["Oak"]}, "test": {"hotel": ["OAK", "Elm"]}})
-        ({'train': {'hotel': ['Oak']}, 'test': {'hotel': ['Elm']}}, {'train': 0, 'test': 1})
+        >>> bank, removed = build_bank({"train": {"hotel": ["Oak"]}, "test": {"hotel": ["OAK", "Elm"]}})
+        >>> bank["test"], removed["test"]
+        ({'hotel': ['Elm']}, {'hotel': ['OAK']})
     """
     bank: Bank = {}
-    removed: dict[str, int] = {}
+    removed: Bank = {}
     earlier: set[str] = set()
     for split in sorted(names, key=SPLITS.index):
-        bank[split] = {
-            kind: sorted(name for name in of_kind if name.casefold() not in earlier)
-            for kind, of_kind in names[split].items()
-        }
-        removed[split] = sum(map(len, names[split].values())) - sum(map(len, bank[split].values()))
+        bank[split], removed[split] = (
+            {
+                kind: sorted(name for name in of_kind if (name.casefold() in earlier) is is_removed)
+                for kind, of_kind in names[split].items()
+            }
+            for is_removed in (False, True)
+        )
         earlier |= {name.casefold() for of_kind in names[split].values() for name in of_kind}
     return bank, removed

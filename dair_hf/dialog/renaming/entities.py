@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from datasets import Dataset, Features
 
+from dair_hf.dialog.readers.sgd import REMOVED
 from dair_hf.dialog.renaming.new_names import METHODS, RESERVED, rename
 from dair_hf.dialog.renaming.rewriting import Dialogue, lost_values, rewrite_history, rewrite_state
 from dair_hf.dialog.text.rows import PLACE_SLOTS
@@ -73,8 +74,9 @@ class EntityAugmenter:
         ...     "names": [{"slot": "restaurant-name", "name": "nandos", "forms": ["nandos"]}],
         ... }
         >>> augmenter = EntityAugmenter("swap", slots=["restaurant-name"], bank={"restaurant": ["Sea Thai"]})
-        >>> augmenter.augment_row(row)
-        ([{'speaker': 'user', 'text': 'Is Sea Thai open?'}], [{'slot': 'restaurant-name', 'values': ['sea thai']}])
+        >>> views = augmenter({column: [value] for column, value in row.items()})
+        >>> views["augmented_history"], views["augmented_state"]
+        ([[{'speaker': 'user', 'text': 'Is Sea Thai open?'}]], [[{'slot': 'restaurant-name', 'values': ['sea thai']}]])
     """
 
     method: str = "scramble"
@@ -139,20 +141,6 @@ class EntityAugmenter:
                 batch = batch.append_column(name, column)
         return batch
 
-    def augment_row(self, row: Row) -> View | tuple[None, None]:
-        """Augment one row.
-
-        Args:
-            row: Row with the columns `COLUMNS`.
-
-        Returns:
-            Augmented history and state, or (None, None) for a row without partner.
-
-        Raises:
-            DataError: A mention is outside its utterance.
-        """
-        return self._augment(row, {}) or (None, None)
-
     def renaming(self, row: Row) -> dict[str, str]:
         """Return the new names in the row's dialogue: normalized canonical name -> new name."""
         return dict(self._dialogue(row, {}).renaming.new_names)
@@ -209,12 +197,13 @@ def _bank_names(bank: Mapping[str, Sequence[str]], slot: str) -> tuple[str, ...]
     return usable
 
 
-def load_bank(path: str | os.PathLike[str], split: str) -> dict[str, list[str]]:
+def load_bank(path: str | os.PathLike[str], split: str, *, with_removed: bool = False) -> dict[str, list[str]]:
     """Read the names of one split from a bank file: `{"train": {"hotel": ["...", ...], ...}, "test": {...}}`.
 
     Args:
         path: JSON file, for instance from `data_scripts/prepare_sgd_entities.py`.
-        split: One of its keys.
+        split: One of its splits.
+        with_removed: Add the names that were removed from the split because an earlier one has them.
 
     Returns:
         Kind -> names.
@@ -227,17 +216,32 @@ def load_bank(path: str | os.PathLike[str], split: str) -> dict[str, list[str]]:
         >>> augmenter = EntityAugmenter(method="swap", bank=bank)  # doctest: +SKIP
     """
     content = read_json(path)
-    if not isinstance(content, dict) or split not in content:
-        found = sorted(content) if isinstance(content, dict) else type(content).__name__
-        raise DataError(f"{path}: no split {split!r} (found {found}); choose one of these or prepare the bank anew")
-    bank = content[split]
+    splits = sorted(content.keys() - {REMOVED}) if isinstance(content, dict) else type(content).__name__
+    if split not in splits or not isinstance(content, dict):
+        raise DataError(f"{path}: no split {split!r} (found {splits}); choose one of these or prepare the bank anew")
+    bank = _checked_names(content[split], f"{path}: {split}")
+    if not with_removed:
+        return bank
+    removed = content.get(REMOVED)
+    if (
+        not isinstance(removed, dict)
+        or not isinstance(removed.get(split), dict)
+        or removed[split].keys() != bank.keys()
+    ):
+        raise DataError(
+            f"{path}: names of split {split!r} are not in the current format of prepare_sgd_entities.py; prepare them "
+            "anew"
+        )
+    others = _checked_names(removed[split], f"{path}: {REMOVED}.{split}")
+    return {kind: sorted([*names, *others[kind]]) for kind, names in bank.items()}
+
+
+def _checked_names(bank: Any, where: str) -> dict[str, list[str]]:
     if not isinstance(bank, dict) or not bank:
-        raise DataError(f"{path}: {split}: expected kinds with lists of names, found {bank!r:.80}; prepare it anew")
+        raise DataError(f"{where}: expected kinds with lists of names, found {bank!r:.80}; prepare it anew")
     for kind, names in bank.items():
         if not isinstance(names, list) or not all(isinstance(n, str) and n.strip() for n in names):
-            raise DataError(
-                f"{path}: {split}.{kind}: expected a list of names, found {names!r:.80}; prepare the bank anew"
-            )
+            raise DataError(f"{where}.{kind}: expected a list of names, found {names!r:.80}; prepare the bank anew")
     return bank
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dair_hf.errors import DataError
+from dair_hf.io.columns import align
 
 EXAMPLES_IN_ERROR = 20  # the report lists all
 # Problem -> description, and remedy for the user.
@@ -109,21 +110,14 @@ def summary_table(reports: Mapping[str, VQAReport]) -> str:
     """
     names = dict.fromkeys(name for report in reports.values() for name in report.counts)
     problems = dict.fromkeys(problem for report in reports.values() for problem in report.skipped)
-    lines = [("", list(reports), "")]
-    lines += [(name, [str(report.counts.get(name, "")) for report in reports.values()], "") for name in names]
+    rows: list[list[object]] = [["", *reports]]
+    rows += [[name, *(report.counts.get(name, "") for report in reports.values())] for name in names]
+    examples = [""] * len(rows)
     for problem in problems:
         records = [report.skipped.get(problem, []) for report in reports.values()]
-        example = next(skipped[0] for skipped in records if skipped)
-        counts = [str(len(skipped)) for skipped in records]
-        lines.append((f"skipped: {PROBLEMS[problem][0]}", counts, f"  e.g. {example}"))
-    label_width = max(len(label) for label, _, _ in lines)
-    widths = [max(map(len, column)) for column in zip(*(cells for _, cells, _ in lines), strict=True)]
-    return "\n".join(
-        f"{label:<{label_width}}"
-        + "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-        + example
-        for label, cells, example in lines
-    )
+        rows.append([f"skipped: {PROBLEMS[problem][0]}", *map(len, records)])
+        examples.append(f"  e.g. {next(skipped[0] for skipped in records if skipped)}")
+    return "\n".join(line + example for line, example in zip(align(rows), examples, strict=True))
 
 
 def _examples(records: list[Skipped]) -> str:

@@ -233,8 +233,10 @@ def test_22_with_one_file_per_split(tmp_path: Path) -> None:
 def test_both_versions_read_none_as_not_set(tmp_path: Path) -> None:
     (dialogue,) = json.loads((FIXTURES / "dev" / "dialogues_001.json").read_text())
     dialogue["turns"][0]["frames"][0]["state"]["slot_values"] = {
-        "hotel-area": ["none"], "hotel-name": ["not mentioned", "larch tree", ""], "hotel-pricerange": ["cheap", "cheap"],
-    }  # fmt: skip
+        "hotel-area": ["none"],
+        "hotel-name": ["not mentioned", "larch tree", ""],
+        "hotel-pricerange": ["cheap", "cheap"],
+    }
     (tmp_path / "schema.json").write_bytes((FIXTURES / "schema.json").read_bytes())
     write(tmp_path, [dialogue], "dialogues_001.json")
     rows, report = read_multiwoz(tmp_path)

@@ -142,12 +142,14 @@ def test_banks_share_no_name(tmp_path: Path) -> None:
     assert bank["dev"]["hotel"] == []
     assert bank["test"] == {"hotel": ["Birch House"], "restaurant": [], "attraction": [], "place": []}
     # Removed: 3 restaurant names and a town each, and from dev "ELM INN".
-    assert removed == {"train": 0, "dev": 6 - 1, "test": 4}
+    counts = {split: sum(map(len, kinds.values())) for split, kinds in removed.items()}
+    assert counts == {"train": 0, "dev": 6 - 1, "test": 4}
+    assert removed["dev"]["hotel"] == ["ELM INN"]
 
 
 def test_bank_crosses_kinds_and_keeps_the_frequent_spelling(tmp_path: Path) -> None:
     bank, removed = build_bank({"train": {"hotel": ["Sino"]}, "test": {"restaurant": ["SINO", "Tang"]}})
-    assert (bank["test"], removed["test"]) == ({"restaurant": ["Tang"]}, 1)
+    assert (bank["test"], removed["test"]) == ({"restaurant": ["Tang"]}, {"restaurant": ["SINO"]})
     write(tmp_path, "dev", [dialogue("elm inn", "1"), dialogue("Elm Inn", "2"), dialogue("Elm Inn", "3")])
     assert read_entity_names(tmp_path, "dev")["hotel"] == ["Elm Inn"]
 

@@ -17,6 +17,7 @@ from dair_hf.dialog.renaming.new_names import match_case
 from dair_hf.dialog.text.rows import FEATURES
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.conventions import NAME_SLOTS
+from tests.fixtures.dialogs import augment_row
 
 BANK = {
     "hotel": ["Hilton Garden Inn", "Best Western"],
@@ -62,7 +63,7 @@ def one_name(name, text=None, slot="hotel-name", value=None):
 
 
 def views(augmenter, row):
-    history, state = augmenter.augment_row(row)
+    history, state = augment_row(augmenter, row)
     if history is None:
         return None, None
     return [turn["text"] for turn in history], {entry["slot"]: entry["values"] for entry in state}
@@ -120,7 +121,7 @@ def test_punctuation_and_digits_keep_their_positions(name, fixed):
 @pytest.mark.parametrize("name", ["a", "aaa", "77", "7 7", "zzz zzz", "!?"])
 def test_a_name_that_cannot_change_gives_no_partner(name):
     for method in ("scramble", "anagram"):
-        assert EntityAugmenter(method=method).augment_row(one_name(name)) == (None, None)
+        assert augment_row(EntityAugmenter(method=method), one_name(name)) == (None, None)
 
 
 @pytest.mark.parametrize("value", ["dontcare", "none", "not mentioned", "do n't care", ""])
@@ -289,7 +290,7 @@ def test_places_are_renamed_on_request_only():
     row = make_row(
         ["from norwich"], {"train-departure": ["norwich"], "train-day": ["friday"]}, names, [(0, "norwich", "norwich")]
     )
-    assert EntityAugmenter().augment_row(row) == (None, None)
+    assert augment_row(EntityAugmenter(), row) == (None, None)
     texts, state = views(EntityAugmenter("swap", places=True, bank=BANK), row)
     assert state["train-departure"][0] in ("fresno", "long beach") and state["train-day"] == ["friday"]
     assert texts == [f"from {state['train-departure'][0]}"]
@@ -297,7 +298,7 @@ def test_places_are_renamed_on_request_only():
 
 def test_other_slots_can_be_named_sgd_style():
     row = one_name("nandos", slot="restaurants_1-restaurant_name")
-    assert EntityAugmenter().augment_row(row) == (None, None)
+    assert augment_row(EntityAugmenter(), row) == (None, None)
     _, state = views(EntityAugmenter("swap", slots=["restaurants_1-restaurant_name"], bank=BANK), row)
     assert state["restaurants_1-restaurant_name"][0] in ("sea thai", "zachary's")
 
@@ -305,15 +306,15 @@ def test_other_slots_can_be_named_sgd_style():
 def test_no_partner_if_nothing_changes():
     row = one_name("nandos")
     row.update(entities=[], state=[{"slot": "hotel-area", "values": ["east"]}])
-    assert EntityAugmenter().augment_row(row) == (None, None)
+    assert augment_row(EntityAugmenter(), row) == (None, None)
     row["names"] = []
-    assert EntityAugmenter().augment_row(row) == (None, None)
+    assert augment_row(EntityAugmenter(), row) == (None, None)
 
 
 def test_an_unmentioned_name_in_the_state_gives_no_partner_by_default():
     row = one_name("nandos")
     row["entities"] = []
-    assert EntityAugmenter().augment_row(row) == (None, None)
+    assert augment_row(EntityAugmenter(), row) == (None, None)
     texts, state = views(EntityAugmenter(mentioned_only=False), row)
     assert texts == ["i want nandos please"] and state["hotel-name"] != ["nandos"]
 
@@ -323,17 +324,17 @@ def test_a_name_only_in_the_text_gives_a_partner_by_default():
     row["state"] = [{"slot": "hotel-area", "values": ["east"]}]
     texts, state = views(EntityAugmenter(), row)
     assert texts != ["i want nandos please"] and state == {"hotel-area": ["east"]}
-    assert EntityAugmenter(covariant_only=True).augment_row(row) == (None, None)
-    assert EntityAugmenter(covariant_only=True).augment_row(one_name("nandos")) != (None, None)
+    assert augment_row(EntityAugmenter(covariant_only=True), row) == (None, None)
+    assert augment_row(EntityAugmenter(covariant_only=True), one_name("nandos")) != (None, None)
 
 
 def test_a_new_name_that_is_already_in_the_row_gives_no_partner():
     swap = HOTEL_SWAP
-    assert swap.augment_row(one_name("nandos", text="nandos or Best  Western ?")) == (None, None)
-    assert swap.augment_row(one_name("nandos", text="nandos or best westerns ?")) != (None, None)
+    assert augment_row(swap, one_name("nandos", text="nandos or Best  Western ?")) == (None, None)
+    assert augment_row(swap, one_name("nandos", text="nandos or best westerns ?")) != (None, None)
     row = one_name("nandos")
     row["state"].append({"slot": "bus-stop", "values": ["best western"]})
-    assert swap.augment_row(row) == (None, None)
+    assert augment_row(swap, row) == (None, None)
 
 
 @pytest.mark.parametrize("method", ["scramble", "anagram"])
@@ -421,9 +422,9 @@ def dataset(tmp_path):
     return Dataset.load_from_disk(tmp_path / "rows")
 
 
-def test_map_equals_augment_row(dataset):
+def test_map_equals_single_rows(dataset):
     augmenter = EntityAugmenter()
-    expected = [augmenter.augment_row(row) for row in many_rows()]
+    expected = [augment_row(augmenter, row) for row in many_rows()]
     assert sum(history is None for history, _ in expected) == 30
     for pairs in (
         dataset.map(augmenter, batched=True, features=augmented_features(dataset.features)),
@@ -501,7 +502,7 @@ def test_a_first_batch_without_partners(dataset):
 def test_the_row_is_not_changed_in_place():
     row = one_name("warkworth house")
     copy = json.loads(json.dumps(row))
-    EntityAugmenter().augment_row(row)
+    augment_row(EntityAugmenter(), row)
     assert row == copy
 
 
@@ -539,7 +540,7 @@ def test_bad_mentions(change, message):
     row = one_name("nandos")
     row["entities"][0].update(change)
     with pytest.raises(DataError, match=message):
-        EntityAugmenter().augment_row(row)
+        augment_row(EntityAugmenter(), row)
 
 
 def test_missing_columns(dataset):
@@ -563,3 +564,13 @@ def test_load_bank(tmp_path):
     path.write_text('{"test": {')
     with pytest.raises(DataError, match=r"bank.json: line 1, column"):
         load_bank(path, "test")
+
+
+def test_removed_names_are_no_split_of_a_bank(tmp_path):
+    path = tmp_path / "bank.json"
+    removed = {"test": dict.fromkeys(BANK, []) | {"hotel": ["Ace"]}}
+    path.write_text(json.dumps({"test": BANK, "removed": removed}))
+    assert load_bank(path, "test") == BANK
+    assert load_bank(path, "test", with_removed=True)["hotel"] == ["Ace", "Best Western", "Hilton Garden Inn"]
+    with pytest.raises(DataError, match=r"no split 'removed' \(found \['test'\]\)"):
+        load_bank(path, "removed")

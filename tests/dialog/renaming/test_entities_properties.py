@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dair_hf.dialog.renaming.entities import EntityAugmenter
 from dair_hf.dialog.renaming.new_names import METHODS, anagram, match_case, scramble
+from tests.fixtures.dialogs import augment_row
 
 WORD = st.text("abcdefgh", min_size=1, max_size=6)
 NAME = st.lists(WORD, min_size=1, max_size=3).map(" ".join)
@@ -126,7 +127,7 @@ def test_one_new_name_in_all_turns_and_slots(dialogue, method, seed, mentioned_o
     assert len({bare(value) for value in new.values()}) == len(names)
     assert not {bare(new[name]) for name in names if new[name] != name} & set(names)
     for row in rows:
-        history, state = augmenter.augment_row(row)
+        history, state = augment_row(augmenter, row)
         if history is None:
             assert state is None
             continue
@@ -149,7 +150,7 @@ def test_a_value_is_in_the_augmented_text_iff_it_is_in_the_original(dialogue, me
     bank = {kind: ["qq rr", "ss", "tt uu", "vv", "ww"] for kind in ("hotel", "restaurant", "attraction")}
     augmenter = EntityAugmenter(method, seed=seed, bank=bank if method == "swap" else None, mentioned_only=False)
     for row in rows:
-        history, state = augmenter.augment_row(row)
+        history, state = augment_row(augmenter, row)
         if history is None:
             continue
         named = {bare(name) for turn in row["history"] for name in segments(turn["text"])}
@@ -182,7 +183,7 @@ def test_no_text_raises(data):
     }
     method = data.draw(st.sampled_from(METHODS))
     bank = {kind: ["x", "ǅ y"] for kind in ("hotel", "restaurant", "attraction")} if method == "swap" else None
-    history, state = EntityAugmenter(method, bank=bank).augment_row(row)
+    history, state = augment_row(EntityAugmenter(method, bank=bank), row)
     if history is not None:
         assert len(history) == len(texts) and (history, state) != (row["history"], row["state"])
         assert [entry["slot"] for entry in state] == [entry["slot"] for entry in row["state"]]
