@@ -14,6 +14,7 @@ from dair_hf.dialog.readers.dialogues import ParsedDialogue, build_rows
 from dair_hf.dialog.readers.json_values import member, objects, strings
 from dair_hf.dialog.readers.report import ReadReport
 from dair_hf.dialog.readers.schema import DIALOGUE_FILE, Schema, dialogues_in, full_slot, parse_dialogue, read_schema
+from dair_hf.dialog.text.spans import normalize_name
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
 from dair_hf.io.arrow import paused_gc
@@ -180,13 +181,13 @@ def read_entity_names(path: str | os.PathLike[str], split: str) -> dict[str, lis
     for file in files:
         for where, dialogue in dialogues_in(source, file):
             for kind, name in _names_in(dialogue, where):
-                spellings = counts[kind].setdefault(name.casefold(), {})
+                spellings = counts[kind].setdefault(normalize_name(name), {})
                 spellings[name] = spellings.get(name, 0) + 1
     return {kind: sorted(max(s, key=s.__getitem__) for s in names.values()) for kind, names in counts.items()}
 
 
 def build_bank(names: Mapping[str, Mapping[str, list[str]]]) -> tuple[Bank, Bank]:
-    """Make splits disjoint: a name stays in the first split that has it, in any kind and case.
+    """Make splits disjoint: a name stays in the first split that has it, in any kind, case and white space.
 
     Args:
         names: Split -> kind -> names. The order of the splits is train, dev, test.
@@ -205,10 +206,10 @@ def build_bank(names: Mapping[str, Mapping[str, list[str]]]) -> tuple[Bank, Bank
     for split in sorted(names, key=SPLITS.index):
         bank[split], removed[split] = (
             {
-                kind: sorted(name for name in of_kind if (name.casefold() in earlier) is is_removed)
+                kind: sorted(name for name in of_kind if (normalize_name(name) in earlier) is is_removed)
                 for kind, of_kind in names[split].items()
             }
             for is_removed in (False, True)
         )
-        earlier |= {name.casefold() for of_kind in names[split].values() for name in of_kind}
+        earlier |= {normalize_name(name) for of_kind in names[split].values() for name in of_kind}
     return bank, removed

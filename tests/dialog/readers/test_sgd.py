@@ -154,6 +154,13 @@ def test_bank_crosses_kinds_and_keeps_the_frequent_spelling(tmp_path: Path) -> N
     assert read_entity_names(tmp_path, "dev")["hotel"] == ["Elm Inn"]
 
 
+def test_white_space_makes_no_other_name(tmp_path: Path) -> None:
+    bank, removed = build_bank({"train": {"hotel": ["Elm  Inn"]}, "test": {"hotel": ["Elm Inn", "Oak"]}})
+    assert (bank["test"], removed["test"]) == ({"hotel": ["Oak"]}, {"hotel": ["Elm Inn"]})
+    write(tmp_path, "dev", [dialogue("Elm  Inn", "1"), dialogue("Elm Inn", "2"), dialogue("Elm Inn", "3")])
+    assert read_entity_names(tmp_path, "dev")["hotel"] == ["Elm Inn"]
+
+
 def test_name_kinds() -> None:
     kinds = [
         name_kind(slot)
