@@ -277,7 +277,7 @@ def redraw(
         map_options: Further options of `Dataset.map`, such as `desc` or `load_from_cache_file`.
 
     Returns:
-        The dataset with `augmented_history` and `augmented_state`.
+        The dataset with `augmented_history` and `augmented_state`, in the format that it had.
 
     Raises:
         DataError: A column is missing, or a mention is outside its utterance.
@@ -294,4 +294,7 @@ def redraw(
     options = {"desc": f"Augmenting ({augmenter.method})", **map_options}
     plain = dataset.with_format("arrow")
     pairs = plain.map(function, batched=True, features=features, num_proc=num_proc, **options)
-    return pairs.with_format(shape["type"], **shape["format_kwargs"])
+    # None are all columns, also those that are added later.
+    has_all = set(shape["columns"]) == set(dataset.column_names)
+    columns = None if has_all else list(dict.fromkeys([*shape["columns"], *AUGMENTED]))
+    return pairs.with_format(shape["type"], columns, shape["output_all_columns"], **shape["format_kwargs"])

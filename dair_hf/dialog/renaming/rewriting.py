@@ -120,7 +120,8 @@ def rewrite_state(
         linked: Slots that may refer to an entity, beside the slots of its entries.
 
     Returns:
-        The new state, the keys of the entities renamed in it, and the normalized values that were not replaced.
+        The new state, the keys of the entities renamed in it, and the normalized values, excluded ones too, that
+        were not replaced.
     """
     rewritten, renamed, others = [], set(), set()
     linked = linked.union(*renaming.slots.values())
@@ -135,7 +136,7 @@ def rewrite_state(
             key = renaming.owner(name, slot) if slot in linked else None
             if key is None or key not in renaming.new_names:
                 values.append(value)
-                others.add(normalize_name(value))
+                others.add(normalize_name(name))
             elif key not in replaced:
                 replaced.add(key)
                 new = _replaced(name, renaming.new_names[key])

@@ -328,6 +328,12 @@ def test_a_name_only_in_the_text_gives_a_partner_by_default():
     assert augment_row(EntityAugmenter(covariant_only=True), one_name("nandos")) != (None, None)
 
 
+def test_a_new_name_that_the_state_excludes_gives_no_partner():
+    row = one_name("nandos", slot="restaurant-name")
+    row["state"].append({"slot": "hotel-name", "values": ["not(sea thai)"]})
+    assert augment_row(EntityAugmenter("swap", bank=BANK | {"restaurant": ["Sea Thai"]}), row) == (None, None)
+
+
 def test_a_new_name_that_is_already_in_the_row_gives_no_partner():
     swap = HOTEL_SWAP
     assert augment_row(swap, one_name("nandos", text="nandos or Best  Western ?")) == (None, None)
@@ -491,6 +497,18 @@ def test_redraw_replaces_the_view_and_keeps_format_and_features(dataset):
     assert second.format["type"] == "numpy" and second.column_names == first.column_names
     plain = redraw(dataset, EntityAugmenter(epoch=1))
     assert second.with_format(None).to_list() == plain.to_list() != first.with_format(None).to_list()
+
+
+@pytest.mark.parametrize("output_all", [False, True])
+@pytest.mark.parametrize("columns", [["row_id", "state"], list(FEATURES), None])
+def test_redraw_keeps_the_columns_of_a_format(dataset, columns, output_all):
+    augmenter = EntityAugmenter()
+    formatted = dataset.with_format("numpy", columns=columns, output_all_columns=output_all)
+    pairs = redraw(formatted, augmenter)
+    assert pairs.format["type"] == "numpy" and pairs.format["output_all_columns"] is output_all
+    assert set(pairs.format["columns"]) == {*(columns or FEATURES), "augmented_history", "augmented_state"}
+    again = redraw(pairs, augmenter, 1)
+    assert (again.format["columns"], again.column_names) == (pairs.format["columns"], pairs.column_names)
 
 
 def test_a_first_batch_without_partners(dataset):
