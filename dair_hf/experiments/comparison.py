@@ -58,7 +58,7 @@ class ComparisonConfig:
     """Methods and seeds of a comparison, one run for each pair.
 
     Raises:
-        DataError: No method or seed, an unknown method, or a duplicate entry.
+        DataError: No method or seed, an unknown method, a duplicate entry, or a lambda that no method uses.
 
     Example:
         >>> [run.name for run in runs_of(ComparisonConfig(methods=["erm", "dair"]), DAIRConfig("out"))]
@@ -96,6 +96,26 @@ class ComparisonConfig:
         if self.lambda_sweep:
             # Compared as printed in file names.
             require_distinct("lambda_sweep", [f"{value:g}" for value in self.lambda_sweep])
+        if self.lambda_sweep and not self.regularized:
+            raise DataError(
+                f"lambda_sweep: none of methods={self.methods} has a lambda; add one that has, such as dair, or give "
+                "an empty lambda_sweep"
+            )
+        if unused := sorted(set(self.lambdas or {}) - set(self.regularized)):
+            raise DataError(
+                f"lambdas: {', '.join(unused)} would not be used: no method with a lambda that methods={self.methods} "
+                "lists; remove it"
+            )
+
+    @property
+    def regularized(self) -> list[str]:
+        """Methods that have a lambda.
+
+        Example:
+            >>> ComparisonConfig(methods=["erm", "kl", "dair"]).regularized
+            ['kl', 'dair']
+        """
+        return [name for name in self.methods if METHOD_PRESETS[name][0] in REGULARIZED]
 
 
 def require_distinct(name: str, values: Sequence[Any]) -> None:
@@ -123,9 +143,7 @@ def lambda_note(config: ComparisonConfig, args: DAIRConfig) -> str:
         lambdas = f"{min(config.lambda_sweep):g} to {max(config.lambda_sweep):g}, as shown in each row"
     else:
         by_method = (config.lambdas or {}).items()
-        lambdas = f"{args.dair_lambda:g}" + "".join(
-            f", {value:g} for {name}" for name, value in by_method if name in config.methods
-        )
+        lambdas = f"{args.dair_lambda:g}" + "".join(f", {value:g} for {name}" for name, value in by_method)
     return f"lambda {lambdas} ({args.lambda_unit})"
 
 
@@ -147,7 +165,7 @@ def runs_of(config: ComparisonConfig, args: DAIRConfig) -> Iterator[Run]:
     for seed in config.seeds:
         for name in config.methods:
             method, regularizer = METHOD_PRESETS[name]
-            sweep = config.lambda_sweep if method in REGULARIZED else None
+            sweep = config.lambda_sweep if name in config.regularized else None
             for value in sweep or [(config.lambdas or {}).get(name, args.dair_lambda)]:
                 label = f"{name}_lambda{value:g}" if sweep else name
                 folder = Path(args.output_dir) / "runs" / f"{label}_seed{seed}"

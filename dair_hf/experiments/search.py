@@ -67,7 +67,7 @@ GRIDS: Mapping[str, tuple[float, ...]] = {
 
 @dataclass
 class SearchConfig:
-    """Grid, seeds and selection rule of a search for lambda. Without a grid nothing is searched.
+    """Grid, seeds and selection rule of a search for the lambda of each method that has one; without a grid, none.
 
     Raises:
         DataError: An unknown grid or rule, a lambda below 0, or a duplicate entry.
@@ -121,24 +121,25 @@ class SearchConfig:
 
 
 class LambdaSearch:
-    """Grid search for lambda on validation data, followed by one evaluation of the chosen lambda on the test set.
+    """Grid search for the lambda of one method on validation data.
 
-    Each trial is a run of a comparison, with its record in `output_dir/search/NAME.json`. An interrupted search
-    resumes from these records; a finished trial is never repeated.
+    Each trial is a run of a comparison, with its record in `folder/NAME.json`. An interrupted search resumes from these
+    records; a finished trial is never repeated.
 
-    The test set cannot influence the choice. `run` only calls an `execute` that evaluates on validation rows, and
-    `final` refuses to evaluate a second choice in the same folder.
+    The test set cannot influence the choice: `run` only calls an `execute` that evaluates on validation rows, and
+    `evaluate_choices` refuses to evaluate a second choice in the same folder.
 
     Args:
         config: Grid, seeds and rule.
         method: Name in `METHOD_PRESETS` of a method with a lambda, such as "dair".
-        args: Arguments shared by all runs; everything is written to `output_dir`.
+        args: Arguments shared by all runs.
         accuracy: Key of the metric that chooses.
         consistency: Key of CM in the metrics, if it is measured.
         settings: Settings shared by all runs. Finished trials with other settings in the same folder are refused.
         validation: Fingerprint of each data set that the trials use.
         title: Heading of tables and plots.
         lower_is_better: Whether `accuracy` is an error.
+        folder: Where everything is written; by default `search/` in `args.output_dir`.
 
     Raises:
         DataError: An empty grid, a method without lambda, or a rule that needs CM if CM is not measured.
@@ -146,7 +147,6 @@ class LambdaSearch:
     Example:
         >>> search = LambdaSearch(config, "dair", args, "accuracy", "cm", settings={}, validation={})  # doctest: +SKIP
         >>> chosen = search.run(lambda run: train_and_evaluate(run, validation_pairs))  # doctest: +SKIP
-        >>> records = search.final(lambda run: train_and_evaluate(run, test_pairs), {}, [0, 1])  # doctest: +SKIP
     """
 
     def __init__(
@@ -161,10 +161,10 @@ class LambdaSearch:
         validation: Mapping[str, str],
         title: str = "Lambda search",
         lower_is_better: bool = False,
+        folder: Path | None = None,
     ) -> None:
         if not config.lambdas:
             raise DataError("a search needs a grid: set search_grid or search_lambdas")
-        grid = ComparisonConfig([method], seeds=config.search_seeds, lambda_sweep=list(config.lambdas))
         if METHOD_PRESETS[method][0] not in REGULARIZED:
             raise DataError(
                 f"method {method!r} has no lambda to search for; use one with a regularizer, such as 'dair'"
@@ -176,12 +176,13 @@ class LambdaSearch:
         self.config, self.method, self.args = config, method, args
         self.accuracy, self.consistency, self.lower_is_better = accuracy, consistency, lower_is_better
         self.settings, self.validation, self.title = dict(settings), dict(validation), title
-        self.folder = Path(args.output_dir) / "search"
+        self.folder = Path(args.output_dir) / "search" if folder is None else folder
         self.columns = [Column(key, key) for key in (accuracy, consistency) if key is not None]
+        grid = ComparisonConfig([method], seeds=config.search_seeds, lambda_sweep=list(config.lambdas))
         self.trials = list(runs_of(grid, with_settings(args, output_dir=str(self.folder))))
 
     def run(self, execute: Callable[[Run], Result]) -> Point:
-        """Execute the trials that have not finished, choose, and write table, choice and plots to `search/`.
+        """Execute the trials that have not finished, choose, and write table, choice and plots.
 
         Args:
             execute: Trains one run and evaluates it on *validation* rows.
@@ -234,45 +235,6 @@ class LambdaSearch:
             records.append(record)
         return points_by_lambda(records, self.accuracy, self.consistency)
 
-    def final(
-        self, execute: Callable[[Run], Result], data: Mapping[str, str], seeds: Sequence[int]
-    ) -> list[dict[str, Any]]:
-        """Evaluate the chosen lambda on the test set, once per seed; the records are kept in `final/`.
-
-        Args:
-            execute: Trains one run and evaluates it on *test* rows. Called for the chosen lambda only.
-            data: Fingerprint of each data set, including the test set.
-            seeds: Seeds of the runs.
-
-        Returns:
-            The records, in the order of the seeds.
-
-        Raises:
-            DataError: A trial has not finished, or the test set was already used for another choice or with other
-                settings.
-        """
-        chosen = self.choice()
-        folder = Path(self.args.output_dir) / "final"
-        config = ComparisonConfig([self.method], {self.method: chosen.dair_lambda}, list(seeds))
-        runs = list(runs_of(config, with_settings(self.args, output_dir=str(folder))))
-        by_file = {f"{run.name}.json": run for run in runs}
-        for path in sorted(folder.glob(f"{self.method}_seed*.json")):
-            record = read_json(path)
-            earlier = record["config"]["training"]["dair_lambda"]
-            changed = changed_settings(record, by_file.get(path.name, runs[0]), self.settings, data)
-            changes = changed.keys() - {"training.dair_lambda", "training.seed"}
-            if changes and redo_changed():
-                continue  # another experiment; `compare` moves it to superseded/
-            if earlier != chosen.dair_lambda or (changes and path.name in by_file):
-                raise DataError(
-                    f"{path}: the test set was already evaluated with lambda {earlier:g}; now lambda "
-                    f"{chosen.dair_lambda:g} is chosen, or other settings are given. The test set must not influence "
-                    "the choice: use another output_dir, and report both"
-                )
-        compare(runs, execute, folder, f"{self.title}: test set", self.columns, self.settings, data)
-        PartialState().wait_for_everyone()
-        return [read_json(folder / f"{run.name}.json") for run in runs]
-
     def _compare(self, runs: Sequence[Run], execute: Callable[[Run], Result]) -> None:
         compare(runs, execute, self.folder, self.title, self.columns, self.settings, self.validation)
 
@@ -314,25 +276,60 @@ class LambdaSearch:
             )
 
 
-def search_and_test(
-    search: LambdaSearch, execute: Callable[[Run, str], Result], data: Mapping[str, str], seeds: Sequence[int]
-) -> Point:
-    """Choose lambda on the validation split, evaluate the choice on the test split, and print both.
+def evaluate_choices(
+    searches: Sequence[LambdaSearch],
+    methods: Sequence[str],
+    execute: Callable[[Run], Result],
+    data: Mapping[str, str],
+    seeds: Sequence[int],
+    title: str | None = None,
+    columns: Sequence[Column] | None = None,
+) -> list[dict[str, Any]]:
+    """Compare methods on the test set, those that were searched with their chosen lambda.
 
     Args:
-        search: The search.
-        execute: `(run, split)` trains a run and evaluates it on that split, "validation" or "test".
-        data: Fingerprint of each data set of the test.
-        seeds: Seeds of the test runs.
+        searches: Finished searches of one experiment, each for another method.
+        methods: Methods to compare; includes those of the searches.
+        execute: Trains one run and evaluates it on *test* rows.
+        data: Fingerprint of each data set, including the test set.
+        seeds: Seeds of the runs.
+        title: Heading of the table; by default that of the first search.
+        columns: Columns of the table; by default the metrics of the searches.
 
     Returns:
-        The chosen point.
+        The records, which are kept in `output_dir/final`: all methods of the first seed, then all of the second, ...
+
+    Raises:
+        DataError: A trial has not finished, or the test set was already used for another choice or with other
+            settings.
     """
-    chosen = search.run(lambda run: execute(run, "validation"))
-    if PartialState().is_main_process:
-        print(f"\nChosen by {search.config.search_rule}: lambda {chosen.dair_lambda:g}")
-    search.final(lambda run: execute(run, "test"), data, seeds)
-    return chosen
+    first = searches[0]
+    lambdas = {search.method: search.choice().dair_lambda for search in searches}
+    folder = Path(first.args.output_dir) / "final"
+    config = ComparisonConfig(list(methods), lambdas, list(seeds))
+    runs = list(runs_of(config, with_settings(first.args, output_dir=str(folder))))
+    by_file = {f"{run.name}.json": run for run in runs}
+    for method, chosen in lambdas.items():
+        of_method = next(run for run in runs if run.method == method)
+        for path in sorted(folder.glob(f"{method}_seed*.json")):
+            record = read_json(path)
+            earlier = record["config"]["training"]["dair_lambda"]
+            changed = changed_settings(record, by_file.get(path.name, of_method), first.settings, data)
+            changes = changed.keys() - {"training.dair_lambda", "training.seed"}
+            if changes and redo_changed():
+                continue  # another experiment; `compare` moves it to superseded/
+            if earlier != chosen or (changes and path.name in by_file):
+                raise DataError(
+                    f"{path}: the test set was already evaluated with lambda {earlier:g}; now lambda {chosen:g} is "
+                    "chosen, or other settings are given. The test set must not influence the choice: use another "
+                    "output_dir, and report both"
+                )
+    title = f"{title or first.title}: test set"
+    listed = ", ".join(f"{chosen:g} for {method}" for method, chosen in lambdas.items())
+    note = f"Chosen on validation data by {first.config.search_rule}: lambda {listed} ({first.args.lambda_unit})."
+    compare(runs, execute, folder, title, columns or first.columns, first.settings, data, [note])
+    PartialState().wait_for_everyone()
+    return [read_json(folder / f"{run.name}.json") for run in runs]
 
 
 def search_or_compare(
@@ -349,36 +346,51 @@ def search_or_compare(
     metrics: Sequence[str],
     lower_is_better: bool = False,
 ) -> str:
-    """Search for the lambda of DAIR and test it, if `search` has a grid; otherwise compare methods on the test split.
+    """Compare methods on the test split; with a grid, first choose the lambda of each method that has one.
+
+    The choice is made on the validation split. It is written to `search/`, or to `search/METHOD` if several methods
+    have a lambda, and the comparison that follows to `final/`.
 
     Args:
         search: Grid, seeds and rule.
-        comparison: Methods and seeds of the comparison; a search tests its choice on the same seeds.
+        comparison: Methods and seeds of the comparison. The grid takes the place of its `lambda_sweep`.
         args: Arguments shared by all runs; everything is written to `output_dir`.
         execute: `(run, split)` trains a run and evaluates it on that split, "validation" or "test".
         title: Heading of tables and plots.
         columns: Columns of the comparison.
         settings: Settings shared by all runs.
         data: Fingerprint of each data set.
-        notes: Lines below the comparison.
+        notes: Lines below the comparison without search.
         metrics: Key of the metric that chooses lambda, followed by that of CM if CM is measured.
         lower_is_better: Whether the first of them is an error.
 
     Returns:
         The table of the comparison, as `compare`; "" after a search.
+
+    Raises:
+        DataError: As `compare` and `LambdaSearch`; or a grid is given, and no method has a lambda or `lambdas` sets it.
     """
     if search.lambdas:
-        trials = LambdaSearch(
-            search,
-            "dair",
-            args,
-            *metrics,
-            settings=settings,
-            validation=data,
-            title=title,
-            lower_is_better=lower_is_better,
-        )
-        search_and_test(trials, execute, data, comparison.seeds)
+        if comparison.lambdas:
+            raise DataError("lambdas and a grid to search are both given; keep one of them")
+        if not comparison.regularized:
+            raise DataError(
+                f"search_lambdas: none of methods={comparison.methods} has a lambda to search for; add one that has, "
+                "such as dair"
+            )
+        searches = []
+        for method in comparison.regularized:
+            of_method = len(comparison.regularized) > 1
+            folder = Path(args.output_dir) / "search" / (method if of_method else "")
+            name = f"{title}, {method}" if of_method else title
+            shared: dict[str, Any] = {"settings": settings, "validation": data, "lower_is_better": lower_is_better}
+            searches.append(LambdaSearch(search, method, args, *metrics, title=name, folder=folder, **shared))
+        for trials in searches:
+            chosen = trials.run(lambda run: execute(run, "validation"))
+            if PartialState().is_main_process:
+                print(f"\nChosen by {search.search_rule}: lambda {chosen.dair_lambda:g} for {trials.method}")
+        seeds = comparison.seeds
+        evaluate_choices(searches, comparison.methods, lambda run: execute(run, "test"), data, seeds, title, columns)
         return ""
     runs = list(runs_of(comparison, args))
     return compare(runs, lambda run: execute(run, "test"), Path(args.output_dir), title, columns, settings, data, notes)

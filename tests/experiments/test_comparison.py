@@ -268,11 +268,14 @@ def test_sweep_runs_every_lambda_of_methods_with_a_regularizer(tmp_path: Path) -
     [
         ({"lambdas": {"kl": 1.0}, "lambda_sweep": [1.0]}, "lambdas and lambda_sweep are both given"),
         ({"lambda_sweep": [1.0, 1.0]}, "contains an entry twice"),
+        ({"lambda_sweep": [1.0], "methods": ["erm", "da"]}, r"none of methods=\['erm', 'da'\] has a lambda; add one"),
+        ({"lambdas": {"erm": 3.0}}, "lambdas: erm would not be used: no method with a lambda"),
+        ({"lambdas": {"js": 3.0, "kl": 1.0}}, "lambdas: js would not be used: .* lists; remove it"),
     ],
 )
 def test_contradictory_sweeps_are_refused(settings: dict, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        ComparisonConfig(methods=["dair", "kl"], **settings)
+        ComparisonConfig(**{"methods": ["dair", "kl"], **settings})
 
 
 def test_resume_from_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -304,7 +307,7 @@ def test_run_that_modifies_its_arguments_is_still_recognized(tmp_path: Path) -> 
     ("settings", "expected"),
     [
         ({}, "lambda 2 "),
-        ({"methods": ["erm", "kl", "dair"], "lambdas": {"kl": 0.5, "js": 3.0}}, "lambda 2, 0.5 for kl "),
+        ({"methods": ["erm", "kl", "dair"], "lambdas": {"kl": 0.5}}, "lambda 2, 0.5 for kl "),
         ({"lambda_sweep": [10.0, 0.193, 1.0]}, "lambda 0.193 to 10, as shown in each row "),
     ],
 )

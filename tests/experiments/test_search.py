@@ -16,8 +16,8 @@ from dair_hf.experiments.search import (
     GRIDS,
     LambdaSearch,
     SearchConfig,
+    evaluate_choices,
     log_grid,
-    search_and_test,
     search_or_compare,
 )
 from tests.fixtures import tiny
@@ -116,6 +116,10 @@ class Bench:
         return Result({"acc": TEST[run.args.dair_lambda], "cm": 1.0}, {"training": 1.0})
 
 
+def final(bench: Bench, search: LambdaSearch, data: dict[str, str], seeds: list[int]) -> list[dict[str, Any]]:
+    return evaluate_choices([search], [search.method], bench.test, data, seeds)
+
+
 TRIALS = {f"dair_lambda{value}_seed{seed}" for value in ("0.1", "1", "10") for seed in (0, 1)}
 
 
@@ -175,7 +179,7 @@ def test_interrupted_search_resumes(tmp_path: Path, uninterrupted: Bench, interr
     with pytest.raises(DataError, match=r"this trial has not finished; call run\(\) first"):
         bench.search().choice()
     with pytest.raises(DataError, match="this trial has not finished"):
-        bench.search().final(bench.test, {"test": "t"}, [0])
+        final(bench, bench.search(), {"test": "t"}, [0])
     # The temporary folder of a file that was being written when its process was killed.
     (tmp_path / "killed/search/.dair_lambda1_seed0.json.x1").mkdir(parents=True, exist_ok=True)
     (tmp_path / "killed/search/.dair_lambda1_seed0.json.x1/dair_lambda1_seed0.json").write_text('{"name": "da')
@@ -203,14 +207,14 @@ def test_changed_settings_and_wider_grids(tmp_path: Path) -> None:
 def test_test_set_is_evaluated_once_with_the_chosen_lambda(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.search().run(bench.validate)
-    first = bench.search().final(bench.test, {"test": "t"}, [5, 6])
+    first = final(bench, bench.search(), {"test": "t"}, [5, 6])
     assert bench.tested == ["dair_seed5", "dair_seed6"]
     assert [record["metrics"]["acc"] for record in first] == [0.4, 0.4]
     assert {record["config"]["training"]["dair_lambda"] for record in first} == {1.0}
-    assert bench.search().final(bench.test, {"test": "t"}, [5, 6]) == first
+    assert final(bench, bench.search(), {"test": "t"}, [5, 6]) == first
     assert len(bench.tested) == 2
     # More seeds of the same choice are allowed.
-    bench.search().final(bench.test, {"test": "t"}, [5, 6, 7])
+    final(bench, bench.search(), {"test": "t"}, [5, 6, 7])
     assert bench.tested == ["dair_seed5", "dair_seed6", "dair_seed7"]
 
 
@@ -218,15 +222,15 @@ def test_test_set_is_evaluated_once_with_the_chosen_lambda(tmp_path: Path) -> No
 def test_second_choice_is_not_evaluated_on_the_test_set(tmp_path: Path, seed: int) -> None:
     bench = Bench(tmp_path)
     bench.search().run(bench.validate)
-    bench.search().final(bench.test, {"test": "t"}, [5])
+    final(bench, bench.search(), {"test": "t"}, [5])
     second = bench.search(search_rule="best_consistency_within", search_epsilon=0.5)
     message = r"dair_seed5\.json: the test set was already evaluated with lambda 1; now lambda 10 is chosen"
     with pytest.raises(DataError, match=message):
-        second.final(bench.test, {"test": "t"}, [seed])
+        final(bench, second, {"test": "t"}, [seed])
     with pytest.raises(
         DataError, match="was already evaluated with lambda 1; now lambda 1 is chosen, or other settings"
     ):
-        bench.search().final(bench.test, {"test": "another"}, [5])
+        final(bench, bench.search(), {"test": "another"}, [5])
     assert bench.tested == ["dair_seed5"]
 
 
@@ -265,18 +269,6 @@ def test_invalid_searches_are_refused(tmp_path: Path, config: SearchConfig, meth
         LambdaSearch(config, method, tiny.config(tmp_path), "acc", settings={}, validation={})
 
 
-def test_search_chooses_on_validation_and_tests_the_choice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bench = Bench(tmp_path)
-
-    def execute(run: Run, split: str) -> Result:
-        return {"validation": bench.validate, "test": bench.test}[split](run)
-
-    for _ in range(2):
-        assert search_and_test(bench.search(), execute, {"test": "t"}, [0, 1, 2]).dair_lambda == 1.0
-    assert bench.tested == ["dair_seed0", "dair_seed1", "dair_seed2"]
-    assert "Chosen by best_accuracy: lambda 1\n" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("grid", [None, [0.1, 1.0, 10.0]])
 def test_methods_are_compared_if_there_is_no_grid_to_search(tmp_path: Path, grid: list[float] | None) -> None:
     executed: list[tuple[str, str]] = []
@@ -310,8 +302,58 @@ def test_methods_are_compared_if_there_is_no_grid_to_search(tmp_path: Path, grid
         assert not (tmp_path / "search").exists()
     else:
         # The lowest error on validation, means 0.61, 0.80 and 0.785, is that of lambda 0.1.
-        tested = [("dair_seed0", "test"), ("dair_seed1", "test")]
-        assert (table, executed[-2:], {split for _, split in executed[:-2]}) == ("", tested, {"validation"})
+        tested = [(f"{method}_seed{seed}", "test") for seed in (0, 1) for method in ("erm", "dair")]
+        assert (table, executed[-4:], {split for _, split in executed[:-4]}) == ("", tested, {"validation"})
+        written = (tmp_path / "final" / "comparison.md").read_text()
+        assert "| method | runs | ERROR |" in written
+        assert "Chosen on validation data by best_accuracy: lambda 0.1 for dair (per pair" in written
         record = json.loads((tmp_path / "final" / "dair_seed0.json").read_text())
         assert (record["config"]["training"]["dair_lambda"], record["metrics"]) == (0.1, {"error": 0.1})
         assert not (tmp_path / "comparison.md").exists()
+
+
+def search_methods(folder: Path, methods: list[str], **comparison: Any) -> list[tuple[str, str, float]]:
+    """Search the grid 0.1, 1, 10; kl is best at 10 on validation, other methods at 1. Return name, split and lambda."""
+    executed: list[tuple[str, str, float]] = []
+
+    def execute(run: Run, split: str) -> Result:
+        value = run.args.dair_lambda
+        executed.append((run.name, split, value))
+        is_kl = run.args.regularizer == "kl"
+        return Result({"acc": 0.5 + 0.1 * (value == (10.0 if is_kl else 1.0)), "cm": 0.5}, {"training": 1.0})
+
+    settings = ComparisonConfig(methods, seeds=[0], **comparison)
+    args = tiny.config(folder, dair_lambda=5.0)
+    grid = SearchConfig(search_lambdas=[0.1, 1.0, 10.0])
+    columns = [Column("acc", "accuracy")]
+    for _ in range(2):  # the second time everything is kept
+        search_or_compare(grid, settings, args, execute, "title", columns, {}, {}, metrics=["acc", "cm"])
+    return executed
+
+
+def test_every_method_with_a_lambda_is_searched(tmp_path: Path) -> None:
+    executed = search_methods(tmp_path, ["erm", "kl", "dair"])
+    grid = [(method, value) for method in ("kl", "dair") for value in (0.1, 1, 10)]
+    trials = [(f"{method}_lambda{value:g}_seed0", "validation", value) for method, value in grid]
+    assert executed == [*trials, ("erm_seed0", "test", 5.0), ("kl_seed0", "test", 10.0), ("dair_seed0", "test", 1.0)]
+    for method, chosen in (("kl", 10.0), ("dair", 1.0)):
+        choice = json.loads((tmp_path / "search" / method / "choice.json").read_text())
+        assert choice["dair_lambda"] == chosen
+    table = (tmp_path / "final" / "comparison.md").read_text()
+    assert table.startswith("# title: test set\n") and "lambda 10 for kl, 1 for dair (per pair" in table
+    listed = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")]
+    assert listed == ["method", "erm", "kl", "dair"]
+
+
+@pytest.mark.parametrize(
+    ("methods", "lambdas", "message"),
+    [
+        (["erm", "da"], None, r"none of methods=\['erm', 'da'\] has a lambda to search for; add one"),
+        (["erm", "dair"], {"dair": 2.0}, "lambdas and a grid to search are both given; keep one of them"),
+    ],
+)
+def test_settings_that_a_search_would_ignore_are_refused(
+    tmp_path: Path, methods: list[str], lambdas: dict[str, float] | None, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        search_methods(tmp_path, methods, lambdas=lambdas)
