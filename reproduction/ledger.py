@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import math
-import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 from scipy import stats
 
 from dair_hf.errors import DataError
+from dair_hf.experiments.samples import Sample
 from dair_hf.io.commands import exit_status
 from dair_hf.io.files import write_generated
 from reproduction.claims import Claim, PrintedValue, Section, Source, read_claims
@@ -45,30 +45,6 @@ KINDS = ("inside", "better", "worse", "differs", "holds", "undecided", "does not
 
 # Tolerance for float64 rounding: 33.2 - 32.7 is more than 0.5.
 SLACK = 1e-9
-
-
-class Sample(NamedTuple):
-    """Values of one quantity over seeds.
-
-    Attributes:
-        mean: Mean.
-        std: Standard deviation with n - 1; 0 for one value.
-        seeds: Number of seeds.
-    """
-
-    mean: float
-    std: float
-    seeds: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Sample:
-        """Return the sample of one or more values.
-
-        Example:
-            >>> Sample.of([1.0, 3.0])
-            Sample(mean=2.0, std=1.4142135623730951, seeds=2)
-        """
-        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0, len(values))
 
 
 class Verdict(NamedTuple):

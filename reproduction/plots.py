@@ -22,7 +22,7 @@ def draw_plots(sections: Sequence[Section], results: Path) -> list[Path]:
     `draw` of a plot contains `x` (dotted path of a number in the record, such as "config.data.partner_fraction"),
     `metric`, `xlabel`, `ylabel`, `series`, and optionally `scale` and `log_x`. A series contains `label` and `sources`,
     each with `experiment` and `where` as in a claim. A point is the mean over the seeds, its band one standard
-    deviation. Returns the files drawn.
+    deviation; where the metric is undefined for any seed there is none. Returns the files drawn.
 
     Raises:
         DataError: A key is unknown or missing, a record lacks a value, or a point has two records of one seed.
@@ -43,7 +43,7 @@ def series_of(plot: Plot, results: Path) -> dict[str, Series]:
     curves: dict[str, Series] = {}
     for series in draw["series"]:
         check_keys(series, SERIES_KEYS, SERIES_KEYS, label)
-        values: dict[float, dict[int, float]] = defaultdict(dict)  # x -> seed -> value
+        values: dict[float, dict[int, float | None]] = defaultdict(dict)  # x -> seed -> value
         for source in series["sources"]:
             check_keys(source, SOURCE_KEYS, SOURCE_KEYS, label)
             for record in read_records(results / source["experiment"]):
@@ -55,8 +55,7 @@ def series_of(plot: Plot, results: Path) -> dict[str, Series]:
                     raise DataError(
                         f"{label}: {record.path} is the second record of seed {seed} at one x; narrow `where`"
                     )
-                if value is not None:
-                    point[seed] = draw.get("scale", 1) * value
+                point[seed] = None if value is None else draw.get("scale", 1) * value
         curve = mean_series({x: point.values() for x, point in values.items()})
         if curve[0]:
             curves[series["label"]] = curve

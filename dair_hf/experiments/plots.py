@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dair_hf.errors import DataError
+from dair_hf.experiments.samples import Sample
 from dair_hf.experiments.selection import Point, pareto_front
 from dair_hf.io.files import atomic_path
 
@@ -27,7 +27,7 @@ LEGEND_ROWS = 18  # that fit the height of a figure
 def mean_series(values: Mapping[float, Collection[float | None]]) -> Series:
     """Return mean and standard deviation (with n - 1; 0 for one value) at each x, in ascending order.
 
-    An x without values, or with an undefined one, is left out, because the mean of the remaining seeds is biased.
+    An x without values, or with an undefined one, is left out.
 
     Args:
         values: x -> one value per seed.
@@ -36,13 +36,8 @@ def mean_series(values: Mapping[float, Collection[float | None]]) -> Series:
         >>> mean_series({10: [1.0, 3.0], 1: [5.0], 2: [4.0, None]})
         ([1, 10], [5.0, 2.0], [0.0, 1.4142135623730951])
     """
-    defined = {
-        x: [value for value in values[x] if value is not None]
-        for x in sorted(values)
-        if values[x] and None not in values[x]
-    }
-    deviations = [statistics.stdev(sample) if len(sample) > 1 else 0.0 for sample in defined.values()]
-    return list(defined), [statistics.fmean(sample) for sample in defined.values()], deviations
+    samples = {x: sample for x in sorted(values) if (sample := Sample.of(values[x]))}
+    return list(samples), [sample.mean for sample in samples.values()], [sample.std for sample in samples.values()]
 
 
 def plot_curves(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dair_hf.experiments.plots import save_figure
+from dair_hf.experiments.samples import Sample
 from dair_hf.io.files import write_json, write_text
 
 
@@ -28,6 +28,8 @@ class Column(NamedTuple):
 
 def comparison_table(records: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> str:
     """Return a Markdown table with one row per method: mean and standard deviation of each column over its runs.
+
+    A metric that is undefined in some of a method's runs has no mean: the cell states in how many.
 
     Args:
         records: Records of runs, in the order of the table's rows.
@@ -75,13 +77,15 @@ def write_comparison(
 
 
 def plot_comparison(path: Path, title: str, records: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> None:
-    """Draw grouped bars: the mean of each column for each method, and a dot for every run.
+    """Draw grouped bars: the mean of each column for each method, and a dot for every run where it is defined.
+
+    A metric that is undefined in any run of a method has no bar, but the label "-".
 
     Args:
         path: PNG file to write.
         title: Heading.
         records: Records of runs.
-        columns: Metrics to draw, all >= 0.
+        columns: Metrics to draw.
     """
     from matplotlib.figure import Figure
 
@@ -94,17 +98,20 @@ def plot_comparison(path: Path, title: str, records: Sequence[Mapping[str, Any]]
     width = 0.8 / len(methods)
     for index, (method, runs) in enumerate(methods.items()):
         values = [_defined(runs, column) for column in columns]
+        samples = [Sample.of([run.get(column.key) for run in runs]) for column in columns]
         centers = [column + (index - (len(methods) - 1) / 2) * width for column in range(len(columns))]
-        heights = [statistics.fmean(points) if points else 0.0 for points in values]
+        heights = [sample.mean if sample else 0.0 for sample in samples]
         bars = axes.bar(centers, heights, width * 0.92, label=method, color=f"C{index}")
-        labels = [f"{height:.2f}" if points else "-" for height, points in zip(heights, values, strict=True)]
+        labels = [f"{sample.mean:.2f}" if sample else "-" for sample in samples]
         axes.bar_label(bars, labels, fontsize=7, padding=2)
         for center, points in zip(centers, values, strict=True):
-            if len(points) > 1:
+            if len(runs) > 1:
                 axes.plot([center] * len(points), points, ".", color="black", markersize=3)
     axes.set_xticks(range(len(columns)), [column.title for column in columns])
     everything = [run["metrics"] for run in records]
-    axes.set_ylim(0, 1.12 * max([1.0, *(value for column in columns for value in _defined(everything, column))]))
+    drawn = [value for column in columns for value in _defined(everything, column)]
+    axes.set_ylim(1.12 * min([0.0, *drawn]), 1.12 * max([1.0, *drawn]))
+    axes.axhline(0.0, color="black", linewidth=0.5)
     axes.set_title(title, fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(ncols=legend_columns, fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.1))
@@ -123,13 +130,11 @@ def _defined(runs: Sequence[Mapping[str, Any]], column: Column) -> list[float]:
 
 
 def _cell(runs: Sequence[Mapping[str, Any]], column: Column) -> str:
-    values = _defined(runs, column)
-    if not values:
-        return "-"
-    text = f"{statistics.fmean(values):.3f}"
-    if len(values) > 1:
-        return f"{text} ± {statistics.stdev(values):.3f}"
-    if column.counts is not None:
-        run = next(run for run in runs if run.get(column.key) is not None)
-        text += f" ({run[column.counts[0]]}/{run[column.counts[1]]})"
-    return text
+    values = [run.get(column.key) for run in runs]
+    sample, undefined = Sample.of(values), values.count(None)
+    if sample is None:
+        return "-" if undefined == len(runs) else f"- (undefined in {undefined} of {len(runs)} runs)"
+    if sample.seeds > 1:
+        return f"{sample.mean:.3f} ± {sample.std:.3f}"
+    counts = "" if column.counts is None else f" ({runs[0][column.counts[0]]}/{runs[0][column.counts[1]]})"
+    return f"{sample.mean:.3f}{counts}"

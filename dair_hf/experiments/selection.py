@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dair_hf.errors import DataError
+from dair_hf.experiments.samples import Sample
 
 
 class Point(NamedTuple):
@@ -30,9 +31,9 @@ class Point(NamedTuple):
 
     @property
     def consistency(self) -> float | None:
-        """Mean CM over the seeds; None if it is undefined for any seed, since the mean of the others is biased."""
-        defined = [value for value in self.consistencies if value is not None]
-        return statistics.fmean(defined) if defined and len(defined) == len(self.consistencies) else None
+        """Mean CM over the seeds; None if it is undefined for any seed."""
+        sample = Sample.of(self.consistencies)
+        return None if sample is None else sample.mean
 
 
 def points_by_lambda(

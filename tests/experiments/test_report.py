@@ -36,9 +36,11 @@ def test_table_of_seeds_shows_mean_and_sample_deviation() -> None:
     assert lines[3] == "| da | 1 | 0.500 |"
 
 
-def test_counts_come_from_the_run_whose_value_is_defined() -> None:
-    records = [run("erm", cm=None, num=0, den=0), run("erm", cm=0.5, num=1, den=2)]
-    assert comparison_table(records, COLUMNS[1:]).splitlines()[2] == "| erm | 2 | 0.500 (1/2) |"
+def test_metric_that_is_undefined_in_some_runs_has_no_mean() -> None:
+    """The mean over the other runs would be biased."""
+    records = [run("erm", cm=None, num=0, den=0), run("erm", cm=0.9, num=9, den=10), run("erm", cm=None, num=0, den=0)]
+    assert comparison_table(records, COLUMNS[1:]).splitlines()[2] == "| erm | 3 | - (undefined in 2 of 3 runs) |"
+    assert comparison_table(records[:1] * 2, COLUMNS[1:]).splitlines()[2] == "| erm | 2 | - |"
 
 
 def test_comparison_files(tmp_path: Path) -> None:
@@ -70,9 +72,9 @@ def test_plot_shows_the_values_of_the_records(tmp_path: Path, monkeypatch: pytes
         return real(self, bars, given, **options)
 
     monkeypatch.setattr(Axes, "bar_label", spy)
-    records = [run("erm", jga=0.25, cm=None), run("erm", jga=0.75, cm=None), run("dair", jga=0.9, cm=1.0)]
+    records = [run("erm", jga=0.25, cm=None), run("erm", jga=0.75, cm=0.8), run("dair", jga=0.9, cm=1.0)]
     plot_comparison(tmp_path / "plot.png", "Title", records, COLUMNS)
-    # An undefined value is labeled "-", not 0.
+    # A value that is undefined in any run is labeled "-", not 0.
     assert labels == [["0.50", "-"], ["0.90", "1.00"]]
     image = imread(tmp_path / "plot.png")
     assert image.shape[0] > 200
@@ -80,17 +82,19 @@ def test_plot_shows_the_values_of_the_records(tmp_path: Path, monkeypatch: pytes
     assert image.std() > 0.05
 
 
-def test_errors_above_one_are_not_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_outside_zero_to_one_are_not_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    tops: list[float] = []
+    limits: list[tuple[float, float]] = []
     real = FigureCanvasAgg.print_png
 
     def spy(self: FigureCanvasAgg, path: Any) -> None:
-        tops.append(self.figure.axes[0].get_ylim()[1])
+        limits.append(self.figure.axes[0].get_ylim())
         real(self, path)
 
     monkeypatch.setattr(FigureCanvasAgg, "print_png", spy)
-    for highest in (0.5, 4.0):
-        plot_comparison(tmp_path / "plot.png", "Title", [run("erm", jga=highest, cm=None)], COLUMNS)
-    assert tops == pytest.approx([1.12, 4.48])
+    for value in (0.5, 4.0, -0.5):
+        plot_comparison(tmp_path / "plot.png", "Title", [run("erm", jga=value, cm=None)], COLUMNS)
+    assert [tuple(map(float, pair)) for pair in limits] == [
+        pytest.approx(pair) for pair in ((0, 1.12), (0, 4.48), (-0.56, 1.12))
+    ]
