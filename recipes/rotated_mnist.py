@@ -35,7 +35,7 @@ from dair_hf.experiments.comparison import (
     runs_of,
     train_evaluate_save,
 )
-from dair_hf.experiments.plots import plot_ends
+from dair_hf.experiments.plots import curve_ends, plot_ends
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.io.commands import run_recipe
@@ -73,7 +73,15 @@ def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: RotatedCon
     metrics = trainer.evaluate_pairs(tested, correct, n_bootstrap=0, data_name=f"Rotated MNIST ({data.setup}) {split}")
     half_turn = trainer.evaluate_pairs(upright, consistent, n_bootstrap=0, data_name=f"upright MNIST {split}")
     keys = ("rows", "pairs", "cm", "cm_numerator", "cm_denominator", "both_correct")
-    return {"original_accuracy": metrics["original_accuracy"], **by_digit, **{key: half_turn[key] for key in keys}}
+    # With a log of every step, the record keeps the ends of the regularizer's curve.
+    curve = [log["consistency"] for log in trainer.state.log_history if "consistency" in log]
+    ends = {"regularizer": curve_ends(curve)} if curve and trainer.args.logging_steps == 1 else {}
+    return {
+        "original_accuracy": metrics["original_accuracy"],
+        **by_digit,
+        **{key: half_turn[key] for key in keys},
+        **ends,
+    }
 
 
 def train_and_evaluate(run: Run, split: str, mnist: Mapping[str, Digits], data: RotatedConfig) -> Result:
@@ -86,13 +94,13 @@ def train_and_evaluate(run: Run, split: str, mnist: Mapping[str, Digits], data: 
 
 
 def plot_regularizer(folder: Path, runs: Sequence[Run]) -> None:
-    """Plot the regularizer at the first and the last steps of each run; every step must have been logged."""
-    states = {run.method: read_json(Path(run.args.output_dir) / "trainer_state.json") for run in runs}
-    curves = {
-        method: [log["consistency"] for log in state["log_history"] if "consistency" in log]
-        for method, state in states.items()
-    }
-    plot_ends(folder / "regularizer.png", "Regularizer while training", "R, nats a pair", curves)
+    """Plot the regularizer at the first and the last steps of each method that has one, as a mean over the seeds."""
+    curves: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        if ends := read_json(folder / f"{run.name}.json")["metrics"].get("regularizer"):
+            curves.setdefault(run.method, []).append(ends)
+    if curves:
+        plot_ends(folder / "regularizer.png", "Regularizer while training", "R, nats a pair", curves)
 
 
 def main() -> None:

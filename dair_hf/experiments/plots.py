@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,38 +88,51 @@ def plot_curves(
     save_figure(figure, path)
 
 
-def plot_ends(
-    path: Path, title: str, ylabel: str, series: Mapping[str, Sequence[float]], first: int = 10, last: int = 140
-) -> None:
+def curve_ends(values: Sequence[float], first: int = 10, last: int = 140) -> dict[str, Any]:
+    """Return the first and the last values of a curve of training, for the metrics of a record and `plot_ends`.
+
+    Example:
+        >>> curve_ends([3.0, 2.0, 1.0], first=1, last=1)
+        {'steps': 3, 'first': [3.0], 'last': [1.0]}
+    """
+    return {"steps": len(values), "first": list(values[:first]), "last": list(values[-last:])}
+
+
+def plot_ends(path: Path, title: str, ylabel: str, series: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Draw the first and the last iterations of training side by side, on logarithmic y axes.
 
     Args:
         path: PNG file to write.
         title: Heading.
         ylabel: Label of the y axis, with its unit.
-        series: Label -> one positive value per iteration.
-        first: Iterations in the left panel.
-        last: Iterations in the right panel.
+        series: Label -> `curve_ends` of each seed, of equal length; their mean is drawn.
 
     Raises:
-        DataError: No series, or one with fewer iterations than a panel shows.
+        DataError: No series, an empty one, or one whose seeds differ in length.
 
     Example:
-        >>> plot_ends(Path("ends.png"), "R", "R, nats", {"DAIR": [1.0] * 500})  # doctest: +SKIP
+        >>> plot_ends(Path("ends.png"), "R", "R, nats", {"DAIR": [curve_ends([1.0] * 500)]})  # doctest: +SKIP
     """
     if not series:
         raise DataError(f"{path}: no series to plot; give at least one")
-    for label, values in series.items():
-        if len(values) < max(first, last):
-            raise DataError(f"{path}: series {label!r} has {len(values)} iterations, fewer than {max(first, last)}")
-    figure, left = _axes(title, f"first {first} iterations", ylabel)
+    for label, curves in series.items():
+        lengths = [curve["steps"] for curve in curves]
+        if len(set(lengths)) != 1 or not lengths[0]:
+            raise DataError(f"{path}: series {label!r} has curves of {lengths} iterations; give equal lengths above 0")
+    shown = {end: max(len(curve[end]) for curves in series.values() for curve in curves) for end in ("first", "last")}
+    figure, left = _axes(title, f"first {shown['first']} iterations", ylabel)
     left.set_subplotspec(figure.add_gridspec(1, 2)[0])
     right = figure.add_subplot(1, 2, 2)
-    right.set_xlabel(f"last {last} iterations", fontsize=9)
+    right.set_xlabel(f"last {shown['last']} iterations", fontsize=9)
     right.spines[["top", "right"]].set_visible(False)
-    for index, (label, values) in enumerate(series.items()):
-        left.plot(range(first), values[:first], marker="o", markersize=3, label=label, **_line_style(index))
-        right.plot(range(len(values) - last, len(values)), values[-last:], linewidth=0.8, **_line_style(index))
+    for index, (label, curves) in enumerate(series.items()):
+        first, last = (
+            [statistics.fmean(values) for values in zip(*(curve[end] for curve in curves), strict=True)]
+            for end in ("first", "last")
+        )
+        steps = curves[0]["steps"]
+        left.plot(range(len(first)), first, marker="o", markersize=3, label=label, **_line_style(index))
+        right.plot(range(steps - len(last), steps), last, linewidth=0.8, **_line_style(index))
     for axes in (left, right):
         axes.set_yscale("log")
     _add_legend(figure, left)

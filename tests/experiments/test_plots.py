@@ -14,7 +14,7 @@ from matplotlib.legend import Legend
 
 from dair_hf.errors import DataError
 from dair_hf.experiments import plots
-from dair_hf.experiments.plots import mean_series, plot_curves, plot_ends, plot_front
+from dair_hf.experiments.plots import curve_ends, mean_series, plot_curves, plot_ends, plot_front
 from dair_hf.experiments.selection import Point
 
 
@@ -138,13 +138,30 @@ def test_mean_series_leaves_out_undefined_values() -> None:
     assert mean_series(values) == ([1, 10], [5.0, 2.0], [0.0, pytest.approx(2**0.5)])
 
 
-def test_first_and_last_iterations(tmp_path: Path) -> None:
-    plot_ends(tmp_path / "ends.png", "R", "nats", {"a": [1.0 / (i + 1) for i in range(200)], "b": [2.0] * 150})
+def test_first_and_last_iterations(tmp_path: Path, drawn: list[Axes]) -> None:
+    falling = [1.0 / (i + 1) for i in range(200)]
+    series = {"a": [curve_ends(falling), curve_ends([3 * value for value in falling])], "b": [curve_ends([2.0] * 12)]}
+    plot_ends(tmp_path / "ends.png", "R", "nats", series)
     assert (tmp_path / "ends.png").read_bytes().startswith(b"\x89PNG")
+    left, right = drawn[0].figure.axes
+    means = 2 * np.array(falling)  # over the two seeds
+    for axes, steps in ((left, range(10)), (right, range(60, 200))):
+        x, y = axes.get_lines()[0].get_xydata().T
+        assert list(x) == list(steps)
+        np.testing.assert_allclose(y, means[steps.start : steps.stop])
+    # A curve shorter than a panel.
+    assert list(right.get_lines()[1].get_xdata()) == list(range(12))
 
 
-@pytest.mark.parametrize(("series", "message"), [({}, "no series"), ({"a": [1.0] * 100}, "'a' has 100 iterations")])
-def test_too_few_iterations_are_refused(tmp_path: Path, series: dict, message: str) -> None:
+@pytest.mark.parametrize(
+    ("series", "message"),
+    [
+        ({}, "no series"),
+        ({"a": [curve_ends([])]}, "'a' has curves of"),
+        ({"a": [curve_ends([1.0] * 3), curve_ends([1.0] * 4)]}, r"'a' has curves of \[3, 4\] iterations"),
+    ],
+)
+def test_unequal_and_empty_curves_are_refused(tmp_path: Path, series: dict, message: str) -> None:
     with pytest.raises(DataError, match=message):
         plot_ends(tmp_path / "ends.png", "R", "nats", series)
     assert not list(tmp_path.iterdir())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import scipy.io
 
 from dair_hf import DAIRConfig
+from dair_hf.experiments import plots
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import ComparisonConfig, runs_of
 from dair_hf.experiments.search import SearchConfig
@@ -95,6 +97,22 @@ def test_rotated_mnist_reports_each_digit(mnist: Path, tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "dair_seed0" / "trainer_state.json").exists()
 
 
+def test_regularizer_of_all_seeds_is_plotted_from_the_records(
+    mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[dict[str, Any]] = []
+    monkeypatch.setattr(plots, "plot_ends", lambda path, title, ylabel, series: drawn.append(series))
+    options = ["--mnist", str(mnist), "--logging_steps", "1", "--per_device_train_batch_size", "20"]
+    methods = ["--methods", "erm", "dair", "--seeds", "0", "1"]
+    for _ in range(2):
+        run("rotated_mnist", "rotated_mnist_weak", tmp_path, *DIGITS, *options, *methods)
+        shutil.rmtree(tmp_path / "runs", ignore_errors=True)  # as where the records were copied
+    assert "regularizer" not in record(tmp_path, "erm_seed0")["metrics"]  # ERM has no regularizer
+    ends = [record(tmp_path, f"dair_seed{seed}")["metrics"]["regularizer"] for seed in (0, 1)]
+    assert drawn == [{"dair": ends}] * 2 and ends[0] != ends[1]
+    assert [end["steps"] for end in ends] == [6, 6] and ends[0]["first"] == ends[0]["last"]
+
+
 def test_six_and_nine_sweeps_and_plots(mnist: Path, tmp_path: Path) -> None:
     options = ["--mnist", str(mnist), "--seeds", "0", "--methods", "erm", "dair", "--lambda_sweep", "0", "10"]
     run("rotated_6_9", "rotated_6_9", tmp_path, *DIGITS, *options)
@@ -138,7 +156,7 @@ def test_lambda_is_chosen_on_validation_rows_and_tested_once(
         options = [*options, "--mnist", str(mnist)]
         options += ["--test_source", "test"] if recipe == "colored_mnist" else []
     for _ in range(2):
-        run(recipe, config, tmp_path, *options, "--search_lambdas", "0.1", "100", "--seeds", "0")
+        run(recipe, config, tmp_path, *options, "--methods", "dair", "--search_lambdas", "0.1", "100", "--seeds", "0")
     choice = record(tmp_path / "search", "choice")
     key, sign = ("rmse", 1) if recipe == "robust_regression" else ("original_accuracy", -1)
     key = {"colored_mnist": "accuracy_c3", "rotated_6_9": "accuracy_theta_45"}.get(recipe, key)
