@@ -11,12 +11,13 @@ import stat
 import tarfile
 import urllib.error
 import urllib.request
+import weakref
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from tqdm.auto import tqdm
 
@@ -25,14 +26,17 @@ from dair_hf.io.files import atomic_path, parse_json, read_json, require_file, w
 
 CHECKSUMS = "checksums.json"
 TIMEOUT_SECONDS = 60
+Archive = TypeVar("Archive", zipfile.ZipFile, tarfile.TarFile)
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
 class Source:
     """Files of a folder or an archive, by their relative names; a single file is its own only member.
 
-    Members are read into memory; nothing is unpacked. An archive that contains a link, an absolute path or a path
-    outside the archive is refused as a whole, because it is malicious or broken.
+    Members are read into memory; nothing is unpacked. A compressed tar archive is read fastest in the order of `names`,
+    in which its members are stored: for an earlier one it is decompressed from the start again. An archive that
+    contains a link, an absolute path or a path outside the archive is refused as a whole, because it is malicious or
+    broken.
 
     Args:
         path: A folder, a `.zip` archive, a `.tar` archive (also compressed), or any other file.
@@ -56,47 +60,54 @@ class Source:
         elif not self.path.exists():
             raise DataError(f"{self.path}: no such file or folder; check the path")
         elif self.path.name.endswith((".zip", *TAR_SUFFIXES)):
-            kind, self._read = ("zip", self._read_zip) if self.path.name.endswith(".zip") else ("tar", self._read_tar)
+            kind, opened = ("zip", self._open_zip) if self.path.name.endswith(".zip") else ("tar", self._open_tar)
             try:
-                self.names = self._zip_names() if kind == "zip" else self._tar_names()
+                self.names, self._read = opened()
             except (zipfile.BadZipFile, tarfile.TarError, OSError, EOFError, zlib.error) as error:
                 raise DataError(f"{self.path}: not a readable {kind} archive ({error}); fetch it again") from error
         else:
             self.names = [self.path.name]
             self._read = lambda name: self.path.read_bytes()
 
-    def _zip_names(self) -> list[str]:
-        with zipfile.ZipFile(self.path) as archive:
-            members = archive.infolist()
-        for member in members:
-            self._check_name(member.filename)
+    def _open_zip(self) -> tuple[list[str], Callable[[str], bytes]]:
+        archive = self._kept_open(zipfile.ZipFile(self.path))
+        members = {}
+        for member in archive.infolist():
+            name = self._relative_name(member.filename)
             if stat.S_ISLNK(member.external_attr >> 16):
                 raise DataError(f"{self.path}: member {member.filename!r} is a link; do not trust this archive")
-        return [member.filename for member in members if not member.is_dir()]
+            if not member.is_dir():
+                members[name] = member
+        return list(members), lambda name: archive.read(members[name])
 
-    def _tar_names(self) -> list[str]:
-        with tarfile.open(self.path) as archive:
-            members = archive.getmembers()
-        for member in members:
-            self._check_name(member.name)
+    def _open_tar(self) -> tuple[list[str], Callable[[str], bytes]]:
+        archive = self._kept_open(tarfile.open(self.path))
+        members = {}
+        for member in archive.getmembers():
+            name = self._relative_name(member.name)
             if not (member.isfile() or member.isdir()):
                 raise DataError(f"{self.path}: member {member.name!r} is a link or a device; do not trust this archive")
-        return [member.name for member in members if member.isfile()]
+            if member.isfile():
+                members[name] = member
 
-    def _read_zip(self, name: str) -> bytes:
-        with zipfile.ZipFile(self.path) as archive:
-            return archive.read(name)
-
-    def _read_tar(self, name: str) -> bytes:
-        with tarfile.open(self.path) as archive:
-            content = archive.extractfile(name)
-            assert content is not None  # `names` contains regular files only
+        def read(name: str) -> bytes:
+            content = archive.extractfile(members[name])
+            assert content is not None  # `members` contains regular files only
             return content.read()
 
-    def _check_name(self, name: str) -> None:
-        parts = PurePosixPath(name.replace("\\", "/")).parts
-        if not parts or parts[0] == "/" or ".." in parts or ":" in parts[0]:
+        return list(members), read
+
+    def _kept_open(self, archive: Archive) -> Archive:
+        """Close the archive with this object; a compressed one reopened for each member is decompressed again."""
+        weakref.finalize(self, archive.close)
+        return archive
+
+    def _relative_name(self, name: str) -> str:
+        """Return a member's name without "./"; refuse one outside the archive."""
+        path = PurePosixPath(name.replace("\\", "/"))
+        if path.is_absolute() or ".." in path.parts or ":" in "".join(path.parts[:1]):
             raise DataError(f"{self.path}: member {name!r} leads outside the archive; do not trust this archive")
+        return str(PurePosixPath(name))
 
     def label(self, name: str) -> str:
         """Return a member's name for messages: `archive.zip: member`, or the path of a file."""

@@ -11,6 +11,7 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,6 +78,40 @@ def test_all_layouts_give_the_same_content(tmp_path: Path, layout: str) -> None:
         source, name = Source(tmp_path / "x.json"), "x.json"
     assert source.names == [name]
     assert source.json(name) == {}
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.zip"])
+def test_members_below_the_current_folder_are_named_without_it(tmp_path: Path, name: str) -> None:
+    """As `tar -C folder -cf a.tar .` writes them: ".", "./sub", "./sub/x.json"."""
+    (tmp_path / "folder" / "sub").mkdir(parents=True)
+    (tmp_path / "folder" / "sub" / "x.json").write_text("{}")
+    if name.endswith(".zip"):
+        make_zip(tmp_path / name, {"./": "", "./sub/x.json": "{}"})
+    else:
+        with tarfile.open(tmp_path / name, "w:gz" if name.endswith(".gz") else "w") as archive:
+            archive.add(tmp_path / "folder", ".")
+    source = Source(tmp_path / name)
+    assert source.names == ["sub/x.json"]
+    assert source.json("sub/x.json") == {}
+    assert source.label("sub/x.json") == f"{tmp_path / name}: sub/x.json"
+
+
+def test_archive_is_opened_once_for_all_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compressed archive would otherwise be decompressed from its start for each of them."""
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
+        for number in range(5):
+            member = tarfile.TarInfo(f"{number}.json")
+            member.size = 1
+            archive.addfile(member, io.BytesIO(str(number).encode()))
+    opened: list[Any] = []
+    real = tarfile.open
+    monkeypatch.setattr(tarfile, "open", lambda *args: opened.append(real(*args)) or opened[-1])
+    source = Source(tmp_path / "a.tar.gz")
+    assert [source.json(name) for name in source.names] == [0, 1, 2, 3, 4]
+    assert source.json("1.json") == 1
+    assert len(opened) == 1 and not opened[0].closed
+    del source
+    assert opened[0].closed
 
 
 @pytest.mark.parametrize("name", ["../x.json", "/etc/x.json", "a/../../x.json", "..\\x.json", "C:\\x.json"])

@@ -85,7 +85,10 @@ def _from_batches(path: Path, split: str) -> LabeledImages:
             raise DataError(f"{path}: lacks {', '.join(missing)} of the {split} split; fetch CIFAR-10 again")
         if copies := next((names for names in found if len(names) > 1), None):
             raise DataError(f"{path}: holds several copies, {' and '.join(copies)}; give the folder of one of them")
-        return joined([read(files.read(name), files.label(name)) for [name] in found])
+        wanted = {name for [name] in found}
+        in_archive_order = (name for name in files.names if name in wanted)
+        parts = {name: read(files.read(name), files.label(name)) for name in in_archive_order}
+        return joined([parts[name] for [name] in found])
     shown = ", ".join(files.names[:8]) or "nothing"
     first, last = BATCHES[split][0], BATCHES[split][-1]
     expected = first if first == last else f"{first} to {last}"
