@@ -113,15 +113,21 @@ def run_record(
 
 @functools.cache
 def git_revision() -> str | None:
-    """Return the git revision of the library's checkout at the first call, or None outside a checkout."""
-    command = ["git", "describe", "--always", "--dirty"]
+    """Return the git revision of the library's checkout at the first call, or None outside a checkout.
+
+    A copy of the library inside a repository that does not track it, such as a virtual environment, is outside.
+    """
+    file = Path(__file__)
     try:
-        shown = subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
+        _, described = (
+            subprocess.run(
+                ["git", *command], cwd=file.parent, capture_output=True, text=True, timeout=10, check=True
+            ).stdout
+            for command in (["ls-files", "--error-unmatch", file.name], ["describe", "--always", "--dirty"])
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return shown.stdout.strip()
+    return described.strip()
 
 
 def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:

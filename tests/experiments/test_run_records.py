@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -157,6 +159,28 @@ def test_revision_and_packages_may_be_unknown(monkeypatch: pytest.MonkeyPatch) -
     run_records.git_revision.cache_clear()
     assert result["git_revision"] is None
     assert result["versions"]["dair-hf-that-is-not-there"] == "not installed"
+
+
+def test_revision_of_another_project_is_not_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that of a project whose virtual environment holds the library."""
+    git = ["git", "-c", "user.email=a@b", "-c", "user.name=a"]
+    copy = tmp_path / ".venv" / "run_records.py"
+    copy.parent.mkdir()
+    copy.write_text("")
+    (tmp_path / ".gitignore").write_text(".venv\n")
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "project"]):
+        subprocess.run([*git, *command], cwd=tmp_path, check=True)
+    monkeypatch.setattr(run_records, "__file__", str(copy))
+    revisions = []
+    for command in ([], ["add", "-f", ".venv"], ["commit", "-qm", "library"]):
+        if command:
+            subprocess.run([*git, *command], cwd=tmp_path, check=True)
+        run_records.git_revision.cache_clear()
+        revisions.append(run_records.git_revision())
+    run_records.git_revision.cache_clear()
+    assert revisions[0] is None
+    assert revisions[1] is not None and revisions[1].endswith("-dirty")
+    assert revisions[2] is not None and re.fullmatch("[0-9a-f]{7,}", revisions[2])
 
 
 def test_number_of_processes_is_that_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
