@@ -17,6 +17,7 @@ from dair_hf.config import DAIRConfig
 from dair_hf.data.counter_rng import require_seeds
 from dair_hf.errors import DataError
 from dair_hf.experiments.checkpoints import save_run, train_resumable
+from dair_hf.experiments.plots import require_matplotlib
 from dair_hf.experiments.report import Column, write_comparison
 from dair_hf.experiments.run_records import (
     Result,
@@ -210,8 +211,10 @@ def compare(
         The table, in Markdown; "" on all but the main process.
 
     Raises:
-        DataError: A run with one of these names and other settings has finished, or the folder cannot be claimed.
+        DataError: A run with one of these names and other settings has finished, the folder cannot be claimed, or
+            matplotlib is not installed.
     """
+    require_matplotlib()
     git_revision()  # cached now, because the checkout may change while the runs execute
     if PartialState().is_main_process:
         claim_folder(folder)

@@ -25,6 +25,16 @@ COLORS, LINE_STYLES = 10, ("-", "--", ":", "-.")  # matplotlib's color cycle, an
 LEGEND_ROWS = 18  # that fit the height of a figure
 
 
+def require_matplotlib() -> None:
+    """Raise a `DataError` if matplotlib, which is optional (extra `plots`), is not installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise DataError(
+            "tables come with plots, which need matplotlib; it is not installed: pip install 'dair-hf[plots]'"
+        ) from error
+
+
 def mean_series(values: Mapping[float, Collection[float | None]]) -> Series:
     """Return mean and standard deviation (with n - 1; 0 for one value) at each x, in ascending order.
 
@@ -199,7 +209,7 @@ def _positions(points: Sequence[Point]) -> dict[Point, tuple[float, float]]:
 
 
 def _axes(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
-    # Imported here, because matplotlib is optional (extra `plots`). Figures on the Agg canvas need no display.
+    # Imported here, because matplotlib is optional. Figures on the Agg canvas need no display.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.8, 3.8), layout="constrained")

@@ -314,3 +314,11 @@ def test_run_that_modifies_its_arguments_is_still_recognized(tmp_path: Path) -> 
 def test_lambda_note(tmp_path: Path, settings: dict[str, Any], expected: str) -> None:
     args = DAIRConfig(str(tmp_path), use_cpu=True, dair_lambda=2.0)
     assert lambda_note(ComparisonConfig(**settings), args) == expected + "(per pair: objective = sum of f / rows)"
+
+
+def test_missing_matplotlib_is_reported_before_the_first_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(DataError, match=r"need matplotlib; it is not installed: pip install 'dair-hf\[plots\]'"):
+        bench.compare(["da"])
+    assert bench.executed == []
