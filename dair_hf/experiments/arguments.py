@@ -29,6 +29,7 @@ class SettingsParser(HfArgumentParser):
     """
 
     def __init__(self, dataclass_types: Sequence[type], **settings: Any) -> None:
+        self.fields_without_value: set[str] = set()
         super().__init__(list(dataclass_types), allow_abbrev=False, **settings)
         self.field_types = {
             name: _base_types(hint) for owner in dataclass_types for name, hint in typing.get_type_hints(owner).items()
@@ -37,6 +38,15 @@ class SettingsParser(HfArgumentParser):
             accepted = self.field_types.get(action.dest, set())
             if dict in accepted:
                 action.type = _mapping_or_text if str in accepted else _mapping
+            if {list, type(None)} <= accepted:
+                action.nargs = "*"
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse options, and set the `fields_without_value` to None."""
+        parsed, rest = super().parse_known_args(args, namespace)
+        for name in self.fields_without_value:
+            setattr(parsed, name, None)
+        return parsed, rest
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
         """Add an argument; unlike in `argparse`, a percent sign in the help needs no escape."""
@@ -77,13 +87,14 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
     Args:
         types: Dataclasses whose fields carry `metadata["help"]` and have distinct names.
         argv: Command-line options; None: those of the process. A mapping is written as `--lambdas '{kl: 1.0}'`
-            (YAML or JSON), a list as `--seeds [0, 1]` or `--seeds 0 1`.
+            (YAML or JSON), a list as `--seeds [0, 1]` or `--seeds 0 1`. A field without a value in the file is None.
 
     Returns:
         One instance of each type.
 
     Raises:
-        DataError: The file is missing or not a YAML mapping, a field or option is unknown, or a value is invalid.
+        DataError: The file is missing or not a YAML mapping, a field or option is unknown, or a value is invalid, or
+            missing where None is not accepted.
 
     Example:
         >>> from dair_hf.config import DAIRConfig
@@ -94,11 +105,17 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
     fields = {f.name: f for t in types for f in dataclasses.fields(t) if f.init}
     path, options = _split_config_file(options)
     # Options of the file come first, because later ones override earlier ones in argparse.
-    from_file = _as_options(_read_settings(path, fields)) if path else []
+    values = _read_settings(path, fields) if path else {}
     parser = SettingsParser(types)
+    options = parser.join_brackets(options)
+    given = {option.partition("=")[0].removeprefix("--").replace("-", "_") for option in options}
+    parser.fields_without_value = {name for name, value in values.items() if value is None} - given
+    for name in sorted(parser.fields_without_value):
+        if type(None) not in parser.field_types[name]:
+            raise DataError(f"{path}: {name} has no value; give one, or remove the line to keep the default")
     try:
         *parsed, unknown = parser.parse_args_into_dataclasses(
-            args=from_file + parser.join_brackets(options), return_remaining_strings=True, look_for_args_file=False
+            args=_as_options(values) + options, return_remaining_strings=True, look_for_args_file=False
         )
     except DataError:
         raise

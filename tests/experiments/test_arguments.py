@@ -31,6 +31,7 @@ class Second:
     flag: bool = field(default=False, metadata={"help": "Flag."})
     kind: str = field(default="x", metadata={"help": "Kind.", "choices": ("x", "y")})
     place: str | None = field(default=None, metadata={"help": "Place."})
+    units: list[int] | None = field(default_factory=lambda: [1], metadata={"help": "Units."})
 
 
 TYPES = (First, Second)
@@ -69,11 +70,21 @@ def test_command_line_takes_precedence(tmp_path: Path, form: str) -> None:
     assert (first.steps, first.names, first.weights, second.flag) == (7, ["d"], {"kl": 3.5}, False)
 
 
-def test_null_keeps_the_default(tmp_path: Path) -> None:
-    assert parse_arguments(TYPES, ["--config", write_settings(tmp_path, "steps: null\nplace:\n")]) == (
-        First(),
-        Second(),
-    )
+@pytest.mark.parametrize("value", ["", " null", " ~"])
+def test_field_without_value_is_none_where_none_is_accepted(tmp_path: Path, value: str) -> None:
+    path = write_settings(tmp_path, f"place:{value}\nunits:{value}\nweights:{value}\n")
+    assert parse_arguments(TYPES, ["--config", path]) == (First(), Second(units=None))
+    assert parse_arguments(TYPES, ["--config", path, "--units", "2"])[1].units == [2]
+    path = write_settings(tmp_path, f"rate: 1\nsteps:{value}\n")
+    with pytest.raises(DataError, match=r"settings\.yaml: steps has no value; give one, or remove the line"):
+        parse_arguments(TYPES, ["--config", path])
+    assert parse_arguments(TYPES, ["--config", path, "--steps=7"])[0].steps == 7
+
+
+def test_optional_list_may_be_empty(tmp_path: Path) -> None:
+    for text in ("--units []", "--units=[]", "--units"):
+        assert parse_arguments(TYPES, text.split())[1].units == []
+    assert parse_arguments(TYPES, ["--config", write_settings(tmp_path, "units: []\n")])[1].units == []
 
 
 def test_arguments_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
