@@ -29,6 +29,8 @@ from dair_hf.io.folders import move_to_superseded
 REDO_CHANGED = "DAIR_REDO_CHANGED"
 PACKAGES = ("dair-hf", "torch", "transformers", "datasets", "accelerate", "evaluate", "peft", "numpy")
 SECRETS = ("hub_token", "push_to_hub_token")
+# Tracked files that do not change what a run does, as git excludes them.
+_WITHOUT_INFLUENCE = (":(top,exclude)results", ":(top,exclude)*.png", ":(top,exclude)*.svg")
 # Training settings that may differ between the runs of one comparison.
 _RUN_SPECIFIC = {f"training.{name}" for name in ("method", "regularizer", "dair_lambda", "seed", "seeds")}
 
@@ -115,19 +117,28 @@ def run_record(
 def git_revision() -> str | None:
     """Return the git revision of the library's checkout at the first call, or None outside a checkout.
 
-    A copy of the library inside a repository that does not track it, such as a virtual environment, is outside.
+    It ends with "-dirty" if tracked files differ from it, other than the records in `results/` and plots, which change
+    while experiments run and influence none. A copy of the library inside a repository that does not track it, such as
+    a virtual environment, is outside.
     """
     file = Path(__file__)
+
+    def git(*command: str) -> str:
+        return subprocess.run(
+            ["git", "--no-optional-locks", *command],
+            cwd=file.parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        ).stdout.strip()
+
     try:
-        _, described = (
-            subprocess.run(
-                ["git", *command], cwd=file.parent, capture_output=True, text=True, timeout=10, check=True
-            ).stdout
-            for command in (["ls-files", "--error-unmatch", file.name], ["describe", "--always", "--dirty"])
-        )
+        git("ls-files", "--error-unmatch", file.name)
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":(top)", *_WITHOUT_INFLUENCE)
+        return git("describe", "--always") + ("-dirty" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None
-    return described.strip()
 
 
 def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:

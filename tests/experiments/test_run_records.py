@@ -183,6 +183,40 @@ def test_revision_of_another_project_is_not_reported(tmp_path: Path, monkeypatch
     assert revisions[2] is not None and re.fullmatch("[0-9a-f]{7,}", revisions[2])
 
 
+def test_revision_is_dirty_only_if_files_changed_that_influence_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git = ["git", "-c", "user.email=a@b", "-c", "user.name=a"]
+    library = tmp_path / "dair_hf" / "experiments" / "run_records.py"
+    records = [tmp_path / name for name in ("results/demo/erm_seed0.json", "results/RESULTS.md", "docs/demo.png")]
+    sources = [tmp_path / name for name in ("recipes/demo.py", "recipes/configs/demo.yaml", "recipes/results/a.py")]
+    for path in (library, *records, *sources):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "library"]):
+        subprocess.run([*git, *command], cwd=tmp_path, check=True)
+    monkeypatch.setattr(run_records, "__file__", str(library))
+
+    def revision() -> str:
+        run_records.git_revision.cache_clear()
+        found = run_records.git_revision()
+        run_records.git_revision.cache_clear()
+        assert found is not None
+        return found
+
+    (tmp_path / "results" / "new.json").write_text("untracked")
+    for path in records:
+        path.write_text("changed")
+    records[0].unlink()
+    clean = revision()
+    assert re.fullmatch("[0-9a-f]{7,}", clean)
+    for path in (library, *sources):
+        path.write_text("changed")
+        assert revision() == f"{clean}-dirty", path
+        path.write_text("")
+        assert revision() == clean, path
+
+
 def test_number_of_processes_is_that_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert record()["hardware"]["processes"] == 4
