@@ -110,9 +110,9 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
     options = parser.join_brackets(options)
     given = {option.partition("=")[0].removeprefix("--").replace("-", "_") for option in options}
     parser.fields_without_value = {name for name, value in values.items() if value is None} - given
-    for name in sorted(parser.fields_without_value):
-        if type(None) not in parser.field_types[name]:
-            raise DataError(f"{path}: {name} has no value; give one, or remove the line to keep the default")
+    for name, value in values.items():
+        if value is not None or name in parser.fields_without_value:
+            _check_kind(f"{path}: {name}", value, parser.field_types[name])
     try:
         *parsed, unknown = parser.parse_args_into_dataclasses(
             args=_as_options(values) + options, return_remaining_strings=True, look_for_args_file=False
@@ -153,6 +153,20 @@ def _read_settings(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
         if name not in fields:
             raise DataError(f"{path}: unknown field {name!r}{_hint(str(name), fields)}")
     return values
+
+
+def _check_kind(place: str, value: Any, accepted: set[Any]) -> None:
+    """Refuse a value of a YAML file that would reach its field as the text of another kind of value."""
+    if value is None and type(None) not in accepted:
+        raise DataError(f"{place} has no value; give one, or remove the line to keep the default")
+    for kind, name in ((list, "list"), (dict, "mapping")):
+        if isinstance(value, kind) and kind not in accepted:
+            expected = "a list" if list in accepted else "a mapping" if dict in accepted else "a single value"
+            raise DataError(f"{place}: found the {name} {value}; write {expected}")
+    if isinstance(value, bool) and str in accepted and bool not in accepted:
+        raise DataError(f"{place}: YAML reads this word as {str(value).lower()}; put it in quotes")
+    if isinstance(value, list) and any(item is None or isinstance(item, (list, dict)) for item in value):
+        raise DataError(f"{place}: found {value}; each entry of the list must be a single value")
 
 
 def _hint(name: str, fields: Mapping[str, Any]) -> str:

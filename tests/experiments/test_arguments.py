@@ -172,7 +172,16 @@ BAD_FILES: list[tuple[str, str]] = [
     ("kind: z\n", r"--kind: invalid choice: 'z' \(choose from"),
     ("names: []\n", r"--names: expected at least one argument"),
     ("weights: 3\n", r"--weights: expected a mapping, found int: '3'"),
-    ("weights: [1]\n", r"--weights: expected one argument|expected a mapping|unknown option"),
+    ("weights: [1]\n", r"settings\.yaml: weights: found the list \[1\]; write a mapping"),
+    # What would otherwise be read as text, or as an unknown option.
+    ("place: [a, b]\n", r"settings\.yaml: place: found the list \['a', 'b'\]; write a single value"),
+    ("steps: [1]\n", r"steps: found the list \[1\]; write a single value"),
+    ("place: {a: 1}\n", r"settings\.yaml: place: found the mapping \{'a': 1\}; write a single value"),
+    ("names: {a: 1}\n", r"names: found the mapping \{'a': 1\}; write a list"),
+    ("names: [a, null]\n", r"names: found \['a', None\]; each entry of the list must be a single value"),
+    ("names: [[a]]\n", r"names: found \[\['a'\]\]; each entry of the list"),
+    ("place: no\n", r"settings\.yaml: place: YAML reads this word as false; put it in quotes"),
+    ("kind: on\n", r"settings\.yaml: kind: YAML reads this word as true; put it in quotes"),
     ("weights: {bad: 1}\n", r"^weights: bad is refused$"),
 ]
 
