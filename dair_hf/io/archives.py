@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import lzma
 import os
 import re
 import shutil
@@ -27,6 +28,11 @@ from dair_hf.io.files import atomic_path, parse_json, read_json, require_file, w
 CHECKSUMS = "checksums.json"
 TIMEOUT_SECONDS = 60
 Archive = TypeVar("Archive", zipfile.ZipFile, tarfile.TarFile)
+# Raised for broken archives; RuntimeError also for a password or a method of compression that Python does not know.
+DAMAGED = (
+    OSError, EOFError, RuntimeError, UnicodeDecodeError, zipfile.BadZipFile, tarfile.TarError, zlib.error,
+    lzma.LZMAError,
+)  # fmt: skip
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
@@ -63,8 +69,9 @@ class Source:
             kind, opened = ("zip", self._open_zip) if self.path.name.endswith(".zip") else ("tar", self._open_tar)
             try:
                 self.names, self._read = opened()
-            except (zipfile.BadZipFile, tarfile.TarError, OSError, EOFError, zlib.error) as error:
-                raise DataError(f"{self.path}: not a readable {kind} archive ({error}); fetch it again") from error
+            except DAMAGED as error:
+                reason = " ".join(str(error).split())
+                raise DataError(f"{self.path}: not a readable {kind} archive ({reason}); fetch it again") from error
         else:
             self.names = [self.path.name]
             self._read = lambda name: self.path.read_bytes()
@@ -89,6 +96,9 @@ class Source:
                 raise DataError(f"{self.path}: member {member.name!r} is a link or a device; do not trust this archive")
             if member.isfile():
                 members[name] = member
+        assert archive.fileobj is not None
+        while archive.fileobj.read(1 << 20):
+            pass  # to the end, where gzip compares the checksum
 
         def read(name: str) -> bytes:
             content = archive.extractfile(members[name])
@@ -125,7 +135,7 @@ class Source:
             raise DataError(f"{self.path}: holds no {name!r} (found {', '.join(self.names[:5]) or 'nothing'})")
         try:
             return self._read(name)
-        except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error, RuntimeError) as error:
+        except DAMAGED as error:
             raise DataError(f"{self.label(name)}: cannot be read ({error}); fetch it again") from error
 
     def json(self, name: str) -> Any:

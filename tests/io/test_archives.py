@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import io
 import json
+import random
 import tarfile
 import threading
 import zipfile
@@ -142,6 +143,47 @@ def test_invalid_archive_is_refused(tmp_path: Path, name: str, kind: str) -> Non
     (tmp_path / name).write_bytes(b"not an archive at all")
     with pytest.raises(DataError, match=f"not a readable {kind} archive"):
         Source(tmp_path / name)
+
+
+def damaged(path: Path, share: float) -> Path:
+    """Invert forty bytes of a file, at a share of its length."""
+    content = bytearray(path.read_bytes())
+    start = int(len(content) * share)
+    content[start : start + 40] = bytes(255 - byte for byte in content[start : start + 40])
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("share", [0.3, 0.8])
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
+def test_damaged_compressed_archive_is_refused(tmp_path: Path, kind: str, share: float) -> None:
+    content = random.Random(0).randbytes(20000)  # which gzip stores as it is, so that only the checksum tells
+    with tarfile.open(tmp_path / f"a.tar.{kind}", f"w:{kind}") as archive:
+        for name in ("x.bin", "y.bin"):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    assert Source(tmp_path / f"a.tar.{kind}").read("y.bin") == content
+    with pytest.raises(DataError, match=r"a\.tar\.\w+: not a readable tar archive \(.*\); fetch it again") as refused:
+        Source(damaged(tmp_path / f"a.tar.{kind}", share))
+    assert "\n" not in str(refused.value)
+
+
+def test_unusual_zip_archives_are_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "lzma.zip", "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("x.bin", random.Random(0).randbytes(20000))
+    with pytest.raises(DataError, match=r"lzma\.zip: x\.bin: cannot be read"):
+        Source(damaged(tmp_path / "lzma.zip", 0.5)).read("x.bin")
+    path = make_zip(tmp_path / "a.zip", {"\u00fc.json": "{}"})
+    content = path.read_bytes()
+    path.write_bytes(content.replace("\u00fc".encode(), b"\xff\xfe"))
+    with pytest.raises(DataError, match=r"a\.zip: not a readable zip archive \('utf-8' codec"):
+        Source(path)
+    # Byte 6 of an entry of the directory is the version that its reader must know.
+    version = content.index(b"PK\x01\x02") + 6
+    path.write_bytes(content[:version] + b"\x63" + content[version + 1 :])
+    with pytest.raises(DataError, match=r"a\.zip: not a readable zip archive \(zip file version 9\.9\)"):
+        Source(path)
 
 
 def test_missing_file_and_member_are_named(tmp_path: Path) -> None:
