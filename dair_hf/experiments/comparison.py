@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,7 +60,8 @@ class ComparisonConfig:
     """Methods and seeds of a comparison, one run for each pair.
 
     Raises:
-        DataError: No method or seed, an unknown method, a duplicate entry, or a lambda that no method uses.
+        DataError: No method or seed, an unknown method, a duplicate entry, or a lambda that is out of range or that no
+            method uses.
 
     Example:
         >>> [run.name for run in runs_of(ComparisonConfig(methods=["erm", "dair"]), DAIRConfig("out"))]
@@ -89,6 +91,10 @@ class ComparisonConfig:
     def __post_init__(self) -> None:
         if unknown := sorted({*self.methods, *(self.lambdas or {})} - set(METHOD_PRESETS)):
             raise DataError(f"methods: unknown {', '.join(unknown)}; use {', '.join(METHOD_PRESETS)}")
+        for name, values in (("lambdas", (self.lambdas or {}).values()), ("lambda_sweep", self.lambda_sweep or ())):
+            for value in values:
+                if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+                    raise DataError(f"{name}: {value!r} is out of range; give finite numbers >= 0")
         if self.lambdas and self.lambda_sweep:
             raise DataError("lambdas and lambda_sweep are both given; keep one of them")
         require_distinct("methods", self.methods)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -268,6 +269,11 @@ def test_sweep_runs_every_lambda_of_methods_with_a_regularizer(tmp_path: Path) -
     [
         ({"lambdas": {"kl": 1.0}, "lambda_sweep": [1.0]}, "lambdas and lambda_sweep are both given"),
         ({"lambda_sweep": [1.0, 1.0]}, "contains an entry twice"),
+        ({"lambda_sweep": [1.0, -1.0]}, r"lambda_sweep: -1\.0 is out of range; give finite numbers >= 0"),
+        ({"lambda_sweep": [1.0, math.nan]}, "lambda_sweep: nan is out of range"),
+        ({"lambdas": {"kl": "much"}}, "lambdas: 'much' is out of range; give finite numbers >= 0"),
+        ({"lambdas": {"kl": None}}, "lambdas: None is out of range"),
+        ({"lambdas": {"kl": True}}, "lambdas: True is out of range"),
         ({"lambda_sweep": [1.0], "methods": ["erm", "da"]}, r"none of methods=\['erm', 'da'\] has a lambda; add one"),
         ({"lambdas": {"erm": 3.0}}, "lambdas: erm would not be used: no method with a lambda"),
         ({"lambdas": {"js": 3.0, "kl": 1.0}}, "lambdas: js would not be used: .* lists; remove it"),
