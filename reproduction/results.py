@@ -60,7 +60,8 @@ def parse_options() -> argparse.Namespace:
 
 def select_experiments(experiments: list[Experiment], only: str | None) -> list[Experiment]:
     """Return the experiments that `--only` selects."""
-    selected = [e for e in experiments if only is None or e.name == only or e.name.startswith(f"{only}/")]
+    folder = None if only is None else only.rstrip("/")  # the shell completes the names of folders with a slash
+    selected = [e for e in experiments if folder is None or e.name == folder or e.name.startswith(f"{folder}/")]
     if not selected:
         raise DataError(f"--only {only}: no such experiment; there are {', '.join(e.name for e in experiments)}")
     return selected

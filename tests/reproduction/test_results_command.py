@@ -249,7 +249,7 @@ def test_failing_experiment_does_not_stop_the_others(tmp_path: Path) -> None:
     broken = {**FIRST, "name": "broken", "command": "fake.py --seeds 0 --source ''"}
     one_seed = {**SECOND, "command": "fake.py --seeds 0 --source none", "runs": 2}
     folder = make_workspace(tmp_path / "new", broken, FIRST, one_seed)
-    assert run(folder, "--only", "nested")[0] == 0
+    assert run(folder, "--only", "nested/")[0] == 0
     assert executed(folder) == ["second/erm_seed0", "second/dair_seed0"]
     status, printed = run(folder, data=None)
     assert status == 2
