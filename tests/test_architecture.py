@@ -126,6 +126,33 @@ def test_picture_is_the_one_of_today() -> None:
     assert re.sub(r">[\d,]+ lines<", ">1 lines<", shown) == drawn, "run python docs/draw_architecture.py"
 
 
+def is_defined(name: str) -> bool:
+    """Whether "dialog.task.training_pairs" names a room, a folder, a file, or something that a file defines."""
+    module, _, symbol = f"dair_hf.{name.replace('/', '.')}".rpartition(".")
+    if f"{module}.{symbol}" in FILES or (ROOT / module.replace(".", "/") / symbol).is_dir():
+        return True
+    if module not in FILES:
+        return False
+    source = FILES[module].read_text(encoding="utf-8")
+    return re.search(rf"^(def|class) {symbol}\b|^{symbol}\b.*=", source, re.MULTILINE) is not None
+
+
+def test_page_names_what_exists() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)(/?)`.*\|.*\|(.*)\|$", page, re.MULTILINE)
+    assert {room for room, _, _ in rows} == set(ROOMS) - {"lazy"}
+    cells = [
+        (f"{room}." if slash else "") + name
+        for room, slash, cell in rows
+        for name in re.findall(r"`([\w/]+\.\w+)`", cell)
+    ]
+    text = page.partition("## From raw data")[2]
+    names = [name for name in re.findall(r"`([\w.]+)`", text) if name.partition(".")[0] in ROOMS]
+    assert len(cells) > 15 and len(names) > 30
+    assert [name for name in (*cells, *names) if not is_defined(name)] == []
+    assert not is_defined("training.loading.length_sampler") and not is_defined("nowhere.at_all")
+
+
 def test_objective_imports_torch_only() -> None:
     names = architecture.imported_names(FILES["dair_hf.losses.objective"].read_text(encoding="utf-8"))
     assert {name.split(".")[0] for name in names} - sys.stdlib_module_names == {"torch"}
