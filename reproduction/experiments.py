@@ -81,7 +81,13 @@ def _read_experiment(entry: Any, path: Path) -> Experiment:
         raise DataError(f"{path}: name {entry['name']!r}: give a folder below the results")
     if entry["runs"] < 1 or entry["minutes"] < 0:
         raise DataError(f"{path}: {entry['name']}: needs at least one run, and minutes of 0 or more")
-    return Experiment(entry["name"], tuple(shlex.split(entry["command"])), entry["runs"], entry["minutes"])
+    try:
+        command = tuple(shlex.split(entry["command"]))
+    except ValueError as error:
+        raise DataError(f"{path}: {entry['name']}: command={entry['command']!r}: {error}; close the quote") from error
+    if not command:
+        raise DataError(f"{path}: {entry['name']}: the command is empty; give a recipe and its options")
+    return Experiment(entry["name"], command, entry["runs"], entry["minutes"])
 
 
 def settings_of(experiment: Experiment) -> dict[str, Any]:

@@ -124,7 +124,9 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         raise DataError(f"{kind}{' '.join(str(error).split())}") from error
     if unknown:
-        raise DataError(f"unknown option {unknown[0]}{_hint(unknown[0].lstrip('-'), fields)}")
+        is_file = unknown[0].endswith((".yaml", ".yml"))
+        hint = f"; write --config {unknown[0]}" if is_file else _hint(unknown[0].lstrip("-"), fields)
+        raise DataError(f"unknown option {unknown[0]}{hint}")
     return tuple(parsed)
 
 

@@ -54,6 +54,8 @@ def test_experiments_are_read(tmp_path: Path) -> None:
     [
         ({"run": 3}, "each experiment needs exactly name, command, runs, minutes"),
         ({"command": ["a"]}, r"adv: command=\['a'\] has the wrong type"),
+        ({"command": "a.py --name 'b"}, r"adv: command=.*: No closing quotation; close the quote"),
+        ({"command": " "}, "adv: the command is empty; give a recipe and its options"),
         ({"runs": "3"}, "adv: runs='3' has the wrong type"),
         ({"runs": True}, "adv: runs=True has the wrong type"),
         ({"runs": 0}, "adv: needs at least one run"),
