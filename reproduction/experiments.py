@@ -120,8 +120,8 @@ def collect(experiment: Experiment, output: Path, results: Path) -> int:
     """Copy records, tables and plots of a finished experiment to the results, and mark it as done.
 
     Only the records that the recipe's `comparison.json` contains are copied, not those of earlier comparisons.
-    Subfolders of a recipe that writes several comparisons are kept. Other records in the results are moved to
-    `superseded/` of the output.
+    A recipe that writes several comparisons, each to a subfolder, has the same subfolders in the results. Other records
+    in the results are moved to `superseded/` of the output.
 
     Returns:
         The number of records.

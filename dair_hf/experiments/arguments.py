@@ -84,17 +84,19 @@ class SettingsParser(HfArgumentParser):
 def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) -> tuple[Any, ...]:
     """Fill dataclasses from `--config FILE.yaml` and `--field value` options; the command line takes precedence.
 
+    A field without a value in the file is set to None if it accepts None, and refused otherwise.
+
     Args:
         types: Dataclasses whose fields carry `metadata["help"]` and have distinct names.
         argv: Command-line options; None: those of the process. A mapping is written as `--lambdas '{kl: 1.0}'`
-            (YAML or JSON), a list as `--seeds [0, 1]` or `--seeds 0 1`. A field without a value in the file is None.
+            (YAML or JSON), a list as `--seeds [0, 1]` or `--seeds 0 1`.
 
     Returns:
         One instance of each type.
 
     Raises:
-        DataError: The file is missing or not a YAML mapping, a field or option is unknown, or a value is invalid, or
-            missing where None is not accepted.
+        DataError: The file is missing or not a YAML mapping, a field or option is unknown, or a value is invalid or
+            missing.
 
     Example:
         >>> from dair_hf.config import DAIRConfig
