@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from tqdm.auto import tqdm
 
 from dair_hf.data.counter_rng import require_seeds
@@ -85,7 +84,7 @@ class TheoryConfig:
             if getattr(self, name) < least:
                 raise DataError(f"{name}={getattr(self, name)} must be at least {least}")
         require_distinct("seeds", self.seeds)
-        require_distinct("lambdas", self.lambdas)
+        require_distinct("lambdas", [f"{value:g}" for value in self.lambdas])  # as printed in names of metrics
         require_seeds("seeds", self.seeds)
         if not all(0 < value < math.inf for value in (self.dair_lambda, *self.lambdas)):
             raise DataError(
@@ -144,7 +143,9 @@ def by_lambda(
 
 
 def draw(folder: Path, da: Mapping[str, Any], records: Sequence[Mapping[str, Any]], lambdas: Sequence[float]) -> None:
-    """Draw the four plots, from the records of DAIR and one of DA-ERM."""
+    """Draw the four plots, from the records of DAIR and one of DA-ERM; a point that is undefined is left out."""
+    from matplotlib.figure import Figure  # optional
+
     weights = {f"{key}, DAIR": by_lambda(records, key, lambdas) for key in ("w1", "w2")}
     weights |= {f"{key}, DA-ERM": (lambdas, [da["metrics"][key]] * len(lambdas), None) for key in ("w1", "w2")}
     plot_curves(folder / "weights.png", "Linear toy: DAIR tends to (1, 0)", "lambda", "weight", weights, log_x=True)
@@ -153,7 +154,8 @@ def draw(folder: Path, da: Mapping[str, Any], records: Sequence[Mapping[str, Any
     plot_curves(folder / "bound.png", "Linear toy: R_sq and its bound", "lambda", "log10, squared units", bound, True)
     labels = {"norm < 1e-7": "iterations", "squared norm < 1e-7": "iterations_squared", "paper": "iterations_paper"}
     steps = {label: by_lambda(records, key, list(PAPER_ITERATIONS)) for label, key in labels.items()}
-    plot_curves(folder / "iterations.png", "Logistic toy: Adam until convergence", "lambda", "steps", steps, True)
+    reached = {label: curve for label, curve in steps.items() if curve[0]}
+    plot_curves(folder / "iterations.png", "Logistic toy: Adam until convergence", "lambda", "steps", reached, True)
     figure = Figure(figsize=(4.6, 3.8), layout="constrained")
     axes = figure.add_subplot(title="R_l1 - R_sq", xlabel="loss of the original", ylabel="loss of the partner")
     gap = consistency_gap(torch.linspace(0, 10, 101, dtype=torch.float64)).numpy()
@@ -164,11 +166,11 @@ def draw(folder: Path, da: Mapping[str, Any], records: Sequence[Mapping[str, Any
 def lambda_table(
     records: Sequence[Mapping[str, Any]], title: str, lambdas: Sequence[float], quantities: Sequence[str]
 ) -> str:
-    """Return a Markdown table of the means over the seeds for each lambda."""
+    """Return a Markdown table of the means over the seeds for each lambda; "-" where one is undefined."""
     lines = [f"# {title}", "", f"| lambda | {' | '.join(quantities)} |", "|---" * (len(quantities) + 1) + "|"]
     for value in lambdas:
-        means = [by_lambda(records, quantity, [value])[1][0] for quantity in quantities]
-        lines.append(f"| {value:g} | " + " | ".join(f"{mean:.4g}" for mean in means) + " |")
+        means = [by_lambda(records, quantity, [value])[1] for quantity in quantities]
+        lines.append(f"| {value:g} | " + " | ".join(f"{mean[0]:.4g}" if mean else "-" for mean in means) + " |")
     return "\n".join(lines) + "\n"
 
 

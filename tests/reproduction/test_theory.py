@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dair_hf.experiments.arguments import parse_arguments
-from reproduction.theory import TheoryConfig
+from reproduction.theory import TheoryConfig, lambda_table
 from tests.fixtures.paths import ROOT
 
 TINY = ["--rows", "500", "--logistic_rows", "1000", "--lambdas", "1", "100", "10000"]
@@ -81,6 +81,13 @@ def test_tables_and_plots(outputs: Path) -> None:
         assert (outputs / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_table_without_convergence() -> None:
+    """Adam may not reach the tolerance: the number of its iterations is then undefined."""
+    values = ({"steps_lambda_1": 3, "steps_lambda_2": 5}, {"steps_lambda_1": 4, "steps_lambda_2": None})
+    table = lambda_table([{"metrics": metrics} for metrics in values], "Toy", [1.0, 2.0], ["steps"])
+    assert table.splitlines()[-2:] == ["| 1 | 3.5 |", "| 2 | - |"]
+
+
 def test_finished_runs_are_not_repeated(outputs: Path) -> None:
     record = outputs / "dair_seed0.json"
     before = record.stat().st_mtime_ns
@@ -105,6 +112,7 @@ def test_shipped_configuration_is_valid() -> None:
         (["--lambdas", "0"], "each must be finite and above 0 (0 is DA-ERM)"),
         (["--seeds", "0", "-1"], "seeds: -1 is no seed; give integers from 0 to 4294967295"),
         (["--lambdas", "1", "inf"], "lambdas=[1.0, inf]; each must be finite and above 0"),
+        (["--lambdas", "1", "1.0000001"], "contains an entry twice"),
         (["--rows", "3"], "rows=3 must be at least 100"),
         (["--row", "3"], "unknown option --row; did you mean 'rows'?"),
     ],
