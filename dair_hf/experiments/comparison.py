@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,12 @@ class ComparisonConfig:
     def __post_init__(self) -> None:
         if unknown := sorted({*self.methods, *(self.lambdas or {})} - set(METHOD_PRESETS)):
             raise DataError(f"methods: unknown {', '.join(unknown)}; use {', '.join(METHOD_PRESETS)}")
-        for name, values in (("lambdas", (self.lambdas or {}).values()), ("lambda_sweep", self.lambda_sweep or ())):
+        # Of any type, since YAML does not check the values of a mapping.
+        given: dict[str, Iterable[Any]] = {
+            "lambdas": (self.lambdas or {}).values(),
+            "lambda_sweep": self.lambda_sweep or (),
+        }
+        for name, values in given.items():
             for value in values:
                 if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
                     raise DataError(f"{name}: {value!r} is out of range; give finite numbers >= 0")
