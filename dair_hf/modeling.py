@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,18 +129,55 @@ def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: in
         if config.neighbour_attention:
             start_at_neighbours(model, config.neighbour_attention)
     if config.lora_rank:
-        targets = config.lora_targets
-        adapters = LoraConfig(
-            task_type=TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM,
-            r=config.lora_rank,
-            lora_alpha=config.lora_alpha,
-            target_modules=targets if targets == "all-linear" else targets.split(","),
-            # GPT-2 stores transposed weights.
-            fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
-        )
-        with _explained(f"lora_targets={targets!r}"):
-            model = get_peft_model(model, adapters)
+        task = TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM
+        return add_adapters(model, config, task)
     return model
+
+
+def add_adapters(
+    model: PreTrainedModel, config: ModelConfig, task: TaskType | None, new_modules: Sequence[str] = ()
+) -> Any:
+    """Add LoRA adapters to a model.
+
+    Args:
+        model: The model.
+        config: Rank, scale and target modules of the adapters.
+        task: Task of the model; None if peft knows none for it.
+        new_modules: Modules that are trained in full, without adapters, such as a new head.
+
+    Returns:
+        The model with adapters; only these and `new_modules` are trained.
+
+    Raises:
+        DataError: A target is no module of the model, or no module that can have adapters.
+    """
+    wanted = config.lora_targets
+    targets = [name.strip() for name in wanted.split(",")]
+    names = [f".{name}" for name, _ in model.named_modules()]
+    linear = {
+        name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)
+    }
+    remedy = (
+        f"give --lora_targets all-linear or names of linear modules of {type(model).__name__}: "
+        f"{', '.join(sorted(linear)) or 'it has none'}"
+    )
+    absent = [target for target in targets if not any(name.endswith(f".{target}") for name in names)]
+    if absent and wanted != "all-linear":
+        raise DataError(f"lora_targets={wanted!r}: there is no module {', '.join(map(repr, absent))}; {remedy}")
+    adapters = LoraConfig(
+        task_type=task,
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,
+        target_modules=wanted if wanted == "all-linear" else targets,
+        exclude_modules=rf"(.*\.)?({'|'.join(new_modules)})(\..*)?" if new_modules else None,
+        modules_to_save=list(new_modules) or None,
+        # GPT-2 stores transposed weights.
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
+    )
+    try:
+        return get_peft_model(model, adapters)
+    except ValueError as error:
+        raise DataError(f"lora_targets={wanted!r}: {' '.join(str(error).split())[:200]}; {remedy}") from error
 
 
 def require_all_weights(

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from peft import LoraConfig, TaskType, get_peft_model
+from peft import TaskType
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
@@ -17,12 +17,11 @@ from transformers import (
     GenerationMixin,
     PreTrainedModel,
 )
-from transformers.pytorch_utils import Conv1D
 from transformers.utils import is_torchvision_available, logging
 
 from dair_hf.errors import DataError
 from dair_hf.metrics.vqa.answers import normalize_answer
-from dair_hf.modeling import ModelConfig, require_all_weights
+from dair_hf.modeling import ModelConfig, add_adapters, require_all_weights
 from dair_hf.vqa.models.images_only import images_only_processor, takes_videos
 from dair_hf.vqa.models.patches import take_padded_patches
 
@@ -103,7 +102,7 @@ def load_classifier(config: ModelConfig, answers: Sequence[str], seed: int = 0) 
     head = [name for name, _ in model.named_children() if name != model.base_model_prefix]
     require_all_weights(model, report, f"model_name_or_path={config.model_name_or_path!r}", head)
     _replace_output_layer(model, head, answers)
-    return _with_adapters(model, config, None, head) if config.lora_rank else model
+    return add_adapters(model, config, None, head) if config.lora_rank else model
 
 
 def load_generator(config: ModelConfig, processor: Any, seed: int = 0) -> Any:
@@ -136,7 +135,7 @@ def load_generator(config: ModelConfig, processor: Any, seed: int = 0) -> Any:
     if not config.lora_rank:
         return model
     task = TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM
-    return _with_adapters(model, config, task)
+    return add_adapters(model, config, task)
 
 
 def _make_greedy(model: PreTrainedModel, tokenizer: Any) -> None:
@@ -196,22 +195,3 @@ def _replace_output_layer(model: PreTrainedModel, head: Sequence[str], answers: 
     model.config.id2label = dict(enumerate(answers))
     model.config.label2id = {answer: row for row, answer in enumerate(answers)}
     model.num_labels = len(answers)
-
-
-def _with_adapters(model: PreTrainedModel, config: ModelConfig, task: TaskType | None, head: Sequence[str] = ()) -> Any:
-    targets = config.lora_targets
-    adapters = LoraConfig(
-        task_type=task,
-        r=config.lora_rank,
-        lora_alpha=config.lora_alpha,
-        target_modules=targets if targets == "all-linear" else targets.split(","),
-        # A new head is trained in full, without adapters.
-        exclude_modules=rf"(.*\.)?({'|'.join(head)})(\..*)?" if head else None,
-        modules_to_save=list(head) or None,
-        # GPT-2 stores its weights transposed.
-        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
-    )
-    try:
-        return get_peft_model(model, adapters)
-    except ValueError as error:
-        raise DataError(f"lora_targets={targets!r}: {' '.join(str(error).split())[:400]}") from error

@@ -196,7 +196,7 @@ def test_refused_models(folders: Callable[[str], str], tmp_path: Path) -> None:
         load_classifier(config(folders("llava")), ANSWERS)
     with pytest.raises(DataError, match="answer 'red' is listed twice"):
         load_classifier(config(folders("vilt")), ["red", "two", "red"])
-    with pytest.raises(DataError, match="lora_targets='nowhere': .*nowhere"):
+    with pytest.raises(DataError, match="lora_targets='nowhere': .*'nowhere'; give --lora_targets .*q_proj"):
         load_generator(config(folders("llava"), lora_rank=2, lora_targets="nowhere"), processor)
 
 
