@@ -7,7 +7,7 @@ from typing import Any
 
 from dair_hf.metrics import json_metric
 from dair_hf.metrics.json_items import encode_items
-from dair_hf.metrics.state import items, joint_goal
+from dair_hf.metrics.state import conventions, items, joint_goal
 
 
 class JointGoalAccuracy(json_metric.JsonMetric):
@@ -15,11 +15,11 @@ class JointGoalAccuracy(json_metric.JsonMetric):
 
     CITATION = json_metric.DAIR_CITATION
     EXTRA_INPUTS = ("prediction_ids", "reference_ids")
-    DESCRIPTION = """
+    DESCRIPTION = f"""
 Joint goal accuracy (JGA): the share of user turns whose predicted dialogue state is entirely correct. Evaluators differ
-in what they call correct, so each convention in use is a preset (any_of, parlai_v22, dair_released, trade, simpletod,
-mwzeval, sgd_fuzzy, convlab3, checkdst), and each of its rules is a switch. The metric also reports slot precision,
-recall and F1, accuracy by domain and on names, counts, and a bootstrap confidence interval clustered by dialogue.
+in what they call correct, so each convention in use is a preset, and each of its rules is a switch. The metric also
+reports slot precision, recall and F1, accuracy by domain and on names, counts, and a bootstrap confidence interval
+clustered by dialogue. Presets: {", ".join(conventions.PRESETS)}.
 """
     INPUTS = """
 Args:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dair_hf.errors import DataError
+from dair_hf.metrics.state.normalizers import NORMALIZERS
 
 MULTIWOZ_DOMAINS = ("attraction", "hospital", "hotel", "police", "restaurant", "taxi", "train")
 NAME_SLOTS = ("hotel-name", "restaurant-name", "attraction-name")
@@ -69,11 +70,9 @@ class Convention:
     )
     normalizer: str = _switch(
         "none",
-        ("none", "lower", "parlai", "first_piece", "trade", "mwzeval", "checkdst", "strip_space"),
-        "normalization of values before they are compared. none: nothing; lower: lower case, single spaces; parlai: "
-        "single spaces, gold also in lower case; first_piece: as parlai, cut at the first comma followed by a space; "
-        "trade: TRADE's table of typos, gold only; mwzeval: canonical slots, names, types, food and times; checkdst: "
-        "center and n-star folded, cut at the first comma; strip_space: lower case without spaces, split at '|'",
+        tuple(NORMALIZERS),
+        "normalization of values before they are compared. "
+        + "; ".join(f"{name}: {normalizer.text}" for name, normalizer in NORMALIZERS.items()),
     )
     extra: str = _switch(
         "penalise",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 DONTCARE = "dontcare"  # no published evaluator recognizes other spellings
 
@@ -247,17 +248,33 @@ def _mwzeval_time(time: str) -> str:
     return f"0{time}" if len(time) == 4 and time[1] == ":" else time
 
 
-# name -> (function for predicted values, function for gold values)
-_NORMALIZERS: Mapping[str, tuple[Callable[[str, str], str], Callable[[str, str], str]]] = MappingProxyType(
+class Normalizer(NamedTuple):
+    """Normalization of values.
+
+    Attributes:
+        of_predicted: `(slot, value) -> value` for predicted values.
+        of_gold: The same for gold values.
+        text: What it does, in words, for `--help`.
+    """
+
+    of_predicted: Callable[[str, str], str]
+    of_gold: Callable[[str, str], str]
+    text: str
+
+
+# Value of the switch `normalizer` -> what it does.
+NORMALIZERS: Mapping[str, Normalizer] = MappingProxyType(
     {
-        "none": (_unchanged, _unchanged),
-        "lower": (_lower, _lower),
-        "parlai": (_single_spaces, _lower),
-        "first_piece": (_first_piece, _first_piece_of_gold),
-        "trade": (_unchanged, _trade),
-        "mwzeval": (_mwzeval, _mwzeval),
-        "checkdst": (_checkdst, _checkdst),
-        "strip_space": (_strip_space, _strip_space),
+        "none": Normalizer(_unchanged, _unchanged, "nothing"),
+        "lower": Normalizer(_lower, _lower, "lower case, single spaces"),
+        "parlai": Normalizer(_single_spaces, _lower, "single spaces, gold also in lower case"),
+        "first_piece": Normalizer(
+            _first_piece, _first_piece_of_gold, "as parlai, cut at the first comma followed by a space"
+        ),
+        "trade": Normalizer(_unchanged, _trade, "TRADE's table of typos, gold only"),
+        "mwzeval": Normalizer(_mwzeval, _mwzeval, "canonical slots, names, types, food and times"),
+        "checkdst": Normalizer(_checkdst, _checkdst, "center and n-star folded, cut at the first comma"),
+        "strip_space": Normalizer(_strip_space, _strip_space, "lower case without spaces, split at '|'"),
     }
 )
 
@@ -267,7 +284,7 @@ def normalize(normalizer: str, slot: str, value: str, is_gold: bool = True) -> s
     """Return the normalized value of a slot.
 
     Args:
-        normalizer: A value of the switch `normalizer`.
+        normalizer: A name in `NORMALIZERS`.
         slot: Slot such as "hotel-name".
         value: The value.
         is_gold: Whether the value is from a gold state; some evaluators normalize the two sides differently.
@@ -276,8 +293,8 @@ def normalize(normalizer: str, slot: str, value: str, is_gold: bool = True) -> s
         >>> normalize("trade", "hotel-area", "center"), normalize("trade", "hotel-area", "center", False)
         ('centre', 'center')
     """
-    of_predicted, of_gold = _NORMALIZERS[normalizer]
-    return of_gold(slot, value) if is_gold else of_predicted(slot, value)
+    chosen = NORMALIZERS[normalizer]
+    return chosen.of_gold(slot, value) if is_gold else chosen.of_predicted(slot, value)
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -285,7 +302,7 @@ def normalize_slot(normalizer: str, slot: str) -> str:
     """Return the normalized name of a slot; only mwzeval changes names.
 
     Args:
-        normalizer: A value of the switch `normalizer`.
+        normalizer: A name in `NORMALIZERS`.
         slot: Slot such as "hotel-price range". Its domain is not changed.
 
     Example:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -12,7 +13,8 @@ from dair_hf.errors import DataError
 from dair_hf.metrics.state.conventions import PRESETS, resolve_convention, resolve_pair_convention
 from dair_hf.metrics.state.joint_goal import joint_goal_accuracy, joint_goal_correct, joint_goal_scores
 from dair_hf.metrics.state.matching import compare_states
-from dair_hf.metrics.state.normalizers import normalize
+from dair_hf.metrics.state.normalizers import NORMALIZERS, normalize
+from tests.fixtures.paths import ROOT
 
 ORDER = ("any_of", "parlai_v22", "dair_released", "trade", "simpletod", "mwzeval", "sgd_fuzzy", "convlab3", "checkdst")
 SKIP = None
@@ -231,6 +233,14 @@ TOTALS = {
     "convlab3": (18, 40),
     "checkdst": (13, 40),
 }
+
+
+def test_readme_describes_all_presets_and_normalizers() -> None:
+    text = (ROOT / "dair_hf/metrics/joint_goal_accuracy/README.md").read_text(encoding="utf-8")
+    described = re.findall(r"^\| `(\w+)`.* \| .{9,} \|$", text, re.MULTILINE)
+    assert described == list(PRESETS), "the table of presets in the README of joint_goal_accuracy"
+    switch = re.search(r"`normalizer`\s([\w|]+)", text)
+    assert switch and switch[1].split("|") == list(NORMALIZERS), "the switch `normalizer` in that README"
 
 
 def test_table_covers_all_presets() -> None:
