@@ -1,9 +1,9 @@
-"""Data of a dialog experiment: generated, or MultiWOZ with unseen names from SGD."""
+"""Data of a dialog experiment: generated, or read (`READERS`) with unseen names from SGD."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,18 +12,49 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from dair_hf.dialog.demo import generate_dialogs, make_names
+from dair_hf.dialog.linking.spelling import ATTRACTION, HOTEL, PLACE, RESTAURANT
 from dair_hf.dialog.readers.multiwoz import SPLITS, read_multiwoz
+from dair_hf.dialog.readers.report import ReadReport
 from dair_hf.dialog.readers.sgd import build_bank, read_entity_names, read_sgd
 from dair_hf.dialog.renaming.entities import load_bank
 from dair_hf.dialog.renaming.new_names import METHODS
-from dair_hf.dialog.text.rows import FEATURES, history_to_text
+from dair_hf.dialog.text.rows import FEATURES, PLACE_SLOTS, history_to_text
 from dair_hf.dialog.text.state import state_from_row, target_text
 from dair_hf.dialog.tokenizer import build_tokenizer, count_words
 from dair_hf.errors import DataError
 from dair_hf.io.prepared import is_prepared, load_split, read_mark
 from dair_hf.metrics.state.conventions import resolve_convention
 
-SOURCES = ("demo", "multiwoz")
+
+class Reader(NamedTuple):
+    """Data set that `source` offers.
+
+    Its key in `READERS` is also the kind of its prepared folders (`io.prepared`), so that a command in `data_scripts/`
+    saves them with `save_splits(folder, key, ...)`.
+
+    Attributes:
+        title: Its name, for tables and model cards.
+        read: `(path, split) -> (rows, report)`, from raw files.
+        rename_slots: Slot whose entities are renamed -> kind of their unseen names: "hotel", "restaurant", "attraction"
+            or "place". Those of kind "place" are renamed only with `places`.
+        splits: Name of a split, as `read` takes it -> split; several names may mean the same.
+    """
+
+    title: str
+    read: Callable[[str | os.PathLike[str], str], tuple[Dataset, ReadReport]]
+    rename_slots: Mapping[str, str]
+    splits: Mapping[str, str] = SPLITS
+
+
+MULTIWOZ_NAMES = {
+    "hotel-name": HOTEL,
+    "restaurant-name": RESTAURANT,
+    "attraction-name": ATTRACTION,
+    **dict.fromkeys(PLACE_SLOTS, PLACE),
+}
+# Value of `source` -> how it is read.
+READERS = {"multiwoz": Reader("MultiWOZ", read_multiwoz, MULTIWOZ_NAMES)}
+SOURCES = ("demo", *READERS)
 EVALUATED = ("test", "validation")
 # Without the method that takes names from a bank: test rows have those.
 AUGMENTATIONS = tuple(method for method in METHODS if method != "swap")
@@ -42,12 +73,14 @@ class DialogConfig:
         'demo'
     """
 
-    source: str = field(default="demo", metadata={"help": "demo (generated) or multiwoz.", "choices": SOURCES})
+    source: str = field(
+        default="demo", metadata={"help": f"demo (generated) or {' or '.join(READERS)}.", "choices": SOURCES}
+    )
     data_dir: str | None = field(
         default=None,
         metadata={
-            "help": "MultiWOZ 2.1 or 2.2: folder or archive of the raw files, or the folder written by "
-            "data_scripts/prepare_multiwoz.py."
+            "help": "Data of the source, such as MultiWOZ 2.1 or 2.2: folder or archive of the raw files, or the "
+            "folder written by its command, data_scripts/prepare_multiwoz.py."
         },
     )
     sgd_dir: str | None = field(
@@ -66,9 +99,8 @@ class DialogConfig:
     evaluate_on: str = field(
         default="test",
         metadata={
-            "help": "test, or validation (for choosing lambda): other dialogues and other unseen names. With "
-            "source=multiwoz, validation holds out the last tenth of the training dialogues and takes the names of the "
-            "SGD dev split.",
+            "help": "test, or validation (for choosing lambda): other dialogues and other unseen names. Of data that "
+            "is read, validation holds out the last tenth of the training dialogues, with names of the SGD dev split.",
             "choices": EVALUATED,
         },
     )
@@ -119,8 +151,10 @@ class DialogConfig:
                 "augmentation='swap' takes its names from a bank, which training rows do not have; use one of "
                 f"{', '.join(AUGMENTATIONS)}. Test rows always get names of a bank, that of sgd_dir"
             )
+        reader = READERS.get(self.source)
+        split_of = SPLITS if reader is None else reader.splits
         # Prepared data without splits have the split "all".
-        splits = (*SPLITS, "all")
+        splits = (*split_of, "all")
         for name, choices in (
             ("source", SOURCES),
             ("evaluate_on", EVALUATED),
@@ -130,8 +164,8 @@ class DialogConfig:
         ):
             if getattr(self, name) not in choices:
                 raise DataError(f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(choices)}")
-        same = SPLITS.get(self.train_split, "all") == SPLITS.get(self.test_split, "all")
-        if self.source == "multiwoz" and self.evaluate_on == "test" and same:
+        same = split_of.get(self.train_split, "all") == split_of.get(self.test_split, "all")
+        if reader is not None and self.evaluate_on == "test" and same:
             raise DataError(
                 f"train_split={self.train_split!r} and test_split={self.test_split!r} are the same dialogues; choose "
                 "another split to train on, or evaluate_on=validation, which holds dialogues out"
@@ -140,17 +174,27 @@ class DialogConfig:
         if self.vocabulary < 1:
             raise DataError(f"vocabulary={self.vocabulary}; it must be at least 1")
         resolve_convention(self.preset)
-        needed = {"data_dir": self.data_dir, "sgd_dir": self.sgd_dir} if self.source == "multiwoz" else {}
+        needed = {} if reader is None else {"data_dir": self.data_dir, "sgd_dir": self.sgd_dir}
         if missing := [name for name, value in needed.items() if value is None]:
             raise DataError(
-                f"source=multiwoz needs {' and '.join(f'--{name}' for name in missing)}: a folder or archive"
+                f"source={self.source} needs {' and '.join(f'--{name}' for name in missing)}: a folder or archive"
             )
-        if self.source == "demo" and self.pretrain is not None:
-            raise DataError("pretrain needs the SGD dialogues of source=multiwoz; source=demo has none, leave it out")
+        if reader is None and self.pretrain is not None:
+            raise DataError(
+                f"pretrain needs the SGD dialogues of source={' or '.join(READERS)}; source={self.source} has none, "
+                "leave it out"
+            )
         for name in ("train_dialogs", "test_dialogs"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise DataError(f"{name}={value}; it must be at least 1, or left out for all")
+
+    @property
+    def rename_slots(self) -> dict[str, str]:
+        """Slots whose entities are renamed, and the kind of their unseen names."""
+        reader = READERS.get(self.source)
+        slots = MULTIWOZ_NAMES if reader is None else reader.rename_slots
+        return {slot: kind for slot, kind in slots.items() if kind != PLACE or self.places}
 
 
 def check_limits(settings: Any) -> None:
@@ -190,7 +234,8 @@ def load_dialogs(config: DialogConfig) -> DialogData:
     Raises:
         DataError: The data cannot be read.
     """
-    if config.source == "demo":
+    reader = READERS.get(config.source)
+    if reader is None:
         known = make_names("train")
         return DialogData(
             "generated dialogues",
@@ -202,13 +247,13 @@ def load_dialogs(config: DialogConfig) -> DialogData:
             None,
         )
     assert config.data_dir is not None and config.sgd_dir is not None
-    train = read_rows(config.data_dir, config.train_split)
+    train = read_rows(config.data_dir, config.train_split, config.source)
     unseen = "test" if config.evaluate_on == "test" else "dev"
     if config.evaluate_on == "test":
-        name = f"MultiWOZ {config.test_split}"
-        test = read_rows(config.data_dir, config.test_split)
+        name = f"{reader.title} {config.test_split}"
+        test = read_rows(config.data_dir, config.test_split, config.source)
     else:
-        name = f"MultiWOZ {config.train_split}, last tenth"
+        name = f"{reader.title} {config.train_split}, last tenth"
         train, test = held_out(train)
     bank, _ = build_bank({split: read_names(config.sgd_dir, split) for split in ("train", unseen)})
     pretrain = None
@@ -227,21 +272,24 @@ def load_dialogs(config: DialogConfig) -> DialogData:
     )
 
 
-def read_rows(path: str | os.PathLike[str], split: str) -> Dataset:
-    """Read one split of MultiWOZ, raw or prepared; the rows are the same.
+def read_rows(path: str | os.PathLike[str], split: str, source: str = "multiwoz") -> Dataset:
+    """Read one split of a data set, raw or prepared; the rows are the same.
 
     Args:
-        path: Raw files, as for `read_multiwoz`, or a folder written by `data_scripts/prepare_multiwoz.py`.
-        split: "train", "dev" (or "val", "validation") or "test".
+        path: Raw files, as the reader of the source takes them, or a folder written by its command, such as
+            `data_scripts/prepare_multiwoz.py`.
+        split: A split of the reader: for MultiWOZ "train", "dev" (or "val", "validation") or "test".
+        source: Key of `READERS`.
 
     Raises:
-        DataError: `read_multiwoz` raises, or the prepared folder is damaged, of another version, or lacks the split.
+        DataError: The reader raises, or the prepared folder is damaged, of another kind or version, or lacks the split.
     """
+    reader = READERS[source]
     if not is_prepared(path):
-        return read_multiwoz(path, split)[0]
-    saved = read_mark(path, "multiwoz").get("splits", {})
-    aliases = [name for name in saved if SPLITS.get(name, name) == SPLITS.get(split, split)]
-    return load_split(path, "multiwoz", aliases[0] if aliases else split, FEATURES)
+        return reader.read(path, split)[0]
+    saved = read_mark(path, source).get("splits", {})
+    aliases = [name for name in saved if reader.splits.get(name, name) == reader.splits.get(split, split)]
+    return load_split(path, source, aliases[0] if aliases else split, FEATURES)
 
 
 def read_names(path: str | os.PathLike[str], split: str) -> dict[str, list[str]]:

@@ -131,7 +131,8 @@ def state_evaluator(preset: str) -> StateEvaluator:
 
 def training_augmenter(config: DialogConfig, seed: int) -> EntityAugmenter:
     """Return the augmenter of the training rows."""
-    return EntityAugmenter(config.augmentation, seed=seed, places=config.places, covariant_only=config.covariant_only)
+    slots = tuple(config.rename_slots)
+    return EntityAugmenter(config.augmentation, seed=seed, slots=slots, covariant_only=config.covariant_only)
 
 
 def training_pairs(
@@ -162,7 +163,9 @@ def training_pairs(
 
 def evaluation_pairs(dialogs: DialogData, config: DialogConfig) -> Dataset:
     """Pair the test rows with the same rows under names that are in no training row."""
-    return redraw(dialogs.test, EntityAugmenter("swap", places=config.places, bank=dialogs.unseen_names))
+    slots, names = config.rename_slots, dialogs.unseen_names
+    of_slots = {slot: names[kind] for slot, kind in slots.items() if kind in names}
+    return redraw(dialogs.test, EntityAugmenter("swap", slots=tuple(slots), bank={**names, **of_slots}))
 
 
 def check_pairs(dialogs: DialogData, config: DialogConfig, encoder: DialogEncoder, folder: Path) -> Ceiling:

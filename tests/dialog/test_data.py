@@ -9,11 +9,21 @@ from typing import Any
 
 import pytest
 
-from dair_hf.dialog.data import DialogConfig, first_dialogs, held_out, load_dialogs, tokenizer_for
+from dair_hf.dialog.data import (
+    READERS,
+    SOURCES,
+    DialogConfig,
+    Reader,
+    first_dialogs,
+    held_out,
+    load_dialogs,
+    tokenizer_for,
+)
 from dair_hf.dialog.demo import generate_dialogs, make_names
 from dair_hf.dialog.readers.multiwoz import read_multiwoz
-from dair_hf.dialog.readers.sgd import build_bank, read_entity_names
+from dair_hf.dialog.readers.sgd import build_bank, read_entity_names, read_sgd
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
+from dair_hf.dialog.task import evaluation_pairs, training_augmenter
 from dair_hf.dialog.text.rows import validate_rows
 from dair_hf.errors import DataError
 from tests.fixtures.cpu_time import cpu_time
@@ -88,6 +98,33 @@ def test_multiwoz_rows_and_names(folders: dict[str, str]) -> None:
         if entry["slot"] == "hotel-name"
     }
     assert used == {name.lower() for name in UNSEEN}
+
+
+def test_a_reader_needs_no_more_than_its_entry(folders: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGD as a source: other slots, other names of splits, and its own title."""
+    slots = {"hotels_1-hotel_name": "hotel", "hotels_1-destination": "place"}
+    splits = {"train": "train", "test": "test"}
+    monkeypatch.setitem(READERS, "sgd", Reader("SGD", read_sgd, slots, splits))
+    monkeypatch.setattr("dair_hf.dialog.data.SOURCES", ("demo", *READERS))
+    with pytest.raises(DataError, match="source=sgd needs --data_dir and --sgd_dir"):
+        DialogConfig(source="sgd")
+    settings: dict[str, Any] = {"source": "sgd", "data_dir": folders["sgd_dir"], "sgd_dir": folders["sgd_dir"]}
+    with pytest.raises(DataError, match="train_split='dev' is unknown; use one of train, test, all"):
+        DialogConfig(**settings, train_split="dev")
+    with pytest.raises(DataError, match="are the same dialogues"):
+        DialogConfig(**settings, test_split="train")
+    config = DialogConfig(**settings)
+    assert training_augmenter(config, 0).slots == ("hotels_1-hotel_name",)
+    assert tuple(DialogConfig(**settings, places=True).rename_slots) == tuple(slots)
+    data = load_dialogs(config)
+    assert data.name == "SGD test"
+    renamed = {
+        entry["values"][0]
+        for state in evaluation_pairs(data, config)["augmented_state"]
+        for entry in state or []
+        if entry["slot"] == "hotels_1-hotel_name"
+    }
+    assert renamed and renamed <= {name.lower() for name in UNSEEN} | set(UNSEEN)
 
 
 def test_validation_holds_dialogues_out_and_takes_other_names(folders: dict[str, str]) -> None:
@@ -187,7 +224,7 @@ def test_a_word_of_a_name_is_one_token_if_it_is_frequent_in_sentences() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"source": "woz"}, "source='woz' is unknown; use one of demo, multiwoz"),
+        ({"source": "woz"}, f"source='woz' is unknown; use one of {', '.join(SOURCES)}$"),
         ({"source": "multiwoz"}, "source=multiwoz needs --data_dir and --sgd_dir: a folder or archive"),
         ({"source": "multiwoz", "data_dir": "x"}, "source=multiwoz needs --sgd_dir"),
         ({"evaluate_on": "train"}, "evaluate_on='train' is unknown; use one of test, validation"),
