@@ -49,8 +49,9 @@ class DAIRConfig(Seq2SeqTrainingArguments):
     regularizer: str = field(
         default="sq",
         metadata={
-            "help": "R: sq (squared difference of the roots of the losses, as in the paper), l1 (absolute difference "
-            "of the losses), kl or js (divergence of the output distributions).",
+            "help": "R: "
+            + "".join(f"{name} ({regularizer.text}), " for name, regularizer in LOSS_REGULARIZERS.items())
+            + f"{' or '.join(FEATURE_REGULARIZERS)} (divergence of the output distributions).",
             "choices": REGULARIZERS,
         },
     )
@@ -115,8 +116,9 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         default=False,
         metadata={
             "help": "Compute sequence losses from hidden states in chunks of target tokens, without the logits of the "
-            "whole batch: less memory, one more pass through the output projection. Needs regularizer sq or l1. A "
-            "model whose losses in chunks differ from those of its own logits is refused at the first batch.",
+            "whole batch: less memory, one more pass through the output projection. Needs a regularizer of the "
+            f"losses ({' or '.join(LOSS_REGULARIZERS)}). A model whose losses in chunks differ from those of its own "
+            "logits is refused at the first batch.",
         },
     )
     gradient_cache: int | None = field(

@@ -11,6 +11,7 @@ import pytest
 from transformers import HfArgumentParser, Seq2SeqTrainingArguments
 
 from dair_hf import DAIRConfig
+from dair_hf.config import REGULARIZERS
 
 OWN = {field.name for field in dataclasses.fields(DAIRConfig)} - {
     field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)
@@ -74,7 +75,7 @@ def test_the_unit_of_lambda_is_named(tmp_path: Path) -> None:
             {"method": "trades", "normalization": "token"},
             "method='trades' and normalization='token' cannot be combined.*use normalization='pair'",
         ),
-        ({"regularizer": "sqrt"}, "regularizer='sqrt' is unknown; use one of sq, l1, kl, js"),
+        ({"regularizer": "sqrt"}, f"regularizer='sqrt' is unknown; use one of {', '.join(REGULARIZERS)}$"),
         ({"normalization": "mean"}, "normalization='mean' is unknown; use one of pair, token"),
         ({"pair_dropout": "same"}, "pair_dropout='same' is unknown; use one of independent, shared"),
         ({"gradient_cache": 0}, "gradient_cache=0 is out of range; it must be an integer >= 1, or None"),

@@ -33,17 +33,16 @@ from dair_hf.experiments.run_records import (
 from dair_hf.io.files import write_json, write_text
 from dair_hf.io.folders import claim_folder
 from dair_hf.io.processes import on_first_rank
-from dair_hf.losses.objective import REGULARIZED
+from dair_hf.losses.divergence import FEATURE_REGULARIZERS
+from dair_hf.losses.objective import LOSS_REGULARIZERS, REGULARIZED
 from dair_hf.training.trainer import DAIRTrainer
 
 # Name in a comparison -> (method, regularizer) of `DAIRConfig`.
 METHOD_PRESETS = {
     "erm": ("erm", "sq"),
     "da": ("da", "sq"),
-    "kl": ("dair", "kl"),
-    "js": ("dair", "js"),
-    "dair": ("dair", "sq"),
-    "dair_l1": ("dair", "l1"),
+    **{name: ("dair", name) for name in FEATURE_REGULARIZERS},
+    **{"dair" if name == "sq" else f"dair_{name}": ("dair", name) for name in LOSS_REGULARIZERS},
     # Baselines of adversarial training: partners only, and two with a consistency term of their own.
     "pgd": ("augmented", "sq"),
     "trades": ("trades", "kl"),

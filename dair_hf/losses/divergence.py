@@ -73,7 +73,7 @@ def feature_consistency(original: Tensor, augmented: Tensor, regularizer: str) -
         original: Logits of the original views, `[M, C]`. Logits z of a binary classifier, `[M]` or `[M, 1]`, stand for
             the distributions `(1 - s(z), s(z))` with the logistic function `s`.
         augmented: Logits of the augmented views, of the same shape.
-        regularizer: "kl", KL(original || augmented), or "js".
+        regularizer: Key of `FEATURE_REGULARIZERS`, such as "kl" for KL(original || augmented).
 
     Returns:
         `[M]`, nats, float32 at least.
@@ -87,7 +87,8 @@ def feature_consistency(original: Tensor, augmented: Tensor, regularizer: str) -
         tensor([0., 0., 0.])
     """
     if regularizer not in FEATURE_REGULARIZERS:
-        raise ValueError(f"regularizer={regularizer!r} compares no features; use one of {sorted(FEATURE_REGULARIZERS)}")
+        names = ", ".join(FEATURE_REGULARIZERS)
+        raise ValueError(f"regularizer={regularizer!r} compares no features; use one of {names}")
     log_p, log_q = (full_precision(_class_logits(logits)).log_softmax(-1) for logits in (original, augmented))
     return FEATURE_REGULARIZERS[regularizer](log_p, log_q)
 

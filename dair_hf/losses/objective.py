@@ -133,18 +133,28 @@ class LossRegularizer(NamedTuple):
         value: `(l, l~, epsilon) -> R`, each `[B]`.
         slopes: `(l, l~, epsilon) -> (dR/dl, dR/dl~)`, each `[B]`. Only for logging: training differentiates
             `value`.
+        text: What it is, in words, for `--help`.
+        takes_root: Whether R takes roots of the losses, so that losses below `-epsilon` are refused.
     """
 
     value: Callable[[Tensor, Tensor, float], Tensor]
     slopes: Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
+    text: str
+    takes_root: bool = False
 
 
 # Value of `regularizer` -> R.
 LOSS_REGULARIZERS = {
-    "sq": LossRegularizer(squared_root_consistency, squared_root_slopes),
+    "sq": LossRegularizer(
+        squared_root_consistency,
+        squared_root_slopes,
+        "squared difference of the roots of the losses, as in the paper",
+        takes_root=True,
+    ),
     "l1": LossRegularizer(
         lambda original, augmented, epsilon: absolute_consistency(original, augmented),
         lambda original, augmented, epsilon: absolute_slopes(original, augmented),
+        "absolute difference of the losses",
     ),
 }
 

@@ -13,6 +13,7 @@ from dair_hf.config import DAIRConfig
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
+from dair_hf.losses.objective import LOSS_REGULARIZERS
 from dair_hf.losses.per_sample import SampleLoss, causal_nll, huber, seq2seq_nll, squared_error
 
 
@@ -39,7 +40,8 @@ def refuse_unsupported(
     if args.uses_features and sample_loss in (squared_error, huber):
         raise DataError(
             f"regularizer={args.regularizer!r} and sample_loss={sample_loss.__name__} cannot be combined: a "
-            "regression has no output distribution to compare; use a regularizer of the losses, sq or l1"
+            "regression has no output distribution to compare; use a regularizer of the losses, "
+            f"{' or '.join(LOSS_REGULARIZERS)}"
         )
     if objective is not None:
         for name, is_set in (

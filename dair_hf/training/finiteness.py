@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import ASYNCHRONOUS
 from dair_hf.errors import NonFiniteLossError
-from dair_hf.losses.objective import PairTerms, pair_objective
+from dair_hf.losses.objective import LOSS_REGULARIZERS, PairTerms, pair_objective
 
 MAX_NAMED_ROWS = 8  # in an error
 
@@ -102,7 +102,7 @@ class FinitenessCheck(TrainerCallback):
         terms = PairTerms(*(term.cpu() for term in batch.terms))
         rows, where = len(terms.original), f"at step {batch.step}"
         if self.objective is None and (negative := undefined_roots(terms, args)).any():
-            return negative_losses(terms, negative, batch.row_ids, where)
+            return negative_losses(terms, negative, batch.row_ids, where, args)
         broken = ~(terms.original.isfinite() & terms.augmented.isfinite() & terms.consistency.isfinite())
         if broken.any():
             return NonFiniteLossError(
@@ -132,29 +132,32 @@ class FinitenessCheck(TrainerCallback):
 
 
 def undefined_roots(terms: PairTerms, args: DAIRConfig) -> Tensor:
-    """Return the pairs whose R_sq is undefined because a loss is negative, `[B]` bool; none if R_sq is not trained."""
-    if not (args.uses_regularizer and args.regularizer == "sq"):
+    """Return the pairs whose R takes the root of a negative loss, `[B]` bool; none if no such R is trained."""
+    regularizer = LOSS_REGULARIZERS.get(args.regularizer) if args.uses_regularizer else None
+    if regularizer is None or not regularizer.takes_root:
         return torch.zeros_like(terms.has_partner)
     return terms.has_partner & (torch.minimum(terms.original, terms.augmented) < -args.loss_epsilon)
 
 
 def negative_losses(
-    terms: PairTerms, negative: Tensor, row_ids: Sequence[Any] | None, where: str
+    terms: PairTerms, negative: Tensor, row_ids: Sequence[Any] | None, where: str, args: DAIRConfig
 ) -> NonFiniteLossError:
-    """Return the error for pairs with a negative loss under R_sq.
+    """Return the error for pairs with a negative loss whose R takes its root.
 
     Args:
         terms: Terms of a batch, each `[B]`.
         negative: Rows with a negative loss, `[B]` bool.
         row_ids: Names of the rows; None: their numbers.
         where: Step or phase, in words.
+        args: Configuration of the run.
     """
+    rootless = next(name for name, regularizer in LOSS_REGULARIZERS.items() if not regularizer.takes_root)
     lowest = torch.minimum(terms.original, terms.augmented)[negative].min()
     ids = range(len(negative)) if row_ids is None else row_ids
     return NonFiniteLossError(
         f"sample_loss is negative in {int(negative.sum())} of {len(negative)} rows {where}: {_named(negative, ids)}, "
-        f"down to {lowest:.4g}; regularizer='sq' takes the root of a loss. Add a constant that makes it >= 0, or use "
-        "regularizer='l1'"
+        f"down to {lowest:.4g}; regularizer={args.regularizer!r} takes the root of a loss. Add a constant that makes "
+        f"it >= 0, or use regularizer={rootless!r}"
     )
 
 

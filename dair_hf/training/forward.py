@@ -321,7 +321,8 @@ class PairLoss:
         if layout.aligned is None:
             raise DataError(
                 f"regularizer={regularizer!r} compares logits {list(logits.shape)} at the targets of sequences, labels "
-                f"[B, V, T] int64; found {list(batch[LABELS].shape)}; use a regularizer of the losses, sq or l1"
+                f"[B, V, T] int64; found {list(batch[LABELS].shape)}; use a regularizer of the losses, "
+                f"{' or '.join(LOSS_REGULARIZERS)}"
             )
         # Of every aligned pair of targets: its row, and for both views the indices of the logits that predict it.
         rows = np.repeat(np.arange(len(layout)), [positions.shape[1] for positions in layout.aligned])

@@ -112,7 +112,7 @@ def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
         compares_losses = args.regularizer in LOSS_REGULARIZERS
         # PGD training does not run the originals of pairs.
         both_run = total["originals_run"] == total["rows"]
-        # R_sq of a negative loss is NaN. A run that trains it has stopped before.
+        # R is NaN if it takes the root of a negative loss. A run that trains it has stopped before.
         if both_run and (args.uses_features or compares_losses) and not math.isnan(total["consistency"]):
             means["consistency"] = total["consistency"] / total["pairs"]
         if args.method == "dair" and compares_losses:

@@ -538,7 +538,7 @@ class DAIRTrainer(Seq2SeqTrainer):
             with torch.no_grad(), self.compute_loss_context_manager():
                 terms, targets, *_ = self.pair_loss(model, batch, with_partners=True)
                 if (negative := undefined_roots(terms, self.args)).any():
-                    raise negative_losses(terms, negative, batch.get(ROW_ID), "of the evaluation")
+                    raise negative_losses(terms, negative, batch.get(ROW_ID), "of the evaluation", self.args)
                 loss = self.pair_loss.objective(terms, self.pair_loss.count(batch)).detach()
             augmented_targets = targets[:, 1] if targets.shape[1] == 2 else torch.zeros_like(targets[:, 0])
             columns = (*terms, targets[:, 0], augmented_targets, exists)

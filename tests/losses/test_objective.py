@@ -274,3 +274,11 @@ def test_slopes_of_a_regularizer_are_its_derivatives(name: str) -> None:
     expected = gradients(regularizer.value(original, augmented, EPSILON), original, augmented)
     for slope, derivative in zip(regularizer.slopes(original, augmented, EPSILON), expected, strict=True):
         np.testing.assert_allclose(slope.detach().numpy(), derivative, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", LOSS_REGULARIZERS)
+def test_a_regularizer_that_takes_roots_says_so(name: str) -> None:
+    """Only then are negative losses refused with a remedy."""
+    regularizer = LOSS_REGULARIZERS[name]
+    found = regularizer.value(torch.tensor([-1.0, 2.0]), torch.tensor([2.0, -1.0]), EPSILON)
+    assert found.isnan().tolist() == [regularizer.takes_root] * 2
