@@ -2,54 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dair_hf.data.row_rules import LABEL_COLUMNS, NO_RULES, RowRules, check_view, not_a_number, require_one_label
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
 AUGMENTED_PREFIX = "augmented_"
 ROW_ID = "row_id"
-LABELS = "labels"
-LABEL_COLUMNS = (LABELS, "label_ids", "label")  # collators of transformers rename each to `labels`
+LABELS = LABEL_COLUMNS[0]
 TARGET_PREFIXES = ("label", "decoder_")  # of the columns of the output, including their masks
 PADDING_ROW = "is_padding_row"  # marks a row that only gives all ranks equally many rows
 VIEW_MASK = "view_mask"
 LAYOUT = "layout"  # key of the `batch_layout.BatchLayout` of a batch
 ASYNCHRONOUS = ("cuda", "xpu")  # devices whose copies from and to the host need not block the host
-NOT_TEXT = {
-    "input_ids": "tokenize it: tokenizer(text).input_ids",
-    **dict.fromkeys(LABEL_COLUMNS, "give the number of its class, or the ids of its tokens"),
-}
 
 
 def on_device(values: np.ndarray, device: torch.device) -> Tensor:
     """Copy a host array to a device, without blocking the host if the device supports that."""
     return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=device.type in ASYNCHRONOUS)
-
-
-@dataclass(frozen=True)
-class RowRules:
-    """Requirements of a model on rows.
-
-    Attributes:
-        labels_per_token: Whether there is one label per token of `input_ids`, as for decoder-only models and token
-            classifiers. Partners then need their own labels.
-        id_limits: Column -> exclusive upper limit of its ids: the size of the vocabulary, or the number of classes.
-        label_range: Smallest and largest label of a loss of probabilities, such as (0, 1); None: any label.
-    """
-
-    labels_per_token: bool = False
-    id_limits: Mapping[str, int] = field(default_factory=dict)
-    label_range: tuple[float, float] | None = None
-
-
-NO_RULES = RowRules()
 
 
 def split_views(feature: Mapping[str, Any], rules: RowRules = NO_RULES) -> tuple[dict[str, Any], dict[str, Any] | None]:
@@ -83,8 +59,8 @@ def split_views(feature: Mapping[str, Any], rules: RowRules = NO_RULES) -> tuple
             augmented[name.removeprefix(AUGMENTED_PREFIX)] = value
         elif name not in (ROW_ID, PADDING_ROW):
             original[name] = value
-    where = f"row {feature.get(ROW_ID, '(no row_id)')!r}"
-    _check_view(where, "", original, rules)
+    where = _name_of(feature)
+    check_view(where, "", original, rules)
     present = {name: value for name, value in augmented.items() if value is not None}
     if not present:
         return original, None
@@ -107,8 +83,12 @@ def split_views(feature: Mapping[str, Any], rules: RowRules = NO_RULES) -> tuple
             + _reason_not_inherited(missing[0], rules)
         )
     partner = {name: present.get(name, inherited.get(name)) for name in original}
-    _check_view(where, AUGMENTED_PREFIX, partner, rules)
+    check_view(where, AUGMENTED_PREFIX, partner, rules)
     return original, partner
+
+
+def _name_of(feature: Mapping[str, Any]) -> str:
+    return f"row {feature.get(ROW_ID, '(no row_id)')!r}"
 
 
 def _is_inherited(name: str, original: Mapping[str, Any], present: Mapping[str, Any], rules: RowRules) -> bool:
@@ -137,63 +117,6 @@ def _reason_not_inherited(name: str, rules: RowRules) -> str:
     )
 
 
-def _check_view(where: str, prefix: str, view: Mapping[str, Any], rules: RowRules) -> None:
-    """Refuse values on which a collator or a model would fail without naming the row."""
-    for name, remedy in NOT_TEXT.items():
-        if isinstance(view.get(name), str):
-            raise DataError(f"{where}: {prefix}{name} is the text {view[name][:40]!r}; {remedy}")
-    ids, mask = view.get("input_ids"), view.get("attention_mask")
-    if isinstance(ids, Sized) and isinstance(mask, Sized) and len(ids) != len(mask):
-        raise DataError(
-            f"{where}: {prefix}attention_mask has {len(mask)} entries for {len(ids)} tokens of {prefix}input_ids; give "
-            "one per token"
-        )
-    for name, limit in rules.id_limits.items():
-        is_label = name in LABEL_COLUMNS
-        for value in _out_of_range(view.get(name, 0), limit, IGNORE_INDEX if is_label else 0):
-            remedy = "check the labels, and num_labels of the model" if is_label else "use the model's own tokenizer"
-            raise DataError(
-                f"{where}: {prefix}{name} holds {value}, but valid ids are 0 to {limit - 1}"
-                f"{f', and {IGNORE_INDEX} for no target' if is_label else ''}; {remedy}"
-            )
-    if rules.label_range is not None:
-        low, high = rules.label_range
-        for name in LABEL_COLUMNS:
-            for value in _out_of_interval(view.get(name, IGNORE_INDEX), low, high):
-                raise DataError(
-                    f"{where}: {prefix}{name} holds {value:g}, but labels of this sample loss are {low:g} to {high:g}; "
-                    "check the labels, or set another sample_loss"
-                )
-
-
-def _out_of_interval(values: Any, low: float, high: float) -> list[float]:
-    """Return the first invalid label in a list, or an empty list; NaN and None are invalid."""
-    try:
-        labels = np.asarray(values, dtype=np.float64).reshape(-1)
-    except (TypeError, ValueError):
-        return []  # no numbers, or lists of different lengths, which the collator refuses
-    is_ignored = (labels == IGNORE_INDEX) & (np.asarray(values).dtype.kind == "i")
-    is_valid = ((labels >= low) & (labels <= high)) | is_ignored
-    return labels[~is_valid][:1].tolist()
-
-
-def _out_of_range(values: Any, limit: int, allowed: int) -> list[Any]:
-    """Return the first invalid id in a list, or an empty list.
-
-    Invalid is None, and an id that is neither in [0, limit) nor `allowed`. Values that are no ids are not checked.
-    """
-    if hasattr(values, "tolist"):
-        values = values.reshape(-1).tolist()
-    ids = values if isinstance(values, (list, tuple)) else [values]
-    if ids and hasattr(ids[0], "tolist"):  # numbers or arrays of numpy
-        return next((wrong for part in ids if (wrong := _out_of_range(part, limit, allowed))), [])
-    if None in ids:
-        return [None]
-    if not ids or type(ids[0]) is not int or (min(ids) >= 0 and max(ids) < limit):
-        return []
-    return [value for value in ids if not 0 <= value < limit and value != allowed][:1]
-
-
 class PairCollator:
     """Collates pairs with the collator of any task.
 
@@ -208,7 +131,8 @@ class PairCollator:
 
     Raises:
         DataError: A row that `split_views` refuses, partners with different columns, or a base collator that does not
-            return tensors with one entry per view.
+            return tensors with one entry per view. With a collator of transformers also several columns of labels, or a
+            column of which it makes no tensor.
 
     Example:
         >>> from transformers import default_data_collator
@@ -237,6 +161,8 @@ class PairCollator:
     ) -> None:
         self.base_collator = base_collator
         self.rules = rules
+        # Of other collators it is unknown what they make of labels and texts.
+        self._is_of_transformers = str(getattr(base_collator, "__module__", "")).startswith("transformers.")
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Collate rows."""
@@ -244,6 +170,8 @@ class PairCollator:
         exists: list[list[bool]] = []
         partners: list[tuple[str, frozenset[str]]] = []
         for feature in features:
+            if self._is_of_transformers:
+                require_one_label(_name_of(feature), feature)
             original, augmented = split_views(feature, self.rules)
             if augmented is not None:
                 columns = frozenset(name for name in feature if name.startswith(AUGMENTED_PREFIX))
@@ -262,8 +190,7 @@ class PairCollator:
         if not view_mask[:, 1].any():
             view_mask = view_mask[:, :1]
         batch: dict[str, Any] = {
-            name: self._lay_out(name, values, view_mask, len(views))
-            for name, values in self.base_collator(views).items()
+            name: self._lay_out(name, values, view_mask, len(views)) for name, values in self._collate(views).items()
         }
         # Padding rows are collated, so that a batch of nothing else has something to run, and then masked.
         is_padding = torch.tensor([bool(feature.get(PADDING_ROW)) for feature in features])
@@ -271,6 +198,21 @@ class PairCollator:
         if ROW_ID in features[0]:
             batch[ROW_ID] = [feature[ROW_ID] for feature in features]
         return batch
+
+    def _collate(self, views: list[dict[str, Any]]) -> Mapping[str, Any]:
+        try:
+            return self.base_collator(views)
+        except (TypeError, ValueError) as error:
+            collator = getattr(self.base_collator, "__name__", type(self.base_collator).__name__)
+            skips_text = "default" in collator.lower()  # `default_data_collator` leaves texts out
+            found = [column for view in views if (column := not_a_number(view, skips_text))]
+            if not found or not self._is_of_transformers:
+                raise
+            name, value = found[0]
+            raise DataError(
+                f"{collator} makes no tensor of column {name!r}, which holds {value!r:.60}; give numbers there, or "
+                f"drop the column if the model does not need it: dataset.remove_columns({name!r})"
+            ) from error
 
     def _lay_out(self, name: str, values: Any, view_mask: Tensor, count: int) -> Tensor:
         if not isinstance(values, Tensor) or values.ndim == 0 or len(values) != count:

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from dair_hf.data.collator import AUGMENTED_PREFIX, LABEL_COLUMNS, LABELS, NO_RULES, ROW_ID, RowRules, split_views
+from dair_hf.data.collator import AUGMENTED_PREFIX, LABELS, ROW_ID, split_views
+from dair_hf.data.row_rules import LABEL_COLUMNS, NO_RULES, RowRules
 from dair_hf.data.sampling import EpochPairs, targets_per_row, view_lengths
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import DataCollatorForSeq2Seq, default_data_collator
+from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding, default_data_collator
 
 from dair_hf import DataError, PairCollator
-from dair_hf.data.collator import RowRules, collate_or_pad, flatten_views, split_views
+from dair_hf.data.collator import collate_or_pad, flatten_views, split_views
+from dair_hf.data.row_rules import RowRules
 from tests.fixtures.tiny import tokenizer
 
 ROW = {"row_id": "MUL0003/4", "input_ids": [5, 6], "attention_mask": [1, 1], "labels": [7, 1]}
@@ -300,6 +301,44 @@ def test_a_base_collator_must_return_one_entry_per_view(returned: dict[str, Any]
 
     with pytest.raises(DataError, match=f"function: {found}; the base collator must return tensors .* the 1 views"):
         PairCollator(broken)([ROW])
+
+
+@pytest.mark.parametrize("extra", [{"label": 1}, {"label": "good"}, {"label_ids": [1]}, {"label": [["good"]]}])
+@pytest.mark.parametrize("base", [default_data_collator, DataCollatorForSeq2Seq(tokenizer()), None])
+def test_labels_in_two_columns_are_refused(extra: dict[str, Any], base: Any) -> None:
+    (name,) = extra
+    message = f"row 'MUL0003/4': has the columns 'labels' and '{name}', .* the other: dataset.remove_columns('{name}')"
+    with pytest.raises(DataError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        PairCollator(base or DataCollatorWithPadding(tokenizer()))([{**ROW, **extra}])
+    assert "labels" in PairCollator(default_data_collator)([{**ROW, name: None}])
+
+    def own(views: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"x": torch.tensor([len(view) for view in views])}
+
+    if extra != {"label": "good"}:  # refused by `split_views`
+        assert literal(PairCollator(own)([{**ROW, **extra}]))["x"] == [[4]]
+
+
+@pytest.mark.parametrize("base", [default_data_collator, DataCollatorForSeq2Seq(tokenizer())])
+def test_a_column_that_is_no_number_is_named(base: Any) -> None:
+    row = {**ROW, "words": [["good"], ["bad"]]}
+    with pytest.raises(DataError, match=r"makes no tensor of column 'words', which holds \[\['good'\], \['bad'\]\]; "):
+        PairCollator(base)([row])
+
+    texts = {**ROW, "sentence": "is it ?", "note": None}
+    if base is default_data_collator:
+        assert "sentence" not in PairCollator(base)([texts])
+        with pytest.raises(DataError, match="column 'words'"):
+            PairCollator(base)([{**texts, **row}])
+    else:
+        with pytest.raises(DataError, match="column 'sentence', which holds 'is it .'"):
+            PairCollator(base)([texts])
+
+    def own(views: list[dict[str, Any]]) -> dict[str, Any]:
+        raise ValueError("of its own")
+
+    with pytest.raises(ValueError, match="^of its own$"):
+        PairCollator(own)([row])
 
 
 def test_views_of_different_shapes_raise_the_error_of_the_base_collator() -> None:

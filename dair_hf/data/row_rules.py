@@ -1,0 +1,149 @@
+"""Requirements of a model on rows, and the refusal of rows that do not meet them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dair_hf.errors import DataError
+from dair_hf.losses.per_sample import IGNORE_INDEX
+
+LABEL_COLUMNS = ("labels", "label_ids", "label")  # collators of transformers rename each to `labels`
+NOT_TEXT = {
+    "input_ids": "tokenize it: tokenizer(text).input_ids",
+    **dict.fromkeys(LABEL_COLUMNS, "give the number of its class, or the ids of its tokens"),
+}
+
+
+@dataclass(frozen=True)
+class RowRules:
+    """Requirements of a model on rows.
+
+    Attributes:
+        labels_per_token: Whether there is one label per token of `input_ids`, as for decoder-only models and token
+            classifiers. Partners then need their own labels.
+        id_limits: Column -> exclusive upper limit of its ids: the size of the vocabulary, or the number of classes.
+        label_range: Smallest and largest label of a loss of probabilities, such as (0, 1); None: any label.
+    """
+
+    labels_per_token: bool = False
+    id_limits: Mapping[str, int] = field(default_factory=dict)
+    label_range: tuple[float, float] | None = None
+
+
+NO_RULES = RowRules()
+
+
+def require_one_label(where: str, row: Mapping[str, Any]) -> None:
+    """Refuse a row with several columns of labels, of which collators of transformers would silently take one.
+
+    Args:
+        where: Name of the row, for messages.
+        row: The row.
+
+    Raises:
+        DataError: There are several columns of labels.
+
+    Example:
+        >>> require_one_label("row 'a'", {"input_ids": [1], "labels": [2], "label": None})
+    """
+    found = [name for name in LABEL_COLUMNS if row.get(name) is not None]
+    if len(found) > 1:
+        raise DataError(
+            f"{where}: has the columns {' and '.join(map(repr, found))}, each of which collators take for the labels; "
+            f"keep that of the targets and drop the other: dataset.remove_columns({found[-1]!r})"
+        )
+
+
+def check_view(where: str, prefix: str, view: Mapping[str, Any], rules: RowRules) -> None:
+    """Refuse values of a view on which a collator or a model would fail without naming the row.
+
+    Args:
+        where: Name of the row, for messages.
+        prefix: Prefix of the view's columns in the row, for messages.
+        view: Columns of the view.
+        rules: Requirements of the model.
+
+    Raises:
+        DataError: Inputs or labels are text; a mask has another length than its inputs; an id or a label is out of
+            range.
+    """
+    for name, remedy in NOT_TEXT.items():
+        if isinstance(view.get(name), str):
+            raise DataError(f"{where}: {prefix}{name} is the text {view[name][:40]!r}; {remedy}")
+    ids, mask = view.get("input_ids"), view.get("attention_mask")
+    if isinstance(ids, Sized) and isinstance(mask, Sized) and len(ids) != len(mask):
+        raise DataError(
+            f"{where}: {prefix}attention_mask has {len(mask)} entries for {len(ids)} tokens of {prefix}input_ids; give "
+            "one per token"
+        )
+    for name, limit in rules.id_limits.items():
+        is_label = name in LABEL_COLUMNS
+        for value in _out_of_range(view.get(name, 0), limit, IGNORE_INDEX if is_label else 0):
+            remedy = "check the labels, and num_labels of the model" if is_label else "use the model's own tokenizer"
+            raise DataError(
+                f"{where}: {prefix}{name} holds {value}, but valid ids are 0 to {limit - 1}"
+                f"{f', and {IGNORE_INDEX} for no target' if is_label else ''}; {remedy}"
+            )
+    if rules.label_range is not None:
+        low, high = rules.label_range
+        for name in LABEL_COLUMNS:
+            for value in _out_of_interval(view.get(name, IGNORE_INDEX), low, high):
+                raise DataError(
+                    f"{where}: {prefix}{name} holds {value:g}, but labels of this sample loss are {low:g} to {high:g}; "
+                    "check the labels, or set another sample_loss"
+                )
+
+
+def _out_of_interval(values: Any, low: float, high: float) -> list[float]:
+    """Return the first invalid label in a list, or an empty list; NaN and None are invalid."""
+    try:
+        labels = np.asarray(values, dtype=np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        return []  # no numbers, or lists of different lengths, which the collator refuses
+    is_ignored = (labels == IGNORE_INDEX) & (np.asarray(values).dtype.kind == "i")
+    is_valid = ((labels >= low) & (labels <= high)) | is_ignored
+    return labels[~is_valid][:1].tolist()
+
+
+def _out_of_range(values: Any, limit: int, allowed: int) -> list[Any]:
+    """Return the first invalid id in a list, or an empty list.
+
+    Invalid is None, and an id that is neither in [0, limit) nor `allowed`. Values that are no ids are not checked.
+    """
+    if hasattr(values, "tolist"):
+        values = values.reshape(-1).tolist()
+    ids = values if isinstance(values, (list, tuple)) else [values]
+    if ids and hasattr(ids[0], "tolist"):  # numbers or arrays of numpy
+        return next((wrong for part in ids if (wrong := _out_of_range(part, limit, allowed))), [])
+    if None in ids:
+        return [None]
+    if not ids or type(ids[0]) is not int or (min(ids) >= 0 and max(ids) < limit):
+        return []
+    return [value for value in ids if not 0 <= value < limit and value != allowed][:1]
+
+
+def not_a_number(view: Mapping[str, Any], skips_text: bool = False) -> tuple[str, Any] | None:
+    """Return name and value of the first column that holds something else than numbers, or None.
+
+    Args:
+        view: Columns of a view.
+        skips_text: Whether columns that hold one text, or None, do not matter.
+
+    Example:
+        >>> not_a_number({"input_ids": [1, 2], "label": [["good"]]})
+        ('label', [['good']])
+    """
+    for name, value in view.items():
+        if not _holds_numbers(value) and not (skips_text and (value is None or isinstance(value, str))):
+            return name, value
+    return None
+
+
+def _holds_numbers(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_holds_numbers, value))
+    return hasattr(value, "shape") or isinstance(value, (int, float))
