@@ -23,6 +23,10 @@ FLOORS = (
     {"training", "dialog", "regression", "vision", "vqa"},
     {"experiments"},
 )
+NEW_ROOM = (
+    "the room {room!r} has no floor: add it to FLOORS in tests/test_architecture.py, above all that it imports, and to "
+    "the tables of docs/architecture.md and README.md; then run python docs/draw_architecture.py"
+)
 TOPS = ("reproduction", "recipes", "data_scripts", "benchmarks", "tests")
 
 FILES = architecture.modules()
@@ -34,6 +38,8 @@ def floor_violations(module: str, source: str) -> list[str]:
     """Imports of a module that break the rules of the floors."""
     rank = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
     room = module.split(".")[1]
+    if room not in rank:
+        return [f"{module}: {NEW_ROOM.format(room=room)}"]
     violations = []
     for target in architecture.imported_names(source):
         top, _, inside = target.partition(".")
@@ -45,13 +51,25 @@ def floor_violations(module: str, source: str) -> list[str]:
         if target_room == room:
             continue
         # The package itself brings the trainer.
-        if not target_room or rank[target_room] >= rank[room]:
+        if target_room in ROOMS and target_room not in rank:
+            violations.append(f"{module} imports {target}: {NEW_ROOM.format(room=target_room)}")
+        elif not target_room or rank[target_room] >= rank[room]:
             violations.append(f"{module} imports {target}: that is not on a lower floor")
     return violations
 
 
 def test_every_room_has_a_floor() -> None:
-    assert set(ROOMS) == set().union(*FLOORS), "new room: give it a place in FLOORS"
+    placed = set().union(*FLOORS)
+    assert [NEW_ROOM.format(room=room) for room in sorted(set(ROOMS) - placed)] == []
+    assert placed - set(ROOMS) == set(), "FLOORS names a room that does not exist"
+
+
+def test_every_room_is_described() -> None:
+    """The table in docs/architecture.md; the file tree of the README has a test of its own."""
+    table = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").partition("## Rooms")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    described = {name.strip("/") for row in rows for name in re.findall(r"`([\w/]+)`", row)}
+    assert described == set(ROOMS), "the table of rooms in docs/architecture.md"
 
 
 @pytest.mark.parametrize("module", sorted(GRAPH))
@@ -74,6 +92,15 @@ def test_module_imports_only_from_floors_below(module: str) -> None:
 )
 def test_floor_rule_sees_violations(module: str, source: str) -> None:
     assert floor_violations(module, source) != []
+
+
+def test_floor_rule_names_what_a_new_room_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = floor_violations("dair_hf.audio.task", "import torch")
+    assert "the room 'audio' has no floor: add it to FLOORS" in found and "docs/architecture.md" in found
+    monkeypatch.setitem(FILES, "dair_hf.audio.task", ROOT)
+    monkeypatch.setitem(ROOMS, "audio", set())
+    (found,) = floor_violations("dair_hf.dialog.text.state", "import dair_hf.audio.task")
+    assert "imports dair_hf.audio.task: the room 'audio' has no floor" in found
 
 
 def test_floor_rule_allows_what_is_below() -> None:
