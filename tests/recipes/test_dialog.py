@@ -349,9 +349,3 @@ def test_shipped_configurations_are_valid(path: Path) -> None:
         assert network.num_parameters() < 3_000_000
     else:
         assert model.model_name_or_path
-
-
-def test_there_are_configurations() -> None:
-    assert {path.stem for path in SHIPPED} == {
-        "demo", "multiwoz21_small", "multiwoz21_causal", "multiwoz22_bart", "multiwoz22_gpt2_lora"
-    }  # fmt: skip

@@ -9,17 +9,9 @@ from typing import Any
 
 import pytest
 
-from dair_hf import DAIRConfig
-from dair_hf.experiments.arguments import parse_arguments
-from dair_hf.experiments.comparison import ComparisonConfig, runs_of
-from dair_hf.vision.backgrounds.challenge import ChallengeConfig
-from dair_hf.vision.backgrounds.drawn import BackgroundsConfig
-from dair_hf.vision.backgrounds.imagenet9 import ImageNet9Config
 from dair_hf.vision.backgrounds.variants import VARIANTS
-from dair_hf.vision.networks import NetworkConfig
-from dair_hf.vision.robustness import AdversarialDataConfig, AttackConfig
 from tests.fixtures.digits import noise_digits, write_parquet
-from tests.fixtures.recipe_runs import CONFIGS, assert_ends_with_one_line, run
+from tests.fixtures.recipe_runs import assert_ends_with_one_line, run
 from tests.fixtures.variant_images import write_variants
 
 SIZES = ["--network", "preact_resnet", "--hidden_sizes", "4", "8", "--depths", "1", "1"]
@@ -125,24 +117,3 @@ def test_bad_input_ends_with_one_line(
     recipe: str, config: str, options: list[str], message: str, tmp_path: Path
 ) -> None:
     assert_ends_with_one_line(recipe, config, tmp_path, options, message)
-
-
-ADVERSARIAL = [AdversarialDataConfig, NetworkConfig, AttackConfig, ComparisonConfig, DAIRConfig]
-CHALLENGE = [ChallengeConfig, BackgroundsConfig, ImageNet9Config, NetworkConfig, ComparisonConfig, DAIRConfig]
-
-
-@pytest.mark.parametrize(
-    ("name", "types"),
-    [
-        ("mnist_adversarial", ADVERSARIAL),
-        ("cifar10_adversarial", ADVERSARIAL),
-        ("backgrounds", CHALLENGE),
-        ("imagenet9", CHALLENGE),
-    ],
-)
-def test_shipped_configurations_are_valid(name: str, types: list[type]) -> None:
-    text = (CONFIGS / f"{name}.yaml").read_text()
-    parsed = parse_arguments(types, ["--config", str(CONFIGS / f"{name}.yaml")])
-    assert list(runs_of(parsed[-2], parsed[-1]))
-    assert parsed[-1].output_dir == f"outputs/{name}"
-    assert f"recipes/configs/{name}.yaml" in text and "# Hours: " in text

@@ -11,34 +11,11 @@ import numpy as np
 import pytest
 import scipy.io
 
-from dair_hf import DAIRConfig
 from dair_hf.experiments import plots
-from dair_hf.experiments.arguments import parse_arguments
-from dair_hf.experiments.comparison import ComparisonConfig, runs_of
-from dair_hf.experiments.search import SearchConfig
-from dair_hf.regression.data import RegressionConfig
-from dair_hf.regression.losses import RobustLossConfig
-from dair_hf.training.environments import EnvironmentConfig
 from dair_hf.vision.cnn import DigitCNN
-from dair_hf.vision.mnist.colored import ColoredConfig
-from dair_hf.vision.mnist.rotated import RotatedConfig
-from dair_hf.vision.mnist.six_nine import SixNineConfig
 from tests.fixtures.digits import noise_digits, write_parquet
-from tests.fixtures.paths import ROOT
 from tests.fixtures.recipe_runs import assert_ends_with_one_line, command_line, run
 
-SETTINGS: dict[str, list[type]] = {
-    "colored_mnist": [ColoredConfig, EnvironmentConfig, ComparisonConfig, SearchConfig, DAIRConfig],
-    "rotated_mnist": [RotatedConfig, ComparisonConfig, SearchConfig, DAIRConfig],
-    "rotated_6_9": [SixNineConfig, ComparisonConfig, SearchConfig, DAIRConfig],
-    "robust_regression": [RegressionConfig, RobustLossConfig, ComparisonConfig, SearchConfig, DAIRConfig],
-}
-CONFIGS = [
-    (recipe, path)
-    for path in sorted((ROOT / "recipes" / "configs").glob("*.yaml"))
-    for recipe in SETTINGS
-    if f"recipes/{recipe}.py " in path.read_text()
-]
 DIGITS = ["--train_rows", "60", "--validation_rows", "20", "--num_train_epochs", "2", "--lr_drop_epochs", "1"]
 
 pytestmark = pytest.mark.slow
@@ -183,18 +160,3 @@ def test_bad_input_ends_with_one_line(
     recipe: str, config: str, options: list[str], message: str, tmp_path: Path
 ) -> None:
     assert_ends_with_one_line(recipe, config, tmp_path, options, message)
-
-
-@pytest.mark.parametrize(("recipe", "path"), CONFIGS, ids=lambda value: getattr(value, "name", value))
-def test_shipped_configurations_are_valid(recipe: str, path: Path) -> None:
-    parsed = parse_arguments(SETTINGS[recipe], ["--config", str(path)])
-    (comparison,) = (settings for settings in parsed if isinstance(settings, ComparisonConfig))
-    args = parsed[-1]
-    assert list(runs_of(comparison, args))
-    assert args.output_dir == f"outputs/{path.stem}"
-    text = path.read_text()
-    assert text.startswith("# ") and "# Expect" in text and "# Hours" in text
-
-
-def test_every_recipe_has_a_configuration() -> None:
-    assert {recipe for recipe, _ in CONFIGS} == set(SETTINGS)
