@@ -64,14 +64,6 @@ def test_every_room_has_a_floor() -> None:
     assert placed - set(ROOMS) == set(), "FLOORS names a room that does not exist"
 
 
-def test_every_room_is_described() -> None:
-    """The table in docs/architecture.md; the file tree of the README has a test of its own."""
-    table = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").partition("## Rooms")[2].partition("\n## ")[0]
-    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    described = {name.strip("/") for row in rows for name in re.findall(r"`([\w/]+)`", row)}
-    assert described == set(ROOMS), "the table of rooms in docs/architecture.md"
-
-
 @pytest.mark.parametrize("module", sorted(GRAPH))
 def test_module_imports_only_from_floors_below(module: str) -> None:
     assert floor_violations(module, FILES[module].read_text(encoding="utf-8")) == []
