@@ -19,11 +19,13 @@ class Column(NamedTuple):
         key: Key in the metrics of a record.
         title: Heading.
         counts: Keys of numerator and denominator, shown if a method has one run.
+        optional: Whether a comparison leaves the column out if no run has the metric.
     """
 
     key: str
     title: str
     counts: tuple[str, str] | None = None
+    optional: bool = False
 
 
 def comparison_table(records: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> str:
@@ -67,6 +69,7 @@ def write_comparison(
     Returns:
         The Markdown table.
     """
+    columns = [c for c in columns if not c.optional or any(c.key in record["metrics"] for record in records)]
     table = comparison_table(records, columns)
     several = len({record["method"] for record in records}) < len(records)
     spread = ["Mean ± standard deviation over the runs."] if several else []

@@ -36,6 +36,16 @@ def test_table_of_seeds_shows_mean_and_sample_deviation() -> None:
     assert lines[3] == "| da | 1 | 0.500 |"
 
 
+@pytest.mark.parametrize(("metrics", "headings"), [({"jga": 0.5}, "JGA"), ({"jga": 0.5, "cm": None}, "JGA | CM")])
+def test_optional_column_that_no_run_has_is_left_out(metrics: Any, headings: str, tmp_path: Path) -> None:
+    columns = [COLUMNS[0], COLUMNS[1]._replace(optional=True)]
+    records = [run("erm", jga=0.5), run("da", **metrics)]
+    write_comparison(tmp_path, "Title", records, columns)
+    assert f"| method | runs | {headings} |" in (tmp_path / "comparison.md").read_text()
+    write_comparison(tmp_path, "Title", records, COLUMNS)
+    assert "| method | runs | JGA | CM |" in (tmp_path / "comparison.md").read_text()
+
+
 def test_metric_that_is_undefined_in_some_runs_has_no_mean() -> None:
     """The mean over the other runs would be biased."""
     records = [run("erm", cm=None, num=0, den=0), run("erm", cm=0.9, num=9, den=10), run("erm", cm=None, num=0, den=0)]
