@@ -143,6 +143,8 @@ def _split_config_file(options: list[str]) -> tuple[Path | None, list[str]]:
             value, rest = (rest[0], rest[1:]) if rest else ("", [])
         if not value:
             raise DataError("--config needs a file name after it, such as recipes/configs/demo.yaml")
+        if any(other.partition("=")[0] == "--config" for other in rest):
+            raise DataError("--config is given twice; put the settings of both files into one")
         return Path(value), options[:index] + rest
     return None, options
 

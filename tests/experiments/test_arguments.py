@@ -199,6 +199,7 @@ def test_invalid_files_are_refused(tmp_path: Path, text: str, message: str, caps
     [
         (["--config"], r"--config needs a file name after it"),
         (["--config="], r"--config needs a file name after it"),
+        (["--config", "a.yaml", "--config=b.yaml"], r"--config is given twice"),
         (["--config", "nowhere.yaml"], r"nowhere\.yaml: no such file; the shipped ones are in recipes/configs/"),
         (["--config", "."], r"\.: cannot be read \(Is a directory\)"),
         (["--stepz", "3"], r"unknown option --stepz; did you mean 'steps'\?"),
