@@ -59,8 +59,8 @@ class ComparisonConfig:
     """Methods and seeds of a comparison, one run for each pair.
 
     Raises:
-        DataError: No method or seed, an unknown method, a duplicate entry, or a lambda that is out of range or that no
-            method uses.
+        DataError: No method or seed, an unknown method, a duplicate entry, or a lambda that is out of range or of a
+            method that has none.
 
     Example:
         >>> [run.name for run in runs_of(ComparisonConfig(methods=["erm", "dair"]), DAIRConfig("out"))]
@@ -107,20 +107,13 @@ class ComparisonConfig:
         if self.lambda_sweep:
             # Compared as printed in file names.
             require_distinct("lambda_sweep", [f"{value:g}" for value in self.lambda_sweep])
-        if self.lambda_sweep and not self.regularized:
-            raise DataError(
-                f"lambda_sweep: none of methods={self.methods} has a lambda; add one that has, such as dair, or give "
-                "an empty lambda_sweep"
-            )
-        if unused := sorted(set(self.lambdas or {}) - set(self.regularized)):
-            raise DataError(
-                f"lambdas: {', '.join(unused)} would not be used: no method with a lambda that methods={self.methods} "
-                "lists; remove it"
-            )
+        # Methods that are not listed may have a lambda, so that --methods can narrow the list of a file.
+        if unused := sorted(name for name in self.lambdas or {} if METHOD_PRESETS[name][0] not in REGULARIZED):
+            raise DataError(f"lambdas: {', '.join(unused)} has no lambda; remove it")
 
     @property
     def regularized(self) -> list[str]:
-        """Methods that have a lambda.
+        """Methods of the comparison that have a lambda.
 
         Example:
             >>> ComparisonConfig(methods=["erm", "kl", "dair"]).regularized
@@ -150,11 +143,13 @@ def lambda_note(config: ComparisonConfig, args: DAIRConfig) -> str:
         >>> lambda_note(ComparisonConfig(lambdas={"kl": 1.0}), DAIRConfig("out", dair_lambda=2))
         'lambda 2, 1 for kl (per pair: objective = sum of f / rows)'
     """
-    if config.lambda_sweep:
+    if config.lambda_sweep and config.regularized:
         lambdas = f"{min(config.lambda_sweep):g} to {max(config.lambda_sweep):g}, as shown in each row"
     else:
         by_method = (config.lambdas or {}).items()
-        lambdas = f"{args.dair_lambda:g}" + "".join(f", {value:g} for {name}" for name, value in by_method)
+        lambdas = f"{args.dair_lambda:g}" + "".join(
+            f", {value:g} for {name}" for name, value in by_method if name in config.methods
+        )
     return f"lambda {lambdas} ({args.lambda_unit})"
 
 

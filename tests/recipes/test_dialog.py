@@ -289,7 +289,7 @@ BAD = {
     "broken mapping": ({"lambdas": "{kl: 1"}, ["--lambdas: '{kl: 1': line 1, column 7: not valid YAML"]),
     "no mapping": ({"lambdas": "[1]"}, ["--lambdas: expected a mapping, found list"]),
     "negative lambda": ({"dair_lambda": -1}, ["dair_lambda=-1.0 is out of range"]),
-    "negative lambda of one method": ({"lambdas": '{"kl": -1}', "methods": ["kl"]}, ["dair_lambda=-1 is out of"]),
+    "negative lambda of one method": ({"lambdas": '{"kl": -1}', "methods": ["kl"]}, ["lambdas: -1 is out of range"]),
     "a word for a number": ({"yaml": "max_steps: many\n"}, ["--max_steps", "invalid int value: 'many'"]),
     "unknown source": ({"source": "woz"}, ["--source: invalid choice: 'woz'"]),
     "unknown augmentation": ({"augmentation": "shuffle"}, ["'shuffle'", "scramble"]),

@@ -254,7 +254,7 @@ def test_too_few_rows_are_refused() -> None:
         ({"rows": 99}, "rows=99 must be at least 100"),
         ({"logistic_rows": 999}, "logistic_rows=999 must be at least 1000"),
         ({"seeds": []}, r"seeds is empty; give at least one entry"),
-        ({"lambdas": [1.0, 1.0]}, r"lambdas=\[1.0, 1.0\] contains an entry twice"),
+        ({"lambdas": [1.0, 1.0]}, r"lambdas=\['1', '1'\] contains an entry twice"),
         ({"dair_lambda": -1.0}, "dair_lambda=-1.0"),
         ({"lambdas": [0.0]}, "each must be finite and above 0"),
     ],
