@@ -173,6 +173,10 @@ class DAIRConfig(Seq2SeqTrainingArguments):
     def __post_init__(self) -> None:
         self._check_shared_prefixes()
         self._prepare_separate_forwards()
+        if (
+            getattr(self, "report_to", None) is None
+        ):  # as a line without value in YAML; transformers would report to [None]
+            self.report_to = "none"
         super().__post_init__()
         self.validate()
 

@@ -30,6 +30,7 @@ from dair_hf.experiments.comparison import (
     Run,
     claim_output_folder,
     compare,
+    lambda_note,
     runs_of,
     train_evaluate_save,
 )
@@ -101,7 +102,10 @@ def main() -> None:
         columns_of(attacks),
         {"data": data, "network": network, "attacks": attacks},
         {split: tensor_fingerprint(*images) for split, images in files.items()},
-        [f"{attacks.norm} ball of radius {attacks.epsilon:.4g}; trained with {attacks.train_steps} steps of PGD."],
+        [
+            f"{attacks.norm} ball of radius {attacks.epsilon:.4g}; trained with {attacks.train_steps} steps of PGD; "
+            f"{lambda_note(comparison, args)}."
+        ],
     )
     if table:
         shown = {"accuracy": "clean accuracy", "accuracy_pgd": "robust accuracy", "cm_pgd": "CM"}

@@ -29,6 +29,7 @@ from dair_hf.experiments.comparison import (
     Run,
     claim_output_folder,
     compare,
+    lambda_note,
     runs_of,
     train_evaluate_save,
 )
@@ -87,7 +88,7 @@ def main() -> None:
         data.content,
         [
             f"Accuracy on each variant, {public.evaluate_on}; gap: M-Same minus M-Rand; CM: M-Rand given Original, "
-            "both right: M-Rand and Original."
+            f"both right: M-Rand and Original; {lambda_note(comparison, args)}."
         ],
     )
 

@@ -29,7 +29,6 @@ from dair_hf.experiments.comparison import (
     Result,
     Run,
     claim_output_folder,
-    lambda_note,
     train_evaluate_save,
     with_settings,
 )
@@ -99,8 +98,7 @@ def main() -> None:
     title, settings = f"Robust regression, {loss.loss}, {data.noise_share:.0%} noise", {"data": data, "loss": loss}
     files = {"table": tensor_fingerprint(*table)}
     execute = partial(train_and_evaluate, table=table, data=data, loss=loss)
-    weights = lambda_note(comparison, args)
-    notes = [f"R per {loss.consistency}; the partners' feature: {data.augmented_feature}; {weights}."]
+    notes = [f"R per {loss.consistency}; the partners' feature: {data.augmented_feature}."]
     shared = title, COLUMNS, settings, files, notes
     search_or_compare(search, comparison, args, execute, *shared, metrics=["rmse"], lower_is_better=True)
 

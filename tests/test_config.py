@@ -144,6 +144,10 @@ def test_separate_forwards_set_broadcasts_of_buffers_and_joint_ones_restore_them
     assert made(tmp_path, forward_mode="separate").ddp_broadcast_buffers is False
 
 
+def test_a_line_without_value_reports_to_nobody(tmp_path: Path) -> None:
+    assert DAIRConfig(str(tmp_path), report_to=None).report_to == []
+
+
 def test_limits_of_the_ranges_are_allowed(tmp_path: Path) -> None:
     assert made(tmp_path, dair_lambda=0).dair_lambda == 0
     assert made(tmp_path, data_seed=0).data_seed == 0

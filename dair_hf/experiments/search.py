@@ -18,6 +18,7 @@ from dair_hf.experiments.comparison import (
     ComparisonConfig,
     claim_output_folder,
     compare,
+    lambda_note,
     require_distinct,
     runs_of,
     with_settings,
@@ -139,7 +140,9 @@ class LambdaSearch:
         validation: Fingerprint of each data set that the trials use.
         title: Heading of tables and plots.
         lower_is_better: Whether `accuracy` is an error.
-        folder: Where everything is written; by default `search/` in `args.output_dir`.
+
+    Attributes:
+        folder: Where everything is written: `search/METHOD` in `args.output_dir`.
 
     Raises:
         DataError: An empty grid, a method without lambda, or a rule that needs CM if CM is not measured.
@@ -161,11 +164,10 @@ class LambdaSearch:
         validation: Mapping[str, str],
         title: str = "Lambda search",
         lower_is_better: bool = False,
-        folder: Path | None = None,
     ) -> None:
         if not config.lambdas:
             raise DataError("a search needs a grid: set search_grid or search_lambdas")
-        if METHOD_PRESETS[method][0] not in REGULARIZED:
+        if method not in METHOD_PRESETS or METHOD_PRESETS[method][0] not in REGULARIZED:
             raise DataError(
                 f"method {method!r} has no lambda to search for; use one with a regularizer, such as 'dair'"
             )
@@ -176,7 +178,7 @@ class LambdaSearch:
         self.config, self.method, self.args = config, method, args
         self.accuracy, self.consistency, self.lower_is_better = accuracy, consistency, lower_is_better
         self.settings, self.validation, self.title = dict(settings), dict(validation), title
-        self.folder = Path(args.output_dir) / "search" if folder is None else folder
+        self.folder = Path(args.output_dir) / "search" / method
         self.columns = [Column(key, key) for key in (accuracy, consistency) if key is not None]
         grid = ComparisonConfig([method], seeds=config.search_seeds, lambda_sweep=list(config.lambdas))
         self.trials = list(runs_of(grid, with_settings(args, output_dir=str(self.folder))))
@@ -284,6 +286,7 @@ def evaluate_choices(
     seeds: Sequence[int],
     title: str | None = None,
     columns: Sequence[Column] | None = None,
+    notes: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Compare methods on the test set, those that were searched with their chosen lambda.
 
@@ -295,6 +298,7 @@ def evaluate_choices(
         seeds: Seeds of the runs.
         title: Heading of the table; by default that of the first search.
         columns: Columns of the table; by default the metrics of the searches.
+        notes: Lines below the table, before the one that states the lambdas.
 
     Returns:
         The records, which are kept in `output_dir/final`: all methods of the first seed, then all of the second, ...
@@ -327,7 +331,7 @@ def evaluate_choices(
     title = f"{title or first.title}: test set"
     listed = ", ".join(f"{chosen:g} for {method}" for method, chosen in lambdas.items())
     note = f"Chosen on validation data by {first.config.search_rule}: lambda {listed} ({first.args.lambda_unit})."
-    compare(runs, execute, folder, title, columns or first.columns, first.settings, data, [note])
+    compare(runs, execute, folder, title, columns or first.columns, first.settings, data, [*notes, note])
     PartialState().wait_for_everyone()
     return [read_json(folder / f"{run.name}.json") for run in runs]
 
@@ -348,8 +352,8 @@ def search_or_compare(
 ) -> str:
     """Compare methods on the test split; with a grid, first choose the lambda of each method that has one.
 
-    The choice is made on the validation split. It is written to `search/`, or to `search/METHOD` if several methods
-    have a lambda, and the comparison that follows to `final/`.
+    The choice is made on the validation split. It is written to `search/METHOD`, and the comparison that follows to
+    `final/`.
 
     Args:
         search: Grid, seeds and rule.
@@ -360,7 +364,7 @@ def search_or_compare(
         columns: Columns of the comparison.
         settings: Settings shared by all runs.
         data: Fingerprint of each data set.
-        notes: Lines below the comparison without search.
+        notes: Lines below the comparison, before one that states the lambdas.
         metrics: Key of the metric that chooses lambda, followed by that of CM if CM is measured.
         lower_is_better: Whether the first of them is an error.
 
@@ -380,17 +384,17 @@ def search_or_compare(
             )
         searches = []
         for method in comparison.regularized:
-            of_method = len(comparison.regularized) > 1
-            folder = Path(args.output_dir) / "search" / (method if of_method else "")
-            name = f"{title}, {method}" if of_method else title
             shared: dict[str, Any] = {"settings": settings, "validation": data, "lower_is_better": lower_is_better}
-            searches.append(LambdaSearch(search, method, args, *metrics, title=name, folder=folder, **shared))
+            searches.append(LambdaSearch(search, method, args, *metrics, title=f"{title}, {method}", **shared))
         for trials in searches:
             chosen = trials.run(lambda run: execute(run, "validation"))
             if PartialState().is_main_process:
                 print(f"\nChosen by {search.search_rule}: lambda {chosen.dair_lambda:g} for {trials.method}")
-        seeds = comparison.seeds
-        evaluate_choices(searches, comparison.methods, lambda run: execute(run, "test"), data, seeds, title, columns)
+        methods, seeds = comparison.methods, comparison.seeds
+        evaluate_choices(searches, methods, lambda run: execute(run, "test"), data, seeds, title, columns, notes)
         return ""
-    runs = list(runs_of(comparison, args))
-    return compare(runs, lambda run: execute(run, "test"), Path(args.output_dir), title, columns, settings, data, notes)
+    runs, lines = (
+        list(runs_of(comparison, args)),
+        [*notes, f"Methods with a regularizer: {lambda_note(comparison, args)}."],
+    )
+    return compare(runs, lambda run: execute(run, "test"), Path(args.output_dir), title, columns, settings, data, lines)

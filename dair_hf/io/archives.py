@@ -17,8 +17,9 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tqdm.auto import tqdm
 
@@ -34,6 +35,26 @@ DAMAGED = (
     lzma.LZMAError,
 )  # fmt: skip
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+
+
+class _Opened(Generic[Archive]):
+    """An archive that is opened once in each process and closed with this object.
+
+    Reopened for each member, a compressed archive would be decompressed again. A forked process may not share the file
+    position of its parent.
+    """
+
+    def __init__(self, open_archive: Callable[[], Archive]) -> None:
+        self._open_archive: Callable[[], Archive] = open_archive
+        self._process = -1
+
+    def __call__(self) -> Archive:
+        """Return the archive, opened in this process."""
+        if self._process != os.getpid():
+            self._archive: Archive = self._open_archive()
+            self._process = os.getpid()
+            weakref.finalize(self, self._archive.close)
+        return self._archive
 
 
 class Source:
@@ -77,40 +98,36 @@ class Source:
             self._read = lambda name: self.path.read_bytes()
 
     def _open_zip(self) -> tuple[list[str], Callable[[str], bytes]]:
-        archive = self._kept_open(zipfile.ZipFile(self.path))
+        archive = _Opened(partial(zipfile.ZipFile, self.path))
         members = {}
-        for member in archive.infolist():
+        for member in archive().infolist():
             name = self._relative_name(member.filename)
             if stat.S_ISLNK(member.external_attr >> 16):
                 raise DataError(f"{self.path}: member {member.filename!r} is a link; do not trust this archive")
             if not member.is_dir():
                 members[name] = member
-        return list(members), lambda name: archive.read(members[name])
+        return list(members), lambda name: archive().read(members[name])
 
     def _open_tar(self) -> tuple[list[str], Callable[[str], bytes]]:
-        archive = self._kept_open(tarfile.open(self.path))
+        archive = _Opened(partial(tarfile.open, self.path))
         members = {}
-        for member in archive.getmembers():
+        for member in archive().getmembers():
             name = self._relative_name(member.name)
             if not (member.isfile() or member.isdir()):
                 raise DataError(f"{self.path}: member {member.name!r} is a link or a device; do not trust this archive")
             if member.isfile():
                 members[name] = member
-        assert archive.fileobj is not None
-        while archive.fileobj.read(1 << 20):
+        stream = archive().fileobj
+        assert stream is not None
+        while stream.read(1 << 20):
             pass  # to the end, where gzip compares the checksum
 
         def read(name: str) -> bytes:
-            content = archive.extractfile(members[name])
+            content = archive().extractfile(members[name])
             assert content is not None  # `members` contains regular files only
             return content.read()
 
         return list(members), read
-
-    def _kept_open(self, archive: Archive) -> Archive:
-        """Close the archive with this object; a compressed one reopened for each member is decompressed again."""
-        weakref.finalize(self, archive.close)
-        return archive
 
     def _relative_name(self, name: str) -> str:
         """Return a member's name without "./"; refuse one outside the archive."""

@@ -14,7 +14,7 @@ from dair_hf.io.files import FilePath, read_json, write_json
 from dair_hf.io.folders import MANIFEST
 
 MARK = "prepared.json"
-VERSION = 1  # raise it when a prepared folder changes its layout or its columns change their meaning
+VERSION = 2  # raise it when a prepared folder changes its layout or its columns change their meaning
 
 
 def is_prepared(path: FilePath) -> bool:

@@ -74,16 +74,16 @@ def damage(folder: Path, name: str, content: bytes | None) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("prepared.json", None, r"prepared by another version \(format 0, expected 1\); prepare the data anew"),
-        ("prepared.json", b'{"kind": "multiwoz", "version": 2}', r"another version \(format 2, expected 1\)"),
-        ("prepared.json", b'{"kind": "vqa", "version": 1}', "holds prepared data of kind 'vqa', expected 'multiwoz'"),
+        ("prepared.json", None, r"prepared by another version \(format 0, expected 2\); prepare the data anew"),
+        ("prepared.json", b'{"kind": "multiwoz", "version": 3}', r"another version \(format 3, expected 2\)"),
+        ("prepared.json", b'{"kind": "vqa", "version": 2}', "holds prepared data of kind 'vqa', expected 'multiwoz'"),
         ("prepared.json", b'{"kind"', "prepared.json: line 1, column 8: not valid JSON"),
         ("prepared.json", b"[]", "prepared.json: expected kind and version of the data, found"),
-        ("prepared.json", b'{"kind": "multiwoz", "version": 1, "splits": {"test": 0}}', "holds no split 'val'"),
-        ("prepared.json", b'{"kind": "multiwoz", "version": 1, "splits": {"dev": 41}}', "split 'dev' cannot be read"),
+        ("prepared.json", b'{"kind": "multiwoz", "version": 2, "splits": {"test": 0}}', "holds no split 'val'"),
+        ("prepared.json", b'{"kind": "multiwoz", "version": 2, "splits": {"dev": 41}}', "split 'dev' cannot be read"),
         (
             "prepared.json",
-            b'{"kind": "multiwoz", "version": 1, "splits": {"dev": {"rows": 41, "fingerprint": ""}}}',
+            b'{"kind": "multiwoz", "version": 2, "splits": {"dev": {"rows": 41, "fingerprint": ""}}}',
             "'dev' has 40 rows of 41",
         ),
         ("dev/data-00000-of-00001.arrow", None, "split 'dev' cannot be read"),

@@ -102,7 +102,7 @@ def test_recipe_reads_the_same_rows_raw_and_prepared(data: Path) -> None:
     [
         ("prepared.json", None, "prepared by another version"),
         ("prepared.json", b'{"kind": "vqa", "version": 0}', "prepared by another version"),
-        ("prepared.json", b'{"kind": "multiwoz", "version": 1}', "of kind 'multiwoz', expected 'vqa'"),
+        ("prepared.json", b'{"kind": "multiwoz", "version": 2}', "of kind 'multiwoz', expected 'vqa'"),
         ("rows/train/data-00000-of-00001.arrow", b"", "split 'rows/train' cannot be read"),
         ("edits/val/dataset_info.json", None, "split 'edits/val' cannot be read"),
         ("report.json", None, "report.json: no such file"),

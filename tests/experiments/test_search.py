@@ -130,7 +130,7 @@ def test_every_trial_is_a_run_with_a_record(tmp_path: Path) -> None:
     # Means 0.61, 0.80 and 0.785.
     assert (chosen.dair_lambda, round(chosen.accuracy, 6), chosen.accuracies) == (1.0, 0.8, (0.9, 0.7))
     assert sorted(bench.tried) == sorted(TRIALS)
-    folder = tmp_path / "search"
+    folder = tmp_path / "search" / "dair"
     assert {path.stem for path in folder.glob("dair_*.json")} == TRIALS
     record = json.loads((folder / "dair_lambda10_seed1.json").read_text())
     assert (record["method"], record["seed"], record["metrics"]) == ("dair_lambda10", 1, {"acc": 0.79, "cm": 0.9})
@@ -181,12 +181,12 @@ def test_interrupted_search_resumes(tmp_path: Path, uninterrupted: Bench, interr
     with pytest.raises(DataError, match="this trial has not finished"):
         final(bench, bench.search(), {"test": "t"}, [0])
     # The temporary folder of a file that was being written when its process was killed.
-    (tmp_path / "killed/search/.dair_lambda1_seed0.json.x1").mkdir(parents=True, exist_ok=True)
-    (tmp_path / "killed/search/.dair_lambda1_seed0.json.x1/dair_lambda1_seed0.json").write_text('{"name": "da')
+    (tmp_path / "killed/search/dair/.dair_lambda1_seed0.json.x1").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "killed/search/dair/.dair_lambda1_seed0.json.x1/dair_lambda1_seed0.json").write_text('{"name": "da')
     chosen = bench.search().run(bench.validate)
     assert bench.tried == uninterrupted.tried
     assert chosen == uninterrupted.search().choice()
-    files = [Path("search") / name for name in ("choice.json", "comparison.md", "sweep.png", "front.png")]
+    files = [Path("search/dair") / name for name in ("choice.json", "comparison.md", "sweep.png", "front.png")]
     for file in files:
         assert (tmp_path / "killed" / file).read_bytes() == (uninterrupted.folder / file).read_bytes()
 
@@ -238,7 +238,7 @@ def test_undefined_cm_is_not_on_the_front(tmp_path: Path, monkeypatch: pytest.Mo
     bench = Bench(tmp_path)
     monkeypatch.setitem(CONSISTENCY, 10.0, float("nan"))
     bench.search().run(bench.validate)
-    choice = json.loads((tmp_path / "search" / "choice.json").read_text())
+    choice = json.loads((tmp_path / "search" / "dair" / "choice.json").read_text())
     assert (choice["front"], choice["points"][2]["consistency"]) == ([1.0], None)
 
 
@@ -248,7 +248,7 @@ def test_search_for_the_lowest_error_without_cm(tmp_path: Path) -> None:
     args = tiny.config(tmp_path)
     search = LambdaSearch(config, "dair", args, "acc", settings={}, validation={}, lower_is_better=True)
     assert search.run(bench.validate).dair_lambda == 0.1
-    assert not (tmp_path / "search" / "front.png").exists()
+    assert not (tmp_path / "search" / "dair" / "front.png").exists()
 
 
 @pytest.mark.parametrize(
@@ -257,6 +257,7 @@ def test_search_for_the_lowest_error_without_cm(tmp_path: Path) -> None:
         (SearchConfig(), "dair", "a search needs a grid: set search_grid or search_lambdas"),
         (SearchConfig(search_grid="vqa"), "da", "method 'da' has no lambda to search for"),
         (SearchConfig(search_grid="vqa"), "irm", "method 'irm' has no lambda to search for"),
+        (SearchConfig(search_grid="vqa"), "dare", "method 'dare' has no lambda to search for"),
         (
             SearchConfig(search_grid="vqa", search_rule="best_consistency_within"),
             "dair",

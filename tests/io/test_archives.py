@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import io
 import json
+import os
 import random
 import tarfile
 import threading
@@ -79,6 +80,25 @@ def test_all_layouts_give_the_same_content(tmp_path: Path, layout: str) -> None:
         source, name = Source(tmp_path / "x.json"), "x.json"
     assert source.names == [name]
     assert source.json(name) == {}
+
+
+def test_each_process_has_its_own_position_in_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forked process that shared the handle of its parent would move the position from which the parent reads."""
+    source = Source(make_zip(tmp_path / "a.zip", {"x.json": "{}"}))
+    handles: list[zipfile.ZipFile] = []
+    read = zipfile.ZipFile.read
+
+    def noted(archive: zipfile.ZipFile, *arguments: Any) -> bytes:
+        handles.append(archive)
+        return read(archive, *arguments)
+
+    monkeypatch.setattr(zipfile.ZipFile, "read", noted)
+    assert [source.json("x.json"), source.json("x.json")] == [{}, {}]
+    monkeypatch.setattr(os, "getpid", lambda: -2)
+    assert source.json("x.json") == {}
+    first, second, in_child = handles
+    assert first is second
+    assert in_child is not first
 
 
 @pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.zip"])

@@ -134,10 +134,10 @@ def test_lambda_is_chosen_on_validation_rows_and_tested_once(
         options += ["--test_source", "test"] if recipe == "colored_mnist" else []
     for _ in range(2):
         run(recipe, config, tmp_path, *options, "--methods", "dair", "--search_lambdas", "0.1", "100", "--seeds", "0")
-    choice = record(tmp_path / "search", "choice")
+    choice = record(tmp_path / "search" / "dair", "choice")
     key, sign = ("rmse", 1) if recipe == "robust_regression" else ("original_accuracy", -1)
     key = {"colored_mnist": "accuracy_c3", "rotated_6_9": "accuracy_theta_45"}.get(recipe, key)
-    trials = {value: record(tmp_path / "search", f"dair_lambda{value:g}_seed0") for value in (0.1, 100.0)}
+    trials = {value: record(tmp_path / "search" / "dair", f"dair_lambda{value:g}_seed0") for value in (0.1, 100.0)}
     best = min(trials, key=lambda value: (sign * trials[value]["metrics"][key], value))
     assert choice["dair_lambda"] == best
     final = record(tmp_path / "final", "dair_seed0")

@@ -110,16 +110,17 @@ class Pair:
         return missing
 
     def values_lost_from_text(self) -> list[str]:
-        """Return unchanged values of the state that the original history contains and the augmented one does not."""
+        """Return unchanged values of the state that the original history contains and the augmented one does not.
+
+        In the augmented history a value may be a part of a word, such as "college" in "colleges".
+        """
         text, reported = _text_of(self.augmented_history or ()), self.names_renamed_in_text_only()
         lost = []
         for slot, values in self.state.items():
             spoken = [value for value in values if normalize_name(value) not in UNSPOKEN and value not in reported]
-            before, after = (
-                [value for value in spoken if contains_name(where, normalize_name(value))]
-                for where in (self._text, text)
-            )
-            if (self.augmented_state or {}).get(slot) == values and before and not after:
+            before = [value for value in spoken if contains_name(self._text, normalize_name(value))]
+            is_kept = any(normalize_name(value) in text for value in spoken)
+            if (self.augmented_state or {}).get(slot) == values and before and not is_kept:
                 lost.append(before[0])
         return lost
 

@@ -151,7 +151,7 @@ def lost_values(
 ) -> list[str]:
     """Return unchanged values of the state that the original history contains and the rewritten one does not.
 
-    "college" is one if it only occurs in "christ's college", which has a new name.
+    "college" is one if it only occurs in "christ's college", which has a new name, but not if "colleges" are spoken of.
 
     Args:
         row: The row.
@@ -166,12 +166,9 @@ def lost_values(
             word for value in values for word in _WORD.findall(value)
         ):
             continue
-        before = _spoken(values, row["history"])
-        if before and not _spoken(values, [utterance.turn for utterance in utterances]):
-            lost += before
+        before = [normalize_name(turn["text"]) for turn in row["history"]]
+        after = [normalize_name(utterance.turn["text"]) for utterance in utterances]
+        spoken = [value for value in values if any(contains_name(text, value) for text in before)]
+        if not any(value in text for value in values for text in after):
+            lost += spoken
     return lost
-
-
-def _spoken(values: Iterable[str], history: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the normalized values that a history contains."""
-    return [value for value in values if any(contains_name(normalize_name(turn["text"]), value) for turn in history)]

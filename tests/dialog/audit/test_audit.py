@@ -127,6 +127,10 @@ def test_a_value_that_the_renaming_takes_from_the_text():
     row["state"], row["augmented_state"] = row["state"] + lost, row["augmented_state"] + lost
     report = audit(dataset(row, good(dialogue="D2")))
     assert report.findings["value_lost_from_text"].examples == ["D1/0 'acorn'"]
+    for view in ("history", "augmented_history"):
+        last = row[view][-1]
+        row = {**row, view: [*row[view][:-1], {**last, "text": last["text"] + " acorns"}]}
+    assert "value_lost_from_text" not in counts(audit(dataset(row, good(dialogue="D2"))))
     with pytest.raises(DataError, match=r"value_lost_from_text: 1 of 2 pairs .*mentioned_only=True"):
         report.raise_if_unsound()
 
