@@ -30,6 +30,7 @@ class SettingsParser(HfArgumentParser):
 
     def __init__(self, dataclass_types: Sequence[type], **settings: Any) -> None:
         self.fields_without_value: set[str] = set()
+        self.fields_with_list: set[str] = set()
         super().__init__(list(dataclass_types), allow_abbrev=False, **settings)
         self.field_types = {
             name: _base_types(hint) for owner in dataclass_types for name, hint in typing.get_type_hints(owner).items()
@@ -42,8 +43,12 @@ class SettingsParser(HfArgumentParser):
                 action.nargs = "*"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse options, and set the `fields_without_value` to None."""
+        """Parse options; a single value is a list only in `fields_with_list`, and `fields_without_value` are None."""
         parsed, rest = super().parse_known_args(args, namespace)
+        for name, accepted in self.field_types.items():
+            value = getattr(parsed, name, None)
+            if str in accepted and name not in self.fields_with_list and isinstance(value, list) and len(value) == 1:
+                setattr(parsed, name, value[0])
         for name in self.fields_without_value:
             setattr(parsed, name, None)
         return parsed, rest
@@ -73,6 +78,7 @@ class SettingsParser(HfArgumentParser):
                     values.append(remaining.pop(0))
             text = " ".join(values)
             if list in accepted and text.startswith("["):
+                self.fields_with_list.add(name.removeprefix("--").replace("-", "_"))
                 joined += [name, *_list_items(name, text)]
             elif dict in accepted and text.startswith("{"):
                 joined.append(f"{name}={text}")
@@ -111,6 +117,7 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
     parser = SettingsParser(types)
     options = parser.join_brackets(options)
     given = {option.partition("=")[0].removeprefix("--").replace("-", "_") for option in options}
+    parser.fields_with_list |= {name for name, value in values.items() if isinstance(value, list)} - given
     parser.fields_without_value = {name for name, value in values.items() if value is None} - given
     for name, value in values.items():
         if value is not None or name in parser.fields_without_value:

@@ -81,6 +81,19 @@ def test_field_without_value_is_none_where_none_is_accepted(tmp_path: Path, valu
     assert parse_arguments(TYPES, ["--config", path, "--steps=7"])[0].steps == 7
 
 
+def test_a_single_text_is_a_list_only_if_written_as_one(tmp_path: Path) -> None:
+    def modules(options: list[str]) -> Any:
+        return parse_arguments([DAIRConfig], ["--output_dir", str(tmp_path), *options])[0].optim_target_modules
+
+    for text, expected in (("all-linear", "all-linear"), ("[q]", ["q"]), ("[q, v]", ["q", "v"]), ("null", None)):
+        path = write_settings(tmp_path, f"optim_target_modules: {text}\n")
+        assert modules(["--config", path]) == expected
+        if expected is not None:
+            assert modules(["--optim_target_modules", *text.split()]) == expected
+    path = write_settings(tmp_path, "optim_target_modules: [q]\n")
+    assert modules(["--config", path, "--optim_target_modules", "all-linear"]) == "all-linear"
+
+
 def test_optional_list_may_be_empty(tmp_path: Path) -> None:
     for text in ("--units []", "--units=[]", "--units"):
         assert parse_arguments(TYPES, text.split())[1].units == []
