@@ -153,15 +153,15 @@ def add_adapters(
     """
     wanted = config.lora_targets
     targets = [name.strip() for name in wanted.split(",")]
-    names = [f".{name}" for name, _ in model.named_modules()]
-    linear = {
-        name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)
+    modules = {
+        f".{name}": module for name, module in model.named_modules() if not set(name.split(".")) & set(new_modules)
     }
+    linear = {name.rpartition(".")[2] for name, module in modules.items() if isinstance(module, nn.Linear | Conv1D)}
     remedy = (
         f"give --lora_targets all-linear or names of linear modules of {type(model).__name__}: "
         f"{', '.join(sorted(linear)) or 'it has none'}"
     )
-    absent = [target for target in targets if not any(name.endswith(f".{target}") for name in names)]
+    absent = [target for target in targets if not any(name.endswith(f".{target}") for name in modules)]
     if absent and wanted != "all-linear":
         raise DataError(f"lora_targets={wanted!r}: there is no module {', '.join(map(repr, absent))}; {remedy}")
     adapters = LoraConfig(
@@ -177,7 +177,7 @@ def add_adapters(
     try:
         return get_peft_model(model, adapters)
     except ValueError as error:
-        raise DataError(f"lora_targets={wanted!r}: {' '.join(str(error).split())[:200]}; {remedy}") from error
+        raise DataError(f"lora_targets={wanted!r}: {' '.join(str(error).split())[:400]}; {remedy}") from error
 
 
 def require_all_weights(

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from sources import download_sources, parse_source, source_parser
 
-from dair_hf.dialog.readers.sgd import KINDS, REMOVED, SPLITS, build_bank, read_entity_names
+from dair_hf.dialog.readers.sgd import KINDS, SPLITS, build_bank, read_entity_names
 from dair_hf.dialog.readers.sources import HOST, sgd_files
+from dair_hf.dialog.renaming.entities import REMOVED
 from dair_hf.errors import DataError
 from dair_hf.io.columns import align
 from dair_hf.io.commands import exit_status

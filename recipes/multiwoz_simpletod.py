@@ -32,6 +32,7 @@ from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs
 from dair_hf.dialog.audit.ceiling import Ceiling
 from dair_hf.dialog.data import DialogConfig, DialogData, load_dialogs, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
+from dair_hf.dialog.renaming.entities import EntityAugmenter
 from dair_hf.dialog.task import (
     accuracy_key,
     check_pairs,
@@ -138,6 +139,7 @@ def main() -> None:
     encoder = DialogEncoder.for_settings(model, tokenizer, data)
     runs, settings = list(runs_of(comparison, args)), {"data": data, "model": model}
     files = {"train": dialogs.train._fingerprint, "test": dialogs.test._fingerprint}
+    files["renaming"] = f"revision {EntityAugmenter.revision}"
     is_finished = None not in finished_records(folder, runs, settings, files).values()
     ceiling = None if is_finished else check_pairs(dialogs, data, encoder, folder)
     compare(

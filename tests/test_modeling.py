@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from dair_hf.errors import DataError
-from dair_hf.modeling import ModelConfig, load_model, load_tokenizer, start_at_neighbours
+from dair_hf.modeling import ModelConfig, add_adapters, load_model, load_tokenizer, start_at_neighbours
 from tests.fixtures import tiny
 
 T5 = {"model_type": "t5", "d_model": 16, "d_ff": 32, "d_kv": 8, "num_heads": 2, "num_layers": 1}
@@ -268,3 +268,10 @@ def test_single_head_and_infinite_strength_are_refused() -> None:
         start_at_neighbours(tiny_t5(heads=1))
     with pytest.raises(DataError, match="strength=nan must be a finite number"):
         start_at_neighbours(tiny_t5(), float("nan"))
+
+
+def test_a_new_head_is_no_target_of_adapters() -> None:
+    model = load_model(ModelConfig(model_settings=T5), tiny.tokenizer())
+    config = ModelConfig(model_settings=T5, lora_rank=2, lora_targets="q,lm_head")
+    with pytest.raises(DataError, match="there is no module 'lm_head'; .*: k, o, q, v, wi, wo"):
+        add_adapters(model, config, None, new_modules=["lm_head"])

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dair_hf.data.row_rules import LABEL_COLUMNS, NO_RULES, RowRules, check_view, not_a_number, require_one_label
+from dair_hf.data.row_rules import LABEL_COLUMNS, NO_RULES, RowRules, check_view, not_a_number, with_one_label
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
@@ -161,24 +161,24 @@ class PairCollator:
     ) -> None:
         self.base_collator = base_collator
         self.rules = rules
-        # Of other collators it is unknown what they make of labels and texts.
+        # Other collators may use several columns of labels, and texts.
         self._is_of_transformers = str(getattr(base_collator, "__module__", "")).startswith("transformers.")
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Collate rows."""
         views: list[dict[str, Any]] = []
+        owners: list[str] = []
         exists: list[list[bool]] = []
         partners: list[tuple[str, frozenset[str]]] = []
         for feature in features:
             if self._is_of_transformers:
-                require_one_label(_name_of(feature), feature)
+                feature = with_one_label(_name_of(feature), feature)
             original, augmented = split_views(feature, self.rules)
             if augmented is not None:
                 columns = frozenset(name for name in feature if name.startswith(AUGMENTED_PREFIX))
                 partners.append((str(feature.get(ROW_ID, "(no row_id)")), columns))
-            views.append(original)
-            if augmented is not None:
-                views.append(augmented)
+            views += [original] if augmented is None else [original, augmented]
+            owners += [_name_of(feature)] * (1 if augmented is None else 2)
             exists.append([True, augmented is not None])
         for name, columns in partners:
             if gap := columns ^ partners[0][1]:
@@ -190,7 +190,8 @@ class PairCollator:
         if not view_mask[:, 1].any():
             view_mask = view_mask[:, :1]
         batch: dict[str, Any] = {
-            name: self._lay_out(name, values, view_mask, len(views)) for name, values in self._collate(views).items()
+            name: self._lay_out(name, values, view_mask, len(views))
+            for name, values in self._collate(views, owners).items()
         }
         # Padding rows are collated, so that a batch of nothing else has something to run, and then masked.
         is_padding = torch.tensor([bool(feature.get(PADDING_ROW)) for feature in features])
@@ -199,19 +200,23 @@ class PairCollator:
             batch[ROW_ID] = [feature[ROW_ID] for feature in features]
         return batch
 
-    def _collate(self, views: list[dict[str, Any]]) -> Mapping[str, Any]:
+    def _collate(self, views: list[dict[str, Any]], owners: Sequence[str]) -> Mapping[str, Any]:
         try:
             return self.base_collator(views)
         except (TypeError, ValueError) as error:
             collator = getattr(self.base_collator, "__name__", type(self.base_collator).__name__)
-            skips_text = "default" in collator.lower()  # `default_data_collator` leaves texts out
-            found = [column for view in views if (column := not_a_number(view, skips_text))]
+            skips_text = collator in ("default_data_collator", "DefaultDataCollator")
+            found = [
+                (owner, *column)
+                for owner, view in zip(owners, views, strict=True)
+                if (column := not_a_number(view, skips_text))
+            ]
             if not found or not self._is_of_transformers:
                 raise
-            name, value = found[0]
+            owner, name, value = found[0]
             raise DataError(
-                f"{collator} makes no tensor of column {name!r}, which holds {value!r:.60}; give numbers there, or "
-                f"drop the column if the model does not need it: dataset.remove_columns({name!r})"
+                f"{owner}: {collator} makes no tensor of column {name!r}, which holds {value!r:.60}; give numbers "
+                f"there, or drop the column if the model does not need it: dataset.remove_columns({name!r})"
             ) from error
 
     def _lay_out(self, name: str, values: Any, view_mask: Tensor, count: int) -> Tensor:

@@ -37,25 +37,30 @@ class RowRules:
 NO_RULES = RowRules()
 
 
-def require_one_label(where: str, row: Mapping[str, Any]) -> None:
-    """Refuse a row with several columns of labels, of which collators of transformers would silently take one.
+def with_one_label(where: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row with one column of labels; collators of transformers would silently take one of several.
 
     Args:
         where: Name of the row, for messages.
-        row: The row.
+        row: The row. Empty columns of labels are left out if another one has labels.
 
     Raises:
-        DataError: There are several columns of labels.
+        DataError: Several columns have labels.
 
     Example:
-        >>> require_one_label("row 'a'", {"input_ids": [1], "labels": [2], "label": None})
+        >>> with_one_label("row 'a'", {"input_ids": [1], "labels": [2], "label": None})
+        {'input_ids': [1], 'labels': [2]}
     """
-    found = [name for name in LABEL_COLUMNS if row.get(name) is not None]
+    present = [name for name in LABEL_COLUMNS if name in row]
+    found = [name for name in present if row[name] is not None]
     if len(found) > 1:
         raise DataError(
             f"{where}: has the columns {' and '.join(map(repr, found))}, each of which collators take for the labels; "
             f"keep that of the targets and drop the other: dataset.remove_columns({found[-1]!r})"
         )
+    if not found or len(present) == 1:
+        return row
+    return {name: value for name, value in row.items() if name not in present or name in found}
 
 
 def check_view(where: str, prefix: str, view: Mapping[str, Any], rules: RowRules) -> None:

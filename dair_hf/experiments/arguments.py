@@ -116,7 +116,9 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
     values = _read_settings(path, fields) if path else {}
     parser = SettingsParser(types)
     options = parser.join_brackets(options)
-    given = {option.partition("=")[0].removeprefix("--").replace("-", "_") for option in options}
+    given = {
+        option.partition("=")[0].removeprefix("--").replace("-", "_") for option in options if option.startswith("--")
+    }
     parser.fields_with_list |= {name for name, value in values.items() if isinstance(value, list)} - given
     parser.fields_without_value = {name for name, value in values.items() if value is None} - given
     for name, value in values.items():
@@ -176,8 +178,10 @@ def _check_kind(place: str, value: Any, accepted: set[Any]) -> None:
         if isinstance(value, kind) and kind not in accepted:
             expected = "a list" if list in accepted else "a mapping" if dict in accepted else "a single value"
             raise DataError(f"{place}: found the {name} {value}; write {expected}")
-    if isinstance(value, bool) and str in accepted and bool not in accepted:
-        raise DataError(f"{place}: YAML reads this word as {str(value).lower()}; put it in quotes")
+    is_text = str in accepted and bool not in accepted
+    for item in value if isinstance(value, list) else [value] if is_text else []:
+        if isinstance(item, bool):
+            raise DataError(f"{place}: YAML reads this word as {str(item).lower()}; put it in quotes")
     if isinstance(value, list) and any(item is None or isinstance(item, (list, dict)) for item in value):
         raise DataError(f"{place}: found {value}; each entry of the list must be a single value")
 

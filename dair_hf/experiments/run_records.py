@@ -30,7 +30,7 @@ REDO_CHANGED = "DAIR_REDO_CHANGED"
 PACKAGES = ("dair-hf", "torch", "transformers", "datasets", "accelerate", "evaluate", "peft", "numpy")
 SECRETS = ("hub_token", "push_to_hub_token")
 # Tracked files that do not change what a run does, as git excludes them.
-_WITHOUT_INFLUENCE = (":(top,exclude)results", ":(top,exclude)*.png", ":(top,exclude)*.svg")
+_WITHOUT_INFLUENCE = tuple(f":(top,exclude){kind}" for kind in ("results/*.json", "results/*.md", "*.png", "*.svg"))
 # Training settings that may differ between the runs of one comparison.
 _RUN_SPECIFIC = {f"training.{name}" for name in ("method", "regularizer", "dair_lambda", "seed", "seeds")}
 

@@ -133,7 +133,7 @@ class LossRegularizer(NamedTuple):
         value: `(l, l~, epsilon) -> R`, each `[B]`.
         slopes: `(l, l~, epsilon) -> (dR/dl, dR/dl~)`, each `[B]`. Only for logging: training differentiates
             `value`.
-        text: What it is, in words, for `--help`.
+        text: Description for `--help`.
         takes_root: Whether R takes roots of the losses, so that losses below `-epsilon` are refused.
     """
 

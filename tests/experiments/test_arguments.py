@@ -194,6 +194,7 @@ BAD_FILES: list[tuple[str, str]] = [
     ("names: [a, null]\n", r"names: found \['a', None\]; each entry of the list must be a single value"),
     ("names: [[a]]\n", r"names: found \[\['a'\]\]; each entry of the list"),
     ("place: no\n", r"settings\.yaml: place: YAML reads this word as false; put it in quotes"),
+    ("names: [a, no]\n", r"settings\.yaml: names: YAML reads this word as false; put it in quotes"),
     ("kind: on\n", r"settings\.yaml: kind: YAML reads this word as true; put it in quotes"),
     ("weights: {bad: 1}\n", r"^weights: bad is refused$"),
 ]

@@ -92,7 +92,7 @@ def test_demo_writes_records_table_and_plot(demo: Any) -> None:
         assert record["config"]["training"]["method"] == ("erm" if name.startswith("erm") else "dair")
         assert record["config"]["training"]["max_steps"] == 4
         assert record["config"]["data"]["train_dialogs"] == 6
-        assert set(record["data"]) == {"train", "test"}
+        assert set(record["data"]) == {"train", "test", "renaming"}
         assert set(record["seconds"]) == {"training", "evaluation"}
         assert {"versions", "git_revision", "hardware", "seed", "finished"} <= set(record)
         assert record["metrics"]["rows"] >= record["metrics"]["pairs"] > 0

@@ -137,7 +137,7 @@ class DialogueNames:
             (entity.state_spellings if in_state else entity.text_spellings)[spelling] += 1
 
     def find(self, slot: str, spelling: str) -> Entity | None:
-        """Return the entity that a name of a slot means, None if it names nothing or no known entity."""
+        """Return the entity that a value of a slot names, None if it names nothing or no known entity."""
         keys, kind = name_keys(spelling), kind_of(slot)
         if not _can_name(keys, kind):
             return None
@@ -147,7 +147,7 @@ class DialogueNames:
         return entity
 
     def find_or_add(self, slot: str, spelling: str) -> Entity | None:
-        """Return the entity that a name of a slot means, with the name added; None if it names nothing."""
+        """Return the entity that a value of a slot names, with the name added; None if it names nothing."""
         entity = self.find(slot, spelling)
         if entity is None:
             if not _can_name(name_keys(spelling), kind_of(slot)):

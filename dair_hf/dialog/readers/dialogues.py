@@ -41,7 +41,7 @@ class ParsedDialogue:
     other_names: Sequence[tuple[str, str]] = ()
 
 
-def set_values(values: Iterable[str], known: Collection[str] = ()) -> tuple[list[str], list[str]]:
+def split_unset(values: Iterable[str], known: Collection[str] = ()) -> tuple[list[str], list[str]]:
     """Split the values of a slot into those that it has and those that say that it has none.
 
     Args:
@@ -49,9 +49,9 @@ def set_values(values: Iterable[str], known: Collection[str] = ()) -> tuple[list
         known: Values of the schema, which are always values.
 
     Example:
-        >>> set_values(["centre", "none", "center", ""])
+        >>> split_unset(["centre", "none", "center", ""])
         (['centre', 'center'], ['none'])
-        >>> set_values(["none"], known=["none", "english"])
+        >>> split_unset(["none"], known=["none", "english"])
         (['none'], [])
     """
     unique = [value for value in dict.fromkeys(values) if value]
@@ -59,7 +59,7 @@ def set_values(values: Iterable[str], known: Collection[str] = ()) -> tuple[list
     return [value for value in unique if value not in unset], unset
 
 
-def not_set(value: str) -> str:
+def unset_note(value: str) -> str:
     """Return the note of a report on a value of `NOT_SET`."""
     return f"value {value!r}, read as not set"
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from dair_hf.dialog.linking.mentions import Annotation
-from dair_hf.dialog.readers.dialogues import NOT_SET, ParsedDialogue, not_set, set_values
+from dair_hf.dialog.readers.dialogues import NOT_SET, ParsedDialogue, split_unset, unset_note
 from dair_hf.dialog.readers.json_values import check_text, member, objects, optional_list, strings
 from dair_hf.dialog.readers.report import ReadReport
 from dair_hf.dialog.text.rows import PLACE_SLOTS, SYSTEM, USER, Utterance
@@ -111,8 +111,8 @@ def read_value(raw: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     parts = [part.strip() for part in parts]
     if any(part != DONTCARE and _DONTCARE.fullmatch(part) for part in parts):
         oddities.append("'do not care' in another spelling")
-    values, unset = set_values(DONTCARE if _DONTCARE.fullmatch(part) else part for part in parts)
-    return tuple(values), (*oddities, *map(not_set, unset))
+    values, unset = split_unset(DONTCARE if _DONTCARE.fullmatch(part) else part for part in parts)
+    return tuple(values), (*oddities, *map(unset_note, unset))
 
 
 def _plain(text: str) -> str:

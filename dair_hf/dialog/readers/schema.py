@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from dair_hf.dialog.linking.mentions import Annotation
-from dair_hf.dialog.readers.dialogues import ParsedDialogue, not_set, set_values
+from dair_hf.dialog.readers.dialogues import ParsedDialogue, split_unset, unset_note
 from dair_hf.dialog.readers.json_values import member, objects, strings
 from dair_hf.dialog.readers.report import ReadReport
 from dair_hf.dialog.text.rows import SYSTEM, USER, Utterance
@@ -83,11 +83,11 @@ def _parse_state(frame: Mapping[str, Any], service: str, schema: Schema, report:
                 f"{where}, state.slot_values: unknown slot {name!r}; "
                 f"the schema has {', '.join(known) or 'no such service'}"
             )
-        kept, unset = set_values(strings(values, f"{where}, state.slot_values.{slot}"), schema[name])
+        kept, unset = split_unset(strings(values, f"{where}, state.slot_values.{slot}"), schema[name])
         if kept:
             state[name] = kept
         for value in unset:
-            report.normalize(not_set(value), f"{where}: {name}")
+            report.normalize(unset_note(value), f"{where}: {name}")
         if schema[name] and not schema[name].issuperset(set(kept) - {DONTCARE}):
             report.normalize("value that the schema does not list, kept", f"{where}: {name} = {kept}")
     return state

@@ -37,7 +37,6 @@ _PLACE_SLOTS = {
 }
 
 Bank = dict[str, dict[str, list[str]]]
-REMOVED = "removed"  # key of the removed names in a bank file, beside the splits
 
 
 def name_kind(slot: str) -> str | None:

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 from datasets import Dataset, Features
 
-from dair_hf.dialog.readers.sgd import REMOVED
 from dair_hf.dialog.renaming.new_names import METHODS, RESERVED, rename
 from dair_hf.dialog.renaming.rewriting import Dialogue, lost_values, rewrite_history, rewrite_state
 from dair_hf.dialog.text.rows import PLACE_SLOTS
@@ -21,6 +20,7 @@ from dair_hf.io.files import read_json
 from dair_hf.metrics.state.conventions import NAME_SLOTS
 
 COLUMNS = ("row_id", "dialogue_id", "history", "state", "entities", "names")
+REMOVED = "removed"  # key of the removed names in a bank file, beside the splits
 AUGMENTED = {"augmented_history": "history", "augmented_state": "state"}
 
 Row = Mapping[str, Any]
@@ -88,7 +88,7 @@ class EntityAugmenter:
     mentioned_only: bool = True
     covariant_only: bool = False
     # Part of the fingerprint of a cached map: increase it when the same settings give other names.
-    revision: int = field(default=3, init=False)
+    revision: int = field(default=4, init=False)
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -294,7 +294,7 @@ def redraw(
     options = {"desc": f"Augmenting ({augmenter.method})", **map_options}
     plain = dataset.with_format("arrow")
     pairs = plain.map(function, batched=True, features=features, num_proc=num_proc, **options)
-    # None are all columns, also those that are added later.
+    # columns=None means all columns, also those that are added later.
     has_all = set(shape["columns"]) == set(dataset.column_names)
     columns = None if has_all else list(dict.fromkeys([*shape["columns"], *AUGMENTED]))
     return pairs.with_format(shape["type"], columns, shape["output_all_columns"], **shape["format_kwargs"])

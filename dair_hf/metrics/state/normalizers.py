@@ -254,7 +254,7 @@ class Normalizer(NamedTuple):
     Attributes:
         of_predicted: `(slot, value) -> value` for predicted values.
         of_gold: The same for gold values.
-        text: What it does, in words, for `--help`.
+        text: Description for `--help`.
     """
 
     of_predicted: Callable[[str, str], str]
