@@ -22,6 +22,9 @@ MULTIWOZ_SLOTS = (
     "train-bookpeople train-day train-departure train-destination train-leaveat"
 ).split()
 
+# Slots in the schema of MultiWOZ 2.2 that no turn fills.
+MULTIWOZ_BUS_SLOTS = ("bus-day", "bus-departure", "bus-destination", "bus-leaveat")
+
 # Slots that the schema of MultiWOZ 2.2 calls categorical.
 MULTIWOZ_CATEGORICAL_SLOTS = (
     "attraction-area attraction-type bus-day hotel-area hotel-bookday hotel-bookpeople hotel-bookstay hotel-internet "

@@ -144,13 +144,13 @@ def _filled_slots(state: Mapping[str, Sequence[str]], convention: Convention, *,
         if normalizer == "strip_space":  # ConvLab-3 writes alternatives as one string
             values = [piece for value in values for piece in value.split("|")]
         values = [value for value in values if value not in empty_values]
+        if dontcare == "drop_gold" and is_gold and DONTCARE in values:  # mwzeval reads it before it normalizes values
+            continue
         if normalizer != "none":
             values = [normalize(normalizer, slot, value, is_gold) for value in values]
             values = [value for value in values if value not in empty_values]  # a table may map a value to "none"
         if dontcare == "drop_both":
             values = [value for value in values if value != DONTCARE]
-        elif dontcare == "drop_gold" and is_gold and DONTCARE in values:
-            continue
         if values:
             filled[slot] = values[:limit]
     return filled

@@ -9,7 +9,12 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 
 from dair_hf.errors import DataError, SlotNameWarning
-from dair_hf.metrics.state.conventions import MULTIWOZ_DOMAINS, MULTIWOZ_SLOTS, Convention
+from dair_hf.metrics.state.conventions import (
+    MULTIWOZ_BUS_SLOTS,
+    MULTIWOZ_DOMAINS,
+    MULTIWOZ_SLOTS,
+    Convention,
+)
 from dair_hf.metrics.state.normalizers import normalize_slot
 
 _FULL_NAMES = {"arrive": "arriveby", "leave": "leaveat"}
@@ -123,9 +128,9 @@ def reference_names(references: Iterable[Mapping[str, object]], convention: Conv
     normalize = functools.partial(normalize_slot, convention.normalizer)
     in_references = {normalize(slot) for slot in {slot for reference in references for slot in reference}}
     schema = None if convention.schema_slots is None else map(normalize, convention.schema_slots)
-    names = SlotNames(
-        in_references, schema, known=convention.categorical_slots if convention.match == "token_sort" else ()
-    )
+    # The evaluator of SGD reads the schema of MultiWOZ 2.2.
+    of_schema = (*convention.categorical_slots, *MULTIWOZ_BUS_SLOTS) if convention.match == "token_sort" else ()
+    names = SlotNames(in_references, schema, known=of_schema)
     if not in_references:
         return names
     domains = _domains([*in_references, *names.schema])

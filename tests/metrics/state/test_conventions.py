@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -316,6 +317,24 @@ def test_each_switch(
     name = resolve_convention("any_of", **switch)[0]
     assert name.startswith("any_of(")
     assert next(iter(switch)) in name
+
+
+@pytest.mark.parametrize(
+    ("preset", "prediction", "reference", "score"),
+    [
+        # The schema of MultiWOZ 2.2 has the slots of buses, the list of ConvLab-3 does not.
+        ("sgd_fuzzy", {"hotel-area": "east", "bus-departure": "ely"}, {"hotel-area": ["east"]}, 0),
+        ("sgd_fuzzy", {"hotel-area": "east", "bus-time": "9"}, {"hotel-area": ["east"]}, 1),
+        ("convlab3", {"hotel-area": "east", "bus-departure": "ely"}, {"hotel-area": ["east"]}, 1),
+        # mwzeval looks for dontcare before it normalizes values.
+        ("mwzeval", {"hotel-name": "Dontcare"}, {"hotel-name": ["Dontcare"]}, 1),
+        ("mwzeval", {}, {"hotel-name": ["Dontcare"]}, 0),
+        ("mwzeval", {}, {"hotel-name": ["dontcare"]}, 1),
+    ],
+)
+def test_corners_as_in_the_evaluators(preset: str, prediction: Any, reference: Any, score: int) -> None:
+    with warnings.catch_warnings(action="ignore"):  # of unknown slots
+        assert joint_goal_correct([prediction], [reference], preset)[0] == score
 
 
 def test_switch_without_effect_keeps_the_name() -> None:
