@@ -314,7 +314,7 @@ class TokenBatchSampler(BatchRebalanceSampler):
 
     @property
     def has_empty_batches(self) -> bool:
-        """Whether there are more batches than rows."""
+        """True if there are more batches than rows."""
         return len(self) * self.ranks > self.n_rows
 
     def set_epoch(self, epoch: int) -> None:
