@@ -20,9 +20,10 @@ from dair_hf.data.row_rules import LABEL_COLUMNS, NO_RULES, RowRules
 from dair_hf.data.sampling import EpochPairs, targets_per_row, view_lengths
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
-from dair_hf.io.files import atomic_path
+from dair_hf.io.files import atomic_path, decode_json, require_file
 
 VARIANTS = ("original", "augmented")
+PREDICTION_KEYS = ("row_id", "variant", "prediction", "reference", "correct")  # of a line of a predictions file
 CHUNK = 1024  # rows of a computed view that are held at once to read one of its columns
 
 
@@ -87,20 +88,43 @@ class PairIndex:
     def write(
         self, path: str | Path, predictions: Sequence[Any], references: Sequence[Any], correct: Iterable[Any]
     ) -> None:
-        """Write one JSON line per view: `row_id`, `variant`, `prediction`, `reference`, `correct`."""
+        """Write one JSON line per view: `row_id`, `variant`, `prediction`, `reference`, `correct`.
+
+        Raises:
+            DataError: As `require_predictions_file`, or the file cannot be written.
+        """
+        require_predictions_file(path)  # again, in case another program wrote there meanwhile
         ids = self.row_ids
         with atomic_path(path) as scratch, scratch.open("w", encoding="utf-8", errors="backslashreplace") as lines:
             for row, variant, prediction, reference, is_correct in zip(
                 self.rows, self.variants, predictions, references, correct, strict=True
             ):
-                line = {
-                    "row_id": ids[row],
-                    "variant": VARIANTS[variant],
-                    "prediction": _plain(prediction),
-                    "reference": _plain(reference),
-                    "correct": bool(is_correct),
-                }
+                values = (ids[row], VARIANTS[variant], _plain(prediction), _plain(reference), bool(is_correct))
+                line = dict(zip(PREDICTION_KEYS, values, strict=True))
                 lines.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def require_predictions_file(path: str | Path) -> None:
+    """Refuse a file for predictions if writing it would replace anything but earlier predictions.
+
+    Raises:
+        DataError: `path` is a folder, a block device or a socket, or an existing file whose first line is no
+            prediction of `PairIndex.write`.
+    """
+    file = require_file(path)
+    if not file.is_file() or not file.stat().st_size:
+        return
+    begin = f'{{"{PREDICTION_KEYS[0]}": '.encode()
+    try:
+        with file.open("rb") as lines:
+            # A large file of another kind may be a single line.
+            first = decode_json(begin + lines.readline()) if lines.read(len(begin)) == begin else None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        first = None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}); name another file") from error
+    if not isinstance(first, dict) or tuple(first) != PREDICTION_KEYS:
+        raise DataError(f"{path}: is no file of predictions, which could be replaced; name another file, or move it")
 
 
 class PairViews(PairIndex):

@@ -52,8 +52,7 @@ from dair_hf.errors import DataError
 from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator
 from dair_hf.evaluation.prediction import PairPredictor, chosen_class, output_of, padded_array
 from dair_hf.evaluation.target_tokens import check_targets
-from dair_hf.evaluation.views import PairViews, TensorViews, views_of
-from dair_hf.io.files import require_file
+from dair_hf.evaluation.views import PairViews, TensorViews, require_predictions_file, views_of
 from dair_hf.io.processes import gather_results
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.objective import Counts, PairTerms
@@ -731,7 +730,8 @@ class DAIRTrainer(Seq2SeqTrainer):
             evaluator: The task's `PairEvaluator`, or its `correct` alone; None: the trainer's.
             subsets: Name -> one bool per row. Adds the same metrics over these rows, such as `attainable_cm`.
             n_bootstrap: Number of resamples; 0: no intervals.
-            predictions_file: File for one JSON line per view: row_id, variant, prediction, reference, correct.
+            predictions_file: File for one JSON line per view: row_id, variant, prediction, reference, correct. Replaces
+                earlier predictions, and no other file.
             data_name: Name of the data in the model card.
             **gen_kwargs: Arguments of `generate`. The length of answers is the first that is given of: `max_new_tokens`
                 or `max_length` here or in a `generation_config` here, `args.generation_max_length`,
@@ -742,9 +742,9 @@ class DAIRTrainer(Seq2SeqTrainer):
             Metrics, as `PairEvaluator.__call__` returns them.
 
         Raises:
-            DataError: No data, a missing column, a `predictions_file` that is no regular file, labels as references
-                that no generated answer can begin with, names of subsets that give two metrics the same key, or an
-                evaluator that does not return one True or False per prediction.
+            DataError: No data, a missing column, a `predictions_file` that is no regular file or holds something else
+                than predictions, labels as references that no generated answer can begin with, names of subsets that
+                give two metrics the same key, or an evaluator that does not return one True or False per prediction.
 
         Warns:
             UndefinedMetricWarning: No row has a partner, so that CM is NaN.
@@ -771,7 +771,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         # Before hours of generation.
         evaluator.require_distinct_keys(subsets or ())
         if predictions_file is not None:
-            require_file(predictions_file)
+            require_predictions_file(predictions_file)
         data = self.eval_dataset if dataset is None else dataset
         require_rows(data, "dataset")
         views = views_of(data)

@@ -109,8 +109,14 @@ def test_evaluate_pairs_by_hand_and_the_predictions_file(tmp_path: Path) -> None
 
     with pytest.raises(DataError, match="is a folder; name a file"):
         made.evaluate_pairs(evaluator=first_and_last, predictions_file=tmp_path)
+    for text in ("x = 1\n", '{"row_id": "mine"}\n', '{"row_id": [\n', '{"row_id": "\udcff', "[]"):
+        (tmp_path / "mine.py").write_bytes(text.encode(errors="surrogateescape"))
+        with pytest.raises(DataError, match=r"mine\.py: is no file of predictions, which could be replaced; name"):
+            made.evaluate_pairs(evaluator=first_and_last, predictions_file=tmp_path / "mine.py")
+        assert (tmp_path / "mine.py").read_bytes() == text.encode(errors="surrogateescape")
     assert asked == {}
     path = tmp_path / "predictions.jsonl"
+    path.touch()
     found = made.evaluate_pairs(evaluator=first_and_last, n_bootstrap=0, predictions_file=path, max_new_tokens=3)
     # Rows 0, 2, 3, 5, 6 have partners: views 7 to 11. Right: originals 0 and 1, and the partner of row 0.
     assert (found["rows"], found["pairs"], found["cm_numerator"], found["cm_denominator"]) == (7, 5, 1, 1)
