@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from sources import download_sources, parse_source, source_parser
 
@@ -33,9 +34,18 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     return parse_source(parser, argv)
 
 
+def is_bank(content: Any) -> bool:
+    """Return whether the content of a JSON file is that of this command, of any version."""
+    if not isinstance(content, dict) or not content or not content.keys() <= {*SPLITS, REMOVED}:
+        return False
+    return all(
+        isinstance(kinds, dict) and kinds.keys() == set(KINDS) for split, kinds in content.items() if split != REMOVED
+    )
+
+
 def prepare(args: argparse.Namespace) -> None:
     """Read, make the splits disjoint, write."""
-    require_output_file(args.output, [args.source, *filter(None, [args.checksums])], args.overwrite)
+    require_output_file(args.output, [args.source, *filter(None, [args.checksums])], args.overwrite, is_bank)
     if args.download:
         download_sources(args, [file for split in args.split for file in sgd_files(split, args.host)])
     names = {split: read_entity_names(args.source, split) for split in args.split}

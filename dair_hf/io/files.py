@@ -11,7 +11,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -103,24 +103,41 @@ def _open_stream(target: FilePath) -> BinaryIO:
     return open(target, "ab")
 
 
-def require_output_file(target: FilePath, sources: Iterable[FilePath] = (), overwrite: bool = False) -> None:
+def require_output_file(
+    target: FilePath,
+    sources: Iterable[FilePath] = (),
+    overwrite: bool = False,
+    is_own: Callable[[Any], bool] | None = None,
+) -> None:
     """Refuse the output file of a command if writing it would replace something else.
 
     Args:
         target: Output file.
         sources: Files and folders that the command reads.
         overwrite: Allow an existing file to be replaced.
+        is_own: Whether the command writes such JSON: an existing file with other content is never replaced. None: the
+            command checks that itself, before it writes.
 
     Raises:
         DataError: `target` is a folder, a block device or a socket, is one of the sources, or exists although
-            `overwrite` is False.
+            `overwrite` is False or the command did not write it.
     """
     resolved = require_file(target)
     for source in sources:
         if os.path.realpath(source) == str(resolved) or (resolved.exists() and _is_same_file(source, resolved)):
             raise DataError(f"{target}: is also read ({source}); name another file to write")
-    if not overwrite and resolved.exists() and resolved.stat().st_size and not _is_stream(target):
+    if not resolved.exists() or not resolved.stat().st_size or _is_stream(target):
+        return
+    if not overwrite:
         raise DataError(f"{target}: already exists; name another file, or give --overwrite to replace it")
+    if is_own is None:
+        return
+    try:
+        was_written = is_own(read_json(target))
+    except DataError:
+        was_written = False
+    if not was_written:
+        raise DataError(f"{target}: was not written by this command; name another file, or move this one away")
 
 
 def write_text(target: FilePath, text: str) -> Path:

@@ -114,6 +114,19 @@ def test_one_line_errors(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["sgd"]
 
 
+def test_only_names_of_an_earlier_call_are_overwritten(tmp_path: Path) -> None:
+    source, path = write(tmp_path / "sgd", train="Oak", dev="Ash", test="Fir"), tmp_path / "names.json"
+    for text in ('{"mine": 1}', '{"train": [1]}', '{"removed": 1, "test": {"hotel": ["Oak"]}}', "[]", "x = 1"):
+        path.write_text(text)
+        done = run("--source", source, "--output", path, "--overwrite")
+        message = f"error: {path}: was not written by this command; name another file, or move this one away\n"
+        assert (done.returncode, done.stderr, path.read_text()) == (2, message, text)
+    path.write_text("")
+    for split in ("dev", "train"):
+        assert run("--source", source, "--split", split, "--output", path, "--overwrite").returncode == 0
+    assert json.loads(path.read_text()).keys() == {"train", "removed"}
+
+
 def test_downloads_are_trusted_once_and_then_verified(tmp_path: Path) -> None:
     root = tmp_path / "mirror"
     for file in sgd_files("dev", "http://mirror"):
