@@ -73,8 +73,8 @@ def check_view(where: str, prefix: str, view: Mapping[str, Any], rules: RowRules
         rules: Requirements of the model.
 
     Raises:
-        DataError: Inputs or labels are text; a mask has another length than its inputs; an id or a label is out of
-            range.
+        DataError: Inputs or labels are text; a mask, or labels per token, have another length than the inputs; an id
+            or a label is out of range.
     """
     for name, remedy in NOT_TEXT.items():
         if isinstance(view.get(name), str):
@@ -85,6 +85,14 @@ def check_view(where: str, prefix: str, view: Mapping[str, Any], rules: RowRules
             f"{where}: {prefix}attention_mask has {len(mask)} entries for {len(ids)} tokens of {prefix}input_ids; give "
             "one per token"
         )
+    for name in LABEL_COLUMNS if rules.labels_per_token and isinstance(ids, Sized) else ():
+        labels = view.get(name)
+        if isinstance(labels, Sized) and len(labels) != len(ids):
+            raise DataError(
+                f"{where}: {prefix}{name} has {len(labels)} entries for {len(ids)} tokens of {prefix}input_ids, and "
+                f"this model has one label per token; give {IGNORE_INDEX} for each token without a target, such as "
+                "those of a prompt"
+            )
     for name, limit in rules.id_limits.items():
         is_label = name in LABEL_COLUMNS
         for value in _out_of_range(view.get(name, 0), limit, IGNORE_INDEX if is_label else 0):

@@ -219,6 +219,16 @@ def test_a_mask_of_images_is_inherited_only_if_it_is_all_ones() -> None:
             {},
             "augmented_attention_mask has 1 entries for 2 tokens of augmented_input_ids",
         ),
+        (
+            {"labels": [1, 2]},
+            {"labels_per_token": True},
+            "labels has 2 entries for 1 tokens of input_ids, and this model has one label per token; give -100 for",
+        ),
+        (
+            {"augmented_input_ids": [3, 4], "augmented_attention_mask": [1, 1], "augmented_labels": torch.tensor([1])},
+            {"labels_per_token": True},
+            "augmented_labels has 1 entries for 2 tokens of augmented_input_ids, and this model",
+        ),
         ({"input_ids": [24]}, {}, "input_ids holds 24, but valid ids are 0 to 23; use the model's own tokenizer"),
         ({"input_ids": torch.tensor([24])}, {}, "input_ids holds 24, but valid ids are 0 to 23"),
         ({"input_ids": [-100]}, {}, "input_ids holds -100, but valid ids are 0 to 23"),
