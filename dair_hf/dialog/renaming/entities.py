@@ -63,7 +63,7 @@ class EntityAugmenter:
 
     Raises:
         DataError: The method is unknown, there are no slots, `swap` has no bank or another method has one, or the bank
-            lacks names for a slot.
+            lacks names for a slot, or has something else than a list of names.
 
     Example:
         >>> row = {
@@ -117,7 +117,7 @@ class EntityAugmenter:
             The columns `augmented_history` and `augmented_state`; for a table, the table with these columns.
 
         Raises:
-            DataError: A column is missing, or a mention is outside its utterance.
+            DataError: A column is missing, a mention is outside its utterance, or values of a state are no list.
         """
         # Columns read from the lazy batch itself would be written again by `map`.
         source = batch if isinstance(batch, pa.Table) else getattr(batch, "pa_table", batch)
@@ -166,7 +166,10 @@ class EntityAugmenter:
             return None
         utterances = rewrite_history(row, dialogue)
         linked = {*self.slots, *NAME_SLOTS, *PLACE_SLOTS}
-        state, in_state, others = rewrite_state(row["state"], dialogue.renaming, linked)
+        try:
+            state, in_state, others = rewrite_state(row["state"], dialogue.renaming, linked)
+        except ValueError as error:
+            raise DataError(f"row {row['row_id']!r}: state: {error}") from error
         in_text: set[str] = set().union(*(utterance.renamed for utterance in utterances))
         used = in_text | in_state
         if not used or (self.mentioned_only and not in_state <= in_text):
@@ -190,7 +193,13 @@ def _bank_names(bank: Mapping[str, Sequence[str]], slot: str) -> tuple[str, ...]
     kind = next((kind for kind in kinds if kind in bank), None)
     if kind is None:
         raise DataError(f"bank: no names for slot {slot!r} (looked for {kinds}, found {sorted(bank)}); add them")
-    names = {normalize_name(name): name.strip() for name in reversed(bank[kind])}
+    given: Any = bank[kind]
+    if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+        raise DataError(
+            f"bank: kind {kind!r} for slot {slot!r}: expected a list of names, found {given!r:.80}; write "
+            f'{{"{kind}": ["Sea Thai", ...]}}'
+        )
+    names = {normalize_name(name): name.strip() for name in reversed(given)}
     usable = tuple(names[spelling] for spelling in sorted(names) if spelling not in RESERVED)
     if not usable:
         raise DataError(f"bank: kind {kind!r} has no usable name for slot {slot!r}; add some")

@@ -122,11 +122,16 @@ def rewrite_state(
     Returns:
         The new state, the keys of the entities renamed in it, and the normalized values, excluded ones too, that
         were not replaced.
+
+    Raises:
+        ValueError: The values of a slot are one text, whose letters would become the values.
     """
     rewritten, renamed, others = [], set(), set()
     linked = linked.union(*renaming.slots.values())
     for entry in state:
         slot = entry["slot"]
+        if isinstance(entry["values"], str):
+            raise ValueError(f"values of {slot!r} are the text {entry['values']!r:.80}; give a list of texts")
         values: list[str] = []
         replaced: set[str] = set()
         for value in entry["values"]:

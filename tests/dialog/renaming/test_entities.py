@@ -538,6 +538,11 @@ def test_the_row_is_not_changed_in_place():
         ({"bank": BANK}, r"bank: method 'scramble' with a bank; leave the bank out"),
         ({"method": "swap", "bank": {"hotel": ["a b"]}}, r"no names for slot 'attraction-name' \(.*found \['hotel'\]"),
         ({"method": "swap", "bank": {**BANK, "hotel": ["None", " "]}}, r"kind 'hotel' has no usable name for slot"),
+        (
+            {"method": "swap", "bank": {**BANK, "hotel": "Sea Inn"}},
+            r"bank: kind 'hotel' for slot 'hotel-name': expected a list of names, found 'Sea Inn'; write \{\"hotel\": \[",
+        ),
+        ({"method": "swap", "bank": {**BANK, "hotel": ["Sea Inn", 7]}}, r"expected a list of names, found \['Sea Inn', 7\]"),
     ],
 )
 def test_bad_settings(settings, message):
@@ -558,6 +563,14 @@ def test_bad_settings(settings, message):
 def test_bad_mentions(change, message):
     row = one_name("nandos")
     row["entities"][0].update(change)
+    with pytest.raises(DataError, match=message):
+        augment_row(EntityAugmenter(), row)
+
+
+def test_a_text_in_place_of_the_values_of_a_state():
+    row = one_name("nandos")
+    row["state"][0]["values"] = "nandos"
+    message = r"row 'MUL0003/0': state: values of 'hotel-name' are the text 'nandos'; give a list of texts"
     with pytest.raises(DataError, match=message):
         augment_row(EntityAugmenter(), row)
 
