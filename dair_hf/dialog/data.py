@@ -179,6 +179,12 @@ class DialogConfig:
             raise DataError(
                 f"source={self.source} needs {' and '.join(f'--{name}' for name in missing)}: a folder or archive"
             )
+        given = [name for name in ("data_dir", "sgd_dir") if getattr(self, name) is not None]
+        if reader is None and given:
+            raise DataError(
+                f"source={self.source} generates its dialogues, so {' and '.join(given)} would not be read; leave it "
+                f"out, or set source={' or '.join(READERS)} to read data"
+            )
         if reader is None and self.pretrain is not None:
             raise DataError(
                 f"pretrain needs the SGD dialogues of source={' or '.join(READERS)}; source={self.source} has none, "
