@@ -90,7 +90,9 @@ class SettingsParser(HfArgumentParser):
 def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) -> tuple[Any, ...]:
     """Fill dataclasses from `--config FILE.yaml` and `--field value` options; the command line takes precedence.
 
-    A field without a value in the file is set to None if it accepts None, and refused otherwise.
+    A field without a value in the file is set to None if it accepts None, and refused otherwise. A dataclass with a
+    method `check_with(others, given)` then checks itself beside the other instances; `given` are the names of the
+    fields that the file or the command line sets.
 
     Args:
         types: Dataclasses whose fields carry `metadata["help"]` and have distinct names.
@@ -101,8 +103,8 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
         One instance of each type.
 
     Raises:
-        DataError: The file is missing or not a YAML mapping, a field or option is unknown, or a value is invalid or
-            missing.
+        DataError: The file is missing or not a YAML mapping, a field or option is unknown, or a value is invalid,
+            missing or without effect beside the others.
 
     Example:
         >>> from dair_hf.config import DAIRConfig
@@ -138,6 +140,9 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
         is_file = unknown[0].endswith((".yaml", ".yml"))
         hint = f"; write --config {unknown[0]}" if is_file else _hint(unknown[0].lstrip("-"), fields)
         raise DataError(f"unknown option {unknown[0]}{hint}")
+    for settings in parsed:
+        if hasattr(settings, "check_with"):
+            settings.check_with(parsed, given | set(values))
     return tuple(parsed)
 
 

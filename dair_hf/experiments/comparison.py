@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,14 @@ METHOD_PRESETS = {
     "rex": ("da", "sq"),
     "dro": ("da", "sq"),
 }
+# Method -> what it needs beside the objective of `DAIRConfig`. The settings of a recipe that provide it list the method
+# in an attribute `provided_methods`.
+REQUIREMENTS = {
+    **dict.fromkeys(("pgd", "trades", "mart"), "an attack on the model, as in recipes/cifar10_adversarial.py"),
+    **dict.fromkeys(("irm", "rex", "dro"), "an objective of the whole batch, as in recipes/colored_mnist.py"),
+}
+# Field of `DAIRConfig` that each run sets -> field of `ComparisonConfig` that lists its values.
+SET_BY_RUNS = {"method": "methods", "regularizer": "methods", "seed": "seeds"}
 
 
 @dataclass
@@ -110,6 +118,35 @@ class ComparisonConfig:
         # Methods that are not listed may have a lambda, so that --methods can narrow the list of a file.
         if unused := sorted(name for name in self.lambdas or {} if METHOD_PRESETS[name][0] not in REGULARIZED):
             raise DataError(f"lambdas: {', '.join(unused)} has no lambda; remove it")
+
+    def check_with(self, others: Sequence[Any], given: Collection[str]) -> None:
+        """Refuse settings of a recipe that its runs would ignore, and methods that it cannot run.
+
+        Args:
+            others: All settings of the recipe.
+            given: Names of the fields that were set.
+
+        Raises:
+            DataError: `method`, `regularizer` or `seed` is set to something else than its default, or a method needs
+                what no settings provide.
+
+        Example:
+            >>> ComparisonConfig(["erm"]).check_with([DAIRConfig("out", seed=7)], {"seed"})
+            Traceback (most recent call last):
+            dair_hf.errors.DataError: seed=7 has no effect, since seeds lists what is compared: [0]; set --seeds instead
+        """
+        for args in others:
+            for name, listed in SET_BY_RUNS.items() if isinstance(args, DAIRConfig) else ():
+                default = DAIRConfig.__dataclass_fields__[name].default
+                if name in given and getattr(args, name) != default:
+                    raise DataError(
+                        f"{name}={getattr(args, name)} has no effect, since {listed} lists what is compared: "
+                        f"{getattr(self, listed)}; set --{listed} instead"
+                    )
+        provided = {name for settings in others for name in getattr(settings, "provided_methods", ())}
+        for name in self.methods:
+            if name in REQUIREMENTS and name not in provided:
+                raise DataError(f"methods: {name} needs {REQUIREMENTS[name]}, which this recipe has not; leave it out")
 
     @property
     def regularized(self) -> list[str]:

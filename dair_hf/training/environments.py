@@ -38,6 +38,8 @@ class EnvironmentConfig:
         True
     """
 
+    provided_methods = ("irm", "rex", "dro")  # of `experiments.comparison`; no field
+
     irm_penalty: float = field(default=1e4, metadata={"help": "Weight of the penalty of irm, > 0, after annealing."})
     rex_penalty: float = field(
         default=1e4, metadata={"help": "Weight of the variance in rex, > 0, in 1/nats, after annealing."}

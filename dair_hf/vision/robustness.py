@@ -94,6 +94,8 @@ class AttackConfig:
         11
     """
 
+    provided_methods = ("pgd", "trades", "mart")  # of `experiments.comparison`; no field
+
     norm: str = field(default="linf", metadata={"help": "Norm of the perturbations: linf or l2.", "choices": NORMS})
     epsilon: float = field(default=8 / 255, metadata={"help": "Radius of the ball, >= 0. Paper: 8/255."})
     step_size: float = field(

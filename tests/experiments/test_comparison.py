@@ -15,6 +15,7 @@ import pytest
 
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
+from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import (
     ComparisonConfig,
     Result,
@@ -27,6 +28,8 @@ from dair_hf.experiments.comparison import (
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import REDO_CHANGED, fingerprint
 from dair_hf.io.files import read_json, write_json
+from dair_hf.training.environments import EnvironmentConfig
+from dair_hf.vision.robustness import AttackConfig
 from tests.fixtures import tiny
 from tests.fixtures.paths import ROOT
 
@@ -288,6 +291,35 @@ def test_methods_can_be_narrowed_to_those_without_a_lambda(settings: dict, tmp_p
     config, args = ComparisonConfig(methods=["erm", "da"], **settings), tiny.config(tmp_path, dair_lambda=3.0)
     assert [run.name for run in runs_of(config, args)] == ["erm_seed0", "da_seed0"]
     assert lambda_note(config, args).startswith("lambda 3 (")
+
+
+@pytest.mark.parametrize("in_file", [True, False])
+@pytest.mark.parametrize(
+    ("name", "value", "listed"), [("method", "da", "methods"), ("regularizer", "kl", "methods"), ("seed", "7", "seeds")]
+)
+def test_settings_that_the_runs_would_ignore_are_refused(
+    name: str, value: str, listed: str, in_file: bool, tmp_path: Path
+) -> None:
+    path, types = tmp_path / "settings.yaml", [ComparisonConfig, DAIRConfig]
+    path.write_text(f"output_dir: out\nuse_cpu: true\n{name}: {value}\n" if in_file else "output_dir: out\n")
+    options = ["--config", str(path), *([] if in_file else [f"--{name}", value])]
+    with pytest.raises(DataError, match=rf"^{name}={value} has no effect, since {listed} lists .*; set --{listed} i"):
+        parse_arguments(types, options)
+    assert parse_arguments(types[1:], options)[0].output_dir == "out"  # a single run
+    comparison, _ = parse_arguments(types, ["--output_dir", "out", "--method", "dair", "--seeds", "7"])
+    assert comparison.seeds == [7]
+
+
+@pytest.mark.parametrize("method", ["pgd", "trades", "mart", "irm", "rex", "dro"])
+def test_methods_run_only_where_what_they_need_is_provided(method: str) -> None:
+    options = ["--output_dir", "out", "--methods", "erm", method]
+    provider, other = EnvironmentConfig, AttackConfig
+    if method in AttackConfig.provided_methods:
+        provider, other = other, provider
+    for types in ([ComparisonConfig, DAIRConfig], [other, ComparisonConfig, DAIRConfig]):
+        with pytest.raises(DataError, match=f"^methods: {method} needs an .*, as in recipes/.*; leave it out$"):
+            parse_arguments(types, options)
+    assert parse_arguments([provider, ComparisonConfig, DAIRConfig], options)[1].methods == ["erm", method]
 
 
 def test_resume_from_checkpoint_is_refused(tmp_path: Path) -> None:
