@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from accelerate.parallelism_config import ParallelismConfig
-from torch import nn
+from torch import Tensor, nn
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.sampling import EpochPairs
@@ -185,3 +185,24 @@ def _refuse_unsupported_sharding(args: DAIRConfig, augmenter: Any, model: Any) -
                 f"{name} and a model loaded with distributed_config cannot be combined: its weights are sharded over "
                 f"the ranks; leave {name.split('=')[0]} at its default, or load the whole model and use DDP"
             )
+
+
+def require_scalar(loss: Any, objective: Any) -> Tensor:
+    """Return what an objective returned for a batch; refuse anything but one number as a tensor.
+
+    Args:
+        loss: Return value of the objective.
+        objective: The objective, for the message.
+
+    Raises:
+        DataError: `loss` is no tensor, or has several elements.
+
+    Example:
+        >>> require_scalar(Tensor([2.0]), sum)
+        tensor([2.])
+    """
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return loss
+    found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+    name = getattr(objective, "__name__", type(objective).__name__)
+    raise DataError(f"objective={name} returned {found}; return a scalar tensor, such as outputs.terms.original.mean()")

@@ -57,7 +57,13 @@ from dair_hf.io.processes import gather_results
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.objective import Counts, PairTerms
 from dair_hf.losses.per_sample import IGNORE_INDEX, SampleLoss, causal_nll, full_precision
-from dair_hf.training.checks import dropout_rates, refuse_scheduler, refuse_unsupported, refuse_unsupported_launch
+from dair_hf.training.checks import (
+    dropout_rates,
+    refuse_scheduler,
+    refuse_unsupported,
+    refuse_unsupported_launch,
+    require_scalar,
+)
 from dair_hf.training.environments import BatchObjective, FreshOptimizer, PenalizedRisk
 from dair_hf.training.finiteness import FinitenessCheck, negative_losses, undefined_roots
 from dair_hf.training.forward import PairLoss, PairOutputs
@@ -463,13 +469,14 @@ class DAIRTrainer(Seq2SeqTrainer):
             A scalar; with `return_outputs` also the outputs.
 
         Raises:
+            DataError: The objective of the batch returned something else than a scalar tensor.
             NonFiniteLossError: A loss is NaN or infinite; the message names the rows. In training it may be raised some
                 steps later, since the host does not wait for the device (`finiteness`).
         """
         outputs = self.pair_loss(model, inputs, with_partners=self.args.uses_partners)
         counts = self.pair_loss.count(inputs) if num_items_in_batch is None else num_items_in_batch
         if self.batch_objective is not None and model.training:
-            loss = self.batch_objective(outputs, self.state.global_step)
+            loss = require_scalar(self.batch_objective(outputs, self.state.global_step), self.batch_objective)
         else:
             loss = self.pair_loss.objective(outputs.terms, counts)
         self._finiteness.add(loss, outputs.terms, inputs.get(ROW_ID), self.state.global_step)

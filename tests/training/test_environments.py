@@ -265,6 +265,21 @@ def test_settings_that_split_the_batch_of_an_objective_are_refused(tmp_path: Pat
         points.trainer(tmp_path, points.pairs(12), VREx(), **settings)
 
 
+@pytest.mark.parametrize(
+    ("objective", "found"),
+    [
+        (lambda outputs, step: outputs, "a PairOutputs"),
+        (lambda outputs, step: None, "a NoneType"),
+        (lambda outputs, step: outputs.terms.original.mean().item(), "a float"),
+        (lambda outputs, step: outputs.terms.original, r"a tensor of shape \[4\]"),
+    ],
+)
+def test_an_objective_that_returns_no_scalar_tensor_is_named(tmp_path: Path, objective: Any, found: str) -> None:
+    made = points.trainer(tmp_path, points.pairs(12), objective)
+    with pytest.raises(DataError, match=f"^objective=<lambda> returned {found}; return a scalar tensor, such as outpu"):
+        made.train()
+
+
 def test_model_card_names_the_objective(tmp_path: Path) -> None:
     made = points.trainer(tmp_path, points.pairs(12), GroupDRO())
     made.create_model_card()
