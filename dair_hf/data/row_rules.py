@@ -85,9 +85,9 @@ def check_view(where: str, prefix: str, view: Mapping[str, Any], rules: RowRules
             f"{where}: {prefix}attention_mask has {len(mask)} entries for {len(ids)} tokens of {prefix}input_ids; give "
             "one per token"
         )
-    for name in LABEL_COLUMNS if rules.labels_per_token and isinstance(ids, Sized) else ():
+    for name in LABEL_COLUMNS if rules.labels_per_token else ():
         labels = view.get(name)
-        if isinstance(labels, Sized) and len(labels) != len(ids):
+        if isinstance(ids, Sized) and isinstance(labels, Sized) and len(labels) != len(ids):
             raise DataError(
                 f"{where}: {prefix}{name} has {len(labels)} entries for {len(ids)} tokens of {prefix}input_ids, and "
                 f"this model has one label per token; give {IGNORE_INDEX} for each token without a target, such as "

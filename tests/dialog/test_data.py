@@ -227,7 +227,7 @@ def test_a_word_of_a_name_is_one_token_if_it_is_frequent_in_sentences() -> None:
         ({"source": "woz"}, f"source='woz' is unknown; use one of {', '.join(SOURCES)}$"),
         ({"source": "multiwoz"}, "source=multiwoz needs --data_dir and --sgd_dir: a folder or archive"),
         ({"source": "multiwoz", "data_dir": "x"}, "source=multiwoz needs --sgd_dir"),
-        ({"data_dir": "x"}, "source=demo generates its dialogues, so data_dir would not be read; leave it out, or set s"),
+        ({"data_dir": "x"}, "source=demo generates its dialogues, so data_dir would not be read; leave it out, or"),
         ({"data_dir": "x", "sgd_dir": "y"}, "so data_dir and sgd_dir would not be read; leave .*source=multiwoz to re"),
         ({"evaluate_on": "train"}, "evaluate_on='train' is unknown; use one of test, validation"),
         ({"train_dialogs": 0}, "train_dialogs=0; it must be at least 1"),

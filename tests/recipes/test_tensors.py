@@ -154,7 +154,7 @@ def test_lambda_is_chosen_on_validation_rows_and_tested_once(
         ("rotated_mnist", "rotated_mnist_weak", ["--partner_fraction", "1.5"], "must be in"),
         ("robust_regression", "robust_regression", [], "data_file is not set"),
         ("robust_regression", "robust_regression", ["--loss", "l3"], "l3"),
-        ("robust_regression", "robust_regression", ["--seed", "7"], "seed=7 has no effect, since seeds lists what is c"),
+        ("robust_regression", "robust_regression", ["--seed", "7"], "seed=7 has no effect, since seeds lists what"),
         ("robust_regression", "robust_regression", ["--methods", "erm", "pgd"], "methods: pgd needs an attack on the"),
     ],
 )

