@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from measuring import benchmark_parser, conclude, interleaved, ratio
+from measuring import at_least, benchmark_parser, conclude, interleaved, ratio
 from torch import nn
 from workloads import digit_model, quiet_settings
 
@@ -47,7 +47,7 @@ def train(pairs: TensorPairs, steps: int, augmenter: Any = None) -> DAIRTrainer:
 def main() -> None:
     """Run the benchmark."""
     parser = benchmark_parser(__doc__, rounds=9)
-    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--steps", type=at_least(1), default=500)
     options = parser.parse_args()
     generator = torch.Generator().manual_seed(0)
     view = {

@@ -21,7 +21,7 @@ from typing import Any
 
 import datasets
 import numpy as np
-from measuring import Measure, benchmark_parser, conclude, interleaved, ratio
+from measuring import Measure, at_least, benchmark_parser, conclude, interleaved, ratio
 from torch.utils.data import RandomSampler
 from transformers import DataCollatorForSeq2Seq
 from workloads import MODEL, add_data_options, encoded_pairs, quiet_settings, small_model
@@ -59,7 +59,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = benchmark_parser(__doc__, rounds=5)
     add_data_options(parser, dialogs=100)
-    parser.add_argument("--source_tokens", type=int, default=448, help="longest history; 448 in the paper")
+    parser.add_argument("--source_tokens", type=at_least(1), default=448, help="longest history; 448 in the paper")
     options = parser.parse_args()
     whole, tokenizer = encoded_pairs(options.data_dir, "val", 0, source_tokens=options.source_tokens)
     shares = padding_shares(whole)

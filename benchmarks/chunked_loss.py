@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import torch
-from measuring import Measure, benchmark_parser, conclude, interleaved, ratio
+from measuring import Measure, at_least, benchmark_parser, conclude, interleaved, ratio
 from memory import peak_memory
 from torch import Tensor, nn
 from workloads import bart, random_pairs, training_step
@@ -72,9 +72,9 @@ def step(chunked: bool, pairs: int, source: int, target: int) -> Callable[[], ob
 def main() -> None:
     """Run the benchmark."""
     parser = benchmark_parser(__doc__, rounds=5)
-    parser.add_argument("--pairs", type=int, default=16)
-    parser.add_argument("--source", type=int, default=128)
-    parser.add_argument("--target", type=int, default=64)
+    parser.add_argument("--pairs", type=at_least(1), default=16)
+    parser.add_argument("--source", type=at_least(1), default=128)
+    parser.add_argument("--target", type=at_least(1), default=64)
     options = parser.parse_args()
     rows = 2 * options.pairs
     peaks = {chunked: peak_memory(loss_alone, chunked, rows, options.target) for chunked in (True, False)}

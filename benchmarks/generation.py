@@ -27,10 +27,8 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-from measuring import Measure, benchmark_parser, conclude, interleaved, ratio
+from measuring import Measure, at_least, benchmark_parser, conclude, interleaved, ratio
 from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
     DataCollatorForSeq2Seq,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -40,8 +38,10 @@ from transformers import (
 from workloads import COLUMNS, MODEL, add_data_options, encoded_pairs, quiet_settings, small_model
 
 from dair_hf import DAIRConfig, DAIRTrainer
+from dair_hf.errors import DataError
 from dair_hf.io.commands import exit_status
 from dair_hf.losses.per_sample import IGNORE_INDEX
+from dair_hf.modeling import ModelConfig, load_model, load_tokenizer
 
 
 def answers(predictions: Any, special: set[int]) -> list[list[int]]:
@@ -67,9 +67,12 @@ def generate_in_order(
 def load_or_train(options: argparse.Namespace) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load model and tokenizer from `--model_dir`, or train a small model."""
     if options.model_dir:
-        return AutoModelForSeq2SeqLM.from_pretrained(options.model_dir), AutoTokenizer.from_pretrained(
-            options.model_dir
-        )
+        given = ModelConfig(options.model_dir)
+        tokenizer = load_tokenizer(given)
+        model = load_model(given, tokenizer)
+        if not model.config.is_encoder_decoder:
+            raise DataError(f"--model_dir {options.model_dir}: no encoder-decoder model; give the folder of one")
+        return model, tokenizer
     train, tokenizer = encoded_pairs(options.data_dir, "val", 200)
     model = small_model(tokenizer, MODEL)
     settings = quiet_settings(
@@ -90,8 +93,8 @@ def main() -> None:
     parser = benchmark_parser(__doc__, rounds=3)
     add_data_options(parser, dialogs=60)
     parser.add_argument("--model_dir", help="folder of a trained model with its tokenizer")
-    parser.add_argument("--train_steps", type=int, default=1000, help="without --model_dir")
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--train_steps", type=at_least(1), default=1000, help="without --model_dir")
+    parser.add_argument("--batch", type=at_least(1), default=16)
     options = parser.parse_args()
     model, tokenizer = load_or_train(options)
     pairs, _ = encoded_pairs(options.data_dir, "test", options.dialogs, tokenizer)

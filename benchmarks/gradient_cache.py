@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from measuring import Measure, benchmark_parser, conclude, interleaved, ratio
+from measuring import Measure, at_least, benchmark_parser, conclude, interleaved, ratio
 from memory import peak_memory
 from transformers.utils import logging
 from workloads import bart, random_pairs, training_step
@@ -38,8 +38,8 @@ def step(part: int | None, pairs: int) -> Callable[[], object]:
 def main() -> None:
     """Run the benchmark."""
     parser = benchmark_parser(__doc__, rounds=7)
-    parser.add_argument("--pairs", type=int, default=64)
-    parser.add_argument("--part", type=int, default=8)
+    parser.add_argument("--pairs", type=at_least(1), default=64)
+    parser.add_argument("--part", type=at_least(1), default=8)
     options = parser.parse_args()
     peaks = [peak_memory(step, part, options.pairs) for part in (options.part, None)]
     seconds = interleaved(

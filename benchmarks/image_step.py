@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from measuring import Measure, benchmark_parser, conclude, interleaved, ratio
+from measuring import Measure, at_least, benchmark_parser, conclude, interleaved, ratio
 from PIL import Image
 from torch.utils.data import DataLoader
 from workloads import digit_model, quiet_settings
@@ -131,7 +131,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = benchmark_parser(__doc__, rounds=5)
     parser.add_argument("--mnist", required=True, help="folder with MNIST, or a name on the Hub")
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=at_least(1), default=1000)
     options = parser.parse_args()
     digits = load_mnist(options.mnist, "train")
     pairs = train_pairs({"train": digits}, RotatedConfig(), seed=0)

@@ -29,7 +29,7 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-from measuring import Measure, benchmark_parser, conclude
+from measuring import Measure, at_least, benchmark_parser, conclude
 from memory import resident
 from safetensors.torch import load_file
 from tqdm.auto import tqdm
@@ -137,8 +137,8 @@ def growth(folder: Path, steps: int) -> tuple[float, list[list[float]]]:
 def main() -> None:
     """Run the benchmark."""
     parser = benchmark_parser(__doc__)
-    parser.add_argument("--steps", type=int, default=20_000)
-    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--steps", type=at_least(1), default=20_000)
+    parser.add_argument("--kills", type=at_least(0), default=5)
     parser.add_argument("--folder", type=Path, help="working folder; finished parts are not repeated")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--kill_at", type=int, default=0, help=argparse.SUPPRESS)

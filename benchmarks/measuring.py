@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from tqdm.auto import tqdm
 
 from dair_hf.errors import DataError
 from dair_hf.experiments.run_records import run_record
-from dair_hf.io.files import read_json, write_json
+from dair_hf.io.files import explain_write_errors, read_json, require_file, write_json
 
 FOLDER = Path("results/benchmarks")
 HEADINGS = ("figure", "value", "quartiles", "target", "holds", "by arithmetic")
@@ -26,9 +27,47 @@ def benchmark_parser(description: str | None, rounds: int | None = None) -> argp
     """Return a parser with `--output` and, if a default is given, `--rounds`."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     if rounds is not None:
-        parser.add_argument("--rounds", type=int, default=rounds, help="measured rounds, after the warm-up")
-    parser.add_argument("--output", type=Path, help="JSON file to write, in place of the default")
+        parser.add_argument("--rounds", type=at_least(1), default=rounds, help="measured rounds, after the warm-up")
+    parser.add_argument("--output", type=_output_file, help="JSON file to write, in place of the default")
     return parser
+
+
+def at_least(lowest: int) -> Callable[[str], int]:
+    """Return a type of options: integers that are not below a bound."""
+
+    def integer(text: str) -> int:
+        if (value := int(text)) < lowest:
+            raise argparse.ArgumentTypeError(f"must be at least {lowest}, found {value}")
+        return value
+
+    return integer
+
+
+def _output_file(text: str) -> Path:
+    """Refuse a file that cannot be written before anything is measured."""
+    try:
+        with explain_write_errors(text):
+            path = require_file(text)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not os.access(path if path.exists() else path.parent, os.W_OK):
+                raise DataError(f"{text}: cannot be written; name another file")
+        require_own(Path(text))
+    except DataError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return Path(text)
+
+
+def require_own(path: Path, name: str | None = None) -> None:
+    """Refuse to replace a file that no benchmark wrote, or another than the named one.
+
+    Raises:
+        DataError: The file exists and is not the record of such a benchmark.
+    """
+    before = read_json(path) if path.is_file() and path.stat().st_size else None
+    if before is None:
+        return
+    if not isinstance(before, dict) or before.get("method") != "benchmark" or name not in (None, before.get("name")):
+        raise DataError(f"{path}: was not written by this benchmark; name another file to write")
 
 
 def interleaved(variants: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 1) -> dict[str, list[float]]:
@@ -140,9 +179,7 @@ def conclude(
     total = {variant: sum(values) for variant, values in seconds.items()}
     record = run_record(name, "benchmark", 0, settings, metrics, total, data or {}, "")
     path = output or FOLDER / f"{name}.json"
-    before = read_json(path) if path.exists() else record
-    if not isinstance(before, dict) or (before.get("name"), before.get("method")) != (name, "benchmark"):
-        raise DataError(f"{path}: was not written by this benchmark; name another file to write")
+    require_own(path, name)
     write_json(path, record)
     rich.print(f"Written to {path}")
     return path

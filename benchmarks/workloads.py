@@ -9,6 +9,7 @@ from typing import Any
 
 import datasets
 import torch
+from measuring import at_least
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -49,7 +50,7 @@ def quiet_settings(**settings: Any) -> dict[str, Any]:
 def add_data_options(parser: argparse.ArgumentParser, dialogs: int) -> None:
     """Add `--data_dir` and `--dialogs`."""
     parser.add_argument("--data_dir", required=True, help="MultiWOZ 2.1: raw files, or a prepared folder")
-    parser.add_argument("--dialogs", type=int, default=dialogs, help="dialogues, spread over the split; 0: all")
+    parser.add_argument("--dialogs", type=at_least(0), default=dialogs, help="dialogues, spread over the split; 0: all")
 
 
 def encoded_pairs(

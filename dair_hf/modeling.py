@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +22,10 @@ from transformers import (
 )
 from transformers.pytorch_utils import Conv1D
 
-from dair_hf.errors import DataError
+from dair_hf.errors import DataError, explained
 
+# What `from_pretrained` raises for a name or folder without such a model.
+LOADING_ERRORS = (OSError, ValueError, StrictDataclassError, SafetensorError)
 # Generation settings that checkpoints set for their own task. BART's are meant for summaries: four beams and no
 # repeated trigrams, but belief states repeat a lot.
 DECODING = (
@@ -89,7 +90,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     """
     if config.model_name_or_path is None:
         raise DataError("model_name_or_path is not set; a model from scratch needs a tokenizer built from its texts")
-    with _explained(f"model_name_or_path={config.model_name_or_path!r}"):
+    with explained(f"model_name_or_path={config.model_name_or_path!r}", *LOADING_ERRORS):
         tokenizer = AutoTokenizer.from_pretrained(config.model_name_or_path, trust_remote_code=config.trust_remote_code)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -116,7 +117,7 @@ def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: in
     torch.manual_seed(seed)
     if config.model_name_or_path is not None:
         name, remote_code = config.model_name_or_path, config.trust_remote_code
-        with _explained(f"model_name_or_path={name!r}"):
+        with explained(f"model_name_or_path={name!r}", *LOADING_ERRORS):
             settings = AutoConfig.from_pretrained(name, trust_remote_code=remote_code)
             model, report = _class_for(settings).from_pretrained(
                 name, use_safetensors=True, trust_remote_code=remote_code, output_loading_info=True
@@ -252,16 +253,6 @@ def start_at_neighbours(model: PreTrainedModel, strength: float = 4.0) -> int:
     return changed
 
 
-@contextlib.contextmanager
-def _explained(setting: str) -> Iterator[None]:
-    """Convert errors of the libraries about a setting into a one-line `DataError` that names it."""
-    try:
-        yield
-    except (OSError, ValueError, StrictDataclassError, SafetensorError) as error:
-        text = " ".join(str(error).split())
-        raise DataError(f"{setting}: {text[:400]}") from error
-
-
 def _class_for(settings: Any) -> Any:
     return AutoModelForSeq2SeqLM if settings.is_encoder_decoder else AutoModelForCausalLM
 
@@ -272,7 +263,7 @@ def _from_settings(settings: dict[str, Any] | None, tokenizer: PreTrainedTokeniz
             "the model is unknown: set model_name_or_path, or model_settings with a model_type (t5, bart, gpt2, ...)"
         )
     kind = settings["model_type"]
-    with _explained(f"model_settings: model_type={kind!r}"):
+    with explained(f"model_settings: model_type={kind!r}", *LOADING_ERRORS):
         default_config = AutoConfig.for_model(kind)
     from_tokenizer = {
         "vocab_size": len(tokenizer),
@@ -286,6 +277,6 @@ def _from_settings(settings: dict[str, Any] | None, tokenizer: PreTrainedTokeniz
         raise DataError(
             f"model_settings: {type(default_config).__name__} has no field {', '.join(unknown)}; check its spelling"
         )
-    with _explained(f"model_settings of {kind!r}"):
+    with explained(f"model_settings of {kind!r}", Exception):  # of any type, for values that do not fit together
         config = AutoConfig.for_model(**{**from_tokenizer, **settings})
         return _class_for(config).from_config(config)

@@ -37,12 +37,12 @@ def parse(argv: list[str] | None) -> tuple[SceneConfig, str, bool]:
     """Return the scene settings, the output folder, and whether it may be replaced.
 
     Raises:
-        DataError: A value is out of range.
+        DataError: An option is unknown, or a value is out of range.
     """
     parser = SettingsParser([SceneConfig], description=__doc__, formatter_class=_HelpFormatter)
     parser.add_argument("--output", required=True, default=argparse.SUPPRESS, help="folder to write, new or empty")
     parser.add_argument("--overwrite", action="store_true", help="replace what this command wrote there before")
-    config, other = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
+    config, other = parser.parse_settings(parser.join_brackets(sys.argv[1:] if argv is None else argv))
     return config, other.output, other.overwrite
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import runpy
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import datasets
 import pytest
 
+from dair_hf.errors import DataError
+from tests.fixtures import tiny
 from tests.fixtures.paths import ROOT
 
 FOLDER = ROOT / "benchmarks"
@@ -119,3 +123,33 @@ def test_batching_counts_padding_by_hand(benchmarks: Callable[[str], dict[str, A
     # A budget of 80 tokens: 10 rows of 4 with partners; the other 6 beside 8 rows of 2; the last 8.
     assert (shares["length"], shares["tokens"]) == (0.0, pytest.approx(16 / 176))
     assert 0 < shares["random"] < 1 - (16 * 8 + 16 * 2) / (48 * 4) + 1e-9
+
+
+def test_options_that_cannot_work_are_refused_before_anything_is_measured(
+    measuring: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.json").write_text('{"mine": 1}')
+    for arguments, message in (
+        (["--rounds", "0"], "argument --rounds: must be at least 1, found 0"),
+        (["--rounds", "two"], "argument --rounds: invalid integer value: 'two'"),
+        (["--output", str(tmp_path / "mine.json")], "mine.json: was not written by this benchmark; name another file"),
+        (["--output", str(tmp_path)], "is a folder; name a file"),
+        (["--output", "/proc/x/y.json"], "/proc/x/y.json: cannot "),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            measuring["benchmark_parser"](None, rounds=3).parse_args(arguments)
+        assert ended.value.code == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["foreign", "decoder"])
+def test_generation_refuses_a_folder_without_a_model_that_it_can_measure(
+    benchmarks: Callable[[str], dict[str, Any]], tmp_path: Path, name: str
+) -> None:
+    if name == "decoder":
+        tiny.model("gpt2").save_pretrained(tmp_path)
+        tiny.tokenizer().save_pretrained(tmp_path)
+    else:
+        (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(DataError, match=str(tmp_path)):
+        benchmarks("generation")["load_or_train"](argparse.Namespace(model_dir=str(tmp_path)))

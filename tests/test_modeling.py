@@ -154,6 +154,8 @@ def test_adapters_on_named_modules(targets: str) -> None:
             "T5Config has no field d_modl, heads; check its spelling",
         ),
         ({"model_settings": {**T5, "d_model": "wide"}}, "model_settings of 't5': .*d_model.*wide"),
+        ({"model_settings": {**T5, "d_model": -5}}, "model_settings of 't5': .*negative dimension"),
+        ({"model_settings": {**T5, "num_heads": 0}}, "model_settings of 't5': "),
         ({"model_settings": {**GPT2, "n_embd": 15}}, "model_settings of 'gpt2': .*divisible"),
         ({"model_settings": {"model_type": "vit"}}, "model_settings of 'vit': .*ViTConfig"),
         (

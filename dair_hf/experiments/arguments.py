@@ -53,6 +53,29 @@ class SettingsParser(HfArgumentParser):
             setattr(parsed, name, None)
         return parsed, rest
 
+    def parse_settings(self, options: Sequence[str]) -> tuple[Any, ...]:
+        """Return one instance of each dataclass, and a namespace of the options that `add_argument` added, if any.
+
+        Raises:
+            DataError: An option is unknown, or a value is invalid or missing.
+        """
+        try:
+            *parsed, unknown = self.parse_args_into_dataclasses(
+                args=options, return_remaining_strings=True, look_for_args_file=False
+            )
+        except DataError:
+            raise
+        except Exception as error:
+            # Dataclasses of transformers raise many types of exceptions for invalid values.
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            raise DataError(f"{kind}{' '.join(str(error).split())}") from error
+        if unknown:
+            is_file = unknown[0].endswith((".yaml", ".yml"))
+            known = {action.dest: action for action in self._actions}
+            hint = f"; write --config {unknown[0]}" if is_file else _hint(unknown[0].lstrip("-"), known)
+            raise DataError(f"unknown option {unknown[0]}{hint}")
+        return tuple(parsed)
+
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
         """Add an argument; unlike in `argparse`, a percent sign in the help needs no escape."""
         if settings.get("help"):
@@ -126,24 +149,11 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
     for name, value in values.items():
         if value is not None or name in parser.fields_without_value:
             _check_kind(f"{path}: {name}", value, parser.field_types[name])
-    try:
-        *parsed, unknown = parser.parse_args_into_dataclasses(
-            args=_as_options(values) + options, return_remaining_strings=True, look_for_args_file=False
-        )
-    except DataError:
-        raise
-    except Exception as error:
-        # Dataclasses of transformers raise many types of exceptions for invalid values.
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        raise DataError(f"{kind}{' '.join(str(error).split())}") from error
-    if unknown:
-        is_file = unknown[0].endswith((".yaml", ".yml"))
-        hint = f"; write --config {unknown[0]}" if is_file else _hint(unknown[0].lstrip("-"), fields)
-        raise DataError(f"unknown option {unknown[0]}{hint}")
+    parsed = parser.parse_settings(_as_options(values) + options)
     for settings in parsed:
         if hasattr(settings, "check_with"):
             settings.check_with(parsed, given | set(values))
-    return tuple(parsed)
+    return parsed
 
 
 def _split_config_file(options: list[str]) -> tuple[Path | None, list[str]]:

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from dair_hf.errors import DataError, NonFiniteLossError
+from dair_hf.errors import DataError, NonFiniteLossError, is_out_of_memory
 from dair_hf.io.files import is_disk_full, mount_point_and_free_bytes
 from dair_hf.io.folders import claimed_folders, release_unused_folders
 
@@ -75,7 +75,7 @@ def _run(main: Callable[[], int | None]) -> tuple[int, str, BaseException | None
         if isinstance(error, OSError):
             _discard_stdout()
         names_a_file = isinstance(error, OSError) and error.filename is not None
-        if names_a_file or is_disk_full(error) or _is_out_of_memory(error) or _is_network_failure(error):
+        if names_a_file or is_disk_full(error) or is_out_of_memory(error) or _is_network_failure(error):
             return REFUSED, _print_error(f"error: {_describe(error)}"), error
         return FAILED, _print_error(f"error: {_describe(error)} ({_save_traceback()})"), error
 
@@ -83,7 +83,7 @@ def _run(main: Callable[[], int | None]) -> tuple[int, str, BaseException | None
 def _describe(error: BaseException) -> str:
     """Describe an error of another library in one line."""
     text = " ".join(str(error).split())
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         return f"out of memory ({text.partition('. ')[0]}); use smaller batches, or gradient_cache for a large one"
     if is_disk_full(error):
         candidates = [*claimed_folders(), tempfile.gettempdir(), os.path.expanduser("~"), os.getcwd()]
@@ -95,13 +95,6 @@ def _describe(error: BaseException) -> str:
     if _is_network_failure(error):
         return f"{text}; check the name and the network, or give a local folder"
     return f"{type(error).__name__}: {text}"
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    words = ("out of memory", "can't allocate memory")  # of torch, for a device and for the CPU
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
-    )
 
 
 def _is_network_failure(error: BaseException) -> bool:

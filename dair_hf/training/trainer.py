@@ -48,7 +48,7 @@ from dair_hf.data.collator import (
 )
 from dair_hf.data.sampling import PaddedStream, PairLengthSampler, TokenBatchSampler
 from dair_hf.data.tensor_pairs import TensorPairs
-from dair_hf.errors import DataError
+from dair_hf.errors import DataError, explained
 from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator
 from dair_hf.evaluation.prediction import PairPredictor, chosen_class, output_of, padded_array
 from dair_hf.evaluation.target_tokens import check_targets
@@ -174,15 +174,17 @@ class DAIRTrainer(Seq2SeqTrainer):
         for data in eval_dataset.values() if isinstance(eval_dataset, dict) else [eval_dataset]:
             require_rows(data, "eval_dataset")
         refuse_unsupported_launch(args, kwargs, train_dataset, augmenter)
-        super().__init__(
-            model=model,
-            args=args,
-            data_collator=data_collator,
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            processing_class=processing_class,
-            **kwargs,
-        )
+        # Such as an unknown tracker, or `eval_strategy` without rows to evaluate.
+        with explained("training arguments", ValueError, ImportError, RuntimeError):
+            super().__init__(
+                model=model,
+                args=args,
+                data_collator=data_collator,
+                train_dataset=train_dataset,
+                eval_dataset=eval_dataset,
+                processing_class=processing_class,
+                **kwargs,
+            )
         self.sample_loss, self.sample_loss_name = resolve_sample_loss(sample_loss, self.model)
         if sample_loss is None:
             name = type(base_model_of(self.model)).__name__

@@ -156,6 +156,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
 
 def test_one_line_errors(tmp_path: Path) -> None:
     for arguments, message in [
+        (("--scene_sise", 3), "unknown option --scene_sise; did you mean 'scene_size'?"),
         (("--co_occurrence", 1.5), "co_occurrence=1.5 must lie in [0, 1]"),
         (("--scene_grid", 5), "scene_size=64 and scene_grid=5: the grid must be at least 2 and divide the size"),
         (("--most", 20), "do not fit into 16 cells"),

@@ -246,3 +246,18 @@ def test_no_warning_without_dropout_or_without_r(tmp_path: Path, said: list[str]
         assert [log["consistency"] for log in made.state.log_history if "loss" in log] == pytest.approx(
             [0, 0], abs=1e-12
         )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"report_to": "tensorbord"}, "training arguments: tensorbord is not supported, only "),
+        ({"fsdp": "full_shard"}, "training arguments: Using fsdp only works in distributed training"),
+        ({"eval_strategy": "steps", "eval_steps": 1}, "training arguments: You have set .*eval_strategy. to "),
+    ],
+)
+def test_settings_that_transformers_refuses_are_data_errors(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 2), **settings)
