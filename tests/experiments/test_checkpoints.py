@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 
 from dair_hf.errors import DataError
@@ -16,7 +18,9 @@ from tests.fixtures import tiny
 def checkpoint(folder: Path, step: int, state: str | None = None) -> str:
     path = folder / f"checkpoint-{step}"
     path.mkdir(parents=True)
-    (path / "model.safetensors").write_bytes(b"weights")
+    safetensors.torch.save_file({"weight": torch.ones(3)}, path / "model.safetensors")
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        torch.save({}, path / name)
     if state is not None:
         (path / "trainer_state.json").write_text(state)
     return str(path)
@@ -69,6 +73,50 @@ def test_training_resumes_from_the_last_complete_checkpoint(tmp_path: Path) -> N
     resumed = tiny.trainer(tmp_path / "interrupted", "t5", data, **settings)
     train_resumable(resumed)
     assert resumed.state.global_step == 4
+    assert tiny.distance(tiny.weights(resumed.model), tiny.weights(uninterrupted.model)) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "problem"),
+    [
+        ("optimizer.pt", None, "optimizer missing"),
+        ("scheduler.pt", None, "scheduler missing"),
+        ("rng_state.pth", None, "random state missing"),
+        ("model.safetensors", None, "weights missing"),
+        ("model.safetensors", 50, "model.safetensors damaged"),
+        ("model.safetensors", 0, "model.safetensors damaged"),
+        ("optimizer.pt", 300, "optimizer.pt damaged"),
+    ],
+)
+def test_checkpoint_that_lost_a_file_is_skipped_with_a_warning(
+    tmp_path: Path, name: str, size: int | None, problem: str
+) -> None:
+    older, damaged = checkpoint(tmp_path, 1, '{"global_step": 1}'), checkpoint(tmp_path, 2, '{"global_step": 2}')
+    path = Path(damaged, name)
+    if size is None:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:size])
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dair_hf.experiments.checkpoints.logger.warning", said.append)
+        assert last_checkpoint(tmp_path) == older
+        shutil.rmtree(older)
+        assert last_checkpoint(tmp_path) is None
+    assert said[0] == f"Incomplete, ignored: {damaged} ({problem}). Training resumes from {older}."
+    assert len(said) == 2 and f"{damaged} ({problem}). Training resumes from the start" in said[1]
+
+
+def test_training_without_its_optimizer_equals_the_uninterrupted_run(tmp_path: Path) -> None:
+    data = tiny.pairs("t5", 8)
+    settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6}
+    uninterrupted = tiny.trainer(tmp_path, "t5", data, **settings)
+    uninterrupted.train()
+    shutil.rmtree(tmp_path / "checkpoint-6")
+    (tmp_path / "checkpoint-4" / "optimizer.pt").unlink()
+    resumed = tiny.trainer(tmp_path, "t5", data, **settings)
+    train_resumable(resumed)
+    assert resumed.state.global_step == 6
     assert tiny.distance(tiny.weights(resumed.model), tiny.weights(uninterrupted.model)) == 0
 
 
