@@ -31,20 +31,20 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP) ## Train and compare the methods on generated dialogues; writes outputs/demo
-	$(OFFLINE) $(BIN)/accelerate launch --quiet recipes/multiwoz_simpletod.py --config $(CONFIG)
+	$(OFFLINE) $(BIN)/accelerate launch --quiet recipes/multiwoz_simpletod.py --config "$(CONFIG)"
 
 results: $(STAMP) ## Run the unfinished experiments of results/experiments.yaml (DATA=folder); write results/RESULTS.md
 	$(OFFLINE) $(BIN)/python -m reproduction.results --data "$(DATA)"
 
 # The benchmarks run one after the other; the docstring of each says how long it takes.
 bench: $(STAMP) ## Run all benchmarks of results/PERFORMANCE.md (DATA=folder, TRACKER=trained model); two and a half hours
-	for command in "pair_cost --data_dir $(DATA)/multiwoz21" \
-	  "pair_cost --data_dir $(DATA)/multiwoz21 --dialogs 20 --ratios step --rounds 21 --output $(BENCH)/pair_cost_step.json" \
-	  "batching --data_dir $(DATA)/multiwoz21" \
-	  "batching --data_dir $(DATA)/multiwoz21 --source_tokens 256 --output $(BENCH)/batching_256.json" \
-	  "generation --data_dir $(DATA)/multiwoz21 $(if $(TRACKER),--model_dir $(TRACKER))" chunked_loss gradient_cache \
-	  processes long_run "image_step --mnist $(DATA)/mnist" augmenter_cost performance; do \
-	  set -- $$command; script=$$1; shift; \
+	for command in "pair_cost --data_dir '$(DATA)/multiwoz21'" \
+	  "pair_cost --data_dir '$(DATA)/multiwoz21' --dialogs 20 --ratios step --rounds 21 --output $(BENCH)/pair_cost_step.json" \
+	  "batching --data_dir '$(DATA)/multiwoz21'" \
+	  "batching --data_dir '$(DATA)/multiwoz21' --source_tokens 256 --output $(BENCH)/batching_256.json" \
+	  "generation --data_dir '$(DATA)/multiwoz21' $(if $(TRACKER),--model_dir '$(TRACKER)')" chunked_loss gradient_cache \
+	  processes long_run "image_step --mnist '$(DATA)/mnist'" augmenter_cost performance; do \
+	  eval "set -- $$command"; script=$$1; shift; \
 	  $(OFFLINE) $(BIN)/python benchmarks/$$script.py "$$@" || exit 1; \
 	done
 

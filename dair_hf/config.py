@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, field
 
+import torch
 from transformers import Seq2SeqTrainingArguments
 
 from dair_hf.data.counter_rng import require_seeds
@@ -177,6 +179,8 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             getattr(self, "report_to", None) is None
         ):  # as a line without value in YAML; transformers would report to [None]
             self.report_to = "none"
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.accelerator.is_available():
+            self.use_cpu = True  # otherwise accelerate would make each rank a run of its own, silently
         super().__post_init__()
         self.validate()
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 
+from dair_hf.errors import DataError
 from dair_hf.io.archives import RemoteFile, download, with_checksums
 from dair_hf.io.files import read_json
+from dair_hf.io.prepared import is_prepared
 
 
 def source_parser(description: str | None, output: str, host: str) -> argparse.ArgumentParser:
@@ -30,10 +32,16 @@ def source_parser(description: str | None, output: str, host: str) -> argparse.A
 
 
 def parse_source(parser: argparse.ArgumentParser, argv: list[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
+    """Parse the command line.
+
+    Raises:
+        DataError: The source is a folder that a command wrote.
+    """
     args = parser.parse_args(argv)
     if args.checksums and not args.download:
         parser.error("--checksums goes with --download")
+    if is_prepared(args.source):
+        raise DataError(f"{args.source}: is already prepared; give it to a recipe, or name the raw files as --source")
     return args
 
 

@@ -11,6 +11,7 @@ others (A to C where A imports B and B imports C).
 
 from __future__ import annotations
 
+import argparse
 import ast
 from collections.abc import Iterator, Mapping
 from html import escape
@@ -185,4 +186,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     main()

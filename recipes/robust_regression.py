@@ -97,6 +97,8 @@ def main() -> None:
     table = load_regression(data)
     title, settings = f"Robust regression, {loss.loss}, {data.noise_share:.0%} noise", {"data": data, "loss": loss}
     files = {"table": tensor_fingerprint(*table)}
+    if search.lambdas:
+        evaluation_pairs(table, data, args.seed, "validation")  # refuses to search without rows, before training
     execute = partial(train_and_evaluate, table=table, data=data, loss=loss)
     notes = [f"R per {loss.consistency}; the partners' feature: {data.augmented_feature}."]
     shared = title, COLUMNS, settings, files, notes

@@ -28,7 +28,15 @@ EXPECTED = {
     "zero3": (DistributedType.DEEPSPEED, 8, 1),
     "two_nodes": (DistributedType.MULTI_GPU, 16, 2),
 }
-PRINT_RANKS = "import os; print('ranks', os.environ.get('WORLD_SIZE', '1'), os.environ.get('ACCELERATE_USE_CPU'))"
+# As a recipe does, which sets no `use_cpu`.
+COUNT_RANKS = """
+import sys
+from pathlib import Path
+from accelerate import PartialState
+from dair_hf.config import DAIRConfig
+DAIRConfig("unused")
+Path(sys.argv[1], str(PartialState().process_index)).write_text(str(PartialState().num_processes))
+"""
 
 
 def test_every_configuration_is_known() -> None:
@@ -71,14 +79,16 @@ def test_deepspeed_accepts_its_configuration(stage: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "ranks"), [("cpu", 1), ("cpu_processes", 2)])
 def test_cpu_configurations_start_all_ranks(name: str, ranks: int, tmp_path: Path) -> None:
-    (tmp_path / "print_ranks.py").write_text(PRINT_RANKS)
+    (tmp_path / "count_ranks.py").write_text(COUNT_RANKS)
+    (tmp_path / "ranks").mkdir()
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(CONFIGS[name])]
     done = subprocess.run(
-        [*launch, "--main_process_port", "0", str(tmp_path / "print_ranks.py")],
-        env={**tiny.child_environment(), "OMP_NUM_THREADS": "1"},
+        [*launch, "--main_process_port", "0", str(tmp_path / "count_ranks.py"), str(tmp_path / "ranks")],
+        env={**tiny.child_environment(), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert re.findall(r"ranks (\d+)", done.stdout) == [str(ranks)] * ranks
+    found = {path.name: path.read_text() for path in (tmp_path / "ranks").iterdir()}
+    assert found == {str(rank): str(ranks) for rank in range(ranks)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -190,3 +191,15 @@ def test_init_only_reexports(file: Path) -> None:
         for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         allowed = isinstance(node, (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Expr))
         assert allowed or for_types, ast.unparse(node)
+
+
+def test_help_draws_nothing() -> None:
+    before = architecture.PICTURE.stat().st_mtime_ns
+    shown = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "draw_architecture.py"), "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout.startswith("usage: ")
+    assert architecture.PICTURE.stat().st_mtime_ns == before

@@ -46,8 +46,8 @@ def atomic_folder(target: FilePath, sources: Iterable[FilePath] = (), overwrite:
         The folder to write to.
 
     Raises:
-        DataError: `target` is a file, contains anything that may not be replaced, is or contains a source, or cannot
-            be written; or the disk is full.
+        DataError: `target` is a file, contains anything that may not be replaced, is, contains or lies in a source, or
+            cannot be written; or the disk is full.
 
     Example:
         >>> with atomic_folder("data/pairs") as folder:  # doctest: +SKIP
@@ -110,13 +110,15 @@ def require_output_folder(target: FilePath, sources: Iterable[FilePath] = (), ov
     The arguments are those of `atomic_folder`.
 
     Raises:
-        DataError: `target` is a file, contains anything that may not be replaced, or is or contains a source.
+        DataError: `target` is a file, contains anything that may not be replaced, or is, contains or lies in a source.
     """
     resolved = Path(os.path.realpath(target))
     for source in sources:
         source_path = Path(os.path.realpath(source))
         if resolved == source_path or resolved in source_path.parents:
             raise DataError(f"{target}: would take the place of {source}, which is read; name another folder")
+        if source_path in resolved.parents:
+            raise DataError(f"{target}: lies in {source}, which is read with all of its folders; name a folder outside")
     if not resolved.exists():
         return resolved
     if not resolved.is_dir():
@@ -140,9 +142,11 @@ def mark_folder(folder: FilePath) -> Path:
     are accepted. Returns the lock file, which is the mark.
 
     Raises:
-        DataError: `folder` is a file, cannot be written, or contains a file of others that a recipe would replace.
+        DataError: `folder` is "", is a file, cannot be written, or contains a file of others that a recipe would
+            replace.
     """
-    folder = folder or os.curdir
+    if not os.fspath(folder):
+        raise DataError("the output folder is empty; name one, or . for the working folder")
     resolved = Path(os.path.realpath(folder))
     lock = resolved / LOCK
     if resolved.exists() and not resolved.is_dir():

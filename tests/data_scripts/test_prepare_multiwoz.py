@@ -138,6 +138,8 @@ def test_files_of_the_user_are_never_removed(tmp_path: Path) -> None:
         (link, raw, "raw: would take the place of"),
         (raw, tmp_path, "would take the place of"),
         (raw / "dev", raw, "would take the place of"),
+        (raw, raw / "prepared", "raw/prepared: lies in"),
+        (link, raw / "dev" / "new", "raw/dev/new: lies in"),
         (raw, mine, "mine: holds other/notes.txt, which this command did not write; name a new folder"),
         (raw, tmp_path / "file", "file: is a file; name a folder"),
     ):
@@ -153,6 +155,9 @@ def test_own_output_is_replaced_on_request(tmp_path: Path) -> None:
     assert run(*arguments).returncode == 0
     before = digests(tmp_path)
     again = run(*arguments)
+    as_source = run("--source", tmp_path / "out", "--output", tmp_path / "again")
+    message = f"{tmp_path}/out: is already prepared; give it to a recipe, or name the raw files as --source"
+    assert (as_source.returncode, as_source.stderr) == (2, f"error: {message}\n")
     assert "out: already exists; name a new folder, or give --overwrite to replace it" in again.stderr
     assert digests(tmp_path) == before
     (tmp_path / "out" / "report.json").write_text("{}")

@@ -206,3 +206,10 @@ def test_old_folder_survives_a_second_interrupt(tmp_path: Path, monkeypatch: pyt
         write(tmp_path / "data", "new", overwrite=True)
     (kept,) = tmp_path.iterdir()
     assert contents(kept).keys() == {"old", MANIFEST}
+
+
+def test_an_empty_name_is_no_output_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="the output folder is empty; name one, or . for the working folder"):
+        claim_folder("")
+    assert list(tmp_path.iterdir()) == []

@@ -162,3 +162,10 @@ def test_bad_input_ends_with_one_line(
     recipe: str, config: str, options: list[str], message: str, tmp_path: Path
 ) -> None:
     assert_ends_with_one_line(recipe, config, tmp_path, options, message)
+
+
+def test_search_without_validation_rows_is_refused_before_training(qsar: Path, tmp_path: Path) -> None:
+    options = ["--data_file", str(qsar), "--search_lambdas", "1", "2", "--max_steps", "1"]
+    message = "validation_share=0.0 holds out no row; use 0.2 or so"
+    assert_ends_with_one_line("robust_regression", "robust_regression", tmp_path / "out", options, message)
+    assert not list(tmp_path.rglob("*.safetensors")) and not (tmp_path / "out" / "search").exists()

@@ -192,7 +192,7 @@ def _image_files(folders: Iterable[str]) -> Iterator[tuple[str, str]]:
                     stem, suffix = os.path.splitext(entry.name)
                     if entry.name.startswith("."):  # such as `._name.jpg`, which macOS stores beside `name.jpg`
                         continue
-                    if suffix.lower() in SUFFIXES:
+                    if suffix.lower() in SUFFIXES and entry.is_file():  # reading a pipe would never end
                         yield stem, entry.path
                     elif entry.is_dir():
                         pending.append(entry.path)

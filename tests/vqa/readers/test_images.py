@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -292,3 +293,8 @@ def test_processes_share_the_decoding(damaged: Path, monkeypatch: pytest.MonkeyP
     found = on_ranks(monkeypatch, 2, lambda rank: set(folders[rank].unreadable([*ids, 3])))
     assert found == [{"3"}] * 2
     assert sorted(name for name in decoded if name != "3") == [str(number) for number in ids]
+
+
+def test_pipes_are_no_images(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "17.png")
+    assert ImageFolder(touch(tmp_path, "18.png")).find(17) is None
