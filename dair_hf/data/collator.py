@@ -9,7 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dair_hf.data.row_rules import LABEL_COLUMNS, NO_RULES, RowRules, check_view, not_a_number, with_one_label
+from dair_hf.data.row_rules import (
+    LABEL_COLUMNS,
+    NO_RULES,
+    RowRules,
+    check_view,
+    not_a_number,
+    require_equal_lengths,
+    with_one_label,
+)
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
@@ -174,6 +182,9 @@ class PairCollator:
             if self._is_of_transformers:
                 feature = with_one_label(_name_of(feature), feature)
             original, augmented = split_views(feature, self.rules)
+            if self._is_of_transformers and self.rules.labels_as_long_as_inputs:
+                require_equal_lengths(_name_of(feature), "", original)
+                require_equal_lengths(_name_of(feature), AUGMENTED_PREFIX, augmented or {})
             if augmented is not None:
                 columns = frozenset(name for name in feature if name.startswith(AUGMENTED_PREFIX))
                 partners.append((str(feature.get(ROW_ID, "(no row_id)")), columns))

@@ -25,11 +25,14 @@ class RowRules:
     Attributes:
         labels_per_token: Whether there is one label per token of `input_ids`, as for decoder-only models and token
             classifiers. Partners then need their own labels.
+        labels_as_long_as_inputs: Whether a collator of transformers, which pads them apart, would otherwise move labels
+            to other tokens.
         id_limits: Column -> exclusive upper limit of its ids: the size of the vocabulary, or the number of classes.
         label_range: Smallest and largest label of a loss of probabilities, such as (0, 1); None: any label.
     """
 
     labels_per_token: bool = False
+    labels_as_long_as_inputs: bool = False
     id_limits: Mapping[str, int] = field(default_factory=dict)
     label_range: tuple[float, float] | None = None
 
@@ -73,8 +76,8 @@ def check_view(where: str, prefix: str, view: Mapping[str, Any], rules: RowRules
         rules: Requirements of the model.
 
     Raises:
-        DataError: Inputs or labels are text; a mask, or labels per token, have another length than the inputs; an id
-            or a label is out of range.
+        DataError: Inputs or labels are text; a mask has another length than its inputs; an id or a label is out of
+            range.
     """
     for name, remedy in NOT_TEXT.items():
         if isinstance(view.get(name), str):
@@ -85,14 +88,6 @@ def check_view(where: str, prefix: str, view: Mapping[str, Any], rules: RowRules
             f"{where}: {prefix}attention_mask has {len(mask)} entries for {len(ids)} tokens of {prefix}input_ids; give "
             "one per token"
         )
-    for name in LABEL_COLUMNS if rules.labels_per_token else ():
-        labels = view.get(name)
-        if isinstance(ids, Sized) and isinstance(labels, Sized) and len(labels) != len(ids):
-            raise DataError(
-                f"{where}: {prefix}{name} has {len(labels)} entries for {len(ids)} tokens of {prefix}input_ids, and "
-                f"this model has one label per token; give {IGNORE_INDEX} for each token without a target, such as "
-                "those of a prompt"
-            )
     for name, limit in rules.id_limits.items():
         is_label = name in LABEL_COLUMNS
         for value in _out_of_range(view.get(name, 0), limit, IGNORE_INDEX if is_label else 0):
@@ -137,6 +132,28 @@ def _out_of_range(values: Any, limit: int, allowed: int) -> list[Any]:
     if not ids or type(ids[0]) is not int or (min(ids) >= 0 and max(ids) < limit):
         return []
     return [value for value in ids if not 0 <= value < limit and value != allowed][:1]
+
+
+def require_equal_lengths(where: str, prefix: str, view: Mapping[str, Any]) -> None:
+    """Refuse a view whose labels are not as many as its tokens.
+
+    Args:
+        where: Name of the row, for messages.
+        prefix: Prefix of the view's columns in the row, for messages.
+        view: Columns of the view.
+
+    Raises:
+        DataError: The lengths differ.
+    """
+    ids = view.get("input_ids")
+    for name in LABEL_COLUMNS:
+        labels = view.get(name)
+        if isinstance(ids, Sized) and isinstance(labels, Sized) and len(labels) != len(ids):
+            raise DataError(
+                f"{where}: {prefix}{name} has {len(labels)} entries for {len(ids)} tokens of {prefix}input_ids, and "
+                f"this model has one label per token; give {IGNORE_INDEX} for each token without a target, such as "
+                "those of a prompt"
+            )
 
 
 def not_a_number(view: Mapping[str, Any], skips_text: bool = False) -> tuple[str, Any] | None:

@@ -238,8 +238,9 @@ def row_rules(model: Any, loss_name: str | None, checks_labels: bool) -> RowRule
             limits.update(dict.fromkeys(LABEL_COLUMNS, classes))
     # Beyond these labels the loss is negative.
     takes_probabilities = loss_name == "binary" or (loss_name == "multi_label" and checks_labels)
-    per_token = loss_name in ("causal", "token_classification")
-    return RowRules(per_token, limits, (0.0, 1.0) if takes_probabilities else None)
+    is_encoder_decoder = getattr(config, "is_encoder_decoder", False)  # with such a loss, the loss itself is refused
+    per_token = loss_name in ("causal", "token_classification") and not is_encoder_decoder
+    return RowRules(per_token, per_token and checks_labels, limits, (0.0, 1.0) if takes_probabilities else None)
 
 
 def decoder_inputs_of(model: Any) -> Callable[..., Tensor] | None:

@@ -221,12 +221,12 @@ def test_a_mask_of_images_is_inherited_only_if_it_is_all_ones() -> None:
         ),
         (
             {"labels": [1, 2]},
-            {"labels_per_token": True},
+            {"labels_as_long_as_inputs": True},
             "labels has 2 entries for 1 tokens of input_ids, and this model has one label per token; give -100 for",
         ),
         (
             {"augmented_input_ids": [3, 4], "augmented_attention_mask": [1, 1], "augmented_labels": torch.tensor([1])},
-            {"labels_per_token": True},
+            {"labels_as_long_as_inputs": True},
             "augmented_labels has 1 entries for 2 tokens of augmented_input_ids, and this model",
         ),
         ({"input_ids": [24]}, {}, "input_ids holds 24, but valid ids are 0 to 23; use the model's own tokenizer"),
@@ -359,3 +359,17 @@ def test_a_column_that_is_no_number_is_named(base: Any) -> None:
 def test_views_of_different_shapes_raise_the_error_of_the_base_collator() -> None:
     with pytest.raises(ValueError, match="expected sequence of length"):
         PairCollator(default_data_collator)([{**ROW, **PARTNER}])
+
+
+def test_an_own_collator_may_align_labels_itself() -> None:
+    """Labels of a completion only: a collator of transformers would move them to the first tokens."""
+    rules = RowRules(labels_per_token=True, labels_as_long_as_inputs=True)
+    row = {"row_id": "a", "input_ids": [5, 6, 7], "labels": [7]}
+
+    def align(views: list[dict[str, Any]]) -> dict[str, Any]:
+        columns = [[-100] * (len(view["input_ids"]) - len(view["labels"])) + view["labels"] for view in views]
+        return {"input_ids": torch.tensor([view["input_ids"] for view in views]), "labels": torch.tensor(columns)}
+
+    assert literal(PairCollator(align, rules)([row]))["labels"] == [[[-100, -100, 7]]]
+    with pytest.raises(DataError, match="row 'a': labels has 1 entries for 3 tokens"):
+        PairCollator(default_data_collator, rules)([row])
