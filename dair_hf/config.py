@@ -175,11 +175,11 @@ class DAIRConfig(Seq2SeqTrainingArguments):
     def __post_init__(self) -> None:
         self._check_shared_prefixes()
         self._prepare_separate_forwards()
-        if (
-            getattr(self, "report_to", None) is None
-        ):  # as a line without value in YAML; transformers would report to [None]
+        # A line without value in YAML gives None, from which transformers would make [None].
+        if getattr(self, "report_to", None) is None:
             self.report_to = "none"
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.accelerator.is_available():
+        is_rank = {"RANK", "MASTER_ADDR"} <= os.environ.keys() and int(os.environ.get("WORLD_SIZE", "1")) > 1
+        if is_rank and not torch.accelerator.is_available():
             self.use_cpu = True  # otherwise accelerate would make each rank a run of its own, silently
         super().__post_init__()
         self.validate()

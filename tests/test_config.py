@@ -144,6 +144,14 @@ def test_separate_forwards_set_broadcasts_of_buffers_and_joint_ones_restore_them
     assert made(tmp_path, forward_mode="separate").ddp_broadcast_buffers is False
 
 
+def test_a_world_size_without_a_launcher_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schedulers may set it for a single process; a rank also has a number and an address to meet the others."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name in ("RANK", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    assert not DAIRConfig(str(tmp_path)).use_cpu
+
+
 def test_a_line_without_value_reports_to_nobody(tmp_path: Path) -> None:
     assert DAIRConfig(str(tmp_path), report_to=None).report_to == []
 

@@ -175,7 +175,7 @@ class DAIRTrainer(Seq2SeqTrainer):
             require_rows(data, "eval_dataset")
         refuse_unsupported_launch(args, kwargs, train_dataset, augmenter)
         # Such as an unknown tracker, or `eval_strategy` without rows to evaluate.
-        with explained("training arguments", ValueError, ImportError, RuntimeError):
+        with explained("the trainer cannot be set up", ValueError, ImportError, RuntimeError):
             super().__init__(
                 model=model,
                 args=args,

@@ -251,9 +251,12 @@ def test_no_warning_without_dropout_or_without_r(tmp_path: Path, said: list[str]
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"report_to": "tensorbord"}, "training arguments: tensorbord is not supported, only "),
-        ({"fsdp": "full_shard"}, "training arguments: Using fsdp only works in distributed training"),
-        ({"eval_strategy": "steps", "eval_steps": 1}, "training arguments: You have set .*eval_strategy. to "),
+        ({"report_to": "tensorbord"}, "the trainer cannot be set up: tensorbord is not supported, only "),
+        ({"fsdp": "full_shard"}, "the trainer cannot be set up: Using fsdp only works in distributed training"),
+        (
+            {"eval_strategy": "steps", "eval_steps": 1},
+            "the trainer cannot be set up: You have set .*eval_strategy. to ",
+        ),
     ],
 )
 def test_settings_that_transformers_refuses_are_data_errors(
