@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import reprlib
+import sys
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, get_type_hints
 
 import torch
 from transformers import Seq2SeqTrainingArguments
@@ -173,6 +177,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
     _unset_broadcasts = False  # whether ddp_broadcast_buffers was unset before separate forwards made it False
 
     def __post_init__(self) -> None:
+        self._check_switches()
         self._check_shared_prefixes()
         self._prepare_separate_forwards()
         # A line without value in YAML gives None, from which transformers would make [None].
@@ -193,6 +198,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         Raises:
             DataError: A value is out of range, or two settings cannot be combined; the message names a remedy.
         """
+        self._check_switches()
         for name, choices in (
             ("method", METHODS),
             ("regularizer", REGULARIZERS),
@@ -205,9 +211,9 @@ class DAIRConfig(Seq2SeqTrainingArguments):
                 raise DataError(f"{name}={value!r} is unknown; use one of {', '.join(choices)}")
         for name, lowest in (("dair_lambda", 0.0), ("loss_epsilon", math.ulp(0.0)), ("learning_rate", 0.0)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not lowest <= value < math.inf:
+            if not (_is_finite(value) and lowest <= value):
                 bound = ">= 0" if lowest == 0 else "> 0"
-                raise DataError(f"{name}={value!r} is out of range; it must be a finite number {bound}")
+                raise DataError(f"{name}={reprlib.repr(value)} is out of range; it must be a finite number {bound}")
         for name in ("gradient_cache", "max_tokens_per_batch", "generation_batch_size", "lr_half_life_steps"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
@@ -243,6 +249,14 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         if len(orders) > 1:
             raise DataError(f"{orders[0]} and {orders[1]} would both order the rows; leave one at its default")
 
+    def _check_switches(self) -> None:
+        for name in _switches():
+            value = getattr(self, name)
+            if isinstance(value, str):
+                raise DataError(f"{name}={value!r} is a text, which would count as {bool(value)}; give True or False")
+            if value is not None and (not isinstance(value, int) or value not in (0, 1)):
+                raise DataError(f"{name}={reprlib.repr(value)} is no switch; give True or False")
+
     def _check_method(self) -> None:
         if self.method == "mart" and self.regularizer != "kl":
             raise DataError(
@@ -277,8 +291,9 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         drops, half_life = self.lr_drop_epochs, f"lr_half_life_steps={self.lr_half_life_steps}"
         if drops is None and self.lr_half_life_steps is None:
             return
-        if drops is not None and not (drops and all(0 < epoch < math.inf for epoch in drops)):
-            raise DataError(f"lr_drop_epochs={drops} must list finite numbers > 0, or be left out")
+        are_epochs = isinstance(drops, (list, tuple)) and all(_is_finite(epoch) and epoch > 0 for epoch in drops)
+        if drops is not None and not (drops and are_epochs):
+            raise DataError(f"lr_drop_epochs={reprlib.repr(drops)} must list finite numbers > 0, or be left out")
         for name, is_set in (
             (half_life, drops is not None and self.lr_half_life_steps is not None),
             (f"lr_scheduler_type={self.lr_scheduler_type!s}", self.lr_scheduler_type != "constant"),
@@ -347,3 +362,15 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         if self.normalization == "pair":
             return "per pair: objective = sum of f / rows"
         return "token: objective = losses / target tokens + lambda * R / pairs"
+
+
+@cache
+def _switches() -> list[str]:
+    """Return the names of the fields that are True or False."""
+    # Not of `dataclasses.fields`, whose types HfArgumentParser replaces.
+    return [name for name, kind in get_type_hints(DAIRConfig).items() if kind in (bool, bool | None)]
+
+
+def _is_finite(value: Any) -> bool:
+    """Return whether a value is a number that a float can hold, neither NaN nor infinite."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

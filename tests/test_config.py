@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from transformers import HfArgumentParser, Seq2SeqTrainingArguments
 
-from dair_hf import DAIRConfig
+from dair_hf import DAIRConfig, DataError
 from dair_hf.config import REGULARIZERS
 
 OWN = {field.name for field in dataclasses.fields(DAIRConfig)} - {
@@ -120,6 +120,18 @@ def test_the_unit_of_lambda_is_named(tmp_path: Path) -> None:
         ({"data_seed": 2**32}, "data_seed: 4294967296 is no seed"),
         ({"generation_batch_size": 0}, "generation_batch_size=0 is out of range; it must be an integer >= 1, or None"),
         ({"max_tokens_per_batch": 0}, "max_tokens_per_batch=0 is out of range; it must be an integer >= 1, or None"),
+        ({"chunked_loss": "no"}, "chunked_loss='no' is a text, which would count as True; give True or False$"),
+        ({"pair_group_by_length": "false"}, "pair_group_by_length='false' is a text"),
+        ({"predict_with_generate": "yes"}, "predict_with_generate='yes' is a text"),
+        ({"bf16": "no"}, "bf16='no' is a text"),
+        ({"chunked_loss": [False]}, "chunked_loss=.False. is no switch; give True or False$"),
+        ({"chunked_loss": 2}, "chunked_loss=2 is no switch; give True or False$"),
+        ({"dair_lambda": 10**400}, "dair_lambda=1000.* is out of range; it must be a finite number >= 0"),
+        ({"lr_drop_epochs": 1}, "lr_drop_epochs=1 must list finite numbers > 0, or be left out"),
+        ({"lr_drop_epochs": "20"}, "lr_drop_epochs='20' must list finite numbers > 0"),
+        ({"lr_drop_epochs": ["20"]}, "lr_drop_epochs=.'20'. must list finite numbers > 0"),
+        ({"lr_drop_epochs": [True]}, "lr_drop_epochs=.True. must list finite numbers > 0"),
+        ({"lr_drop_epochs": [10**400]}, "lr_drop_epochs=.1000.* must list finite numbers > 0"),
     ],
 )
 def test_invalid_settings_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
@@ -154,6 +166,13 @@ def test_a_world_size_without_a_launcher_changes_nothing(tmp_path: Path, monkeyp
 
 def test_a_line_without_value_reports_to_nobody(tmp_path: Path) -> None:
     assert DAIRConfig(str(tmp_path), report_to=None).report_to == []
+
+
+def test_a_switch_that_was_assigned_a_text_is_refused(tmp_path: Path) -> None:
+    found = made(tmp_path)
+    setattr(found, "chunked_loss", "no")  # noqa: B010
+    with pytest.raises(DataError, match="chunked_loss='no' is a text"):
+        found.validate()
 
 
 def test_limits_of_the_ranges_are_allowed(tmp_path: Path) -> None:
