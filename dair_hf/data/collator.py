@@ -138,8 +138,9 @@ class PairCollator:
         rules: Requirements of the model; set by the trainer.
 
     Raises:
-        DataError: A row that `split_views` refuses, partners with different columns, or a base collator that does not
-            return tensors with one entry per view. With a collator of transformers also several columns of labels, or a
+        DataError: A base collator that is no function of views; no list of rows, or an empty one; a row that
+            `split_views` refuses, partners with different columns, or a base collator that does not return tensors with
+            one entry per view. With a collator of transformers also several columns of labels, or a
             column of which it makes no tensor.
 
     Example:
@@ -167,6 +168,19 @@ class PairCollator:
     def __init__(
         self, base_collator: Callable[[list[dict[str, Any]]], Mapping[str, Any]], rules: RowRules = NO_RULES
     ) -> None:
+        found = type(base_collator).__name__
+        if isinstance(base_collator, PairCollator):
+            raise DataError(f"base_collator is a {found} already; pass it on its own")
+        if hasattr(base_collator, "convert_tokens_to_ids"):
+            raise DataError(
+                f"base_collator is a {found}, a tokenizer; give DataCollatorForSeq2Seq(tokenizer, model=None) or "
+                "another collator that pads with it"
+            )
+        if not callable(base_collator):
+            raise DataError(
+                f"base_collator is a {found}; give a function of a list of views, such as default_data_collator of "
+                "transformers"
+            )
         self.base_collator = base_collator
         self.rules = rules
         # Other collators may use several columns of labels, and texts.
@@ -174,6 +188,7 @@ class PairCollator:
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Collate rows."""
+        _require_features(features)
         views: list[dict[str, Any]] = []
         owners: list[str] = []
         exists: list[list[bool]] = []
@@ -212,10 +227,10 @@ class PairCollator:
         return batch
 
     def _collate(self, views: list[dict[str, Any]], owners: Sequence[str]) -> Mapping[str, Any]:
+        collator = getattr(self.base_collator, "__name__", type(self.base_collator).__name__)
         try:
-            return self.base_collator(views)
+            batch = self.base_collator(views)
         except (TypeError, ValueError) as error:
-            collator = getattr(self.base_collator, "__name__", type(self.base_collator).__name__)
             skips_text = collator in ("default_data_collator", "DefaultDataCollator")
             found = [
                 (owner, *column)
@@ -229,6 +244,12 @@ class PairCollator:
                 f"{owner}: {collator} makes no tensor of column {name!r}, which holds {value!r:.60}; give numbers "
                 f"there, or drop the column if the model does not need it: dataset.remove_columns({name!r})"
             ) from error
+        if not hasattr(batch, "items"):
+            raise DataError(
+                f"{collator}: returned a {type(batch).__name__}; the base collator must return a dictionary of tensors "
+                "with one entry for each view"
+            )
+        return batch
 
     def _lay_out(self, name: str, values: Any, view_mask: Tensor, count: int) -> Tensor:
         if not isinstance(values, Tensor) or values.ndim == 0 or len(values) != count:
@@ -242,6 +263,18 @@ class PairCollator:
         laid_out = values.new_full((*view_mask.shape, *values.shape[1:]), fill_value(name, values))
         laid_out[view_mask] = values
         return laid_out
+
+
+def _require_features(features: Any) -> None:
+    if isinstance(features, (Mapping, str)) or not hasattr(features, "__len__"):
+        raise DataError(f"PairCollator: found a {type(features).__name__}; give a list of rows")
+    if len(features) == 0:
+        raise DataError("PairCollator: there are no rows to collate; give at least one")
+    for number, feature in enumerate(features):
+        if not isinstance(feature, Mapping):
+            raise DataError(
+                f"PairCollator: row {number} of the batch is a {type(feature).__name__}; give a dictionary of columns"
+            )
 
 
 def collate_unless_ready(

@@ -128,18 +128,24 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
             `{column: [B, ...]}`.
 
         Raises:
-            DataError: A callable did not return tensors with one entry per row.
+            DataError: A callable did not return a dictionary of tensors with one entry per row.
         """
         source = self.augmented if augmented else self.original
         assert source is not None
         if isinstance(source, Mapping):
             return {name: values.index_select(0, rows) for name, values in source.items()}  # faster than values[rows]
         columns = source(rows, self.epoch)
+        view = f"the {'augmented' if augmented else 'original'} view"
+        if not isinstance(columns, Mapping):
+            raise DataError(
+                f"{view} returned a {type(columns).__name__}; it must return a dictionary of tensors with one entry "
+                "per row"
+            )
         for name, values in columns.items():
             if not isinstance(values, Tensor) or values.ndim == 0 or len(values) != len(rows):
                 kind = f"shape {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
                 raise DataError(
-                    f"the {'augmented' if augmented else 'original'} view returned {kind} as column {name!r} of "
+                    f"{view} returned {kind} as column {name!r} of "
                     f"{len(rows)} rows; it must return tensors with one entry per row"
                 )
         return columns

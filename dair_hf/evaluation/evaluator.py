@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -136,8 +137,9 @@ class PairEvaluator:
             `cm_all_rows_denominator`; `<key>_low` and `<key>_high` of each ratio. See `correctness_metrics`.
 
         Raises:
-            DataError: Lists of different lengths, `correct` returns anything but one True or False per prediction,
-                answers that are not hashable, or names that give two metrics the same key.
+            DataError: Lists of different lengths, `correct` returns anything but one True or False per prediction, a
+                score that is no number, answers that are not hashable, subsets without names, or names that give two
+                metrics the same key.
 
         Warns:
             UndefinedMetricWarning: No row has a partner, so that CM is NaN.
@@ -184,7 +186,7 @@ class PairEvaluator:
         Returns:
             Metrics, correctness and answers.
         """
-        self.require_distinct_keys(subsets or ())
+        self.require_distinct_keys(subset_names(subsets))
         correct = as_correct(self.correct(predictions, references), "correct", index.describe_view)
         original, augmented = index.by_row("correct", correct)
         answers = predictions if self.answers is None else self.answers(predictions)
@@ -192,7 +194,9 @@ class PairEvaluator:
         scores = {
             f"{variant}_{name}": values
             for name, score in self.scores.items()
-            for variant, values in zip(VARIANTS, index.by_row(name, score(predictions, references)), strict=True)
+            for variant, values in zip(
+                VARIANTS, _scores_by_row(index, name, score(predictions, references)), strict=True
+            )
         }
 
         def metrics_over(rows: NDArray[np.bool_]) -> dict[str, Any]:
@@ -226,6 +230,37 @@ def as_evaluator(evaluator: PairEvaluator | Correct) -> PairEvaluator:
         'accuracy'
     """
     return evaluator if isinstance(evaluator, PairEvaluator) else PairEvaluator(evaluator)
+
+
+def subset_names(subsets: Any) -> list[str]:
+    """Return the names of subsets, as `PairEvaluator` takes them.
+
+    Raises:
+        DataError: The subsets have no names.
+
+    Example:
+        >>> subset_names({"long": [True, False]})
+        ['long']
+    """
+    if subsets is None:
+        return []
+    if not isinstance(subsets, Mapping):
+        raise DataError(
+            f"subsets is a {type(subsets).__name__}; give a dictionary, name -> one True or False per row, such as "
+            '{"long": [True, False]}'
+        )
+    return list(subsets)
+
+
+def _scores_by_row(index: PairIndex, name: str, values: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+    by_row = index.by_row(name, values)
+    for view, value in enumerate(np.asarray(values).tolist() if by_row[0].dtype.kind not in "biuf" else ()):
+        if not isinstance(value, numbers.Number) or isinstance(value, complex):
+            raise DataError(
+                f"scores[{name!r}]: {index.describe_view(view)} has {reprlib.repr(value)}, a {type(value).__name__}; "
+                "return one number per prediction"
+            )
+    return by_row
 
 
 def _changed(index: PairIndex, answers: Sequence[Any]) -> NDArray[np.bool_]:

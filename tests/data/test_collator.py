@@ -373,3 +373,43 @@ def test_an_own_collator_may_align_labels_itself() -> None:
     assert literal(PairCollator(align, rules)([row]))["labels"] == [[[-100, -100, 7]]]
     with pytest.raises(DataError, match="row 'a': labels has 1 entries for 3 tokens"):
         PairCollator(default_data_collator, rules)([row])
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        (None, "base_collator is a NoneType; give a function of a list of views, such as default_data_collator"),
+        ("padding", "base_collator is a str; give a function"),
+        (tokenizer(), "base_collator is a .*, a tokenizer; give DataCollatorForSeq2Seq.tokenizer, model=None. or"),
+        (collator(), "base_collator is a PairCollator already; pass it on its own"),
+    ],
+    ids=["None", "text", "tokenizer", "PairCollator"],
+)
+def test_base_collators_that_collate_no_views_are_refused(base: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        PairCollator(base)
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ([], "PairCollator: there are no rows to collate; give at least one"),
+        (None, "PairCollator: found a NoneType; give a list of rows"),
+        (ROW, "PairCollator: found a dict; give a list of rows"),
+        ([ROW, None], "PairCollator: row 1 of the batch is a NoneType; give a dictionary of columns"),
+    ],
+    ids=["no rows", "None", "one row", "a row that is None"],
+)
+def test_what_is_no_list_of_rows_is_refused(features: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        collator()(features)
+
+
+def test_a_base_collator_that_returns_no_columns_is_refused() -> None:
+    message = "^to_list: returned a list; the base collator must return a dictionary of tensors"
+
+    def to_list(views: Any) -> Any:
+        return views
+
+    with pytest.raises(DataError, match=message):
+        PairCollator(to_list)([ROW])

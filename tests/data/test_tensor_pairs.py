@@ -166,3 +166,9 @@ def test_fingerprints_depend_on_values_shapes_and_types() -> None:
     assert base == tensor_fingerprint(X.clone(), Y.clone())
     others = [tensor_fingerprint(changed, Y), tensor_fingerprint(X.T, Y), tensor_fingerprint(X.double(), Y)]
     assert len({base, *others, tensor_fingerprint(Y, X), tensor_fingerprint(torch.tensor(1))}) == 6
+
+
+def test_a_function_that_returns_no_columns_is_refused() -> None:
+    pairs = TensorPairs(original(), lambda rows, epoch: None)  # type: ignore[arg-type,return-value]
+    with pytest.raises(DataError, match="the augmented view returned a NoneType; it must return a dictionary of "):
+        pairs.__getitems__([0])

@@ -190,3 +190,12 @@ def test_answers_that_cannot_be_hashed_are_refused() -> None:
 def test_correctness_of_another_number_of_views_is_refused(correct: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         evaluated(correct)
+
+
+def test_subsets_without_names_and_scores_that_are_no_numbers_are_refused() -> None:
+    correct = [True, False, True, False, True]
+    with pytest.raises(DataError, match="subsets is a list; give a dictionary, name -> one True or False per row"):
+        evaluated(correct, subsets=[[True, False, True]], n_bootstrap=0)
+    for values, found in ((["a"] * 5, "'a'"), ([0.5, 1, 1, 1, None], "None"), ([1j] * 5, "1j")):
+        with pytest.raises(DataError, match=f"scores.'bleu'.: .* has {found}.* return one number per prediction"):
+            evaluated(correct, scores={"bleu": values}, n_bootstrap=0)
