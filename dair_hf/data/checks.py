@@ -27,7 +27,8 @@ def require_rows(data: Any, name: str) -> None:
         name: Name of the argument.
 
     Raises:
-        DataError: It is a dictionary of splits, a text, an iterable without random access, or empty.
+        DataError: It is a dictionary of splits, a text, a table of pandas or polars, an iterable without random access,
+            or empty.
 
     Example:
         >>> require_rows(datasets.Dataset.from_dict({"x": [1]}), "train_dataset")
@@ -38,6 +39,9 @@ def require_rows(data: Any, name: str) -> None:
             f"{name} is a {type(data).__name__} with the splits {splits}; pass one of them"
             + (f", such as data[{splits[0]!r}]" if splits else "")
         )
+    library = type(data).__module__.partition(".")[0]
+    if library in ("pandas", "polars"):
+        raise DataError(f"{name} is a {type(data).__name__}; pass datasets.Dataset.from_{library}(data)")
     if data is None or isinstance(data, torch.utils.data.IterableDataset | datasets.IterableDataset):
         return
     if isinstance(data, str) or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +29,51 @@ def dropout_rates(model: Any) -> dict[str, float]:
             if "drop" in name and isinstance(value, float):
                 rates.setdefault(name, value)
     return {name: rate for name, rate in rates.items() if rate > 0}
+
+
+def require_model(model: Any, augmenter: Any = None) -> None:
+    """Refuse a model that is not loaded, and an augmenter that is no function.
+
+    Args:
+        model: The model, or None.
+        augmenter: The augmenter, or None.
+
+    Raises:
+        DataError: One of them is of another kind.
+
+    Example:
+        >>> require_model(nn.Linear(1, 1))
+    """
+    if model is not None and not isinstance(model, nn.Module):
+        raise DataError(
+            f"model is a {type(model).__name__}, {reprlib.repr(model)}; load it first, for example with "
+            "AutoModelForSeq2SeqLM.from_pretrained, or pass a function that returns it as model_init"
+        )
+    if augmenter is not None and not callable(augmenter):
+        raise DataError(
+            f"augmenter is a {type(augmenter).__name__}; give a function (model, batch, generator) -> batch with "
+            "partners, as `collator.add_partners` returns it"
+        )
+
+
+def require_length(args: DAIRConfig) -> None:
+    """Refuse to train for no step or no epoch.
+
+    Raises:
+        DataError: `max_steps` is 0 or below -1, or `num_train_epochs` decides and is not above 0.
+
+    Example:
+        >>> require_length(DAIRConfig("out", max_steps=5, use_cpu=True))
+    """
+    if args.max_steps == 0 or args.max_steps < -1:
+        raise DataError(
+            f"max_steps={args.max_steps} is no length of a training; give a number of steps >= 1, or -1 for "
+            "num_train_epochs"
+        )
+    if args.max_steps == -1 and not 0 < args.num_train_epochs < math.inf:
+        raise DataError(
+            f"num_train_epochs={args.num_train_epochs} is no length of a training; give a number > 0, or max_steps"
+        )
 
 
 def refuse_unsupported(
@@ -206,3 +253,30 @@ def require_scalar(loss: Any, objective: Any) -> Tensor:
     found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
     name = getattr(objective, "__name__", type(objective).__name__)
     raise DataError(f"objective={name} returned {found}; return a scalar tensor, such as outputs.terms.original.mean()")
+
+
+def require_gradient(loss: Tensor, row_losses: Tensor, model: nn.Module, objective: Any, sample_loss: Any) -> None:
+    """Refuse a loss from which no gradient reaches the model.
+
+    Args:
+        loss: Loss of the batch.
+        row_losses: Losses of rows, from which it was computed.
+        model: The model, for the message.
+        objective: Objective of the batch or None, for the message.
+        sample_loss: Loss of a row, for the message.
+
+    Raises:
+        DataError: The loss depends on no trained weight.
+    """
+    if loss.requires_grad:
+        return
+    if not any(weight.requires_grad for weight in model.parameters()):
+        raise DataError("no weight of the model is trained; set requires_grad of some of its parameters to True")
+    is_of_objective = objective is not None and row_losses.requires_grad
+    function = objective if is_of_objective else sample_loss
+    name = getattr(function, "__name__", type(function).__name__)
+    returned = f"objective={name} returned a loss" if is_of_objective else f"sample_loss={name} returned losses"
+    raise DataError(
+        f"{returned} without a gradient, so nothing would be trained; compute with tensors only, and leave out "
+        "`detach`, `item`, `numpy` and `torch.no_grad`"
+    )

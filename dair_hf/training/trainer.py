@@ -49,7 +49,7 @@ from dair_hf.data.collator import (
 from dair_hf.data.sampling import PaddedStream, PairLengthSampler, TokenBatchSampler
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError, explained
-from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator
+from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator, subset_names
 from dair_hf.evaluation.prediction import PairPredictor, chosen_class, output_of, padded_array
 from dair_hf.evaluation.target_tokens import check_targets
 from dair_hf.evaluation.views import PairViews, TensorViews, require_predictions_file, views_of
@@ -62,6 +62,9 @@ from dair_hf.training.checks import (
     refuse_scheduler,
     refuse_unsupported,
     refuse_unsupported_launch,
+    require_gradient,
+    require_length,
+    require_model,
     require_scalar,
 )
 from dair_hf.training.environments import BatchObjective, FreshOptimizer, PenalizedRisk
@@ -136,7 +139,8 @@ class DAIRTrainer(Seq2SeqTrainer):
 
     Raises:
         TypeError: `args` is no `DAIRConfig`.
-        DataError: The sample loss is unknown or cannot be derived, or settings cannot be combined.
+        DataError: The sample loss is unknown or cannot be derived, settings cannot be combined, or an argument is of
+            another kind.
 
     Example:
         >>> trainer = DAIRTrainer(model=model, args=DAIRConfig("out"), train_dataset=pairs)  # doctest: +SKIP
@@ -170,6 +174,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         self.evaluator = None if evaluator is None else as_evaluator(evaluator)
         self.batch_objective = objective  # not `objective`, to which `hyperparameter_search` assigns the best value
         self.augmenter = augmenter
+        require_model(model, augmenter)
         require_rows(train_dataset, "train_dataset")
         for data in eval_dataset.values() if isinstance(eval_dataset, dict) else [eval_dataset]:
             require_rows(data, "eval_dataset")
@@ -279,6 +284,7 @@ class DAIRTrainer(Seq2SeqTrainer):
     def _inner_training_loop(self, batch_size: int | None = None, *args: Any, **kwargs: Any) -> Any:
         """Run the training loop with fresh state, after a check of settings that may have been assigned since."""
         self.args.validate()
+        require_length(self.args)
         if self.accelerator.ddp_handler is not None:
             self.accelerator.ddp_handler.broadcast_buffers = self.args.ddp_broadcast_buffers is not False
         refuse_unsupported_launch(self.args, {}, self.train_dataset, self.augmenter)
@@ -471,7 +477,8 @@ class DAIRTrainer(Seq2SeqTrainer):
             A scalar; with `return_outputs` also the outputs.
 
         Raises:
-            DataError: The objective of the batch returned something else than a scalar tensor.
+            DataError: The objective of the batch returned something else than a scalar tensor, or no gradient reaches
+                the model.
             NonFiniteLossError: A loss is NaN or infinite; the message names the rows. In training it may be raised some
                 steps later, since the host does not wait for the device (`finiteness`).
         """
@@ -481,6 +488,8 @@ class DAIRTrainer(Seq2SeqTrainer):
             loss = require_scalar(self.batch_objective(outputs, self.state.global_step), self.batch_objective)
         else:
             loss = self.pair_loss.objective(outputs.terms, counts)
+        if model.training and torch.is_grad_enabled():
+            require_gradient(loss, outputs.terms.original, model, self.batch_objective, self.sample_loss)
         self._finiteness.add(loss, outputs.terms, inputs.get(ROW_ID), self.state.global_step)
         if not (self.is_in_train and model.training):
             self._finiteness.check()
@@ -778,7 +787,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         if gen_kwargs and not self.generates:
             raise DataError(f"evaluate_pairs: {', '.join(gen_kwargs)}: this model does not generate, so leave it out")
         # Before hours of generation.
-        evaluator.require_distinct_keys(subsets or ())
+        evaluator.require_distinct_keys(subset_names(subsets))
         if predictions_file is not None:
             require_predictions_file(predictions_file)
         data = self.eval_dataset if dataset is None else dataset
@@ -787,6 +796,14 @@ class DAIRTrainer(Seq2SeqTrainer):
         views.require_unique_rows()
         if not isinstance(views, TensorViews):
             require_named_partners(views.column_names, self._known_columns(views.dataset), "dataset")
+        clusters = evaluator.clusters
+        if clusters is None and "dialogue_id" in views.column_names:
+            clusters = "dialogue_id"
+        if clusters is not None and clusters not in (ROW_ID, *views.column_names):
+            raise DataError(
+                f"clusters={clusters!r}: the data have no such column, only {sorted(views.column_names)}; name one of "
+                "them, or leave clusters unset"
+            )
         predictor = self._predictor()
         if not self.generates and predictor.reduce is None and self._loss_name() in LANGUAGE_LOSSES:
             raise DataError(
@@ -794,9 +811,6 @@ class DAIRTrainer(Seq2SeqTrainer):
                 "leave it unset, or pass preprocess_logits_for_metrics=(logits, labels) -> predictions to DAIRTrainer"
             )
         references = predictor.references(views, evaluator.references)
-        clusters = evaluator.clusters
-        if clusters is None and "dialogue_id" in views.column_names:
-            clusters = "dialogue_id"
         equal_labels = evaluator.references is None
         predictions = predictor.decode(
             predictor.predict(self._model_columns(views), gen_kwargs, equal_labels=equal_labels)

@@ -156,12 +156,21 @@ def tree_sampler(
 def rows_by_group(dataset: datasets.Dataset, column: str) -> list[np.ndarray]:
     """Return the row numbers of every group, in the order in which groups appear.
 
+    Raises:
+        DataError: The column holds lists or other values that name no group.
+
     Example:
         >>> [rows.tolist() for rows in rows_by_group(datasets.Dataset.from_dict({"d": ["b", "a", "b"]}), "d")]
         [[0, 2], [1]]
     """
     table = dataset.select_columns([column]).with_format("arrow")[:]
-    codes = pyarrow.compute.dictionary_encode(table[column], null_encoding="encode").combine_chunks()
+    try:
+        codes = pyarrow.compute.dictionary_encode(table[column], null_encoding="encode").combine_chunks()
+    except pyarrow.ArrowNotImplementedError as error:
+        raise DataError(
+            f"share_prefixes={column!r}: the column holds {table[column].type}, which names no group; give a column "
+            "with one text or number per row, such as dialogue_id"
+        ) from error
     numbers = np.asarray(codes.indices)
     order = np.argsort(numbers, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)

@@ -231,3 +231,9 @@ def test_text_instead_of_ids_is_named(tmp_path: Path) -> None:
     data = datasets.Dataset.from_dict({"row_id": ["ü"], "input_ids": ["what is"], "labels": [[4]]})
     with pytest.raises(DataError, match="row 'ü': input_ids is the text 'what is'; tokenize it"):
         tiny.trainer(tmp_path, "bart", data, method="erm").train()
+
+
+def test_a_table_of_pandas_is_refused() -> None:
+    frame = datasets.Dataset.from_dict({"x": [1]}).to_pandas()
+    with pytest.raises(DataError, match=r"train_dataset is a DataFrame; pass datasets.Dataset.from_pandas\(data\)"):
+        require_rows(frame, "train_dataset")

@@ -173,3 +173,8 @@ def test_the_model_card_names_the_augmenter(tmp_path: Path, augmenter: Any, told
     made.create_model_card()
     card = (tmp_path / "README.md").read_text()
     assert f"- partners made during training by: {told}" in card.replace("by: `AttackAugmenter", "by: AttackAugmenter")
+
+
+def test_an_augmenter_that_is_no_function_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"augmenter is a str; give a function \(model, batch, generator\) -> batch"):
+        trainer(tmp_path, "flip")

@@ -17,7 +17,7 @@ import pytest
 import torch
 from transformers import DataCollatorForSeq2Seq
 
-from dair_hf import DAIRConfig, DataError, PairCollator
+from dair_hf import DAIRConfig, DataError, PairCollator, PairEvaluator
 from tests.fixtures import tiny
 
 
@@ -264,3 +264,59 @@ def test_settings_that_transformers_refuses_are_data_errors(
 ) -> None:
     with pytest.raises(DataError, match=message):
         tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 2), **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"max_steps": 0},
+            "max_steps=0 is no length of a training; give a number of steps >= 1, or -1 for num_train_ep",
+        ),
+        ({"max_steps": -2}, "max_steps=-2 is no length"),
+        ({"num_train_epochs": 0}, "num_train_epochs=0 is no length of a training; give a number > 0"),
+        ({"num_train_epochs": -1.0}, "num_train_epochs=-1.0 is no length"),
+    ],
+)
+def test_trainings_of_no_length_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 2), **settings)
+    with pytest.raises(DataError, match=message):
+        made.train()
+
+
+def test_a_model_that_is_a_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="model is a str, 't5-small'; load it first, for example with AutoModel"):
+        tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 2), model="t5-small")
+
+
+def test_losses_without_a_gradient_are_refused(tmp_path: Path) -> None:
+    def fixed(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        return outputs.logits.detach().flatten(1).abs().sum(1)
+
+    data = tiny.pairs("gpt2", 2)
+    with pytest.raises(DataError, match="^sample_loss=fixed returned losses without a gradient.*leave out `detach`"):
+        tiny.trainer(tmp_path, "gpt2", data, sample_loss=fixed).train()
+
+    def constant(outputs: Any, step: int) -> torch.Tensor:
+        return outputs.terms.original.mean().detach()
+
+    with pytest.raises(DataError, match="^objective=constant returned a loss without a gradient.*leave out `detach`"):
+        tiny.trainer(tmp_path, "gpt2", data, objective=constant).train()
+    frozen = tiny.model("gpt2")
+    frozen.requires_grad_(False)
+    with pytest.raises(DataError, match="no weight of the model is trained; set requires_grad"):
+        tiny.trainer(tmp_path, "gpt2", data, built=frozen).train()
+
+
+def test_clusters_and_subsets_are_checked_before_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tiny.pairs("gpt2", 2)
+    made = tiny.trainer(tmp_path, "gpt2", data)
+    monkeypatch.setattr(made, "_predictor", lambda: pytest.fail("too late"))
+
+    def same(predictions: list[str], references: list[str]) -> list[bool]:
+        return [True] * len(predictions)
+
+    with pytest.raises(DataError, match="clusters='nope': the data have no such column, only .*'input_ids'"):
+        made.evaluate_pairs(data, PairEvaluator(same, clusters="nope"))
+    with pytest.raises(DataError, match="subsets is a list"):
+        made.evaluate_pairs(data, same, subsets=[[True, False]])

@@ -101,3 +101,9 @@ def test_what_cannot_be_dealt_is_refused(column: str, nodes: int | None, message
 def test_groups_follow_their_first_row_and_none_is_a_group() -> None:
     data = datasets.Dataset.from_dict({"d": ["b", None, "b", "a", None]})
     assert [rows.tolist() for rows in rows_by_group(data, "d")] == [[0, 2], [1, 4], [3]]
+
+
+def test_groups_that_are_lists_are_refused() -> None:
+    data = datasets.Dataset.from_dict({"d": [["a"], ["b", "c"]]})
+    with pytest.raises(DataError, match="share_prefixes='d': .* holds list.* one text or number per row, such as dial"):
+        rows_by_group(data, "d")
