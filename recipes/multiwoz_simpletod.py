@@ -21,6 +21,8 @@ views and CM as a table. Finished runs are stored as JSON and not repeated.
 
 from __future__ import annotations
 
+from dair_hf.io.commands import run_recipe
+
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,7 +59,6 @@ from dair_hf.experiments.comparison import (
 )
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import finished_records
-from dair_hf.io.commands import run_recipe
 from dair_hf.modeling import ModelConfig, load_model, load_tokenizer
 
 # {accuracy}: key of the accuracy by the rules of the preset.

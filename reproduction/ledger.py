@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dair_hf.io.commands import exit_status
+
 import argparse
 import functools
 import math
@@ -15,7 +17,6 @@ from scipy import stats
 
 from dair_hf.errors import DataError
 from dair_hf.experiments.samples import Sample
-from dair_hf.io.commands import exit_status
 from dair_hf.io.files import write_generated
 from reproduction.claims import Claim, PrintedValue, Section, Source, read_claims
 from reproduction.plots import draw_plots

@@ -1,4 +1,7 @@
-"""Entry points of commands and recipes: one-line errors and a meaningful exit status instead of a traceback."""
+"""Entry points of commands and recipes: one-line errors and a meaningful exit status instead of a traceback.
+
+A program that imports this module first also ends with one line when Ctrl-C interrupts its other imports.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ FAILED, REFUSED, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 130, 141, 143
 _HTTP_CLIENTS = {"httpx", "httpx2", "requests", "urllib3"}
 # Seconds that other ranks wait before printing an error, so that rank 0 can print the same one and end them.
 GRACE = 15.0
+_NOTHING_LEFT = ", no incomplete file is left: run the same command again"
 
 
 class _Terminated(BaseException):
@@ -54,6 +58,7 @@ def run_recipe(main: Callable[[], None]) -> None:
 def _run(main: Callable[[], int | None]) -> tuple[int, str, BaseException | None]:
     """Return exit status, printed line and exception of a command."""
     try:
+        _restore_sigint()
         with _sigterm_as_exception(), _unused_folders_released():
             for stream in (sys.stdout, sys.stderr):
                 if hasattr(stream, "reconfigure"):
@@ -64,7 +69,7 @@ def _run(main: Callable[[], int | None]) -> tuple[int, str, BaseException | None
     except (KeyboardInterrupt, _Terminated) as error:
         status, verb = (INTERRUPTED, "interrupted") if isinstance(error, KeyboardInterrupt) else (TERMINATED, "ended")
         folders = f"; it resumes from {' and '.join(claimed_folders())}" if claimed_folders() else ""
-        line = f"{verb}, no incomplete file is left: run the same command again{folders}"
+        line = f"{verb}{_NOTHING_LEFT}{folders}"
         return status, _print_error(line, wait=False), error
     except BrokenPipeError as error:
         _discard_stdout()
@@ -174,3 +179,36 @@ def _sigterm_as_exception() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _is_imported_by_program() -> bool:
+    """Return whether a program (a file or `python -m`) is importing this module, itself or through this library."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("dair_hf", "importlib"):
+        frame = frame.f_back
+    is_program = frame is not None and frame.f_globals.get("__name__") == "__main__" and "__file__" in frame.f_globals
+    return is_program and not sys.flags.interactive and "IPython" not in sys.modules
+
+
+def _end_during_imports(number: int, frame: FrameType | None) -> None:
+    """Handle SIGINT before the command starts: end an import with one line, leave other code to Python."""
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith("importlib."):
+        frame = frame.f_back
+    if frame is None:
+        raise KeyboardInterrupt
+    # Not as an exception: libraries may catch it, and Python would print the traceback.
+    _print_error(f"interrupted{_NOTHING_LEFT}", wait=False)
+    os._exit(INTERRUPTED)
+
+
+def _restore_sigint() -> None:
+    if signal.getsignal(signal.SIGINT) is _end_during_imports:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+if (
+    _is_imported_by_program()
+    and threading.current_thread() is threading.main_thread()
+    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+):
+    signal.signal(signal.SIGINT, _end_during_imports)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dair_hf.io.commands import exit_status
+
 import argparse
 import contextlib
 import dataclasses
@@ -14,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from dair_hf.errors import DataError, SlotNameWarning, UndefinedMetricWarning
-from dair_hf.io.commands import exit_status
 from dair_hf.io.files import read_json, require_output_file, write_text
 from dair_hf.metrics.state.conventions import PRESETS, Convention
 

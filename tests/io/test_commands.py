@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dair_hf.io.commands import exit_status, run_recipe
+
 import os
 import re
 import runpy
@@ -16,7 +18,6 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from dair_hf.errors import DataError, NonFiniteLossError
-from dair_hf.io.commands import exit_status, run_recipe
 from dair_hf.io.folders import claim_folder, claimed_folders
 from tests.fixtures.paths import ROOT
 
@@ -181,6 +182,58 @@ def test_signal_ends_the_command_with_one_line_and_no_incomplete_file(tmp_path: 
     assert line.decode() == (f"{verb}, no incomplete file is left: run the same command again; it resumes from out\n")
     assert process.returncode == 128 + number
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"dair_hf.lock", "record.json"}
+
+
+# A program whose second import takes long, and which then says how Ctrl-C is handled.
+PROGRAM = """
+from {module} import {name}
+import slow
+import signal
+if "{name}" == "exit_status":
+    {name}(lambda: None)
+print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "is_command"),
+    [
+        ("dair_hf.io.commands", "exit_status", True),
+        ("dair_hf.metrics.command_line", "metric_parser", True),
+        ("dair_hf.errors", "DataError", False),
+        ("dair_hf", "__version__", False),
+    ],
+)
+def test_ctrl_c_during_the_imports_of_a_command_prints_one_line(
+    tmp_path: Path, module: str, name: str, is_command: bool
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM.format(module=module, name=name))
+    (tmp_path / "slow.py").write_text("import time\nprint(end='x', flush=True)\ntime.sleep(60)\n")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, str(tmp_path / "program.py")]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment}
+    with subprocess.Popen(command, **pipes) as process:
+        assert process.stdout and process.stdout.read(1) == b"x"
+        process.send_signal(signal.SIGINT)
+        _, printed = process.communicate()
+    if is_command:
+        assert printed.decode() == "interrupted, no incomplete file is left: run the same command again\n"
+        assert process.returncode == 130
+    else:
+        assert printed.startswith(b"Traceback") and process.returncode == -signal.SIGINT
+    (tmp_path / "slow.py").write_text("")
+    if name != "metric_parser":
+        assert subprocess.run(command, **pipes).stdout == b"True\n"
+
+
+def test_every_command_handles_ctrl_c_before_its_slow_imports() -> None:
+    for path in SCRIPTS:
+        modules = re.findall(r"^from ([\w.]+) import|^import [\w.]+$", path.read_text(), re.MULTILINE)
+        if path.stem == "__main__":
+            # The command line of the metrics imports it first.
+            assert [name for name in modules if name.startswith("dair_hf.metrics")][0] == "dair_hf.metrics", path
+        elif path.stem not in NOT_COMMANDS:
+            assert modules[:2] == ["__future__", "dair_hf.io.commands"], path
 
 
 def test_closed_pipe_and_full_disk_of_stdout() -> None:
