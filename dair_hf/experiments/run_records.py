@@ -200,7 +200,7 @@ def finished_record(
     """
     path = folder / f"{run.name}.json"
     try:
-        record = read_json(path)
+        record = read_json(path, "delete it to repeat the run")
     except DataError:
         if path.exists():
             raise

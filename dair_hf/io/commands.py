@@ -46,9 +46,20 @@ def exit_status(main: Callable[[], int | None]) -> int:
     return _run(main)[0]
 
 
-def run_recipe(main: Callable[[], None]) -> None:
+def run_recipe(main: Callable[[], int | None]) -> None:
     """Run a recipe; unless it succeeds, end the process with the exit status described in `exit_status`."""
-    status, message, cause = _run(main)
+
+    def checked() -> int | None:
+        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+            value = os.environ.get(name, "0")
+            if not value.isdecimal():
+                raise DataError(
+                    f"environment variable {name}={value!r}: must be a whole number; unset it, and start several "
+                    "processes with accelerate launch"
+                )
+        return main()
+
+    status, message, cause = _run(checked)
     if status:
         ended = SystemExit(message)
         ended.code = status
@@ -79,10 +90,21 @@ def _run(main: Callable[[], int | None]) -> tuple[int, str, BaseException | None
     except Exception as error:
         if isinstance(error, OSError):
             _discard_stdout()
+        if isinstance(error, FileNotFoundError) and error.filename is None and _is_working_folder_gone():
+            line = "the working folder no longer exists; change to another folder, and run the same command there"
+            return REFUSED, _print_error(f"error: {line}"), error
         names_a_file = isinstance(error, OSError) and error.filename is not None
         if names_a_file or is_disk_full(error) or is_out_of_memory(error) or _is_network_failure(error):
             return REFUSED, _print_error(f"error: {_describe(error)}"), error
         return FAILED, _print_error(f"error: {_describe(error)} ({_save_traceback()})"), error
+
+
+def _is_working_folder_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _describe(error: BaseException) -> str:
@@ -91,7 +113,8 @@ def _describe(error: BaseException) -> str:
     if is_out_of_memory(error):
         return f"out of memory ({text.partition('. ')[0]}); use smaller batches, or gradient_cache for a large one"
     if is_disk_full(error):
-        candidates = [*claimed_folders(), tempfile.gettempdir(), os.path.expanduser("~"), os.getcwd()]
+        working_folder = [] if _is_working_folder_gone() else [os.getcwd()]
+        candidates = [*claimed_folders(), tempfile.gettempdir(), os.path.expanduser("~"), *working_folder]
         disks = dict(mount_point_and_free_bytes(path) for path in candidates)
         full = ", ".join(disk for disk, free in disks.items() if free < 2**20) or "that is written to"
         return f"{text}: the disk {full} is full; free some space and run the same command again"
@@ -119,7 +142,8 @@ def _is_network_failure(error: BaseException) -> bool:
 
 def _print_error(line: str, wait: bool = True) -> str:
     """Print a line to stderr and return it; ranks other than 0 wait first, since rank 0 may print the same one."""
-    if os.environ.get("RANK", "0") != "0":
+    rank = os.environ.get("RANK", "0")
+    if rank.isdecimal() and int(rank) != 0:
         if not wait:
             return line
         time.sleep(GRACE)

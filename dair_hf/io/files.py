@@ -252,21 +252,26 @@ def read_bytes(path: FilePath) -> bytes:
         raise DataError(f"{path}: cannot be read ({error.strerror or error}); check the path") from error
 
 
-def read_json(path: FilePath) -> Any:
+def read_json(path: FilePath, remedy: str = "fetch it again") -> Any:
     """Read a JSON file.
+
+    Args:
+        path: The file.
+        remedy: What to do if it is not JSON, for messages.
 
     Raises:
         DataError: The file cannot be read or is not JSON; the message contains file, line and column.
     """
-    return parse_json(read_bytes(path), str(path))
+    return parse_json(read_bytes(path), str(path), remedy)
 
 
-def parse_json(content: bytes | str, label: str) -> Any:
+def parse_json(content: bytes | str, label: str, remedy: str = "fetch it again") -> Any:
     """Parse a JSON document.
 
     Args:
         content: The document, in UTF-8.
         label: Name of its source, for messages.
+        remedy: What to do if it is not JSON, for messages.
 
     Raises:
         DataError: Not UTF-8 or not JSON; the message contains label, line and column.
@@ -282,7 +287,7 @@ def parse_json(content: bytes | str, label: str) -> Any:
     except json.JSONDecodeError as error:
         raise DataError(
             f"{label}: line {error.lineno}, column {error.colno}: not valid JSON ({error.msg}); "
-            "the file may be truncated, fetch it again"
+            f"the file may be truncated, {remedy}"
         ) from error
 
 

@@ -214,7 +214,10 @@ def release_unused_folders() -> None:
 
 def claimed_folders() -> list[str]:
     """Return the folders that this process has claimed, relative to the working folder if they lie below it."""
-    here = os.getcwd() + os.sep
+    try:
+        here = os.getcwd() + os.sep
+    except FileNotFoundError:  # removed meanwhile
+        here = ""
     return [folder.removeprefix(here) for folder in _claims]
 
 

@@ -56,7 +56,7 @@ def test_finished_record(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
         find()
     for content, message in (
-        ('{"settings_fing', "line 1, column 2: not valid JSON"),
+        ('{"settings_fing', "line 1, column 2: not valid JSON .*delete it to repeat the run"),
         ("[1]", "not the record of a run"),
     ):
         path.write_text(content)

@@ -130,6 +130,32 @@ def test_traceback_of_an_unexpected_error_is_saved(
     assert capsys.readouterr().err == "error: on this rank\n"
 
 
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE"])
+def test_a_rank_that_is_no_number_is_named_at_once(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(name, "x")
+    monkeypatch.setattr("dair_hf.io.commands.GRACE", 60.0)
+    with pytest.raises(SystemExit) as ended:
+        run_recipe(lambda: None)
+    assert ended.value.code == 2
+    line = f"error: environment variable {name}='x': must be a whole number; unset it, and start several processes "
+    assert capsys.readouterr().err == line + "with accelerate launch\n"
+
+
+def test_a_removed_working_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    line = "the working folder no longer exists; change to another folder, and run the same command there"
+    assert exit_status(lambda: print(os.path.realpath("data"))) == 2
+    assert capsys.readouterr().err == f"error: {line}\n"
+    assert exit_status(raising(KeyboardInterrupt())) == 130
+    assert exit_status(raising(OSError(28, "No space left on device"))) == 2
+
+
 def test_refused_recipe_leaves_no_folder(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
 

@@ -148,9 +148,11 @@ def read_records(source: str | os.PathLike[str], kind: str, split: str | None = 
         wanted = f"{kind} file" + (f" of split {split!r}" if split is not None else "")
         if not matches:
             names = ", ".join(root.names[:8]) or "nothing"
+            year = "" if split is None or split[-1:].isdigit() else "2015" if split.startswith("test") else "2014"
+            example = f"v2_mscoco_{split or 'train2014'}{year}_{kind}.json"
             raise DataError(
-                f"{source}: no {wanted} under its public name, such as v2_mscoco_train2014_{kind}.json (found "
-                f"{names}); give the path of the file itself"
+                f"{source}: no {wanted} under its public name, such as {example} (found {names}); "
+                "give the path of the file itself"
             )
         labels = ", ".join(holder.label(name) for holder, name in matches)
         raise DataError(f"{source}: more than one {wanted}: {labels}; give the split, or the path of the file itself")

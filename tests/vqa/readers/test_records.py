@@ -190,6 +190,14 @@ def test_file_of_another_kind_is_refused(tmp_path: Path, content: Any, message: 
 def test_missing_file_and_invalid_text_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="absent.json: no such file or folder"):
         read_records(tmp_path / "absent.json", "questions")
+    for split, example in (
+        ("val", "val2014"),
+        ("test-dev", "test-dev2015"),
+        ("val2014", "val2014"),
+        (None, "train2014"),
+    ):
+        with pytest.raises(DataError, match=f"such as v2_mscoco_{example}_questions.json "):
+            read_records(tmp_path, "questions", split)
     (tmp_path / "q.json").write_bytes(b'{"questions": ["\xe9"]}')
     with pytest.raises(DataError, match=r"q\.json: not UTF-8 text"):
         read_records(tmp_path / "q.json", "questions")
