@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,9 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 from datasets import Dataset, Features
+from datasets.formatting.formatting import LazyRow
 
 from dair_hf.dialog.renaming.new_names import METHODS, RESERVED, rename
-from dair_hf.dialog.renaming.rewriting import Dialogue, lost_values, rewrite_history, rewrite_state
+from dair_hf.dialog.renaming.rewriting import Dialogue, check_row, lost_values, rewrite_history, rewrite_state
 from dair_hf.dialog.text.rows import PLACE_SLOTS
 from dair_hf.dialog.text.spans import normalize_name
 from dair_hf.errors import DataError
@@ -22,6 +24,8 @@ from dair_hf.metrics.state.conventions import NAME_SLOTS
 COLUMNS = ("row_id", "dialogue_id", "history", "state", "entities", "names")
 REMOVED = "removed"  # key of the removed names in a bank file, beside the splits
 AUGMENTED = {"augmented_history": "history", "augmented_state": "state"}
+
+_USAGE = "call dataset.map(augmenter, batched=True)"
 
 Row = Mapping[str, Any]
 View = tuple[list[dict[str, str]], list[dict[str, Any]]]
@@ -62,8 +66,8 @@ class EntityAugmenter:
             (a name that the system offered), with the same target in both views.
 
     Raises:
-        DataError: The method is unknown, there are no slots, `swap` has no bank or another method has one, or the bank
-            lacks names for a slot, or has something else than a list of names.
+        DataError: The method is unknown, there are no slots, a slot has no domain, `swap` has no bank or another method
+            has one, or the bank lacks names for a slot, or has something else than a list of names.
 
     Example:
         >>> row = {
@@ -95,9 +99,14 @@ class EntityAugmenter:
             raise DataError(f"method: {self.method!r} is unknown; choose one of {', '.join(METHODS)}")
         if isinstance(self.slots, str):
             raise DataError(f"slots: {self.slots!r} is one string; give a list of slots")
-        slots = tuple(sorted({*self.slots, *(PLACE_SLOTS if self.places else ())}))
+        slots = tuple(sorted({*self.slots, *(PLACE_SLOTS if self.places else ())}, key=str))
         if not slots:
             raise DataError("slots: empty, so nothing would be renamed; name at least one slot such as 'hotel-name'")
+        for slot in slots:
+            if not isinstance(slot, str) or "-" not in slot:
+                near = difflib.get_close_matches(str(slot).replace("_", "-"), (*NAME_SLOTS, *PLACE_SLOTS), 1)
+                example = near[0] if near else "hotel-name"
+                raise DataError(f"slots: {slot!r} has no domain, so it matches nothing; write one such as {example!r}")
         if (self.method == "swap") != (self.bank is not None):
             remedy = "give one, for instance load_bank(path, split)" if self.bank is None else "leave the bank out"
             raise DataError(f"bank: method {self.method!r} with {'no' if self.bank is None else 'a'} bank; {remedy}")
@@ -117,8 +126,13 @@ class EntityAugmenter:
             The columns `augmented_history` and `augmented_state`; for a table, the table with these columns.
 
         Raises:
-            DataError: A column is missing, a mention is outside its utterance, or values of a state are no list.
+            DataError: `batch` is a dataset, a row or something else, a column is missing, a mention is outside its
+                utterance, or a row has no values of the types of dialog rows.
         """
+        if not isinstance(batch, (pa.Table, Mapping)):
+            raise DataError(f"found {type(batch).__name__} instead of a batch of rows; {_USAGE}")
+        if isinstance(batch, LazyRow) or (isinstance(batch, dict) and isinstance(batch.get("row_id"), str)):
+            raise DataError(f"found the row {batch.get('row_id')!r} instead of a batch of rows; {_USAGE}")
         # Columns read from the lazy batch itself would be written again by `map`.
         source = batch if isinstance(batch, pa.Table) else getattr(batch, "pa_table", batch)
         present = source.column_names if isinstance(source, pa.Table) else list(source)
@@ -161,6 +175,13 @@ class EntityAugmenter:
         return dialogue
 
     def _augment(self, row: Row, dialogues: dict[str, Dialogue]) -> View | None:
+        try:
+            return self._augment_checked(row, dialogues)
+        except (AttributeError, KeyError, TypeError):
+            check_row(row)  # only here, since it takes time
+            raise
+
+    def _augment_checked(self, row: Row, dialogues: dict[str, Dialogue]) -> View | None:
         dialogue = self._dialogue(row, dialogues)
         if not dialogue.renaming.new_names:
             return None

@@ -20,6 +20,15 @@ from dair_hf.errors import DataError
 _WORD = re.compile(r"[^\W_]+")
 
 
+_SHAPES: dict[str, dict[str, type]] = {
+    "names": {"slot": str, "name": str, "forms": list},
+    "history": {"speaker": str, "text": str},
+    "entities": {"name": str, "turn": int, "start": int, "end": int},
+    "state": {"slot": str, "values": list},
+}
+_KINDS = {str: "a text", int: "a whole number", list: "a list of texts"}
+
+
 class RewrittenUtterance(NamedTuple):
     """Turn with new names.
 
@@ -42,6 +51,37 @@ class Dialogue(NamedTuple):
     names: Sequence[Mapping[str, Any]]
     renaming: Renaming
     utterances: dict[tuple[Any, ...], RewrittenUtterance]
+
+
+def check_row(row: Mapping[str, Any]) -> None:
+    """Check the types of the values of a row.
+
+    Raises:
+        DataError: A value has another type than in a dialog row; the message contains row and field.
+    """
+    where = f"row {row['row_id']!r}"
+    if not isinstance(row["dialogue_id"], str):
+        raise DataError(f"{where}: dialogue_id: expected a text, found {row['dialogue_id']!r:.80}")
+    for column, shape in _SHAPES.items():
+        if not isinstance(row[column], (list, tuple)):
+            raise DataError(
+                f"{where}: {column}: expected a list of mappings with {', '.join(shape)}, found {row[column]!r:.80}"
+            )
+        for index, entry in enumerate(row[column]):
+            if not isinstance(entry, Mapping) or not shape.keys() <= entry.keys():
+                raise DataError(
+                    f"{where}: {column}: entry {index}: expected a mapping with {', '.join(shape)}, found {entry!r:.80}"
+                )
+            for key, kind in shape.items():
+                value = entry[key]
+                is_list = kind is list and isinstance(value, (list, tuple))
+                if not (is_list and all(isinstance(text, str) for text in value)) and not (
+                    kind is not list and isinstance(value, kind)
+                ):
+                    raise DataError(
+                        f"{where}: {column}: entry {index}: {key}: expected {_KINDS[kind]}, found {value!r:.80}; "
+                        "correct the row, or prepare it anew"
+                    )
 
 
 def rewrite_history(row: Mapping[str, Any], dialogue: Dialogue) -> list[RewrittenUtterance]:
