@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import functools
 import json
 import os
 import re
@@ -26,7 +24,6 @@ FilePath = str | os.PathLike[str]
 SCRATCH = ".dair_hf"  # suffix of temporary folders
 # Some libraries hide the error number, and torch's zip writer even the message.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_cleaned: set[Path] = set()  # parent folders from which this process has removed abandoned temporary folders
 _FULL_WORDS = ("No space left on device", "Disk quota exceeded", "File too large", "inline_container.cc")
 
 
@@ -170,65 +167,18 @@ def write_json(target: FilePath, value: Any) -> Path:
 def scratch_folder(resolved: Path, target: FilePath) -> Iterator[Path]:
     """Yield a temporary folder beside an output path, and remove it at the end.
 
-    Folders that killed processes left there are removed, once per parent folder and process.
-
     Args:
         resolved: Output path, with links resolved. Missing parent folders are created.
         target: The same path as the user gave it, for messages.
     """
     with explain_write_errors(target):
         resolved.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned_folders(resolved.parent)
-        scratch, lock = _locked_folder(resolved)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{resolved.name}.", suffix=SCRATCH, dir=resolved.parent))
     try:
         with explain_full_disk(target):
             yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        os.close(lock)
-
-
-def _locked_folder(resolved: Path) -> tuple[Path, int]:
-    """Create a temporary folder and lock it while this process lives; return it and the descriptor of the lock."""
-    while True:
-        scratch = Path(tempfile.mkdtemp(prefix=f".{resolved.name}.", suffix=_scratch_suffix(), dir=resolved.parent))
-        try:
-            descriptor = os.open(scratch, os.O_RDONLY)
-            with contextlib.suppress(OSError):  # a file system without locks, on which nothing is removed either
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except FileNotFoundError:
-            continue  # another process removed it before it was locked
-        if scratch.exists():
-            return scratch, descriptor
-        os.close(descriptor)
-
-
-def _remove_abandoned_folders(parent: Path) -> None:
-    """Remove the temporary folders of processes that have ended, which the system has unlocked.
-
-    Only those of this boot of this machine: locks of other machines may be invisible.
-    """
-    suffix = _scratch_suffix()
-    if parent in _cleaned or suffix == SCRATCH:
-        return
-    _cleaned.add(parent)
-    for folder in [path for path in parent.glob(f".*{suffix}") if path.is_dir() and not path.is_symlink()]:
-        with contextlib.suppress(OSError):
-            descriptor = os.open(folder, os.O_RDONLY)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(descriptor)
-
-
-@functools.cache
-def _scratch_suffix() -> str:
-    """Return the suffix of temporary folders of this boot of this machine; `SCRATCH` alone if it is unknown."""
-    try:
-        return f".{Path('/proc/sys/kernel/random/boot_id').read_text()[:8]}{SCRATCH}"
-    except OSError:
-        return SCRATCH
 
 
 @contextlib.contextmanager

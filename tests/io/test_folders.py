@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,9 +10,7 @@ import pytest
 
 from dair_hf.errors import DataError
 from dair_hf.io import folders
-from dair_hf.io.files import atomic_path
 from dair_hf.io.folders import LOCK, MANIFEST, atomic_folder, claim_folder, claimed_folders, mark_folder
-from tests.fixtures.paths import ROOT
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -216,40 +213,3 @@ def test_an_empty_name_is_no_output_folder(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(DataError, match="the output folder is empty; name one, or . for the working folder"):
         claim_folder("")
     assert list(tmp_path.iterdir()) == []
-
-
-# Works on a folder, or a file, until it is killed.
-KILLED = """
-import sys, time
-from pathlib import Path
-from dair_hf.io.files import atomic_path
-from dair_hf.io.folders import atomic_folder
-with {"folder": atomic_folder, "file": atomic_path}[sys.argv[1]](sys.argv[2]):
-    print(end="x", flush=True)
-    time.sleep(60)
-"""
-
-
-@pytest.mark.parametrize("kind", ["folder", "file"])
-def test_scratch_of_killed_processes_is_removed_and_that_of_others_kept(tmp_path: Path, kind: str) -> None:
-    target = tmp_path / "out"
-    foreign = tmp_path / ".out.abc.dair_hf"
-    foreign.mkdir()
-    command = [sys.executable, "-c", KILLED, kind, str(target)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    hidden = [{foreign}]
-    with (
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as first,
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as second,
-    ):
-        for process in (first, second):
-            assert process.stdout and process.stdout.read(1) == b"x"
-        hidden.append({*tmp_path.iterdir()})
-        first.kill()
-        first.wait()
-        with atomic_folder(target) if kind == "folder" else atomic_path(target) as path:
-            path.touch()
-        hidden.append({*tmp_path.iterdir()} - {target})
-        second.kill()
-    assert [len(folders) for folders in hidden] == [1, 3, 2]
-    assert foreign in hidden[2] and hidden[2] < hidden[1]

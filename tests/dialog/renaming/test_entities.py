@@ -595,7 +595,7 @@ def test_a_text_in_place_of_the_values_of_a_state():
         ),
         (
             {"entities": [{"name": "nandos", "turn": 0, "start": "7", "end": 13}]},
-            r"entities: entry 0: start: expected",
+            r"entities: entry 0: start: expected a wh",
         ),
         ({"names": [{"slot": "hotel-name", "name": 7, "forms": ["7"]}]}, r"names: entry 0: name: expected a text, fo"),
         ({"names": [7]}, r"names: entry 0: expected a mapping with slot, name, forms, found 7"),
