@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import os
 import reprlib
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from numbers import Integral, Real
 from typing import Any, get_type_hints
 
+import numpy as np
 import torch
 from transformers import Seq2SeqTrainingArguments
 
@@ -221,6 +223,14 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
             if getattr(self, name) < 1:
                 raise DataError(f"{name}={getattr(self, name)} is out of range; it must be an integer >= 1")
+        if self.max_steps == 0 or self.max_steps < -1:
+            raise DataError(
+                f"max_steps={self.max_steps} is out of range; it must be >= 1, or -1, the default, for num_train_epochs"
+            )
+        if not (_is_finite(self.num_train_epochs) and self.num_train_epochs >= 0):
+            raise DataError(
+                f"num_train_epochs={self.num_train_epochs!r} is out of range; it must be a finite number >= 0"
+            )
         require_seeds("seed", [self.seed])
         require_seeds("data_seed", [] if self.data_seed is None else [self.data_seed])
         if self.logging_nan_inf_filter:
@@ -254,7 +264,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             value = getattr(self, name)
             if isinstance(value, str):
                 raise DataError(f"{name}={value!r} is a text, which would count as {bool(value)}; give True or False")
-            if value is not None and (not isinstance(value, int) or value not in (0, 1)):
+            if value is not None and not (isinstance(value, (Integral, np.bool_)) and value in (0, 1)):
                 raise DataError(f"{name}={reprlib.repr(value)} is no switch; give True or False")
 
     def _check_method(self) -> None:
@@ -291,7 +301,7 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         drops, half_life = self.lr_drop_epochs, f"lr_half_life_steps={self.lr_half_life_steps}"
         if drops is None and self.lr_half_life_steps is None:
             return
-        are_epochs = isinstance(drops, (list, tuple)) and all(_is_finite(epoch) and epoch > 0 for epoch in drops)
+        are_epochs = isinstance(drops, Sequence) and all(_is_finite(epoch) and epoch > 0 for epoch in drops)
         if drops is not None and not (drops and are_epochs):
             raise DataError(f"lr_drop_epochs={reprlib.repr(drops)} must list finite numbers > 0, or be left out")
         for name, is_set in (
@@ -373,4 +383,9 @@ def _switches() -> list[str]:
 
 def _is_finite(value: Any) -> bool:
     """Return whether a value is a number that a float can hold, neither NaN nor infinite."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False

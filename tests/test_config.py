@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import HfArgumentParser, Seq2SeqTrainingArguments
 
@@ -127,6 +128,9 @@ def test_the_unit_of_lambda_is_named(tmp_path: Path) -> None:
         ({"chunked_loss": [False]}, "chunked_loss=.False. is no switch; give True or False$"),
         ({"chunked_loss": 2}, "chunked_loss=2 is no switch; give True or False$"),
         ({"dair_lambda": 10**400}, "dair_lambda=1000.* is out of range; it must be a finite number >= 0"),
+        ({"max_steps": 0}, "max_steps=0 is out of range; it must be >= 1, or -1, the default, for num_train_epochs"),
+        ({"max_steps": -2}, "max_steps=-2 is out of range"),
+        ({"num_train_epochs": -1.0}, "num_train_epochs=-1.0 is out of range; it must be a finite number >= 0"),
         ({"lr_drop_epochs": 1}, "lr_drop_epochs=1 must list finite numbers > 0, or be left out"),
         ({"lr_drop_epochs": "20"}, "lr_drop_epochs='20' must list finite numbers > 0"),
         ({"lr_drop_epochs": ["20"]}, "lr_drop_epochs=.'20'. must list finite numbers > 0"),
@@ -179,3 +183,10 @@ def test_limits_of_the_ranges_are_allowed(tmp_path: Path) -> None:
     assert made(tmp_path, dair_lambda=0).dair_lambda == 0
     assert made(tmp_path, data_seed=0).data_seed == 0
     assert made(tmp_path, dair_lambda=1e4, loss_epsilon=1e-30).loss_epsilon == 1e-30
+
+
+def test_numbers_of_numpy_and_ranges_are_accepted() -> None:
+    given: dict[str, Any] = {"chunked_loss": np.bool_(False), "bf16": np.int64(0), "dair_lambda": np.float32(1)}
+    args = DAIRConfig("out", use_cpu=True, lr_drop_epochs=range(30, 90, 30), lr_scheduler_type="constant", **given)
+    assert list(args.lr_drop_epochs or ()) == [30, 60] and args.dair_lambda == 1
+    DAIRConfig("out", use_cpu=True, lr_drop_epochs=[np.float32(3)], lr_scheduler_type="constant", num_train_epochs=0)

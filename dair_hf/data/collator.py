@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from dair_hf.data.row_rules import (
     LABEL_COLUMNS,
@@ -171,7 +172,7 @@ class PairCollator:
         found = type(base_collator).__name__
         if isinstance(base_collator, PairCollator):
             raise DataError(f"base_collator is a {found} already; pass it on its own")
-        if hasattr(base_collator, "convert_tokens_to_ids"):
+        if isinstance(base_collator, PreTrainedTokenizerBase):
             raise DataError(
                 f"base_collator is a {found}, a tokenizer; give DataCollatorForSeq2Seq(tokenizer, model=None) or "
                 "another collator that pads with it"

@@ -151,10 +151,6 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
             _check_kind(f"{path}: {name}", value, parser.field_types[name])
     parsed = parser.parse_settings(_as_options(values) + options)
     for settings in parsed:
-        steps = getattr(settings, "max_steps", None)
-        if isinstance(steps, int) and steps < 1 and steps != -1:
-            # The trainer would silently train for num_train_epochs.
-            raise DataError(f"max_steps={steps}: must be at least 1; -1, the default, trains for num_train_epochs")
         if hasattr(settings, "check_with"):
             settings.check_with(parsed, given | set(values))
     return parsed

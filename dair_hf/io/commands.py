@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import FrameType, TracebackType
 
 from dair_hf.errors import DataError, NonFiniteLossError, is_out_of_memory
 from dair_hf.io.files import is_disk_full, mount_point_and_free_bytes
@@ -52,11 +52,13 @@ def run_recipe(main: Callable[[], int | None]) -> None:
     def checked() -> int | None:
         for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
             value = os.environ.get(name, "0")
-            if not value.isdecimal():
+            try:
+                int(value)
+            except ValueError as error:
                 raise DataError(
                     f"environment variable {name}={value!r}: must be a whole number; unset it, and start several "
                     "processes with accelerate launch"
-                )
+                ) from error
         return main()
 
     status, message, cause = _run(checked)
@@ -69,7 +71,6 @@ def run_recipe(main: Callable[[], int | None]) -> None:
 def _run(main: Callable[[], int | None]) -> tuple[int, str, BaseException | None]:
     """Return exit status, printed line and exception of a command."""
     try:
-        _restore_sigint()
         with _sigterm_as_exception(), _unused_folders_released():
             for stream in (sys.stdout, sys.stderr):
                 if hasattr(stream, "reconfigure"):
@@ -143,7 +144,7 @@ def _is_network_failure(error: BaseException) -> bool:
 def _print_error(line: str, wait: bool = True) -> str:
     """Print a line to stderr and return it; ranks other than 0 wait first, since rank 0 may print the same one."""
     rank = os.environ.get("RANK", "0")
-    if rank.isdecimal() and int(rank) != 0:
+    if rank.isdecimal() and int(rank) > 0:
         if not wait:
             return line
         time.sleep(GRACE)
@@ -205,34 +206,13 @@ def _sigterm_as_exception() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _is_imported_by_program() -> bool:
-    """Return whether a program (a file or `python -m`) is importing this module, itself or through this library."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("dair_hf", "importlib"):
-        frame = frame.f_back
-    is_program = frame is not None and frame.f_globals.get("__name__") == "__main__" and "__file__" in frame.f_globals
-    return is_program and not sys.flags.interactive and "IPython" not in sys.modules
+def _print_interruption(kind: type[BaseException], error: BaseException, stack: TracebackType | None) -> None:
+    """Print one line if Ctrl-C ends the program before its command starts, or the traceback of another exception."""
+    if issubclass(kind, KeyboardInterrupt):
+        _print_error(f"interrupted{_NOTHING_LEFT}", wait=False)
+    else:
+        sys.__excepthook__(kind, error, stack)
 
 
-def _end_during_imports(number: int, frame: FrameType | None) -> None:
-    """Handle SIGINT before the command starts: end an import with one line, leave other code to Python."""
-    while frame is not None and not frame.f_globals.get("__name__", "").startswith("importlib."):
-        frame = frame.f_back
-    if frame is None:
-        raise KeyboardInterrupt
-    # Not as an exception: libraries may catch it, and Python would print the traceback.
-    _print_error(f"interrupted{_NOTHING_LEFT}", wait=False)
-    os._exit(INTERRUPTED)
-
-
-def _restore_sigint() -> None:
-    if signal.getsignal(signal.SIGINT) is _end_during_imports:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-if (
-    _is_imported_by_program()
-    and threading.current_thread() is threading.main_thread()
-    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-):
-    signal.signal(signal.SIGINT, _end_during_imports)
+if sys.excepthook is sys.__excepthook__:
+    sys.excepthook = _print_interruption

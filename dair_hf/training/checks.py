@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import reprlib
 from collections.abc import Mapping
@@ -53,26 +52,6 @@ def require_model(model: Any, augmenter: Any = None) -> None:
         raise DataError(
             f"augmenter is a {type(augmenter).__name__}; give a function (model, batch, generator) -> batch with "
             "partners, as `collator.add_partners` returns it"
-        )
-
-
-def require_length(args: DAIRConfig) -> None:
-    """Refuse to train for no step or no epoch.
-
-    Raises:
-        DataError: `max_steps` is 0 or below -1, or `num_train_epochs` decides and is not above 0.
-
-    Example:
-        >>> require_length(DAIRConfig("out", max_steps=5, use_cpu=True))
-    """
-    if args.max_steps == 0 or args.max_steps < -1:
-        raise DataError(
-            f"max_steps={args.max_steps} is no length of a training; give a number of steps >= 1, or -1 for "
-            "num_train_epochs"
-        )
-    if args.max_steps == -1 and not 0 < args.num_train_epochs < math.inf:
-        raise DataError(
-            f"num_train_epochs={args.num_train_epochs} is no length of a training; give a number > 0, or max_steps"
         )
 
 
@@ -273,6 +252,11 @@ def require_gradient(loss: Tensor, row_losses: Tensor, model: nn.Module, objecti
     if not any(weight.requires_grad for weight in model.parameters()):
         raise DataError("no weight of the model is trained; set requires_grad of some of its parameters to True")
     is_of_objective = objective is not None and row_losses.requires_grad
+    if not is_of_objective and getattr(sample_loss, "__module__", type(sample_loss).__module__).startswith("dair_hf."):
+        raise DataError(
+            f"the outputs of {type(model).__name__} have no gradient, so nothing would be trained; its forward may use "
+            "`detach`, `torch.no_grad`, or checkpointing of its own, which needs use_reentrant=False"
+        )
     function = objective if is_of_objective else sample_loss
     name = getattr(function, "__name__", type(function).__name__)
     returned = f"objective={name} returned a loss" if is_of_objective else f"sample_loss={name} returned losses"

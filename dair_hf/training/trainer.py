@@ -63,7 +63,6 @@ from dair_hf.training.checks import (
     refuse_unsupported,
     refuse_unsupported_launch,
     require_gradient,
-    require_length,
     require_model,
     require_scalar,
 )
@@ -284,7 +283,6 @@ class DAIRTrainer(Seq2SeqTrainer):
     def _inner_training_loop(self, batch_size: int | None = None, *args: Any, **kwargs: Any) -> Any:
         """Run the training loop with fresh state, after a check of settings that may have been assigned since."""
         self.args.validate()
-        require_length(self.args)
         if self.accelerator.ddp_handler is not None:
             self.accelerator.ddp_handler.broadcast_buffers = self.args.ddp_broadcast_buffers is not False
         refuse_unsupported_launch(self.args, {}, self.train_dataset, self.augmenter)
@@ -488,7 +486,7 @@ class DAIRTrainer(Seq2SeqTrainer):
             loss = require_scalar(self.batch_objective(outputs, self.state.global_step), self.batch_objective)
         else:
             loss = self.pair_loss.objective(outputs.terms, counts)
-        if model.training and torch.is_grad_enabled():
+        if self.is_in_train and model.training and torch.is_grad_enabled():
             require_gradient(loss, outputs.terms.original, model, self.batch_objective, self.sample_loss)
         self._finiteness.add(loss, outputs.terms, inputs.get(ROW_ID), self.state.global_step)
         if not (self.is_in_train and model.training):
@@ -799,7 +797,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         clusters = evaluator.clusters
         if clusters is None and "dialogue_id" in views.column_names:
             clusters = "dialogue_id"
-        if clusters is not None and clusters not in (ROW_ID, *views.column_names):
+        if clusters is not None and clusters not in views.column_names:
             raise DataError(
                 f"clusters={clusters!r}: the data have no such column, only {sorted(views.column_names)}; name one of "
                 "them, or leave clusters unset"

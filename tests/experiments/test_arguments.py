@@ -266,10 +266,3 @@ def test_any_text_is_read_back(tmp_path: Path) -> None:
     for value in values:
         path = write_settings(tmp_path, yaml.safe_dump({"place": value}, allow_unicode=True))
         assert parse_arguments(TYPES, ["--config", path])[1].place == value
-
-
-@pytest.mark.parametrize("steps", [0, -5])
-def test_a_number_of_steps_that_the_trainer_would_ignore_is_refused(steps: int) -> None:
-    with pytest.raises(DataError, match=f"max_steps={steps}: must be at least 1; -1, the default, trains for"):
-        parse_arguments([DAIRConfig], ["--output_dir", "out", "--max_steps", str(steps)])
-    assert parse_arguments([DAIRConfig], ["--output_dir", "out", "--max_steps", "-1"])[0].max_steps == -1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from dair_hf.dialog.renaming.new_names import Renaming, match_case
@@ -23,10 +24,10 @@ _WORD = re.compile(r"[^\W_]+")
 _SHAPES: dict[str, dict[str, type]] = {
     "names": {"slot": str, "name": str, "forms": list},
     "history": {"speaker": str, "text": str},
-    "entities": {"name": str, "turn": int, "start": int, "end": int},
+    "entities": {"name": str, "turn": Integral, "start": Integral, "end": Integral},
     "state": {"slot": str, "values": list},
 }
-_KINDS = {str: "a text", int: "a whole number", list: "a list of texts"}
+_KINDS = {str: "a text", Integral: "a whole number", list: "a list of texts"}
 
 
 class RewrittenUtterance(NamedTuple):
