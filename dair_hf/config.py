@@ -383,7 +383,7 @@ def _switches() -> list[str]:
 
 def _is_finite(value: Any) -> bool:
     """Return whether a value is a number that a float can hold, neither NaN nor infinite."""
-    if not isinstance(value, Real) or isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, Real):
         return False
     try:
         return math.isfinite(value)

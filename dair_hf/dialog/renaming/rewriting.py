@@ -27,7 +27,7 @@ _SHAPES: dict[str, dict[str, type]] = {
     "entities": {"name": str, "turn": Integral, "start": Integral, "end": Integral},
     "state": {"slot": str, "values": list},
 }
-_KINDS = {str: "a text", Integral: "a whole number", list: "a list of texts"}
+_KINDS: dict[type, str] = {str: "a text", Integral: "a whole number", list: "a list of texts"}
 
 
 class RewrittenUtterance(NamedTuple):
