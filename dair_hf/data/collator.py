@@ -205,7 +205,8 @@ class PairCollator:
                 columns = frozenset(name for name in feature if name.startswith(AUGMENTED_PREFIX))
                 partners.append((str(feature.get(ROW_ID, "(no row_id)")), columns))
             views += [original] if augmented is None else [original, augmented]
-            owners += [_name_of(feature)] * (1 if augmented is None else 2)
+            name = _name_of(feature)
+            owners += [name] if augmented is None else [name, f"{name} (augmented view)"]
             exists.append([True, augmented is not None])
         for name, columns in partners:
             if gap := columns ^ partners[0][1]:
@@ -231,20 +232,11 @@ class PairCollator:
         collator = getattr(self.base_collator, "__name__", type(self.base_collator).__name__)
         try:
             batch = self.base_collator(views)
-        except (TypeError, ValueError) as error:
-            skips_text = collator in ("default_data_collator", "DefaultDataCollator")
-            found = [
-                (owner, *column)
-                for owner, view in zip(owners, views, strict=True)
-                if (column := not_a_number(view, skips_text))
-            ]
-            if not found or not self._is_of_transformers:
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            complaint = _complaint(views, owners, collator) if self._is_of_transformers else None
+            if complaint is None:
                 raise
-            owner, name, value = found[0]
-            raise DataError(
-                f"{owner}: {collator} makes no tensor of column {name!r}, which holds {value!r:.60}; give numbers "
-                f"there, or drop the column if the model does not need it: dataset.remove_columns({name!r})"
-            ) from error
+            raise DataError(complaint) from error
         if not hasattr(batch, "items"):
             raise DataError(
                 f"{collator}: returned a {type(batch).__name__}; the base collator must return a dictionary of tensors "
@@ -276,6 +268,37 @@ def _require_features(features: Any) -> None:
             raise DataError(
                 f"PairCollator: row {number} of the batch is a {type(feature).__name__}; give a dictionary of columns"
             )
+
+
+def _complaint(views: Sequence[Mapping[str, Any]], owners: Sequence[str], collator: str) -> str | None:
+    """Return why a collator of transformers makes no batch of views, or None if their columns do not tell."""
+    pads_nothing = collator in ("default_data_collator", "DefaultDataCollator")
+    for owner, view in zip(owners, views, strict=True):
+        if column := not_a_number(view, skips_text=pads_nothing):
+            name, value = column
+            return (
+                f"{owner}: {collator} makes no tensor of column {name!r}, which holds {value!r:.60}; give numbers "
+                f"there, or drop the column if the model does not need it: dataset.remove_columns({name!r})"
+            )
+    for owner, view in zip(owners, views, strict=True):
+        for name in {**views[0], **view}:
+            if (view.get(name) is None) != (views[0].get(name) is None):
+                lacks, has = (owner, owners[0]) if view.get(name) is None else (owners[0], owner)
+                return f"{lacks}: lacks the column {name!r}, which {has} has; give all rows of a batch the same columns"
+            if pads_nothing and (found := _shape(view.get(name))) != (first := _shape(views[0].get(name))):
+                return (
+                    f"{owner}: column {name!r} has shape {found}, in {owners[0]} {first}, and {collator} does not pad; "
+                    "make them equal, or give DataCollatorForSeq2Seq(tokenizer, model=None), DataCollatorWithPadding("
+                    "tokenizer) or another collator that pads"
+                )
+    return None
+
+
+def _shape(value: Any) -> str:
+    try:
+        return str(list(np.shape(value)))
+    except ValueError:
+        return "of lists of different lengths"
 
 
 def collate_unless_ready(

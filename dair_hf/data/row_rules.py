@@ -90,7 +90,8 @@ def check_view(where: str, prefix: str, view: Mapping[str, Any], rules: RowRules
         )
     for name, limit in rules.id_limits.items():
         is_label = name in LABEL_COLUMNS
-        for value in _out_of_range(view.get(name, 0), limit, IGNORE_INDEX if is_label else 0):
+        wrong = _out_of_range(view.get(name, 0), limit, IGNORE_INDEX if is_label else 0)
+        for value in wrong or ([] if is_label else _fractions(view.get(name))):
             remedy = "check the labels, and num_labels of the model" if is_label else "use the model's own tokenizer"
             raise DataError(
                 f"{where}: {prefix}{name} holds {value}, but valid ids are 0 to {limit - 1}"
@@ -132,6 +133,13 @@ def _out_of_range(values: Any, limit: int, allowed: int) -> list[Any]:
     if not ids or type(ids[0]) is not int or (min(ids) >= 0 and max(ids) < limit):
         return []
     return [value for value in ids if not 0 <= value < limit and value != allowed][:1]
+
+
+def _fractions(values: Any) -> list[float]:
+    """Return the first number of a list that is no integer, or an empty list; columns hold numbers of one type."""
+    ids = values.reshape(-1)[:1].tolist() if hasattr(values, "tolist") else values
+    first = ids[0] if isinstance(ids, (list, tuple)) and ids else None
+    return [float(first)] if isinstance(first, (float, np.floating)) else []
 
 
 def require_equal_lengths(where: str, prefix: str, view: Mapping[str, Any]) -> None:

@@ -232,6 +232,9 @@ def test_a_mask_of_images_is_inherited_only_if_it_is_all_ones() -> None:
         ({"input_ids": [24]}, {}, "input_ids holds 24, but valid ids are 0 to 23; use the model's own tokenizer"),
         ({"input_ids": torch.tensor([24])}, {}, "input_ids holds 24, but valid ids are 0 to 23"),
         ({"input_ids": [-100]}, {}, "input_ids holds -100, but valid ids are 0 to 23"),
+        ({"input_ids": [5.5]}, {}, "input_ids holds 5.5, but valid ids are 0 to 23; use the model's own tokenizer"),
+        ({"input_ids": np.array([5.0])}, {}, "input_ids holds 5.0, but valid ids are 0 to 23"),
+        ({"input_ids": torch.tensor([5.5])}, {}, "input_ids holds 5.5, but valid ids"),
         ({"input_ids": [None]}, {}, "input_ids holds None, but valid ids are 0 to 23"),
         ({"labels": [np.array([1, 2]), np.array([9])]}, {}, "labels holds 9, but valid ids are 0 to 8"),
         ({"labels": [np.array([1, 2]), None]}, {}, "labels holds None, but valid ids are 0 to 8"),
@@ -356,9 +359,38 @@ def test_a_column_that_is_no_number_is_named(base: Any) -> None:
         PairCollator(own)([row])
 
 
-def test_views_of_different_shapes_raise_the_error_of_the_base_collator() -> None:
-    with pytest.raises(ValueError, match="expected sequence of length"):
-        PairCollator(default_data_collator)([{**ROW, **PARTNER}])
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+def test_views_of_different_shapes_are_named(kind: Any) -> None:
+    row, view = {"row_id": "a", "x": kind([1, 2])}, {"augmented_x": kind([1, 2, 3])}
+    remedy = "and default_data_collator does not pad; make them equal, or give DataCollatorForSeq2Seq"
+    with pytest.raises(DataError, match=rf"^row 'b': column 'x' has shape \[3\], in row 'a' \[2\], {remedy}"):
+        PairCollator(default_data_collator)([row, {"row_id": "b", "x": view["augmented_x"]}])
+    with pytest.raises(DataError, match=r"^row 'a' .augmented view.: column 'x' has shape \[3\], in row 'a' \[2\]"):
+        PairCollator(default_data_collator)([{**row, **view}])
+    ragged = {"row_id": "a", "x": [[1], [2, 3]]}
+    with pytest.raises(DataError, match="column 'x' has shape of lists of different lengths, in row 'b' .2.,"):
+        PairCollator(default_data_collator)([{"row_id": "b", "x": [1, 2]}, ragged])
+
+    def own(views: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"x": torch.tensor([list(view["x"]) for view in views])}
+
+    with pytest.raises(ValueError, match="expected sequence of length 2") as caught:
+        PairCollator(own)([{**row, **view}])
+    assert not isinstance(caught.value, DataError)
+
+
+@pytest.mark.parametrize("value", [None, "absent"])
+@pytest.mark.parametrize("base", [default_data_collator, DataCollatorForSeq2Seq(tokenizer())])
+def test_a_column_that_some_rows_lack_is_named(base: Any, value: Any) -> None:
+    other = {**ROW, "row_id": "b", "attention_mask": value}
+    if value is None and base is not default_data_collator:
+        message = "^row 'b': DataCollatorForSeq2Seq makes no tensor of column 'attention_mask', which holds None; give"
+    else:
+        message = "^row 'b': lacks the column 'attention_mask', which row 'MUL0003/4' has; give all rows of a batch"
+    if value == "absent":
+        del other["attention_mask"]
+    with pytest.raises(DataError, match=message):
+        PairCollator(base)([ROW, other])
 
 
 def test_an_own_collator_may_align_labels_itself() -> None:
