@@ -11,6 +11,7 @@ from transformers import GenerationConfig
 from dair_hf.errors import DataError
 
 LENGTHS = ("max_new_tokens", "max_length")
+COUNTS = ("num_beams", "num_return_sequences", "max_length")  # `GenerationConfig.validate` lets 0 and less pass
 
 
 def effective_config(model: Any, arguments: Mapping[str, Any]) -> GenerationConfig:
@@ -27,7 +28,8 @@ def effective_config(model: Any, arguments: Mapping[str, Any]) -> GenerationConf
         A copy; the generation config of the model is unchanged.
 
     Raises:
-        ValueError: A setting is out of range.
+        DataError: A number of beams, of answers or of tokens is below 1.
+        ValueError: Another setting is out of range.
 
     Example:
         >>> effective_config(model, {"generation_config": GenerationConfig(num_beams=2)}).num_beams  # doctest: +SKIP
@@ -39,6 +41,10 @@ def effective_config(model: Any, arguments: Mapping[str, Any]) -> GenerationConf
         if value is not None and not name.startswith("_"):
             setattr(config, name, copy.deepcopy(value))
     config.update(**{name: value for name, value in arguments.items() if name != "generation_config"})
+    for name in COUNTS:
+        value = getattr(config, name)
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise DataError(f"generation: {name}={value!r} is out of range; give an integer >= 1, or leave it out")
     return config
 
 

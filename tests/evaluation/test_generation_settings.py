@@ -61,6 +61,17 @@ def test_a_limit_replaces_both_lengths_where_they_are_given() -> None:
     assert with_limit({"max_length": 9, "num_beams": 2}, None) == {"num_beams": 2}
 
 
+@pytest.mark.parametrize(
+    "settings", [{"num_beams": 0}, {"num_beams": -1}, {"num_return_sequences": 0}, {"num_beams": "4"}]
+)
+@pytest.mark.parametrize("in_config", [True, False])
+def test_numbers_below_one_are_refused(settings: dict[str, Any], in_config: bool) -> None:
+    (name,) = settings
+    passed = {"generation_config": GenerationConfig(**settings)} if in_config else settings
+    with pytest.raises(DataError, match=f"^generation: {name}=.* is out of range; give an integer >= 1"):
+        effective_config(tiny.model("bart"), passed)
+
+
 def test_the_decoder_start_is_that_of_the_config() -> None:
     assert decoder_start(None, GenerationConfig(decoder_start_token_id=4, bos_token_id=5)) == 4
     assert decoder_start(None, GenerationConfig(bos_token_id=5)) == 5
