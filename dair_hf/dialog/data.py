@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
+from transformers.utils import logging
 
 from dair_hf.dialog.demo import generate_dialogs, make_names
 from dair_hf.dialog.linking.spelling import ATTRACTION, HOTEL, PLACE, RESTAURANT
@@ -24,6 +25,8 @@ from dair_hf.dialog.tokenizer import build_tokenizer, count_words
 from dair_hf.errors import DataError
 from dair_hf.io.prepared import is_prepared, load_split, read_mark
 from dair_hf.metrics.state.conventions import resolve_convention
+
+logger = logging.get_logger(__name__)
 
 
 class Reader(NamedTuple):
@@ -237,6 +240,8 @@ class DialogData(NamedTuple):
 def load_dialogs(config: DialogConfig) -> DialogData:
     """Generate or read the data of an experiment, the same for every seed and method.
 
+    A warning says how many test dialogues are training dialogues too.
+
     Raises:
         DataError: The data cannot be read.
     """
@@ -269,13 +274,27 @@ def load_dialogs(config: DialogConfig) -> DialogData:
                 f"{config.sgd_dir}: has only names, and pretrain needs the dialogues; give the raw SGD folder"
             )
         pretrain = read_sgd(config.sgd_dir, "train")[0]
-    return DialogData(
-        name,
-        first_dialogs(train, config.train_dialogs),
-        first_dialogs(test, config.test_dialogs),
-        bank[unseen],
-        pretrain,
-    )
+    train, test = first_dialogs(train, config.train_dialogs), first_dialogs(test, config.test_dialogs)
+    warn_of_shared_dialogs(train, test)
+    return DialogData(name, train, test, bank[unseen], pretrain)
+
+
+def warn_of_shared_dialogs(train: Dataset, test: Dataset) -> None:
+    """Log a warning if test dialogues have the same utterances as training dialogues, whatever their ids are."""
+    trained = set(_whole_dialogs(train).values())
+    tested = _whole_dialogs(test)
+    if shared := [dialogue_id for dialogue_id, text in tested.items() if text in trained]:
+        logger.warning(
+            f"{len(shared)} of {len(tested)} test dialogues are also training dialogues, such as {shared[0]!r}: their "
+            "results are not those of new dialogues; check the splits of the data"
+        )
+
+
+def _whole_dialogs(rows: Dataset) -> dict[str, str]:
+    """Return the text of every dialogue; its last row has all its utterances."""
+    last = {name: index for index, name in enumerate(rows["dialogue_id"][:])}
+    whole = rows.select_columns(["dialogue_id", "history"]).select(list(last.values()))
+    return {row["dialogue_id"]: history_to_text(row["history"]) for row in whole}
 
 
 def read_rows(path: str | os.PathLike[str], split: str, source: str = "multiwoz") -> Dataset:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from datasets import concatenate_datasets
 
 from dair_hf.dialog.data import (
     READERS,
@@ -18,6 +19,7 @@ from dair_hf.dialog.data import (
     held_out,
     load_dialogs,
     tokenizer_for,
+    warn_of_shared_dialogs,
 )
 from dair_hf.dialog.demo import generate_dialogs, make_names
 from dair_hf.dialog.readers.multiwoz import read_multiwoz
@@ -98,6 +100,26 @@ def test_multiwoz_rows_and_names(folders: dict[str, str]) -> None:
         if entry["slot"] == "hotel-name"
     }
     assert used == {name.lower() for name in UNSEEN}
+
+
+def test_test_dialogues_that_are_training_dialogues_are_counted(
+    folders: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("dair_hf.dialog.data.logger.warning", said.append)
+    demo = load_dialogs(DialogConfig(train_dialogs=8, test_dialogs=5))
+    warn_of_shared_dialogs(demo.train, demo.test)
+    assert said == []
+    copied = first_dialogs(demo.train, 2).map(lambda row: {"dialogue_id": f"copy of {row['dialogue_id']}"})
+    warn_of_shared_dialogs(demo.train, concatenate_datasets([demo.test, copied]))
+    first = demo.train["dialogue_id"][0]
+    assert said == [
+        f"2 of 7 test dialogues are also training dialogues, such as 'copy of {first}': their results are not those of "
+        "new dialogues; check the splits of the data"
+    ]
+    said.clear()
+    load_dialogs(multiwoz(folders, train_dialogs=2))  # the fixture has the same dialogues in both splits
+    assert len(said) == 1 and " of 6 test dialogues are also training dialogues" in said[0]
 
 
 def test_a_reader_needs_no_more_than_its_entry(folders: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
