@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import os
 import reprlib
 from collections.abc import Mapping
@@ -9,13 +11,17 @@ from typing import Any
 
 from accelerate.parallelism_config import ParallelismConfig
 from torch import Tensor, nn
+from transformers import Trainer
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
-from dair_hf.errors import DataError
+from dair_hf.errors import DataError, explained
 from dair_hf.losses.objective import LOSS_REGULARIZERS
 from dair_hf.losses.per_sample import SampleLoss, causal_nll, huber, seq2seq_nll, squared_error
+
+# Of torch, for which `Trainer` ignores names in `optim_args` that it does not know. Others take them as they are.
+PLAIN_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")
 
 
 def dropout_rates(model: Any) -> dict[str, float]:
@@ -88,9 +94,30 @@ def refuse_unsupported(
             f"share_prefixes={args.share_prefixes!r} needs a decoder-only model with sample_loss='causal', not {name}: "
             "only there does the prefix of a row not depend on the rest of it; leave share_prefixes unset"
         )
+    _refuse_optimizer_arguments(args)
     _refuse_unsupported_chunks(args, sample_loss, objective)
     _refuse_unsupported_cache(args, objective, model)
     _refuse_unsupported_sharding(args, augmenter, model)
+
+
+def _refuse_optimizer_arguments(args: DAIRConfig) -> None:
+    if not args.optim_args or args.optim not in PLAIN_OPTIMIZERS:
+        return
+    given = f"optim_args={args.optim_args!r}"
+
+    def optimizer_with(optim_args: str | None) -> tuple[Any, Any]:
+        changed = copy.copy(args)
+        changed.optim_args = optim_args
+        return Trainer.get_optimizer_cls_and_kwargs(changed)
+
+    with explained(f"{given}: write name=value, separated by commas", ValueError):
+        optimizer_with(args.optim_args)
+    kind, without = optimizer_with(None)
+    known = [name for name in inspect.signature(kind).parameters if optimizer_with(f"{name}=1")[1] != without]
+    for pair in args.optim_args.replace(" ", "").split(","):
+        if (name := pair.partition("=")[0]) not in known:
+            remedy = f"it takes {', '.join(known)}" if known else "it takes none; leave optim_args out"
+            raise DataError(f"{given}: {name!r} has no effect on optim={str(args.optim.value)!r}; {remedy}")
 
 
 def refuse_unsupported_launch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
@@ -53,6 +54,7 @@ from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator, s
 from dair_hf.evaluation.prediction import PairPredictor, chosen_class, output_of, padded_array
 from dair_hf.evaluation.target_tokens import check_targets
 from dair_hf.evaluation.views import PairViews, TensorViews, require_predictions_file, views_of
+from dair_hf.io.files import explain_write_errors
 from dair_hf.io.processes import gather_results
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.objective import Counts, PairTerms
@@ -178,6 +180,9 @@ class DAIRTrainer(Seq2SeqTrainer):
         for data in eval_dataset.values() if isinstance(eval_dataset, dict) else [eval_dataset]:
             require_rows(data, "eval_dataset")
         refuse_unsupported_launch(args, kwargs, train_dataset, augmenter)
+        if args.should_save:
+            with explain_write_errors(args.output_dir):
+                os.makedirs(args.output_dir, exist_ok=True)
         # Such as an unknown tracker, or `eval_strategy` without rows to evaluate.
         with explained("the trainer cannot be set up", ValueError, ImportError, RuntimeError):
             super().__init__(
