@@ -194,7 +194,7 @@ class PairCollator:
         owners: list[str] = []
         exists: list[list[bool]] = []
         partners: list[tuple[str, frozenset[str]]] = []
-        for feature in features:
+        for number, feature in enumerate(features):
             if self._is_of_transformers:
                 feature = with_one_label(_name_of(feature), feature)
             original, augmented = split_views(feature, self.rules)
@@ -205,7 +205,7 @@ class PairCollator:
                 columns = frozenset(name for name in feature if name.startswith(AUGMENTED_PREFIX))
                 partners.append((str(feature.get(ROW_ID, "(no row_id)")), columns))
             views += [original] if augmented is None else [original, augmented]
-            name = _name_of(feature)
+            name = _name_of(feature) if ROW_ID in feature else f"row {number} of the batch"
             owners += [name] if augmented is None else [name, f"{name} (augmented view)"]
             exists.append([True, augmented is not None])
         for name, columns in partners:
