@@ -367,9 +367,7 @@ def test_views_of_different_shapes_are_named(kind: Any) -> None:
         PairCollator(default_data_collator)([row, {"row_id": "b", "x": view["augmented_x"]}])
     with pytest.raises(DataError, match=r"^row 'a' .augmented view.: column 'x' has shape \[3\], in row 'a' \[2\]"):
         PairCollator(default_data_collator)([{**row, **view}])
-    with pytest.raises(
-        DataError, match=r"^row 1 of the batch: column 'x' .* \[3\], in row 0 of the batch \[2\]"
-    ):
+    with pytest.raises(DataError, match=r"^row 1 of the batch: column 'x' .* \[3\], in row 0 of the batch \[2\]"):
         PairCollator(default_data_collator)([{"x": row["x"]}, {"x": view["augmented_x"]}])
     ragged = {"row_id": "a", "x": [[1], [2, 3]]}
     with pytest.raises(DataError, match="column 'x' has shape of lists of different lengths, in row 'b' .2.,"):

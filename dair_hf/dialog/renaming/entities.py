@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -211,12 +211,14 @@ def _bank_names(bank: Mapping[str, Sequence[str]], slot: str) -> tuple[str, ...]
     if kind is None:
         raise DataError(f"bank: no names for slot {slot!r} (looked for {kinds}, found {sorted(bank)}); add them")
     given: Any = bank[kind]
-    if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+    # The order of a set changes between processes.
+    is_list = isinstance(given, Iterable) and not isinstance(given, (str, set, frozenset))
+    if not is_list or not all(isinstance(name, str) for name in given):
         raise DataError(
             f"bank: kind {kind!r} for slot {slot!r}: expected a list of names, found {given!r:.80}; write "
             f'{{"{kind}": ["Sea Thai", ...]}}'
         )
-    names = {normalize_name(name): name.strip() for name in reversed(given)}
+    names = {normalize_name(name): name.strip() for name in reversed(list(given))}
     usable = tuple(names[spelling] for spelling in sorted(names) if spelling not in RESERVED)
     if not usable:
         raise DataError(f"bank: kind {kind!r} has no usable name for slot {slot!r}; add some")

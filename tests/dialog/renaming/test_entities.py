@@ -543,6 +543,8 @@ def test_the_row_is_not_changed_in_place():
             {"method": "swap", "bank": {**BANK, "hotel": "Sea Inn"}},
             r"bank: kind 'hotel' for slot 'hotel-name': expected a list of names, found 'Sea Inn'; write \{",
         ),
+        ({"method": "swap", "bank": {**BANK, "hotel": None}}, r"expected a list of names, found None"),
+        ({"method": "swap", "bank": {**BANK, "hotel": {"Sea Inn"}}}, r"expected a list of names, found \{'Sea Inn'\}"),
         ({"method": "swap", "bank": {**BANK, "hotel": ["Sea Inn", 7]}}, r"expected a list of names, found \['Sea"),
     ],
 )
