@@ -54,7 +54,7 @@ from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator, s
 from dair_hf.evaluation.prediction import PairPredictor, chosen_class, output_of, padded_array
 from dair_hf.evaluation.target_tokens import check_targets
 from dair_hf.evaluation.views import PairViews, TensorViews, require_predictions_file, views_of
-from dair_hf.io.files import explain_write_errors
+from dair_hf.io.files import explain_full_disk, explain_write_errors
 from dair_hf.io.processes import gather_results
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.objective import Counts, PairTerms
@@ -429,6 +429,10 @@ class DAIRTrainer(Seq2SeqTrainer):
         """Save the model as `Seq2SeqTrainer` does, after checking that all losses were finite."""
         self._finiteness.check()
         super().save_model(*args, **kwargs)
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        with explain_full_disk(self.args.output_dir):
+            super()._save_checkpoint(*args, **kwargs)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
