@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from transformers import GenerationConfig
 
 from dair_hf.errors import DataError
@@ -43,7 +44,7 @@ def effective_config(model: Any, arguments: Mapping[str, Any]) -> GenerationConf
     config.update(**{name: value for name, value in arguments.items() if name != "generation_config"})
     for name in COUNTS:
         value = getattr(config, name)
-        if value is not None and (not isinstance(value, int) or value < 1):
+        if value is not None and (not isinstance(value, (int, np.integer)) or value < 1):
             raise DataError(f"generation: {name}={value!r} is out of range; give an integer >= 1, or leave it out")
     return config
 
