@@ -87,6 +87,9 @@ def strip_generated(
 ) -> list[list[int]]:
     """Cut prompt, end tokens and padding from generated rows.
 
+    An answer ends before its first end token. Without one, padding at the end is cut, with which `generate` fills
+    answers that other criteria have stopped.
+
     Args:
         tokens: Output of `generate`, `[N, T]`.
         prompt_length: Number of leading tokens that belong to the prompt, or 1 for the start token of a decoder.
@@ -100,10 +103,14 @@ def strip_generated(
         >>> strip_generated(torch.tensor([[0, 5, 6, 1, 0], [0, 7, 1, 0, 0]]), 1, [1], 0)
         [[5, 6], [7]]
     """
-    ends = set(end_token_ids) | {pad_token_id}
+    ends = set(end_token_ids)
     answers = []
     for row in tokens[:, prompt_length:].tolist():
-        length = next((position for position, token in enumerate(row) if token in ends), len(row))
+        length = next((position for position, token in enumerate(row) if token in ends), None)
+        if length is None:
+            length = len(row)
+            while length and row[length - 1] == pad_token_id:
+                length -= 1
         answers.append(row[:length])
     return answers
 

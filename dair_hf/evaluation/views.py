@@ -247,8 +247,8 @@ class PairViews(PairIndex):
         return np.where(self.variants == 0, both[0][self.rows], both[-1][self.rows])
 
     def longest_target(self) -> int:
-        """Return the length of the longest label list; 0 without labels."""
-        return int(view_lengths(self.dataset, LABELS).max()) if LABELS in self.column_names else 0
+        """Return the number of tokens of the longest target; 0 if labels are no sequences."""
+        return int(self.target_lengths().max())
 
     def column(self, name: str) -> list[Any]:
         """Return the values of column `name` for every view; those of `augmented_<name>` for augmented views.

@@ -53,8 +53,13 @@ def test_prompts_are_padded_on_the_left() -> None:
 
 
 def test_generated_ids_stop_at_the_first_end() -> None:
-    tokens = torch.tensor([[3, 5, 6, 1, 7], [3, 5, 2, 8, 1], [3, 0, 5, 5, 5], [3, 5, 6, 7, 8]])
-    assert strip_generated(tokens, 1, [1, 2], 0) == [[5, 6], [5], [], [5, 6, 7, 8]]
+    tokens = torch.tensor([[3, 5, 6, 1, 7], [3, 5, 2, 8, 1], [3, 5, 6, 7, 8]])
+    assert strip_generated(tokens, 1, [1, 2], 0) == [[5, 6], [5], [5, 6, 7, 8]]
+
+
+def test_a_padding_token_within_an_answer_does_not_end_it() -> None:
+    tokens = torch.tensor([[3, 0, 5, 0, 6], [3, 5, 0, 6, 1], [3, 5, 6, 0, 0], [3, 0, 0, 0, 0]])
+    assert strip_generated(tokens, 1, [1], 0) == [[0, 5, 0, 6], [5, 0, 6], [5, 6], []]
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
@@ -69,9 +74,11 @@ def test_padded_generation_of_a_decoder_only_model_equals_unpadded_generation(ki
         for _ in range(5):  # greedy decoding without generate, cache or padding
             with torch.no_grad():
                 ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
-            if ids[-1] in (tiny.EOS, tiny.PAD):
+            if ids[-1] == tiny.EOS:
                 ids.pop()
                 break
+        while len(ids) > len(prompt) and ids[-1] == tiny.PAD:
+            ids.pop()
         assert found == ids[len(prompt) :]
     assert len({len(row["input_ids"]) for row in data}) > 1
     assert any(together)
@@ -183,7 +190,7 @@ def test_the_length_of_answers_is_the_first_that_is_given(tmp_path: Path, kind: 
     def length(**gen_kwargs: Any) -> int:
         return len(answers_of(trainer, data, **gen_kwargs)[0])
 
-    assert length() == len(data[0]["augmented_labels"]) + 8
+    assert length() == sum(label != -100 for label in data[0]["augmented_labels"]) + 8
     built.generation_config.max_new_tokens = 7
     assert length() == 7
     trainer.args.generation_max_length = prompt + 6
@@ -238,7 +245,7 @@ class Echo:
         {"eos_token_id": [tiny.EOS, 9, 12, 17, 20]},  # answers of different lengths from every model
         {"forced_bos_token_id": 6, "forced_eos_token_id": tiny.EOS},
         {"repetition_penalty": 1.5},
-        {"no_repeat_ngram_size": 2},
+        {"no_repeat_ngram_size": 2, "suppress_tokens": [tiny.PAD]},  # it would count the padding of a prompt
         {"suppress_tokens": [7, 8, 9, 10, 18]},
         {"bad_words_ids": [[7], [8, 9]]},
         {"num_beams": 2},

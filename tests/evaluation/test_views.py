@@ -193,6 +193,14 @@ def test_originals_have_no_partner() -> None:
     assert "augmented_x" not in originals.column_names
 
 
+def test_longest_target_counts_no_prompt_and_no_padding() -> None:
+    labels = [[-100, -100, -100, 5, 1, -100], [-100, 7, 1, 1, -100, -100]]
+    rows = {"labels": labels, "augmented_labels": [None, [-100, 5, 6, 7, 8, 1]]}
+    assert PairViews(datasets.Dataset.from_dict(rows)).longest_target() == 5
+    assert PairViews(datasets.Dataset.from_dict({"labels": labels})).longest_target() == 3
+    assert PairViews(datasets.Dataset.from_dict({"x": [1]})).longest_target() == 0
+
+
 def test_longest_target_is_the_width_of_label_rows() -> None:
     assert views_of(tensors()).longest_target() == 0
     assert views_of(TensorPairs({"labels": torch.zeros(2, 5, dtype=torch.long)})).longest_target() == 5
