@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers.distributed.fsdp import is_fsdp_managed_module
@@ -15,6 +16,7 @@ from dair_hf.errors import DataError
 from dair_hf.evaluation.generation_settings import effective_config, end_tokens, with_limit
 from dair_hf.evaluation.target_tokens import decoder_positions, rows_of
 from dair_hf.losses.per_sample import IGNORE_INDEX
+from dair_hf.trees.prefill import PromptTrees, can_prefill, require_exact_prompts
 
 Features = list[dict[str, Any]] | Mapping[str, Tensor]  # views one by one, or as a batch
 TEXT_INPUTS = {"input_ids", "attention_mask"}
@@ -128,6 +130,7 @@ class AnswerGenerator:
         arguments: Arguments of `generate`.
         encoder_rows: Views per forward of the encoder, if a text encoder is run apart from the decoder
             (`encodes_apart`).
+        answer_rows: Answers written at once from prompts read in prefix trees; None: prompts are read one by one.
 
     Attributes:
         config: Generation config that takes effect (`effective_config`).
@@ -149,6 +152,7 @@ class AnswerGenerator:
         pad_token_id: int | None,
         arguments: Mapping[str, Any],
         encoder_rows: int,
+        answer_rows: int | None = None,
     ) -> None:
         if pad_token_id is None:
             raise DataError(
@@ -162,19 +166,58 @@ class AnswerGenerator:
         self.arguments = dict(arguments)
         self.config = effective_config(model, arguments)
         self.encoder_rows = encoder_rows
+        self.answer_rows = answer_rows
+        self._verified_trees = False
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
 
     def __call__(self, features: Features) -> list[list[int]]:
         """Return the token ids of the answer to every view, without end tokens."""
-        inputs = self._inputs(features)
+        if self.answer_rows is None or isinstance(features, Mapping):
+            return self._answers(self._inputs(features))
+        if self.shares_prefixes(features):
+            return self._answers_from_trees(features, self.answer_rows)
+        parts = (features[start : start + self.encoder_rows] for start in range(0, len(features), self.encoder_rows))
+        return [answer for part in parts for answer in self._answers(self._inputs(part))]
+
+    def shares_prefixes(self, features: Features) -> bool:
+        """Return whether common prefixes of the prompts of such views are read once."""
+        if self.answer_rows is None or isinstance(features, Mapping) or hasattr(self.collator, "prompts"):
+            return False
+        return not self._is_sharded and can_prefill(self.model, [prompt_of(view) for view in features], self.config)
+
+    def _answers_from_trees(self, views: list[dict[str, Any]], answer_rows: int) -> list[list[int]]:
+        prompts = [prompt_of(view) for view in views]
+        tokens = [list(prompt["input_ids"]) for prompt in prompts]
+        answers: dict[int, list[int]] = {}
+        with torch.inference_mode():
+            if not self._verified_trees:
+                require_exact_prompts(self.model, tokens)
+                self._verified_trees = True
+            trees = PromptTrees(self.model, tokens)
+            # A batch takes as many steps as its longest answer: those of similar expected length are written together.
+            targets = np.array([sum(label != IGNORE_INDEX for label in view["labels"]) for view in views])
+            order = np.lexsort([[-len(ids) for ids in tokens], -targets])
+            for rows in np.split(order, range(answer_rows, len(order), answer_rows)):
+                padded = pad_left([prompts[row] for row in rows], self.pad_token_id)
+                inputs = {name: values.to(self.device) for name, values in padded.items()}
+                found = self._answers(inputs, lambda part, columns, rows=rows: trees.cache(rows[part], columns))
+                answers |= zip(rows.tolist(), found, strict=True)
+        return [answers[row] for row in range(len(answers))]
+
+    def _answers(
+        self, inputs: Mapping[str, Tensor], cache: Callable[[np.ndarray, int], Any] | None = None
+    ) -> list[list[int]]:
+        """Generate from inputs, with a cache of some of the rows if there is one."""
         prompt_length = 1 if self.is_encoder_decoder else int(inputs["input_ids"].shape[1])
         answers: dict[int, list[int]] = {}
         for rows, limit in self._rows_by_limit(inputs, prompt_length):
-            part = inputs
+            part: Mapping[str, Any] = inputs
             if len(rows) < len(next(iter(inputs.values()))):
                 part = {name: values[list(rows)] for name, values in inputs.items()}
             if self._has_separate_encoder(part):
                 part = self._encode(part)
+            if cache is not None:
+                part = {**part, "past_key_values": cache(np.asarray(rows), prompt_length)}
             with torch.inference_mode():
                 tokens = self.model.generate(**part, **with_limit(self.arguments, limit))
             tokens = getattr(tokens, "sequences", tokens)

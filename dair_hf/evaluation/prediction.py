@@ -17,16 +17,18 @@ from transformers.utils import logging
 from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import PairCollator
 from dair_hf.errors import DataError, NonFiniteLossError
-from dair_hf.evaluation.generation import AnswerGenerator, Features
+from dair_hf.evaluation.generation import AnswerGenerator, Features, prompt_of
 from dair_hf.evaluation.generation_settings import passed_setting
 from dair_hf.evaluation.target_tokens import ROWS_CHECKED, check_targets, decoder_positions
 from dair_hf.evaluation.views import PairViews
 from dair_hf.losses.per_sample import IGNORE_INDEX
+from dair_hf.trees.prefill import lexicographic_order
 
 logger = logging.get_logger(__name__)
 
 MORE_ROWS = 4  # a batch of short rows holds at most this many times the batch size
-WIDER, WIDEST = 8, 128  # answers written at once per encoded view, and at most, if the encoder is run apart
+WIDER, WIDEST = 8, 128  # answers written at once per view of an evaluation batch, and at most, if inputs are read apart
+MORE_PROMPTS = 4  # prompts whose prefixes are shared, per answer that is written at once
 
 
 def buckets(lengths: ArrayLike, batch_size: int, ranks: int = 1) -> list[np.ndarray]:
@@ -65,23 +67,37 @@ def buckets(lengths: ArrayLike, batch_size: int, ranks: int = 1) -> list[np.ndar
     return result
 
 
+def neighbours_in_buckets(order: np.ndarray, batch_size: int, ranks: int = 1) -> list[np.ndarray]:
+    """Cut items into buckets of `batch_size` neighbours per rank.
+
+    Args:
+        order: Item numbers, in an order that puts those together which one rank should get, `[N]`.
+        batch_size: Items per batch on each rank.
+        ranks: Number of processes, which take turns in a bucket.
+
+    Example:
+        >>> [bucket.tolist() for bucket in neighbours_in_buckets(np.arange(5), batch_size=2, ranks=2)]
+        [[0, 2, 1, 3], [4]]
+    """
+    parts = np.split(order, range(batch_size * ranks, len(order), batch_size * ranks))
+    return [part.reshape(ranks, -1).T.ravel() if len(part) % ranks == 0 else part for part in parts]
+
+
 def predict_in_buckets(
-    lengths: ArrayLike,
+    item_buckets: Sequence[np.ndarray],
     run: Callable[[list[int]], Sequence[Any]],
     accelerator: Accelerator,
-    batch_size: int,
     description: str = "Predicting",
     show_progress: bool = True,
 ) -> list[Any]:
-    """Predict all items in batches of similar length, distributed over the ranks.
+    """Predict all items of buckets, one batch of each bucket on every rank.
 
     Every rank runs the same number of batches, so that sharded models stay in step.
 
     Args:
-        lengths: Length of every item, as in `buckets`.
+        item_buckets: Item numbers, each once, as `buckets` returns them for this number of ranks.
         run: Item numbers -> one prediction each. Called on each rank with its share of the items.
         accelerator: Source of the number of ranks.
-        batch_size: Items per call on each rank; more if they are short.
         description: Label of the progress bar, shown by the main process.
         show_progress: Whether to show it.
 
@@ -92,15 +108,16 @@ def predict_in_buckets(
         DataError: `run` returned another number of predictions than it got items.
 
     Example:
-        >>> predict_in_buckets([1, 3, 2], lambda items: [10 * i for i in items], Accelerator(), 2, show_progress=False)
+        >>> parts = buckets([1, 3, 2], batch_size=2)
+        >>> predict_in_buckets(parts, lambda items: [10 * i for i in items], Accelerator(), show_progress=False)
         [0, 10, 20]
     """
     ranks, rank = accelerator.num_processes, accelerator.process_index
-    count = len(np.asarray(lengths))
+    count = sum(map(len, item_buckets))
     predicted: dict[int, Any] = {}
     hidden = not show_progress or not accelerator.is_main_process
     with tqdm(total=count, desc=description, unit="view", disable=hidden) as bar:
-        for bucket in buckets(lengths, batch_size, ranks):
+        for bucket in item_buckets:
             share = -(-len(bucket) // ranks)
             # A rank that would get one item less repeats one: sharded models need every rank in every forward.
             items = np.resize(bucket, share * ranks)[rank::ranks].tolist()
@@ -168,6 +185,7 @@ class PairPredictor:
             DataError: With `equal_labels`, no answer can begin as its label does.
         """
         items, position = views.distinct()
+        ranks = self.accelerator.num_processes
 
         def features(numbers: Any) -> Any:
             return views.features(items[numbers].tolist(), self.collator.rules)
@@ -179,19 +197,22 @@ class PairPredictor:
             if self.generates:
                 generator = self._generator(views, gen_kwargs)
                 check_targets(self.model, features(slice(ROWS_CHECKED)), generator.arguments, refuse=equal_labels)
-                # Generation takes as many steps as the longest answer of the batch: rows that end together go together.
-                lengths = np.stack([views.target_lengths(), views.lengths()], axis=1)[items]
                 # Only the forward of a prepared model uses mixed precision by itself, not that of its encoder.
-                run = self.accelerator.autocast()(generator.__call__)
-                batch_size, description = self._rows_at_once(generator, features([0])), "Generating"
+                run, description = self.accelerator.autocast()(generator.__call__), "Generating"
+                if generator.shares_prefixes(features([0])):
+                    prompts = [prompt_of(view)["input_ids"] for view in features(slice(None))]
+                    order = lexicographic_order(prompts)
+                    parts = neighbours_in_buckets(order, MORE_PROMPTS * self._rows_written(), ranks)
+                else:
+                    # Generation takes as many steps as the longest answer: rows that end together go together.
+                    lengths = np.stack([views.target_lengths(), views.lengths()], axis=1)[items]
+                    parts = buckets(lengths, self._rows_at_once(generator, features([0])), ranks)
             else:
-                lengths, batch_size = views.lengths()[items], self.args.eval_batch_size
-                description = "Predicting"
+                parts, description = buckets(views.lengths()[items], self.args.eval_batch_size, ranks), "Predicting"
             predictions = predict_in_buckets(
-                lengths,
+                parts,
                 lambda numbers: run(features(numbers)),
                 self.accelerator,
-                batch_size,
                 description,
                 show_progress=not self.args.disable_tqdm,
             )
@@ -239,6 +260,7 @@ class PairPredictor:
             self._pad_token_id(arguments),
             arguments,
             self.args.eval_batch_size,
+            None if self.args.share_prefixes is None else self._rows_written(),
         )
         self._warn_of_cut_answers(views, generator.config.max_new_tokens)
         return generator
@@ -277,8 +299,12 @@ class PairPredictor:
         encoded = self.args.eval_batch_size
         if not generator.encodes_apart(features):
             return encoded
-        rows = self.args.generation_batch_size or max(encoded, min(WIDER * encoded, WIDEST))
-        return max(1, rows // (generator.config.num_beams or 1))
+        return max(1, self._rows_written() // (generator.config.num_beams or 1))
+
+    def _rows_written(self) -> int:
+        """Return the number of answers written at once if their inputs are read before, apart from them."""
+        encoded = self.args.eval_batch_size
+        return self.args.generation_batch_size or max(encoded, min(WIDER * encoded, WIDEST))
 
     def _pad_token_id(self, arguments: dict[str, Any]) -> int | None:
         configs = (getattr(self.model, "generation_config", None), getattr(self.model, "config", None))

@@ -88,6 +88,11 @@ def tree_mask(tree: TokenTree, window: int | None = None) -> Tensor:
     return visible[None, None]
 
 
+def has_full_attention(config: Any) -> bool:
+    """Return whether every token attends to all tokens before it, in all layers."""
+    return set(_windows(config.get_text_config()).values()) == {None}
+
+
 def _windows(config: Any) -> dict[str, int | None]:
     """Return the window of attention of each layer type; None if a token sees all before it."""
     window = getattr(config, "sliding_window", None)

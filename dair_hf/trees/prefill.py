@@ -1,63 +1,128 @@
-"""Caches of prompts from forwards over their prefix trees, so that `generate` reads no history twice."""
+"""Prompts that a decoder-only model reads once per distinct prefix, so that `generate` reads no history twice."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import DynamicCache, GenerationConfig
 
-from dair_hf.trees.attention import attention_inputs, nodes_at_once
+from dair_hf.trees.attention import attention_inputs, has_full_attention, nodes_at_once
 from dair_hf.trees.forest import prefix_table, token_trees
+from dair_hf.trees.verification import require_exact_trees
 
 RELATED = 16  # prompts that share fewer tokens with their neighbour in lexicographic order get a tree of their own
+# Settings of `generate` that need a cache of their own, and the values that turn them off.
+OWN_CACHE = {
+    "num_beams": (None, 1), "num_return_sequences": (None, 1), "guidance_scale": (None, 1), "use_cache": (None, True),
+    "cache_implementation": (None,), "prompt_lookup_num_tokens": (None,), "prefill_chunk_size": (None,),
+}  # fmt: skip
 
 
-def prefilled_inputs(model: Any, prompts: Sequence[Sequence[int]], pad_token_id: int) -> dict[str, Any]:
-    """Return inputs of `generate` whose cache holds all tokens of the prompts but the last one.
+class PromptTrees:
+    """Keys and values of the tokens of prompts, each distinct prefix of them computed once.
 
     Args:
-        model: A decoder-only model with full attention, in evaluation mode.
-        prompts: Token ids of the prompts, none empty.
-        pad_token_id: Padding token.
+        model: A decoder-only model for which `can_prefill` is true, in evaluation mode.
+        prompts: Token ids of N prompts, none empty.
 
-    Returns:
-        `input_ids` and `attention_mask` `[N, T]`, padded on the left, and `past_key_values`.
+    Example:
+        >>> trees = PromptTrees(model, [[5, 6, 7], [5, 6, 8]])  # doctest: +SKIP
+        >>> trees.cache([1, 0], columns=3).get_seq_length()  # doctest: +SKIP
+        2
     """
-    device = model.get_input_embeddings().weight.device
+
+    def __init__(self, model: Any, prompts: Sequence[Sequence[int]]) -> None:
+        ids, self._lengths = _padded(prompts)
+        paths = token_trees(ids, self._lengths, _related(ids, self._lengths), nodes_at_once(model))
+        self._nodes, self._trees_of_rows = paths.nodes, paths.trees_of_rows
+        self._device = model.get_input_embeddings().weight.device
+        self._config = model.config
+        self._states: list[list[tuple[Tensor, Tensor]]] = []  # of every tree and layer, [heads, S, d] each
+        for tree in paths.trees:
+            inputs = attention_inputs(type(tree)(*(values.to(self._device) for values in tree)), model)
+            outputs = model(**{**inputs, "use_cache": True, "logits_to_keep": 1})
+            self._states.append([(layer.keys[0], layer.values[0]) for layer in outputs.past_key_values.layers])
+
+    def cache(self, rows: Sequence[int], columns: int) -> DynamicCache:
+        """Return a cache of all tokens of some prompts but the last one of each.
+
+        Args:
+            rows: Numbers of the prompts, R of them.
+            columns: Number of tokens to which the prompts are padded on the left, T.
+
+        Returns:
+            Keys and values `[R, heads, T - 1, d]` per layer.
+        """
+        numbers = np.asarray(rows)
+        # Padding is never attended to, and repeats the first node.
+        depths = np.arange(columns - 1) - (columns - self._lengths[numbers])[:, None]
+        nodes = np.where(depths >= 0, np.take_along_axis(self._nodes[numbers], depths.clip(min=0), 1), 0)
+        trees = self._trees_of_rows[numbers]
+        places = {tree: np.flatnonzero(trees == tree) for tree in np.unique(trees).tolist()}
+        chosen = {tree: self._on_device(nodes[at]) for tree, at in places.items()}
+        order = self._on_device(np.argsort(np.concatenate(list(places.values()))))
+        layers = [
+            tuple(
+                torch.cat([self._states[tree][layer][kind][:, chosen[tree]].transpose(0, 1) for tree in places])[order]
+                for kind in (0, 1)
+            )
+            for layer in range(len(self._states[0]))
+        ]
+        return DynamicCache(ddp_cache_data=layers, config=self._config)
+
+    def _on_device(self, numbers: np.ndarray) -> Tensor:
+        return torch.from_numpy(numbers).to(self._device)
+
+
+def can_prefill(model: Any, prompts: Sequence[Mapping[str, Any]], config: GenerationConfig) -> bool:
+    """Return whether `PromptTrees` serve these prompts.
+
+    It takes a decoder-only model all of whose layers see all tokens, text without gaps, and a strategy of generation
+    that continues one cache per prompt: no beams, for example.
+    """
+    return (
+        not model.config.is_encoder_decoder
+        and has_full_attention(model.config)
+        and all(set(prompt) <= {"input_ids", "attention_mask"} and len(prompt["input_ids"]) for prompt in prompts)
+        and all(all(prompt.get("attention_mask", ())) for prompt in prompts)
+        and all(getattr(config, name, None) in off for name, off in OWN_CACHE.items())
+    )
+
+
+def require_exact_prompts(model: Any, prompts: Sequence[Sequence[int]]) -> None:
+    """Compare the logits of two prompts in a tree with those of separate rows.
+
+    Raises:
+        DataError: They differ, as `require_exact_trees` says.
+    """
+    ids, lengths = _padded(prompts[:2])
+    mask = torch.from_numpy(np.arange(ids.shape[1]) < lengths[:, None])
+    tokens = torch.from_numpy(ids)
+    views = {"input_ids": tokens, "attention_mask": mask.long(), "labels": tokens.where(mask, -100)}
+    batch = {name: values[:, None].to(model.device) for name, values in views.items()}
+    require_exact_trees(model, {**batch, "view_mask": torch.ones(len(ids), 1, dtype=torch.bool)})
+
+
+def lexicographic_order(prompts: Sequence[Sequence[int]]) -> np.ndarray:
+    """Return prompt numbers in an order in which those that begin alike are neighbours, `[N]`.
+
+    Example:
+        >>> lexicographic_order([[5, 7], [6], [5, 6]]).tolist()
+        [2, 0, 1]
+    """
+    return np.array(sorted(range(len(prompts)), key=lambda number: list(prompts[number])), dtype=np.int64)
+
+
+def _padded(prompts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return token ids padded on the right with 0, `[N, T]`, and lengths `[N]`."""
     lengths = np.array([len(prompt) for prompt in prompts])
-    longest = int(lengths.max())
-    ids = np.full((len(prompts), longest), pad_token_id)
-    ids[np.arange(longest) < lengths[:, None]] = np.concatenate([np.asarray(prompt) for prompt in prompts])
-    paths = token_trees(ids, lengths, _related(ids, lengths), nodes_at_once(model))
-    # Nodes of the cached tokens of every row; padding on the left, which is never attended, repeats the first node.
-    columns = np.arange(longest - 1) - (longest - lengths)[:, None]
-    nodes = np.where(columns >= 0, np.take_along_axis(paths.nodes, columns.clip(min=0), 1), 0)
-    layers: list[list[Tensor]] = []
-    for number, tree in enumerate(paths.trees):
-        inputs = attention_inputs(type(tree)(*(values.to(device) for values in tree)), model)
-        outputs = model(**{**inputs, "use_cache": True, "logits_to_keep": 1})
-        rows = np.flatnonzero(paths.trees_of_rows == number)
-        chosen = torch.from_numpy(nodes[rows]).to(device)
-        for layer, cached in enumerate(outputs.past_key_values.layers):
-            if number == 0:
-                layers.append([])
-                for states in (cached.keys, cached.values):
-                    shape = (len(prompts), states.shape[1], longest - 1, states.shape[3])
-                    layers[layer].append(states.new_zeros(shape))
-            for filled, states in zip(layers[layer], (cached.keys, cached.values), strict=True):
-                filled[torch.from_numpy(rows).to(device)] = states[0][:, chosen].transpose(0, 1)
-    padding = torch.from_numpy(np.arange(longest) >= (longest - lengths)[:, None]).to(device)
-    padded = np.full_like(ids, pad_token_id)
-    padded[padding.cpu().numpy()] = np.concatenate([np.asarray(prompt) for prompt in prompts])
-    return {
-        "input_ids": torch.from_numpy(padded).to(device),
-        "attention_mask": padding.long(),
-        "past_key_values": DynamicCache(ddp_cache_data=[tuple(layer) for layer in layers], config=model.config),
-    }
+    ids = np.zeros((len(prompts), lengths.max()), dtype=np.int64)
+    ids[np.arange(ids.shape[1]) < lengths[:, None]] = np.concatenate([np.asarray(prompt) for prompt in prompts])
+    return ids, lengths
 
 
 def _related(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -26,7 +26,7 @@ def test_predictions_are_in_the_order_of_items(lengths: list[int], batch_size: i
         batches.append(items)
         return [100 + item for item in items]
 
-    found = predict_in_buckets(lengths, run, Accelerator(cpu=True), batch_size, show_progress=False)
+    found = predict_in_buckets(buckets(lengths, batch_size), run, Accelerator(cpu=True), show_progress=False)
     assert found == [100 + item for item in range(len(lengths))]
     assert all(len(batch) <= MORE_ROWS * batch_size for batch in batches)
     seen = [lengths[item] for batch in batches for item in batch]
@@ -132,4 +132,4 @@ def test_answers_are_generated_with_mixed_precision(tmp_path: Path, kind: str) -
 def test_a_missing_prediction_is_refused() -> None:
     message = "Generating: 1 predictions came back for 2 views; return one prediction per view"
     with pytest.raises(DataError, match=message):
-        predict_in_buckets([1, 1], lambda items: items[:1], Accelerator(cpu=True), 2, "Generating", show_progress=False)
+        predict_in_buckets([np.arange(2)], lambda items: items[:1], Accelerator(cpu=True), "Generating", show_progress=False)

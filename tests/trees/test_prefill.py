@@ -10,7 +10,7 @@ import torch
 
 from dair_hf.evaluation.generation import pad_left
 from dair_hf.trees import prefill
-from dair_hf.trees.prefill import prefilled_inputs
+from dair_hf.trees.prefill import PromptTrees
 from tests.fixtures import tiny
 from tests.trees.test_exactness import build
 
@@ -35,6 +35,8 @@ def test_answers_are_those_of_separate_prompts(
     settings = {"max_new_tokens": 10, "do_sample": False, "pad_token_id": tiny.PAD}
     with torch.inference_mode():
         expected = model.generate(**pad_left([{"input_ids": prompt} for prompt in prompts], tiny.PAD), **settings)
-        found = model.generate(**prefilled_inputs(model, prompts, tiny.PAD), **settings)
+        inputs = pad_left([{"input_ids": prompt} for prompt in prompts], tiny.PAD)
+        cache = PromptTrees(model, prompts).cache(range(len(prompts)), inputs["input_ids"].shape[1])
+        found = model.generate(**inputs, past_key_values=cache, **settings)
     assert torch.equal(found, expected)
     assert len(set(map(tuple, found[:, -10:].tolist()))) > 2
