@@ -8,18 +8,53 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DynamicCache, GenerationConfig
+from transformers import GenerationConfig
+from transformers.cache_utils import Cache, DynamicLayer
 
 from dair_hf.trees.attention import attention_inputs, has_full_attention, nodes_at_once
 from dair_hf.trees.forest import prefix_table, token_trees
 from dair_hf.trees.verification import require_exact_trees
 
+ROOM = 32  # tokens by which buffers of a cache grow
 RELATED = 16  # prompts that share fewer tokens with their neighbour in lexicographic order get a tree of their own
 # Settings of `generate` that need a cache of their own, and the values that turn them off.
 OWN_CACHE = {
     "num_beams": (None, 1), "num_return_sequences": (None, 1), "guidance_scale": (None, 1), "use_cache": (None, True),
     "cache_implementation": (None,), "prompt_lookup_num_tokens": (None,), "prefill_chunk_size": (None,),
 }  # fmt: skip
+
+
+class GrowingLayer(DynamicLayer):
+    """Keys and values of a layer in buffers with room for more tokens.
+
+    `DynamicLayer` copies all tokens for each new one, which takes longer than attention itself in wide batches.
+
+    Args:
+        rows: Number of rows, R.
+        columns: Number of tokens that the layer holds already, to be filled.
+        keys: Keys whose heads, size, type and device these have, `[heads, S, d]`.
+        values: Values, likewise.
+    """
+
+    def __init__(self, rows: int, columns: int, keys: Tensor, values: Tensor) -> None:
+        super().__init__()
+        self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
+        self._buffers = [
+            states.new_zeros(rows, states.shape[0], columns + ROOM, states.shape[2]) for states in (keys, values)
+        ]
+        self.keys, self.values = (buffer[:, :, :columns] for buffer in self._buffers)
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Append keys and values `[R, heads, T, d]`, and return those of all tokens."""
+        length = self.keys.shape[-2]
+        end = length + key_states.shape[-2]
+        for number, states in enumerate((key_states, value_states)):
+            if end > self._buffers[number].shape[-2]:
+                more = states.new_zeros(*states.shape[:2], end - length + ROOM, states.shape[3])
+                self._buffers[number] = torch.cat([self._buffers[number][:, :, :length], more], dim=-2)
+            self._buffers[number][:, :, length:end] = states
+        self.keys, self.values = (buffer[:, :, :end] for buffer in self._buffers)
+        return self.keys, self.values
 
 
 class PromptTrees:
@@ -47,7 +82,7 @@ class PromptTrees:
             outputs = model(**{**inputs, "use_cache": True, "logits_to_keep": 1})
             self._states.append([(layer.keys[0], layer.values[0]) for layer in outputs.past_key_values.layers])
 
-    def cache(self, rows: Sequence[int], columns: int) -> DynamicCache:
+    def cache(self, rows: Sequence[int], columns: int) -> Cache:
         """Return a cache of all tokens of some prompts but the last one of each.
 
         Args:
@@ -62,17 +97,14 @@ class PromptTrees:
         depths = np.arange(columns - 1) - (columns - self._lengths[numbers])[:, None]
         nodes = np.where(depths >= 0, np.take_along_axis(self._nodes[numbers], depths.clip(min=0), 1), 0)
         trees = self._trees_of_rows[numbers]
-        places = {tree: np.flatnonzero(trees == tree) for tree in np.unique(trees).tolist()}
-        chosen = {tree: self._on_device(nodes[at]) for tree, at in places.items()}
-        order = self._on_device(np.argsort(np.concatenate(list(places.values()))))
-        layers = [
-            tuple(
-                torch.cat([self._states[tree][layer][kind][:, chosen[tree]].transpose(0, 1) for tree in places])[order]
-                for kind in (0, 1)
-            )
-            for layer in range(len(self._states[0]))
-        ]
-        return DynamicCache(ddp_cache_data=layers, config=self._config)
+        layers = [GrowingLayer(len(numbers), columns - 1, *states) for states in self._states[0]]
+        for tree in np.unique(trees).tolist():
+            places = np.flatnonzero(trees == tree)
+            at, chosen = self._on_device(places), self._on_device(nodes[places])
+            for layer, states in zip(layers, self._states[tree], strict=True):
+                for filled, source in zip((layer.keys, layer.values), states, strict=True):
+                    filled[at] = source[:, chosen].transpose(0, 1)
+        return Cache(layers=layers)
 
     def _on_device(self, numbers: np.ndarray) -> Tensor:
         return torch.from_numpy(numbers).to(self._device)

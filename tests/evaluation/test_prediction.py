@@ -132,4 +132,6 @@ def test_answers_are_generated_with_mixed_precision(tmp_path: Path, kind: str) -
 def test_a_missing_prediction_is_refused() -> None:
     message = "Generating: 1 predictions came back for 2 views; return one prediction per view"
     with pytest.raises(DataError, match=message):
-        predict_in_buckets([np.arange(2)], lambda items: items[:1], Accelerator(cpu=True), "Generating", show_progress=False)
+        predict_in_buckets(
+            [np.arange(2)], lambda items: items[:1], Accelerator(cpu=True), "Generating", show_progress=False
+        )
