@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -195,19 +196,20 @@ class AnswerGenerator:
                 self._verified_trees = True
             trees = PromptTrees(self.model, tokens)
             # A batch takes as many steps as its longest answer: those of similar expected length are written together.
+            lengths = np.array([len(ids) for ids in tokens])
             targets = np.array([sum(label != IGNORE_INDEX for label in view["labels"]) for view in views])
-            order = np.lexsort([[-len(ids) for ids in tokens], -targets])
+            order = np.lexsort((-lengths, -targets))
             for rows in np.split(order, range(answer_rows, len(order), answer_rows)):
                 padded = pad_left([prompts[row] for row in rows], self.pad_token_id)
                 inputs = {name: values.to(self.device) for name, values in padded.items()}
-                found = self._answers(inputs, lambda part, columns, rows=rows: trees.cache(rows[part], columns))
+                found = self._answers(inputs, partial(trees.cache, rows))
                 answers |= zip(rows.tolist(), found, strict=True)
         return [answers[row] for row in range(len(answers))]
 
     def _answers(
-        self, inputs: Mapping[str, Tensor], cache: Callable[[np.ndarray, int], Any] | None = None
+        self, inputs: Mapping[str, Tensor], cache: Callable[[Sequence[int], int], Any] | None = None
     ) -> list[list[int]]:
-        """Generate from inputs, with a cache of some of the rows if there is one."""
+        """Generate from inputs; `cache` returns the cache of some rows, padded to a number of columns."""
         prompt_length = 1 if self.is_encoder_decoder else int(inputs["input_ids"].shape[1])
         answers: dict[int, list[int]] = {}
         for rows, limit in self._rows_by_limit(inputs, prompt_length):
@@ -217,7 +219,7 @@ class AnswerGenerator:
             if self._has_separate_encoder(part):
                 part = self._encode(part)
             if cache is not None:
-                part = {**part, "past_key_values": cache(np.asarray(rows), prompt_length)}
+                part = {**part, "past_key_values": cache(rows, prompt_length)}
             with torch.inference_mode():
                 tokens = self.model.generate(**part, **with_limit(self.arguments, limit))
             tokens = getattr(tokens, "sequences", tokens)

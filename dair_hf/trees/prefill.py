@@ -66,7 +66,7 @@ class PromptTrees:
 
     Example:
         >>> trees = PromptTrees(model, [[5, 6, 7], [5, 6, 8]])  # doctest: +SKIP
-        >>> trees.cache([1, 0], columns=3).get_seq_length()  # doctest: +SKIP
+        >>> trees.cache(np.arange(2), [1, 0], columns=3).get_seq_length()  # doctest: +SKIP
         2
     """
 
@@ -82,17 +82,18 @@ class PromptTrees:
             outputs = model(**{**inputs, "use_cache": True, "logits_to_keep": 1})
             self._states.append([(layer.keys[0], layer.values[0]) for layer in outputs.past_key_values.layers])
 
-    def cache(self, rows: Sequence[int], columns: int) -> Cache:
+    def cache(self, rows: np.ndarray, part: Sequence[int], columns: int) -> Cache:
         """Return a cache of all tokens of some prompts but the last one of each.
 
         Args:
-            rows: Numbers of the prompts, R of them.
+            rows: Numbers of prompts.
+            part: Which of these, R of them.
             columns: Number of tokens to which the prompts are padded on the left, T.
 
         Returns:
             Keys and values `[R, heads, T - 1, d]` per layer.
         """
-        numbers = np.asarray(rows)
+        numbers = rows[list(part)]
         # Padding is never attended to, and repeats the first node.
         depths = np.arange(columns - 1) - (columns - self._lengths[numbers])[:, None]
         nodes = np.where(depths >= 0, np.take_along_axis(self._nodes[numbers], depths.clip(min=0), 1), 0)

@@ -41,7 +41,9 @@ def test_answers_are_those_of_separate_prompts(
     with torch.inference_mode():
         expected = model.generate(**pad_left([{"input_ids": prompt} for prompt in prompts], tiny.PAD), **settings)
         inputs = pad_left([{"input_ids": prompt} for prompt in prompts], tiny.PAD)
-        cache = PromptTrees(model, prompts).cache(range(len(prompts)), inputs["input_ids"].shape[1])
+        cache = PromptTrees(model, prompts).cache(
+            np.arange(len(prompts)), range(len(prompts)), inputs["input_ids"].shape[1]
+        )
         found = model.generate(**inputs, past_key_values=cache, **settings)
     assert torch.equal(found, expected)
     assert len(set(map(tuple, found[:, -10:].tolist()))) > 2
