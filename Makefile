@@ -37,12 +37,13 @@ results: $(STAMP) ## Run the unfinished experiments of results/experiments.yaml 
 	$(OFFLINE) $(BIN)/python -m reproduction.results --data "$(DATA)"
 
 # The benchmarks run one after the other; the docstring of each says how long it takes.
-bench: $(STAMP) ## Run all benchmarks of results/PERFORMANCE.md (DATA=folder, TRACKER=trained model); two and a half hours
+bench: $(STAMP) ## Run all benchmarks of results/PERFORMANCE.md (DATA=folder, TRACKER=trained model); three hours
 	for command in "pair_cost --data_dir '$(DATA)/multiwoz21'" \
 	  "pair_cost --data_dir '$(DATA)/multiwoz21' --dialogs 20 --ratios step --rounds 21 --output $(BENCH)/pair_cost_step.json" \
 	  "batching --data_dir '$(DATA)/multiwoz21'" \
 	  "batching --data_dir '$(DATA)/multiwoz21' --source_tokens 256 --output $(BENCH)/batching_256.json" \
 	  "generation --data_dir '$(DATA)/multiwoz21' $(if $(TRACKER),--model_dir '$(TRACKER)')" chunked_loss gradient_cache \
+	  "prefix_trees --data_dir '$(DATA)/multiwoz21'" "prefix_tree_answers --data_dir '$(DATA)/multiwoz21'" \
 	  processes long_run "image_step --mnist '$(DATA)/mnist'" augmenter_cost performance; do \
 	  eval "set -- $$command"; script=$$1; shift; \
 	  $(OFFLINE) $(BIN)/python benchmarks/$$script.py "$$@" || exit 1; \

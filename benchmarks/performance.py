@@ -27,6 +27,8 @@ ORDER = (
     "generation",
     "chunked_loss",
     "gradient_cache",
+    "prefix_trees",
+    "prefix_tree_answers",
     "processes",
     "long_run",
     "image_step",
