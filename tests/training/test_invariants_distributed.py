@@ -18,6 +18,7 @@ from tests.fixtures.distributed_run import (
     settings_of_cases,
     tensors_case,
     train_case,
+    trees_case,
 )
 from tests.fixtures.launching import launch_two
 
@@ -88,6 +89,22 @@ def test_separate_forwards_with_batch_norm_share_weights_but_not_statistics(
     assert tiny.distance(first["weights"], second["weights"]) == 0.0
     # Inputs of partners differ by ten, and only rank 0 has partners; DDP's broadcast would equalize statistics or hang.
     assert (first["mean"] > second["mean"] + 1).all()
+
+
+def test_prefix_trees_train_and_evaluate_on_two_processes_as_on_one(
+    two_processes: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    alone = trees_case(tmp_path, processes=1)
+    first, second = (rank["trees"] for rank in two_processes)
+    assert tiny.distance(first["weights"], second["weights"]) == 0.0
+    assert tiny.distance(first["weights"], alone["weights"]) < 1e-10
+    assert tiny.distance(alone["weights"], tiny.weights(tiny.model("gpt2"))) > 1e-3
+    assert first["rows"] == alone["rows"] == [6] * 4
+    assert first["shared"] == pytest.approx(alone["shared"])
+    assert min(alone["shared"]) > 0.3
+    same(alone["metrics"], first["metrics"])
+    same(first["metrics"], second["metrics"])
+    assert first["predictions"] == alone["predictions"]
 
 
 def test_tensors_train_and_evaluate_on_two_processes_as_on_one(
