@@ -12,6 +12,8 @@ Fifteen minutes on two cores. Writes results/benchmarks/prefix_tree_answers.json
 
 from __future__ import annotations
 
+from dair_hf.io.commands import exit_status
+
 import argparse
 import sys
 from collections.abc import Callable
@@ -30,7 +32,6 @@ from transformers import (
 from workloads import add_data_options, encoded_pairs, quiet_settings
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.io.commands import exit_status
 
 
 def load_or_train(options: argparse.Namespace) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

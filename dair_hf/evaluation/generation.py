@@ -17,7 +17,7 @@ from dair_hf.errors import DataError
 from dair_hf.evaluation.generation_settings import effective_config, end_tokens, with_limit
 from dair_hf.evaluation.target_tokens import decoder_positions, rows_of
 from dair_hf.losses.per_sample import IGNORE_INDEX
-from dair_hf.trees.prefill import PromptTrees, can_prefill, require_exact_prompts
+from dair_hf.trees.prefill import PromptTrees, can_prefill, token_ids
 
 Features = list[dict[str, Any]] | Mapping[str, Tensor]  # views one by one, or as a batch
 TEXT_INPUTS = {"input_ids", "attention_mask"}
@@ -131,7 +131,6 @@ class AnswerGenerator:
         arguments: Arguments of `generate`.
         encoder_rows: Views per forward of the encoder, if a text encoder is run apart from the decoder
             (`encodes_apart`).
-        answer_rows: Answers written at once from prompts read in prefix trees; None: prompts are read one by one.
 
     Attributes:
         config: Generation config that takes effect (`effective_config`).
@@ -153,7 +152,6 @@ class AnswerGenerator:
         pad_token_id: int | None,
         arguments: Mapping[str, Any],
         encoder_rows: int,
-        answer_rows: int | None = None,
     ) -> None:
         if pad_token_id is None:
             raise DataError(
@@ -167,40 +165,45 @@ class AnswerGenerator:
         self.arguments = dict(arguments)
         self.config = effective_config(model, arguments)
         self.encoder_rows = encoder_rows
-        self.answer_rows = answer_rows
-        self._verified_trees = False
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
 
     def __call__(self, features: Features) -> list[list[int]]:
         """Return the token ids of the answer to every view, without end tokens."""
-        if self.answer_rows is None or isinstance(features, Mapping):
-            return self._answers(self._inputs(features))
-        if self.shares_prefixes(features):
-            return self._answers_from_trees(features, self.answer_rows)
-        parts = (features[start : start + self.encoder_rows] for start in range(0, len(features), self.encoder_rows))
-        return [answer for part in parts for answer in self._answers(self._inputs(part))]
+        return self._answers(self._inputs(features))
 
-    def shares_prefixes(self, features: Features) -> bool:
-        """Return whether common prefixes of the prompts of such views are read once."""
-        if self.answer_rows is None or isinstance(features, Mapping) or hasattr(self.collator, "prompts"):
-            return False
-        return not self._is_sharded and can_prefill(self.model, [prompt_of(view) for view in features], self.config)
+    def shared_prompts(self, features: Features) -> list[np.ndarray] | None:
+        """Return the token ids of the prompts of views; None if their common prefixes cannot be read once."""
+        if isinstance(features, Mapping) or hasattr(self.collator, "prompts") or self._is_sharded:
+            return None
+        if not can_prefill(self.model, self.config, self.arguments):
+            return None
+        positions = decoder_positions(self.model)
+        prompts = []
+        for view in features:
+            ids = token_ids(prompt_of(view))
+            if ids is None or (positions is not None and len(ids) > positions):
+                return None
+            prompts.append(ids)
+        return prompts
 
-    def _answers_from_trees(self, views: list[dict[str, Any]], answer_rows: int) -> list[list[int]]:
-        prompts = [prompt_of(view) for view in views]
-        tokens = [list(prompt["input_ids"]) for prompt in prompts]
+    def from_trees(self, features: Features, answer_rows: int) -> list[list[int]]:
+        """Return the answers of a call, common prefixes of the prompts being read once.
+
+        Args:
+            features: Views for which `shared_prompts` returns prompts.
+            answer_rows: Answers written at once.
+        """
+        prompts = self.shared_prompts(features)
+        assert prompts is not None and not isinstance(features, Mapping)
         answers: dict[int, list[int]] = {}
         with torch.inference_mode():
-            if not self._verified_trees:
-                require_exact_prompts(self.model, tokens)
-                self._verified_trees = True
-            trees = PromptTrees(self.model, tokens)
+            trees = PromptTrees(self.model, prompts)
             # A batch takes as many steps as its longest answer: those of similar expected length are written together.
-            lengths = np.array([len(ids) for ids in tokens])
-            targets = np.array([sum(label != IGNORE_INDEX for label in view["labels"]) for view in views])
-            order = np.lexsort((-lengths, -targets))
+            lengths = [len(prompt) for prompt in prompts]
+            targets = [int((torch.as_tensor(view["labels"]) != IGNORE_INDEX).sum()) for view in features]
+            order = np.lexsort((-np.array(lengths), -np.array(targets)))
             for rows in np.split(order, range(answer_rows, len(order), answer_rows)):
-                padded = pad_left([prompts[row] for row in rows], self.pad_token_id)
+                padded = pad_left([{"input_ids": prompts[row]} for row in rows], self.pad_token_id)
                 inputs = {name: values.to(self.device) for name, values in padded.items()}
                 found = self._answers(inputs, partial(trees.cache, rows))
                 answers |= zip(rows.tolist(), found, strict=True)

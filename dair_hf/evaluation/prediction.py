@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,17 +18,18 @@ from transformers.utils import logging
 from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import PairCollator
 from dair_hf.errors import DataError, NonFiniteLossError
-from dair_hf.evaluation.generation import AnswerGenerator, Features, prompt_of
+from dair_hf.evaluation.generation import AnswerGenerator, Features
 from dair_hf.evaluation.generation_settings import passed_setting
 from dair_hf.evaluation.target_tokens import ROWS_CHECKED, check_targets, decoder_positions
 from dair_hf.evaluation.views import PairViews
 from dair_hf.losses.per_sample import IGNORE_INDEX
-from dair_hf.trees.prefill import lexicographic_order
+from dair_hf.trees.prefill import lexicographic_order, trees_are_exact
 
 logger = logging.get_logger(__name__)
 
 MORE_ROWS = 4  # a batch of short rows holds at most this many times the batch size
 WIDER, WIDEST = 8, 128  # answers written at once per view of an evaluation batch, and at most, if inputs are read apart
+CHUNK = 1000  # views whose prompts are read together to be put in order
 MORE_PROMPTS = 4  # prompts whose prefixes are shared, per answer that is written at once
 
 
@@ -197,16 +199,18 @@ class PairPredictor:
             if self.generates:
                 generator = self._generator(views, gen_kwargs)
                 check_targets(self.model, features(slice(ROWS_CHECKED)), generator.arguments, refuse=equal_labels)
-                # Only the forward of a prepared model uses mixed precision by itself, not that of its encoder.
-                run, description = self.accelerator.autocast()(generator.__call__), "Generating"
-                if generator.shares_prefixes(features([0])):
-                    prompts = [prompt_of(view)["input_ids"] for view in features(slice(None))]
-                    order = lexicographic_order(prompts)
-                    parts = neighbours_in_buckets(order, MORE_PROMPTS * self._rows_written(), ranks)
+                answer_rows = self._rows_written()
+                answer: Callable[[Features], list[Any]] = generator.__call__
+                order = self._order_of_prompts(generator, features, len(items))
+                if order is not None:
+                    answer = partial(generator.from_trees, answer_rows=answer_rows)
+                    parts = neighbours_in_buckets(order, MORE_PROMPTS * answer_rows, ranks)
                 else:
                     # Generation takes as many steps as the longest answer: rows that end together go together.
                     lengths = np.stack([views.target_lengths(), views.lengths()], axis=1)[items]
                     parts = buckets(lengths, self._rows_at_once(generator, features([0])), ranks)
+                # Only the forward of a prepared model uses mixed precision by itself, not that of its encoder.
+                run, description = self.accelerator.autocast()(answer), "Generating"
             else:
                 parts, description = buckets(views.lengths()[items], self.args.eval_batch_size, ranks), "Predicting"
             predictions = predict_in_buckets(
@@ -260,7 +264,6 @@ class PairPredictor:
             self._pad_token_id(arguments),
             arguments,
             self.args.eval_batch_size,
-            None if self.args.share_prefixes is None else self._rows_written(),
         )
         self._warn_of_cut_answers(views, generator.config.max_new_tokens)
         return generator
@@ -293,6 +296,25 @@ class PairPredictor:
                 f"{beyond} of {len(views)} views reach beyond the {positions} positions of "
                 f"{type(self.model).__name__}, where their answers end; use shorter inputs and targets"
             )
+
+    def _order_of_prompts(
+        self, generator: AnswerGenerator, features: Callable[[slice], Features], count: int
+    ) -> np.ndarray | None:
+        """Return an order of the views in which prompts that begin alike are neighbours; None to read them one by one.
+
+        It is a decision on all views, so that answers are those of the same batches as without `share_prefixes`.
+        """
+        if self.args.share_prefixes is None:
+            return None
+        prompts: list[np.ndarray] = []
+        for start in range(0, count, CHUNK):
+            part = generator.shared_prompts(features(slice(start, start + CHUNK)))
+            if part is None:
+                return None
+            prompts += part
+        with torch.inference_mode(), self.accelerator.autocast():
+            exact = trees_are_exact(self.model, max(prompts, key=len), generator.pad_token_id)
+        return lexicographic_order(prompts) if exact else None
 
     def _rows_at_once(self, generator: AnswerGenerator, features: Features) -> int:
         """Return the number of answers written at once: more if their inputs are encoded in smaller batches."""

@@ -89,8 +89,8 @@ def tree_mask(tree: TokenTree, window: int | None = None) -> Tensor:
 
 
 def has_full_attention(config: Any) -> bool:
-    """Return whether every token attends to all tokens before it, in all layers."""
-    return set(_windows(config.get_text_config()).values()) == {None}
+    """Return whether every token attends to all tokens before it, in all layers, as far as the settings say."""
+    return set(getattr(config, "layer_types", None) or [FULL]) == {FULL} and set(_windows(config).values()) == {None}
 
 
 def _windows(config: Any) -> dict[str, int | None]:

@@ -10,18 +10,29 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 from transformers.cache_utils import Cache, DynamicLayer
+from transformers.generation import GenerationMode
+from transformers.utils import logging
 
-from dair_hf.trees.attention import attention_inputs, has_full_attention, nodes_at_once
+from dair_hf.trees.attention import DENSE_NODES, attention_inputs, has_full_attention, nodes_at_once
 from dair_hf.trees.forest import prefix_table, token_trees
-from dair_hf.trees.verification import require_exact_trees
+from dair_hf.trees.verification import require_exact_trees, rounding_error
+
+logger = logging.get_logger(__name__)
 
 ROOM = 32  # tokens by which buffers of a cache grow
 RELATED = 16  # prompts that share fewer tokens with their neighbour in lexicographic order get a tree of their own
-# Settings of `generate` that need a cache of their own, and the values that turn them off.
-OWN_CACHE = {
-    "num_beams": (None, 1), "num_return_sequences": (None, 1), "guidance_scale": (None, 1), "use_cache": (None, True),
-    "cache_implementation": (None,), "prompt_lookup_num_tokens": (None,), "prefill_chunk_size": (None,),
+# Settings of `generate` that need a cache of their own, or with which an answer depends on the padding of its batch,
+# and the values that turn them off.
+APART = {
+    "num_return_sequences": (None, 1), "guidance_scale": (None, 1), "use_cache": (None, True),
+    "cache_implementation": (None,), "prefill_chunk_size": (None,), "is_assistant": (None, False),
+    "min_length": (None, 0), "forced_bos_token_id": (None,), "repetition_penalty": (None, 1),
+    "encoder_repetition_penalty": (None, 1), "no_repeat_ngram_size": (None, 0),
+    "encoder_no_repeat_ngram_size": (None, 0),
 }  # fmt: skip
+
+
+Tokens = Sequence[int] | np.ndarray
 
 
 class GrowingLayer(DynamicLayer):
@@ -70,9 +81,10 @@ class PromptTrees:
         2
     """
 
-    def __init__(self, model: Any, prompts: Sequence[Sequence[int]]) -> None:
+    def __init__(self, model: Any, prompts: Sequence[Tokens]) -> None:
         ids, self._lengths = _padded(prompts)
-        paths = token_trees(ids, self._lengths, _related(ids, self._lengths), nodes_at_once(model))
+        limit = nodes_at_once(model)
+        paths = token_trees(ids, self._lengths, _related(ids, self._lengths, limit), limit)
         self._nodes, self._trees_of_rows = paths.nodes, paths.trees_of_rows
         self._device = model.get_input_embeddings().weight.device
         self._config = model.config
@@ -101,56 +113,121 @@ class PromptTrees:
         layers = [GrowingLayer(len(numbers), columns - 1, *states) for states in self._states[0]]
         for tree in np.unique(trees).tolist():
             places = np.flatnonzero(trees == tree)
-            at, chosen = self._on_device(places), self._on_device(nodes[places])
+            at, chosen = (torch.from_numpy(numbers).to(self._device) for numbers in (places, nodes[places]))
             for layer, states in zip(layers, self._states[tree], strict=True):
                 for filled, source in zip((layer.keys, layer.values), states, strict=True):
-                    filled[at] = source[:, chosen].transpose(0, 1)
+                    # The layers of a model may be spread over several devices.
+                    filled[at.to(source.device)] = source[:, chosen.to(source.device)].transpose(0, 1)
         return Cache(layers=layers)
 
-    def _on_device(self, numbers: np.ndarray) -> Tensor:
-        return torch.from_numpy(numbers).to(self._device)
 
+def can_prefill(model: Any, config: GenerationConfig, arguments: Mapping[str, Any]) -> bool:
+    """Return whether `PromptTrees` serve a call of `generate`, with the answers of separate prompts.
 
-def can_prefill(model: Any, prompts: Sequence[Mapping[str, Any]], config: GenerationConfig) -> bool:
-    """Return whether `PromptTrees` serve these prompts.
+    It takes a decoder-only text model all of whose layers see all tokens, and greedy answers that do not depend on the
+    padding or the order of batches.
 
-    It takes a decoder-only model all of whose layers see all tokens, text without gaps, and a strategy of generation
-    that continues one cache per prompt: no beams, for example.
+    Args:
+        model: The model.
+        config: Generation config that takes effect.
+        arguments: Arguments of `generate`; functions and other objects among them are left to separate prompts.
     """
     return (
         not model.config.is_encoder_decoder
+        and model.config.get_text_config() is model.config
         and has_full_attention(model.config)
-        and all(set(prompt) <= {"input_ids", "attention_mask"} and len(prompt["input_ids"]) for prompt in prompts)
-        and all(all(prompt.get("attention_mask", ())) for prompt in prompts)
-        and all(getattr(config, name, None) in off for name, off in OWN_CACHE.items())
+        and all(name == "generation_config" or hasattr(config, name) for name in arguments)
+        and config.get_generation_mode() == GenerationMode.GREEDY_SEARCH
+        and config.max_new_tokens is not None
+        and all(getattr(config, name, None) in off for name, off in APART.items())
     )
 
 
-def require_exact_prompts(model: Any, prompts: Sequence[Sequence[int]]) -> None:
-    """Compare the logits of two prompts in a tree with those of separate rows.
+def token_ids(prompt: Mapping[str, Any]) -> np.ndarray | None:
+    """Return the token ids of a prompt, `[T]`; None if it is not plain text: empty, with a gap or with other inputs.
+
+    Example:
+        >>> token_ids({"input_ids": [5, 6], "attention_mask": [1, 1]})
+        array([5, 6])
+        >>> token_ids({"input_ids": [5, 6], "attention_mask": [1, 0]})
+    """
+    ids = torch.as_tensor(prompt["input_ids"]).cpu().numpy()
+    mask = prompt.get("attention_mask")
+    is_plain = ids.ndim == 1 and ids.size > 0 and set(prompt) <= {"input_ids", "attention_mask"}
+    return ids if is_plain and (mask is None or (len(mask) == len(ids) and all(mask))) else None
+
+
+def trees_are_exact(model: Any, longest: np.ndarray, pad_token_id: int) -> bool:
+    """Compare prompts that `generate` continues from a tree with separate prompts.
+
+    The tree is as large as trees become: the longest prompt, and branches from its middle.
+
+    Args:
+        model: A model for which `can_prefill` is true, in evaluation mode.
+        longest: Token ids of the longest prompt.
+        pad_token_id: Padding token.
+
+    Returns:
+        Whether the logits of the next token are equal, up to rounding.
 
     Raises:
-        DataError: They differ, as `require_exact_trees` says.
+        DataError: Trees are inexact in training as well, as `require_exact_trees` says.
     """
-    ids, lengths = _padded(prompts[:2])
-    mask = torch.from_numpy(np.arange(ids.shape[1]) < lengths[:, None])
-    tokens = torch.from_numpy(ids)
-    views = {"input_ids": tokens, "attention_mask": mask.long(), "labels": tokens.where(mask, -100)}
-    batch = {name: values[:, None].to(model.device) for name, values in views.items()}
-    require_exact_trees(model, {**batch, "view_mask": torch.ones(len(ids), 1, dtype=torch.bool)})
+    length = len(longest)
+    if length < 2:
+        return True  # nothing is shared
+    weight = model.get_input_embeddings().weight
+    middle = min(max(length // 2, RELATED, 2 * length - DENSE_NODES), length - 1)
+    branches = min((DENSE_NODES - length) // (length - middle), len(weight) - 1)
+    ids = np.tile(longest, (max(branches, 1) + 1, 1))
+    tokens = np.arange(len(ids) - 1)
+    ids[1:, middle] = tokens + (tokens >= longest[middle])  # any token but that of the longest prompt
+    pair = torch.from_numpy(ids[[0, -1]]).to(weight.device)
+    views = {"input_ids": pair[:, None], "labels": pair[:, None], "view_mask": torch.ones(2, 1, dtype=torch.bool)}
+    require_exact_trees(model, views)
+
+    mask = torch.ones_like(pair)
+    pair[1] = pair[1].roll(1)  # without its last token, and with padding
+    pair[1, 0], mask[1, 0] = pad_token_id, 0
+    settings = GenerationConfig(
+        max_new_tokens=1, num_beams=1, do_sample=False, use_cache=True, pad_token_id=pad_token_id,
+        output_logits=True, return_dict_in_generate=True,
+    )  # fmt: skip
+
+    def logits(**cache: Any) -> Tensor:
+        outputs = model.generate(input_ids=pair, attention_mask=mask, generation_config=settings, **cache)
+        next_logits: Tensor = outputs.logits[0]
+        return next_logits
+
+    expected = logits()
+    try:
+        cache = PromptTrees(model, [*ids[:-1], ids[-1, :-1]]).cache(np.array([0, len(ids) - 1]), range(2), length)
+        difference = (logits(past_key_values=cache) - expected).abs().max().item()
+    except Exception as error:  # any error of a model whose cache is of another kind
+        reason = f"{type(error).__name__}: {error}"
+    else:
+        if difference <= rounding_error(expected, cache.layers[0].values.dtype):
+            return True
+        reason = f"logits differ by {difference:.2g}"
+    logger.warning(
+        f"{type(model).__name__} cannot continue prompts from prefix trees ({reason}); they are read one by one"
+    )
+    return False
 
 
-def lexicographic_order(prompts: Sequence[Sequence[int]]) -> np.ndarray:
+def lexicographic_order(prompts: Sequence[np.ndarray]) -> np.ndarray:
     """Return prompt numbers in an order in which those that begin alike are neighbours, `[N]`.
 
     Example:
-        >>> lexicographic_order([[5, 7], [6], [5, 6]]).tolist()
+        >>> lexicographic_order([np.array([5, 7]), np.array([6]), np.array([5, 6])]).tolist()
         [2, 0, 1]
     """
-    return np.array(sorted(range(len(prompts)), key=lambda number: list(prompts[number])), dtype=np.int64)
+    # Big-endian bytes compare like numbers.
+    keys = [prompt.astype(">u4").tobytes() for prompt in prompts]
+    return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
 
 
-def _padded(prompts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+def _padded(prompts: Sequence[Tokens]) -> tuple[np.ndarray, np.ndarray]:
     """Return token ids padded on the right with 0, `[N, T]`, and lengths `[N]`."""
     lengths = np.array([len(prompt) for prompt in prompts])
     ids = np.zeros((len(prompts), lengths.max()), dtype=np.int64)
@@ -158,9 +235,25 @@ def _padded(prompts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     return ids, lengths
 
 
-def _related(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the number of the group of every row: neighbours in lexicographic order that begin alike."""
+def _related(ids: np.ndarray, lengths: np.ndarray, limit: int | None) -> np.ndarray:
+    """Return the number of the tree of every row: neighbours in lexicographic order that begin alike, `limit` nodes."""
     table = prefix_table(ids, lengths, np.zeros(len(ids), dtype=np.int64))
+    nodes = np.cumsum(table.new_nodes)
+    starts = np.flatnonzero(table.shared < RELATED).tolist()
+    pending = list(zip(starts, [*starts[1:], len(ids)], strict=True))
     groups = np.empty(len(ids), dtype=np.int64)
-    groups[table.order] = np.cumsum(table.shared < RELATED)
-    return groups - 1
+    number = 0
+    while pending:
+        start, end = pending.pop()
+        # Nodes of a tree that begins with row `start`, up to every row.
+        sizes = nodes[start:end] - nodes[start] + table.lengths[start]
+        if limit is None or sizes[-1] <= limit or end - start == 1:
+            groups[table.order[start:end]] = number
+            number += 1
+            continue
+        # Cut in two where least is shared, near the middle.
+        shared = table.shared[start + 1 : end]
+        cuts = np.flatnonzero(shared == shared.min())
+        cut = start + 1 + int(cuts[np.abs(sizes[cuts] - sizes[-1] / 2).argmin()])
+        pending += [(start, cut), (cut, end)]
+    return groups

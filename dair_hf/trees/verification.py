@@ -60,9 +60,13 @@ def require_exact_trees(model: Any, batch: Mapping[str, Any]) -> None:
         expected = _logits_of_rows(base, few, device)
     largest = expected.abs().max().item() if len(expected) else 0.0
     difference = (logits.float() - expected.float()).abs().max().item() if len(expected) else 0.0
-    tolerance = TOLERANCES.get(expected.dtype, HALF_TOLERANCE) * largest
-    if not difference <= tolerance:
+    if not difference <= rounding_error(expected, expected.dtype):
         raise _refusal(base, f"its logits differ by {difference:.2g} (largest logit {largest:.2g}) from those of rows")
+
+
+def rounding_error(logits: Tensor, dtype: torch.dtype) -> float:
+    """Return the largest difference from these logits that rounding explains, in a model that computes in `dtype`."""
+    return TOLERANCES.get(dtype, HALF_TOLERANCE) * (logits.abs().max().item() if len(logits) else 0.0)
 
 
 def _logits_of_rows(model: Any, few: Mapping[str, Tensor], device: torch.device) -> Tensor:
