@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import torch
 from transformers import GenerationConfig
 
 from dair_hf import DataError
-from dair_hf.evaluation.generation import pad_left
+from dair_hf.evaluation import prediction
+from dair_hf.evaluation.generation import AnswerGenerator, pad_left
+from dair_hf.evaluation.generation_settings import effective_config
 from dair_hf.trees import prefill
-from dair_hf.trees.prefill import PromptTrees, can_prefill
+from dair_hf.trees.prefill import PromptTrees, can_prefill, trees_are_exact
 from tests.fixtures import tiny
 from tests.fixtures.dialog_rows import dialog_rows
 from tests.trees.test_exactness import build
@@ -75,6 +79,7 @@ def test_trainer_reads_common_prefixes_once(
     answers_at_once: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefill, "RELATED", 1)
+    monkeypatch.setattr(prediction, "trees_are_exact", lambda *_: True)  # which reads as much as all these rows
     data = dialog_rows(dialogs=5)
     settings: dict[str, Any] = {"per_device_eval_batch_size": 2, "generation_batch_size": answers_at_once}
     expected, read = evaluated(tmp_path / "rows", data, build("gpt2"), **settings)
@@ -84,26 +89,114 @@ def test_trainer_reads_common_prefixes_once(
     assert read_in_trees < read
 
 
+def with_settings(model: Any, **settings: Any) -> bool:
+    arguments = {"max_new_tokens": 4, **settings}
+    return can_prefill(model, effective_config(model, arguments), arguments)
+
+
 @pytest.mark.parametrize(
-    "settings", [{"num_beams": 2}, {"use_cache": False}, {"prompt_lookup_num_tokens": 2}, {"guidance_scale": 1.5}]
+    "settings",
+    [
+        {"num_beams": 2},
+        {"use_cache": False},
+        {"prompt_lookup_num_tokens": 2},
+        {"guidance_scale": 1.5},
+        {"penalty_alpha": 0.6, "top_k": 4},
+        {"cache_implementation": "static"},
+        {"assistant_model": "another"},
+        {"logits_processor": [max]},
+        # In batches of other padding or order, other answers:
+        {"do_sample": True},
+        {"max_new_tokens": None, "max_length": 20},
+        {"min_length": 9},
+        {"repetition_penalty": 1.2},
+    ],
 )
 def test_other_strategies_read_prompts_one_by_one(settings: dict[str, Any]) -> None:
-    model, prompt = build("llama"), {"input_ids": [5, 6]}
-    assert can_prefill(model, [prompt], model.generation_config)
-    assert not can_prefill(model, [prompt], GenerationConfig(**settings))
-
-
-@pytest.mark.parametrize(
-    "prompt", [{"input_ids": []}, {"input_ids": [5, 6], "attention_mask": [0, 1]}, {"input_ids": [5], "pixels": [1]}]
-)
-def test_prompts_without_plain_text_are_read_one_by_one(prompt: dict[str, Any]) -> None:
     model = build("llama")
-    assert not can_prefill(model, [{"input_ids": [5]}, prompt], model.generation_config)
+    assert with_settings(model)
+    assert with_settings(model, generation_config=GenerationConfig(eos_token_id=[2, 3], min_new_tokens=2))
+    assert not with_settings(model, **settings)
+    if all(hasattr(model.generation_config, name) for name in settings):
+        model.generation_config.update(**settings)
+        assert not can_prefill(model, effective_config(model, {}), {})
 
 
-def test_sliding_windows_are_read_one_by_one() -> None:
-    model = build("mistral")
-    assert not can_prefill(model, [{"input_ids": [5]}], model.generation_config)
+@pytest.mark.parametrize("prompt", [[], [5] * 65, None])
+def test_unusual_prompts_are_all_read_one_by_one(prompt: list[int] | None, tmp_path: Path) -> None:
+    """One empty prompt, one beyond the positions of the model, one with a gap in its mask."""
+    views = [{"input_ids": [5, 6, 7], "labels": [-100, -100, 7]}]
+    generator = AnswerGenerator(build("gpt2"), dict, torch.device("cpu"), tiny.PAD, {"max_new_tokens": 3}, 2)
+    assert generator.shared_prompts(views) is not None
+    if prompt is None:
+        other = {"input_ids": [5, 6, 7], "attention_mask": [0, 1, 1], "labels": [-100, -100, 7]}
+    else:
+        other = {"input_ids": [*prompt, 7], "labels": [*[-100] * len(prompt), 7]}
+    assert generator.shared_prompts([*views, other]) is None
+
+
+@pytest.mark.parametrize("name", ["mistral", "gemma3", "mamba"])
+def test_windows_and_recurrent_models_are_read_one_by_one(name: str) -> None:
+    assert not with_settings(build(name))
+
+
+def test_one_unusual_prompt_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All batches are those without `share_prefixes`."""
+    rows = dialog_rows(dialogs=3).to_list()
+    rows[4]["attention_mask"][1] = 0
+    data = datasets.Dataset.from_list(rows)
+    batches: list[torch.Tensor] = []
+    settings: dict[str, Any] = {"per_device_eval_batch_size": 2}
+    model = build("gpt2")
+    monkeypatch.setattr(model, "generate", lambda **inputs: batches.append(inputs["input_ids"]) or inputs["input_ids"])
+    evaluated(tmp_path / "rows", data, model, **settings)
+    expected = batches.copy()
+    batches.clear()
+    evaluated(tmp_path / "trees", data, model, share_prefixes="dialogue_id", **settings)
+    assert len(batches) == len(expected) > 2
+    assert all(torch.equal(found, wanted) for found, wanted in zip(batches, expected, strict=True))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 15, 16, 17, 40, 63])
+def test_exact_models_pass_the_probe(length: int) -> None:
+    assert trees_are_exact(build("gpt2"), np.arange(length) % tiny.VOCAB, tiny.PAD)
+
+
+def test_caches_of_another_kind_are_found_by_a_probe(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A model whose trees are exact, but which loses the positions of a cache."""
+    model = build("llama")
+    forward = model.forward
+
+    @functools.wraps(forward)
+    def without_positions(**inputs: Any) -> Any:
+        if len(inputs["input_ids"]) > 1 and inputs["input_ids"].shape[1] == 1:
+            inputs["position_ids"] = torch.zeros_like(inputs["position_ids"])
+        return forward(**inputs)
+
+    monkeypatch.setattr(model, "forward", without_positions)
+    assert not trees_are_exact(model, np.arange(4, 24), tiny.PAD)
+    assert "cannot continue prompts from prefix trees (logits differ" in caplog.text
+
+
+def test_large_trees_are_cut_where_least_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All prompts begin with one instruction; a dense mask of their whole tree would take too much memory."""
+    random = np.random.default_rng(0)
+    start = random.integers(4, tiny.VOCAB, 20).tolist()
+    prompts = [[*start, *[4 + dialog] * 10, *[10 + turn] * 5] for turn in range(4) for dialog in range(6)]
+    sizes: list[int] = []
+    attention_inputs = prefill.attention_inputs
+
+    def record(tree: Any, model: Any) -> dict[str, Any]:
+        sizes.append(len(tree.ends))
+        return attention_inputs(tree, model)
+
+    monkeypatch.setattr(prefill, "attention_inputs", record)
+    monkeypatch.setattr(prefill, "nodes_at_once", lambda model: 110)
+    PromptTrees(build("llama"), prompts)
+    assert max(sizes) <= 110
+    assert sum(sizes) == 2 * 20 + 6 * (10 + 4 * 5)  # three dialogues a tree, none of them cut
 
 
 def test_inexact_models_are_refused_before_they_answer(tmp_path: Path) -> None:
