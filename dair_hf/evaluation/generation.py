@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers.cache_utils import Cache
 from transformers.distributed.fsdp import is_fsdp_managed_module
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.utils import ModelOutput
@@ -21,6 +22,12 @@ from dair_hf.trees.prefill import PromptTrees, can_prefill, token_ids
 
 Features = list[dict[str, Any]] | Mapping[str, Tensor]  # views one by one, or as a batch
 TEXT_INPUTS = {"input_ids", "attention_mask"}
+STAGE = 16  # tokens of answers that are written before those that have ended leave the batch
+# Settings of `generate` that count from the first token of an answer, or end answers in another way than by a token.
+WHOLE_ANSWERS = (
+    "min_new_tokens", "forced_eos_token_id", "exponential_decay_length_penalty", "begin_suppress_tokens",
+    "stop_strings", "max_time", "watermarking_config",
+)  # fmt: skip
 # Settings of `generate` that read the input tokens, which it does not get where the encoder has run before.
 READ_INPUT_TOKENS = (
     "encoder_repetition_penalty", "encoder_no_repeat_ngram_size", "guidance_scale", "prompt_lookup_num_tokens",
@@ -221,8 +228,9 @@ class AnswerGenerator:
                 part = {name: values[list(rows)] for name, values in inputs.items()}
             if self._has_separate_encoder(part):
                 part = self._encode(part)
-            if cache is not None:
-                part = {**part, "past_key_values": cache(rows, prompt_length)}
+            if cache is not None and limit is not None:
+                answers |= zip(rows, self._continued(part, cache(rows, prompt_length), limit), strict=True)
+                continue
             with torch.inference_mode():
                 tokens = self.model.generate(**part, **with_limit(self.arguments, limit))
             tokens = getattr(tokens, "sequences", tokens)
@@ -230,6 +238,41 @@ class AnswerGenerator:
                 rows, strip_generated(tokens, prompt_length, end_tokens(self.config), self.pad_token_id), strict=True
             )
         return [answers[row] for row in range(len(answers))]
+
+    def _continued(self, inputs: Mapping[str, Tensor], cache: Cache, limit: int) -> list[list[int]]:
+        """Return answers of at most `limit` tokens to prompts whose keys and values, but the last, are in a cache.
+
+        Answers are written `STAGE` tokens at a time, and those that have ended leave the batch: attention to the prompt
+        is most of the cost of a token.
+        """
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        prompt_length, ends = ids.shape[1], end_tokens(self.config)
+        in_stages = all(getattr(self.config, name, None) in (None, 0) for name in WHOLE_ANSWERS)
+        answers: list[list[int]] = [[] for _ in range(len(ids))]
+        rows = list(range(len(ids)))
+        while rows:
+            left = limit - (ids.shape[1] - prompt_length)
+            settings = with_limit(self.arguments, min(STAGE, left) if in_stages else left)
+            tokens = self.model.generate(input_ids=ids, attention_mask=mask, past_key_values=cache, **settings)
+            tokens = getattr(tokens, "sequences", tokens)
+            written = tokens.shape[1] - prompt_length
+            found = strip_generated(tokens, prompt_length, ends, self.pad_token_id)
+            for row, answer in zip(rows, found, strict=True):
+                answers[row] = answer
+            # An answer that has not ended is as long as the batch.
+            going_on = [place for place, answer in enumerate(found) if in_stages and len(answer) == written < limit]
+            mask = nn.functional.pad(mask, (0, tokens.shape[1] - mask.shape[1]), value=1)
+            if len(going_on) < len(rows):
+                # The last ones take the places of those that have ended.
+                count = len(going_on)
+                last = [place for place in going_on if place >= count]
+                going_on = [place if place in going_on else last.pop() for place in range(count)]
+                kept = torch.tensor(going_on, dtype=torch.int64, device=ids.device)
+                tokens, mask, rows = tokens[kept], mask[kept], [rows[place] for place in going_on]
+                for layer in cache.layers:
+                    layer.keep(kept)
+            ids = tokens
+        return answers
 
     def encodes_apart(self, features: Features) -> bool:
         """Return whether such views are encoded in smaller batches than their answers are written in.

@@ -19,7 +19,7 @@ from dair_hf.trees.verification import require_exact_trees, rounding_error
 
 logger = logging.get_logger(__name__)
 
-ROOM = 32  # tokens by which buffers of a cache grow
+ROOM = 64  # tokens by which buffers of a cache grow
 RELATED = 16  # prompts that share fewer tokens with their neighbour in lexicographic order get a tree of their own
 # Settings of `generate` that need a cache of their own, or with which an answer depends on the padding of its batch,
 # and the values that turn them off.
@@ -51,7 +51,7 @@ class GrowingLayer(DynamicLayer):
         super().__init__()
         self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
         self._buffers = [
-            states.new_zeros(rows, states.shape[0], columns + ROOM, states.shape[2]) for states in (keys, values)
+            states.new_empty(rows, states.shape[0], columns + ROOM, states.shape[2]) for states in (keys, values)
         ]
         self.keys, self.values = (buffer[:, :, :columns] for buffer in self._buffers)
 
@@ -59,13 +59,27 @@ class GrowingLayer(DynamicLayer):
         """Append keys and values `[R, heads, T, d]`, and return those of all tokens."""
         length = self.keys.shape[-2]
         end = length + key_states.shape[-2]
-        for number, states in enumerate((key_states, value_states)):
-            if end > self._buffers[number].shape[-2]:
-                more = states.new_zeros(*states.shape[:2], end - length + ROOM, states.shape[3])
-                self._buffers[number] = torch.cat([self._buffers[number][:, :, :length], more], dim=-2)
-            self._buffers[number][:, :, length:end] = states
+        if end > self._buffers[0].shape[-2]:
+            grown = []
+            for states in (self.keys, self.values):
+                rows, heads, _, size = states.shape
+                grown.append(states.new_empty(rows, heads, end + ROOM, size))
+                grown[-1][:, :, :length] = states
+            self._buffers = grown
+        for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
+            buffer[:, :, length:end] = states
         self.keys, self.values = (buffer[:, :, :end] for buffer in self._buffers)
         return self.keys, self.values
+
+    def keep(self, rows: Tensor) -> None:
+        """Replace row i by row `rows[i]`, `[R']`, and drop those beyond; only rows that move are copied."""
+        rows = rows.to(self.device)
+        moved = (rows != torch.arange(len(rows), device=self.device)).nonzero()[:, 0]
+        length = self.keys.shape[-2]
+        for buffer in self._buffers:
+            buffer[moved, :, :length] = buffer[rows[moved], :, :length]
+        self._buffers = [buffer[: len(rows)] for buffer in self._buffers]
+        self.keys, self.values = (buffer[:, :, :length] for buffer in self._buffers)
 
 
 class PromptTrees:

@@ -13,7 +13,7 @@ import torch
 from transformers import GenerationConfig
 
 from dair_hf import DataError
-from dair_hf.evaluation import prediction
+from dair_hf.evaluation import generation, prediction
 from dair_hf.evaluation.generation import AnswerGenerator, pad_left
 from dair_hf.evaluation.generation_settings import effective_config
 from dair_hf.trees import prefill
@@ -87,6 +87,29 @@ def test_trainer_reads_common_prefixes_once(
     assert found == expected
     assert len(set(found)) > 1
     assert read_in_trees < read
+
+
+@pytest.mark.parametrize("settings", [{}, {"min_new_tokens": 4}, {"generation_config": GenerationConfig()}])
+def test_answers_that_have_ended_leave_the_batch(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "STAGE", 3)
+    monkeypatch.setattr(prefill, "ROOM", 2)
+    monkeypatch.setattr(prefill, "RELATED", 1)
+    model: Any = build("llama")
+    model.generation_config.eos_token_id = [6, 9, 11]
+    random = np.random.default_rng(0)
+    prompts = [random.integers(4, tiny.VOCAB, random.integers(1, 9)).tolist() for _ in range(30)]
+    views = [{"input_ids": [*prompt, 5], "labels": [*[-100] * len(prompt), 5]} for prompt in prompts]
+    arguments = {"max_new_tokens": 14, **settings}
+    generator = AnswerGenerator(model, dict, torch.device("cpu"), tiny.PAD, arguments, 2)
+    rows: list[int] = []
+    model.register_forward_pre_hook(lambda _, args, named: rows.append(len(named["input_ids"])), with_kwargs=True)
+    expected = [generator([view])[0] for view in views]
+    lengths = sorted(map(len, expected))
+    rows.clear()
+    assert generator.from_trees(views, 10) == expected
+    assert len(set(lengths)) > 2
+    assert lengths[-1] > 6  # more than two stages
+    assert (set(rows) - {1} == {10}) == ("min_new_tokens" in settings)  # then all rows stay to the end
 
 
 def with_settings(model: Any, **settings: Any) -> bool:
