@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as functional
 from accelerate.utils import extract_model_from_parallel
 from torch import Tensor
 
@@ -14,6 +15,8 @@ from dair_hf.trees.forest import TokenTree
 FLEX = "flex_attention"
 # Nodes of small trees that run in one forward with dense attention, whose cost grows with their square.
 DENSE_NODES = 1024
+BLOCK = 128  # nodes of a block of FlexAttention
+GRAPHS = 32  # compiled forms of FlexAttention
 FULL, SLIDING = "full_attention", "sliding_attention"  # names of layer types in transformers
 
 
@@ -40,13 +43,15 @@ def attention_inputs(tree: TokenTree, model: Any) -> dict[str, Any]:
             f"share_prefixes and attn_implementation={implementation!r} cannot be combined: it takes no attention mask "
             "of a tree; load the model with attn_implementation='sdpa', or 'flex_attention' on a GPU"
         )
+    if implementation == FLEX:
+        _allow_graphs()
     windows = _windows(config)
     depth = len(tree.ends)  # an upper limit of the depth, without asking the device
 
     def mask(window: int | None) -> Any:
         window = None if window is None or window >= depth else window
         if implementation == FLEX:
-            return _block_mask(tree, window)
+            return _block_mask(tree, window, set(windows.values()) != {None})
         visible = tree_mask(tree, window)
         if implementation == "sdpa":
             return visible
@@ -104,13 +109,54 @@ def _windows(config: Any) -> dict[str, int | None]:
     return {FULL if window is None else SLIDING: window}
 
 
-def _block_mask(tree: TokenTree, window: int | None) -> Any:
-    from torch.nn.attention.flex_attention import create_block_mask
+def _block_mask(tree: TokenTree, window: int | None, windows: bool) -> Any:
+    """Return the `BlockMask` of a tree, computed from the extremes of its blocks and not from a mask `[S, S]`.
 
-    ends, depths = tree.ends, tree.position_ids
+    Args:
+        tree: The tree.
+        window: Window of attention, or None.
+        windows: Whether the model has windows at all. All masks of a model have the same form then, since each form is
+            compiled on its own.
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    ends, depths, size = tree.ends, tree.position_ids, len(tree.ends)
+    horizon = depths - (size if window is None else window)  # a node sees what is deeper than its horizon
 
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        visible = (key <= query) & (query < ends[key])
-        return visible if window is None else visible & (depths[key] > depths[query] - window)
+        return (key <= query) & (query < ends[key])
 
-    return create_block_mask(sees, B=None, H=None, Q_LEN=len(tree.ends), KV_LEN=len(tree.ends), device=ends.device)
+    def sees_near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (query < ends[key]) & (depths[key] > horizon[query])
+
+    def blocks(values: Tensor) -> Tensor:
+        return functional.pad(values, (0, -size % BLOCK)).view(-1, BLOCK)
+
+    starts = torch.arange(0, size, BLOCK, device=ends.device)[:, None]
+    diagonal, before = starts == starts.T, starts.T < starts  # query blocks x key blocks
+    any_seen = before & (blocks(ends).amax(1) > starts)
+    all_seen = before & (blocks(ends).amin(1) >= starts + BLOCK)
+    if windows:
+        any_seen &= blocks(depths).amax(1) > blocks(horizon).amin(1)[:, None]
+        all_seen &= blocks(depths).amin(1) > blocks(horizon).amax(1)[:, None]
+    partial = (any_seen & ~all_seen) | diagonal
+    mask = sees_near if windows else sees
+    return BlockMask.from_kv_blocks(
+        *_ordered(partial), *_ordered(all_seen), BLOCK_SIZE=BLOCK, mask_mod=mask, seq_lengths=(size, size)
+    )
+
+
+def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Return number `[1, 1, Q]` and columns `[1, 1, Q, K]` of the blocks in every row, these first."""
+    columns = torch.argsort(blocks.int(), dim=1, descending=True, stable=True)
+    return blocks.sum(1, dtype=torch.int32)[None, None], columns.int()[None, None]
+
+
+def _allow_graphs() -> None:
+    """Let torch compile all forms of attention that a training needs.
+
+    With and without gradients, one length and any, one block and several, trees and rows are compiled apart. Beyond the
+    limit of torch, 8, attention would compute all scores `[S, S]` of each head, at many times the cost.
+    """
+    config: Any = torch._dynamo.config
+    config.recompile_limit = max(config.recompile_limit, GRAPHS)
