@@ -220,7 +220,7 @@ def trees_are_exact(model: Any, longest: np.ndarray, pad_token_id: int) -> bool:
     except Exception as error:  # any error of a model whose cache is of another kind
         reason = f"{type(error).__name__}: {error}"
     else:
-        if difference <= rounding_error(expected, cache.layers[0].values.dtype):
+        if difference <= rounding_error(expected, {cache.layers[0].values.dtype}):
             return True
         reason = f"logits differ by {difference:.2g}"
     logger.warning(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,8 @@ from dair_hf.trees.attention import attention_inputs
 from dair_hf.trees.forest import build_forest
 
 INPUTS = {"input_ids", "attention_mask", LABELS}
-# Largest difference of two logits, relative to the largest logit, that rounding explains.
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-4}  # layers of transformers compute in float32 in part
-HALF_TOLERANCE = 3e-2
+HALF_TOLERANCE = 3e-2  # bfloat16, float16 and TF32
 
 
 def require_exact_trees(model: Any, batch: Mapping[str, Any]) -> None:
@@ -50,7 +50,7 @@ def require_exact_trees(model: Any, batch: Mapping[str, Any]) -> None:
     device = batch["input_ids"].device
     forest = build_forest(few, ["one tree"] * len(rows)).to(device)
     (tree,), (targets,) = forest.trees, forest.targets
-    with torch.no_grad(), evaluation_mode(base, device):
+    with torch.no_grad(), evaluation_mode(base, device), _types_of_logits(base) as types:
         try:
             logits = base(**attention_inputs(tree, base)).logits[0].index_select(0, targets.nodes)
         except DataError:
@@ -60,13 +60,31 @@ def require_exact_trees(model: Any, batch: Mapping[str, Any]) -> None:
         expected = _logits_of_rows(base, few, device)
     largest = expected.abs().max().item() if len(expected) else 0.0
     difference = (logits.float() - expected.float()).abs().max().item() if len(expected) else 0.0
-    if not difference <= rounding_error(expected, expected.dtype):
+    if not difference <= rounding_error(expected, {expected.dtype, *types}):
         raise _refusal(base, f"its logits differ by {difference:.2g} (largest logit {largest:.2g}) from those of rows")
 
 
-def rounding_error(logits: Tensor, dtype: torch.dtype) -> float:
-    """Return the largest difference from these logits that rounding explains, in a model that computes in `dtype`."""
-    return TOLERANCES.get(dtype, HALF_TOLERANCE) * (logits.abs().max().item() if len(logits) else 0.0)
+def rounding_error(logits: Tensor, types: Collection[torch.dtype]) -> float:
+    """Return the largest difference from these logits that rounding explains, in a model that computes in `types`."""
+    largest = logits.abs().max().item() if len(logits) else 0.0
+    if torch.float32 in types and torch.backends.cuda.matmul.fp32_precision == "tf32":
+        return HALF_TOLERANCE * largest
+    return max(TOLERANCES.get(dtype, HALF_TOLERANCE) for dtype in types) * largest
+
+
+@contextmanager
+def _types_of_logits(model: Any) -> Iterator[set[torch.dtype]]:
+    """Collect the types that logits have when they are computed; engines convert those of mixed precision to float32."""
+    types: set[torch.dtype] = set()
+    projection = model.get_output_embeddings()
+    if projection is None:
+        yield types
+        return
+    hook = projection.register_forward_hook(lambda module, inputs, logits: types.add(logits.dtype))
+    try:
+        yield types
+    finally:
+        hook.remove()
 
 
 def _logits_of_rows(model: Any, few: Mapping[str, Tensor], device: torch.device) -> Tensor:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from dair_hf import DataError
 from dair_hf.data.sampling import EpochPairs
@@ -117,3 +118,13 @@ def test_views_share_their_prefix_with_dropout(tmp_path: Path) -> None:
     consistency = [entry["consistency"] for entry in made.state.log_history if "consistency" in entry]
     assert consistency == [0.0] * len(consistency)
     assert consistency
+
+
+def test_mixed_precision_is_not_taken_for_another_model(tmp_path: Path) -> None:
+    model = tiny.model("llama", dtype=torch.float32)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.2)
+    made = trainer(tmp_path, dialog_rows(), "llama", built=model, bf16=True, max_steps=1)
+    made.train()
+    assert made.state.global_step == 1

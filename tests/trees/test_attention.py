@@ -1,0 +1,105 @@
+"""Masks of FlexAttention, whose kernels run on GPUs only: blocks by hand, and losses without the kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch.nn.attention import flex_attention
+from transformers import masking_utils
+from transformers.integrations import flex_attention as integration
+
+from dair_hf.trees.attention import BLOCK, _block_mask, attention_inputs, tree_mask
+from dair_hf.trees.forest import TokenTree, token_trees
+from tests.trees.test_exactness import build, in_float64, require_equal  # noqa: F401
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns while it compiles
+
+
+def dialogues(rows: int, tokens: int) -> TokenTree:
+    """Two groups of rows that share half of their tokens."""
+    ids = np.random.default_rng(0).integers(1, 50, (rows, tokens))
+    groups = np.arange(rows) % 2
+    ids[:, : tokens // 2] = ids[groups, : tokens // 2]
+    return token_trees(ids, np.full(rows, tokens), groups, None).trees[0]
+
+
+@pytest.mark.parametrize("window", [None, 50])
+@pytest.mark.parametrize(("rows", "tokens"), [(2, 20), (4, 32), (6, 300), (3, 513)])
+def test_blocks_hold_what_is_seen(rows: int, tokens: int, window: int | None) -> None:
+    tree = dialogues(rows, tokens)
+    size = len(tree.ends)
+    mask = _block_mask(tree, window, window is not None)
+    nodes = torch.arange(size)
+    zero = torch.tensor(0)
+    seen = tree_mask(tree, window)[0, 0]
+    assert torch.equal(mask.mask_mod(zero, zero, nodes[:, None], nodes), seen)
+    padded = torch.nn.functional.pad(seen, (0, -size % BLOCK, 0, -size % BLOCK))
+    parts = padded.view(len(padded) // BLOCK, BLOCK, -1, BLOCK)
+    some, whole = parts.any(3).any(1), parts.all(3).all(1)
+    partial, full = (
+        flex_attention._ordered_to_dense(count, columns, len(some))[0, 0].bool()
+        for count, columns in ((mask.kv_num_blocks, mask.kv_indices), (mask.full_kv_num_blocks, mask.full_kv_indices))
+    )
+    assert not (partial & full).any()
+    assert not (full & ~whole).any()
+    assert not (some & ~(partial | full)).any()
+    if window is None:
+        assert torch.equal(full, whole)
+        assert torch.equal(partial | full, some)
+        reference = flex_attention.create_block_mask(mask.mask_mod, None, None, size, size, device="cpu")
+        assert mask.shape == reference.shape
+        for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_indices"):
+            assert torch.equal(getattr(mask, name), getattr(reference, name)), name
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FlexAttention that computes all scores on the CPU, and gradients, too."""
+
+    def attention(*args: Any, training: bool = False, **settings: Any) -> Any:
+        return flex_attention.flex_attention(*args, **settings)
+
+    def block_mask(*args: Any, _compile: bool = False, **settings: Any) -> Any:
+        return flex_attention.create_block_mask(*args, **settings)
+
+    monkeypatch.setattr(flex_attention, "_validate_device", lambda *tensors: None)
+    monkeypatch.setattr(integration, "compile_friendly_flex_attention", attention)
+    monkeypatch.setattr(masking_utils, "create_block_mask", block_mask)  # of rows
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gemma3"])
+def test_losses_and_gradients(name: str, tmp_path: Path, in_float64: None, uncompiled: None) -> None:  # noqa: F811
+    require_equal(build(name, "flex_attention"), tmp_path)
+
+
+@pytest.mark.parametrize(("name", "settings"), [("Llama", {}), ("Gemma2", {"sliding_window": 60})])
+def test_graphs_are_compiled_for_all_lengths_and_layers(
+    name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 0
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        nonlocal count
+        count += 1
+        return graph.forward
+
+    compiled = torch.compile(flex_attention.flex_attention, backend=backend)
+    monkeypatch.setattr(flex_attention, "_validate_device", lambda *tensors: None)
+    monkeypatch.setattr(
+        integration, "compile_friendly_flex_attention", lambda *args, training=False, **named: compiled(*args, **named)
+    )
+    size = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_key_value_heads": 2}
+    config = getattr(transformers, f"{name}Config")(
+        vocab_size=50, num_attention_heads=2, head_dim=16, **size, **settings
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="flex_attention")
+    torch._dynamo.reset()
+    for rows, tokens in ((4, 70), (6, 100), (3, 130), (5, 200), (4, 90)):
+        model(**attention_inputs(dialogues(rows, tokens), model)).logits.sum().backward()
+    assert count == 2  # one for the first length, one for all
+    torch._dynamo.reset()
