@@ -44,6 +44,7 @@ bench: $(STAMP) ## Run all benchmarks of results/PERFORMANCE.md (DATA=folder, TR
 	  "batching --data_dir '$(DATA)/multiwoz21' --source_tokens 256 --output $(BENCH)/batching_256.json" \
 	  "generation --data_dir '$(DATA)/multiwoz21' $(if $(TRACKER),--model_dir '$(TRACKER)')" chunked_loss gradient_cache \
 	  "prefix_trees --data_dir '$(DATA)/multiwoz21'" "prefix_tree_answers --data_dir '$(DATA)/multiwoz21'" \
+	  "prefix_tree_shapes --device cpu" \
 	  processes long_run "image_step --mnist '$(DATA)/mnist'" augmenter_cost performance; do \
 	  eval "set -- $$command"; script=$$1; shift; \
 	  $(OFFLINE) $(BIN)/python benchmarks/$$script.py "$$@" || exit 1; \

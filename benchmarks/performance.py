@@ -29,6 +29,8 @@ ORDER = (
     "gradient_cache",
     "prefix_trees",
     "prefix_tree_answers",
+    "prefix_tree_shapes",
+    "prefix_tree_shapes_gpu",
     "processes",
     "long_run",
     "image_step",
@@ -66,7 +68,11 @@ def section(name: str, record: dict[str, Any]) -> str:
 
 
 # Name of a file -> script that wrote it, if the names differ.
-SCRIPTS = {"pair_cost_step": "pair_cost", "batching_256": "batching"}
+SCRIPTS = {
+    "pair_cost_step": "pair_cost",
+    "batching_256": "batching",
+    "prefix_tree_shapes_gpu": "prefix_tree_shapes",
+}
 
 
 def performance(folder: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import runpy
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import datasets
 import pytest
+import torch
 
 from dair_hf.errors import DataError
 from tests.fixtures import tiny
@@ -153,3 +155,66 @@ def test_generation_refuses_a_folder_without_a_model_that_it_can_measure(
         (tmp_path / "config.json").write_text("{}")
     with pytest.raises(DataError, match=str(tmp_path)):
         benchmarks("generation")["load_or_train"](argparse.Namespace(model_dir=str(tmp_path)))
+
+
+@pytest.mark.parametrize("partners", [True, False])
+def test_shapes_of_dialogues_are_counted_exactly(benchmarks: Callable[[str], dict[str, Any]], partners: bool) -> None:
+    shapes = benchmarks("prefix_tree_shapes")
+    for turns, history, target, dialogues in ((1, 4, 1, 1), (3, 8, 4, 2), (20, 10, 16, 1)):
+        shape = shapes["Shape"](turns, history, target, partners, dialogues)
+        forest = shapes["forest_of"](shape, 2048)
+        assert (forest.nodes, forest.tokens) == (shape.nodes, shape.row_tokens)
+        rows = [length for turn in range(turns) for length in [shape.length(turn)] * shape.views * dialogues]
+        assert shape.row_scores == sum(sum(range(1, length + 1)) for length in rows)
+    # Two turns of 4 tokens and 1 target, partners from the second token: 1 + 2 x 7 + 2 x 2 nodes, 2 x (5 + 9) tokens.
+    shape = shapes["Shape"](2, 4, 1)
+    assert (shape.nodes, shape.row_tokens) == (19, 28)
+    assert shapes["dense_scores"](shape) == 19**2
+    # Depths 0; 1 to 7 and targets at 4 and 8, twice.
+    assert shapes["visible_scores"](shape) == 1 + 2 * (sum(range(2, 9)) + 5 + 9)
+    sizes = [shapes["shape_of_nodes"](nodes).nodes for nodes in (512, 1024, 2048, 4096, 8192)]
+    assert all(0.96 < size / nodes <= 1 for size, nodes in zip(sizes, (512, 1024, 2048, 4096, 8192), strict=True))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_shapes_are_measured_by_trees_and_by_rows_and_what_cannot_run_is_named(
+    benchmarks: Callable[[str], dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shapes = benchmarks("prefix_tree_shapes")
+    output = tmp_path / "shapes.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["x", "--tiny", "--device", "cpu", "--rounds", "1", "--output", str(output)])
+        shapes["main"]()
+    metrics = json.loads(output.read_text())["metrics"]
+    names = [measure["name"].split(",")[0] for measure in metrics["measures"]]
+    assert names == ["tokens", "time", "memory", "tokens", "time"] * 2
+    assert all(measure["value"] > 0 for measure in metrics["measures"])
+
+    case = shapes["Case"]("a case", shapes["Shape"](1, 4, 1), "cpu")
+
+    def fails() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    case.add("a variant", lambda: fails)
+    assert case.skipped == {"a variant": "out of memory"}
+    assert case.time(3, 1.0) == {}
+    assert "a case, a variant: skipped, out of memory" in capsys.readouterr().out
+
+
+def test_steps_by_trees_and_by_rows_have_the_same_gradients(benchmarks: Callable[[str], dict[str, Any]]) -> None:
+    shapes = benchmarks("prefix_tree_shapes")
+    model = shapes["tracker"](32, 2, 2, "sdpa", 100, "cpu").double()
+    found = {}
+    for run in ("trees", "rows", "batch"):
+        shapes["step"](model, shapes["Shape"](3, 8, 4, dialogues=2), run, "cpu")()
+        found[run] = torch.cat([weight.grad.flatten() for weight in model.parameters()])
+    assert found["rows"].abs().max() > 0
+    torch.testing.assert_close(found["trees"], found["rows"], rtol=1e-5, atol=1e-7)  # norms compute in float32
+    torch.testing.assert_close(found["batch"], found["rows"], rtol=1e-5, atol=1e-7)
+
+
+def test_the_table_of_prefix_trees_is_up_to_date(benchmarks: Callable[[str], dict[str, Any]]) -> None:
+    shapes = benchmarks("prefix_tree_shapes")
+    record = shapes["record_of"](ROOT / "results" / "benchmarks")
+    page = (ROOT / "docs" / "prefix_trees.md").read_text(encoding="utf-8")
+    assert shapes["table"](record) in page, "put in the output of: python benchmarks/prefix_tree_shapes.py --table"

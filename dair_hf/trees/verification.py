@@ -74,7 +74,7 @@ def rounding_error(logits: Tensor, types: Collection[torch.dtype]) -> float:
 
 @contextmanager
 def _types_of_logits(model: Any) -> Iterator[set[torch.dtype]]:
-    """Collect the types that logits have when they are computed; engines convert those of mixed precision to float32."""
+    """Collect the types in which logits are computed; engines convert those of mixed precision to float32."""
     types: set[torch.dtype] = set()
     projection = model.get_output_embeddings()
     if projection is None:
