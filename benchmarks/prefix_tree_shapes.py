@@ -1,6 +1,6 @@
 """When prefix trees (`share_prefixes`) pay: steps on synthetic dialogues of several shapes, by trees and by rows.
 
-    python benchmarks/prefix_tree_shapes.py [--rounds 3] [--minutes 8] [--device cpu] [--tiny] [--table]
+    python benchmarks/prefix_tree_shapes.py [--minutes 8] [--rounds 3] [--device cpu] [--tiny] [--table]
 
 A dialogue has T turns. The prompt of turn k is k times h tokens of history, followed by t target tokens that no later
 turn repeats; its partner differs in one span of the first turn. A row is a prompt with its targets. Tokens are random.
@@ -15,7 +15,7 @@ On a CPU: dialogues of 2 to 20 turns, 4 layers of width 384, float32 and sdpa. W
 bfloat16, trees of 512 to 8,192 nodes by FlexAttention and by dense masks against rows with flash attention, with tokens
 of rows per second, peak memory and share of the peak of the device. `--tiny` takes small models and shapes, to try it.
 
-About five minutes on two cores, at most ten minutes on a GPU. Writes results/benchmarks/prefix_tree_shapes.json, on a
+About six minutes on two cores, 7 GB; at most ten minutes on a GPU. Writes results/benchmarks/prefix_tree_shapes.json, on a
 GPU results/benchmarks/prefix_tree_shapes_gpu.json.
 """
 
@@ -26,6 +26,7 @@ from dair_hf.io.commands import exit_status
 import argparse
 import copy
 import gc
+import importlib.metadata
 import importlib.util
 import json
 import statistics
@@ -52,6 +53,7 @@ from dair_hf.trees.forest import FOREST, Forest, build_forest
 NAME = "prefix_tree_shapes"
 VOCABULARY = {"cpu": 2048, "cuda": 32_000}
 FLASH = "flash_attention_2"
+OUT_OF_MEMORY = "out of memory"
 # Dense bfloat16 FLOP/s of the data sheets, without sparsity, by a part of the name of the device.
 PEAKS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12}
 SPEED, MEMORY, SHARE = "tokens of rows/s, thousands", "peak memory, GiB", "share of peak"
@@ -269,26 +271,35 @@ class Case:
             if timed:
                 self.once[variant] = time.perf_counter() - start
                 self.steps[variant] = run
+            return
         except Exception as error:  # torch, its compiler and kernels of attention refuse in many ways
-            self._skip(variant, error)
-
-    def _skip(self, variant: str, error: Exception) -> None:
-        lines = str(error).strip().splitlines() or [""]
-        memory = isinstance(error, torch.OutOfMemoryError)
-        reason = "out of memory" if memory else f"{type(error).__name__}: {lines[0][:200]}"
-        self.skipped[variant] = reason
-        print(f"{self.title}, {variant}: skipped, {reason}", flush=True)
-        del error
-        gc.collect()
-        if self.device == "cuda":
-            torch.cuda.empty_cache()
+            reason = in_words(error)
+        self._skip(variant, reason)
 
     def time(self, rounds: int, seconds: float) -> dict[str, list[float]]:
         """Time the variants in turn, in as many of the rounds as fit into some seconds, at least one."""
         if not self.steps:
             return {}
         fitting = int(seconds / max(sum(self.once.values()), 1e-9))
-        return interleaved(self.steps, max(1, min(rounds, fitting)), warmup=0)
+        try:
+            return interleaved(self.steps, max(1, min(rounds, fitting)), warmup=0)
+        except RuntimeError as error:
+            reason = in_words(error)
+        self._skip("all variants", reason)
+        return {}
+
+    def _skip(self, variant: str, reason: str) -> None:
+        self.skipped[variant] = reason
+        print(f"{self.title}, {variant}: skipped, {reason}", flush=True)
+        gc.collect()  # tensors that the error held
+        if self.device == "cuda" and reason == OUT_OF_MEMORY:
+            torch.cuda.empty_cache()
+
+
+def in_words(error: Exception) -> str:
+    """Return what an error says, in one line."""
+    lines = str(error).strip().splitlines() or [""]
+    return OUT_OF_MEMORY if isinstance(error, torch.OutOfMemoryError) else f"{type(error).__name__}: {lines[0][:200]}"
 
 
 def describe(shape: Shape) -> str:
@@ -341,7 +352,12 @@ def measure_on_gpu(options: argparse.Namespace, results: Results, device: str) -
     for number, size in enumerate(models):
         torch._dynamo.reset()  # graphs of another width
         case: Case | None = None
-        model = tracker(**size, attention="sdpa", vocabulary=vocabulary, device=device)
+        try:
+            model = tracker(**size, attention="sdpa", vocabulary=vocabulary, device=device)
+        except RuntimeError as error:
+            results.skipped[f"width {size['width']}"] = in_words(error)
+            print(f"width {size['width']}: skipped, {in_words(error)}", flush=True)
+            continue
         until = results.seconds_left() * (number + 1) / len(models)  # each width has its part of the time
         first = results.seconds_left()
         for nodes in sizes:
@@ -460,9 +476,21 @@ def record_of(folder: Path = FOLDER) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
+def versions() -> dict[str, str | None]:
+    """Return versions of what attention on a GPU runs on; None for what is not installed."""
+    found: dict[str, str | None] = {"cuda": torch.version.cuda}
+    for name in ("triton", "flash_attn"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
 def main() -> None:
     """Run the benchmark."""
-    parser = benchmark_parser(__doc__, rounds=3)
+    parser = benchmark_parser(__doc__)
+    parser.add_argument("--rounds", type=at_least(1), help="measured rounds, if time allows; default: 3, on a GPU 11")
     parser.add_argument("--minutes", type=at_least(1), default=8, help="no case begins later")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
     parser.add_argument("--tiny", action="store_true", help="small models and shapes, to try the benchmark")
@@ -478,6 +506,7 @@ def main() -> None:
     if options.gpu_cases and device == "cpu" and not options.tiny:
         parser.error("--gpu-cases on a CPU need --tiny")
     on_gpu = device == "cuda" or options.gpu_cases
+    options.rounds = options.rounds or (11 if on_gpu else 3)
     results = Results(options.minutes, device)
     if on_gpu:
         measure_on_gpu(options, results, device)
@@ -488,7 +517,8 @@ def main() -> None:
         "device": results.device_name, "rounds": options.rounds, "tiny": options.tiny, "skipped": results.skipped,
         "peak_mib": {variant: peak / 2**20 for variant, peak in results.peaks.items()},
         "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"],
-        "cuda": torch.version.cuda, "models": list(GPU_MODELS) if on_gpu else CPU_MODEL,
+        "versions": versions(),
+        "models": TINY_MODEL if options.tiny else GPU_MODELS if on_gpu else CPU_MODEL,
     }  # fmt: skip
     title = "Prefix trees by shape of dialogues, trees / rows"
     if on_gpu:
