@@ -15,8 +15,8 @@ On a CPU: dialogues of 2 to 20 turns, 4 layers of width 384, float32 and sdpa. W
 bfloat16, trees of 512 to 8,192 nodes by FlexAttention and by dense masks against rows with flash attention, with tokens
 of rows per second, peak memory and share of the peak of the device. `--tiny` takes small models and shapes, to try it.
 
-About six minutes on two cores, 7 GB; at most ten minutes on a GPU. Writes results/benchmarks/prefix_tree_shapes.json, on a
-GPU results/benchmarks/prefix_tree_shapes_gpu.json.
+About six minutes on two cores, 7 GB; at most ten minutes on a GPU. Writes results/benchmarks/prefix_tree_shapes.json,
+on a GPU results/benchmarks/prefix_tree_shapes_gpu.json.
 """
 
 from __future__ import annotations
