@@ -63,6 +63,13 @@ class ModelConfig:
             "attention logits; 0 keeps the default initialization (`start_at_neighbours`)."
         },
     )
+    attn_implementation: str | None = field(
+        default=None,
+        metadata={
+            "help": "Attention of the model, as in `from_pretrained`: sdpa, eager, flash_attention_2 or "
+            "flex_attention (the fastest for prefix trees on a GPU). Default: that of transformers."
+        },
+    )
     lora_rank: int = field(default=0, metadata={"help": "Rank of LoRA adapters, >= 0; 0 trains all parameters."})
     lora_alpha: int = field(
         default=16, metadata={"help": "Scale of the LoRA update, > 0 (update = alpha / rank * BA)."}
@@ -120,13 +127,17 @@ def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: in
         with explained(f"model_name_or_path={name!r}", *LOADING_ERRORS):
             settings = AutoConfig.from_pretrained(name, trust_remote_code=remote_code)
             model, report = _class_for(settings).from_pretrained(
-                name, use_safetensors=True, trust_remote_code=remote_code, output_loading_info=True
+                name,
+                use_safetensors=True,
+                trust_remote_code=remote_code,
+                attn_implementation=config.attn_implementation,
+                output_loading_info=True,
             )
         require_all_weights(model, report, f"model_name_or_path={name!r}")
         for setting in DECODING:
             setattr(model.generation_config, setting, None)
     else:
-        model = _from_settings(config.model_settings, tokenizer)
+        model = _from_settings(config.model_settings, tokenizer, config.attn_implementation)
         if config.neighbour_attention:
             start_at_neighbours(model, config.neighbour_attention)
     if config.lora_rank:
@@ -257,7 +268,9 @@ def _class_for(settings: Any) -> Any:
     return AutoModelForSeq2SeqLM if settings.is_encoder_decoder else AutoModelForCausalLM
 
 
-def _from_settings(settings: dict[str, Any] | None, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+def _from_settings(
+    settings: dict[str, Any] | None, tokenizer: PreTrainedTokenizerBase, attention: str | None
+) -> PreTrainedModel:
     if not settings or "model_type" not in settings:
         raise DataError(
             "the model is unknown: set model_name_or_path, or model_settings with a model_type (t5, bart, gpt2, ...)"
@@ -279,4 +292,4 @@ def _from_settings(settings: dict[str, Any] | None, tokenizer: PreTrainedTokeniz
         )
     with explained(f"model_settings of {kind!r}", Exception):  # of any type, for values that do not fit together
         config = AutoConfig.for_model(**{**from_tokenizer, **settings})
-        return _class_for(config).from_config(config)
+        return _class_for(config).from_config(config, attn_implementation=attention)

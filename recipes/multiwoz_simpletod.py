@@ -6,7 +6,8 @@ Command (no data, no network; about ten minutes on two cores; writes outputs/dem
 
 - `multiwoz21_small.yaml` trains a small model from scratch on MultiWOZ 2.1.
 - `multiwoz22_bart.yaml` is the paper's setting.
-- `multiwoz22_gpt2_lora.yaml` trains adapters of a decoder-only model.
+- `multiwoz22_gpt2_lora.yaml` and `multiwoz22_qwen_lora.yaml` train adapters of decoder-only models.
+- `multiwoz21_causal.yaml` and `multiwoz22_qwen_lora.yaml` train with prefix trees.
 
 The header of each configuration states the expected results, time and hardware. Every field of the YAML is also a
 command-line option: `--methods erm dair --seeds 0 1 2 --dair_lambda 1`. `--data_dir` takes raw MultiWOZ or the folder

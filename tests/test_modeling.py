@@ -112,6 +112,13 @@ def test_model_and_tokenizer_of_a_folder(stored: Path) -> None:
     assert same(load_model(config, tokenizer, seed=1), scratch(GPT2, seed=5))
 
 
+def test_the_attention_is_chosen(stored: Path) -> None:
+    for settings in ({"model_settings": GPT2}, {"model_name_or_path": str(stored)}):
+        for name in ("eager", "sdpa"):
+            model = load_model(ModelConfig(**settings, attn_implementation=name), tiny.tokenizer())
+            assert model.config._attn_implementation == name
+
+
 def test_end_token_pads_if_there_is_no_padding_token(tmp_path: Path) -> None:
     inner = Tokenizer(models.WordLevel({"<end>": 0, "<unk>": 1, "a": 2}, unk_token="<unk>"))
     PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<end>", unk_token="<unk>").save_pretrained(tmp_path)
@@ -170,6 +177,7 @@ def test_adapters_on_named_modules(targets: str) -> None:
             "lora_targets='layer_norm': .* is not supported.*; give --lora_targets all-linear or names of linear mod",
         ),
         ({"model_name_or_path": "no/where"}, "model_name_or_path='no/where': "),
+        ({"model_settings": T5, "attn_implementation": "fast"}, "model_settings of 't5': .*fast"),
     ],
 )
 def test_invalid_models_are_refused(config: dict[str, Any], message: str) -> None:

@@ -152,7 +152,13 @@ def _make_greedy(model: PreTrainedModel, tokenizer: Any) -> None:
 
 
 def _load_model(kind: Any, config: ModelConfig) -> tuple[Any, dict[str, Any]]:
-    model, report = _load(kind.from_pretrained, config, use_safetensors=True, output_loading_info=True)
+    model, report = _load(
+        kind.from_pretrained,
+        config,
+        use_safetensors=True,
+        attn_implementation=config.attn_implementation,
+        output_loading_info=True,
+    )
     return model, report
 
 
