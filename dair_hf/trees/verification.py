@@ -20,15 +20,17 @@ from dair_hf.trees.forest import build_forest
 
 INPUTS = {"input_ids", "attention_mask", LABELS}
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-4}  # layers of transformers compute in float32 in part
+PROBE_TOKENS = 1024
 HALF_TOLERANCE = 3e-2  # bfloat16, float16 and TF32
 
 
 def require_exact_trees(model: Any, batch: Mapping[str, Any]) -> None:
-    """Compare the logits of two rows of a batch, run as a tree, with those of separate rows.
+    """Compare the logits of some rows of a batch, run as a tree, with those of separate rows.
 
     Args:
         model: The model, possibly wrapped by an engine.
-        batch: A batch of `PairCollator` on the device of the model; the longest row and the next one are compared.
+        batch: A batch of `PairCollator` on the device of the model; the longest row and those after it are
+            compared, at least two, up to 1,024 tokens.
 
     Raises:
         DataError: The batch has other inputs than text, or the logits differ, or the model takes no masks of trees.
@@ -43,8 +45,10 @@ def require_exact_trees(model: Any, batch: Mapping[str, Any]) -> None:
     mask = view_mask(batch).cpu()
     ids = batch["input_ids"].cpu()
     lengths = batch["attention_mask"].cpu().sum(-1) * mask if "attention_mask" in batch else mask * ids.shape[-1]
-    longest = int(lengths.amax(1).argmax())
-    rows = sorted({longest, (longest + 1) % len(mask)})
+    first = int(lengths.amax(1).argmax())
+    order = torch.arange(first, first + len(mask)) % len(mask)
+    fitting = int((lengths.sum(1)[order].cumsum(0) <= PROBE_TOKENS).sum())
+    rows = sorted(order[: max(fitting, 2)].tolist())
     few = {name: batch[name][rows].cpu() for name in INPUTS & set(batch)}
     few["view_mask"] = mask[rows]
     device = batch["input_ids"].device

@@ -43,6 +43,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon_alibi": ("Falcon", {**FALCON, "alibi": True}),
     "bloom": ("Bloom", {"vocab_size": tiny.VOCAB, "hidden_size": 16, "n_layer": 2, "n_head": 2}),
     "mpt": ("Mpt", {"vocab_size": tiny.VOCAB, "d_model": 16, "n_layers": 2, "n_heads": 2}),
+    # Windows of its local layers, longer than a row, count nodes of the tree and not depths.
+    "gpt_neo": (
+        "GPTNeo",
+        {"vocab_size": tiny.VOCAB, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "max_position_embeddings": 64,
+         "window_size": 30, "attention_types": [[["global", "local"], 1]]},
+    ),
     "mamba": ("Mamba", {"vocab_size": tiny.VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}),
 }
 
