@@ -29,7 +29,7 @@ from dair_hf.training.forward_plan import (
 )
 from dair_hf.trees.forest import FOREST, Forest
 from dair_hf.trees.tree_loss import tree_losses
-from dair_hf.trees.verification import require_exact_trees
+from dair_hf.trees.verification import require_exact_training
 
 
 class PairOutputs(NamedTuple):
@@ -90,7 +90,8 @@ class PairLoss:
         self.decoder_inputs = decoder_inputs
         self.shifts_labels = bool(getattr(sample_loss, "shifts_labels", False))
         self.soft_labels = bool(getattr(sample_loss, "soft_labels", False))
-        self._verified_trees = False
+        self.longest_row = 0  # tokens of the longest row of the data, if known, for the verification of prefix trees
+        self._verified_length: int | None = None  # longest row at that time
 
     @property
     def target_rule(self) -> TargetRule:
@@ -217,13 +218,13 @@ class PairLoss:
 
     def _run_forest(self, model: nn.Module, forest: Forest, batch: Mapping[str, Any]) -> _RunViews:
         mask = view_mask(batch)
-        if not self._verified_trees:
-            require_exact_trees(model, batch)
+        if self._verified_length is None or self._verified_length < self.longest_row:
+            require_exact_training(model, batch, self.longest_row)
             if self.chunked is not None:
                 inputs, labels = self.model_inputs(flatten_views(batch, mask.cpu().numpy()))
                 assert labels is not None
                 self.chunked.verify(inputs, labels)
-            self._verified_trees = True
+            self._verified_length = self.longest_row
         run = tree_losses(model, forest.to(mask.device), self.chunked)
 
         def of_views(losses: Tensor) -> Tensor:

@@ -35,8 +35,7 @@ def attention_inputs(tree: TokenTree, model: Any) -> dict[str, Any]:
     Raises:
         DataError: The attention of the model takes no masks.
     """
-    base: Any = extract_model_from_parallel(model)
-    config = base.config.get_text_config()
+    config = text_config(model)
     implementation = getattr(config, "_attn_implementation", "eager")
     if implementation not in ("eager", "sdpa", FLEX):
         raise DataError(
@@ -51,11 +50,11 @@ def attention_inputs(tree: TokenTree, model: Any) -> dict[str, Any]:
     def mask(window: int | None) -> Any:
         window = None if window is None or window >= depth else window
         if implementation == FLEX:
-            return _block_mask(tree, window, set(windows.values()) != {None})
+            return _block_mask(tree, window, has_windows=set(windows.values()) != {None})
         visible = tree_mask(tree, window)
         if implementation == "sdpa":
             return visible
-        dtype = base.get_input_embeddings().weight.dtype
+        dtype = extract_model_from_parallel(model).get_input_embeddings().weight.dtype
         return torch.zeros((), dtype=dtype, device=visible.device).where(visible, torch.finfo(dtype).min)
 
     masks = {layer: mask(window) for layer, window in windows.items()}
@@ -69,12 +68,15 @@ def attention_inputs(tree: TokenTree, model: Any) -> dict[str, Any]:
 
 def nodes_at_once(model: Any) -> int | None:
     """Return the number of nodes up to which trees run in one forward; None, all, with FlexAttention."""
-    config = getattr(model, "config", None)
-    return None if getattr(config, "_attn_implementation", None) == FLEX else DENSE_NODES
+    return None if getattr(text_config(model), "_attn_implementation", None) == FLEX else DENSE_NODES
 
 
 def tree_mask(tree: TokenTree, window: int | None = None) -> Tensor:
-    """Return which node attends to which, `[1, 1, S, S]` bool: its ancestors and itself, within a window of depths.
+    """Return the dense mask of a tree, `[1, 1, S, S]` bool: True from a node to its ancestors and itself, in a window.
+
+    Args:
+        tree: The tree.
+        window: Number of depths that a node attends to, its own included; None: all.
 
     Example:
         >>> from dair_hf.trees.forest import build_forest
@@ -94,8 +96,14 @@ def tree_mask(tree: TokenTree, window: int | None = None) -> Tensor:
 
 
 def has_full_attention(config: Any) -> bool:
-    """Return whether every token attends to all tokens before it, in all layers, as far as the settings say."""
+    """Return whether every token attends to all tokens before it in all layers, according to the configuration."""
     return set(getattr(config, "layer_types", None) or [FULL]) == {FULL} and set(_windows(config).values()) == {None}
+
+
+def text_config(model: Any) -> Any:
+    """Return the configuration of the language model in a model that may be wrapped; None if there is none."""
+    config = getattr(extract_model_from_parallel(model), "config", None)
+    return config.gettext_config() if hasattr(config, "gettext_config") else config
 
 
 def _windows(config: Any) -> dict[str, int | None]:
@@ -109,14 +117,14 @@ def _windows(config: Any) -> dict[str, int | None]:
     return {FULL if window is None else SLIDING: window}
 
 
-def _block_mask(tree: TokenTree, window: int | None, windows: bool) -> Any:
+def _block_mask(tree: TokenTree, window: int | None, has_windows: bool) -> Any:
     """Return the `BlockMask` of a tree, computed from the extremes of its blocks and not from a mask `[S, S]`.
 
     Args:
         tree: The tree.
         window: Window of attention, or None.
-        windows: Whether the model has windows at all. All masks of a model have the same form then, since each form is
-            compiled on its own.
+        has_windows: Whether any layer of the model has a window. All masks of a model have the same form, since each
+            form is compiled on its own.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -136,11 +144,11 @@ def _block_mask(tree: TokenTree, window: int | None, windows: bool) -> Any:
     diagonal, before = starts == starts.T, starts.T < starts  # query blocks x key blocks
     any_seen = before & (blocks(ends).amax(1) > starts)
     all_seen = before & (blocks(ends).amin(1) >= starts + BLOCK)
-    if windows:
+    if has_windows:
         any_seen &= blocks(depths).amax(1) > blocks(horizon).amin(1)[:, None]
         all_seen &= blocks(depths).amin(1) > blocks(horizon).amax(1)[:, None]
     partial = (any_seen & ~all_seen) | diagonal
-    mask = sees_near if windows else sees
+    mask = sees_near if has_windows else sees
     return BlockMask.from_kv_blocks(
         *_ordered(partial), *_ordered(all_seen), BLOCK_SIZE=BLOCK, mask_mod=mask, seq_lengths=(size, size)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,9 +14,10 @@ from transformers.trainer_pt_utils import BatchRebalanceSampler
 
 from dair_hf.data.collator import AUGMENTED_PREFIX, VIEW_MASK
 from dair_hf.errors import DataError
-from dair_hf.trees.forest import FOREST, build_forest, prefix_table
+from dair_hf.trees.forest import FOREST, build_forest, cut_where_least_is_shared, pad_right, prefix_table
 
-CLASSES = 64  # of sizes of groups; groups of one class exchange their places every epoch
+CLASSES = 64  # fewest classes of sizes; groups of one class exchange their places every epoch
+FULL = 0.9  # share of the budget that batches should use
 IDS = "input_ids"
 
 
@@ -45,10 +47,11 @@ class ForestCollator:
 class GroupBatchSampler(BatchRebalanceSampler):
     """Batches of whole groups of rows that fit into a budget, in a new random order every epoch.
 
-    Groups are rounded up to one of 64 sizes, and the sizes are dealt to batches once; each epoch deals groups of one
-    size anew and shuffles the batches. The number of batches is thus the same in every epoch, and the order depends on
-    `(seed, epoch)` only, so that it is the same after a resume. In each step, ranks get batches of similar sizes. All
-    ranks get equally many batches, and no row is left out or repeated.
+    Sizes of groups are rounded up to one of 64 classes, and classes are dealt to batches once; each epoch deals groups
+    of one class anew and shuffles the batches. If rounding leaves batches less than 0.9 full, there are more classes.
+    The number of batches is thus the same in every epoch, and the order depends on `(seed, epoch)` only, so that it is
+    the same after a resume. In each step, ranks get batches of similar sizes. All ranks get equally many batches, and
+    no row is left out or repeated.
 
     Args:
         groups: Row numbers of every group.
@@ -79,9 +82,7 @@ class GroupBatchSampler(BatchRebalanceSampler):
         self.groups = list(groups)
         self.sizes = np.asarray(sizes)
         self.seed, self.epoch, self.ranks, self.rank = seed, 0, ranks, rank
-        classes = min(budget, CLASSES)
-        self.classes = -(-self.sizes * classes // budget)  # rounded up, at most `classes`
-        self.batches = _deal_sizes(np.bincount(self.classes, minlength=classes + 1), classes)
+        self.classes, self.batches = _deal(self.sizes, budget)
         while len(self.batches) % ranks:
             largest = max(self.batches, key=len)
             if len(largest) == 1:
@@ -192,53 +193,52 @@ class _TokenColumn:
 def _parts(
     group: np.ndarray, tokens: Sequence[_TokenColumn], budget: int, counts_nodes: bool
 ) -> Iterator[tuple[np.ndarray, int]]:
-    """Cut a group that exceeds the budget; neighbours in lexicographic order, which share most, stay together."""
-    size = _count_nodes(group, tokens) if counts_nodes else len(group)
-    if size <= budget:
-        yield group, size
+    """Yield a group and its size, or parts of it that fit into the budget."""
+    if not counts_nodes and len(group) <= budget:
+        yield group, len(group)
         return
-    originals, lengths = _padded(tokens[0].rows(group))
-    group = group[prefix_table(originals, lengths, np.zeros(len(group), dtype=np.int64)).order]
-    start, size = 0, 0
-    for end in range(1, len(group) + 1):
-        larger = _count_nodes(group[start:end], tokens) if counts_nodes else end - start
-        if larger <= budget:
-            size = larger
-            continue
-        if end - start == 1:
+    ids, lengths = pad_right([view for column in tokens for view in column.rows(group)])
+    table = prefix_table(ids, lengths, np.zeros(len(ids), dtype=np.int64))
+    originals = np.flatnonzero(table.order < len(group))
+    order = table.order[originals]  # of the rows, by their originals
+    ranks = np.argsort(order)[table.order % len(group)]  # of the row of every view
+
+    def size(start: int, end: int) -> int:
+        views = np.flatnonzero((ranks >= start) & (ranks < end))
+        return int((table.lengths[views] - table.shared_among(views)).sum()) if counts_nodes else end - start
+
+    if size(0, len(group)) <= budget:
+        yield group, size(0, len(group))
+        return
+    for start, end in cut_where_least_is_shared(table.shared_among(originals), size, budget):
+        if size(start, end) > budget:
             raise DataError(
-                f"max_tokens_per_batch={budget} is below the {larger} tokens of row {group[start]} alone; raise it, or "
-                "truncate the inputs"
+                f"max_tokens_per_batch={budget} is below the {size(start, end)} tokens of row {group[order[start]]} "
+                "alone; raise it, or truncate the inputs"
             )
-        yield group[start : end - 1], size
-        start = end - 1
-        size = _count_nodes(group[start:end], tokens) if counts_nodes else 1
-        if size > budget:
-            raise DataError(
-                f"max_tokens_per_batch={budget} is below the {size} tokens of row {group[start]} alone; raise it, or "
-                "truncate the inputs"
-            )
-    yield group[start:], size
+        yield group[order[start:end]], size(start, end)
 
 
-def _count_nodes(rows: np.ndarray, tokens: Sequence[_TokenColumn]) -> int:
-    ids, lengths = _padded([view for column in tokens for view in column.rows(rows)])
-    return int(prefix_table(ids, lengths, np.zeros(len(ids), dtype=np.int64)).new_nodes.sum())
+def _deal(sizes: np.ndarray, budget: int) -> tuple[np.ndarray, list[list[int]]]:
+    """Return the class of every size, and the classes of every batch, with as few classes as fill the batches."""
+    enough = math.ceil(sizes.sum() / (FULL * budget))
+    count, fewest = min(budget, CLASSES), len(sizes) + 1
+    while True:
+        rounded = -(-sizes * count // budget)  # up, at most `count`
+        dealt = _deal_classes(np.bincount(rounded, minlength=count + 1), count)
+        if len(dealt) < fewest:
+            classes, batches, fewest = rounded, dealt, len(dealt)
+        if fewest <= enough or count == budget:
+            return classes, batches
+        count = min(2 * count, budget)
 
 
-def _padded(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    lengths = np.array([len(row) for row in rows])
-    padded = np.zeros((len(rows), lengths.max(initial=0)), dtype=np.int64)
-    padded[np.arange(padded.shape[1]) < lengths[:, None]] = np.concatenate(rows)
-    return padded, lengths
-
-
-def _deal_sizes(counts: np.ndarray, budget: int) -> list[list[int]]:
-    """Deal sizes to batches: each takes the largest size that fits, again and again.
+def _deal_classes(counts: np.ndarray, budget: int) -> list[list[int]]:
+    """Deal classes to batches: each takes the largest that fits, again and again.
 
     Args:
-        counts: Number of groups of every size, `[budget + 1]`.
-        budget: Largest sum of sizes of a batch.
+        counts: Number of groups of every class, `[budget + 1]`.
+        budget: Largest sum of classes of a batch.
     """
     counts = counts.copy()
     batches: list[list[int]] = []

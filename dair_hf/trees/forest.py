@@ -120,6 +120,22 @@ class PrefixTable:
         """Number of nodes that every row adds to those before, `[N]`."""
         return self.lengths - self.shared
 
+    def shared_among(self, places: np.ndarray) -> np.ndarray:
+        """Return the number of leading tokens that rows share with the one before among them, `[R]`; 0 for the first.
+
+        Args:
+            places: Indices of rows of one group in this order, increasing, `[R]`.
+        """
+        return np.append(0, np.minimum.reduceat(self.shared[: places[-1] + 1], places[:-1] + 1))
+
+
+def pad_right(rows: Sequence[Sequence[int] | np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return token ids padded on the right with 0, `[N, T]`, and lengths `[N]`."""
+    lengths = np.array([len(row) for row in rows])
+    ids = np.zeros((len(rows), lengths.max(initial=0)), dtype=np.int64)
+    ids[np.arange(ids.shape[1]) < lengths[:, None]] = np.concatenate([np.asarray(row) for row in rows])
+    return ids, lengths
+
 
 def prefix_table(ids: np.ndarray, lengths: np.ndarray, groups: np.ndarray) -> PrefixTable:
     """Sort rows by group and token ids, and compare neighbours.
@@ -143,6 +159,43 @@ def prefix_table(ids: np.ndarray, lengths: np.ndarray, groups: np.ndarray) -> Pr
     differs[:, :-1] = (ids[1:] != ids[:-1]) | (np.arange(ids.shape[1]) >= comparable[:, None])
     shared = np.concatenate([[0], differs.argmax(1)]) if len(order) else np.zeros(0, dtype=np.int64)
     return PrefixTable(order, ids, lengths, shared)
+
+
+def cut_where_least_is_shared(
+    shared: np.ndarray, size: Callable[[int, int], int], limit: int
+) -> list[tuple[int, int]]:
+    """Cut rows in lexicographic order into parts of at most `limit` nodes, so that least is computed twice.
+
+    Among cuts that share equally little, the fewest are made.
+
+    Args:
+        shared: Number of leading tokens that every row shares with the one before, `[N]`.
+        size: `(start, end)` -> number of nodes of the rows `start, ..., end - 1`.
+        limit: Largest size of a part; a single row may exceed it.
+
+    Returns:
+        (start, end) of every part.
+
+    Example:
+        >>> cut_where_least_is_shared(np.array([0, 9, 2, 9]), lambda start, end: 10 * (end - start), limit=30)
+        [(0, 2), (2, 4)]
+    """
+    count = len(shared)
+    costs = np.asarray(shared) * (count + 1) + 1  # of a part that begins with this row
+    totals, starts = np.zeros(count + 1, dtype=np.int64), np.zeros(count + 1, dtype=np.int64)
+    earliest = 0  # the largest part that ends here
+    for end in range(1, count + 1):
+        while earliest < end - 1 and size(earliest, end) > limit:
+            earliest += 1
+        candidates = totals[earliest:end] + costs[earliest:end]
+        starts[end] = earliest + candidates.argmin()
+        totals[end] = candidates.min()
+    parts: list[tuple[int, int]] = []
+    end = count
+    while end:
+        parts.append((int(starts[end]), end))
+        end = int(starts[end])
+    return parts[::-1]
 
 
 def build_forest(batch: Mapping[str, Any], groups: Sequence[Any], nodes_at_once: int | None = None) -> Forest:
@@ -230,10 +283,10 @@ def token_trees(ids: np.ndarray, lengths: np.ndarray, groups: np.ndarray, nodes_
         shift[part] = np.cumsum(sizes[part]) - sizes[part] - starts[part]  # node of all trees -> node of this sequence
         values = (new_ids[chosen], new_depths[chosen], new_ends[chosen] + np.repeat(shift[part], sizes[part]))
         trees.append(TokenTree(*map(torch.from_numpy, values)))
-    paths, places = np.empty_like(nodes), np.empty(len(ids), dtype=np.int64)
+    paths, trees_of_rows = np.empty_like(nodes), np.empty(len(ids), dtype=np.int64)
     paths[table.order] = nodes + shift[sorted_groups][:, None]
-    places[table.order] = tree_of_group[sorted_groups]
-    return TreePaths(tuple(trees), places, paths)
+    trees_of_rows[table.order] = tree_of_group[sorted_groups]
+    return TreePaths(tuple(trees), trees_of_rows, paths)
 
 
 def _without_padding(

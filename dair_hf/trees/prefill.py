@@ -13,9 +13,9 @@ from transformers.cache_utils import Cache, DynamicLayer
 from transformers.generation import GenerationMode
 from transformers.utils import logging
 
-from dair_hf.trees.attention import DENSE_NODES, attention_inputs, has_full_attention, nodes_at_once
-from dair_hf.trees.forest import prefix_table, token_trees
-from dair_hf.trees.verification import require_exact_trees, rounding_error
+from dair_hf.trees.attention import attention_inputs, has_full_attention, nodes_at_once
+from dair_hf.trees.forest import cut_where_least_is_shared, pad_right, prefix_table, token_trees
+from dair_hf.trees.verification import probe_rows, require_exact_trees, rounding_error
 
 logger = logging.get_logger(__name__)
 
@@ -96,7 +96,7 @@ class PromptTrees:
     """
 
     def __init__(self, model: Any, prompts: Sequence[Tokens]) -> None:
-        ids, self._lengths = _padded(prompts)
+        ids, self._lengths = pad_right(prompts)
         limit = nodes_at_once(model)
         paths = token_trees(ids, self._lengths, _related(ids, self._lengths, limit), limit)
         self._nodes, self._trees_of_rows = paths.nodes, paths.trees_of_rows
@@ -174,7 +174,7 @@ def token_ids(prompt: Mapping[str, Any]) -> np.ndarray | None:
 def trees_are_exact(model: Any, longest: np.ndarray, pad_token_id: int) -> bool:
     """Compare prompts that `generate` continues from a tree with separate prompts.
 
-    The tree is as large as trees become: the longest prompt, and branches from its middle.
+    The tree is that of `probe_rows`.
 
     Args:
         model: A model for which `can_prefill` is true, in evaluation mode.
@@ -190,16 +190,11 @@ def trees_are_exact(model: Any, longest: np.ndarray, pad_token_id: int) -> bool:
     length = len(longest)
     if length < 2:
         return True  # nothing is shared
-    weight = model.get_input_embeddings().weight
-    middle = min(max(length // 2, RELATED, 2 * length - DENSE_NODES), length - 1)
-    branches = min((DENSE_NODES - length) // (length - middle), len(weight) - 1)
-    ids = np.tile(longest, (max(branches, 1) + 1, 1))
-    tokens = np.arange(len(ids) - 1)
-    ids[1:, middle] = tokens + (tokens >= longest[middle])  # any token but that of the longest prompt
-    pair = torch.from_numpy(ids[[0, -1]]).to(weight.device)
-    views = {"input_ids": pair[:, None], "labels": pair[:, None], "view_mask": torch.ones(2, 1, dtype=torch.bool)}
-    require_exact_trees(model, views)
+    ids = probe_rows(model, longest, length)
+    length = ids.shape[1]
+    require_exact_trees(model, ids)
 
+    pair = torch.from_numpy(ids[[0, -1]]).to(model.get_input_embeddings().weight.device)
     mask = torch.ones_like(pair)
     pair[1] = pair[1].roll(1)  # without its last token, and with padding
     pair[1, 0], mask[1, 0] = pad_token_id, 0
@@ -241,33 +236,22 @@ def lexicographic_order(prompts: Sequence[np.ndarray]) -> np.ndarray:
     return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
 
 
-def _padded(prompts: Sequence[Tokens]) -> tuple[np.ndarray, np.ndarray]:
-    """Return token ids padded on the right with 0, `[N, T]`, and lengths `[N]`."""
-    lengths = np.array([len(prompt) for prompt in prompts])
-    ids = np.zeros((len(prompts), lengths.max()), dtype=np.int64)
-    ids[np.arange(ids.shape[1]) < lengths[:, None]] = np.concatenate([np.asarray(prompt) for prompt in prompts])
-    return ids, lengths
-
-
 def _related(ids: np.ndarray, lengths: np.ndarray, limit: int | None) -> np.ndarray:
     """Return the number of the tree of every row: neighbours in lexicographic order that begin alike, `limit` nodes."""
     table = prefix_table(ids, lengths, np.zeros(len(ids), dtype=np.int64))
     nodes = np.cumsum(table.new_nodes)
     starts = np.flatnonzero(table.shared < RELATED).tolist()
-    pending = list(zip(starts, [*starts[1:], len(ids)], strict=True))
-    groups = np.empty(len(ids), dtype=np.int64)
-    number = 0
-    while pending:
-        start, end = pending.pop()
-        # Nodes of a tree that begins with row `start`, up to every row.
-        sizes = nodes[start:end] - nodes[start] + table.lengths[start]
-        if limit is None or sizes[-1] <= limit or end - start == 1:
-            groups[table.order[start:end]] = number
-            number += 1
-            continue
-        # Cut in two where least is shared, near the middle.
-        shared = table.shared[start + 1 : end]
-        cuts = np.flatnonzero(shared == shared.min())
-        cut = start + 1 + int(cuts[np.abs(sizes[cuts] - sizes[-1] / 2).argmin()])
-        pending += [(start, cut), (cut, end)]
-    return groups
+    groups = np.zeros(len(ids), dtype=np.int64)
+    for first, last in zip(starts, [*starts[1:], len(ids)], strict=True):
+
+        def size(start: int, end: int, first: int = first) -> int:
+            start, end = first + start, first + end
+            return int(nodes[end - 1] - nodes[start] + table.lengths[start])
+
+        if limit is not None:
+            parts = cut_where_least_is_shared(table.shared[first:last], size, limit)
+            groups[first + np.array([start for start, _ in parts])] = 1
+        groups[first] = 1
+    numbers = np.empty_like(groups)
+    numbers[table.order] = np.cumsum(groups) - 1
+    return numbers

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as functional
+from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.per_sample import full_precision
 from dair_hf.trees.attention import attention_inputs
-from dair_hf.trees.forest import Forest
+from dair_hf.trees.forest import Forest, TokenTree
 
 
 class TreeLosses(NamedTuple):
@@ -46,21 +47,37 @@ def tree_losses(model: nn.Module, forest: Forest, chunked: ChunkedLoss | None = 
     """
     token_losses, logits = [], []
     for tree, targets in zip(forest.trees, forest.targets, strict=True):
-        inputs = attention_inputs(tree, model)
         if chunked is not None:
-            _, hidden = chunked.hidden_states(model, inputs)
+            _, hidden = chunked.hidden_states(model, attention_inputs(tree, model))
             token_losses.append(chunked.token_losses(hidden[0].index_select(0, targets.nodes), targets.labels))
             empty = full_precision(hidden[..., :0]).sum()
         else:
-            outputs = model(**inputs)
-            logits.append(outputs.logits[0].index_select(0, targets.nodes))
+            logits.append(logits_of_nodes(model, tree, targets.nodes))
             token_losses.append(_nll(logits[-1], targets.labels))
-            empty = full_precision(outputs.logits[..., :0]).sum()
+            empty = full_precision(logits[-1][:, :0]).sum()
     labels = torch.cat([targets.labels for targets in forest.targets])
     numbers = torch.cat([targets.views for targets in forest.targets])
     # The empty sum connects views without a target to the graph.
     losses = empty + sum_by_view(torch.cat(token_losses), numbers, forest.shape[0] * forest.shape[1])
     return TreeLosses(losses, torch.cat(logits) if logits else None, labels, numbers)
+
+
+def logits_of_nodes(model: Any, tree: TokenTree, nodes: Tensor) -> Tensor:
+    """Return the logits of some nodes of a tree, `[M, vocabulary]`; of them alone if the model can omit others.
+
+    Args:
+        model: The model, possibly wrapped by an engine.
+        tree: The tree, on the device of the model.
+        nodes: Numbers of the nodes, `[M]`.
+    """
+    inputs = attention_inputs(tree, model)
+    base: Any = extract_model_from_parallel(model)
+    supports_selection = getattr(base, "_supports_logits_to_keep", None)  # as `generate` asks
+    if supports_selection is not None and supports_selection():
+        selected: Tensor = model(**inputs, logits_to_keep=nodes).logits[0]
+        return selected
+    logits: Tensor = model(**inputs).logits[0]
+    return logits.index_select(0, nodes)
 
 
 def sum_by_view(token_losses: Tensor, numbers: Tensor, views: int) -> Tensor:

@@ -15,62 +15,104 @@ from dair_hf.data.batch_layout import view_mask
 from dair_hf.data.collator import LABELS
 from dair_hf.errors import DataError
 from dair_hf.losses.model_state import evaluation_mode
-from dair_hf.trees.attention import attention_inputs
-from dair_hf.trees.forest import build_forest
+from dair_hf.trees.attention import DENSE_NODES, text_config
+from dair_hf.trees.forest import FOREST, TokenTree, token_trees
+from dair_hf.trees.tree_loss import logits_of_nodes
 
 INPUTS = {"input_ids", "attention_mask", LABELS}
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-4}  # layers of transformers compute in float32 in part
-PROBE_TOKENS = 1024
 HALF_TOLERANCE = 3e-2  # bfloat16, float16 and TF32
+SMALLEST_DEPTH = 32  # tokens of the longest row of a probe
+SMALLEST_BRANCH = 16  # tokens of a branch of a probe
+SHORT_ROW = 64  # tokens of the shortest row of a probe, at most
 
 
-def require_exact_trees(model: Any, batch: Mapping[str, Any]) -> None:
-    """Compare the logits of some rows of a batch, run as a tree, with those of separate rows.
+def require_exact_training(model: Any, batch: Mapping[str, Any], longest_row: int = 0) -> None:
+    """Compare a tree of the tokens of a batch with separate rows, see `probe_rows`.
 
     Args:
         model: The model, possibly wrapped by an engine.
-        batch: A batch of `PairCollator` on the device of the model; the longest row and those after it are
-            compared, at least two, up to 1,024 tokens.
+        batch: A batch of `PairCollator` on the device of the model, possibly with a forest. The tree has at least as
+            many nodes as the trees of the batch, whatever these share.
+        longest_row: Number of tokens of the longest row of the data; 0: that of the batch.
 
     Raises:
-        DataError: The batch has other inputs than text, or the logits differ, or the model takes no masks of trees.
+        DataError: The batch has other inputs than text, or as in `require_exact_trees`.
     """
-    base: Any = extract_model_from_parallel(model)
     columns = {name for name, values in batch.items() if isinstance(values, Tensor) and values.ndim > 2}
     if unknown := sorted(columns - INPUTS):
         raise DataError(
             f"share_prefixes: the batch has the inputs {unknown} besides {sorted(INPUTS)}, which may differ between "
             "rows that share a prefix; leave share_prefixes unset, or remove these columns"
         )
-    mask = view_mask(batch).cpu()
-    ids = batch["input_ids"].cpu()
-    lengths = batch["attention_mask"].cpu().sum(-1) * mask if "attention_mask" in batch else mask * ids.shape[-1]
-    first = int(lengths.amax(1).argmax())
-    order = torch.arange(first, first + len(mask)) % len(mask)
-    fitting = int((lengths.sum(1)[order].cumsum(0) <= PROBE_TOKENS).sum())
-    rows = sorted(order[: max(fitting, 2)].tolist())
-    few = {name: batch[name][rows].cpu() for name in INPUTS & set(batch)}
-    few["view_mask"] = mask[rows]
-    device = batch["input_ids"].device
-    forest = build_forest(few, ["one tree"] * len(rows)).to(device)
-    (tree,), (targets,) = forest.trees, forest.targets
+    exists = view_mask(batch)
+    ids, mask = batch["input_ids"][exists], batch.get("attention_mask")
+    mask = torch.ones_like(ids) if mask is None else mask[exists]
+    trees = batch[FOREST].trees if FOREST in batch else ()
+    depth = max(longest_row, int(mask.sum(1).amax()) if len(mask) else 0)
+    nodes = max([DENSE_NODES, *(len(tree.ends) for tree in trees)])
+    require_exact_trees(model, probe_rows(model, ids[mask.bool()].cpu().numpy(), depth, nodes))
+
+
+def probe_rows(model: Any, tokens: np.ndarray, depth: int, nodes: int = DENSE_NODES) -> np.ndarray:
+    """Return rows whose tree has the given size: one row of the tokens, and branches from its middle, `[R, T]`.
+
+    Rows have at least 32 tokens as far as the positions of the model allow, so that there always are branches.
+
+    Args:
+        model: The model, possibly wrapped by an engine.
+        tokens: Token ids of the data, `[N]`; those of branches are drawn from them.
+        depth: Number of tokens of a row.
+        nodes: Number of nodes, not counting what branches happen to share.
+    """
+    positions = getattr(text_config(model), "max_position_embeddings", None) or SMALLEST_DEPTH
+    depth = max(depth, min(SMALLEST_DEPTH, positions))
+    branch = min(max(nodes - depth, SMALLEST_BRANCH), depth // 2)
+    if len(np.unique(tokens)) < 2:
+        tokens = np.union1d(tokens, [0, 1])  # attention to equal tokens has no effect
+    rows = np.tile(np.resize(tokens, depth), (1 + max((nodes - depth) // branch, 1), 1))
+    rows[1:, depth - branch :] = np.random.default_rng(0).choice(np.unique(tokens), (len(rows) - 1, branch))
+    return rows
+
+
+def require_exact_trees(model: Any, rows: np.ndarray) -> None:
+    """Compare the logits of rows in a tree with those of separate rows.
+
+    The first row, that with the last node, and the beginning of the first are compared: attention that counts nodes
+    differs for the second, and positions that depend on the longest row of a forward for the third.
+
+    Args:
+        model: The model, possibly wrapped by an engine.
+        rows: Token ids of rows with a common prefix, `[R, T]`.
+
+    Raises:
+        DataError: The logits differ, or the model takes no masks of trees.
+    """
+    base: Any = extract_model_from_parallel(model)
+    device = base.get_input_embeddings().weight.device
+    count, depth = rows.shape
+    paths = token_trees(rows, np.full(count, depth), np.zeros(count, dtype=np.int64), None)
+    tree = TokenTree(*(values.to(device) for values in paths.trees[0]))
+    compared = [(0, depth), (int(paths.nodes[:, -1].argmax()), depth), (0, min(SHORT_ROW, depth // 2))]
+    nodes = torch.from_numpy(np.concatenate([paths.nodes[row, :length] for row, length in compared])).to(device)
     with torch.no_grad(), evaluation_mode(base, device), _types_of_logits(base) as types:
         try:
-            logits = base(**attention_inputs(tree, base)).logits[0].index_select(0, targets.nodes)
+            logits = logits_of_nodes(base, tree, nodes)
         except DataError:
             raise
         except Exception as error:
             raise _refusal(base, f"it cannot run a tree ({type(error).__name__}: {error})") from error
-        expected = _logits_of_rows(base, few, device)
-    largest = expected.abs().max().item() if len(expected) else 0.0
-    difference = (logits.float() - expected.float()).abs().max().item() if len(expected) else 0.0
+        separate = [torch.from_numpy(rows[row : row + 1, :length]).to(device) for row, length in compared]
+        expected = torch.cat([base(input_ids=ids).logits[0] for ids in separate])
+    largest = expected.abs().max().item()
+    difference = (logits.float() - expected.float()).abs().max().item()
     if not difference <= rounding_error(expected, {expected.dtype, *types}):
         raise _refusal(base, f"its logits differ by {difference:.2g} (largest logit {largest:.2g}) from those of rows")
 
 
 def rounding_error(logits: Tensor, types: Collection[torch.dtype]) -> float:
     """Return the largest difference from these logits that rounding explains, in a model that computes in `types`."""
-    largest = logits.abs().max().item() if len(logits) else 0.0
+    largest = logits.abs().max().item()
     if torch.float32 in types and torch.backends.cuda.matmul.fp32_precision == "tf32":
         return HALF_TOLERANCE * largest
     return max(TOLERANCES.get(dtype, HALF_TOLERANCE) for dtype in types) * largest
@@ -89,17 +131,6 @@ def _types_of_logits(model: Any) -> Iterator[set[torch.dtype]]:
         yield types
     finally:
         hook.remove()
-
-
-def _logits_of_rows(model: Any, few: Mapping[str, Tensor], device: torch.device) -> Tensor:
-    """Return the logits that predict the targets, `[M, vocabulary]`, in the order of the views."""
-    parts = []
-    for row, view in np.argwhere(few["view_mask"].numpy()).tolist():
-        mask = few["attention_mask"][row, view].bool() if "attention_mask" in few else slice(None)
-        ids, labels = few["input_ids"][row, view][mask], few[LABELS][row, view][mask]
-        logits = model(input_ids=ids[None].to(device)).logits[0, :-1]
-        parts.append(logits[(labels[1:] != -100).to(device)])
-    return torch.cat(parts)
 
 
 def _refusal(model: Any, reason: str) -> DataError:

@@ -16,7 +16,7 @@ from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.per_sample import causal_nll
 from dair_hf.training.forward import PairLoss
 from dair_hf.trees.batches import ForestCollator
-from dair_hf.trees.verification import require_exact_trees
+from dair_hf.trees.verification import require_exact_training
 from tests.fixtures import tiny
 from tests.fixtures.dialog_rows import dialog_rows
 
@@ -53,10 +53,10 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def build(name: str, implementation: str = "sdpa") -> Any:
+def build(name: str, implementation: str = "sdpa", **changes: Any) -> Any:
     """Return a model in float64 and evaluation mode whose every weight matters."""
     family, settings = {**MODELS, **REFUSED}[name]
-    made = getattr(transformers, f"{family}Config")(**settings)
+    made = getattr(transformers, f"{family}Config")(**{**settings, **changes})
     torch.manual_seed(0)
     try:
         model = transformers.AutoModelForCausalLM.from_config(made, attn_implementation=implementation)
@@ -97,10 +97,11 @@ def batches(
 
 
 def losses_and_gradients(
-    model: Any, batch: dict[str, Any], folder: Path, *, chunked: bool = False, **settings: Any
+    model: Any, batch: dict[str, Any], folder: Path, *, chunked: bool = False, longest_row: int = 0, **settings: Any
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     args = tiny.config(folder, chunked_loss=chunked, **settings)
     pair_loss = PairLoss(args, causal_nll, chunked=ChunkedLoss(model, True, tokens=3) if chunked else None)
+    pair_loss.longest_row = longest_row
     found = pair_loss(model, batch, with_partners=args.uses_partners)
     model.zero_grad()
     pair_loss.objective(found.terms, pair_loss.count(batch)).backward()
@@ -178,6 +179,19 @@ def test_chunked_losses(name: str, tmp_path: Path, in_float64: None) -> None:
     require_equal(build(name, "eager"), tmp_path, chunked=True)
 
 
+def test_logits_of_targets_alone_are_computed(tmp_path: Path) -> None:
+    model = build("llama")
+    batch = batches()[1]
+    losses_and_gradients(model, batch, tmp_path)
+    pair_loss = PairLoss(tiny.config(tmp_path), causal_nll)
+    pair_loss(model, batch, with_partners=True)  # after the probe
+    rows: list[int] = []
+    model.lm_head.register_forward_hook(lambda head, inputs, logits: rows.append(logits.shape[1]))
+    pair_loss(model, batch, with_partners=True)
+    assert rows == [len(targets.nodes) for targets in batch["forest"].targets]
+    assert sum(rows) < batch["forest"].nodes
+
+
 def test_gradient_checkpointing(tmp_path: Path, in_float64: None) -> None:
     model = build("llama")
     one, other = batches()
@@ -199,11 +213,11 @@ def test_other_columns_are_refused() -> None:
     batch = batches()[1]
     batch["token_type_ids"] = torch.zeros_like(batch["input_ids"])
     with pytest.raises(DataError, match=r"the inputs \['token_type_ids'\]"):
-        require_exact_trees(build("llama"), batch)
+        require_exact_training(build("llama"), batch)
 
 
 def test_attention_without_masks_is_refused() -> None:
     model = build("llama")
     model.config._attn_implementation = "flash_attention_2"
     with pytest.raises(DataError, match="attn_implementation='sdpa'"):
-        require_exact_trees(model, batches()[1])
+        require_exact_training(model, batches()[1])

@@ -1,0 +1,94 @@
+"""The probe before the first step: models that are not exact are refused, whatever the first batch holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+from transformers import DataCollatorForSeq2Seq
+
+from dair_hf import DataError, PairCollator
+from dair_hf.trees.batches import ForestCollator
+from dair_hf.trees.forest import prefix_table
+from dair_hf.trees.verification import probe_rows
+from tests.fixtures import tiny
+from tests.fixtures.dialog_rows import dialog_rows
+from tests.trees.test_exactness import build, losses_and_gradients
+
+GLOBAL = [[["global"], 2]]
+LOCAL = [[["global", "local"], 1]]
+
+
+def rows_of(prompts: list[list[int]], targets: int = 1) -> list[dict[str, Any]]:
+    labels = [[*[-100] * (len(ids) - targets), *ids[len(ids) - targets :]] for ids in prompts]
+    columns = {"input_ids": prompts, "attention_mask": [[1] * len(ids) for ids in prompts], "labels": labels}
+    return datasets.Dataset.from_dict({"dialogue_id": ["a"] * len(prompts), **columns}).to_list()
+
+
+def batch_of_rows(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    collator = PairCollator(DataCollatorForSeq2Seq(tiny.tokenizer(), model=None))
+    batch: dict[str, Any] = ForestCollator(collator, "dialogue_id", None)(rows)
+    return batch
+
+
+FIRST_BATCHES = {
+    "one row": rows_of([[5, 6, 7, 8]]),
+    "equal rows": rows_of([[5, 6, 7, 8]] * 3),
+    "one token": rows_of([[5, 5, 5, 5], [5, 5, 5]]),
+    "no targets": rows_of([[5, 6, 7, 8], [5, 6, 7, 9]], targets=0),
+    "branches": list(dialog_rows(dialogs=1)),
+}
+
+
+@pytest.mark.parametrize("rows", FIRST_BATCHES.values(), ids=FIRST_BATCHES)
+@pytest.mark.parametrize("name", ["mpt", "falcon_alibi"])
+def test_any_first_batch_is_enough_to_refuse_a_model(name: str, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"share_prefixes and \w+ cannot be combined"):
+        losses_and_gradients(build(name, "eager"), batch_of_rows(rows), tmp_path)
+
+
+@pytest.mark.parametrize("rows", FIRST_BATCHES.values(), ids=FIRST_BATCHES)
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3"])
+def test_any_first_batch_is_enough_to_accept_a_model(name: str, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    losses_and_gradients(build(name, "eager"), batch_of_rows(rows), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"window_size": 256, "max_position_embeddings": 2048, "attention_types": LOCAL}, "its logits differ"),
+        ({"max_position_embeddings": 512, "attention_types": GLOBAL}, "it cannot run a tree"),
+    ],
+    ids=["window", "positions"],
+)
+def test_tables_of_nodes_that_first_batches_do_not_fill_are_noticed(
+    settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    history = np.random.default_rng(0).integers(4, tiny.VOCAB, 90).tolist()
+    rows = rows_of([[*history, *[4 + row] * 10] for row in range(10)])  # 190 nodes
+    with pytest.raises(DataError, match=message):
+        losses_and_gradients(build("gpt_neo", "eager", **settings), batch_of_rows(rows), tmp_path)
+
+
+def test_positions_that_depend_on_the_longest_row_are_noticed(tmp_path: Path) -> None:
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 100.0}
+    rows = list(dialog_rows(dialogs=1))
+    settings = {"rope_parameters": rope, "max_position_embeddings": 64}
+    losses_and_gradients(build("llama", **settings), batch_of_rows(rows), tmp_path)
+    with pytest.raises(DataError, match="its logits differ"):
+        losses_and_gradients(build("llama", **settings), batch_of_rows(rows), tmp_path, longest_row=100)
+
+
+@pytest.mark.parametrize(("depth", "nodes"), [(2, 1024), (31, 1024), (200, 1024), (1000, 1024), (1500, 1024), (40, 3000)])
+def test_probes_have_the_size_of_large_trees(depth: int, nodes: int) -> None:
+    model = build("llama", max_position_embeddings=2048)
+    for tokens in ([5], [5, 6], list(range(20)), []):
+        rows = probe_rows(model, np.array(tokens, dtype=np.int64), depth, nodes)
+        assert rows.shape[1] == max(depth, 32)
+        table = prefix_table(rows, np.full(len(rows), rows.shape[1]), np.zeros(len(rows), dtype=np.int64))
+        assert table.new_nodes.sum() > max(0.6 * nodes, rows.shape[1])
+        assert set(tokens) <= set(rows.flat) or depth < len(tokens)
+    assert probe_rows(build("gpt2", n_positions=16), np.array([5]), 3).shape[1] == 16
