@@ -291,6 +291,9 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             ("pair_group_by_length=True", self.pair_group_by_length),
             (f"train_sampling_strategy={self.train_sampling_strategy!r}", self.train_sampling_strategy != "random"),
             (f"method={self.method!r}", self.method in ("augmented", "mart")),
+            # Its noise is scaled by the length of a sequence, which is that of whole trees.
+            (f"neftune_noise_alpha={self.neftune_noise_alpha}", self.neftune_noise_alpha is not None),
+            ("dataloader_drop_last=True", self.dataloader_drop_last),
         ):
             if is_set:
                 raise DataError(

@@ -96,7 +96,7 @@ from dair_hf.training.sample_loss import (
 from dair_hf.training.schedules import epoch_drops, half_life
 from dair_hf.training.train_metrics import mean_terms, sum_terms
 from dair_hf.trees.attention import nodes_at_once
-from dair_hf.trees.batches import ForestCollator, GroupBatchSampler
+from dair_hf.trees.batches import ForestCollator, GroupBatchSampler, require_column
 from dair_hf.trees.forest import FOREST
 
 logger = logging.get_logger(__name__)
@@ -295,6 +295,12 @@ class DAIRTrainer(Seq2SeqTrainer):
         self._sums = None
         self._finiteness.clear()
         self._set_row_rules()  # embeddings may have been resized
+        if (group := self.args.share_prefixes) is not None and self.args.eval_strategy != "no":
+            sets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
+            for name, rows in sets.items():
+                # Now, and not after an epoch.
+                if (columns := columns_of(rows)) is not None:
+                    require_column(group, group, columns, f"eval_dataset {name}".strip())
         data, needs_pairs = self.train_dataset, self.args.uses_partners and self.augmenter is None
         self._pair_watch = PairWatch(
             not needs_pairs or require_pairs(data, self._known_columns(data), self.args.method, "train_dataset")
@@ -376,6 +382,7 @@ class DAIRTrainer(Seq2SeqTrainer):
             return super()._get_train_sampler(train_dataset)
         dataset = train_dataset if train_dataset is not None else self.train_dataset
         self.pair_sampler = train_sampler(dataset, args, self._train_batch_size)
+        self.pair_loss.longest_row = getattr(self.pair_sampler, "longest_row", 0)
         return self.pair_sampler
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
@@ -582,7 +589,7 @@ class DAIRTrainer(Seq2SeqTrainer):
             self._rows_seen += ranks * size
         if "inputs" in self.args.include_for_metrics:
             # `compute_metrics` gets the original views in the format of `Trainer`.
-            for name in (ROW_ID, VIEW_MASK, LAYOUT):
+            for name in (ROW_ID, VIEW_MASK, LAYOUT, FOREST):
                 inputs.pop(name, None)
             inputs.update({name: values[:, 0] for name, values in inputs.items()})
         return loss, predictions, None if labels is None else labels[:, 0]

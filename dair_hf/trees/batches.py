@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import datasets
@@ -36,7 +36,13 @@ class ForestCollator:
         self.nodes_at_once = nodes_at_once
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> Any:
-        """Collate rows and build their trees."""
+        """Collate rows and build their trees.
+
+        Raises:
+            DataError: A row has no group.
+        """
+        for row in rows:
+            require_column(self.column, self.column, row, "a row")
         groups = [row[self.column] for row in rows]
         batch = self.collator([{name: row[name] for name in row if name != self.column} for row in rows])
         if VIEW_MASK not in batch:
@@ -60,6 +66,7 @@ class GroupBatchSampler(BatchRebalanceSampler):
         ranks: Number of processes.
         rank: Number of this process.
         seed: Seed of the order.
+        longest_row: Number of tokens of the longest row, for the verification of trees; 0: unknown.
 
     Raises:
         DataError: There are fewer groups than ranks.
@@ -78,7 +85,9 @@ class GroupBatchSampler(BatchRebalanceSampler):
         ranks: int = 1,
         rank: int = 0,
         seed: int = 0,
+        longest_row: int = 0,
     ) -> None:
+        self.longest_row = longest_row
         self.groups = list(groups)
         self.sizes = np.asarray(sizes)
         self.seed, self.epoch, self.ranks, self.rank = seed, 0, ranks, rank
@@ -138,10 +147,7 @@ def tree_sampler(
         DataError: A column is missing, or one row alone has more than `nodes` nodes.
     """
     for name in (column, IDS):
-        if name not in dataset.column_names:
-            raise DataError(
-                f"share_prefixes={column!r}: train_dataset has no column {name!r}, only {dataset.column_names}"
-            )
+        require_column(column, name, dataset.column_names, "train_dataset")
     views = [IDS, AUGMENTED_PREFIX + IDS] if with_partners else [IDS]
     tokens = [_TokenColumn(dataset, name) for name in views if name in dataset.column_names]
     budget = rows if nodes is None else nodes
@@ -151,19 +157,21 @@ def tree_sampler(
         for part, size in _parts(group, tokens, budget, nodes is not None):
             parts.append(part)
             sizes.append(size)
-    return GroupBatchSampler(parts, sizes, budget, ranks, rank, seed)
+    longest = max(int(column.lengths.max(initial=0)) for column in tokens)
+    return GroupBatchSampler(parts, sizes, budget, ranks, rank, seed, longest)
 
 
 def rows_by_group(dataset: datasets.Dataset, column: str) -> list[np.ndarray]:
     """Return the row numbers of every group, in the order in which groups appear.
 
     Raises:
-        DataError: The column holds lists or other values that name no group.
+        DataError: There is no such column, or it holds lists or other values that name no group.
 
     Example:
         >>> [rows.tolist() for rows in rows_by_group(datasets.Dataset.from_dict({"d": ["b", "a", "b"]}), "d")]
         [[0, 2], [1]]
     """
+    require_column(column, column, dataset.column_names, "the data set")
     table = dataset.select_columns([column]).with_format("arrow")[:]
     try:
         codes = pyarrow.compute.dictionary_encode(table[column], null_encoding="encode").combine_chunks()
@@ -175,6 +183,25 @@ def rows_by_group(dataset: datasets.Dataset, column: str) -> list[np.ndarray]:
     numbers = np.asarray(codes.indices)
     order = np.argsort(numbers, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
+
+
+def require_column(setting: str, name: str, columns: Collection[str], data: str) -> None:
+    """Refuse data without a column that `share_prefixes` needs.
+
+    Args:
+        setting: Value of `share_prefixes`.
+        name: Name of the column.
+        columns: Columns of the data.
+        data: Name of the data in the message.
+
+    Raises:
+        DataError: There is no such column.
+    """
+    if name not in columns:
+        raise DataError(
+            f"share_prefixes={setting!r}: {data} has no column {name!r}, only {sorted(columns)}; add it, or leave "
+            "share_prefixes unset"
+        )
 
 
 class _TokenColumn:

@@ -161,9 +161,7 @@ def prefix_table(ids: np.ndarray, lengths: np.ndarray, groups: np.ndarray) -> Pr
     return PrefixTable(order, ids, lengths, shared)
 
 
-def cut_where_least_is_shared(
-    shared: np.ndarray, size: Callable[[int, int], int], limit: int
-) -> list[tuple[int, int]]:
+def cut_where_least_is_shared(shared: np.ndarray, size: Callable[[int, int], int], limit: int) -> list[tuple[int, int]]:
     """Cut rows in lexicographic order into parts of at most `limit` nodes, so that least is computed twice.
 
     Among cuts that share equally little, the fewest are made.

@@ -49,6 +49,38 @@ def test_batches_keep_groups_and_budget_in_every_epoch(groups: list[tuple[int, i
         assert sorted(seen) == sorted(size_of)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "budget"),
+    [
+        ([1] * 1000, 256),
+        ([1] * 1000, 128),
+        ([40] * 2000, 8192),
+        ([130] * 2000, 8192),
+        ([70] * 1000, 4096),
+        ([*range(20, 60)] * 50, 8192),
+        ([*range(100, 1500, 7)] * 3, 4096),
+        ([300] * 100 + [10] * 1000, 1000),
+        ([33] * 100, 100),
+    ],
+    ids=lambda value: str(value[:1]) if isinstance(value, list) else str(value),
+)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_batches_are_full(sizes: list[int], budget: int, ranks: int) -> None:
+    groups = [np.array([number]) for number in range(len(sizes))]
+    samplers = [GroupBatchSampler(groups, sizes, budget, ranks, rank) for rank in range(ranks)]
+    compositions = set()
+    for epoch in range(2):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        batches = [batch for sampler in samplers for batch in sampler]
+        assert len(batches) == len(samplers) * len(samplers[0])
+        fills = [sum(sizes[number] for number in batch) / budget for batch in batches]
+        assert max(fills) <= 1
+        assert len(batches) <= -(-sum(sizes) // (0.9 * budget)) + ranks - 1
+        compositions.add(str(sorted(sorted(batch) for batch in batches)))
+    assert len(compositions) == 2  # groups change their companions
+
+
 def test_order_changes_with_epoch_and_seed() -> None:
     groups = [np.array([row]) for row in range(40)]
     first, other = (GroupBatchSampler(groups, [1] * 40, 4, seed=seed) for seed in (0, 1))
@@ -84,6 +116,31 @@ def test_large_groups_are_cut_between_branches() -> None:
         sorted(batch) for batch in tree_sampler(data, "dialogue_id", rows=2, nodes=None, with_partners=True)
     )
     assert by_rows == [[0, 2], [1, 3]]
+
+
+def test_large_groups_are_cut_at_branches_and_not_within() -> None:
+    shared, turns = [5] * 10, range(3)
+    ids = [[*shared, *[6 + dialog] * 10, *[10 + turn] * 5] for turn in turns for dialog in turns]
+    columns = {"dialogue_id": ["a"] * 9, "input_ids": ids, "augmented_input_ids": [[4, *row] for row in ids]}
+    data = datasets.Dataset.from_dict(columns)
+    for with_partners, budget in ((False, 60), (True, 121)):
+        batches = list(tree_sampler(data, "dialogue_id", 9, budget, with_partners))
+        assert sorted(sorted(batch) for batch in batches) in (
+            [[0, 3, 6], [1, 2, 4, 5, 7, 8]],
+            [[0, 1, 3, 4, 6, 7], [2, 5, 8]],
+        )
+
+
+def test_turns_of_one_long_dialogue_are_cut_once() -> None:
+    """Every turn shares its history with those behind it, so that single turns share least with the others."""
+    history = list(range(5, 65))
+    ids = [[*history[: 6 * turn], 1, 2, 3] for turn in range(1, 11)]
+    data = datasets.Dataset.from_dict({"dialogue_id": ["a"] * 10, "input_ids": ids})
+    batches = list(tree_sampler(data, "dialogue_id", rows=9, nodes=70, with_partners=True))
+    nodes = [build_forest(batch_of([[ids[row]] for row in batch]), ["a"] * len(batch)).nodes for batch in batches]
+    assert len(batches) == 2
+    assert max(nodes) <= 70
+    assert sum(nodes) == 60 + 30 + 42
 
 
 @pytest.mark.parametrize(

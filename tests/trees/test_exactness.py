@@ -46,8 +46,15 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     # Windows of its local layers, longer than a row, count nodes of the tree and not depths.
     "gpt_neo": (
         "GPTNeo",
-        {"vocab_size": tiny.VOCAB, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "max_position_embeddings": 64,
-         "window_size": 30, "attention_types": [[["global", "local"], 1]]},
+        {
+            "vocab_size": tiny.VOCAB,
+            "hidden_size": 16,
+            "num_layers": 2,
+            "num_heads": 2,
+            "max_position_embeddings": 64,
+            "window_size": 30,
+            "attention_types": [[["global", "local"], 1]],
+        },
     ),
     "mamba": ("Mamba", {"vocab_size": tiny.VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}),
 }

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dair_hf import DataError
 from dair_hf.trees.attention import tree_mask
-from dair_hf.trees.forest import Forest, build_forest
+from dair_hf.trees.forest import Forest, build_forest, cut_where_least_is_shared, pad_right, prefix_table
 
 IDS = st.lists(st.integers(1, 3), min_size=1, max_size=7)
 
@@ -78,6 +78,30 @@ def test_nothing_is_shared_between_groups() -> None:
     views = [[[1, 2, 3]], [[1, 2, 3]]]
     assert build_forest(batch_of(views), ["a", "a"]).nodes == 3
     assert build_forest(batch_of(views), ["a", "b"]).nodes == 6
+
+
+@settings(deadline=None)
+@given(st.lists(IDS, min_size=1, max_size=9), st.integers(5, 12))
+def test_cuts_compute_as_little_twice_as_any(rows: list[list[int]], limit: int) -> None:
+    ids, lengths = pad_right(rows)
+    table = prefix_table(ids, lengths, np.zeros(len(rows), dtype=np.int64))
+
+    def size(start: int, end: int) -> int:
+        return int((table.lengths[start:end] - table.shared_among(np.arange(start, end))).sum())
+
+    def prefixes(start: int, end: int) -> int:
+        return len({tuple(rows[row][: k + 1]) for row in table.order[start:end] for k in range(len(rows[row]))})
+
+    parts = cut_where_least_is_shared(table.shared, size, limit)
+    assert [number for start, end in parts for number in range(start, end)] == list(range(len(rows)))
+    assert all(size(start, end) == prefixes(start, end) for start, end in parts)
+    costs = []
+    for cuts in itertools.product([False, True], repeat=len(rows) - 1):
+        edges = [0, *(at + 1 for at, is_cut in enumerate(cuts) if is_cut), len(rows)]
+        sizes = [(prefixes(start, end), end - start) for start, end in itertools.pairwise(edges)]
+        if all(nodes <= limit or count == 1 for nodes, count in sizes):
+            costs.append((sum(nodes for nodes, _ in sizes), len(sizes)))
+    assert (sum(size(start, end) for start, end in parts), len(parts)) == min(costs)
 
 
 def test_targets_are_numbered_by_their_columns() -> None:

@@ -10,6 +10,7 @@ import torch
 
 from dair_hf import DataError
 from dair_hf.data.sampling import EpochPairs
+from dair_hf.training import forward
 from tests.fixtures import tiny
 from tests.fixtures.dialog_rows import dialog_rows
 
@@ -95,6 +96,8 @@ def test_lists_of_rows_and_workers(tmp_path: Path) -> None:
         ({"pair_dropout": "shared"}, "share_prefixes='dialogue_id' and pair_dropout='shared' cannot be combined"),
         ({"forward_mode": "separate"}, "forward_mode='separate'"),
         ({"pair_group_by_length": True}, "pair_group_by_length=True"),
+        ({"neftune_noise_alpha": 5.0}, r"neftune_noise_alpha=5\.0 cannot be combined"),
+        ({"dataloader_drop_last": True}, "dataloader_drop_last=True cannot be combined"),
         ({"share_prefixes": "dialog"}, "no column 'dialog'"),
         ({"train_dataset": list(dialog_rows())}, "needs the tokens of every row"),
     ],
@@ -102,6 +105,46 @@ def test_lists_of_rows_and_workers(tmp_path: Path) -> None:
 def test_settings_that_cannot_be_combined(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
         trainer(tmp_path, dialog_rows(), **settings).train()
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+@pytest.mark.parametrize("compute_metrics", [None, lambda prediction: {}])
+def test_evaluation_rows_without_a_group_are_refused(as_list: bool, compute_metrics: Any, tmp_path: Path) -> None:
+    data = dialog_rows(dialogs=1).remove_columns("dialogue_id")
+    rows = data.to_list() if as_list else data
+    settings = {"eval_dataset": {"test": rows}, "compute_metrics": compute_metrics, "predict_with_generate": False}
+    made = trainer(tmp_path, dialog_rows(), **settings)
+    with pytest.raises(DataError, match="share_prefixes='dialogue_id': .* has no column 'dialogue_id', only"):
+        made.evaluate()
+    made = trainer(tmp_path, dialog_rows(), **settings, eval_strategy="epoch")
+    with pytest.raises(DataError, match="eval_dataset test has no column 'dialogue_id'"):
+        made.train()
+    assert made.state.global_step == 0
+
+
+def test_inputs_for_metrics_are_those_of_rows(tmp_path: Path) -> None:
+    data = dialog_rows(dialogs=2)
+    inputs: list[Any] = []
+    settings = {"eval_dataset": data, "include_for_metrics": ["inputs"], "predict_with_generate": False}
+    for shared in ({}, {"share_prefixes": "dialogue_id"}):
+        made = tiny.trainer(
+            tmp_path, "gpt2", data, sample_loss="causal", **settings, **shared,
+            compute_metrics=lambda prediction: inputs.append(prediction.inputs) or {},
+        )  # fmt: skip
+        made.evaluate()
+    rows, trees = ([row[row != -100].tolist() for row in values] for values in inputs)
+    assert trees == rows
+
+
+def test_the_probe_has_the_length_of_the_longest_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+    monkeypatch.setattr(forward, "require_exact_training", lambda model, batch, length: lengths.append(length))
+    data = dialog_rows(dialogs=3)
+    made = trainer(tmp_path, data, max_steps=3, eval_dataset=data, eval_strategy="steps", eval_steps=1)
+    made.evaluate()
+    made.train()
+    longest = max(len(ids) for name in ("", "augmented_") for ids in data[f"{name}input_ids"] if ids)
+    assert lengths == [0, longest]  # once for the training
 
 
 def test_encoder_decoders_are_refused(tmp_path: Path) -> None:

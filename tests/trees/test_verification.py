@@ -82,7 +82,9 @@ def test_positions_that_depend_on_the_longest_row_are_noticed(tmp_path: Path) ->
         losses_and_gradients(build("llama", **settings), batch_of_rows(rows), tmp_path, longest_row=100)
 
 
-@pytest.mark.parametrize(("depth", "nodes"), [(2, 1024), (31, 1024), (200, 1024), (1000, 1024), (1500, 1024), (40, 3000)])
+@pytest.mark.parametrize(
+    ("depth", "nodes"), [(2, 1024), (31, 1024), (200, 1024), (1000, 1024), (1500, 1024), (40, 3000)]
+)
 def test_probes_have_the_size_of_large_trees(depth: int, nodes: int) -> None:
     model = build("llama", max_position_embeddings=2048)
     for tokens in ([5], [5, 6], list(range(20)), []):
