@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch.nn.attention import flex_attention
 from transformers import masking_utils
 from transformers.integrations import flex_attention as integration
 
-from dair_hf.trees.attention import BLOCK, _block_mask, attention_inputs, tree_mask
+from dair_hf.trees.attention import BLOCK, DENSE_NODES, _block_mask, attention_inputs, nodes_at_once, tree_mask
 from dair_hf.trees.forest import TokenTree, token_trees
 from tests.trees.test_exactness import build, in_float64, require_equal  # noqa: F401
 
@@ -55,6 +56,14 @@ def test_blocks_hold_what_is_seen(rows: int, tokens: int, window: int | None) ->
         assert mask.shape == reference.shape
         for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_indices"):
             assert torch.equal(getattr(mask, name), getattr(reference, name)), name
+
+
+def test_attention_is_that_of_the_language_model() -> None:
+    text = SimpleNamespace(_attn_implementation="flex_attention")
+    model: Any = torch.nn.Linear(1, 1)
+    assert nodes_at_once(model) == DENSE_NODES
+    model.config = SimpleNamespace(_attn_implementation="sdpa", get_text_config=lambda: text)
+    assert nodes_at_once(model) is None
 
 
 @pytest.fixture

@@ -123,12 +123,9 @@ def test_large_groups_are_cut_at_branches_and_not_within() -> None:
     ids = [[*shared, *[6 + dialog] * 10, *[10 + turn] * 5] for turn in turns for dialog in turns]
     columns = {"dialogue_id": ["a"] * 9, "input_ids": ids, "augmented_input_ids": [[4, *row] for row in ids]}
     data = datasets.Dataset.from_dict(columns)
-    for with_partners, budget in ((False, 60), (True, 121)):
+    for with_partners, budget in ((False, 50), (True, 100)):
         batches = list(tree_sampler(data, "dialogue_id", 9, budget, with_partners))
-        assert sorted(sorted(batch) for batch in batches) in (
-            [[0, 3, 6], [1, 2, 4, 5, 7, 8]],
-            [[0, 1, 3, 4, 6, 7], [2, 5, 8]],
-        )
+        assert sorted(sorted(batch) for batch in batches) == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
 
 
 def test_turns_of_one_long_dialogue_are_cut_once() -> None:
