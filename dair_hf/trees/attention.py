@@ -102,7 +102,7 @@ def has_full_attention(config: Any) -> bool:
 
 def text_config(model: Any) -> Any:
     """Return the configuration of the language model in a model that may be wrapped; None if there is none."""
-    config = getattr(extract_model_from_parallel(model), "config", None)
+    config: Any = getattr(extract_model_from_parallel(model), "config", None)
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 

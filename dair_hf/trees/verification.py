@@ -98,7 +98,7 @@ def require_exact_trees(model: Any, rows: np.ndarray) -> None:
     with torch.no_grad(), evaluation_mode(base, device), _types_of_logits(base) as types:
         try:
             logits = logits_of_nodes(base, tree, nodes)
-        except DataError:
+        except (DataError, torch.OutOfMemoryError):
             raise
         except Exception as error:
             raise _refusal(base, f"it cannot run a tree ({type(error).__name__}: {error})") from error
