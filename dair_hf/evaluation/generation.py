@@ -18,13 +18,13 @@ from dair_hf.errors import DataError
 from dair_hf.evaluation.generation_settings import effective_config, end_tokens, with_limit
 from dair_hf.evaluation.target_tokens import decoder_positions, rows_of
 from dair_hf.losses.per_sample import IGNORE_INDEX
-from dair_hf.trees.prefill import PromptTrees, can_prefill, token_ids
+from dair_hf.trees.prefill import PromptTrees, require_prefill, token_ids
 
 Features = list[dict[str, Any]] | Mapping[str, Tensor]  # views one by one, or as a batch
 TEXT_INPUTS = {"input_ids", "attention_mask"}
 STAGE = 16  # tokens of answers that are written before those that have ended leave the batch
 # Settings of `generate` that count from the first token of an answer, or end answers in another way than by a token.
-WHOLE_ANSWERS = (
+NEEDS_ONE_CALL = (
     "min_new_tokens", "forced_eos_token_id", "exponential_decay_length_penalty", "begin_suppress_tokens",
     "stop_strings", "max_time", "watermarking_config",
 )  # fmt: skip
@@ -178,48 +178,48 @@ class AnswerGenerator:
         """Return the token ids of the answer to every view, without end tokens."""
         return self._answers(self._inputs(features))
 
-    def shared_prompts(self, features: Features) -> list[np.ndarray] | None:
-        """Return the token ids of the prompts of views; None if their common prefixes cannot be read once."""
-        if isinstance(features, Mapping) or hasattr(self.collator, "prompts") or self._is_sharded:
-            return None
-        if not can_prefill(self.model, self.config, self.arguments):
-            return None
+    def shared_prompts(self, features: Features) -> list[np.ndarray]:
+        """Return the token ids of the prompts of views, whose common prefixes can be read once.
+
+        Raises:
+            DataError: They cannot, with the reason.
+        """
+        if isinstance(features, Mapping) or hasattr(self.collator, "prompts"):
+            raise DataError("views are not token ids alone")
+        if self._is_sharded:
+            raise DataError("the weights of the model are distributed over processes")
+        require_prefill(self.model, self.config, self.arguments)
         positions = decoder_positions(self.model)
         prompts = []
         for view in features:
             ids = token_ids(prompt_of(view))
-            if ids is None or (positions is not None and len(ids) > positions):
-                return None
+            if ids is None:
+                raise DataError("a prompt is empty, or has gaps in its attention mask or inputs besides its tokens")
+            if positions is not None and len(ids) > positions:
+                raise DataError(f"a prompt has {len(ids)} tokens, and the model {positions} positions")
             prompts.append(ids)
         return prompts
 
-    def from_trees(self, features: Features, answer_rows: int) -> list[list[int]]:
-        """Return the answers of a call, common prefixes of the prompts being read once.
+    def from_trees(self, prompts: Sequence[np.ndarray], batches: Sequence[np.ndarray]) -> list[list[int]]:
+        """Return the answers to prompts whose common prefixes are read once.
 
         Args:
-            features: Views for which `shared_prompts` returns prompts.
-            answer_rows: Answers written at once.
+            prompts: Prompts of `shared_prompts`.
+            batches: Numbers of the prompts whose answers are written at once; each prompt is in one batch.
         """
-        prompts = self.shared_prompts(features)
-        assert prompts is not None and not isinstance(features, Mapping)
         answers: dict[int, list[int]] = {}
         with torch.inference_mode():
             trees = PromptTrees(self.model, prompts)
-            # A batch takes as many steps as its longest answer: those of similar expected length are written together.
-            lengths = [len(prompt) for prompt in prompts]
-            targets = [int((torch.as_tensor(view["labels"]) != IGNORE_INDEX).sum()) for view in features]
-            order = np.lexsort((-np.array(lengths), -np.array(targets)))
-            for rows in np.split(order, range(answer_rows, len(order), answer_rows)):
+            for rows in batches:
                 padded = pad_left([{"input_ids": prompts[row]} for row in rows], self.pad_token_id)
                 inputs = {name: values.to(self.device) for name, values in padded.items()}
-                found = self._answers(inputs, partial(trees.cache, rows))
-                answers |= zip(rows.tolist(), found, strict=True)
+                answers |= zip(rows.tolist(), self._answers(inputs, partial(trees.cache, rows)), strict=True)
         return [answers[row] for row in range(len(answers))]
 
     def _answers(
         self, inputs: Mapping[str, Tensor], cache: Callable[[Sequence[int], int], Any] | None = None
     ) -> list[list[int]]:
-        """Generate from inputs; `cache` returns the cache of some rows, padded to a number of columns."""
+        """Generate from inputs; `cache` returns the cache of some of their rows, padded to a number of columns."""
         prompt_length = 1 if self.is_encoder_decoder else int(inputs["input_ids"].shape[1])
         answers: dict[int, list[int]] = {}
         for rows, limit in self._rows_by_limit(inputs, prompt_length):
@@ -229,7 +229,7 @@ class AnswerGenerator:
             if self._has_separate_encoder(part):
                 part = self._encode(part)
             if cache is not None and limit is not None:
-                answers |= zip(rows, self._continued(part, cache(rows, prompt_length), limit), strict=True)
+                answers |= zip(rows, self._generate_in_stages(part, cache(rows, prompt_length), limit), strict=True)
                 continue
             with torch.inference_mode():
                 tokens = self.model.generate(**part, **with_limit(self.arguments, limit))
@@ -239,7 +239,7 @@ class AnswerGenerator:
             )
         return [answers[row] for row in range(len(answers))]
 
-    def _continued(self, inputs: Mapping[str, Tensor], cache: Cache, limit: int) -> list[list[int]]:
+    def _generate_in_stages(self, inputs: Mapping[str, Tensor], cache: Cache, limit: int) -> list[list[int]]:
         """Return answers of at most `limit` tokens to prompts whose keys and values, but the last, are in a cache.
 
         Answers are written `STAGE` tokens at a time, and those that have ended leave the batch: attention to the prompt
@@ -247,7 +247,7 @@ class AnswerGenerator:
         """
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
         prompt_length, ends = ids.shape[1], end_tokens(self.config)
-        in_stages = all(getattr(self.config, name, None) in (None, 0) for name in WHOLE_ANSWERS)
+        in_stages = all(getattr(self.config, name, None) in (None, 0) for name in NEEDS_ONE_CALL)
         answers: list[list[int]] = [[] for _ in range(len(ids))]
         rows = list(range(len(ids)))
         while rows:
@@ -256,19 +256,18 @@ class AnswerGenerator:
             tokens = self.model.generate(input_ids=ids, attention_mask=mask, past_key_values=cache, **settings)
             tokens = getattr(tokens, "sequences", tokens)
             written = tokens.shape[1] - prompt_length
-            found = strip_generated(tokens, prompt_length, ends, self.pad_token_id)
-            for row, answer in zip(rows, found, strict=True):
+            stripped = strip_generated(tokens, prompt_length, ends, self.pad_token_id)
+            for row, answer in zip(rows, stripped, strict=True):
                 answers[row] = answer
             # An answer that has not ended is as long as the batch.
-            going_on = [place for place, answer in enumerate(found) if in_stages and len(answer) == written < limit]
+            unfinished = [i for i, answer in enumerate(stripped) if in_stages and len(answer) == written < limit]
             mask = nn.functional.pad(mask, (0, tokens.shape[1] - mask.shape[1]), value=1)
-            if len(going_on) < len(rows):
-                # The last ones take the places of those that have ended.
-                count = len(going_on)
-                last = [place for place in going_on if place >= count]
-                going_on = [place if place in going_on else last.pop() for place in range(count)]
-                kept = torch.tensor(going_on, dtype=torch.int64, device=ids.device)
-                tokens, mask, rows = tokens[kept], mask[kept], [rows[place] for place in going_on]
+            if (count := len(unfinished)) < len(rows):
+                # The last of them take the places of those that have ended, so that few rows of the cache are copied.
+                last = [i for i in unfinished if i >= count]
+                unfinished = [i if i in unfinished else last.pop() for i in range(count)]
+                kept = torch.tensor(unfinished, dtype=torch.int64, device=ids.device)
+                tokens, mask, rows = tokens[kept], mask[kept], [rows[i] for i in unfinished]
                 for layer in cache.layers:
                     layer.keep(kept)
             ids = tokens

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import convert_to_fp32, gather_object
-from numpy.typing import ArrayLike
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformers.utils import logging
@@ -18,71 +16,20 @@ from transformers.utils import logging
 from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import PairCollator
 from dair_hf.errors import DataError, NonFiniteLossError
+from dair_hf.evaluation.buckets import buckets, tree_buckets
 from dair_hf.evaluation.generation import AnswerGenerator, Features
 from dair_hf.evaluation.generation_settings import passed_setting
 from dair_hf.evaluation.target_tokens import ROWS_CHECKED, check_targets, decoder_positions
 from dair_hf.evaluation.views import PairViews
 from dair_hf.losses.per_sample import IGNORE_INDEX
-from dair_hf.trees.prefill import lexicographic_order, trees_are_exact
+from dair_hf.trees.prefill import node_limit, nodes_of_neighbours, trees_are_exact
 
 logger = logging.get_logger(__name__)
 
-MORE_ROWS = 4  # a batch of short rows holds at most this many times the batch size
 WIDER, WIDEST = 8, 128  # answers written at once per view of an evaluation batch, and at most, if inputs are read apart
-CHUNK = 1000  # views whose prompts are read together to be put in order
-MORE_PROMPTS = 4  # prompts whose prefixes are shared, per answer that is written at once
-
-
-def buckets(lengths: ArrayLike, batch_size: int, ranks: int = 1) -> list[np.ndarray]:
-    """Group items of similar length into buckets, one batch per rank each.
-
-    A bucket of the longest items holds `batch_size` items per rank. A bucket of shorter items holds more: at most as
-    many tokens as `batch_size` of the longest items, and at most `MORE_ROWS * batch_size` items.
-
-    Args:
-        lengths: Number of tokens of every item, `[N]`; or `[N, K]` for K kinds of tokens, which are summed. Items are
-            sorted by the first kind, then by the next.
-        batch_size: Items per batch on each rank.
-        ranks: Number of processes.
-
-    Returns:
-        Item numbers, longest first, so that a lack of memory shows in the first batch.
-
-    Example:
-        >>> [bucket.tolist() for bucket in buckets([2, 8, 4, 2], batch_size=1)]
-        [[1], [2, 0], [3]]
-    """
-    kinds = np.asarray(lengths)
-    kinds = kinds[:, None] if kinds.ndim == 1 else kinds
-    order = np.lexsort(-kinds.T[::-1])
-    tokens = np.maximum(kinds.sum(1), 1)[order]
-    budget, most = batch_size * tokens.max(initial=1), MORE_ROWS * batch_size
-    result, start, longest = [], 0, 0
-    for end in range(len(order) + 1):
-        share = -(-(end + 1 - start) // ranks)  # items per rank if the bucket takes one more
-        longest = max(longest, tokens[end]) if end < len(order) else longest
-        if end == len(order) or share * longest > budget or share > most:
-            if end > start:
-                result.append(order[start:end])
-            if end < len(order):
-                start, longest = end, tokens[end]
-    return result
-
-
-def neighbours_in_buckets(order: np.ndarray, batch_size: int, ranks: int = 1) -> list[np.ndarray]:
-    """Cut items into buckets of `batch_size` neighbours per rank.
-
-    Args:
-        order: Item numbers, in an order that puts those together which one rank should get, `[N]`.
-        batch_size: Items per batch on each rank.
-        ranks: Number of processes, which take turns in a bucket.
-
-    Example:
-        >>> [bucket.tolist() for bucket in neighbours_in_buckets(np.arange(5), batch_size=2, ranks=2)]
-        [[0, 2, 1, 3], [4]]
-    """
-    parts = np.split(order, range(batch_size * ranks, len(order), batch_size * ranks))
-    return [part.reshape(ranks, -1).T.ravel() if len(part) % ranks == 0 else part for part in parts]
+CHUNK = 1000  # views whose prompts are cut at once
+TREE_ROWS = 2  # longest views per view of an evaluation batch whose tokens the trees of prompts, or their answers, hold
+PROMPTS_PER_ANSWER = 16  # limit of the prompts of a bucket, per such view
 
 
 def predict_in_buckets(
@@ -94,10 +41,10 @@ def predict_in_buckets(
 ) -> list[Any]:
     """Predict all items of buckets, one batch of each bucket on every rank.
 
-    Every rank runs the same number of batches, so that sharded models stay in step.
+    Every rank runs the same number of batches of `buckets`, so that sharded models stay in step.
 
     Args:
-        item_buckets: Item numbers, each once, as `buckets` returns them for this number of ranks.
+        item_buckets: Item numbers, each once, as `buckets` or `tree_buckets` returns them for this number of ranks.
         run: Item numbers -> one prediction each. Called on each rank with its share of the items.
         accelerator: Source of the number of ranks.
         description: Label of the progress bar, shown by the main process.
@@ -115,22 +62,22 @@ def predict_in_buckets(
         [0, 10, 20]
     """
     ranks, rank = accelerator.num_processes, accelerator.process_index
-    count = sum(map(len, item_buckets))
+    count = sum(int((bucket >= 0).sum()) for bucket in item_buckets)
     predicted: dict[int, Any] = {}
     hidden = not show_progress or not accelerator.is_main_process
     with tqdm(total=count, desc=description, unit="view", disable=hidden) as bar:
         for bucket in item_buckets:
             share = -(-len(bucket) // ranks)
             # A rank that would get one item less repeats one: sharded models need every rank in every forward.
-            items = np.resize(bucket, share * ranks)[rank::ranks].tolist()
-            predictions = run(items)
+            items = [item for item in np.resize(bucket, share * ranks)[rank::ranks].tolist() if item >= 0]
+            predictions = run(items) if items else []
             if len(predictions) != len(items):
                 raise DataError(
                     f"{description}: {len(predictions)} predictions came back for {len(items)} views; return one "
                     "prediction per view"
                 )
             predicted.update(zip(items, predictions, strict=True))
-            bar.update(len(bucket))
+            bar.update(int((bucket >= 0).sum()))
     for of_rank in gather_object([predicted]):
         predicted.update(of_rank)
     return [predicted[item] for item in range(count)]
@@ -192,33 +139,30 @@ class PairPredictor:
         def features(numbers: Any) -> Any:
             return views.features(items[numbers].tolist(), self.collator.rules)
 
+        def from_features(predict: Callable[[Features], list[Any]]) -> Callable[[list[int]], list[Any]]:
+            return lambda numbers: predict(features(numbers))
+
         was_training = self.model.training
         self.model.eval()
         try:
-            run: Callable[[Features], list[Any]] = self._forward
             if self.generates:
                 generator = self._generator(views, gen_kwargs)
                 check_targets(self.model, features(slice(ROWS_CHECKED)), generator.arguments, refuse=equal_labels)
-                answer_rows = self._rows_written()
-                answer: Callable[[Features], list[Any]] = generator.__call__
-                order = self._order_of_prompts(generator, features, len(items))
-                if order is not None:
-                    answer = partial(generator.from_trees, answer_rows=answer_rows)
-                    parts = neighbours_in_buckets(order, MORE_PROMPTS * answer_rows, ranks)
-                else:
-                    # Generation takes as many steps as the longest answer: rows that end together go together.
-                    lengths = np.stack([views.target_lengths(), views.lengths()], axis=1)[items]
+                # Generation takes as many steps as the longest answer: rows that end together go together.
+                lengths = np.stack([views.target_lengths(), views.lengths()], axis=1)[items]
+                prompts = self._shared_prompts(generator, features, len(items))
+                if prompts is None:
                     parts = buckets(lengths, self._rows_at_once(generator, features([0])), ranks)
+                    run = from_features(generator)
+                else:
+                    parts, run = self._trees_of_prompts(generator, prompts, lengths)
                 # Only the forward of a prepared model uses mixed precision by itself, not that of its encoder.
-                run, description = self.accelerator.autocast()(answer), "Generating"
+                run, description = self.accelerator.autocast()(run), "Generating"
             else:
                 parts, description = buckets(views.lengths()[items], self.args.eval_batch_size, ranks), "Predicting"
+                run = from_features(self._forward)
             predictions = predict_in_buckets(
-                parts,
-                lambda numbers: run(features(numbers)),
-                self.accelerator,
-                description,
-                show_progress=not self.args.disable_tqdm,
+                parts, run, self.accelerator, description, show_progress=not self.args.disable_tqdm
             )
         finally:
             self.model.train(was_training)
@@ -297,36 +241,59 @@ class PairPredictor:
                 f"{type(self.model).__name__}, where their answers end; use shorter inputs and targets"
             )
 
-    def _order_of_prompts(
+    def _shared_prompts(
         self, generator: AnswerGenerator, features: Callable[[slice], Features], count: int
-    ) -> np.ndarray | None:
-        """Return an order of the views in which prompts that begin alike are neighbours; None to read them one by one.
+    ) -> list[np.ndarray] | None:
+        """Return the prompts of all views if their common prefixes can be read once; None to read them one by one.
 
-        It is a decision on all views, so that answers are those of the same batches as without `share_prefixes`.
+        Each rank cuts a part of the prompts and tries the longest of them. If one rank refuses, all do.
         """
         if self.args.share_prefixes is None:
             return None
-        prompts: list[np.ndarray] = []
-        for start in range(0, count, CHUNK):
-            part = generator.shared_prompts(features(slice(start, start + CHUNK)))
-            if part is None:
-                return None
-            prompts += part
-        with torch.inference_mode(), self.accelerator.autocast():
-            exact = trees_are_exact(self.model, max(prompts, key=len), generator.pad_token_id)
-        return lexicographic_order(prompts) if exact else None
+        ranks, rank = self.accelerator.num_processes, self.accelerator.process_index
+        prompts: dict[int, np.ndarray] = {}
+        exact, reason = True, ""
+        try:
+            for start in range(rank * CHUNK, count, ranks * CHUNK):
+                prompts.update(enumerate(generator.shared_prompts(features(slice(start, start + CHUNK))), start))
+            if prompts:
+                with torch.inference_mode(), self.accelerator.autocast():
+                    exact = trees_are_exact(self.model, max(prompts.values(), key=len), generator.pad_token_id)
+        except DataError as error:
+            exact, reason = False, str(error)
+        for of_rank, is_exact, why in gather_object([(prompts, exact, reason)]):
+            prompts, exact, reason = prompts | of_rank, exact and is_exact, reason or why
+        if reason and self.accelerator.is_main_process:
+            logger.warning(f"share_prefixes: prompts are read one by one: {reason}")
+        return [prompts[number] for number in range(count)] if exact else None
+
+    def _trees_of_prompts(
+        self, generator: AnswerGenerator, prompts: list[np.ndarray], lengths: np.ndarray
+    ) -> tuple[list[np.ndarray], Callable[[list[int]], list[Any]]]:
+        """Return buckets of prompts that begin alike, and the function that answers those of one rank.
+
+        The prompts of a bucket, and the answers that are written at once, have at most as many tokens as `TREE_ROWS`
+        evaluation batches of the longest view.
+        """
+        rows = TREE_ROWS * self.args.eval_batch_size
+        longest = int(lengths.sum(1).max())
+        order, nodes = nodes_of_neighbours(prompts, node_limit(self.model))
+        most_items = PROMPTS_PER_ANSWER * rows
+        parts = tree_buckets(order, nodes, rows * longest, most_items, self.accelerator.num_processes)
+
+        def answer(numbers: list[int]) -> list[list[int]]:
+            batches = buckets(lengths[numbers], self.args.generation_batch_size or rows, longest_item=longest)
+            return generator.from_trees([prompts[number] for number in numbers], batches)
+
+        return parts, answer
 
     def _rows_at_once(self, generator: AnswerGenerator, features: Features) -> int:
         """Return the number of answers written at once: more if their inputs are encoded in smaller batches."""
         encoded = self.args.eval_batch_size
         if not generator.encodes_apart(features):
             return encoded
-        return max(1, self._rows_written() // (generator.config.num_beams or 1))
-
-    def _rows_written(self) -> int:
-        """Return the number of answers written at once if their inputs are read before, apart from them."""
-        encoded = self.args.eval_batch_size
-        return self.args.generation_batch_size or max(encoded, min(WIDER * encoded, WIDEST))
+        rows = self.args.generation_batch_size or max(encoded, min(WIDER * encoded, WIDEST))
+        return max(1, rows // (generator.config.num_beams or 1))
 
     def _pad_token_id(self, arguments: dict[str, Any]) -> int | None:
         configs = (getattr(self.model, "generation_config", None), getattr(self.model, "config", None))

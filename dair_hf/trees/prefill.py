@@ -13,17 +13,19 @@ from transformers.cache_utils import Cache, DynamicLayer
 from transformers.generation import GenerationMode
 from transformers.utils import logging
 
+from dair_hf.errors import DataError
 from dair_hf.trees.attention import attention_inputs, has_full_attention, nodes_at_once
 from dair_hf.trees.forest import cut_where_least_is_shared, pad_right, prefix_table, token_trees
 from dair_hf.trees.verification import probe_rows, require_exact_trees, rounding_error
 
 logger = logging.get_logger(__name__)
 
-ROOM = 64  # tokens by which buffers of a cache grow
+GROWTH = 64  # tokens by which buffers of a cache grow
+FLEX_NODES = 8192  # nodes of prompts in one forward with FlexAttention
 RELATED = 16  # prompts that share fewer tokens with their neighbour in lexicographic order get a tree of their own
-# Settings of `generate` that need a cache of their own, or with which an answer depends on the padding of its batch,
-# and the values that turn them off.
-APART = {
+# Settings of `generate` that need another cache, or with which an answer depends on the padding of its batch, and the
+# values that turn them off.
+UNSUPPORTED_SETTINGS = {
     "num_return_sequences": (None, 1), "guidance_scale": (None, 1), "use_cache": (None, True),
     "cache_implementation": (None,), "prefill_chunk_size": (None,), "is_assistant": (None, False),
     "min_length": (None, 0), "forced_bos_token_id": (None,), "repetition_penalty": (None, 1),
@@ -36,14 +38,14 @@ Tokens = Sequence[int] | np.ndarray
 
 
 class GrowingLayer(DynamicLayer):
-    """Keys and values of a layer in buffers with room for more tokens.
+    """Keys and values of a layer, in buffers that have room for more tokens.
 
     `DynamicLayer` copies all tokens for each new one, which takes longer than attention itself in wide batches.
 
     Args:
         rows: Number of rows, R.
-        columns: Number of tokens that the layer holds already, to be filled.
-        keys: Keys whose heads, size, type and device these have, `[heads, S, d]`.
+        columns: Number of tokens of each row, whose keys and values the caller fills in.
+        keys: Keys `[heads, S, d]` of the same heads, size, type and device.
         values: Values, likewise.
     """
 
@@ -51,7 +53,7 @@ class GrowingLayer(DynamicLayer):
         super().__init__()
         self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
         self._buffers = [
-            states.new_empty(rows, states.shape[0], columns + ROOM, states.shape[2]) for states in (keys, values)
+            states.new_empty(rows, states.shape[0], columns + GROWTH, states.shape[2]) for states in (keys, values)
         ]
         self.keys, self.values = (buffer[:, :, :columns] for buffer in self._buffers)
 
@@ -63,7 +65,7 @@ class GrowingLayer(DynamicLayer):
             grown = []
             for states in (self.keys, self.values):
                 rows, heads, _, size = states.shape
-                grown.append(states.new_empty(rows, heads, end + ROOM, size))
+                grown.append(states.new_empty(rows, heads, end + GROWTH, size))
                 grown[-1][:, :, :length] = states
             self._buffers = grown
         for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
@@ -86,7 +88,7 @@ class PromptTrees:
     """Keys and values of the tokens of prompts, each distinct prefix of them computed once.
 
     Args:
-        model: A decoder-only model for which `can_prefill` is true, in evaluation mode.
+        model: A decoder-only model that `require_prefill` accepts, in evaluation mode.
         prompts: Token ids of N prompts, none empty.
 
     Example:
@@ -97,7 +99,7 @@ class PromptTrees:
 
     def __init__(self, model: Any, prompts: Sequence[Tokens]) -> None:
         ids, self._lengths = pad_right(prompts)
-        limit = nodes_at_once(model)
+        limit = node_limit(model)
         paths = token_trees(ids, self._lengths, _related(ids, self._lengths, limit), limit)
         self._nodes, self._trees_of_rows = paths.nodes, paths.trees_of_rows
         self._device = model.get_input_embeddings().weight.device
@@ -112,8 +114,8 @@ class PromptTrees:
         """Return a cache of all tokens of some prompts but the last one of each.
 
         Args:
-            rows: Numbers of prompts.
-            part: Which of these, R of them.
+            rows: Numbers of the prompts of a batch.
+            part: Indices into `rows` of the R prompts to return.
             columns: Number of tokens to which the prompts are padded on the left, T.
 
         Returns:
@@ -135,26 +137,38 @@ class PromptTrees:
         return Cache(layers=layers)
 
 
-def can_prefill(model: Any, config: GenerationConfig, arguments: Mapping[str, Any]) -> bool:
-    """Return whether `PromptTrees` serve a call of `generate`, with the answers of separate prompts.
+def node_limit(model: Any) -> int:
+    """Return the number of nodes up to which prompts are read in one forward."""
+    return nodes_at_once(model) or FLEX_NODES
 
-    It takes a decoder-only text model all of whose layers see all tokens, and greedy answers that do not depend on the
-    padding or the order of batches.
+
+def require_prefill(model: Any, config: GenerationConfig, arguments: Mapping[str, Any]) -> None:
+    """Refuse models and settings with which `generate` cannot continue prompts from `PromptTrees`.
+
+    Supported are decoder-only text models all of whose layers attend to all tokens, and greedy answers that do not
+    depend on the padding or the order of batches.
 
     Args:
         model: The model.
         config: Generation config that takes effect.
-        arguments: Arguments of `generate`; functions and other objects among them are left to separate prompts.
+        arguments: Arguments of `generate`.
+
+    Raises:
+        DataError: The model or a setting is not supported.
     """
-    return (
-        not model.config.is_encoder_decoder
-        and model.config.get_text_config() is model.config
-        and has_full_attention(model.config)
-        and all(name == "generation_config" or hasattr(config, name) for name in arguments)
-        and config.get_generation_mode() == GenerationMode.GREEDY_SEARCH
-        and config.max_new_tokens is not None
-        and all(getattr(config, name, None) in off for name, off in APART.items())
-    )
+    if model.config.is_encoder_decoder or model.config.get_text_config() is not model.config:
+        raise DataError(f"{type(model).__name__} is no decoder-only text model")
+    if not has_full_attention(model.config):
+        raise DataError(f"{type(model).__name__} has layers that do not attend to all tokens")
+    if objects := sorted(name for name in arguments if name != "generation_config" and not hasattr(config, name)):
+        raise DataError(f"generate is given {', '.join(objects)}")
+    if (mode := config.get_generation_mode()) != GenerationMode.GREEDY_SEARCH:
+        raise DataError(f"answers are generated by {mode.value}, not by greedy_search")
+    if config.max_new_tokens is None:
+        raise DataError("the length of answers is limited by max_length; give max_new_tokens")
+    for name, off in UNSUPPORTED_SETTINGS.items():
+        if (value := getattr(config, name, None)) not in off:
+            raise DataError(f"the generation config has {name}={value!r}")
 
 
 def token_ids(prompt: Mapping[str, Any]) -> np.ndarray | None:
@@ -177,7 +191,7 @@ def trees_are_exact(model: Any, longest: np.ndarray, pad_token_id: int) -> bool:
     The tree is that of `probe_rows`.
 
     Args:
-        model: A model for which `can_prefill` is true, in evaluation mode.
+        model: A model that `require_prefill` accepts, in evaluation mode.
         longest: Token ids of the longest prompt.
         pad_token_id: Padding token.
 
@@ -212,7 +226,9 @@ def trees_are_exact(model: Any, longest: np.ndarray, pad_token_id: int) -> bool:
     try:
         cache = PromptTrees(model, [*ids[:-1], ids[-1, :-1]]).cache(np.array([0, len(ids) - 1]), range(2), length)
         difference = (logits(past_key_values=cache) - expected).abs().max().item()
-    except Exception as error:  # any error of a model whose cache is of another kind
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # a model whose cache is of another kind raises anything
         reason = f"{type(error).__name__}: {error}"
     else:
         if difference <= rounding_error(expected, {cache.layers[0].values.dtype}):
@@ -224,19 +240,41 @@ def trees_are_exact(model: Any, longest: np.ndarray, pad_token_id: int) -> bool:
     return False
 
 
-def lexicographic_order(prompts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return prompt numbers in an order in which those that begin alike are neighbours, `[N]`.
+def nodes_of_neighbours(prompts: Sequence[np.ndarray], limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Order prompts so that those that begin alike are neighbours, and count the nodes that each adds to their trees.
+
+    Args:
+        prompts: Token ids of N prompts.
+        limit: Number of nodes from which on a tree is cut; both parts then begin with what they share. Cuts are
+            estimated: the trees of a bucket may be cut elsewhere.
+
+    Returns:
+        Prompt numbers, `[N]`, and nodes in this order, `[N, 2]`: after the prompt before it, and as the first one.
 
     Example:
-        >>> lexicographic_order([np.array([5, 7]), np.array([6]), np.array([5, 6])]).tolist()
-        [2, 0, 1]
+        >>> order, nodes = nodes_of_neighbours([np.arange(20), np.array([6]), np.arange(19)], limit=1024)
+        >>> order.tolist(), nodes.tolist()
+        ([2, 0, 1], [[19, 19], [1, 20], [1, 1]])
     """
     # Big-endian bytes compare like numbers.
     keys = [prompt.astype(">u4").tobytes() for prompt in prompts]
-    return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
+    order = np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
+    nodes = np.empty((len(order), 2), dtype=np.int64)
+    before, in_tree = prompts[order[0]][:0], 0
+    for place, prompt in enumerate(prompts[number] for number in order):
+        both = min(len(before), len(prompt))
+        differs = np.flatnonzero(before[:both] != prompt[:both])
+        shared = int(differs[0]) if len(differs) else both
+        added = len(prompt) - shared
+        if shared < RELATED or in_tree + added > limit:
+            in_tree, added = 0, len(prompt)
+        in_tree += added
+        nodes[place] = added, len(prompt)
+        before = prompt
+    return order, nodes
 
 
-def _related(ids: np.ndarray, lengths: np.ndarray, limit: int | None) -> np.ndarray:
+def _related(ids: np.ndarray, lengths: np.ndarray, limit: int) -> np.ndarray:
     """Return the number of the tree of every row: neighbours in lexicographic order that begin alike, `limit` nodes."""
     table = prefix_table(ids, lengths, np.zeros(len(ids), dtype=np.int64))
     nodes = np.cumsum(table.new_nodes)
@@ -248,10 +286,8 @@ def _related(ids: np.ndarray, lengths: np.ndarray, limit: int | None) -> np.ndar
             start, end = first + start, first + end
             return int(nodes[end - 1] - nodes[start] + table.lengths[start])
 
-        if limit is not None:
-            parts = cut_where_least_is_shared(table.shared[first:last], size, limit)
-            groups[first + np.array([start for start, _ in parts])] = 1
-        groups[first] = 1
+        parts = cut_where_least_is_shared(table.shared[first:last], size, limit)
+        groups[first + np.array([start for start, _ in parts])] = 1
     numbers = np.empty_like(groups)
     numbers[table.order] = np.cumsum(groups) - 1
     return numbers

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dair_hf import DataError
-from dair_hf.evaluation.prediction import MORE_ROWS, buckets, predict_in_buckets
+from dair_hf.evaluation.buckets import MORE_ROWS, buckets, tree_buckets
+from dair_hf.evaluation.prediction import predict_in_buckets
 from tests.fixtures import tiny
 
 
@@ -59,6 +60,27 @@ def test_buckets_by_hand() -> None:
     assert [bucket.tolist() for bucket in buckets([0, 0, 0], batch_size=2)] == [[0, 1], [2]]
     assert buckets([], batch_size=2) == []
     assert [len(bucket) for bucket in buckets([1] * 20 + [1000], batch_size=2)] == [2, 8, 8, 3]
+    assert [len(bucket) for bucket in buckets([4] * 20, batch_size=2, longest_item=12)] == [6, 6, 6, 2]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_buckets_of_trees_are_limited_in_nodes_and_items(ranks: int) -> None:
+    random = np.random.default_rng(3)
+    first = random.integers(5, 40, 200)
+    nodes = np.stack([random.integers(1, first + 1), first], axis=1)
+    order = random.permutation(200)
+    place = np.argsort(order)
+    found = tree_buckets(order, nodes, 100, 6, ranks)
+    parts = [bucket[rank::ranks] for bucket in found for rank in range(ranks)]
+    parts = [part[part >= 0] for part in parts]
+    assert np.concatenate(parts).tolist() == order.tolist()
+    sizes = [nodes[place[part[0]], 1] + nodes[place[part[1:]], 0].sum() for part in parts if len(part)]
+    assert max(sizes) <= 100
+    assert {len(part) for part in parts if len(part)} >= {4, 5, 6}
+    # None could have taken the first item of the next.
+    for part, following, size in zip(parts, parts[1:], sizes, strict=False):
+        assert len(part) == 6 or len(following) == 0 or size + nodes[place[following[0]], 0] > 100
+    assert tree_buckets(np.arange(1), np.array([[400, 400]]), 100, 6)[0].tolist() == [0]  # too large, but alone
 
 
 def tensors_of(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
@@ -127,6 +149,13 @@ def test_answers_are_generated_with_mixed_precision(tmp_path: Path, kind: str) -
         trainer.evaluate_pairs(tiny.pairs(kind, 3), all_correct, n_bootstrap=0, max_new_tokens=2)
         assert len(seen) >= 2 and set(seen) == {bf16}
         seen.clear()
+
+
+def test_a_rank_may_have_fewer_items_than_another() -> None:
+    found = predict_in_buckets(
+        [np.array([2, -1, 0]), np.array([-1, 1])], lambda items: [10 * i for i in items], Accelerator(cpu=True)
+    )
+    assert found == [0, 10, 20]
 
 
 def test_a_missing_prediction_is_refused() -> None:

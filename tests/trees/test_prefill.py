@@ -17,7 +17,7 @@ from dair_hf.evaluation import generation, prediction
 from dair_hf.evaluation.generation import AnswerGenerator, pad_left
 from dair_hf.evaluation.generation_settings import effective_config
 from dair_hf.trees import prefill
-from dair_hf.trees.prefill import PromptTrees, can_prefill, trees_are_exact
+from dair_hf.trees.prefill import PromptTrees, require_prefill, trees_are_exact
 from tests.fixtures import tiny
 from tests.fixtures.dialog_rows import dialog_rows
 from tests.trees.test_exactness import build
@@ -30,8 +30,8 @@ def test_answers_are_those_of_separate_prompts(
     name: str, related: int, nodes_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefill, "RELATED", related)
-    monkeypatch.setattr(prefill, "ROOM", 3)  # the buffers of the cache grow several times
-    monkeypatch.setattr(prefill, "nodes_at_once", lambda model: nodes_at_once)
+    monkeypatch.setattr(prefill, "GROWTH", 3)  # the buffers of the cache grow several times
+    monkeypatch.setattr(prefill, "node_limit", lambda model: nodes_at_once)
     model: Any = build(name)
     model.generation_config.eos_token_id = None
     random = np.random.default_rng(0)
@@ -75,24 +75,116 @@ def evaluated(folder: Path, data: Any, model: Any, **settings: Any) -> tuple[lis
 
 
 @pytest.mark.parametrize("answers_at_once", [None, 3])
-def test_trainer_reads_common_prefixes_once(
-    answers_at_once: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prefill, "RELATED", 1)
-    monkeypatch.setattr(prediction, "trees_are_exact", lambda *_: True)  # which reads as much as all these rows
-    data = dialog_rows(dialogs=5)
+def test_trainer_reads_common_prefixes_once(answers_at_once: int | None, tmp_path: Path) -> None:
+    """Fewer tokens are computed, those of the probe included."""
+    data = long_dialogs(12)
     settings: dict[str, Any] = {"per_device_eval_batch_size": 2, "generation_batch_size": answers_at_once}
     expected, read = evaluated(tmp_path / "rows", data, build("gpt2"), **settings)
     found, read_in_trees = evaluated(tmp_path / "trees", data, build("gpt2"), share_prefixes="dialogue_id", **settings)
     assert found == expected
     assert len(set(found)) > 1
-    assert read_in_trees < read
+    assert read_in_trees < 0.8 * read
+
+
+def long_dialogs(dialogs: int, turns: int = 7) -> datasets.Dataset:
+    """Return turns of six tokens and the first one of twenty, each with a target of one token."""
+    random = np.random.default_rng(0)
+    rows: list[dict[str, Any]] = []
+    for dialog in range(dialogs):
+        history = random.integers(4, tiny.VOCAB, 20 + 6 * turns).tolist()
+        for turn in range(turns):
+            ids = [*history[: 20 + 6 * turn], 5 + turn]
+            labels = [*[-100] * (len(ids) - 1), ids[-1]]
+            rows.append({"dialogue_id": f"D{dialog}", "input_ids": ids, "labels": labels})
+    return with_partner(rows)
+
+
+def with_partner(rows: list[dict[str, Any]]) -> datasets.Dataset:
+    """Return rows of which the first one has a partner, the same view but for its first token."""
+    for row in rows:
+        row |= {"augmented_input_ids": None, "augmented_labels": None}
+    ids = rows[0]["input_ids"]
+    rows[0] |= {"augmented_input_ids": [9 - (ids[0] == 9), *ids[1:]], "augmented_labels": rows[0]["labels"]}
+    return datasets.Dataset.from_list(rows)
+
+
+@pytest.mark.parametrize("instruction", [0, 30])
+def test_memory_is_limited_in_tokens(instruction: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and values of trees and of answers; an instruction is repeated where a tree of all rows is cut."""
+    random = np.random.default_rng(0)
+    start = random.integers(4, tiny.VOCAB, instruction).tolist()
+    rows = [{"input_ids": [*start, *random.integers(4, tiny.VOCAB, 60 - instruction).tolist()]} for _ in range(60)]
+    data = with_partner([{**row, "labels": [*[-100] * 59, 5], "dialogue_id": "a"} for row in rows])
+    kept: list[int] = []
+    written: list[int] = []
+
+    class Recorded(PromptTrees):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            kept.append(sum(layers[0][0].shape[1] for layers in self._states))
+
+        def cache(self, rows: Any, part: Any, columns: int) -> Any:
+            written.append(len(part) * columns)
+            return super().cache(rows, part, columns)
+
+    monkeypatch.setattr(generation, "PromptTrees", Recorded)
+    monkeypatch.setattr(prefill, "nodes_at_once", lambda model: 100)
+    model = build("gpt2")
+    model.generation_config.eos_token_id = None
+    found, _ = evaluated(tmp_path, data, model, share_prefixes="dialogue_id", per_device_eval_batch_size=4)
+    assert len(found) == 61
+    assert max(kept) <= 1.1 * 2 * 4 * 60  # cuts of a tree are estimated
+    assert max(written) <= 2 * 4 * 60
+    assert sum(kept) / len(kept) > 0.7 * 2 * 4 * 60  # which is used
+
+
+def test_flex_attention_has_a_limit_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("llama")
+    assert prefill.node_limit(model) == 1024
+    monkeypatch.setattr(model.config, "_attn_implementation", "flex_attention")
+    assert prefill.node_limit(model) == 8192
+
+
+def test_all_ranks_read_prompts_one_by_one_if_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, model = dialog_rows(dialogs=2), build("gpt2")
+    expected, _ = evaluated(tmp_path / "rows", data, model)
+    of_another_rank = ({}, False, "the cache of another rank differs")
+    gather = prediction.gather_object
+    monkeypatch.setattr(
+        prediction,
+        "gather_object",
+        lambda mine: [*gather(mine), of_another_rank] if len(mine[0]) == 3 else gather(mine),
+    )
+    monkeypatch.setattr(AnswerGenerator, "from_trees", None)
+    found, _ = evaluated(tmp_path / "trees", data, model, share_prefixes="dialogue_id")
+    assert found == expected
+    assert caplog.text.count("share_prefixes: prompts are read one by one: the cache of another rank differs") == 1
+
+
+@pytest.mark.parametrize("where", ["tree", "cache"])
+def test_a_lack_of_memory_is_not_taken_for_inexactness(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("gpt2")
+    forward = model.forward
+
+    @functools.wraps(forward)
+    def fails(**inputs: Any) -> Any:
+        mask = inputs.get("attention_mask")
+        if mask is not None and mask.ndim == 4:
+            if where == "tree" or inputs["use_cache"]:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(**inputs)
+
+    monkeypatch.setattr(model, "forward", fails)
+    with pytest.raises(torch.OutOfMemoryError):
+        trees_are_exact(model, np.arange(4, 24), tiny.PAD)
 
 
 @pytest.mark.parametrize("settings", [{}, {"min_new_tokens": 4}, {"generation_config": GenerationConfig()}])
 def test_answers_that_have_ended_leave_the_batch(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generation, "STAGE", 3)
-    monkeypatch.setattr(prefill, "ROOM", 2)
+    monkeypatch.setattr(prefill, "GROWTH", 2)
     monkeypatch.setattr(prefill, "RELATED", 1)
     model: Any = build("llama")
     model.generation_config.eos_token_id = [6, 9, 11]
@@ -106,65 +198,74 @@ def test_answers_that_have_ended_leave_the_batch(settings: dict[str, Any], monke
     expected = [generator([view])[0] for view in views]
     lengths = sorted(map(len, expected))
     rows.clear()
-    assert generator.from_trees(views, 10) == expected
+    batches = np.split(np.arange(30), [10, 20])
+    assert generator.from_trees(generator.shared_prompts(views), batches) == expected
     assert len(set(lengths)) > 2
     assert lengths[-1] > 6  # more than two stages
     assert (set(rows) - {1} == {10}) == ("min_new_tokens" in settings)  # then all rows stay to the end
 
 
-def with_settings(model: Any, **settings: Any) -> bool:
+def require_with(model: Any, **settings: Any) -> None:
     arguments = {"max_new_tokens": 4, **settings}
-    return can_prefill(model, effective_config(model, arguments), arguments)
+    require_prefill(model, effective_config(model, arguments), arguments)
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "reason"),
     [
-        {"num_beams": 2},
-        {"use_cache": False},
-        {"prompt_lookup_num_tokens": 2},
-        {"guidance_scale": 1.5},
-        {"penalty_alpha": 0.6, "top_k": 4},
-        {"cache_implementation": "static"},
-        {"assistant_model": "another"},
-        {"logits_processor": [max]},
+        ({"num_beams": 2}, "answers are generated by beam_search"),
+        ({"use_cache": False}, "use_cache=False"),
+        ({"prompt_lookup_num_tokens": 2}, "by assisted_generation"),
+        ({"guidance_scale": 1.5}, "guidance_scale=1.5"),
+        ({"penalty_alpha": 0.6, "top_k": 4}, "by contrastive_search"),
+        ({"cache_implementation": "static"}, "cache_implementation='static'"),
+        ({"assistant_model": "another"}, "generate is given assistant_model"),
+        ({"logits_processor": [max]}, "generate is given logits_processor"),
         # In batches of other padding or order, other answers:
-        {"do_sample": True},
-        {"max_new_tokens": None, "max_length": 20},
-        {"min_length": 9},
-        {"repetition_penalty": 1.2},
+        ({"do_sample": True}, "by sample"),
+        ({"max_new_tokens": None, "max_length": 20}, "give max_new_tokens"),
+        ({"min_length": 9}, "min_length=9"),
+        ({"repetition_penalty": 1.2}, "repetition_penalty=1.2"),
     ],
 )
-def test_other_strategies_read_prompts_one_by_one(settings: dict[str, Any]) -> None:
+def test_other_strategies_read_prompts_one_by_one(settings: dict[str, Any], reason: str) -> None:
     model = build("llama")
-    assert with_settings(model)
-    assert with_settings(model, generation_config=GenerationConfig(eos_token_id=[2, 3], min_new_tokens=2))
-    assert not with_settings(model, **settings)
+    require_with(model)
+    require_with(model, generation_config=GenerationConfig(eos_token_id=[2, 3], min_new_tokens=2))
+    with pytest.raises(DataError, match=reason):
+        require_with(model, **settings)
     if all(hasattr(model.generation_config, name) for name in settings):
         model.generation_config.update(**settings)
-        assert not can_prefill(model, effective_config(model, {}), {})
+        with pytest.raises(DataError):
+            require_prefill(model, effective_config(model, {}), {})
 
 
 @pytest.mark.parametrize("prompt", [[], [5] * 65, None])
-def test_unusual_prompts_are_all_read_one_by_one(prompt: list[int] | None, tmp_path: Path) -> None:
+def test_unusual_prompts_are_all_read_one_by_one(prompt: list[int] | None) -> None:
     """One empty prompt, one beyond the positions of the model, one with a gap in its mask."""
     views = [{"input_ids": [5, 6, 7], "labels": [-100, -100, 7]}]
     generator = AnswerGenerator(build("gpt2"), dict, torch.device("cpu"), tiny.PAD, {"max_new_tokens": 3}, 2)
-    assert generator.shared_prompts(views) is not None
+    assert [prompt.tolist() for prompt in generator.shared_prompts(views)] == [[5, 6]]
     if prompt is None:
         other = {"input_ids": [5, 6, 7], "attention_mask": [0, 1, 1], "labels": [-100, -100, 7]}
     else:
         other = {"input_ids": [*prompt, 7], "labels": [*[-100] * len(prompt), 7]}
-    assert generator.shared_prompts([*views, other]) is None
+    with pytest.raises(
+        DataError, match="has 65 tokens, and the model 64 positions" if prompt else "is empty, or has gaps"
+    ):
+        generator.shared_prompts([*views, other])
 
 
 @pytest.mark.parametrize("name", ["mistral", "gemma3", "mamba"])
 def test_windows_and_recurrent_models_are_read_one_by_one(name: str) -> None:
-    assert not with_settings(build(name))
+    with pytest.raises(DataError, match="has layers that do not attend to all tokens"):
+        require_with(build(name))
 
 
-def test_one_unusual_prompt_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All batches are those without `share_prefixes`."""
+def test_one_unusual_prompt_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All batches are those without `share_prefixes`, and the reason is logged."""
     rows = dialog_rows(dialogs=3).to_list()
     rows[4]["attention_mask"][1] = 0
     data = datasets.Dataset.from_list(rows)
@@ -177,6 +278,7 @@ def test_one_unusual_prompt_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     batches.clear()
     evaluated(tmp_path / "trees", data, model, share_prefixes="dialogue_id", **settings)
     assert len(batches) == len(expected) > 2
+    assert caplog.text.count("prompts are read one by one: a prompt is empty, or has gaps in its attention mask") == 1
     assert all(torch.equal(found, wanted) for found, wanted in zip(batches, expected, strict=True))
 
 
@@ -216,13 +318,28 @@ def test_large_trees_are_cut_where_least_is_shared(monkeypatch: pytest.MonkeyPat
         return attention_inputs(tree, model)
 
     monkeypatch.setattr(prefill, "attention_inputs", record)
-    monkeypatch.setattr(prefill, "nodes_at_once", lambda model: 110)
+    monkeypatch.setattr(prefill, "node_limit", lambda model: 110)
     PromptTrees(build("llama"), prompts)
     assert max(sizes) <= 110
     assert sum(sizes) == 2 * 20 + 6 * (10 + 4 * 5)  # three dialogues a tree, none of them cut
 
 
-def test_inexact_models_are_refused_before_they_answer(tmp_path: Path) -> None:
-    data = dialog_rows(dialogs=2)
-    with pytest.raises(DataError, match="share_prefixes and FalconForCausalLM cannot be combined"):
-        evaluated(tmp_path, data, build("falcon_alibi"), share_prefixes="dialogue_id")
+def test_inexact_models_read_prompts_one_by_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data, model = dialog_rows(dialogs=2), build("falcon_alibi")
+    expected, _ = evaluated(tmp_path / "rows", data, model)
+    found, _ = evaluated(tmp_path / "trees", data, model, share_prefixes="dialogue_id")
+    assert found == expected
+    assert "read one by one: share_prefixes and FalconForCausalLM cannot be combined: it cannot run" in caplog.text
+
+
+def test_every_view_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def record(prompt: Any) -> Any:
+        read.append(len(prompt["input_ids"]))
+        return token_ids(prompt)
+
+    token_ids = generation.token_ids
+    monkeypatch.setattr(generation, "token_ids", record)
+    evaluated(tmp_path, long_dialogs(2), build("gpt2"), share_prefixes="dialogue_id")
+    assert len(read) == 2 * 7 + 1
