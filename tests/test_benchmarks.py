@@ -172,8 +172,10 @@ def test_shapes_of_dialogues_are_counted_exactly(benchmarks: Callable[[str], dic
     assert shapes["dense_scores"](shape) == 19**2
     # Depths 0; 1 to 7 and targets at 4 and 8, twice.
     assert shapes["visible_scores"](shape) == 1 + 2 * (sum(range(2, 9)) + 5 + 9)
-    sizes = [shapes["shape_of_nodes"](nodes).nodes for nodes in (512, 1024, 2048, 4096, 8192)]
-    assert all(0.96 < size / nodes <= 1 for size, nodes in zip(sizes, (512, 1024, 2048, 4096, 8192), strict=True))
+    for nodes in (512, 1024, 2048, 4096, 8192):
+        shape = shapes["shape_of_nodes"](nodes, 32_000)
+        assert 0.96 < shape.nodes / shape.dialogues / nodes <= 1
+        assert 0.5 < shape.row_tokens / 32_000 <= 1
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -187,30 +189,40 @@ def test_shapes_are_measured_by_trees_and_by_rows_and_what_cannot_run_is_named(
         shapes["main"]()
     metrics = json.loads(output.read_text())["metrics"]
     names = [measure["name"].split(",")[0] for measure in metrics["measures"]]
-    assert names == ["tokens", "time", "memory", "tokens", "time"] * 2
+    assert names == ["tokens", "time", "memory"] * 4
     assert all(measure["value"] > 0 for measure in metrics["measures"])
 
-    case = shapes["Case"]("a case", shapes["Shape"](1, 4, 1), "cpu")
-
-    def fails() -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    case.add("a variant", lambda: fails)
-    assert case.skipped == {"a variant": "out of memory"}
-    assert case.time(3, 1.0) == {}
-    assert "a case, a variant: skipped, out of memory" in capsys.readouterr().out
+    model = shapes["tracker"](32, 2, 2, 100, "cpu")
+    ways = [("turns", "sdpa"), ("turns", "none such")]
+    seconds, peaks, skipped = shapes["measure"](model, shapes["Shape"](1, 4, 1), ways, "cpu", 2, "a case")
+    assert len(seconds["turns, sdpa"]) == 2
+    assert (set(seconds), set(peaks), set(skipped)) == ({"turns, sdpa"}, {"turns, sdpa"}, {"turns, none such"})
+    assert "a case, turns, none such: skipped, ValueError" in capsys.readouterr().out
 
 
 def test_steps_by_trees_and_by_rows_have_the_same_gradients(benchmarks: Callable[[str], dict[str, Any]]) -> None:
     shapes = benchmarks("prefix_tree_shapes")
-    model = shapes["tracker"](32, 2, 2, "sdpa", 100, "cpu").double()
+    model = shapes["tracker"](32, 2, 2, 100, "cpu").double()
+    shape = shapes["Shape"](3, 8, 4, dialogues=2)
     found = {}
-    for run in ("trees", "rows", "batch"):
-        shapes["step"](model, shapes["Shape"](3, 8, 4, dialogues=2), run, "cpu")()
-        found[run] = torch.cat([weight.grad.flatten() for weight in model.parameters()])
-    assert found["rows"].abs().max() > 0
-    torch.testing.assert_close(found["trees"], found["rows"], rtol=1e-5, atol=1e-7)  # norms compute in float32
-    torch.testing.assert_close(found["batch"], found["rows"], rtol=1e-5, atol=1e-7)
+    for way in ("trees", "turns", "padded"):
+        shapes["step"](model, shape, way, "sdpa", "cpu")()
+        found[way] = torch.cat([weight.grad.flatten() for weight in model.parameters()])
+    assert found["turns"].abs().max() > 0
+    torch.testing.assert_close(found["trees"], found["turns"], rtol=1e-5, atol=1e-7)  # norms compute in float32
+    torch.testing.assert_close(found["padded"], found["turns"], rtol=1e-5, atol=1e-7)
+
+    packed = shapes["packed_rows"](shapes["batch_of"](shape, 100, range(3))[0])
+    assert packed.shape == (6, 2)
+    assert packed.nodes == packed.tokens == shape.row_tokens
+    assert int((packed.trees[0].position_ids == 0).sum()) == 12
+
+
+def test_answers_that_differ_are_not_timed(benchmarks: Callable[[str], dict[str, Any]]) -> None:
+    require_equal = benchmarks("prefix_tree_answers")["require_equal"]
+    require_equal({"rows": ["a", "b"], "trees": ["a", "b"]})
+    with pytest.raises(DataError, match="1 of 2 answers of 'trees' differ from those of 'rows', the first of view 1"):
+        require_equal({"rows": ["a", "b"], "trees": ["a", "c"]})
 
 
 def test_the_table_of_prefix_trees_is_up_to_date(benchmarks: Callable[[str], dict[str, Any]]) -> None:
