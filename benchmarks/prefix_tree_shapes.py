@@ -14,8 +14,8 @@ turn repeats; its partner differs in one span of the first turn. A row is a prom
 - `memory`: rise of memory in such a step, trees relative to the padded batch.
 
 On a CPU: dialogues of 2 to 20 turns, 4 layers of width 384, float32 and sdpa. With CUDA: widths 768 and 2,048 in
-bfloat16, trees of 512 to 8,192 nodes, as many dialogues a step as have about 32,000 tokens of rows, FlexAttention, dense
-masks and, where the package is installed, flash attention. `--tiny` takes small models and shapes, to try it.
+bfloat16, trees of 512 to 8,192 nodes, as many dialogues a step as have about 40,000 tokens of rows, FlexAttention,
+dense masks and, where the package is installed, flash attention. `--tiny` takes small models and shapes, to try it.
 
 About ten minutes on two cores, 7 GB; about ten minutes on a GPU. Writes results/benchmarks/prefix_tree_shapes.json, on
 a GPU results/benchmarks/prefix_tree_shapes_gpu.json.
@@ -118,7 +118,7 @@ GPU_MODELS = ({"width": 768, "layers": 12, "heads": 12}, {"width": 2048, "layers
 GPU_WAYS = (("trees", FLEX), ("trees", "sdpa"), ("turns", "sdpa"), ("padded", "sdpa"), ("packed", FLEX))
 FLASH_WAYS = (("turns", FLASH), ("packed", FLASH))
 GPU_NODES = (512, 1024, 2048, 4096, 8192)
-GPU_TOKENS = 32_000  # tokens of rows in a step
+GPU_TOKENS = 40_000  # tokens of rows in a step
 TINY_SHAPES = (Shape(2, 8, 4), Shape(3, 16, 4))
 TINY_MODEL = {"width": 32, "layers": 2, "heads": 2}
 
@@ -284,7 +284,8 @@ def measure(
             peaks[name] = peak(run, device)
             once[name], steps[name] = time.perf_counter() - start, run
         except Exception as error:  # torch, its compiler and kernels of attention refuse in many ways
-            skipped[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"
+            first_line = next(iter(str(error).splitlines()), "")
+            skipped[name] = f"{type(error).__name__}: {first_line[:200]}"
             print(f"{title}, {name}: skipped, {skipped[name]}", flush=True)
     fastest = min((once[name] for name in once if not name.startswith("trees")), default=0.0)
     timed = {name: run for name, run in steps.items() if name.startswith("trees") or once[name] <= SLOW * fastest}

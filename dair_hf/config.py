@@ -151,8 +151,9 @@ class DAIRConfig(Seq2SeqTrainingArguments):
             "process, beams included; up to four times as many for short inputs. Inputs are encoded "
             "per_device_eval_batch_size at a time. Memory per answer: 2 * decoder layers * key-value heads * head size "
             "numbers for each token of the input and the answer. None: eight times the evaluation batch, at most 128 "
-            "unless that batch is larger. The same holds for a decoder-only model with share_prefixes, whose prompts "
-            "are read before. Other models generate per_device_eval_batch_size answers at a time.",
+            "unless that batch is larger. A decoder-only model with share_prefixes, whose prompts are read before, "
+            "likewise; None: twice the evaluation batch. Other models generate per_device_eval_batch_size answers at a "
+            "time.",
         },
     )
     lr_drop_epochs: list[float] | None = field(
