@@ -259,8 +259,8 @@ class AnswerGenerator:
             stripped = strip_generated(tokens, prompt_length, ends, self.pad_token_id)
             for row, answer in zip(rows, stripped, strict=True):
                 answers[row] = answer
-            # An answer that has not ended is as long as the batch.
-            unfinished = [i for i, answer in enumerate(stripped) if in_stages and len(answer) == written < limit]
+            has_ended = torch.isin(tokens[:, prompt_length:], tokens.new_tensor(sorted(ends))).any(1).tolist()
+            unfinished = [i for i, ended in enumerate(has_ended) if in_stages and written < limit and not ended]
             mask = nn.functional.pad(mask, (0, tokens.shape[1] - mask.shape[1]), value=1)
             if (count := len(unfinished)) < len(rows):
                 # The last of them take the places of those that have ended, so that few rows of the cache are copied.

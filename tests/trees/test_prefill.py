@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def evaluated(folder: Path, data: Any, model: Any, **settings: Any) -> tuple[lis
 @pytest.mark.parametrize("answers_at_once", [None, 3])
 def test_trainer_reads_common_prefixes_once(answers_at_once: int | None, tmp_path: Path) -> None:
     """Fewer tokens are computed, those of the probe included."""
-    data = long_dialogs(12)
+    data = long_dialogs(60)
     settings: dict[str, Any] = {"per_device_eval_batch_size": 2, "generation_batch_size": answers_at_once}
     expected, read = evaluated(tmp_path / "rows", data, build("gpt2"), **settings)
     found, read_in_trees = evaluated(tmp_path / "trees", data, build("gpt2"), share_prefixes="dialogue_id", **settings)
@@ -203,6 +204,21 @@ def test_answers_that_have_ended_leave_the_batch(settings: dict[str, Any], monke
     assert len(set(lengths)) > 2
     assert lengths[-1] > 6  # more than two stages
     assert (set(rows) - {1} == {10}) == ("min_new_tokens" in settings)  # then all rows stay to the end
+
+
+def test_a_padding_token_within_an_answer_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "STAGE", 3)
+    monkeypatch.setattr(prefill, "RELATED", 1)
+    model: Any = build("llama")
+    model.generation_config.eos_token_id = [6]
+    views = [{"input_ids": [4 + number, 8, 5], "labels": [-100, -100, 5]} for number in range(12)]
+    arguments = {"max_new_tokens": 14}
+    free = AnswerGenerator(model, dict, torch.device("cpu"), tiny.PAD, arguments, 2)(views)
+    common = Counter(token for answer in free for token in answer[:-1]).most_common(1)[0][0]
+    generator = AnswerGenerator(model, dict, torch.device("cpu"), common, arguments, 2)
+    expected = [generator([view])[0] for view in views]
+    assert sum(common in answer for answer in expected) > 3
+    assert generator.from_trees(generator.shared_prompts(views), [np.arange(12)]) == expected
 
 
 def require_with(model: Any, **settings: Any) -> None:
