@@ -285,6 +285,8 @@ class DAIRConfig(Seq2SeqTrainingArguments):
         if self.share_prefixes is None:
             return
         setting = f"share_prefixes={self.share_prefixes!r}"
+        if not isinstance(self.share_prefixes, str):
+            raise DataError(f"{setting} is no name of a column; give one, such as 'dialogue_id'")
         for name, is_set in (
             ("forward_mode='separate'", self.forward_mode == "separate"),
             ("pair_dropout='shared'", self.pair_dropout == "shared"),

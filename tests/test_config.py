@@ -131,6 +131,7 @@ def test_the_unit_of_lambda_is_named(tmp_path: Path) -> None:
         ({"max_steps": 0}, "max_steps=0 is out of range; it must be >= 1, or -1, the default, for num_train_epochs"),
         ({"max_steps": -2}, "max_steps=-2 is out of range"),
         ({"num_train_epochs": -1.0}, "num_train_epochs=-1.0 is out of range; it must be a finite number >= 0"),
+        ({"share_prefixes": ["doc"]}, "share_prefixes=.'doc'. is no name of a column; give one, such as 'dialogue_id'"),
         ({"lr_drop_epochs": 1}, "lr_drop_epochs=1 must list finite numbers > 0, or be left out"),
         ({"lr_drop_epochs": "20"}, "lr_drop_epochs='20' must list finite numbers > 0"),
         ({"lr_drop_epochs": ["20"]}, "lr_drop_epochs=.'20'. must list finite numbers > 0"),

@@ -29,7 +29,7 @@ def effective_config(model: Any, arguments: Mapping[str, Any]) -> GenerationConf
         A copy; the generation config of the model is unchanged.
 
     Raises:
-        DataError: A number of beams, of answers or of tokens is below 1.
+        DataError: A number of beams, of answers or of tokens is below 1, or several answers are asked for.
         ValueError: Another setting is out of range.
 
     Example:
@@ -46,6 +46,10 @@ def effective_config(model: Any, arguments: Mapping[str, Any]) -> GenerationConf
         value = getattr(config, name)
         if value is not None and (not isinstance(value, (int, np.integer)) or value < 1):
             raise DataError(f"generation: {name}={value!r} is out of range; give an integer >= 1, or leave it out")
+    if (config.num_return_sequences or 1) > 1:
+        raise DataError(
+            f"generation: num_return_sequences={config.num_return_sequences}: one answer per view is needed"
+        )
     return config
 
 

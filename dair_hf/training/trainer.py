@@ -295,12 +295,15 @@ class DAIRTrainer(Seq2SeqTrainer):
         self._sums = None
         self._finiteness.clear()
         self._set_row_rules()  # embeddings may have been resized
-        if (group := self.args.share_prefixes) is not None and self.args.eval_strategy != "no":
-            sets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
-            for name, rows in sets.items():
-                # Now, and not after an epoch.
+        if (group := self.args.share_prefixes) is not None:
+            data_sets = {"train_dataset": self.train_dataset}
+            if self.args.eval_strategy != "no":
+                evaluated = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
+                data_sets |= {f"eval_dataset {name}".strip(): rows for name, rows in evaluated.items()}
+            for name, rows in data_sets.items():
+                # Now: before columns are removed, and not after an epoch.
                 if (columns := columns_of(rows)) is not None:
-                    require_column(group, group, columns, f"eval_dataset {name}".strip())
+                    require_column(group, group, columns, name)
         data, needs_pairs = self.train_dataset, self.args.uses_partners and self.augmenter is None
         self._pair_watch = PairWatch(
             not needs_pairs or require_pairs(data, self._known_columns(data), self.args.method, "train_dataset")

@@ -72,6 +72,11 @@ def test_numbers_below_one_are_refused(settings: dict[str, Any], in_config: bool
         effective_config(tiny.model("bart"), passed)
 
 
+def test_several_answers_per_view_are_refused() -> None:
+    with pytest.raises(DataError, match="^generation: num_return_sequences=2: one answer per view is needed"):
+        effective_config(tiny.model("bart"), {"num_beams": 2, "num_return_sequences": 2})
+
+
 def test_the_decoder_start_is_that_of_the_config() -> None:
     assert decoder_start(None, GenerationConfig(decoder_start_token_id=4, bos_token_id=5)) == 4
     assert decoder_start(None, GenerationConfig(bos_token_id=5)) == 5

@@ -88,7 +88,7 @@ def test_lists_of_rows_and_workers(tmp_path: Path) -> None:
         ({"pair_group_by_length": True}, "pair_group_by_length=True"),
         ({"neftune_noise_alpha": 5.0}, r"neftune_noise_alpha=5\.0 cannot be combined"),
         ({"dataloader_drop_last": True}, "dataloader_drop_last=True cannot be combined"),
-        ({"share_prefixes": "dialog"}, "no column 'dialog'"),
+        ({"share_prefixes": "dialog"}, "train_dataset has no column 'dialog', only .*'dialogue_id'"),
         ({"train_dataset": list(dialog_rows())}, "needs the tokens of every row"),
     ],
 )
