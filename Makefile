@@ -37,7 +37,7 @@ results: $(STAMP) ## Run the unfinished experiments of results/experiments.yaml 
 	$(OFFLINE) $(BIN)/python -m reproduction.results --data "$(DATA)"
 
 # The benchmarks run one after the other; the docstring of each says how long it takes.
-bench: $(STAMP) ## Run all benchmarks of results/PERFORMANCE.md (DATA=folder, TRACKER=trained model); three hours
+bench: $(STAMP) ## Run all benchmarks of results/PERFORMANCE.md (DATA=folder, TRACKER=trained model); several hours
 	for command in "pair_cost --data_dir '$(DATA)/multiwoz21'" \
 	  "pair_cost --data_dir '$(DATA)/multiwoz21' --dialogs 20 --ratios step --rounds 21 --output $(BENCH)/pair_cost_step.json" \
 	  "batching --data_dir '$(DATA)/multiwoz21'" \

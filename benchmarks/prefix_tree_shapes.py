@@ -17,8 +17,8 @@ On a CPU: dialogues of 2 to 20 turns, 4 layers of width 384, float32 and sdpa. W
 bfloat16, trees of 512 to 8,192 nodes, as many dialogues a step as have about 40,000 tokens of rows, FlexAttention,
 dense masks and, where the package is installed, flash attention. `--tiny` takes small models and shapes, to try it.
 
-About ten minutes on two cores, 7 GB; about ten minutes on a GPU. Writes results/benchmarks/prefix_tree_shapes.json, on
-a GPU results/benchmarks/prefix_tree_shapes_gpu.json.
+Expected, not measured: ten minutes on two cores with 7 GB, ten minutes on a GPU. Writes
+results/benchmarks/prefix_tree_shapes.json, on a GPU results/benchmarks/prefix_tree_shapes_gpu.json.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, NamedTuple
@@ -72,6 +72,24 @@ class PairEvaluator:
 
     def __post_init__(self) -> None:
         self.require_distinct_keys()
+
+    def cluster_column(self, columns: Collection[str]) -> str | None:
+        """Return the column whose values are resampled together: `clusters`, or `dialogue_id` if there is one.
+
+        Args:
+            columns: Columns of the data.
+
+        Raises:
+            DataError: The data have no column `clusters`.
+        """
+        if self.clusters is None:
+            return "dialogue_id" if "dialogue_id" in columns else None
+        if self.clusters not in columns:
+            raise DataError(
+                f"clusters={self.clusters!r}: the data have no such column, only {sorted(columns)}; name one of them, "
+                "or leave clusters unset"
+            )
+        return self.clusters
 
     def require_distinct_keys(self, subsets: Iterable[str] = ()) -> None:
         """Refuse names that give two metrics the same key, of which one would be lost.

@@ -48,7 +48,7 @@ def effective_config(model: Any, arguments: Mapping[str, Any]) -> GenerationConf
             raise DataError(f"generation: {name}={value!r} is out of range; give an integer >= 1, or leave it out")
     if (config.num_return_sequences or 1) > 1:
         raise DataError(
-            f"generation: num_return_sequences={config.num_return_sequences}: one answer per view is needed"
+            f"generation: num_return_sequences={config.num_return_sequences}: a view has one answer; leave it out"
         )
     return config
 

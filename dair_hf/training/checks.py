@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from transformers import Trainer
 
 from dair_hf.config import DAIRConfig
+from dair_hf.data.checks import columns_of
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError, explained
 from dair_hf.losses.objective import LOSS_REGULARIZERS
 from dair_hf.losses.per_sample import SampleLoss, causal_nll, huber, seq2seq_nll, squared_error
+from dair_hf.trees.batches import require_column
 
 # Of torch, for which `Trainer` ignores names in `optim_args` that it does not know. Others take them as they are.
 PLAIN_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")
@@ -59,6 +61,28 @@ def require_model(model: Any, augmenter: Any = None) -> None:
             f"augmenter is a {type(augmenter).__name__}; give a function (model, batch, generator) -> batch with "
             "partners, as `collator.add_partners` returns it"
         )
+
+
+def require_groups(args: DAIRConfig, train_dataset: Any, eval_dataset: Any) -> None:
+    """Refuse data without the column of `share_prefixes`, before columns are removed and not after an epoch.
+
+    Args:
+        args: Settings; evaluation data are checked only if they are evaluated during training.
+        train_dataset: Training data, or None.
+        eval_dataset: Evaluation data, also several by name, or None.
+
+    Raises:
+        DataError: The column is missing; the message names the data.
+    """
+    if args.share_prefixes is None:
+        return
+    data_sets = {"train_dataset": train_dataset}
+    if args.eval_strategy != "no":
+        evaluated = eval_dataset if isinstance(eval_dataset, dict) else {"": eval_dataset}
+        data_sets |= {f"eval_dataset {name}".strip(): data for name, data in evaluated.items()}
+    for name, data in data_sets.items():
+        if (columns := columns_of(data)) is not None:
+            require_column(args.share_prefixes, args.share_prefixes, columns, name)
 
 
 def refuse_unsupported(

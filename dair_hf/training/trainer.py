@@ -65,6 +65,7 @@ from dair_hf.training.checks import (
     refuse_unsupported,
     refuse_unsupported_launch,
     require_gradient,
+    require_groups,
     require_model,
     require_scalar,
 )
@@ -96,7 +97,7 @@ from dair_hf.training.sample_loss import (
 from dair_hf.training.schedules import epoch_drops, half_life
 from dair_hf.training.train_metrics import mean_terms, sum_terms
 from dair_hf.trees.attention import nodes_at_once
-from dair_hf.trees.batches import ForestCollator, GroupBatchSampler, require_column
+from dair_hf.trees.batches import ForestCollator, GroupBatchSampler
 from dair_hf.trees.forest import FOREST
 
 logger = logging.get_logger(__name__)
@@ -295,15 +296,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         self._sums = None
         self._finiteness.clear()
         self._set_row_rules()  # embeddings may have been resized
-        if (group := self.args.share_prefixes) is not None:
-            data_sets = {"train_dataset": self.train_dataset}
-            if self.args.eval_strategy != "no":
-                evaluated = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
-                data_sets |= {f"eval_dataset {name}".strip(): rows for name, rows in evaluated.items()}
-            for name, rows in data_sets.items():
-                # Now: before columns are removed, and not after an epoch.
-                if (columns := columns_of(rows)) is not None:
-                    require_column(group, group, columns, name)
+        require_groups(self.args, self.train_dataset, self.eval_dataset)
         data, needs_pairs = self.train_dataset, self.args.uses_partners and self.augmenter is None
         self._pair_watch = PairWatch(
             not needs_pairs or require_pairs(data, self._known_columns(data), self.args.method, "train_dataset")
@@ -813,14 +806,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         views.require_unique_rows()
         if not isinstance(views, TensorViews):
             require_named_partners(views.column_names, self._known_columns(views.dataset), "dataset")
-        clusters = evaluator.clusters
-        if clusters is None and "dialogue_id" in views.column_names:
-            clusters = "dialogue_id"
-        if clusters is not None and clusters not in views.column_names:
-            raise DataError(
-                f"clusters={clusters!r}: the data have no such column, only {sorted(views.column_names)}; name one of "
-                "them, or leave clusters unset"
-            )
+        clusters = evaluator.cluster_column(views.column_names)
         predictor = self._predictor()
         if not self.generates and predictor.reduce is None and self._loss_name() in LANGUAGE_LOSSES:
             raise DataError(

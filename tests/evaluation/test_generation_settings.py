@@ -73,7 +73,7 @@ def test_numbers_below_one_are_refused(settings: dict[str, Any], in_config: bool
 
 
 def test_several_answers_per_view_are_refused() -> None:
-    with pytest.raises(DataError, match="^generation: num_return_sequences=2: one answer per view is needed"):
+    with pytest.raises(DataError, match="^generation: num_return_sequences=2: a view has one answer; leave it out"):
         effective_config(tiny.model("bart"), {"num_beams": 2, "num_return_sequences": 2})
 
 
