@@ -1,6 +1,6 @@
 """Epochs of a decoder-only dialogue tracker with prefix trees (`share_prefixes`), relative to epochs over rows.
 
-    python benchmarks/prefix_trees.py --data_dir path/to/multiwoz21 [--dialogs 24] [--rounds 3]
+    python benchmarks/prefix_trees.py --data_dir path/to/multiwoz21 [--dialogs 60] [--rounds 3]
 
 A turn of a dialogue repeats the history of all turns before it. Trees compute every distinct prefix once, about one
 dialogue a step; rows run in batches of eight turns, the length of an average dialogue. The model has the shape of
@@ -10,7 +10,7 @@ Llama: 4 layers of width 384. Histories have at most 896 tokens, as in `multiwoz
 - `tokens`: computed positions of an epoch over the whole split, padding included, relative to the tokens of ERM's rows;
 - `memory`: rise of the resident memory in a training step, for the same rows.
 
-Eight minutes on two cores. Writes results/benchmarks/prefix_trees.json.
+About twenty minutes on two cores. Writes results/benchmarks/prefix_trees.json.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def collation_share(pairs: datasets.Dataset, tokenizer: PreTrainedTokenizerBase,
 def main() -> None:
     """Run the benchmark."""
     parser = benchmark_parser(__doc__, rounds=3)
-    add_data_options(parser, dialogs=24)
+    add_data_options(parser, dialogs=60)
     options = parser.parse_args()
     whole, tokenizer = encoded_pairs(options.data_dir, "val", 0, source_tokens=SOURCE_TOKENS, causal=True)
     pairs, _ = encoded_pairs(options.data_dir, "val", options.dialogs, tokenizer, SOURCE_TOKENS, causal=True)

@@ -169,9 +169,12 @@ def test_shapes_of_dialogues_are_counted_exactly(benchmarks: Callable[[str], dic
     # Two turns of 4 tokens and 1 target, partners from the second token: 1 + 2 x 7 + 2 x 2 nodes, 2 x (5 + 9) tokens.
     shape = shapes["Shape"](2, 4, 1)
     assert (shape.nodes, shape.row_tokens) == (19, 28)
-    assert shapes["dense_scores"](shape) == 19**2
-    # Depths 0; 1 to 7 and targets at 4 and 8, twice.
-    assert shapes["visible_scores"](shape) == 1 + 2 * (sum(range(2, 9)) + 5 + 9)
+    assert shapes["dense_scores"](shape) == shapes["block_scores"](shape) == 19**2
+    # A block has 128 nodes, and the depth of the first is the number of its ancestors.
+    depths = shapes["forest_of"](larger := shapes["Shape"](3, 100, 5), 2048).trees[0].position_ids.tolist()
+    starts = range(0, larger.nodes, 128)
+    blocks = [(min(128, larger.nodes - start), depths[start]) for start in starts]
+    assert shapes["block_scores"](larger) == sum(own * (own + ancestors) for own, ancestors in blocks)
     for nodes in (512, 1024, 2048, 4096, 8192):
         shape = shapes["shape_of_nodes"](nodes, 40_000)
         assert 0.96 < shape.nodes / shape.dialogues / nodes <= 1

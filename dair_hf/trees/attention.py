@@ -10,6 +10,7 @@ from accelerate.utils import extract_model_from_parallel
 from torch import Tensor
 
 from dair_hf.errors import DataError
+from dair_hf.trees.block_attention import SDPA, attend_in_blocks
 from dair_hf.trees.forest import TokenTree
 
 FLEX = "flex_attention"
@@ -37,7 +38,7 @@ def attention_inputs(tree: TokenTree, model: Any) -> dict[str, Any]:
     """
     config = text_config(model)
     implementation = getattr(config, "_attn_implementation", "eager")
-    if implementation not in ("eager", "sdpa", FLEX):
+    if implementation not in ("eager", SDPA, FLEX):
         raise DataError(
             f"share_prefixes and attn_implementation={implementation!r} cannot be combined: it takes no attention mask "
             "of a tree; load the model with attn_implementation='sdpa', or 'flex_attention' on a GPU"
@@ -52,8 +53,8 @@ def attention_inputs(tree: TokenTree, model: Any) -> dict[str, Any]:
         if implementation == FLEX:
             return _block_mask(tree, window, has_windows=set(windows.values()) != {None})
         visible = tree_mask(tree, window)
-        if implementation == "sdpa":
-            return visible
+        if implementation == SDPA:
+            return attend_in_blocks(visible, tree.ends)
         dtype = extract_model_from_parallel(model).get_input_embeddings().weight.dtype
         return torch.zeros((), dtype=dtype, device=visible.device).where(visible, torch.finfo(dtype).min)
 

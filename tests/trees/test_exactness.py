@@ -15,6 +15,7 @@ from dair_hf import DataError, PairCollator
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.per_sample import causal_nll
 from dair_hf.training.forward import PairLoss
+from dair_hf.trees import block_attention
 from dair_hf.trees.batches import ForestCollator
 from dair_hf.trees.verification import require_exact_training
 from tests.fixtures import tiny
@@ -127,10 +128,21 @@ def require_equal(model: Any, folder: Path, rows: dict[str, Any] | None = None, 
     assert expected[:, 0].min() > 0  # the first row is a pair
 
 
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let attention run in several blocks, of which these trees are too small."""
+    monkeypatch.setattr(block_attention, "QUERIES", 8)
+
+
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", MODELS)
 def test_every_architecture(name: str, implementation: str, tmp_path: Path, in_float64: None) -> None:
     require_equal(build(name, implementation), tmp_path)
+
+
+def test_attention_in_one_block(tmp_path: Path, in_float64: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_attention, "QUERIES", 10_000)
+    require_equal(build("llama"), tmp_path)
 
 
 @pytest.mark.parametrize("name", REFUSED)
