@@ -170,7 +170,7 @@ def test_shapes_of_dialogues_are_counted_exactly(benchmarks: Callable[[str], dic
     shape = shapes["Shape"](2, 4, 1)
     assert (shape.nodes, shape.row_tokens) == (19, 28)
     assert shapes["dense_scores"](shape) == shapes["block_scores"](shape) == 19**2
-    # A block has 128 nodes, and the depth of the first is the number of its ancestors.
+    # A block of these 618 nodes has 128, and the depth of the first is the number of its ancestors.
     depths = shapes["forest_of"](larger := shapes["Shape"](3, 100, 5), 2048).trees[0].position_ids.tolist()
     starts = range(0, larger.nodes, 128)
     blocks = [(min(128, larger.nodes - start), depths[start]) for start in starts]

@@ -7,14 +7,15 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 from accelerate.utils import extract_model_from_parallel
+from accelerate.utils.other import is_compiled_module
 from torch import Tensor
 
 from dair_hf.errors import DataError
-from dair_hf.trees.block_attention import SDPA, attend_in_blocks
+from dair_hf.trees.block_attention import with_blocks
 from dair_hf.trees.forest import TokenTree
 
 FLEX = "flex_attention"
-# Nodes of small trees that run in one forward with dense attention, whose cost grows with their square.
+# Nodes of small trees that run in one forward with dense masks, whose size grows with their square.
 DENSE_NODES = 1024
 BLOCK = 128  # nodes of a block of FlexAttention
 GRAPHS = 32  # compiled forms of FlexAttention
@@ -38,7 +39,7 @@ def attention_inputs(tree: TokenTree, model: Any) -> dict[str, Any]:
     """
     config = text_config(model)
     implementation = getattr(config, "_attn_implementation", "eager")
-    if implementation not in ("eager", SDPA, FLEX):
+    if implementation not in ("eager", "sdpa", FLEX):
         raise DataError(
             f"share_prefixes and attn_implementation={implementation!r} cannot be combined: it takes no attention mask "
             "of a tree; load the model with attn_implementation='sdpa', or 'flex_attention' on a GPU"
@@ -46,6 +47,7 @@ def attention_inputs(tree: TokenTree, model: Any) -> dict[str, Any]:
     if implementation == FLEX:
         _allow_graphs()
     windows = _windows(config)
+    is_compiled = is_compiled_module(model) or is_compiled_module(getattr(model, "module", model))
     depth = len(tree.ends)  # an upper limit of the depth, without asking the device
 
     def mask(window: int | None) -> Any:
@@ -53,8 +55,8 @@ def attention_inputs(tree: TokenTree, model: Any) -> dict[str, Any]:
         if implementation == FLEX:
             return _block_mask(tree, window, has_windows=set(windows.values()) != {None})
         visible = tree_mask(tree, window)
-        if implementation == SDPA:
-            return attend_in_blocks(visible, tree.ends)
+        if implementation == "sdpa":
+            return visible if is_compiled else with_blocks(visible, tree.ends)
         dtype = extract_model_from_parallel(model).get_input_embeddings().weight.dtype
         return torch.zeros((), dtype=dtype, device=visible.device).where(visible, torch.finfo(dtype).min)
 

@@ -1,23 +1,21 @@
 """Attention of trees on a CPU, in blocks of neighbouring nodes that read the keys of their ancestors alone.
 
-With a mask, the kernel of torch computes all S x S scores, of which a tree of dialogue turns shows about a sixth. Nodes
+With a mask, the kernel of torch computes all S x S scores, of which a tree of dialogue turns shows a small part. Nodes
 are laid out depth first, so that all that nodes `a, ..., b - 1` see before node a are the ancestors of node a. Each
 such block runs as attention of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
+from torch.nn.functional import scaled_dot_product_attention
 
-SDPA = "sdpa"
-QUERIES = 128  # nodes of a block
+SMALLEST = 128  # nodes of a block
+MOST = 8  # blocks of a tree; each holds a copy of the keys and values of its ancestors until the backward pass
 
 
 class Blocks(NamedTuple):
@@ -36,28 +34,65 @@ class Blocks(NamedTuple):
     masks: list[Tensor]
 
 
-# By mask. A model that changes its mask, or has attention of its own, finds none and uses the mask.
-_BLOCKS: Any = WeakTensorKeyDictionary()
+class TreeMask(Tensor):
+    """Mask of a tree, `[1, 1, S, S]` bool, with which `torch.nn.functional.scaled_dot_product_attention` uses blocks.
+
+    Anything that a model makes from it is a plain mask, and so is it after a change in place, except in inference mode.
+    `detach` keeps the blocks, since activation checkpointing passes detached inputs to the forward that it repeats.
+    """
+
+    blocks: Blocks
+    version: int  # of the mask that the blocks belong to
+
+    @classmethod
+    def of(cls, mask: Tensor, blocks: Blocks) -> TreeMask:
+        """Return a view of a mask, with its blocks."""
+        made = mask.as_subclass(cls)
+        made.blocks, made.version = blocks, _version(made)
+        return made
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run a function of torch on the mask."""
+        with torch._C.DisableTorchFunctionSubclass():
+            if function is scaled_dot_product_attention:
+                return _attention(*args, **(kwargs or {}))
+            result = function(*args, **(kwargs or {}))
+            if function is Tensor.detach:
+                return cls.of(result, args[0].blocks)
+        return result
 
 
-def attend_in_blocks(mask: Tensor, ends: Tensor) -> Tensor:
-    """Have sdpa attention run in blocks wherever it is given this very mask, if that is on a CPU.
+def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *args: Any, **settings: Any) -> Tensor:
+    size = attn_mask.shape[-1]
+    if _version(attn_mask) != attn_mask.version or not query.shape[-2] == key.shape[-2] == size:
+        plain = attn_mask.as_subclass(Tensor)
+        return scaled_dot_product_attention(query, key, value, plain, *args, **settings)
+    blocks = attn_mask.blocks
+    keys, values = (states.index_select(-2, blocks.keys).split(blocks.counts, -2) for states in (key, value))
+    parts = zip(query.split(blocks.queries, -2), keys, values, blocks.masks, strict=True)
+    return torch.cat([scaled_dot_product_attention(*part, *args, **settings) for part in parts], -2)
+
+
+def _version(mask: Tensor) -> int:
+    """Return the number of changes in place, which torch does not count in inference mode."""
+    return 0 if mask.is_inference() else mask._version
+
+
+def with_blocks(mask: Tensor, ends: Tensor) -> Tensor:
+    """Return the mask of a tree with its blocks; a small mask, or one on another device than a CPU, as it is.
 
     Args:
         mask: Mask of a tree, `[1, 1, S, S]` bool.
         ends: End of the subtree of every node, exclusive, `[S]`.
-
-    Returns:
-        The mask.
     """
-    if mask.device.type == "cpu" and len(ends) > QUERIES:
-        _let_sdpa_use_blocks()
-        _BLOCKS[mask] = blocks_of(mask, ends)
-    return mask
+    return TreeMask.of(mask, blocks_of(mask, ends)) if mask.device.type == "cpu" and len(ends) > SMALLEST else mask
 
 
 def blocks_of(mask: Tensor, ends: Tensor) -> Blocks:
-    """Return the blocks of a tree; arguments as in `attend_in_blocks`.
+    """Return the blocks of a tree; arguments as in `with_blocks`.
 
     Example:
         >>> ends = torch.arange(200).fill_(200)  # one row of 200 tokens
@@ -65,31 +100,7 @@ def blocks_of(mask: Tensor, ends: Tensor) -> Blocks:
         >>> blocks.queries, blocks.counts
         ([128, 72], [128, 200])
     """
-    nodes = torch.arange(len(ends)).split(QUERIES)
+    nodes = torch.arange(len(ends), device=ends.device).split(max(SMALLEST, -(-len(ends) // MOST)))
     keys = [torch.cat([(ends[: own[0]] > own[0]).nonzero()[:, 0], own]) for own in nodes]
-    masks = [rows.index_select(3, seen) for rows, seen in zip(mask.split(QUERIES, 2), keys, strict=True)]
+    masks = [rows.index_select(3, seen) for rows, seen in zip(mask.split(len(nodes[0]), 2), keys, strict=True)]
     return Blocks(list(map(len, nodes)), list(map(len, keys)), torch.cat(keys), masks)
-
-
-@cache
-def _let_sdpa_use_blocks() -> None:
-    """Register attention in blocks with transformers, once; without blocks, it is that which was registered."""
-    AttentionInterface.register(SDPA, _in_blocks(ALL_ATTENTION_FUNCTIONS[SDPA]))
-
-
-def _in_blocks(sdpa: Callable[..., tuple[Tensor, None]]) -> Callable[..., tuple[Tensor, None]]:
-    """Return an attention function of transformers that runs in the blocks of its mask, if there are any."""
-
-    def attention(
-        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **settings: Any
-    ) -> tuple[Tensor, None]:
-        blocks = None
-        if attention_mask is not None and not torch.compiler.is_compiling():
-            blocks = _BLOCKS.get(attention_mask)
-        if blocks is None or settings.get("position_bias") is not None:
-            return sdpa(module, query, key, value, attention_mask, **settings)
-        keys, values = (states.index_select(2, blocks.keys).split(blocks.counts, 2) for states in (key, value))
-        parts = zip(query.split(blocks.queries, 2), keys, values, blocks.masks, strict=True)
-        return torch.cat([sdpa(module, *part, **settings)[0] for part in parts], 1), None
-
-    return attention

@@ -131,7 +131,7 @@ def require_equal(model: Any, folder: Path, rows: dict[str, Any] | None = None, 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let attention run in several blocks, of which these trees are too small."""
-    monkeypatch.setattr(block_attention, "QUERIES", 8)
+    monkeypatch.setattr(block_attention, "SMALLEST", 8)
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
@@ -141,7 +141,7 @@ def test_every_architecture(name: str, implementation: str, tmp_path: Path, in_f
 
 
 def test_attention_in_one_block(tmp_path: Path, in_float64: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_attention, "QUERIES", 10_000)
+    monkeypatch.setattr(block_attention, "SMALLEST", 10_000)
     require_equal(build("llama"), tmp_path)
 
 
