@@ -135,6 +135,7 @@ def _types_of_logits(model: Any) -> Iterator[set[torch.dtype]]:
 
 def _refusal(model: Any, reason: str) -> DataError:
     return DataError(
-        f"share_prefixes and {type(model).__name__} cannot be combined: {reason}. Models whose attention depends on "
-        "position alone are supported, but no recurrent ones and no other biases; leave share_prefixes unset"
+        f"share_prefixes and {type(model).__name__} cannot be combined: {reason}. Attention must depend on the content "
+        "and position of tokens alone, without recurrence, biases of position, rotary frequencies that depend on the "
+        "longest row of a forward, or masks of limited size; leave share_prefixes unset"
     )
