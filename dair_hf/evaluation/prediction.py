@@ -11,6 +11,7 @@ from accelerate import Accelerator
 from accelerate.utils import convert_to_fp32, gather_object
 from torch import Tensor
 from tqdm.auto import tqdm
+from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from dair_hf.config import DAIRConfig
@@ -18,7 +19,7 @@ from dair_hf.data.collator import PairCollator
 from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.evaluation.buckets import buckets, tree_buckets
 from dair_hf.evaluation.generation import AnswerGenerator, Features
-from dair_hf.evaluation.generation_settings import passed_setting
+from dair_hf.evaluation.generation_settings import effective_config, passed_setting
 from dair_hf.evaluation.target_tokens import ROWS_CHECKED, check_targets, decoder_positions
 from dair_hf.evaluation.views import PairViews
 from dair_hf.losses.per_sample import IGNORE_INDEX
@@ -200,7 +201,7 @@ class PairPredictor:
             return _split_batch(self.reduce(output_of(outputs, getattr(self.model, "config", None)), labels))
 
     def _generator(self, views: PairViews, gen_kwargs: dict[str, Any]) -> AnswerGenerator:
-        arguments = self._generation_arguments(views, gen_kwargs)
+        arguments = self._with_tokenizer(self._generation_arguments(views, gen_kwargs))
         generator = AnswerGenerator(
             self.model,
             self.collator.base_collator,
@@ -225,6 +226,19 @@ class PairPredictor:
             return {**arguments, "max_length": max_length, "max_new_tokens": None}
         configured = self.model.generation_config.max_new_tokens
         return {**arguments, "max_new_tokens": views.longest_target() + 8 if configured is None else configured}
+
+    def _with_tokenizer(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments of `generate` with the tokenizer that it needs to find `stop_strings`."""
+        stop_strings = effective_config(self.model, arguments).stop_strings
+        if stop_strings is None or arguments.get("tokenizer") is not None:
+            return arguments
+        tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise DataError(
+                f"generation: stop_strings={stop_strings!r} are found in texts, which takes a tokenizer; pass "
+                "processing_class=tokenizer to DAIRTrainer, or tokenizer=tokenizer beside stop_strings"
+            )
+        return {**arguments, "tokenizer": tokenizer}
 
     def _warn_of_cut_answers(self, views: PairViews, limit: int | None) -> None:
         longest = int(views.target_lengths().max())
@@ -258,7 +272,8 @@ class PairPredictor:
                 prompts.update(enumerate(generator.shared_prompts(features(slice(start, start + CHUNK))), start))
             if prompts:
                 with torch.inference_mode(), self.accelerator.autocast():
-                    exact = trees_are_exact(self.model, max(prompts.values(), key=len), generator.pad_token_id)
+                    longest, tokenizer = max(prompts.values(), key=len), generator.arguments.get("tokenizer")
+                    exact = trees_are_exact(self.model, longest, generator.pad_token_id, tokenizer)
         except DataError as error:
             exact, reason = False, str(error)
         for of_rank, is_exact, why in gather_object([(prompts, exact, reason)]):

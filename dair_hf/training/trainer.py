@@ -764,7 +764,8 @@ class DAIRTrainer(Seq2SeqTrainer):
             **gen_kwargs: Arguments of `generate`. The length of answers is the first that is given of: `max_new_tokens`
                 or `max_length` here or in a `generation_config` here, `args.generation_max_length`,
                 `model.generation_config.max_new_tokens`; else the longest target of the data plus 8. No answer exceeds
-                a model's table of positions.
+                a model's table of positions. `stop_strings` are found with the tokenizer of the trainer, unless a
+                `tokenizer` is given.
 
         Returns:
             Metrics, as `PairEvaluator.__call__` returns them.

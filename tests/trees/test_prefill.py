@@ -87,6 +87,30 @@ def test_trainer_reads_common_prefixes_once(answers_at_once: int | None, tmp_pat
     assert read_in_trees < 0.8 * read
 
 
+def test_stop_strings_end_answers_of_trees(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The tokenizer of the trainer finds them."""
+    data, model = long_dialogs(4), build("gpt2")
+    model.generation_config.update(pad_token_id=tiny.PAD, eos_token_id=tiny.EOS)
+    free, _ = evaluated(tmp_path / "free", data, model)
+    common = Counter(word for answer in free for word in answer.split()[:-1] if len(word) == 3).most_common(1)[0][0]
+    tokenizer = tiny.tokenizer()
+    tokenizer.add_tokens(["abcdef"])  # with which transformers probes it
+    model.generation_config.stop_strings = [common]
+    expected, _ = evaluated(tmp_path / "rows", data, model, processing_class=tokenizer)
+    found, _ = evaluated(tmp_path / "trees", data, model, processing_class=tokenizer, share_prefixes="dialogue_id")
+    words = [answer.split() for answer in free]
+    assert expected == [" ".join(w[: w.index(common) + 1] if common in w else w) for w in words] != free
+    assert found == expected
+    assert "read one by one" not in caplog.text
+
+
+def test_stop_strings_need_a_tokenizer(tmp_path: Path) -> None:
+    model = build("gpt2")
+    model.generation_config.update(stop_strings=["."], pad_token_id=tiny.PAD)
+    with pytest.raises(DataError, match=r"stop_strings=\['.'\] are found .*; pass processing_class=tok"):
+        evaluated(tmp_path, long_dialogs(1), model, processing_class=None)
+
+
 def long_dialogs(dialogs: int, turns: int = 7) -> datasets.Dataset:
     """Return turns of six tokens and the first one of twenty, each with a target of one token."""
     random = np.random.default_rng(0)
@@ -237,6 +261,8 @@ def require_with(model: Any, **settings: Any) -> None:
         ({"cache_implementation": "static"}, "cache_implementation='static'"),
         ({"assistant_model": "another"}, "generate is given assistant_model"),
         ({"logits_processor": [max]}, "generate is given logits_processor"),
+        ({"stop_strings": ["."], "eos_token_id": None}, "without an eos_token_id"),
+        ({"token_healing": True, "tokenizer": tiny.tokenizer()}, "token_healing=True"),
         # In batches of other padding or order, other answers:
         ({"do_sample": True}, "by sample"),
         ({"max_new_tokens": None, "max_length": 20}, "give max_new_tokens"),
@@ -248,6 +274,7 @@ def test_other_strategies_read_prompts_one_by_one(settings: dict[str, Any], reas
     model = build("llama")
     require_with(model)
     require_with(model, generation_config=GenerationConfig(eos_token_id=[2, 3], min_new_tokens=2))
+    require_with(model, stop_strings=["."], tokenizer=tiny.tokenizer())
     with pytest.raises(DataError, match=reason):
         require_with(model, **settings)
     if all(hasattr(model.generation_config, name) for name in settings):
