@@ -55,7 +55,8 @@ def split_views(feature: Mapping[str, Any], rules: RowRules = NO_RULES) -> tuple
 
     Raises:
         DataError: The augmented view has other columns than the original, or only some of them; inputs or labels are
-            text; a mask has another length than its inputs; an id or a label is out of range.
+            text, or empty where there is one label per token; a mask has another length than its inputs; an id or a
+            label is out of range.
 
     Example:
         >>> split_views({"row_id": "a/0", "input_ids": [5], "labels": 3, "augmented_input_ids": [6]})

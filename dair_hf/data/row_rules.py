@@ -76,13 +76,18 @@ def check_view(where: str, prefix: str, view: Mapping[str, Any], rules: RowRules
         rules: Requirements of the model.
 
     Raises:
-        DataError: Inputs or labels are text; a mask has another length than its inputs; an id or a label is out of
-            range.
+        DataError: Inputs or labels are text; a model with one label per token gets a view without tokens; a mask has
+            another length than its inputs; an id or a label is out of range.
     """
     for name, remedy in NOT_TEXT.items():
         if isinstance(view.get(name), str):
             raise DataError(f"{where}: {prefix}{name} is the text {view[name][:40]!r}; {remedy}")
     ids, mask = view.get("input_ids"), view.get("attention_mask")
+    if rules.labels_per_token and isinstance(ids, Sized) and len(ids) == 0:
+        raise DataError(
+            f"{where}: {prefix}input_ids is empty, so that there is nothing to train or predict; remove such rows, or "
+            "give them a token: dataset.filter(lambda row: len(row['input_ids']) > 0)"
+        )
     if isinstance(ids, Sized) and isinstance(mask, Sized) and len(ids) != len(mask):
         raise DataError(
             f"{where}: {prefix}attention_mask has {len(mask)} entries for {len(ids)} tokens of {prefix}input_ids; give "

@@ -290,7 +290,10 @@ def token_trees(ids: np.ndarray, lengths: np.ndarray, groups: np.ndarray, nodes_
 def _without_padding(
     ids: np.ndarray, labels: np.ndarray, mask: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return token ids and labels `[N, T]` without padding on the left, lengths and first columns `[N]`."""
+    """Return token ids and labels `[N, T]` without padding on the left, lengths and first columns `[N]`.
+
+    A row of padding alone keeps one token of it, without a target, so that no tree is empty.
+    """
     if mask is None:
         return ids, labels, np.full(len(ids), ids.shape[1]), np.zeros(len(ids), dtype=np.int64)
     lengths, first = mask.sum(1), mask.argmax(1)
@@ -308,7 +311,7 @@ def _without_padding(
     if first.any():
         columns = (np.arange(ids.shape[1]) + first[:, None]) % ids.shape[1]
         ids, labels = np.take_along_axis(ids, columns, 1), np.take_along_axis(labels, columns, 1)
-    return ids, labels, lengths, first
+    return ids, labels, lengths.clip(min=1), first
 
 
 def _nodes(table: PrefixTable) -> tuple[np.ndarray, np.ndarray]:

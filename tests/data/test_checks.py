@@ -207,6 +207,7 @@ def test_duplicate_row_ids_are_refused_in_evaluation(tmp_path: Path) -> None:
     [
         ("bart", "input_ids", [5, 24, 5], "row 'T000/2': input_ids holds 24, but valid ids are 0 to 23"),
         ("bart", "augmented_labels", [5, 99], "row 'T000/2': augmented_labels holds 99, but valid ids are 0 to 23"),
+        ("gpt2", "input_ids", [], "row 'T000/2': input_ids is empty"),
         ("gpt2", "attention_mask", [1], "row 'T000/2': attention_mask has 1 entries for"),
         ("gpt2", "labels", [5, 6], "row 'T000/2': labels has 2 entries for"),
     ],

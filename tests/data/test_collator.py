@@ -211,6 +211,16 @@ def test_a_mask_of_images_is_inherited_only_if_it_is_all_ones() -> None:
             {"labels_per_token": True},
             r"lacks \['labels'\].* this model has one label per token, so the labels of the original do not fit",
         ),
+        (
+            {"input_ids": [], "attention_mask": []},
+            {"labels_per_token": True},
+            "input_ids is empty, .*; remove such",
+        ),
+        (
+            {"augmented_input_ids": [], "augmented_labels": [], "augmented_attention_mask": []},
+            {"labels_per_token": True},
+            "augmented_input_ids is empty",
+        ),
         ({"input_ids": "what?"}, {}, r"input_ids is the text 'what\?'; tokenize it: "),
         ({"labels": "good"}, {}, "labels is the text 'good'; give the number of its class, or the ids of its tokens"),
         ({"attention_mask": [1, 1]}, {}, "attention_mask has 2 entries for 1 tokens of input_ids; give one per token"),

@@ -193,6 +193,26 @@ def test_every_batch(rows: dict[str, Any], tmp_path: Path, in_float64: None) -> 
         torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-9, atol=1e-10, msg=name)
 
 
+@pytest.mark.parametrize("dialogs", [["D1"], ["D0", "D1", "D2"]])
+def test_rows_of_padding_alone(dialogs: list[str], tmp_path: Path, in_float64: None) -> None:
+    """They have no target, and a tree of them has nothing to compute."""
+    rows = dialog_rows(partner_every=1).to_list()
+    for row in rows:
+        for prefix in ("", "augmented_") if row["dialogue_id"] in dialogs else ():
+            row[f"{prefix}attention_mask"] = [0] * len(row[f"{prefix}input_ids"])
+            row[f"{prefix}labels"] = [-100] * len(row[f"{prefix}input_ids"])
+    collator = ForestCollator(PairCollator(DataCollatorForSeq2Seq(tiny.tokenizer(), model=None)), "dialogue_id", 1)
+    batch = collator(rows)
+    rows_alone = {name: values for name, values in batch.items() if name != "forest"}
+    for chunked in (False, True):
+        expected, expected_gradients = losses_and_gradients(build("llama"), rows_alone, tmp_path, chunked=chunked)
+        found, gradients = losses_and_gradients(build("llama"), batch, tmp_path, chunked=chunked)
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+        assert (expected == 0).all() == (len(dialogs) == 3)
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-9, atol=1e-10, msg=name)
+
+
 @pytest.mark.parametrize("name", ["llama", "gemma2", "opt"])
 def test_chunked_losses(name: str, tmp_path: Path, in_float64: None) -> None:
     require_equal(build(name, "eager"), tmp_path, chunked=True)

@@ -127,6 +127,19 @@ def test_padding_is_refused_where_it_cannot_be_left_out(mask: list[int], labels:
         build_forest(batch, ["a"])
 
 
+@pytest.mark.parametrize(
+    ("masked", "limit", "sizes"), [([1], None, [4]), ([1], 2, [1, 3]), ([0, 1], None, [2]), ([0, 1], 1, [1, 1])]
+)
+def test_a_row_of_padding_alone_has_a_node_and_no_target(
+    masked: list[int], limit: int | None, sizes: list[int]
+) -> None:
+    batch = batch_of([[[5, 6, 7]], [[8, 9, 8]]])
+    batch["attention_mask"][masked], batch["labels"][masked] = 0, -100
+    forest = build_forest(batch, ["a", "b"], limit)
+    assert sorted(len(tree.ends) for tree in forest.trees) == sizes
+    assert paths(forest) == ({} if len(masked) == 2 else {0: [([5], 6), ([5, 6], 7)]})
+
+
 def test_rows_without_views_are_run_as_originals() -> None:
     batch = batch_of([[[5, 6]], [[5, 7]]])
     batch["view_mask"][:] = False
