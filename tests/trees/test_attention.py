@@ -29,8 +29,10 @@ def dialogues(rows: int, tokens: int) -> TokenTree:
     return token_trees(ids, np.full(rows, tokens), groups, None).trees[0]
 
 
-@pytest.mark.parametrize("window", [None, 50])
-@pytest.mark.parametrize(("rows", "tokens"), [(2, 20), (4, 32), (6, 300), (3, 513)])
+@pytest.mark.parametrize("window", [None, 50, 2 * BLOCK - 1])
+@pytest.mark.parametrize(
+    ("rows", "tokens"), [(2, 20), (4, 32), (6, 300), (3, 513), (1, 2 * BLOCK), (2, BLOCK), (2, 2 * BLOCK - 1)]
+)
 def test_blocks_hold_what_is_seen(rows: int, tokens: int, window: int | None) -> None:
     tree = dialogues(rows, tokens)
     size = len(tree.ends)

@@ -92,6 +92,24 @@ def test_order_changes_with_epoch_and_seed() -> None:
     assert len(compositions) == 3  # batches are dealt anew, not just shuffled
 
 
+def test_ranks_get_similar_sizes_in_a_random_order() -> None:
+    sizes = list(range(21, 41))  # each fills a batch of its own
+    groups = [np.array([number]) for number in range(20)]
+    samplers = [GroupBatchSampler(groups, sizes, 40, ranks=2, rank=rank) for rank in range(2)]
+    steps = [(sizes[one], sizes[other]) for (one,), (other,) in zip(*samplers, strict=True)]
+    assert {abs(one - other) for one, other in steps} == {1}
+    totals = [one + other for one, other in steps]
+    assert sorted(totals) != totals != sorted(totals, reverse=True)
+
+
+def test_batches_of_many_groups_are_split_if_a_rank_has_too_few() -> None:
+    groups = [np.array([number]) for number in range(5)]
+    samplers = [GroupBatchSampler(groups, [10, 10, 1, 1, 1], 10, ranks=2, rank=rank) for rank in range(2)]
+    assert sorted(len(batch) for sampler in samplers for batch in sampler) == [1, 1, 1, 2]
+    with pytest.raises(DataError, match="3 groups of rows cannot be distributed over 2 processes"):
+        GroupBatchSampler(groups[:3], [10, 10, 10], 10, ranks=2)
+
+
 def test_budget_counts_nodes_of_both_views() -> None:
     data = dialog_rows(dialogs=6, turns=4, partner_every=1)
     for with_partners in (True, False):
@@ -124,6 +142,18 @@ def test_large_groups_are_cut_at_branches_and_not_within() -> None:
     columns = {"dialogue_id": ["a"] * 9, "input_ids": ids, "augmented_input_ids": [[4, *row] for row in ids]}
     data = datasets.Dataset.from_dict(columns)
     for with_partners, budget in ((False, 50), (True, 100)):
+        sampler = tree_sampler(data, "dialogue_id", 9, budget, with_partners)
+        assert sampler.longest_row == 25 + with_partners
+        batches = list(sampler)
+        assert sorted(sorted(batch) for batch in batches) == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
+
+
+def test_cuts_follow_the_originals_in_whatever_order_they_are() -> None:
+    turns = range(3)
+    ids = [[*[5] * 10, *[6 + dialog] * 20, *[10 + turn] * 5] for turn in turns for dialog in turns]
+    columns = {"input_ids": [*ids[1:], ids[0]], "augmented_input_ids": [[4, 50 + row] for row in range(9)]}
+    data = datasets.Dataset.from_dict({"dialogue_id": ["a"] * 9, **columns})
+    for with_partners, budget in ((False, 76), (True, 85)):  # up to five rows
         batches = list(tree_sampler(data, "dialogue_id", 9, budget, with_partners))
         assert sorted(sorted(batch) for batch in batches) == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
 
@@ -150,6 +180,13 @@ def test_turns_of_one_long_dialogue_are_cut_once() -> None:
 def test_what_cannot_be_dealt_is_refused(column: str, nodes: int | None, message: str) -> None:
     with pytest.raises(DataError, match=message):
         tree_sampler(dialog_rows(), column, rows=4, nodes=nodes, with_partners=True)
+
+
+def test_a_row_beyond_the_budget_is_named() -> None:
+    data = datasets.Dataset.from_dict({"dialogue_id": ["a", "a"], "input_ids": [[5, 6], [4] * 9]})
+    with pytest.raises(DataError, match="max_tokens_per_batch=8 is below the 9 tokens of row 1 alone"):
+        tree_sampler(data, "dialogue_id", rows=4, nodes=8, with_partners=True)
+    assert len(tree_sampler(data, "dialogue_id", rows=4, nodes=9, with_partners=True)) == 2
 
 
 def test_groups_follow_their_first_row_and_none_is_a_group() -> None:

@@ -15,7 +15,7 @@ from dair_hf import DataError
 from dair_hf.trees.attention import tree_mask
 from dair_hf.trees.forest import Forest, build_forest, cut_where_least_is_shared, pad_right, prefix_table
 
-IDS = st.lists(st.integers(1, 3), min_size=1, max_size=7)
+IDS = st.lists(st.integers(0, 3), min_size=1, max_size=7)  # 0, a token as any other, is the padding, too
 
 
 def batch_of(views: list[list[list[int]]], *, left: bool = False) -> dict[str, Any]:
@@ -72,6 +72,13 @@ def test_trees_share_a_sequence_up_to_the_limit() -> None:
     forest = build_forest(batch_of(views), ["a", "b", "c", "d"], nodes_at_once=7)
     assert sorted(len(tree.ends) for tree in forest.trees) == [5, 7]  # 5 + 2, 3 + 2: the largest first
     assert len(build_forest(batch_of(views), ["a", "b", "c", "d"]).trees) == 1
+    views = [[[1, 2]], [[2, 2, 2]], [[3, 3, 3]], [[1, 1, 1, 1]]]  # smallest first, three sequences
+    assert len(build_forest(batch_of(views), ["a", "b", "c", "d"], nodes_at_once=6).trees) == 2
+
+
+def test_padding_is_told_from_a_token_of_its_id() -> None:
+    for rows in itertools.permutations([[5], [5, 0], [5, 0, 3]]):
+        assert build_forest(batch_of([[row] for row in rows]), ["a"] * 3).nodes == 3
 
 
 def test_nothing_is_shared_between_groups() -> None:
@@ -102,6 +109,11 @@ def test_cuts_compute_as_little_twice_as_any(rows: list[list[int]], limit: int) 
         if all(nodes <= limit or count == 1 for nodes, count in sizes):
             costs.append((sum(nodes for nodes, _ in sizes), len(sizes)))
     assert (sum(size(start, end) for start, end in parts), len(parts)) == min(costs)
+
+
+def test_more_cuts_are_made_where_less_is_shared() -> None:
+    parts = cut_where_least_is_shared(np.array([0, 1, 2, 0]), lambda start, end: end - start, limit=2)
+    assert parts == [(0, 1), (1, 3), (3, 4)]
 
 
 def test_targets_are_numbered_by_their_columns() -> None:

@@ -18,7 +18,8 @@ from dair_hf.evaluation import generation, prediction
 from dair_hf.evaluation.generation import AnswerGenerator, pad_left
 from dair_hf.evaluation.generation_settings import effective_config
 from dair_hf.trees import prefill
-from dair_hf.trees.prefill import PromptTrees, require_prefill, trees_are_exact
+from dair_hf.trees.forest import pad_right
+from dair_hf.trees.prefill import PromptTrees, nodes_of_neighbours, require_prefill, trees_are_exact
 from tests.fixtures import tiny
 from tests.fixtures.dialog_rows import dialog_rows
 from tests.trees.test_exactness import build
@@ -161,6 +162,20 @@ def test_memory_is_limited_in_tokens(instruction: int, tmp_path: Path, monkeypat
     assert max(kept) <= 1.1 * 2 * 4 * 60  # cuts of a tree are estimated
     assert max(written) <= 2 * 4 * 60
     assert sum(kept) / len(kept) > 0.7 * 2 * 4 * 60  # which is used
+
+
+@pytest.mark.parametrize(("limit", "cut"), [(1024, 2), (34, 2), (33, 18)])
+def test_nodes_of_neighbours_are_those_that_trees_add(limit: int, cut: int) -> None:
+    """Prompts that share fewer than 16 tokens with the one before begin a tree, and so does what exceeds the limit."""
+    common = list(range(30))
+    ends = [[*common[:15], 93, 94], common, [*common[:16], 91, 92], [7], [*common[:20], 90], [*common[:20], 90, 91]]
+    order, nodes = nodes_of_neighbours([np.array(ids) for ids in ends], limit)
+    assert order.tolist() == [1, 4, 5, 2, 0, 3]
+    assert nodes[:, 0].tolist() == [30, 1, 1, cut, 17, 1]
+    assert nodes[:, 1].tolist() == [30, 21, 22, 18, 17, 1]
+    assert prefill._related(*pad_right(ends), limit).tolist() == (
+        [1, 0, 0, 2, 0, 0] if cut == 2 else [2, 0, 1, 3, 0, 0]
+    )
 
 
 def test_flex_attention_has_a_limit_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
