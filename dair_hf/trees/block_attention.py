@@ -43,13 +43,21 @@ class TreeMask(Tensor):
 
     blocks: Blocks
     version: int  # of the mask that the blocks belong to
+    additive: dict[torch.dtype, list[Tensor]]
 
     @classmethod
-    def of(cls, mask: Tensor, blocks: Blocks) -> TreeMask:
-        """Return a view of a mask, with its blocks."""
+    def of(cls, mask: Tensor, blocks: Blocks, additive: dict[torch.dtype, list[Tensor]] | None = None) -> TreeMask:
+        """Return a view of a mask, with its blocks and their masks as numbers to add to scores."""
         made = mask.as_subclass(cls)
-        made.blocks, made.version = blocks, _version(made)
+        made.blocks, made.version, made.additive = blocks, _version(made), {} if additive is None else additive
         return made
+
+    def of_blocks(self, dtype: torch.dtype) -> list[Tensor]:
+        """Return the masks of the blocks as numbers, once for all layers; torch would convert them in each call."""
+        if dtype not in self.additive:
+            lowest = torch.tensor(-torch.inf, dtype=dtype)
+            self.additive[dtype] = [torch.zeros((), dtype=dtype).where(mask, lowest) for mask in self.blocks.masks]
+        return self.additive[dtype]
 
     @classmethod
     def __torch_function__(
@@ -61,7 +69,7 @@ class TreeMask(Tensor):
                 return _attention(*args, **(kwargs or {}))
             result = function(*args, **(kwargs or {}))
             if function is Tensor.detach:
-                return cls.of(result, args[0].blocks)
+                return cls.of(result, args[0].blocks, args[0].additive)
         return result
 
 
@@ -72,7 +80,8 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None,
         return scaled_dot_product_attention(query, key, value, plain, *args, **settings)
     blocks = attn_mask.blocks
     keys, values = (states.index_select(-2, blocks.keys).split(blocks.counts, -2) for states in (key, value))
-    parts = zip(query.split(blocks.queries, -2), keys, values, blocks.masks, strict=True)
+    masks = attn_mask.of_blocks(query.dtype)
+    parts = zip(query.split(blocks.queries, -2), keys, values, masks, strict=True)
     return torch.cat([scaled_dot_product_attention(*part, *args, **settings) for part in parts], -2)
 
 
