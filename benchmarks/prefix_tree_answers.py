@@ -11,7 +11,7 @@ All variants answer the same turns of the test split with `evaluate_pairs`; if o
 The first ratio is what a user gains at the same settings, the second what reading prefixes once gains by itself.
 Without `--model_dir` the benchmark trains a small model first, of 4 layers of width 384, on 60 dialogues.
 
-More than thirty minutes on two cores; less with a model that ends its answers. Writes
+Ten minutes on two cores with a trained model, much more with one whose answers do not end. Writes
 results/benchmarks/prefix_tree_answers.json.
 """
 

@@ -10,7 +10,7 @@ Llama: 4 layers of width 384. Histories have at most 896 tokens, as in `multiwoz
 - `tokens`: computed positions of an epoch over the whole split, padding included, relative to the tokens of ERM's rows;
 - `memory`: rise of the resident memory in a training step, for the same rows.
 
-About twenty minutes on two cores. Writes results/benchmarks/prefix_trees.json.
+About fifteen minutes on two cores. Writes results/benchmarks/prefix_trees.json.
 """
 
 from __future__ import annotations

@@ -43,13 +43,13 @@ class TreeMask(Tensor):
 
     blocks: Blocks
     version: int  # of the mask that the blocks belong to
-    additive: dict[torch.dtype, list[Tensor]]
+    additive: dict[torch.dtype, list[Tensor]]  # masks of the blocks by type, as numbers to add to scores
 
     @classmethod
-    def of(cls, mask: Tensor, blocks: Blocks, additive: dict[torch.dtype, list[Tensor]] | None = None) -> TreeMask:
-        """Return a view of a mask, with its blocks and their masks as numbers to add to scores."""
+    def of(cls, mask: Tensor, blocks: Blocks) -> TreeMask:
+        """Return a view of a mask, with its blocks."""
         made = mask.as_subclass(cls)
-        made.blocks, made.version, made.additive = blocks, _version(made), {} if additive is None else additive
+        made.blocks, made.version, made.additive = blocks, _version(made), {}
         return made
 
     def of_blocks(self, dtype: torch.dtype) -> list[Tensor]:
@@ -69,7 +69,8 @@ class TreeMask(Tensor):
                 return _attention(*args, **(kwargs or {}))
             result = function(*args, **(kwargs or {}))
             if function is Tensor.detach:
-                return cls.of(result, args[0].blocks, args[0].additive)
+                result = result.as_subclass(cls)
+                vars(result).update(vars(args[0]))  # also the version, which both count together
         return result
 
 

@@ -163,6 +163,8 @@ def test_a_change_in_place_is_seen() -> None:
         found, scaled_dot_product_attention(states, states, states, attn_mask=mask.as_subclass(torch.Tensor))
     )
     assert not torch.allclose(found, before)
+    detached = scaled_dot_product_attention(states, states, states, attn_mask=mask.detach())
+    torch.testing.assert_close(detached, found)
 
 
 def test_inference_mode() -> None:
