@@ -167,6 +167,16 @@ def test_a_change_in_place_is_seen() -> None:
     torch.testing.assert_close(detached, found)
 
 
+def test_layers_of_several_types_share_a_mask() -> None:
+    tree = random_tree(1)
+    mask = with_blocks(tree_mask(tree), tree.ends)
+    for dtype in (torch.float64, torch.float32):
+        states = torch.randn(1, 2, len(tree.ends), 4, dtype=dtype)
+        found = scaled_dot_product_attention(states, states, states, attn_mask=mask)
+        assert found.dtype == dtype
+        torch.testing.assert_close(found, scaled_dot_product_attention(states, states, states, attn_mask=mask.clone()))
+
+
 def test_inference_mode() -> None:
     tree, model = random_tree(1), build("llama")
     expected = model(**attention_inputs(tree, model)).logits
