@@ -94,7 +94,7 @@ def test_the_unit_of_lambda_is_named(tmp_path: Path) -> None:
         ({"dair_lambda": -0.1}, "dair_lambda=-0.1 is out of range; it must be a finite number >= 0"),
         ({"dair_lambda": math.nan}, "dair_lambda=nan is out of range; it must be a finite number >= 0"),
         ({"dair_lambda": math.inf}, "dair_lambda=inf is out of range"),
-        ({"dair_lambda": "0.5"}, "dair_lambda='0.5' is out of range"),
+        ({"dair_lambda": "half"}, "dair_lambda='half' is out of range; it must be a finite number >= 0, or 'auto'"),
         ({"dair_lambda": True}, "dair_lambda=True is out of range"),
         ({"loss_epsilon": 0.0}, "loss_epsilon=0.0 is out of range; it must be a finite number > 0"),
         ({"loss_epsilon": -1e-7}, "loss_epsilon=-1e-07 is out of range"),

@@ -14,7 +14,7 @@ from typing import Any
 
 from accelerate import PartialState
 
-from dair_hf.config import DAIRConfig
+from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.counter_rng import require_seeds
 from dair_hf.errors import DataError
 from dair_hf.experiments.checkpoints import save_run, train_resumable
@@ -79,11 +79,11 @@ class ComparisonConfig:
         default_factory=lambda: ["erm", "da", "kl", "dair"],
         metadata={"help": f"Methods to compare, from the same initial weights: any of {', '.join(METHOD_PRESETS)}."},
     )
-    lambdas: dict[str, float] | None = field(
+    lambdas: dict[str, Any] | None = field(
         default=None,
         metadata={
-            "help": "Lambda by method, such as {kl: 1.0}; other methods use dair_lambda. Its unit depends on "
-            "`normalization`."
+            "help": "Lambda by method, a number or auto, such as {kl: 1.0}; other methods use dair_lambda. Its unit "
+            "depends on `normalization`."
         },
     )
     seeds: list[int] = field(
@@ -105,6 +105,8 @@ class ComparisonConfig:
         }
         for name, values in given.items():
             for value in values:
+                if name == "lambdas" and value == AUTO:
+                    continue
                 if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
                     raise DataError(f"{name}: {value!r} is out of range; give finite numbers >= 0")
         if self.lambdas and self.lambda_sweep:
@@ -184,8 +186,10 @@ def lambda_note(config: ComparisonConfig, args: DAIRConfig) -> str:
         lambdas = f"{min(config.lambda_sweep):g} to {max(config.lambda_sweep):g}, as shown in each row"
     else:
         by_method = (config.lambdas or {}).items()
-        lambdas = f"{args.dair_lambda:g}" + "".join(
-            f", {value:g} for {name}" for name, value in by_method if name in config.methods
+        lambdas = args.lambda_text + "".join(
+            f", {value if value == AUTO else f'{value:g}'} for {name}"
+            for name, value in by_method
+            if name in config.methods
         )
     return f"lambda {lambdas} ({args.lambda_unit})"
 

@@ -25,7 +25,9 @@ def sweep_series(folder: Path, runs: Sequence[Run], key: str) -> dict[str, Serie
         values.setdefault(run.method, []).append(read_json(folder / f"{run.name}.json")["metrics"][key])
     curves: dict[str, dict[float, list[float | None]]] = {}
     for name in METHOD_PRESETS:
-        swept = {run.args.dair_lambda: values[run.method] for run in runs if run.method.startswith(f"{name}_lambda")}
+        swept = {
+            float(run.args.dair_lambda): values[run.method] for run in runs if run.method.startswith(f"{name}_lambda")
+        }
         if swept:
             curves[name] = swept
     lambdas = {value for curve in curves.values() for value in curve}

@@ -17,7 +17,7 @@ baselines of its adversarial experiments, in which the partner is an adversarial
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -163,20 +163,22 @@ def gradient_weights(
     original: Tensor,
     augmented: Tensor,
     dair_lambda: float | Tensor,
-    regularizer: str = "sq",
+    regularizer: str | LossRegularizer = "sq",
     epsilon: float = LOSS_EPSILON,
+    view_weights: Sequence[float] = (0.5, 0.5),
 ) -> tuple[Tensor, Tensor]:
     """Return the weights c, c~ of `grad f = c grad l + c~ grad l~`, with lambda in pair units.
 
-    `c = 1/2 + lambda dR/dl` and `c~ = 1/2 + lambda dR/dl~`. A negative weight means that the easier view is *unlearned*
-    to meet the harder one.
+    `c = w + lambda dR/dl` and `c~ = w~ + lambda dR/dl~`. A negative weight means that the easier view is *unlearned* to
+    meet the harder one. For R_sq `c = w + lambda (1 - sqrt(l~ / l))`.
 
     Args:
         original: Losses, `[B]`, nats per row.
         augmented: Losses, `[B]`.
         dair_lambda: Weight of R, >= 0, per pair.
-        regularizer: Key of `LOSS_REGULARIZERS`.
+        regularizer: R, or its key in `LOSS_REGULARIZERS`.
         epsilon: As in `squared_root_consistency`.
+        view_weights: Weights w, w~ of the two losses.
 
     Returns:
         `(c, c~)`, each `[B]`.
@@ -188,20 +190,30 @@ def gradient_weights(
         >>> gradient_weights(torch.tensor([4.0]), torch.tensor([1.0]), 1.0, epsilon=0.0)
         (tensor([1.]), tensor([-0.5000]))
     """
-    if regularizer not in LOSS_REGULARIZERS:
-        names = ", ".join(LOSS_REGULARIZERS)
-        raise ValueError(f"regularizer={regularizer!r} is not a function of the two losses; use one of {names}")
-    slope, augmented_slope = LOSS_REGULARIZERS[regularizer].slopes(original, augmented, epsilon)
-    return 0.5 + dair_lambda * slope, 0.5 + dair_lambda * augmented_slope
+    if isinstance(regularizer, str):
+        if regularizer not in LOSS_REGULARIZERS:
+            names = ", ".join(LOSS_REGULARIZERS)
+            raise ValueError(f"regularizer={regularizer!r} is not a function of the two losses; use one of {names}")
+        regularizer = LOSS_REGULARIZERS[regularizer]
+    slope, augmented_slope = regularizer.slopes(original, augmented, epsilon)
+    weight, augmented_weight = view_weights
+    return weight + dair_lambda * slope, augmented_weight + dair_lambda * augmented_slope
 
 
-def pair_objective(terms: PairTerms, method: str = "dair", dair_lambda: float = 0.0) -> Tensor:
+def pair_objective(
+    terms: PairTerms,
+    method: str = "dair",
+    dair_lambda: float | Tensor = 0.0,
+    view_weights: Sequence[float] | None = None,
+) -> Tensor:
     """Return `f` of every row (equation 4): the paper's objective before any reduction.
 
     Args:
         terms: Unreduced terms, each `[B]`.
         method: One of `METHODS`.
         dair_lambda: Weight of the consistency in pair units, for methods that use it.
+        view_weights: Weights w, w~ of the losses of a pair; None: those of the method, 1/2 and 1/2 for DAIR. A row
+            without a partner has weight 1.
 
     Returns:
         `[B]`, nats per row.
@@ -220,6 +232,8 @@ def pair_objective(terms: PairTerms, method: str = "dair", dair_lambda: float = 
     if method == "erm":
         return terms.original
     weight, augmented_weight, regularized = METHOD_WEIGHTS[method]
+    if view_weights is not None:
+        weight, augmented_weight = view_weights
     paired = weight * terms.original + augmented_weight * terms.augmented
     if regularized:
         paired = paired + dair_lambda * terms.consistency
@@ -230,8 +244,9 @@ def normalized_objective(
     terms: PairTerms,
     counts: Counts,
     method: str = "dair",
-    dair_lambda: float = 0.0,
+    dair_lambda: float | Tensor = 0.0,
     normalization: str = "pair",
+    view_weights: Sequence[float] | None = None,
 ) -> Tensor:
     """Return the contribution of a micro-batch to the objective of its optimizer step.
 
@@ -240,7 +255,8 @@ def normalized_objective(
     - "pair" (the paper): `sum_b f_b / rows`;
     - "token" (the authors' dialog code): `sum_b (l_b + l~_b) / tokens + lambda * sum_b R_b / pairs`.
 
-    With `m` target tokens per view on average, `lambda_pair = lambda_token * m`.
+    With `m` target tokens per view on average, `lambda_pair = lambda_token * m`. With `view_weights` the losses of
+    pairs count `2 w l + 2 w~ l~` in token normalization.
 
     Args:
         terms: Unreduced terms of the micro-batch, each `[B]`.
@@ -248,6 +264,7 @@ def normalized_objective(
         method: One of `METHODS`; with "token" one of `TOKEN_METHODS`.
         dair_lambda: Weight of the consistency, in the units of the normalization.
         normalization: "pair" or "token".
+        view_weights: As in `pair_objective`.
 
     Returns:
         A scalar tensor.
@@ -261,14 +278,18 @@ def normalized_objective(
         tensor(1.)
     """
     if normalization == "pair":
-        return pair_objective(terms, method, dair_lambda).sum() / counts.rows
+        return pair_objective(terms, method, dair_lambda, view_weights).sum() / counts.rows
     if normalization != "token":
         raise ValueError(f"normalization={normalization!r} is unknown; use one of {NORMALIZATIONS}")
     if method not in TOKEN_METHODS:
         raise ValueError(f"method={method!r} is not defined for normalization='token'; use one of {TOKEN_METHODS}")
-    losses = terms.original.sum()
-    if method != "erm":
-        losses = losses + terms.augmented.sum()
+    if method == "erm" or view_weights is None:
+        losses = terms.original.sum()
+        if method != "erm":
+            losses = losses + terms.augmented.sum()
+    else:
+        weighted = 2 * view_weights[0] * terms.original + 2 * view_weights[1] * terms.augmented
+        losses = torch.where(terms.has_partner, weighted, terms.original).sum()
     objective = losses / torch.as_tensor(counts.tokens).clamp(min=1)
     if method == "dair":
         objective = objective + dair_lambda * terms.consistency.sum() / torch.as_tensor(counts.pairs).clamp(min=1)

@@ -13,7 +13,7 @@ from accelerate.parallelism_config import ParallelismConfig
 from torch import Tensor, nn
 from transformers import Trainer
 
-from dair_hf.config import DAIRConfig
+from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.checks import columns_of
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
@@ -22,6 +22,10 @@ from dair_hf.losses.objective import LOSS_REGULARIZERS
 from dair_hf.losses.per_sample import SampleLoss, causal_nll, huber, seq2seq_nll, squared_error
 from dair_hf.trees.batches import require_column
 
+# Settings of the objective of `method`, with their defaults, that another objective would ignore.
+FOR_SUMS_OVER_PAIRS = {
+    "view_weights": None, "stop_gradient": None, "lambda_scheduler_type": "constant", "lambda_warmup_steps": None,
+}  # fmt: skip
 # Of torch, for which `Trainer` ignores names in `optim_args` that it does not know. Others take them as they are.
 PLAIN_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")
 
@@ -105,13 +109,23 @@ def refuse_unsupported(
             (f"{args.world_size} processes", args.world_size > 1),
             (f"normalization={args.normalization!r}", args.normalization != "pair"),
             (f"regularizer={args.regularizer!r} with method='dair'", args.uses_features),
+            *(
+                (f"{name}={getattr(args, name)!r}", args.uses_regularizer and getattr(args, name) != default)
+                for name, default in FOR_SUMS_OVER_PAIRS.items()
+            ),
+            (f"regularizer={args.regularizer!r}", args.uses_regularizer and not isinstance(args.regularizer, str)),
         ):
             if is_set:
                 raise DataError(
                     f"objective={type(objective).__name__} and {name} cannot be combined: the objective needs all "
                     "rows of the optimizer step in one batch; use one process, a larger per_device_train_batch_size, "
-                    "normalization='pair' and a regularizer of the losses"
+                    "normalization='pair' and a regularizer of the losses, and give weights to the objective itself"
                 )
+        if args.dair_lambda == AUTO and args.uses_regularizer:
+            raise DataError(
+                f"objective={type(objective).__name__} and dair_lambda='auto' cannot be combined: the objective has "
+                "a lambda of its own; give it a number, or leave objective unset"
+            )
     if args.share_prefixes is not None and sample_loss is not causal_nll:
         name = getattr(sample_loss, "__name__", type(sample_loss).__name__)
         raise DataError(

@@ -22,7 +22,7 @@ from transformers import TrainerCallback
 
 from dair_hf.errors import DataError
 from dair_hf.losses.objective import LOSS_EPSILON, squared_root_consistency
-from dair_hf.training.forward import PairOutputs
+from dair_hf.training.forward.pair_loss import PairOutputs
 
 BatchObjective = Callable[[PairOutputs, int], Tensor]
 

@@ -32,6 +32,7 @@ class _Batch:
     row_ids: Sequence[Any]
     terms: PairTerms
     loss: Tensor
+    dair_lambda: float | Tensor
     is_finite: Tensor
     copied: Any
 
@@ -52,7 +53,9 @@ class FinitenessCheck(TrainerCallback):
         self.objective = objective
         self.batches: deque[_Batch] = deque()
 
-    def add(self, loss: Tensor, terms: PairTerms, row_ids: Sequence[Any] | None, step: int) -> None:
+    def add(
+        self, loss: Tensor, terms: PairTerms, row_ids: Sequence[Any] | None, step: int, dair_lambda: float | Tensor
+    ) -> None:
         """Hold a batch and start to copy the flag whether its loss is finite.
 
         Args:
@@ -60,6 +63,7 @@ class FinitenessCheck(TrainerCallback):
             terms: Terms of the batch, each `[B]`.
             row_ids: Names of its rows; None: their numbers.
             step: Number of optimizer steps taken before.
+            dair_lambda: Lambda of the step.
         """
         terms = PairTerms(*(term.detach() for term in terms))
         ids = [f"row {row} of the batch" for row in range(len(terms.original))] if row_ids is None else row_ids
@@ -67,7 +71,7 @@ class FinitenessCheck(TrainerCallback):
         is_asynchronous = loss.device.type in ASYNCHRONOUS
         is_finite = torch.isfinite(loss).to("cpu", non_blocking=is_asynchronous)
         copied = torch.accelerator.current_stream(loss.device).record_event() if is_asynchronous else None
-        self.batches.append(_Batch(step, ids, terms, loss, is_finite, copied))
+        self.batches.append(_Batch(step, ids, terms, loss, dair_lambda, is_finite, copied))
 
     def clear(self) -> None:
         """Forget all batches."""
@@ -116,7 +120,8 @@ class FinitenessCheck(TrainerCallback):
                 f"objective={type(self.objective).__name__} {problem}, from {terms.original.min():.4g} to "
                 f"{torch.maximum(terms.original, terms.augmented).max():.4g}; check how it is computed from them"
             )
-        objectives = pair_objective(terms, args.method, args.dair_lambda)
+        dair_lambda = float(batch.dair_lambda)
+        objectives = pair_objective(terms, args.method, dair_lambda, args.view_weights)
         overflows, dtype = ~objectives.isfinite(), str(terms.original.dtype).removeprefix("torch.")
         if overflows.any():
             count = int(overflows.sum())
@@ -127,13 +132,13 @@ class FinitenessCheck(TrainerCallback):
             reason = f"the sum over rows overflows {dtype}; the largest is {largest}"
         return NonFiniteLossError(
             f"the objective {problem}: {reason}. The largest R is {terms.consistency.max():.4g}, times "
-            f"dair_lambda={args.dair_lambda}; check these rows, lower dair_lambda or scale the sample loss"
+            f"dair_lambda={dair_lambda}; check these rows, lower dair_lambda or scale the sample loss"
         )
 
 
 def undefined_roots(terms: PairTerms, args: DAIRConfig) -> Tensor:
     """Return the pairs whose R takes the root of a negative loss, `[B]` bool; none if no such R is trained."""
-    regularizer = LOSS_REGULARIZERS.get(args.regularizer) if args.uses_regularizer else None
+    regularizer = args.loss_regularizer if args.uses_regularizer else None
     if regularizer is None or not regularizer.takes_root:
         return torch.zeros_like(terms.has_partner)
     return terms.has_partner & (torch.minimum(terms.original, terms.augmented) < -args.loss_epsilon)

@@ -67,7 +67,7 @@ def describe_objective(args: DAIRConfig) -> list[str]:
     lines = [f"method: `{args.method}`"]
     if args.uses_regularizer:
         lines.append(f"regularizer: `{args.regularizer}`")
-        lines.append(f"lambda: {args.dair_lambda:g} ({args.lambda_unit})")
+        lines.append(f"lambda: {args.lambda_text} ({args.lambda_unit})")
     return [*lines, f"normalization: `{args.normalization}`"]
 
 

@@ -24,7 +24,7 @@ from dair_hf.data.row_rules import LABEL_COLUMNS, RowRules
 from dair_hf.errors import DataError
 from dair_hf.losses.model_state import evaluation_mode
 from dair_hf.losses.per_sample import IGNORE_INDEX, SAMPLE_LOSSES, SampleLoss
-from dair_hf.training.forward import PairLoss
+from dair_hf.training.forward.pair_loss import PairLoss
 
 LANGUAGE_LOSSES = ("seq2seq", "causal")
 # Losses that models of transformers compute from `labels`.

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from dair_hf.config import DAIRConfig
-from dair_hf.losses.objective import LOSS_REGULARIZERS, Counts, PairTerms, gradient_weights
+from dair_hf.losses.objective import Counts, PairTerms, gradient_weights
+from dair_hf.training.lambda_control import gradient_sums
 
 
 class TermSums(NamedTuple):
@@ -25,6 +26,9 @@ class TermSums(NamedTuple):
     rows_without_target: Tensor
     tokens: Tensor
     positions: Tensor
+    regularizer_gradient: Tensor
+    loss_gradient: Tensor
+    paired_losses: Tensor
 
 
 def sum_terms(
@@ -33,6 +37,7 @@ def sum_terms(
     exists: Tensor,
     counts: Counts,
     args: DAIRConfig,
+    dair_lambda: float | Tensor,
     was_run: Tensor | None = None,
     positions: Tensor | None = None,
 ) -> Tensor:
@@ -47,19 +52,23 @@ def sum_terms(
         exists: Whether each row exists, `[B]` bool; False for rows repeated to give all ranks equally many.
         counts: Denominators of the optimizer step.
         args: Configuration of the run.
+        dair_lambda: Lambda of the step, in the unit of `normalization`.
         was_run: Whether each original was run, `[B]` bool; None: all that exist.
         positions: Number of input tokens, and of positions including padding, `[2]`; None: unknown.
 
     Returns:
-        `[10]`, the fields of `TermSums`, in `sums_dtype`.
+        `[13]`, the fields of `TermSums`, in `sums_dtype`.
     """
     unlearned = terms.has_partner.new_zeros(())
-    if args.method == "dair" and args.regularizer in LOSS_REGULARIZERS:
-        weight: float | Tensor = args.dair_lambda
-        if args.normalization == "token":
-            weight = weight * counts.tokens / (2 * torch.as_tensor(counts.pairs).clamp(min=1))
-        weights = gradient_weights(terms.original, terms.augmented, weight, args.regularizer, args.loss_epsilon)
+    per_pair = dair_lambda
+    if args.normalization == "token":
+        per_pair = dair_lambda * counts.tokens / (2 * torch.as_tensor(counts.pairs).clamp(min=1))
+    if args.method == "dair" and args.loss_regularizer is not None:
+        losses = terms.original, terms.augmented
+        weights = gradient_weights(*losses, per_pair, args.loss_regularizer, args.loss_epsilon, args.pair_weights)
         unlearned = ((torch.minimum(*weights) < 0) & terms.has_partner).sum()
+    regularizer_gradient, loss_gradient = gradient_sums(terms, args)
+    originals = torch.where(terms.has_partner, terms.original, 0.0)
     sums = TermSums(
         original=terms.original.sum(),
         augmented=terms.augmented.sum(),
@@ -71,6 +80,9 @@ def sum_terms(
         rows_without_target=(exists & (targets == 0)).sum(),
         tokens=unlearned.new_zeros(()) if positions is None else positions[0],
         positions=unlearned.new_zeros(()) if positions is None else positions[1],
+        regularizer_gradient=per_pair**2 * regularizer_gradient,
+        loss_gradient=loss_gradient,
+        paired_losses=(originals.sum() + terms.augmented.sum()) / 2,
     )
     return torch.stack([value.to(sums_dtype(value.device)) for value in sums])
 
@@ -84,12 +96,14 @@ def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
     """Return the logged metrics: means per row and per pair, shares, and counts.
 
     Args:
-        sums: `[10]`, the fields of `TermSums`, summed since the last log.
+        sums: `[13]`, the fields of `TermSums`, summed since the last log.
         args: Configuration of the run.
 
     Returns:
-        `loss_original` (nats per row), `loss_augmented` and `consistency` (nats per pair), `partner_share` of the rows,
-        `unlearned_share` of the pairs, `padding_share` of the input positions (with prefix trees `shared_share` of the
+        `loss_original` (nats per row), `loss_augmented` and `consistency` (nats per pair), `inconsistency` (`rho`, R
+        relative to the mean of both losses of the pairs), `gradient_share` (of lambda R, see
+        `lambda_control.LambdaControl`), `partner_share` of the rows, `unlearned_share` of the pairs,
+        `padding_share` of the input positions (with prefix trees `shared_share` of the
         tokens, which are not computed again), `rows`, `pairs`, `rows_without_target`.
         Metrics that are undefined for the method or the data are left out.
     """
@@ -109,12 +123,15 @@ def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
         means = {"loss_original": total["original"] / total["originals_run"], **means}
     if total["pairs"]:
         means["loss_augmented"] = total["augmented"] / total["pairs"]
-        compares_losses = args.regularizer in LOSS_REGULARIZERS
         # PGD training does not run the originals of pairs.
         both_run = total["originals_run"] == total["rows"]
         # R is NaN if it takes the root of a negative loss. A run that trains it has stopped before.
-        if both_run and (args.uses_features or compares_losses) and not math.isnan(total["consistency"]):
+        if both_run and (args.uses_features or args.compares_losses) and not math.isnan(total["consistency"]):
             means["consistency"] = total["consistency"] / total["pairs"]
-        if args.method == "dair" and compares_losses:
+            if total["paired_losses"] > 0:
+                means["inconsistency"] = total["consistency"] / total["paired_losses"]
+            if args.uses_regularizer and total["loss_gradient"] > 0:
+                means["gradient_share"] = math.sqrt(total["regularizer_gradient"] / total["loss_gradient"])
+        if args.method == "dair" and args.compares_losses:
             means["unlearned_share"] = total["unlearned"] / total["pairs"]
     return means

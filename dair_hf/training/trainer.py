@@ -29,7 +29,7 @@ from transformers import (
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 from transformers.utils import logging
 
-from dair_hf.config import DAIRConfig
+from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.batch_layout import LayoutCollator, view_mask
 from dair_hf.data.checks import columns_of, require_named_partners, require_pairs, require_rows
 from dair_hf.data.collator import (
@@ -71,7 +71,8 @@ from dair_hf.training.checks import (
 )
 from dair_hf.training.environments import BatchObjective, FreshOptimizer, PenalizedRisk
 from dair_hf.training.finiteness import FinitenessCheck, negative_losses, undefined_roots
-from dair_hf.training.forward import PairLoss, PairOutputs
+from dair_hf.training.forward.pair_loss import PairLoss, PairOutputs
+from dair_hf.training.lambda_control import LambdaControl
 from dair_hf.training.loading import (
     EpochCallback,
     OnlineAugmenter,
@@ -103,6 +104,7 @@ from dair_hf.trees.forest import FOREST
 logger = logging.get_logger(__name__)
 
 OBJECTIVE_FILE = "objective.safetensors"
+LAMBDA_FILE = "lambda.safetensors"
 
 
 class DAIRTrainer(Seq2SeqTrainer):
@@ -232,6 +234,8 @@ class DAIRTrainer(Seq2SeqTrainer):
         self.add_callback(EpochCallback(self))
         self._finiteness = FinitenessCheck(args, objective)
         self.add_callback(self._finiteness)
+        self.lambda_control = LambdaControl(args, self.accelerator)
+        self.add_callback(self.lambda_control)
         if isinstance(objective, PenalizedRisk):
             self.add_callback(FreshOptimizer(objective.anneal_steps))
 
@@ -295,6 +299,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         refuse_unsupported(self.args, self.sample_loss, self.batch_objective, self.augmenter, self.model)
         self._sums = None
         self._finiteness.clear()
+        self.lambda_control.reset()
         self._set_row_rules()  # embeddings may have been resized
         require_groups(self.args, self.train_dataset, self.eval_dataset)
         data, needs_pairs = self.train_dataset, self.args.uses_partners and self.augmenter is None
@@ -437,18 +442,29 @@ class DAIRTrainer(Seq2SeqTrainer):
         with explain_full_disk(self.args.output_dir):
             super()._save_checkpoint(*args, **kwargs)
 
+    def _states(self) -> dict[str, Any]:
+        """Return what has a state of its own in a checkpoint, by its file."""
+        states: dict[str, Any] = {}
+        if isinstance(self.batch_objective, nn.Module) and self.batch_objective.state_dict():
+            states[OBJECTIVE_FILE] = self.batch_objective
+        if self.args.dair_lambda == AUTO and self.args.uses_regularizer:
+            states[LAMBDA_FILE] = self.lambda_control
+        return states
+
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        if isinstance(self.batch_objective, nn.Module) and self.batch_objective.state_dict() and self.args.should_save:
-            safetensors.torch.save_file(self.batch_objective.state_dict(), Path(output_dir) / OBJECTIVE_FILE)
+        if self.args.should_save:
+            for file, part in self._states().items():
+                safetensors.torch.save_file(part.state_dict(), Path(output_dir) / file)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None and isinstance(self.batch_objective, nn.Module) and self.batch_objective.state_dict():
-            path = Path(checkpoint) / OBJECTIVE_FILE
+        for file, part in self._states().items() if checkpoint is not None else ():
+            path = Path(str(checkpoint)) / file
             if not path.exists():
-                raise DataError(f"{path} is missing, so the state of the objective is lost; resume another checkpoint")
-            self.batch_objective.load_state_dict(safetensors.torch.load_file(path))
+                name = path.stem
+                raise DataError(f"{path} is missing, so the state of the {name} is lost; resume another checkpoint")
+            part.load_state_dict(safetensors.torch.load_file(path))
 
     # ---- loss ----
 
@@ -494,21 +510,30 @@ class DAIRTrainer(Seq2SeqTrainer):
         """
         outputs = self.pair_loss(model, inputs, with_partners=self.args.uses_partners)
         counts = self.pair_loss.count(inputs) if num_items_in_batch is None else num_items_in_batch
+        is_training = self.is_in_train and model.training
+        dair_lambda = self._lambda(counts, is_training)
         if self.batch_objective is not None and model.training:
             loss = require_scalar(self.batch_objective(outputs, self.state.global_step), self.batch_objective)
         else:
-            loss = self.pair_loss.objective(outputs.terms, counts)
-        if self.is_in_train and model.training and torch.is_grad_enabled():
+            loss = self.pair_loss.objective(outputs.terms, counts, dair_lambda)
+        if is_training and torch.is_grad_enabled():
             require_gradient(loss, outputs.terms.original, model, self.batch_objective, self.sample_loss)
-        self._finiteness.add(loss, outputs.terms, inputs.get(ROW_ID), self.state.global_step)
-        if not (self.is_in_train and model.training):
+        self._finiteness.add(loss, outputs.terms, inputs.get(ROW_ID), self.state.global_step, dair_lambda)
+        if is_training:
+            self.lambda_control.add(outputs.terms)
+        else:
             self._finiteness.check()
         if model.training:
-            self._add_to_log(outputs, inputs, counts)
+            self._add_to_log(outputs, inputs, counts, dair_lambda)
         if num_items_in_batch is not None:
             # Data-parallel engines average the gradients of the ranks; the objective is their sum.
             loss = loss * self.accelerator.num_processes
         return (loss, outputs.outputs) if return_outputs else loss
+
+    def _lambda(self, counts: Counts, is_training: bool) -> float | Tensor:
+        """Return lambda of the training step, or of an evaluation between two steps."""
+        control, step = self.lambda_control, self.state.global_step
+        return control.at_step(step, counts) if is_training else control.in_evaluation(step, counts)
 
     # ---- logging ----
 
@@ -518,21 +543,25 @@ class DAIRTrainer(Seq2SeqTrainer):
             views = self.pair_loss.trained_views(self.pair_loss.layout(inputs))
             super()._track_num_input_tokens(flatten_views(inputs, views))
 
-    def _add_to_log(self, outputs: PairOutputs, batch: Mapping[str, Any], counts: Counts) -> None:
+    def _add_to_log(
+        self, outputs: PairOutputs, batch: Mapping[str, Any], counts: Counts, dair_lambda: float | Tensor
+    ) -> None:
         with torch.no_grad():
             exists, was_run = view_mask(batch)[:, 0], outputs.was_run[:, 0]
             forest = batch.get(FOREST)
             positions = count_positions(batch, outputs.was_run)
             if forest is not None:
                 positions = on_device(np.array([forest.tokens, forest.nodes]), exists.device)
-            sums = sum_terms(outputs.terms, outputs.targets[:, 0], exists, counts, self.args, was_run, positions)
+            targets = outputs.targets[:, 0]
+            sums = sum_terms(outputs.terms, targets, exists, counts, self.args, dair_lambda, was_run, positions)
             self._sums = sums if self._sums is None else self._sums + sums
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log; training logs also contain the metrics since the last log, over all ranks (`train_metrics`)."""
         self._finiteness.check()
         if "loss" in logs and self._sums is not None:
-            logs = {**logs, **mean_terms(self.accelerator.reduce(self._sums, "sum"), self.args)}
+            terms = mean_terms(self.accelerator.reduce(self._sums, "sum"), self.args)
+            logs = {**logs, **terms, **self.lambda_control.logs(self.state.global_step)}
             self._sums = None
         super().log(logs, start_time)
 
@@ -566,7 +595,8 @@ class DAIRTrainer(Seq2SeqTrainer):
                 terms, targets, *_ = self.pair_loss(model, batch, with_partners=True)
                 if (negative := undefined_roots(terms, self.args)).any():
                     raise negative_losses(terms, negative, batch.get(ROW_ID), "of the evaluation", self.args)
-                loss = self.pair_loss.objective(terms, self.pair_loss.count(batch)).detach()
+                counts = self.pair_loss.count(batch)
+                loss = self.pair_loss.objective(terms, counts, self._lambda(counts, False)).detach()
             augmented_targets = targets[:, 1] if targets.shape[1] == 2 else torch.zeros_like(targets[:, 0])
             columns = (*terms, targets[:, 0], augmented_targets, exists)
             # In float64 on the host only, since MPS lacks it.
@@ -639,8 +669,9 @@ class DAIRTrainer(Seq2SeqTrainer):
         paired = terms.has_partner if self.args.uses_partners else torch.zeros_like(terms.has_partner)
         tokens = rows[:, 4].sum() + rows[paired, 5].sum()
         counts = Counts(torch.tensor(len(rows)), paired.sum(), tokens)
-        sums = sum_terms(terms, rows[:, 4], torch.ones(len(rows), dtype=torch.bool), counts, self.args)
-        return {"loss": self.pair_loss.objective(terms, counts).item(), **mean_terms(sums, self.args)}
+        dair_lambda = float(self._lambda(counts, False))
+        sums = sum_terms(terms, rows[:, 4], torch.ones(len(rows), dtype=torch.bool), counts, self.args, dair_lambda)
+        return {"loss": self.pair_loss.objective(terms, counts, dair_lambda).item(), **mean_terms(sums, self.args)}
 
     def _predictor(self) -> PairPredictor:
         reduce = self.preprocess_logits_for_metrics

@@ -16,7 +16,7 @@ from dair_hf import DataError, PairCollator
 from dair_hf.data.batch_layout import BatchLayout, LayoutCollator, TargetRule
 from dair_hf.data.collator import add_partners
 from dair_hf.losses.per_sample import seq2seq_nll
-from dair_hf.training.forward import PairLoss
+from dair_hf.training.forward.pair_loss import PairLoss
 from tests.fixtures import tiny
 from tests.losses.test_divergence import divergence
 

@@ -23,7 +23,7 @@ from dair_hf.evaluation.prediction import PairPredictor
 from dair_hf.evaluation.target_tokens import decoder_positions
 from dair_hf.evaluation.views import PairViews
 from dair_hf.losses.per_sample import cross_entropy
-from dair_hf.training.forward import PairLoss
+from dair_hf.training.forward.pair_loss import PairLoss
 from tests.fixtures import tiny
 
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ from dair_hf import DAIRConfig
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import binary_cross_entropy
 from dair_hf.training.environments import IRM, AggregatedDAIR, GroupDRO, VREx, environment_risks
-from dair_hf.training.forward import PairLoss, PairOutputs
+from dair_hf.training.forward.pair_loss import PairLoss, PairOutputs
 from tests.fixtures import points
 from tests.training.test_synchronizations import counted
 

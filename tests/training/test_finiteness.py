@@ -28,7 +28,7 @@ def terms(original: list[float], augmented: list[float]) -> PairTerms:
 
 def message_of(folder: Path, found: PairTerms, loss: float, objective: Any = None, **settings: Any) -> str:
     check = FinitenessCheck(tiny.config(folder, **settings), objective)
-    check.add(torch.tensor(loss), found, IDS, step=3)
+    check.add(torch.tensor(loss), found, IDS, 3, check.args.dair_lambda)
     with pytest.raises(NonFiniteLossError) as caught:
         check.check()
     check.check()  # errors are raised once
@@ -138,7 +138,7 @@ def test_logging_saving_and_the_end_of_training_wait_for_late_flags(
 def test_evaluation_and_saving_check_losses_first(tmp_path: Path) -> None:
     made = trainer(tmp_path, points.pairs(2))
     for asked in (lambda: made.evaluate(points.pairs(2)), lambda: made.save_model(str(tmp_path / "saved"))):
-        made._finiteness.add(torch.tensor(math.nan), terms([math.nan], [1.0]), ["x"], step=0)
+        made._finiteness.add(torch.tensor(math.nan), terms([math.nan], [1.0]), ["x"], 0, 0.5)
         with pytest.raises(NonFiniteLossError, match=r"\['x'\]"):
             asked()
     assert not (tmp_path / "saved").exists()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dair_hf import PairEvaluator
 from dair_hf.training.environments import GroupDRO
-from dair_hf.training.forward import PairOutputs
+from dair_hf.training.forward.pair_loss import PairOutputs
 from dair_hf.training.model_card import PairReport, describe_objective, write_model_card
 from tests.fixtures import points, tiny
 

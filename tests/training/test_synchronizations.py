@@ -21,7 +21,7 @@ from dair_hf import DAIRConfig, PairCollator, TensorPairs
 from dair_hf.data.batch_layout import LayoutCollator
 from dair_hf.data.collator import count_positions
 from dair_hf.losses.per_sample import cross_entropy, seq2seq_nll
-from dair_hf.training.forward import PairLoss
+from dair_hf.training.forward.pair_loss import PairLoss
 from dair_hf.training.train_metrics import sum_terms
 from tests.fixtures import tiny
 
@@ -163,10 +163,10 @@ def without_values(batch: dict[str, Any]) -> dict[str, Any]:
 def assert_nothing_is_read(pair_loss: PairLoss, model: nn.Module, batch: dict[str, Any]) -> None:
     args, model, batch = pair_loss.args, model.to("meta").train(), without_values(batch)
     found, counts = pair_loss(model, batch, args.uses_partners), pair_loss.count(batch)
-    pair_loss.objective(found.terms, counts).backward()
+    pair_loss.objective(found.terms, counts, 0.5).backward()
     assert all(value.grad is not None for value in model.parameters())
     exists, filled = batch["view_mask"][:, 0], count_positions(batch, found.was_run)
-    sums = sum_terms(found.terms, found.targets[:, 0], exists, counts, args, found.was_run[:, 0], filled)
+    sums = sum_terms(found.terms, found.targets[:, 0], exists, counts, args, 0.5, found.was_run[:, 0], filled)
     assert sums.device.type == "meta"
 
 
@@ -222,8 +222,8 @@ def test_the_loss_of_a_batch_is_one_graph(tmp_path: Path, settings: dict[str, An
         mask, targets = batch["view_mask"], pair_loss.target_rule.counts(batch)
         terms = pair_loss.terms_of_losses(losses.masked_fill(targets == 0, 0.0), (targets > 0).all(1))
         filled = count_positions(batch, mask)
-        sums = sum_terms(terms, targets[:, 0], mask[:, 0], counts, args, mask[:, 0], filled)
-        return pair_loss.objective(terms, counts), sums
+        sums = sum_terms(terms, targets[:, 0], mask[:, 0], counts, args, 0.5, mask[:, 0], filled)
+        return pair_loss.objective(terms, counts, 0.5), sums
 
     expected = step(logits, batch)
     found = torch.compile(step, fullgraph=True, backend="eager")(logits, batch)

@@ -29,13 +29,15 @@ EXISTS = torch.ones(4, dtype=torch.bool)
 
 def sums(folder: Path, batch: PairTerms = BATCH, tokens: int = 24, **settings: Any) -> TermSums:
     args = config(folder, **settings)
-    return TermSums(*sum_terms(batch, TARGETS, EXISTS, Counts(*torch.tensor([4, 2, tokens])), args).tolist())
+    counts = Counts(*torch.tensor([4, 2, tokens]))
+    return TermSums(*sum_terms(batch, TARGETS, EXISTS, counts, args, args.dair_lambda).tolist())
 
 
 def test_sums_by_hand(tmp_path: Path) -> None:
     found = sums(tmp_path, dair_lambda=0.5)
     # c~ of (4, 1) is 1/2 + 1/2 (1 - 2) = 0, not below 0; of (9, 1) it is 1/2 + 1/2 (1 - 3) = -1/2.
-    assert found == pytest.approx(TermSums(15.0, 2.0, 1.0 + 4.0, 4, 4, 2, 1, 1, 0, 0))
+    # Squared norms: 0.5^2 * 2 * (1 + 4), and 1/4 of the losses (4 + 9 + 1 + 1) of pairs, of which 7.5 is half.
+    assert found == pytest.approx(TermSums(15.0, 2.0, 1.0 + 4.0, 4, 4, 2, 1, 1, 0, 0, 2.5, 3.75, 7.5))
 
 
 class WithoutFloat64(TorchDispatchMode):
@@ -54,7 +56,7 @@ def test_sums_on_a_device_without_float64_are_in_float32(tmp_path: Path, monkeyp
     exact = sums(tmp_path)
     monkeypatch.setattr(train_metrics, "sums_dtype", lambda device: torch.float32)
     with WithoutFloat64():
-        found = sum_terms(BATCH, TARGETS, EXISTS, Counts(*torch.tensor([4, 2, 24])), config(tmp_path))
+        found = sum_terms(BATCH, TARGETS, EXISTS, Counts(*torch.tensor([4, 2, 24])), config(tmp_path), 0.5)
     assert found.dtype == torch.float32
     assert found.tolist() == list(exact)
 
@@ -97,16 +99,20 @@ def test_unlearned_pairs_by_hand(tmp_path: Path, settings: dict[str, Any], token
 
 def test_repeated_rows_are_not_counted(tmp_path: Path) -> None:
     exists = torch.tensor([True, True, False, False])
-    found = TermSums(*sum_terms(BATCH, TARGETS * exists, exists, Counts(*torch.tensor([2, 2, 20])), config(tmp_path)))
+    found = TermSums(
+        *sum_terms(BATCH, TARGETS * exists, exists, Counts(*torch.tensor([2, 2, 20])), config(tmp_path), 0.5)
+    )
     assert (found.rows, found.rows_without_target) == (2, 0)
 
 
 def test_means_by_hand(tmp_path: Path) -> None:
-    total = torch.tensor([15.0, 2.0, 5.0, 4.0, 4.0, 2.0, 1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    total = torch.tensor([15.0, 2.0, 5.0, 4.0, 4.0, 2.0, 1.0, 1.0, 0.0, 0.0, 2.5, 3.75, 7.5], dtype=torch.float64)
     assert mean_terms(total, config(tmp_path)) == {
         "loss_original": 15 / 4,
         "loss_augmented": 1.0,
         "consistency": 2.5,
+        "inconsistency": 5 / 7.5,
+        "gradient_share": pytest.approx((2.5 / 3.75) ** 0.5),
         "partner_share": 0.5,
         "unlearned_share": 0.5,
         "rows": 4,
@@ -116,31 +122,34 @@ def test_means_by_hand(tmp_path: Path) -> None:
 
 
 def test_means_are_not_means_of_means(tmp_path: Path) -> None:
-    big = torch.tensor([30.0, 0.0, 0.0, 10.0, 10.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
-    small = torch.tensor([9.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    big = torch.tensor([30.0, 0.0, 0.0, 10.0, 10.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    small = torch.tensor([9.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     assert mean_terms(big + small, config(tmp_path))["loss_original"] == 39 / 11  # not (3 + 9) / 2
 
 
 @pytest.mark.parametrize(
     ("settings", "absent"),
     [
-        ({"method": "da"}, {"unlearned_share"}),
-        ({"method": "da", "regularizer": "kl"}, {"unlearned_share", "consistency"}),
+        ({"method": "da"}, {"unlearned_share", "gradient_share"}),
+        (
+            {"method": "da", "regularizer": "kl"},
+            {"unlearned_share", "consistency", "inconsistency", "gradient_share"},
+        ),
         ({"regularizer": "kl"}, {"unlearned_share"}),
         ({}, set()),
     ],
 )
 def test_undefined_metrics_are_left_out(tmp_path: Path, settings: dict[str, Any], absent: set[str]) -> None:
-    total = torch.tensor([15.0, 2.0, 5.0, 4.0, 4.0, 2.0, 1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    total = torch.tensor([15.0, 2.0, 5.0, 4.0, 4.0, 2.0, 1.0, 1.0, 0.0, 0.0, 2.5, 3.75, 7.5], dtype=torch.float64)
     everything = set(mean_terms(total, config(tmp_path)))
     assert everything - set(mean_terms(total, config(tmp_path, **settings))) == absent
 
 
 def test_without_pairs_no_metrics_of_pairs_are_reported(tmp_path: Path) -> None:
-    total = torch.tensor([3.0, 0.0, 0.0, 2.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    total = torch.tensor([3.0, 0.0, 0.0, 2.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     found = mean_terms(total, config(tmp_path))
     assert found == {"loss_original": 1.5, "partner_share": 0.0, "rows": 2, "pairs": 0, "rows_without_target": 0}
-    nothing = mean_terms(torch.zeros(10, dtype=torch.float64), config(tmp_path))
+    nothing = mean_terms(torch.zeros(13, dtype=torch.float64), config(tmp_path))
     assert nothing == {"partner_share": 0.0, "rows": 0, "pairs": 0, "rows_without_target": 0}
 
 
@@ -148,22 +157,22 @@ def test_originals_that_were_not_run_have_no_mean_loss(tmp_path: Path) -> None:
     args = config(tmp_path, method="augmented")
     batch = terms([0.0, 9.0], [1.0, 0.0], [True, False])
     counts, exists = Counts(*torch.tensor([2, 1, 4])), torch.ones(2, dtype=torch.bool)
-    found = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args, was_run=torch.tensor([False, True]))
+    found = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args, 0.5, was_run=torch.tensor([False, True]))
     assert mean_terms(found, args)["loss_original"] == 9.0  # of the original that was run, not 4.5
-    none = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args, was_run=torch.zeros(2, dtype=torch.bool))
+    none = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args, 0.5, was_run=torch.zeros(2, dtype=torch.bool))
     assert "loss_original" not in mean_terms(none, args)
     # A pair has a consistency only if both views were run.
     assert "consistency" not in mean_terms(found, args) and "consistency" not in mean_terms(none, args)
-    both = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args)
+    both = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args, 0.5)
     assert mean_terms(both, args)["consistency"] == pytest.approx(batch.consistency.sum().item())
 
 
 def test_the_padding_share_is_over_all_positions(tmp_path: Path) -> None:
     args, counts = config(tmp_path), Counts(*torch.tensor([4, 2, 24]))
     batches = [
-        sum_terms(BATCH, TARGETS, EXISTS, counts, args, positions=torch.tensor(filled))
+        sum_terms(BATCH, TARGETS, EXISTS, counts, args, 0.5, positions=torch.tensor(filled))
         for filled in ([30, 40], [10, 60])
     ]
     assert mean_terms(batches[0], args)["padding_share"] == 0.25
     assert mean_terms(batches[0] + batches[1], args)["padding_share"] == pytest.approx(0.6)
-    assert "padding_share" not in mean_terms(sum_terms(BATCH, TARGETS, EXISTS, counts, args), args)
+    assert "padding_share" not in mean_terms(sum_terms(BATCH, TARGETS, EXISTS, counts, args, 0.5), args)

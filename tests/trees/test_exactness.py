@@ -14,7 +14,7 @@ from transformers import DataCollatorForSeq2Seq
 from dair_hf import DataError, PairCollator
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.per_sample import causal_nll
-from dair_hf.training.forward import PairLoss
+from dair_hf.training.forward.pair_loss import PairLoss
 from dair_hf.trees import block_attention
 from dair_hf.trees.batches import ForestCollator
 from dair_hf.trees.verification import require_exact_training
@@ -112,7 +112,7 @@ def losses_and_gradients(
     pair_loss.longest_row = longest_row
     found = pair_loss(model, batch, with_partners=args.uses_partners)
     model.zero_grad()
-    pair_loss.objective(found.terms, pair_loss.count(batch)).backward()
+    pair_loss.objective(found.terms, pair_loss.count(batch), pair_loss.args.dair_lambda).backward()
     gradients = {name: w.grad.clone() for name, w in model.named_parameters() if w.grad is not None}
     return torch.stack([found.terms.original, found.terms.augmented, found.terms.consistency]).detach(), gradients
 

@@ -10,7 +10,7 @@ import torch
 
 from dair_hf import DataError
 from dair_hf.data.sampling import EpochPairs
-from dair_hf.training import forward
+from dair_hf.training.forward import pair_loss
 from tests.fixtures import tiny
 from tests.fixtures.dialog_rows import dialog_rows
 
@@ -128,7 +128,7 @@ def test_inputs_for_metrics_are_those_of_rows(tmp_path: Path) -> None:
 
 def test_the_probe_has_the_length_of_the_longest_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[int] = []
-    monkeypatch.setattr(forward, "require_exact_training", lambda model, batch, length: lengths.append(length))
+    monkeypatch.setattr(pair_loss, "require_exact_training", lambda model, batch, length: lengths.append(length))
     data = dialog_rows(dialogs=3)
     made = trainer(tmp_path, data, max_steps=3, eval_dataset=data, eval_strategy="steps", eval_steps=1)
     made.evaluate()

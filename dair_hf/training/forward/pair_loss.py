@@ -16,9 +16,15 @@ from dair_hf.data.collator import LABELS, LAYOUT, flatten_views, on_device
 from dair_hf.errors import DataError
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.divergence import feature_consistency, mart_terms
-from dair_hf.losses.objective import LOSS_REGULARIZERS, Counts, PairTerms, normalized_objective
+from dair_hf.losses.objective import (
+    LOSS_REGULARIZERS,
+    TOKEN_METHODS,
+    Counts,
+    PairTerms,
+    normalized_objective,
+)
 from dair_hf.losses.per_sample import SAMPLE_LOSSES, SampleLoss, full_precision
-from dair_hf.training.forward_plan import (
+from dair_hf.training.forward.plan import (
     Forward,
     checkpointed,
     joint_plan,
@@ -119,10 +125,11 @@ class PairLoss:
             views[:, 0] &= ~layout.paired
         return views
 
-    def objective(self, terms: PairTerms, counts: Counts) -> Tensor:
+    def objective(self, terms: PairTerms, counts: Counts, dair_lambda: float | Tensor) -> Tensor:
         """Return the contribution of terms to the objective of the optimizer step, a scalar."""
         args = self.args
-        return normalized_objective(terms, counts, args.method, args.dair_lambda, args.normalization)
+        weights = args.view_weights if args.method in TOKEN_METHODS else None
+        return normalized_objective(terms, counts, args.method, dair_lambda, args.normalization, weights)
 
     def __call__(self, model: nn.Module, batch: Mapping[str, Any], with_partners: bool) -> PairOutputs:
         """Run the existing views in one forward, or in one per view with `forward_mode="separate"`.
@@ -284,12 +291,20 @@ class PairLoss:
         return [forward for part in parts for forward in plan(part)]
 
     def _loss_consistency(self, original: Tensor, augmented: Tensor) -> Tensor:
-        args = self.args
-        if args.regularizer not in LOSS_REGULARIZERS:
+        args, regularizer = self.args, self.args.loss_regularizer
+        if regularizer is None:
             return torch.zeros_like(original)  # a divergence needs output distributions
         # ERM and DA-ERM log R without training it.
         with torch.set_grad_enabled(args.uses_regularizer and torch.is_grad_enabled()):
-            return LOSS_REGULARIZERS[args.regularizer].value(original, augmented, args.loss_epsilon)
+            return regularizer.value(*self._stop_gradient(original, augmented), args.loss_epsilon)
+
+    def _stop_gradient(self, original: Tensor, augmented: Tensor) -> tuple[Tensor, Tensor]:
+        """Detach the view through which R has no gradient."""
+        stopped = self.args.stop_gradient
+        return (
+            original.detach() if stopped == "original" else original,
+            augmented.detach() if stopped == "augmented" else augmented,
+        )
 
     def _mart(self, terms: PairTerms, layout: BatchLayout, run: _RunViews, labels: Tensor) -> PairTerms:
         if labels.ndim != 2 or labels.is_floating_point():
@@ -314,7 +329,8 @@ class PairLoss:
         if logits.ndim < 3 and run.logits_of is None:
             originals, partners = on_device(numbers[pairs].T, logits.device)
             divergences = feature_consistency(
-                logits.index_select(0, originals), logits.index_select(0, partners), regularizer
+                *self._stop_gradient(logits.index_select(0, originals), logits.index_select(0, partners)),
+                str(regularizer),
             )
             return terms._replace(consistency=_scatter(divergences.to(original.dtype), pairs, len(original)))
         if layout.aligned is None:  # the layout was computed for another regularizer
@@ -340,7 +356,8 @@ class PairLoss:
             )
         row, originals, partners = on_device(np.stack([rows, original_at, augmented_at]), logits.device)
         flat = logits.flatten(0, -2)
-        divergences = feature_consistency(flat.index_select(0, originals), flat.index_select(0, partners), regularizer)
+        features = self._stop_gradient(flat.index_select(0, originals), flat.index_select(0, partners))
+        divergences = feature_consistency(*features, str(regularizer))
         consistency = torch.zeros_like(original).index_add(0, row, divergences.to(original.dtype))
         return terms._replace(consistency=consistency)
 

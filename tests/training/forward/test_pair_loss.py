@@ -14,7 +14,7 @@ from transformers import DataCollatorForSeq2Seq, default_data_collator
 
 from dair_hf import DataError, PairCollator
 from dair_hf.losses.per_sample import SAMPLE_LOSSES, causal_nll, cross_entropy, seq2seq_nll, soft_score
-from dair_hf.training.forward import PairLoss
+from dair_hf.training.forward.pair_loss import PairLoss
 from tests.fixtures import tiny
 from tests.fixtures.tiny import NormedClassifier, NormedConfig, classified_pairs, config
 

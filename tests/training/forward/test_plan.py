@@ -14,7 +14,7 @@ from torch import nn
 
 from dair_hf import DAIRTrainer, PairCollator
 from dair_hf.training.environments import IRM, GroupDRO, VREx
-from dair_hf.training.forward_plan import checkpointed, replay_rng, separate_plan, shared_dropout_plan, split_mask
+from dair_hf.training.forward.plan import checkpointed, replay_rng, separate_plan, shared_dropout_plan, split_mask
 from tests.fixtures import points, tiny
 
 SGD = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0, "num_train_epochs": 1}

@@ -1,0 +1,102 @@
+"""A consistency term that the user gives as a function of the losses of pairs."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dair_hf.errors import DataError
+from dair_hf.losses.objective import LossRegularizer
+
+
+class CustomRegularizer:
+    """A user's R, a function `(l, l~) -> R` of the losses of pairs, each `[B]`.
+
+    Copies share the function. A function that cannot be pickled, such as a lambda, is pickled by its name, so that the
+    training arguments of a checkpoint can still be saved and read; such a copy raises an error when it is called.
+
+    Args:
+        function: `(original, augmented) -> [B]`, nats per row, differentiable in both.
+
+    Example:
+        >>> squared = CustomRegularizer(lambda original, augmented: (original - augmented) ** 2)
+        >>> squared(torch.tensor([4.0]), torch.tensor([1.0]))
+        tensor([9.])
+    """
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.function = function
+
+    def __call__(self, original: Tensor, augmented: Tensor) -> Tensor:
+        """Return R of every pair, `[B]`.
+
+        Raises:
+            DataError: The function returned something else than one value per row.
+        """
+        values = self.function(original, augmented)
+        if isinstance(values, Tensor) and values.shape == original.shape:
+            return values
+        found = (
+            f"a tensor of shape {list(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
+        )
+        raise DataError(
+            f"regularizer={self!r} returned {found} for losses [{len(original)}]; return R of every pair, a tensor "
+            f"[{len(original)}], without reducing over the batch"
+        )
+
+    def slopes(self, original: Tensor, augmented: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `(dR/dl, dR/dl~)`, each `[B]`, by automatic differentiation."""
+        with torch.enable_grad():
+            losses = original.detach().requires_grad_(), augmented.detach().requires_grad_()
+            values = self(*losses)
+            if not values.requires_grad:
+                return torch.zeros_like(original), torch.zeros_like(augmented)
+            slopes = torch.autograd.grad(values.sum(), losses, allow_unused=True, materialize_grads=True)
+        return slopes[0], slopes[1]
+
+    def as_regularizer(self) -> LossRegularizer:
+        """Return the function in the form of the built-in regularizers."""
+        return LossRegularizer(
+            lambda original, augmented, epsilon: self(original, augmented),
+            lambda original, augmented, epsilon: self.slopes(original, augmented),
+            repr(self),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CustomRegularizer) and other.function == self.function
+
+    def __hash__(self) -> int:
+        return hash(self.function)
+
+    def __repr__(self) -> str:
+        return str(getattr(self.function, "__qualname__", repr(self.function)))
+
+    def __copy__(self) -> CustomRegularizer:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> CustomRegularizer:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        try:
+            pickle.dumps(self.function)
+        except (AttributeError, TypeError, pickle.PicklingError):
+            return CustomRegularizer, (_NotSaved(repr(self)),)
+        return CustomRegularizer, (self.function,)
+
+
+class _NotSaved:
+    """Stands for a function that could not be pickled."""
+
+    def __init__(self, name: str) -> None:
+        self.__qualname__ = name
+
+    def __call__(self, original: Tensor, augmented: Tensor) -> Tensor:
+        raise DataError(
+            f"regularizer={self.__qualname__} was not saved with the training arguments, since it cannot be pickled; "
+            "give it again: DAIRConfig(regularizer=...)"
+        )

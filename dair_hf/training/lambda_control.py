@@ -1,0 +1,190 @@
+"""Weight of R at every step: a number with warmup and schedule, or set from the sizes of two gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+from transformers import TrainerCallback, get_scheduler
+
+from dair_hf.config import AUTO, DAIRConfig
+from dair_hf.errors import DataError
+from dair_hf.losses.objective import Counts, PairTerms
+
+SMOOTHING = 0.95  # of the exponential means of both squared norms, per optimizer step
+
+
+class LambdaControl(TrainerCallback):
+    """Callback that gives lambda at every step.
+
+    With a number, lambda is `dair_lambda` times the factor of the schedule. With `dair_lambda="auto"`, lambda keeps the
+    *gradient share*, the size of the gradient of lambda R relative to that of the losses, at `lambda_target` times the
+    factor of the schedule. Both gradients are taken with respect to the roots `r = sqrt(l)`, `r~ = sqrt(l~)` of the
+    losses of pairs, of which `R_sq = (r - r~)^2` is a function as simple as the squared errors `r^2`, `r~^2`:
+
+        |grad (w l + w~ l~)|^2 = 4 sum_pairs (w^2 l + w~^2 l~)
+        |grad R_sq|^2          = 8 sum_pairs R_sq
+        share                  = lambda sqrt(2 sum R / sum (w^2 l + w~^2 l~))
+
+    With weights of 1/2 this is `2 lambda sqrt(rho)`, where `rho = E[R] / E[(l + l~) / 2]` is the relative
+    inconsistency. Sums cost nothing, unlike norms at logits or weights; for a regression `r` is the error, so that the
+    share is exact at the output of the model. Other regularizers take the place of R in the last line.
+
+    The sums of a step are reduced over all micro-batches and ranks, and enter exponential means (`SMOOTHING`). Lambda
+    of a step follows from the means of earlier steps, so that it is known before the forward and is the same however
+    the step is cut; in the first step it is 0. Lambda is at most `lambda_max` per pair. With token normalization it is
+    converted by the counts of the step: `lambda_token = lambda_pair * 2 pairs / tokens`.
+
+    The host never waits for the device.
+
+    Args:
+        args: Configuration of the run.
+        accelerator: Accelerator of the trainer, whose ranks add their sums.
+    """
+
+    def __init__(self, args: DAIRConfig, accelerator: Accelerator) -> None:
+        self.args = args
+        self.accelerator = accelerator
+        self._factor: Callable[[int], float] = _full
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all sums, before a new run."""
+        self._sums: Tensor | None = None  # of this step and rank: 2 R, and losses times squared weights
+        self._means: Tensor | None = None  # [2], of earlier steps and all ranks
+        self._latest: float | Tensor | None = None  # lambda of the last training step
+        self._latest_per_pair: Tensor | None = None
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the exponential means for a checkpoint; empty for a lambda that is a number."""
+        return {} if self.args.dair_lambda != AUTO or self._means is None else {"means": self._means}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the means of a checkpoint."""
+        self._means = state["means"].to(self.accelerator.device)
+
+    # ---- during training ----
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Create the schedule of the run."""
+        self._factor = schedule_factor(self.args, state.max_steps)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Take the sums of the step, over all ranks, into the means."""
+        if self._sums is None:
+            return
+        sums, self._sums = self.accelerator.reduce(self._sums, "sum"), None
+        self._means = sums if self._means is None else SMOOTHING * self._means + (1 - SMOOTHING) * sums
+
+    def add(self, terms: PairTerms) -> None:
+        """Add the sums of a micro-batch of a training step."""
+        if self.args.dair_lambda != AUTO or not self.args.uses_regularizer:
+            return
+        sums = gradient_sums(terms, self.args)
+        self._sums = sums if self._sums is None else self._sums + sums
+
+    # ---- lambda ----
+
+    def target(self, step: int) -> float:
+        """Return the gradient share that is aimed at after `step` optimizer steps."""
+        return self.args.lambda_target * self._factor(step)
+
+    def at_step(self, step: int, counts: Counts) -> float | Tensor:
+        """Return lambda of the training step after `step` steps, in the unit of `normalization`.
+
+        Args:
+            step: Number of optimizer steps taken before.
+            counts: Denominators of the step.
+        """
+        given = self.args.dair_lambda
+        if not isinstance(given, str):
+            self._latest = given * self._factor(step)
+            return self._latest
+        self._latest_per_pair = self._per_pair(self.target(step))
+        self._latest = self._in_unit(self._latest_per_pair, counts)
+        return self._latest
+
+    def in_evaluation(self, step: int, counts: Counts) -> float | Tensor:
+        """Return lambda for evaluation: the number without its schedule; with auto that of the next training step."""
+        given = self.args.dair_lambda
+        return self._in_unit(self._per_pair(self.target(step)), counts) if isinstance(given, str) else given
+
+    def logs(self, step: int) -> dict[str, float]:
+        """Return the scalars to log after `step` steps.
+
+        Returns:
+            `dair_lambda` of the last step, in the unit of `normalization`; with auto also `lambda_target`, the gradient
+            share that was aimed at, and `gradient_share_mean`, the share by the exponential means of both norms.
+        """
+        if self._latest is None or not self.args.uses_regularizer:
+            return {}
+        logs = {"dair_lambda": float(self._latest)}
+        if self._latest_per_pair is not None and self._means is not None:
+            logs["lambda_target"] = self.target(max(step - 1, 0))
+            consistency, losses = self._means.tolist()
+            if losses > 0:
+                logs["gradient_share_mean"] = float(self._latest_per_pair) * math.sqrt(consistency / losses)
+        return logs
+
+    def _per_pair(self, target: float) -> Tensor:
+        if self._means is None:
+            return torch.zeros((), device=self.accelerator.device)
+        consistency, losses = self._means
+        weight = (target * torch.sqrt(losses / consistency)).clamp(max=self.args.lambda_max)
+        # Losses of 0 have no gradient that lambda could be compared with.
+        return torch.where((losses > 0) & (target > 0), weight, 0.0)
+
+    def _in_unit(self, per_pair: Tensor, counts: Counts) -> Tensor:
+        if self.args.normalization == "pair":
+            return per_pair
+        pairs, tokens = torch.as_tensor(counts.pairs), torch.as_tensor(counts.tokens)
+        return per_pair * 2 * pairs / tokens.clamp(min=1)
+
+
+def gradient_sums(terms: PairTerms, args: DAIRConfig) -> Tensor:
+    """Return `[2 sum R, sum (w^2 l + w~^2 l~)]` over the pairs of a batch, `[2]`, at least float32.
+
+    Their ratio is the squared gradient share at lambda 1 (`LambdaControl`).
+
+    Args:
+        terms: Unreduced terms, each `[B]`.
+        args: Configuration of the run.
+    """
+    weight, augmented_weight = args.pair_weights
+    with torch.no_grad():
+        originals = torch.where(terms.has_partner, terms.original, 0.0)
+        losses = weight**2 * originals.sum() + augmented_weight**2 * terms.augmented.sum()
+        return torch.stack([2 * terms.consistency.sum(), losses]).clamp(min=0.0)
+
+
+def schedule_factor(args: DAIRConfig, num_training_steps: int) -> Callable[[int], float]:
+    """Return the factor of lambda after a number of optimizer steps: warmup, then the schedule.
+
+    Args:
+        args: Configuration of the run.
+        num_training_steps: Number of optimizer steps of the run.
+
+    Example:
+        >>> factor = schedule_factor(DAIRConfig("out", lambda_warmup_steps=0.5), 8)
+        >>> [factor(step) for step in (0, 1, 4, 7)]
+        [0.0, 0.25, 1.0, 1.0]
+    """
+    name, warmup = str(args.lambda_scheduler_type), args.lambda_warmup(num_training_steps)
+    if name == "constant" and not warmup:
+        return _full
+    # The schedules of transformers belong to optimizers; this one has nothing to train.
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    name = "constant_with_warmup" if name == "constant" else name
+    try:
+        factor: Callable[[int], float] = get_scheduler(name, optimizer, warmup, num_training_steps).lr_lambdas[0]
+    except ValueError as error:
+        raise DataError(f"lambda_scheduler_type={args.lambda_scheduler_type!r}: {error}") from error
+    return factor
+
+
+def _full(step: int) -> float:
+    return 1.0

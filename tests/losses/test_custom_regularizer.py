@@ -1,0 +1,91 @@
+"""R as a function of the user: the built-in regularizers as oracles, in value, gradient and training."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dair_hf.errors import DataError
+from dair_hf.losses.custom_regularizer import CustomRegularizer
+from dair_hf.losses.objective import gradient_weights
+from tests.fixtures import tiny
+
+STEADY = {"adam_epsilon": 1e-6}
+
+
+def squared_roots(original: Tensor, augmented: Tensor) -> Tensor:
+    """R_sq, written another way."""
+    return original + augmented + 2e-7 - 2 * ((original + 1e-7) * (augmented + 1e-7)).sqrt()
+
+
+@pytest.mark.parametrize("normalization", ["pair", "token"])
+def test_training_equals_that_of_the_built_in_regularizer(tmp_path: Path, normalization: str) -> None:
+    data = tiny.pairs("gpt2", 13)
+    settings = {"normalization": normalization, "logging_strategy": "steps", "logging_steps": 2, **STEADY}
+    runs = [
+        tiny.trainer(tmp_path, "gpt2", data, regularizer=regularizer, **settings)
+        for regularizer in ("sq", squared_roots, "l1")
+    ]
+    for run in runs:
+        run.train()
+    built_in, custom, other = (tiny.weights(run.model) for run in runs)
+    assert tiny.distance(built_in, custom) < 1e-9
+    assert tiny.distance(built_in, other) > 1e-5
+    keys = ("consistency", "unlearned_share", "inconsistency", "gradient_share")
+    logs = [[[log[key] for key in keys] for log in run.state.log_history if "consistency" in log] for run in runs]
+    assert logs[1] == [pytest.approx(line, rel=1e-6) for line in logs[0]]
+
+
+@pytest.mark.parametrize("name", ["sq", "l1"])
+def test_gradient_weights_are_those_of_the_built_in_regularizer(name: str) -> None:
+    function = {"sq": squared_roots, "l1": lambda one, other: (one - other).abs()}[name]
+    losses = torch.tensor([4.0, 1.0, 0.5], dtype=torch.float64), torch.tensor([1.0, 9.0, 0.25], dtype=torch.float64)
+    expected = gradient_weights(*losses, 3.0, name, view_weights=(0.7, 0.2))
+    with torch.no_grad():
+        found = gradient_weights(*losses, 3.0, CustomRegularizer(function).as_regularizer(), view_weights=(0.7, 0.2))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
+    one_sided = CustomRegularizer(lambda original, augmented: original * 2)
+    assert [w.tolist() for w in gradient_weights(*losses, 1.0, one_sided.as_regularizer())] == [[2.5] * 3, [0.5] * 3]
+    constant = CustomRegularizer(lambda original, augmented: torch.ones_like(original))
+    assert [w.tolist() for w in gradient_weights(*losses, 1.0, constant.as_regularizer())] == [[0.5] * 3, [0.5] * 3]
+
+
+@pytest.mark.parametrize(
+    ("returned", "found"), [(lambda one, other: one.mean(), r"shape \[\]"), (lambda one, other: 1.0, "a float")]
+)
+def test_anything_but_one_value_per_pair_is_refused(returned: Any, found: str) -> None:
+    with pytest.raises(DataError, match=found):
+        CustomRegularizer(returned)(torch.ones(3), torch.ones(3))
+
+
+def test_settings_with_a_function_are_copied_saved_and_printed(tmp_path: Path) -> None:
+    args = tiny.config(tmp_path, regularizer=lambda one, other: (one - other) ** 2)
+    assert copy.deepcopy(args).regularizer is args.regularizer
+    assert "lambda" in json.loads(args.to_json_string())["regularizer"]
+    saved = io.BytesIO()
+    torch.save(args, saved)  # as the Trainer does in every checkpoint
+    saved.seek(0)
+    loaded = torch.load(saved, weights_only=False)
+    with pytest.raises(DataError, match="was not saved with the training arguments"):
+        loaded.regularizer(torch.ones(1), torch.ones(1))
+    named = tiny.config(tmp_path, regularizer=squared_roots)
+    assert pickle.loads(pickle.dumps(named)).regularizer.function is squared_roots
+    assert named.regularizer == CustomRegularizer(squared_roots)
+
+
+def test_a_run_with_a_function_saves_checkpoints(tmp_path: Path) -> None:
+    settings = {"regularizer": lambda one, other: (one - other) ** 2, "save_strategy": "steps", "save_steps": 2}
+    made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 8), **settings)
+    made.train()
+    made.save_model(str(tmp_path / "saved"))
+    made.create_model_card()
+    assert (tmp_path / "checkpoint-2" / "trainer_state.json").exists() and (tmp_path / "README.md").exists()

@@ -1,0 +1,252 @@
+"""Lambda at every step: the gradient share by autograd, the rule by numpy, schedules by hand, exactness and resume."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from dair_hf.errors import DataError
+from dair_hf.losses.objective import Counts, PairTerms
+from dair_hf.training.lambda_control import LambdaControl, gradient_sums, schedule_factor
+from dair_hf.training.trainer import LAMBDA_FILE
+from tests.fixtures import tiny
+
+STEADY = {"adam_epsilon": 1e-6}
+LOGGED = {"logging_strategy": "steps", "logging_steps": 1}
+
+
+def made_terms(rows: int = 7, seed: int = 0) -> PairTerms:
+    random = np.random.default_rng(seed)
+    original, augmented = torch.tensor(random.uniform(0.1, 9.0, (2, rows)))
+    has_partner = torch.arange(rows) % 3 != 1
+    augmented = augmented * has_partner
+    consistency = (original.sqrt() - augmented.sqrt()) ** 2 * has_partner
+    return PairTerms(original, augmented, consistency, has_partner)
+
+
+@pytest.mark.parametrize("view_weights", [None, [0.8, 0.2], [0.0, 1.0]])
+def test_the_sums_are_squared_norms_of_gradients_at_the_roots_of_the_losses(
+    tmp_path: Path, view_weights: list[float] | None
+) -> None:
+    terms, weights = made_terms(), view_weights or [0.5, 0.5]
+    root, augmented_root = (losses.sqrt().requires_grad_() for losses in (terms.original, terms.augmented))
+    paired = terms.has_partner
+
+    def squared_norm(value: Tensor) -> float:
+        return sum(g.square().sum().item() for g in torch.autograd.grad(value, (root, augmented_root)))
+
+    of_r = squared_norm(((root - augmented_root) ** 2)[paired].sum())
+    of_losses = squared_norm((weights[0] * root**2 + weights[1] * augmented_root**2)[paired].sum())
+    found = gradient_sums(terms, tiny.config(tmp_path, view_weights=view_weights)).tolist()
+    assert found[0] / found[1] == pytest.approx(of_r / of_losses, rel=1e-12)
+    assert 4 * found[1] == pytest.approx(of_losses, rel=1e-12)
+
+
+# ---- the rule ----
+
+
+def controlled(folder: Path, steps: list[tuple[float, float]], **settings: Any) -> list[float]:
+    """Return lambda of every step of a control that sees these sums of R and of the losses, one pair a step."""
+    args = tiny.config(folder, dair_lambda="auto", lambda_warmup_steps=0, **settings)
+    control = LambdaControl(args, Accelerator(cpu=True))
+    counts, found = Counts(*torch.tensor([1, 1, 10])), []
+    for step, (consistency, losses) in enumerate([*steps, (0.0, 0.0)]):
+        found.append(float(control.at_step(step, counts)))
+        ones = torch.ones(1, dtype=torch.float64)
+        control.add(PairTerms(losses * ones, losses * ones, consistency * ones, ones.bool()))
+        control.on_step_end(args, None, None)
+    return found
+
+
+def test_lambda_is_the_target_over_the_share_at_lambda_1(tmp_path: Path) -> None:
+    # rho = 1 / 4 and 1 / 16: lambda = target / (2 sqrt(rho)).
+    assert controlled(tmp_path, [(1.0, 4.0)], lambda_target=3.0) == [0.0, pytest.approx(3.0)]
+    assert controlled(tmp_path, [(1.0, 16.0)], lambda_target=3.0) == [0.0, pytest.approx(6.0)]
+    # Means of the sums, not of their ratio: (0.95 * 1 + 0.05 * 3) / (0.95 * 4 + 0.05 * 8) = 1.1 / 4.2.
+    assert controlled(tmp_path, [(1.0, 4.0), (3.0, 8.0)], lambda_target=2.0)[2] == pytest.approx(math.sqrt(4.2 / 1.1))
+    # Twice the losses and R: the same lambda, so the target has no unit.
+    assert controlled(tmp_path, [(2.0, 8.0)], lambda_target=3.0)[1] == pytest.approx(3.0)
+
+
+def test_lambda_is_bounded_where_nothing_can_be_measured(tmp_path: Path) -> None:
+    assert controlled(tmp_path, [(0.0, 4.0)], lambda_max=50.0) == [0.0, 50.0]
+    assert controlled(tmp_path, [(0.0, 0.0)]) == [0.0, 0.0]
+    assert controlled(tmp_path, [(1e-9, 4.0)], lambda_max=50.0) == [0.0, 50.0]
+
+
+def test_token_units_are_those_of_the_step(tmp_path: Path) -> None:
+    # lambda_pair = lambda_token * tokens / (2 pairs), with 10 tokens and 1 pair.
+    found = controlled(tmp_path, [(1.0, 4.0)], lambda_target=3.0, normalization="token")
+    assert found[1] == pytest.approx(3.0 * 2 / 10)
+
+
+@pytest.mark.parametrize("settings", [{}, {"normalization": "token"}, {"regularizer": "kl"}, {"regularizer": "js"}])
+def test_lambda_of_every_step_follows_from_the_logged_terms(tmp_path: Path, settings: dict[str, Any]) -> None:
+    made = tiny.trainer(
+        tmp_path, "gpt2", tiny.pairs("gpt2", 13), dair_lambda="auto", lambda_target=2.0, **LOGGED, **settings
+    )
+    made.train()
+    logs = [log for log in made.state.log_history if "dair_lambda" in log]
+    warmup = math.ceil(0.25 * made.state.max_steps)
+    assert (len(logs), warmup) == (8, 2)
+    means = None
+    for step, log in enumerate(logs):
+        sums = np.array([2 * log["consistency"], log["consistency"] / log["inconsistency"] / 2]) * log["pairs"]
+        target = 2.0 * min(1.0, step / warmup)
+        share = 0.0 if means is None else math.sqrt(means[0] / means[1])
+        expected = target / share if share else 0.0
+        assert log["lambda_target"] == pytest.approx(target)
+        if settings.get("normalization") != "token":
+            assert log["dair_lambda"] == pytest.approx(expected, rel=1e-9)
+        assert log["gradient_share"] == pytest.approx(expected * math.sqrt(sums[0] / sums[1]), rel=1e-9)
+        means = sums if means is None else 0.95 * means + 0.05 * sums
+        assert log["gradient_share_mean"] == pytest.approx(expected * math.sqrt(means[0] / means[1]), rel=1e-9)
+    assert logs[-1]["dair_lambda"] > 0
+
+
+def test_the_target_means_the_same_in_both_units(tmp_path: Path) -> None:
+    """Where all rows are pairs and all targets equally long, the objectives differ by a constant factor."""
+    data = tiny.pairs("bart", 8, partner=lambda row: True, target_lengths=(3, 4))
+    tokens_per_pair = 4 + 5
+    steps = {"dair_lambda": "auto", "optim": "sgd", "max_grad_norm": 0.0, "lr_scheduler_type": "constant"}
+    pair = tiny.trained(tmp_path, "bart", data, learning_rate=0.02, **steps)
+    rate = 0.02 * tokens_per_pair / 2
+    token = tiny.trained(tmp_path, "bart", data, normalization="token", learning_rate=rate, **steps)
+    assert tiny.distance(pair, token) < 1e-9
+    assert tiny.distance(pair, tiny.weights(tiny.model("bart"))) > 1e-3
+
+
+@pytest.mark.parametrize("settings", [{}, {"normalization": "token"}, {"regularizer": "l1"}, {"regularizer": "kl"}])
+def test_any_split_of_the_step_gives_the_same_run(tmp_path: Path, settings: dict[str, Any]) -> None:
+    data = tiny.pairs("gpt2", 13)
+    shared = {"dair_lambda": "auto", "lambda_target": 1.0, **STEADY, **settings}
+    whole = tiny.trained(tmp_path, "gpt2", data, per_device_train_batch_size=8, **shared)
+    parts = tiny.trained(tmp_path, "gpt2", data, per_device_train_batch_size=2, gradient_accumulation_steps=4, **shared)
+    fixed = tiny.trained(tmp_path, "gpt2", data, per_device_train_batch_size=8, **{**shared, "dair_lambda": 0.5})
+    assert tiny.distance(whole, parts) < 1e-8
+    assert tiny.distance(whole, fixed) > 1e-5
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
+    data, built = tiny.pairs("gpt2", 13), lambda: tiny.model("gpt2", dropout=0.1)
+    settings = {"dair_lambda": "auto", "save_strategy": "steps", "save_steps": 3, **LOGGED}
+    whole = tiny.trainer(tmp_path / "whole", "gpt2", data, built=built(), **settings)
+    whole.train()
+    resumed = tiny.trainer(tmp_path / "resumed", "gpt2", data, built=built(), **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
+    assert tiny.distance(tiny.weights(whole.model), tiny.weights(resumed.model)) == 0.0
+    lambdas = [
+        [log["dair_lambda"] for log in run.state.log_history if "dair_lambda" in log] for run in (whole, resumed)
+    ]
+    assert lambdas[0] == lambdas[1] and len(set(lambdas[0])) > 3
+    (tmp_path / "whole" / "checkpoint-3" / LAMBDA_FILE).unlink()
+    with pytest.raises(DataError, match="state of the lambda is lost"):
+        resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
+
+
+def test_a_second_run_starts_anew(tmp_path: Path) -> None:
+    made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 8), dair_lambda="auto", **LOGGED)
+    made.train()
+    assert made.lambda_control._means is not None
+    made.train()
+    assert next(log for log in made.state.log_history if "dair_lambda" in log)["dair_lambda"] == 0.0
+
+
+def test_the_share_is_kept_near_its_target(tmp_path: Path) -> None:
+    """Over intervals: the share of a single step of three pairs is mostly noise."""
+    settings = {"lambda_target": 2.0, "num_train_epochs": 40, "logging_strategy": "steps", "logging_steps": 40}
+    made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 64), dair_lambda="auto", **settings)
+    made.train()
+    shares = [log["gradient_share"] for log in made.state.log_history if "gradient_share" in log]
+    assert len(shares) == 16
+    assert np.mean(shares[8:]) == pytest.approx(2.0, rel=0.2)
+
+
+def test_evaluation_uses_the_lambda_of_the_next_step(tmp_path: Path) -> None:
+    data = tiny.pairs("gpt2", 12, partner=lambda row: True)
+    made = tiny.trainer(tmp_path, "gpt2", data, eval_dataset=data, dair_lambda="auto")
+    untrained = made.evaluate()
+    assert untrained["eval_loss"] == pytest.approx(
+        (untrained["eval_loss_original"] + untrained["eval_loss_augmented"]) / 2
+    )
+    made.train()
+    metrics = made.evaluate()
+    means = made.lambda_control._means
+    assert means is not None
+    expected = made.args.lambda_target * math.sqrt(means[1] / means[0])
+    losses = (metrics["eval_loss_original"] + metrics["eval_loss_augmented"]) / 2
+    assert metrics["eval_loss"] == pytest.approx(losses + expected * metrics["eval_consistency"])
+
+
+# ---- schedules of a lambda that is a number ----
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [1, 1, 1, 1, 1, 1, 1, 1]),
+        ({"lambda_warmup_steps": 4}, [0, 0.25, 0.5, 0.75, 1, 1, 1, 1]),
+        ({"lambda_warmup_steps": 0.5}, [0, 0.25, 0.5, 0.75, 1, 1, 1, 1]),
+        ({"lambda_scheduler_type": "linear"}, [1 - step / 8 for step in range(8)]),
+        ({"lambda_scheduler_type": "linear", "lambda_warmup_steps": 4}, [0, 0.25, 0.5, 0.75, 1, 0.75, 0.5, 0.25]),
+        ({"lambda_scheduler_type": "cosine"}, [(1 + math.cos(math.pi * step / 8)) / 2 for step in range(8)]),
+        ({"dair_lambda": "auto"}, [0, 0.5, 1, 1, 1, 1, 1, 1]),
+    ],
+)
+def test_schedules_by_hand(tmp_path: Path, settings: dict[str, Any], expected: list[float]) -> None:
+    factor = schedule_factor(tiny.config(tmp_path, **settings), 8)
+    assert [factor(step) for step in range(8)] == pytest.approx(expected)
+
+
+def test_training_uses_the_schedule_and_evaluation_the_whole_lambda(tmp_path: Path) -> None:
+    data = tiny.pairs("gpt2", 8, partner=lambda row: True)
+    settings = {"dair_lambda": 2.0, "lambda_warmup_steps": 4, "eval_strategy": "steps", "eval_steps": 2, **LOGGED}
+    made = tiny.trainer(tmp_path, "gpt2", data, eval_dataset=data, **settings)
+    made.train()
+    logs = [log for log in made.state.log_history if "dair_lambda" in log]
+    assert [log["dair_lambda"] for log in logs] == [0.0, 0.5, 1.0, 1.5]
+    for log in logs:
+        losses = (log["loss_original"] + log["loss_augmented"]) / 2
+        assert log["loss"] == pytest.approx(losses + log["dair_lambda"] * log["consistency"], rel=1e-5)
+    evaluated = next(log for log in made.state.log_history if "eval_loss" in log)
+    losses = (evaluated["eval_loss_original"] + evaluated["eval_loss_augmented"]) / 2
+    assert evaluated["eval_loss"] == pytest.approx(losses + 2.0 * evaluated["eval_consistency"])
+
+
+def test_methods_without_a_regularizer_log_no_lambda(tmp_path: Path) -> None:
+    made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 8), method="da", dair_lambda="auto", **LOGGED)
+    made.train()
+    assert all("dair_lambda" not in log and "gradient_share" not in log for log in made.state.log_history)
+    assert all("inconsistency" in log for log in made.state.log_history if "consistency" in log)
+
+
+def test_an_objective_of_the_whole_batch_has_a_lambda_of_its_own(tmp_path: Path) -> None:
+    def objective(outputs: Any, step: int) -> Tensor:
+        return outputs.terms.original.mean()  # type: ignore[no-any-return]
+
+    data = tiny.pairs("gpt2", 8)
+    for settings, named in (
+        ({"dair_lambda": "auto"}, "dair_lambda='auto'"),
+        ({"view_weights": [1.0, 0.0]}, "view_weights"),
+        ({"stop_gradient": "original"}, "stop_gradient"),
+        ({"lambda_warmup_steps": 3}, "lambda_warmup_steps"),
+    ):
+        with pytest.raises(DataError, match=named):
+            tiny.trainer(tmp_path, "gpt2", data, objective=objective, **settings)
+        tiny.trainer(tmp_path, "gpt2", data, objective=objective, method="da")
+
+
+def test_settings_are_written_to_the_model_card_and_arguments(tmp_path: Path) -> None:
+    made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 8), dair_lambda="auto", lambda_target=3.0, max_steps=2)
+    made.train()
+    made.create_model_card()
+    assert "auto, gradient share 3" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert json.loads(made.args.to_json_string())["dair_lambda"] == "auto"
