@@ -12,7 +12,7 @@ import pytest
 from transformers import HfArgumentParser, Seq2SeqTrainingArguments
 
 from dair_hf import DAIRConfig, DataError
-from dair_hf.config import REGULARIZERS
+from dair_hf.config.objective import REGULARIZERS
 
 OWN = {field.name for field in dataclasses.fields(DAIRConfig)} - {
     field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)
