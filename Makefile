@@ -45,7 +45,7 @@ bench: $(STAMP) ## Run all benchmarks of results/PERFORMANCE.md (DATA=folder, TR
 	  "generation --data_dir '$(DATA)/multiwoz21' $(if $(TRACKER),--model_dir '$(TRACKER)')" chunked_loss gradient_cache \
 	  "prefix_trees --data_dir '$(DATA)/multiwoz21'" "prefix_tree_answers --data_dir '$(DATA)/multiwoz21'" \
 	  "prefix_tree_shapes --device cpu" \
-	  processes long_run "image_step --mnist '$(DATA)/mnist'" augmenter_cost performance; do \
+	  processes long_run "image_step --mnist '$(DATA)/mnist'" augmenter_cost auto_lambda performance; do \
 	  eval "set -- $$command"; script=$$1; shift; \
 	  $(OFFLINE) $(BIN)/python benchmarks/$$script.py "$$@" || exit 1; \
 	done

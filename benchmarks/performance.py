@@ -35,6 +35,7 @@ ORDER = (
     "long_run",
     "image_step",
     "augmenter_cost",
+    "auto_lambda",
 )
 HEAD = """# Performance
 

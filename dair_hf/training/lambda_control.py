@@ -78,7 +78,10 @@ class LambdaControl(TrainerCallback):
         if self._sums is None:
             return
         sums, self._sums = self.accelerator.reduce(self._sums, "sum"), None
-        self._means = sums if self._means is None else SMOOTHING * self._means + (1 - SMOOTHING) * sums
+        moved = sums if self._means is None else SMOOTHING * self._means + (1 - SMOOTHING) * sums
+        # Sums in half precision may overflow.
+        earlier = torch.zeros_like(sums) if self._means is None else self._means
+        self._means = torch.where(sums.isfinite().all(), moved, earlier)
 
     def add(self, terms: PairTerms) -> None:
         """Add the sums of a micro-batch of a training step."""

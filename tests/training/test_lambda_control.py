@@ -80,6 +80,8 @@ def test_lambda_is_bounded_where_nothing_can_be_measured(tmp_path: Path) -> None
     assert controlled(tmp_path, [(0.0, 4.0)], lambda_max=50.0) == [0.0, 50.0]
     assert controlled(tmp_path, [(0.0, 0.0)]) == [0.0, 0.0]
     assert controlled(tmp_path, [(1e-9, 4.0)], lambda_max=50.0) == [0.0, 50.0]
+    overflow = controlled(tmp_path, [(1.0, 4.0), (float("inf"), 4.0), (1.0, float("nan"))], lambda_target=3.0)
+    assert overflow == [0.0, *[pytest.approx(3.0)] * 3]
 
 
 def test_token_units_are_those_of_the_step(tmp_path: Path) -> None:
