@@ -191,29 +191,46 @@ def load_text_classifier(
                 ignore_mismatched_sizes=True,
                 **classes,
             )
-        head = [child for child, _ in model.named_children() if child != model.base_model_prefix]
-        require_all_weights(model, report, f"model_name_or_path={name!r}", head)
-        _reset_output_layer(model, head, len(labels))
+        setting = f"model_name_or_path={name!r}"
+        outputs = output_layers(model, len(labels), setting)
+        has_base = hasattr(model, model.base_model_prefix or " ")
+        head = [part for part, _ in model.named_children() if part != model.base_model_prefix] if has_base else []
+        require_all_weights(model, report, setting, head or list(outputs))
+        renew_layers(model, outputs)
         if model.config.pad_token_id is None:
             model.config.pad_token_id = tokenizer.pad_token_id
     return add_adapters(model, config, TaskType.SEQ_CLS, head) if config.lora_rank else model
 
 
-def _reset_output_layer(model: PreTrainedModel, head: Sequence[str], classes: int) -> None:
-    """Give the last linear layer of the head new weights."""
-    layers = [
-        module
+def output_layers(model: PreTrainedModel, num_labels: int, setting: str) -> dict[str, nn.Linear]:
+    """Return name -> linear layer with one output per class, outside the base model.
+
+    Args:
+        model: A pretrained classifier.
+        num_labels: Number of classes.
+        setting: Setting that names the model, for the message.
+
+    Raises:
+        DataError: There is no such layer.
+    """
+    base = f"{model.base_model_prefix}."
+    layers = {
+        name: module
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and name.split(".")[0] in head and module.out_features == classes
-    ]
+        if isinstance(module, nn.Linear) and module.out_features == num_labels and not name.startswith(base)
+    }
     if not layers:
-        raise DataError(
-            f"{type(model).__name__} has no linear layer after its base model for the {classes} classes; name another "
-            "model"
-        )
-    layers[-1].weight.data.normal_(std=getattr(model.config, "initializer_range", 0.02))
-    if layers[-1].bias is not None:
-        layers[-1].bias.data.zero_()
+        raise DataError(f"{setting}: {type(model).__name__} has no linear output layer to replace; give another model")
+    # DeiT has two output layers; a model without a base model may have hidden layers of that size.
+    return layers if hasattr(model, model.base_model_prefix or " ") else dict(list(layers.items())[-1:])
+
+
+def renew_layers(model: PreTrainedModel, layers: Mapping[str, nn.Linear]) -> None:
+    """Replace linear layers of a model by new ones, with the initialization of the model."""
+    for name, old in layers.items():
+        layer = nn.Linear(old.in_features, old.out_features, bias=old.bias is not None, dtype=old.weight.dtype)
+        model._init_weights(layer)
+        model.set_submodule(name, layer)
 
 
 def add_adapters(

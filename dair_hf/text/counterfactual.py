@@ -195,9 +195,9 @@ def _inference(row: TableRow) -> dict[str, str]:
 
 
 def _require_alignment(originals: Sequence[TableRow], revised: Sequence[TableRow], kind: str) -> None:
-    """Refuse a file whose rows 2i and 2i + 1 both have another unrevised sentence than original i.
+    """Refuse a file in which row 2i or 2i + 1 has the unrevised sentence of another original than i.
 
-    Only both, because one published revision of a premise also has another hypothesis.
+    A sentence of no original is allowed, since one published revision of a premise has another hypothesis, too.
     """
     if len(revised) != REVISIONS_PER_SENTENCE * len(originals):
         raise DataError(
@@ -205,11 +205,12 @@ def _require_alignment(originals: Sequence[TableRow], revised: Sequence[TableRow
             f"{REVISIONS_PER_SENTENCE * len(originals)}, two for each; check the files"
         )
     kept = _SENTENCES["hypothesis" if kind == "premise" else "premise"]
-    for index, original in enumerate(originals):
-        start = REVISIONS_PER_SENTENCE * index
-        sentences = [row.cells[kept].split() for row in revised[start : start + REVISIONS_PER_SENTENCE]]
-        if original.cells[kept].split() not in sentences:
+    known = {tuple(original.cells[kept].split()) for original in originals}
+    for index, row in enumerate(revised):
+        original = originals[index // REVISIONS_PER_SENTENCE]
+        words = tuple(row.cells[kept].split())
+        if words in known and words != tuple(original.cells[kept].split()):
             raise DataError(
-                f"{revised[start].where}: {kept} is not that of its original at {original.where}; rows 2i and 2i + 1 of "
-                "a revised file must belong to row i of the originals"
+                f"{row.where}: {kept} is not that of its original at {original.where}; rows 2i and 2i + 1 of a revised "
+                "file must belong to row i of the originals"
             )

@@ -38,6 +38,7 @@ class EmbeddingsConfig(PreTrainedConfig):
         embedding_size: Size of a word's embedding.
         hidden_size: Units of the hidden layer.
         dropout: Dropout of the pooled texts and of the hidden layer.
+        initializer_range: Standard deviation of the initial embeddings.
 
     Example:
         >>> EmbeddingsConfig(vocab_size=9).embedding_size
@@ -50,6 +51,7 @@ class EmbeddingsConfig(PreTrainedConfig):
     embedding_size: int = 100
     hidden_size: int = 100
     dropout: float = 0.0
+    initializer_range: float = 0.1
 
 
 class BiLSTMConfig(PreTrainedConfig):
@@ -61,6 +63,7 @@ class BiLSTMConfig(PreTrainedConfig):
         embedding_size: Size of a word's embedding.
         hidden_size: Units of the LSTM in each direction.
         dropout: Dropout of the embeddings and of the pooled texts.
+        initializer_range: Standard deviation of the initial embeddings.
 
     Example:
         >>> BiLSTMConfig(vocab_size=9).hidden_size
@@ -73,6 +76,7 @@ class BiLSTMConfig(PreTrainedConfig):
     embedding_size: int = 50
     hidden_size: int = 50
     dropout: float = 0.0
+    initializer_range: float = 0.1
 
 
 class TextClassifier(PreTrainedModel):
@@ -81,8 +85,10 @@ class TextClassifier(PreTrainedModel):
     main_input_name = "input_ids"
 
     def _init_weights(self, module: nn.Module) -> None:
-        # The defaults of torch; called only for weights missing from the checkpoint.
-        if isinstance(module, nn.Linear | nn.Embedding | nn.LSTM):
+        # Replaces the initialization of transformers: the defaults of torch, but smaller embeddings.
+        if isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=self.config.initializer_range)
+        elif isinstance(module, nn.Linear | nn.LSTM):
             module.reset_parameters()
 
     def logits(self, input_ids: Tensor, mask: Tensor) -> Tensor:
@@ -145,8 +151,11 @@ class BagOfWordsForSequenceClassification(TextClassifier):
         blocks = 1 if config.segments == 1 else 3
         self.classifier = nn.Linear(blocks * config.vocab_size, config.num_labels)
         self.post_init()
-        nn.init.zeros_(self.classifier.weight)
-        nn.init.zeros_(self.classifier.bias)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.weight)
+            nn.init.zeros_(module.bias)
 
     def logits(self, input_ids: Tensor, mask: Tensor) -> Tensor:
         """Compute logits, see `TextClassifier.logits`."""

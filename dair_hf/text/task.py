@@ -1,8 +1,8 @@
-"""Classification of counterfactual pairs as a task: settings, rows, models by name, and correctness in both directions."""
+"""Classification of counterfactual pairs as a task: settings, rows, models by name, CM in both directions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -108,8 +108,8 @@ class TextConfig:
     min_count: int = field(
         default=2,
         metadata={
-            "help": "Minimum count, >= 1, of a word of the vocabulary in the original and revised training texts; rarer "
-            "words are unknown. All methods share the vocabulary."
+            "help": "Minimum count, >= 1, of a known word in the original and revised training texts; rarer words are "
+            "unknown. All methods share the vocabulary."
         },
     )
     max_tokens: int = field(
@@ -240,11 +240,21 @@ class TwoWayEvaluator(PairEvaluator):
     `both_views_accuracy`, the mean accuracy of the originals and the revisions; all over the rows with a partner, from
     the same predictions as CM.
 
+    Raises:
+        DataError: As for `PairEvaluator`, or a subset has the name "reverse", whose CM would have the same key.
+
     Example:
         >>> metrics = TwoWayEvaluator(is_correct)([1, 0, 1], [0, 1, 0], [1, 1, 1], [0, 1, 1], n_bootstrap=0)
         >>> metrics["cm"], metrics["reverse_cm"], round(metrics["both_views_accuracy"], 4)
         (0.5, 0.5, 0.6667)
     """
+
+    def require_distinct_keys(self, subsets: Iterable[str] = ()) -> None:
+        """Refuse names that give two metrics the same key, see `PairEvaluator.require_distinct_keys`."""
+        names = list(subsets)
+        super().require_distinct_keys(names)
+        if "reverse" in names:
+            raise DataError("subsets: 'reverse' adds the metric 'reverse_cm', which exists without it; choose another")
 
     def evaluate_views(
         self,

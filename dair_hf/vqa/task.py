@@ -28,8 +28,8 @@ from dair_hf.vqa.inputs.questions import encode_questions
 from dair_hf.vqa.models.backbone import load_backbone
 from dair_hf.vqa.models.pretrained import load_classifier, load_generator, load_processor
 from dair_hf.vqa.models.saaa import SAAA, SAAAConfig
-from dair_hf.word_tokenizer import build_word_tokenizer
 from dair_hf.vqa.pairs import expand_edits
+from dair_hf.word_tokenizer import build_word_tokenizer
 
 logger = logging.get_logger(__name__)
 
