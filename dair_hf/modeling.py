@@ -193,13 +193,16 @@ def load_text_classifier(
             )
         setting = f"model_name_or_path={name!r}"
         outputs = output_layers(model, len(labels), setting)
-        has_base = hasattr(model, model.base_model_prefix or " ")
-        head = [part for part, _ in model.named_children() if part != model.base_model_prefix] if has_base else []
-        require_all_weights(model, report, setting, head or list(outputs))
+        if hasattr(model, model.base_model_prefix or " "):
+            parts = [part for part, module in model.named_children() if any(True for _ in module.parameters())]
+            head = [part for part in parts if part != model.base_model_prefix]
+        else:
+            head = list(outputs)
+        require_all_weights(model, report, setting, head)
         renew_layers(model, outputs)
         if model.config.pad_token_id is None:
             model.config.pad_token_id = tokenizer.pad_token_id
-    return add_adapters(model, config, TaskType.SEQ_CLS, head) if config.lora_rank else model
+    return add_adapters(model, config, None, head) if config.lora_rank else model
 
 
 def output_layers(model: PreTrainedModel, num_labels: int, setting: str) -> dict[str, nn.Linear]:
