@@ -34,9 +34,10 @@ from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.modeling import ModelConfig, load_text_classifier
 from dair_hf.text.task import TextConfig, encode_rows, keep_partners, load_rows, text_evaluator, tokenizer_for
 
+# Every test row has a partner, so the originals that are right are the denominator of CM.
 COLUMNS = [
-    Column("original_accuracy", "accuracy, originals"),
-    Column("augmented_accuracy", "accuracy, revisions"),
+    Column("original_accuracy", "accuracy, originals", ("cm_denominator", "pairs")),
+    Column("augmented_accuracy", "accuracy, revisions", ("reverse_cm_denominator", "pairs")),
     Column("cm", "CM, original to revision", ("cm_numerator", "cm_denominator")),
     Column("reverse_cm", "CM, revision to original", ("reverse_cm_numerator", "reverse_cm_denominator")),
     Column("both_correct", "both right", ("cm_numerator", "pairs")),
@@ -91,7 +92,7 @@ def main() -> None:
         COLUMNS,
         {"data": data, "model": model},
         {split: part._fingerprint for split, part in rows.items()},
-        ["Every method keeps the epoch with the best dev accuracy over both views."],
+        ["Every method keeps the epoch with the best dev accuracy over both views. An original counts per revision."],
         metrics=CHOOSES,
     )
 

@@ -183,9 +183,19 @@ def load_rows(config: TextConfig) -> dict[str, Dataset]:
 
 
 def tokenizer_for(train: Dataset, config: TextConfig, model: ModelConfig) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a pretrained model, or one of the words of the training rows."""
+    """Return the tokenizer of a pretrained model, or one of the words of the training rows.
+
+    Raises:
+        DataError: The tokenizer is not found, or its model takes fewer tokens than `max_tokens`.
+    """
     if model.model_name_or_path is not None:
-        return load_tokenizer(model)
+        tokenizer = load_tokenizer(model)
+        if config.max_tokens > tokenizer.model_max_length:
+            raise DataError(
+                f"max_tokens={config.max_tokens}: {model.model_name_or_path} takes {tokenizer.model_max_length} "
+                "tokens; lower it"
+            )
+        return tokenizer
     delimiters = config.model_kind == TRANSFORMER
     return tokenizer_of_texts(train, config.texts, config.min_count, config.max_tokens, delimiters)
 

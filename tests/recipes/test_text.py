@@ -92,13 +92,17 @@ def test_few_pairs_and_all_revisions(cad: str, tmp_path: Path) -> None:
 
 
 def test_a_pretrained_model(cad: str, tmp_path: Path) -> None:
-    tokenizer = build_word_tokenizer(["the film is good bad"], min_count=1, delimiters=True)
+    tokenizer = build_word_tokenizer(["the film is good bad"], min_count=1, delimiters=True, model_max_length=400)
     sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = BertConfig(vocab_size=len(tokenizer), intermediate_size=16, num_labels=5, **sizes)
     BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
     tokenizer.save_pretrained(tmp_path / "bert")
     options = ["--cad", cad, *SHORT, "--methods", "dair", "--model_kind", "pretrained"]
     run(RECIPE, SENTIMENT, tmp_path / "out", *options, "--model_name_or_path", str(tmp_path / "bert"))
+    assert_ends_with_one_line(
+        RECIPE, SENTIMENT, tmp_path / "long", [*options, "--model_name_or_path", str(tmp_path / "bert"), "--max_tokens",
+        "401"], "takes 400 tokens; lower it",
+    )  # fmt: skip
     saved = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "runs" / "dair_seed0")
     assert saved.config.id2label == {0: "negative", 1: "positive"}
 
