@@ -1,6 +1,6 @@
 """Counterfactual texts: people edited reviews, or premises and hypotheses, so that the label changes.
 
-Command (one minute on one core; `--cad` takes a clone of acmi-lab/counterfactually-augmented-data, or its files):
+Command (two minutes on one core; `--cad` takes a clone of acmi-lab/counterfactually-augmented-data, or its files):
 
     accelerate launch recipes/counterfactual_text.py --config recipes/configs/counterfactual_sentiment.yaml --cad FOLDER
 

@@ -26,7 +26,7 @@ PRETRAINED, TRANSFORMER = "pretrained", "transformer"
 # Value of `model_kind` -> settings of a model from scratch; `model_settings` takes precedence.
 SCRATCH: Mapping[str, Mapping[str, Any]] = {
     "bag_of_words": {"model_type": BagOfWordsConfig.model_type},
-    "embeddings": {"model_type": EmbeddingsConfig.model_type},
+    "embeddings": {"model_type": EmbeddingsConfig.model_type, "dropout": 0.5},
     "bilstm": {"model_type": BiLSTMConfig.model_type},
     TRANSFORMER: {
         "model_type": "bert", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
