@@ -1,4 +1,4 @@
-"""Language models and tokenizers: from the Hub, from a folder or from scratch, with or without LoRA."""
+"""Language models, text classifiers and tokenizers: from the Hub, a folder or from scratch, with or without LoRA."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -137,13 +138,102 @@ def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: in
         for setting in DECODING:
             setattr(model.generation_config, setting, None)
     else:
-        model = _from_settings(config.model_settings, tokenizer, config.attn_implementation)
+        settings = _settings_of(config.model_settings, tokenizer)
+        with explained(f"model_settings of {settings.model_type!r}", Exception):
+            model = _class_for(settings).from_config(settings, attn_implementation=config.attn_implementation)
         if config.neighbour_attention:
             start_at_neighbours(model, config.neighbour_attention)
     if config.lora_rank:
         task = TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM
         return add_adapters(model, config, task)
     return model
+
+
+def load_text_classifier(
+    config: ModelConfig, tokenizer: PreTrainedTokenizerBase, labels: Sequence[str], seed: int = 0
+) -> Any:
+    """Load a pretrained text classifier with a new output layer, or initialize one from scratch.
+
+    The output layer is new even if the checkpoint has as many classes, whose order may be another. With LoRA the whole
+    head is trained beside the adapters.
+
+    Args:
+        config: Model to load.
+        tokenizer: Sets vocabulary size and special tokens of a model from scratch, and the padding token of a
+            pretrained one that has none.
+        labels: Class names, in the order of the class numbers.
+        seed: Seed of new weights and adapters.
+
+    Returns:
+        A model from `input_ids` `[N, T]` to `logits` `[N, len(labels)]`, with the labels as `config.id2label`.
+
+    Raises:
+        DataError: As for `load_model`, or the model has no linear output layer.
+    """
+    torch.manual_seed(seed)
+    classes = {"id2label": dict(enumerate(labels)), "label2id": {label: row for row, label in enumerate(labels)}}
+    name = config.model_name_or_path
+    if name is None:
+        settings = _settings_of(config.model_settings, tokenizer, **classes)
+        with explained(f"model_settings of {settings.model_type!r}", Exception):
+            model = AutoModelForSequenceClassification.from_config(
+                settings, attn_implementation=config.attn_implementation
+            )
+        head = []
+    else:
+        with explained(f"model_name_or_path={name!r}", *LOADING_ERRORS):
+            model, report = AutoModelForSequenceClassification.from_pretrained(
+                name,
+                use_safetensors=True,
+                trust_remote_code=config.trust_remote_code,
+                attn_implementation=config.attn_implementation,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                **classes,
+            )
+        setting = f"model_name_or_path={name!r}"
+        outputs = output_layers(model, len(labels), setting)
+        if hasattr(model, model.base_model_prefix or " "):
+            parts = [part for part, module in model.named_children() if any(True for _ in module.parameters())]
+            head = [part for part in parts if part != model.base_model_prefix]
+        else:
+            head = list(outputs)
+        require_all_weights(model, report, setting, head)
+        renew_layers(model, outputs)
+        if model.config.pad_token_id is None:
+            model.config.pad_token_id = tokenizer.pad_token_id
+    return add_adapters(model, config, None, head) if config.lora_rank else model
+
+
+def output_layers(model: PreTrainedModel, num_labels: int, setting: str) -> dict[str, nn.Linear]:
+    """Return name -> linear layer with one output per class, outside the base model.
+
+    Args:
+        model: A pretrained classifier.
+        num_labels: Number of classes.
+        setting: Setting that names the model, for the message.
+
+    Raises:
+        DataError: There is no such layer.
+    """
+    base = f"{model.base_model_prefix}."
+    layers = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module.out_features == num_labels and not name.startswith(base)
+    }
+    if not layers:
+        raise DataError(f"{setting}: {type(model).__name__} has no linear output layer to replace; give another model")
+    # DeiT has two output layers; a model without a base model may have hidden layers of that size.
+    return layers if hasattr(model, model.base_model_prefix or " ") else dict(list(layers.items())[-1:])
+
+
+def renew_layers(model: PreTrainedModel, layers: Mapping[str, nn.Linear]) -> None:
+    """Replace linear layers of a model by new ones, with the initialization of the model."""
+    for name, old in layers.items():
+        layer = nn.Linear(old.in_features, old.out_features, bias=old.bias is not None, dtype=old.weight.dtype)
+        model._init_weights(layer)
+        model.set_submodule(name, layer)
 
 
 def add_adapters(
@@ -268,9 +358,8 @@ def _class_for(settings: Any) -> Any:
     return AutoModelForSeq2SeqLM if settings.is_encoder_decoder else AutoModelForCausalLM
 
 
-def _from_settings(
-    settings: dict[str, Any] | None, tokenizer: PreTrainedTokenizerBase, attention: str | None
-) -> PreTrainedModel:
+def _settings_of(settings: dict[str, Any] | None, tokenizer: PreTrainedTokenizerBase, **fields: Any) -> Any:
+    """Return the configuration of a model from scratch; `fields` and those of the tokenizer are its defaults."""
     if not settings or "model_type" not in settings:
         raise DataError(
             "the model is unknown: set model_name_or_path, or model_settings with a model_type (t5, bart, gpt2, ...)"
@@ -278,18 +367,18 @@ def _from_settings(
     kind = settings["model_type"]
     with explained(f"model_settings: model_type={kind!r}", *LOADING_ERRORS):
         default_config = AutoConfig.for_model(kind)
-    from_tokenizer = {
+    defaults = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "decoder_start_token_id": tokenizer.pad_token_id,
+        **fields,
     }
     # Configurations accept any name, so a misspelled one would silently have no effect.
-    if unknown := [name for name in settings if name not in from_tokenizer and not hasattr(default_config, name)]:
+    if unknown := [name for name in settings if name not in defaults and not hasattr(default_config, name)]:
         raise DataError(
             f"model_settings: {type(default_config).__name__} has no field {', '.join(unknown)}; check its spelling"
         )
     with explained(f"model_settings of {kind!r}", Exception):  # of any type, for values that do not fit together
-        config = AutoConfig.for_model(**{**from_tokenizer, **settings})
-        return _class_for(config).from_config(config, attn_implementation=attention)
+        return AutoConfig.for_model(**{**defaults, **settings})

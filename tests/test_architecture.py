@@ -16,12 +16,12 @@ from tests.fixtures.paths import ROOT
 # Floors from bottom to top. A room imports only from lower floors; the tasks know neither the trainer nor each other.
 FLOORS = (
     {"errors", "lazy"},
-    {"io", "losses", "modeling"},
+    {"io", "losses", "modeling", "word_tokenizer"},
     {"data"},
     {"config", "augment", "trees"},
     {"evaluation"},
     {"metrics"},
-    {"training", "dialog", "regression", "vision", "vqa"},
+    {"training", "dialog", "regression", "text", "vision", "vqa"},
     {"experiments"},
 )
 NEW_ROOM = (

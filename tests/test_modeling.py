@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import (
     BartConfig,
@@ -19,7 +20,14 @@ from transformers import (
 )
 
 from dair_hf.errors import DataError
-from dair_hf.modeling import ModelConfig, add_adapters, load_model, load_tokenizer, start_at_neighbours
+from dair_hf.modeling import (
+    ModelConfig,
+    add_adapters,
+    load_model,
+    load_text_classifier,
+    load_tokenizer,
+    start_at_neighbours,
+)
 from tests.fixtures import tiny
 
 T5 = {"model_type": "t5", "d_model": 16, "d_ff": 32, "d_kv": 8, "num_heads": 2, "num_layers": 1}
@@ -285,3 +293,83 @@ def test_a_new_head_is_no_target_of_adapters() -> None:
     config = ModelConfig(model_settings=T5, lora_rank=2, lora_targets="q,lm_head")
     with pytest.raises(DataError, match="there is no module 'lm_head'; .*: k, o, q, v, wi, wo"):
         add_adapters(model, config, None, new_modules=["lm_head"])
+
+
+# --- classifiers of texts -------------------------------------------------------------------------------------------
+
+BERT = {
+    "model_type": "bert", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+}  # fmt: skip
+LABELS = ("no", "maybe", "yes")
+
+
+def classifier(seed: int = 0, **config: Any) -> Any:
+    return load_text_classifier(ModelConfig(**config), tiny.tokenizer(), LABELS, seed)
+
+
+def saved_classifier(folder: Path, settings: dict[str, Any] = BERT, seed: int = 0) -> str:
+    classifier(seed, model_settings=settings).save_pretrained(folder)
+    return str(folder)
+
+
+def test_classifier_from_scratch_has_the_labels() -> None:
+    model = classifier(seed=3, model_settings=BERT)
+    assert model.config.id2label == {0: "no", 1: "maybe", 2: "yes"} and model.config.label2id["yes"] == 2
+    assert model.get_input_embeddings().num_embeddings == tiny.VOCAB
+    assert model(torch.tensor([[5, 6, 7]])).logits.shape == (1, 3)
+    assert same(model, classifier(seed=3, model_settings=BERT))
+    assert not same(model, classifier(seed=4, model_settings=BERT))
+
+
+@pytest.mark.parametrize("settings", [BERT, GPT2], ids=["bert", "gpt2"])
+def test_a_loaded_classifier_gets_a_new_output_layer_only(tmp_path: Path, settings: dict[str, Any]) -> None:
+    saved = classifier(seed=0, model_settings=settings)
+    saved.config.pad_token_id = None
+    saved.save_pretrained(tmp_path)
+    loaded = classifier(seed=1, model_name_or_path=str(tmp_path))
+    assert loaded.config.pad_token_id == tiny.PAD
+    before, after = tiny.weights(saved), tiny.weights(loaded)
+    changed = {name for name, values in after.items() if not torch.equal(values, before[name])}
+    assert changed == ({"classifier.weight"} if settings is BERT else {"score.weight"})  # biases are 0 in both
+    assert same(loaded, classifier(seed=1, model_name_or_path=str(tmp_path)))
+
+
+def test_a_loaded_classifier_may_have_other_classes_and_no_head(tmp_path: Path) -> None:
+    base = classifier(model_settings=BERT).bert
+    base.save_pretrained(tmp_path)
+    loaded = classifier(model_name_or_path=str(tmp_path))
+    assert loaded.classifier.out_features == 3 and same(loaded.bert, base)
+    two = load_text_classifier(ModelConfig(model_name_or_path=saved_classifier(tmp_path / "3")), tiny.tokenizer(), "ab")
+    assert two.classifier.out_features == 2 and two.config.id2label == {0: "a", 1: "b"}
+
+
+def test_a_classifier_without_its_weights_is_refused(tmp_path: Path) -> None:
+    name = saved_classifier(tmp_path)
+    file = tmp_path / "model.safetensors"
+    kept = {key: values for key, values in load_file(file).items() if "encoder" not in key}
+    save_file(kept, file, metadata={"format": "pt"})
+    with pytest.raises(DataError, match=r"\d+ weights of BertForSequenceClassification are missing .*bert\.encoder"):
+        classifier(model_name_or_path=name)
+
+
+def test_classifier_with_adapters_trains_the_head(tmp_path: Path) -> None:
+    model = classifier(model_name_or_path=saved_classifier(tmp_path), lora_rank=2, lora_targets="query,value")
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert any("classifier" in name for name in trained) and any("lora_A" in name for name in trained)
+    assert all("lora" in name or "classifier" in name for name in trained)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, "the model is unknown: set model_name_or_path, or model_settings"),
+        ({"model_settings": {**BERT, "layers": 3}}, "BertConfig has no field layers"),
+        ({"model_settings": {**BERT, "num_attention_heads": 3}}, "model_settings of 'bert'"),
+        ({"model_settings": {**T5, "model_type": "vit"}}, "model_settings"),
+        ({"model_name_or_path": "no/such/model"}, "model_name_or_path='no/such/model'"),
+    ],
+)
+def test_unusable_classifiers_are_refused(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        classifier(**config)

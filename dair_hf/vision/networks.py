@@ -7,11 +7,10 @@ from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from torch import nn
 from transformers import AutoModelForImageClassification, PreTrainedModel, ResNetConfig, ResNetForImageClassification
 
 from dair_hf.errors import DataError
-from dair_hf.modeling import require_all_weights
+from dair_hf.modeling import output_layers, renew_layers, require_all_weights
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 from dair_hf.vision.image_pairs import require_choice
 from dair_hf.vision.preact_resnet import PreActResNet, PreActResNetConfig
@@ -118,24 +117,7 @@ def _pretrained(name: str, num_channels: int, num_labels: int) -> PreTrainedMode
             f"{label} takes {model.config.num_channels} channels, the images have {num_channels}; give a model for "
             f"{num_channels} channels"
         )
-    outputs = _output_layers(model, num_labels)
-    if not outputs:
-        raise DataError(f"{label}: {type(model).__name__} has no linear output layer to replace; give another model")
+    outputs = output_layers(model, num_labels, label)
     require_all_weights(model, report, label, outputs)
-    for output, old in outputs.items():
-        layer = nn.Linear(old.in_features, num_labels, bias=old.bias is not None, dtype=old.weight.dtype)
-        model._init_weights(layer)
-        model.set_submodule(output, layer)
+    renew_layers(model, outputs)
     return model
-
-
-def _output_layers(model: PreTrainedModel, num_labels: int) -> dict[str, nn.Linear]:
-    """Return name -> linear layer with one output per class, outside the base model."""
-    base = f"{model.base_model_prefix}."
-    layers = {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and module.out_features == num_labels and not name.startswith(base)
-    }
-    # DeiT has two output layers; a model without a base model may have hidden layers of that size.
-    return layers if hasattr(model, model.base_model_prefix or " ") else dict(list(layers.items())[-1:])

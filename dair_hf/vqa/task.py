@@ -24,11 +24,12 @@ from dair_hf.vqa.inputs.collator import ImageInputs, VQACollator
 from dair_hf.vqa.inputs.features import FeatureCache
 from dair_hf.vqa.inputs.pixels import Pixels
 from dair_hf.vqa.inputs.processors import ClassifierCollator, GeneratorCollator
-from dair_hf.vqa.inputs.questions import build_question_tokenizer, encode_questions
+from dair_hf.vqa.inputs.questions import encode_questions
 from dair_hf.vqa.models.backbone import load_backbone
 from dair_hf.vqa.models.pretrained import load_classifier, load_generator, load_processor
 from dair_hf.vqa.models.saaa import SAAA, SAAAConfig
 from dair_hf.vqa.pairs import expand_edits
+from dair_hf.word_tokenizer import build_word_tokenizer
 
 logger = logging.get_logger(__name__)
 
@@ -192,7 +193,7 @@ def _saaa(
         if network.backbone is None:
             raise DataError("backbone is not set; name a vision model for SAAA, such as microsoft/resnet-152")
         backbone = load_backbone(network.backbone)
-    tokenizer = build_question_tokenizer(data.train["question"][:], min_count=config.word_count)
+    tokenizer = build_word_tokenizer(data.train["question"][:], min_count=config.word_count)
     data = _map_parts(data, lambda rows: encode_questions(rows, tokenizer))
     images = _image_inputs(network, data, backbone.to(device))
     backbone_weights = backbone.state_dict()

@@ -242,7 +242,7 @@ class LambdaSearch:
             if run.name in result["records"] and self._record(run) is None:
                 write_json(self.folder / f"{run.name}.json", result["records"][run.name])
             stopped = result["stopped"]
-            if stopped is not None and stopped["name"] == run.name and run.args.dair_lambda not in self._stopped():
+            if stopped is not None and stopped["name"] == run.name and float(run.args.dair_lambda) not in self._stopped():
                 write_json(self.folder / "stopped" / f"{run.name}.json", stopped)
 
     def _stopped(self) -> dict[float, dict[str, Any]]:
@@ -254,7 +254,7 @@ class LambdaSearch:
             path = self.folder / "stopped" / f"{run.name}.json"
             record = read_json(path, "delete it to repeat the run") if path.exists() else {}
             if record.get("stopped_early", {}).get("study") == self._study_fingerprint:
-                found[run.args.dair_lambda] = record
+                found[float(run.args.dair_lambda)] = record
         return found
 
     @property

@@ -1,0 +1,107 @@
+"""Encoding of paired texts as token ids, for both views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from dair_hf.errors import DataError
+from dair_hf.word_tokenizer import build_word_tokenizer
+
+VIEWS = ("", "augmented_")
+LINE_BREAK = "<br />"
+
+
+def plain_text(text: str) -> str:
+    """Return a text as the tokenizer gets it: each `<br />` is a space, everything else is unchanged.
+
+    Example:
+        >>> plain_text('"Good."<br /><br />See it.')
+        '"Good."  See it.'
+    """
+    return text.replace(LINE_BREAK, " ")
+
+
+def tokenizer_of_texts(
+    rows: Dataset, texts: Sequence[str], min_count: int, max_tokens: int, delimiters: bool
+) -> PreTrainedTokenizerFast:
+    """Build the word tokenizer of a comparison, from the originals and the revisions of the training rows.
+
+    All methods share it, so ERM knows the words that only revisions contain, but never learns their weights. A text is
+    counted once, even if several rows have it.
+
+    Args:
+        rows: Paired training rows.
+        texts: Columns of texts.
+        min_count: Rarer words are unknown.
+        max_tokens: Maximum number of tokens of a row.
+        delimiters: See `build_word_tokenizer`.
+    """
+    distinct = dict.fromkeys(_all_texts(rows, texts))
+    return build_word_tokenizer(
+        map(plain_text, distinct), min_count=min_count, model_max_length=max_tokens, delimiters=delimiters
+    )
+
+
+def _all_texts(rows: Dataset, texts: Sequence[str]) -> Iterator[str]:
+    for view in VIEWS:
+        for name in texts:
+            yield from (text for text in rows[view + name][:] if text is not None)
+
+
+@dataclass(frozen=True)
+class TextEncoder:
+    """Function for `Dataset.map(encoder, batched=True)` that tokenizes both views of paired rows.
+
+    Adds `input_ids`, for two texts also `token_type_ids` if the tokenizer has them, and both with `augmented_`; None
+    where there is no partner. Rows with too many tokens lose the end of their longer text. A row without any word gets
+    one unknown word, since a model needs one.
+
+    Args:
+        tokenizer: Any tokenizer.
+        texts: Columns of texts, one or two.
+        max_tokens: Maximum number of tokens of a row, special tokens included.
+
+    Raises:
+        DataError: There is not one or two columns.
+
+    Example:
+        >>> rows.map(TextEncoder(tokenizer, ("premise", "hypothesis")), batched=True)  # doctest: +SKIP
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    texts: tuple[str, ...]
+    max_tokens: int = 512
+
+    def __post_init__(self) -> None:
+        if len(self.texts) not in (1, 2):
+            raise DataError(f"texts={self.texts}: a row has one or two texts; name their columns")
+
+    def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[list[int] | None]]:
+        """Return the columns of a batch of rows."""
+        columns: dict[str, list[list[int] | None]] = {}
+        for view in VIEWS:
+            if view + self.texts[0] in batch:
+                encoded = self._encode([batch[view + name] for name in self.texts])
+                columns |= {view + name: values for name, values in encoded.items()}
+        return columns
+
+    def _encode(self, texts: list[Sequence[str | None]]) -> dict[str, list[list[int] | None]]:
+        names = ["input_ids"]
+        if len(texts) == 2 and "token_type_ids" in self.tokenizer.model_input_names:
+            names.append("token_type_ids")
+        columns: dict[str, list[list[int] | None]] = {name: [None] * len(texts[0]) for name in names}
+        present = [index for index, text in enumerate(texts[0]) if text is not None]
+        if not present:
+            return columns
+        plain = [[plain_text(column[index] or "") for index in present] for column in texts]
+        encoded = self.tokenizer(*plain, truncation=True, max_length=self.max_tokens)
+        for name, values in columns.items():
+            empty = [self.tokenizer.unk_token_id] if name == "input_ids" else [0]
+            for index, ids in zip(present, encoded[name], strict=True):
+                values[index] = ids or empty
+        return columns

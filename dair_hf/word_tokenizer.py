@@ -1,0 +1,118 @@
+"""Tokenizer of lower-case words, built from the training texts of small networks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from dair_hf.errors import DataError
+
+PAD, UNKNOWN = "<pad>", "<unk>"
+START, END = "<s>", "</s>"
+
+_LETTERS = r"[\p{L}\p{M}\p{N}]+"
+# A word is a run of letters, marks and digits. An apostrophe starts a new word, as "'s" in "what's", so that a noun and
+# its possessive share a word. Anything else (hyphens, question marks) is a separator.
+_WORD = rf"{_LETTERS}|(?<={_LETTERS[:-1]})'[\p{{L}}\p{{M}}]+"
+_APOSTROPHES = "[\u2018\u2019\u02bc`\u00b4]"
+
+
+def _normalizer() -> normalizers.Normalizer:
+    return normalizers.Sequence(
+        [normalizers.NFC(), normalizers.Lowercase(), normalizers.Replace(Regex(_APOSTROPHES), "'")]
+    )
+
+
+def _splitter() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Split(Regex(_WORD), behavior="removed", invert=True)
+
+
+def count_words(texts: Iterable[str]) -> Counter[str]:
+    """Count the words of texts, as the tokenizer splits them.
+
+    Example:
+        >>> sorted(count_words(["What's the man's name?", "What is it?"]).items())
+        [("'s", 2), ('is', 1), ('it', 1), ('man', 1), ('name', 1), ('the', 1), ('what', 2)]
+    """
+    normalizer, splitter = _normalizer(), _splitter()
+    words: Counter[str] = Counter()
+    for text in texts:
+        words.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
+    return words
+
+
+def build_word_tokenizer(
+    texts: Iterable[str], *, min_count: int = 2, model_max_length: int = 64, delimiters: bool = False
+) -> PreTrainedTokenizerFast:
+    """Build a word tokenizer from the training texts.
+
+    Text is lower-cased, punctuation separates words and is dropped, and "what's" becomes "what" and "'s". Id 0 is
+    padding and id 1 the unknown word. The words follow by descending frequency, ties in alphabetical order. Two texts
+    have the `token_type_ids` 0 and 1.
+
+    Args:
+        texts: Training texts.
+        min_count: Rarer words are unknown. With 1 no training text contains the unknown word, so its embedding is never
+            trained.
+        model_max_length: Maximum number of tokens, stored with the tokenizer.
+        delimiters: Begin a text with `<s>` and end it with `</s>`, ids 2 and 3, for models that classify by their first
+            token. Otherwise no special tokens are added.
+
+    Returns:
+        Fast tokenizer, which `save_pretrained` saves and `AutoTokenizer` loads.
+
+    Raises:
+        DataError: A setting is not positive, or no word is frequent enough.
+
+    Example:
+        >>> tokenizer = build_word_tokenizer(["What is it?", "What's the time?", "Is it the time?"])
+        >>> tokenizer.tokenize("What's the TIME, sir?")
+        ['what', '<unk>', 'the', 'time', '<unk>']
+        >>> tokenizer("Is it?").input_ids
+        [2, 3]
+        >>> build_word_tokenizer(["is it"], min_count=1, delimiters=True)("is", "it").input_ids
+        [2, 4, 3, 5, 3]
+    """
+    if min_count < 1 or model_max_length < 1:
+        raise DataError(f"min_count={min_count} and model_max_length={model_max_length} must be at least 1")
+    counts = count_words(texts)
+    words = sorted((word for word in counts if counts[word] >= min_count), key=lambda word: (-counts[word], word))
+    if not words:
+        raise DataError(
+            f"texts: none of {len(counts)} words occurs at least {min_count} times; give the training texts, or lower "
+            "min_count"
+        )
+    special = (PAD, UNKNOWN, START, END) if delimiters else (PAD, UNKNOWN)
+    vocabulary = {word: number for number, word in enumerate((*special, *words))}
+    tokenizer = Tokenizer(models.WordLevel(vocab=vocabulary, unk_token=UNKNOWN))
+    tokenizer.normalizer = _normalizer()
+    tokenizer.pre_tokenizer = _splitter()
+    tokenizer.post_processor = _post_processor(vocabulary if delimiters else {})
+    if delimiters:
+        tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in (START, END)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        unk_token=UNKNOWN,
+        cls_token=START if delimiters else None,
+        sep_token=END if delimiters else None,
+        model_max_length=model_max_length,
+        clean_up_tokenization_spaces=False,
+        # A text that contains "<pad>" has the word "pad", not a padding token.
+        split_special_tokens=True,
+        model_input_names=["input_ids", "attention_mask", "token_type_ids"],
+    )
+
+
+def _post_processor(vocabulary: dict[str, int]) -> processors.PostProcessor:
+    """Return the processor that numbers the texts of a pair and adds those delimiters that are in `vocabulary`."""
+    if not vocabulary:
+        return processors.TemplateProcessing(single="$A:0", pair="$A:0 $B:1", special_tokens=[])
+    return processors.TemplateProcessing(
+        single=f"{START}:0 $A:0 {END}:0",
+        pair=f"{START}:0 $A:0 {END}:0 $B:1 {END}:1",
+        special_tokens=[(token, vocabulary[token]) for token in (START, END)],
+    )

@@ -1,0 +1,101 @@
+"""Counterfactual texts: people edited reviews, or premises and hypotheses, so that the label changes.
+
+Command (two minutes on one core; `--cad` takes a clone of acmi-lab/counterfactually-augmented-data, or its files):
+
+    accelerate launch recipes/counterfactual_text.py --config recipes/configs/counterfactual_sentiment.yaml --cad FOLDER
+
+`counterfactual_nli.yaml` is natural language inference. The header of each configuration states the expected results,
+time and hardware. Models are small and trained from scratch (`--model_kind bag_of_words`, `embeddings`, `bilstm`,
+`transformer`), or pretrained (`--model_kind pretrained --model_name_or_path NAME`). `--pair_share 0.1` leaves a tenth
+of the rows their partner, and `--search_lambdas 0.1 1 10 100` chooses the lambda of each method on the dev split.
+
+Steps: read originals and revisions; tokenize them with the words of the training texts, the same for all methods; train
+every method from the same weights, and keep the epoch with the best dev accuracy over both views, for every method
+alike; write accuracy on originals and revisions, CM in both directions and the share of pairs with both views right.
+Finished runs are stored as JSON and not repeated.
+"""
+
+from __future__ import annotations
+
+from dair_hf.io.commands import run_recipe
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase, set_seed
+
+from dair_hf import DAIRConfig, DAIRTrainer
+from dair_hf.experiments.arguments import parse_arguments
+from dair_hf.experiments.comparison import ComparisonConfig, Result, Run, claim_output_folder, train_evaluate_save
+from dair_hf.experiments.report import Column
+from dair_hf.experiments.search import SearchConfig, search_or_compare
+from dair_hf.modeling import ModelConfig, load_text_classifier
+from dair_hf.text.task import TextConfig, encode_rows, keep_partners, load_rows, text_evaluator, tokenizer_for
+
+# Every test row has a partner, so the originals that are right are the denominator of CM.
+COLUMNS = [
+    Column("original_accuracy", "accuracy, originals", ("cm_denominator", "pairs")),
+    Column("augmented_accuracy", "accuracy, revisions", ("reverse_cm_denominator", "pairs")),
+    Column("cm", "CM, original to revision", ("cm_numerator", "cm_denominator")),
+    Column("reverse_cm", "CM, revision to original", ("reverse_cm_numerator", "reverse_cm_denominator")),
+    Column("both_correct", "both right", ("cm_numerator", "pairs")),
+]
+# Split of a search or a comparison -> split of the data.
+SPLITS = {"validation": "dev", "test": "test"}
+CHOOSES = ("both_views_accuracy", "cm")
+
+
+def train_and_evaluate(
+    run: Run,
+    split: str,
+    data: TextConfig,
+    model: ModelConfig,
+    rows: Mapping[str, Dataset],
+    tokenizer: PreTrainedTokenizerBase,
+) -> Result:
+    """Train and evaluate one run from new weights, or those of the pretrained model."""
+    set_seed(run.seed)
+    trainer = DAIRTrainer(
+        load_text_classifier(model, tokenizer, data.labels, run.seed),
+        run.args,
+        train_dataset=keep_partners(rows["train"], data.pair_share, run.seed),
+        eval_dataset=rows["dev"],
+        processing_class=tokenizer,
+        evaluator=text_evaluator(),
+    )
+    file = Path(run.args.output_dir) / "predictions.jsonl"
+    name = f"{data.title}, {SPLITS[split]}"
+    return train_evaluate_save(
+        trainer,
+        lambda trained: trained.evaluate_pairs(rows[SPLITS[split]], predictions_file=file, data_name=name),
+        dataset=data.title,
+    )
+
+
+def main() -> None:
+    """Train all unfinished runs and write the table; with a grid of lambdas, choose lambda first."""
+    types = [TextConfig, ModelConfig, ComparisonConfig, SearchConfig, DAIRConfig]
+    data, model, comparison, search, args = parse_arguments(types)
+    model = data.complete(model)
+    claim_output_folder(args)
+    rows = load_rows(data)
+    tokenizer = tokenizer_for(rows["train"], data, model)
+    encoded = {split: encode_rows(part, tokenizer, data) for split, part in rows.items()}
+    search_or_compare(
+        search,
+        comparison,
+        args,
+        partial(train_and_evaluate, data=data, model=model, rows=encoded, tokenizer=tokenizer),
+        f"{data.title.capitalize()}, {data.model_kind.replace('_', ' ')}",
+        COLUMNS,
+        {"data": data, "model": model},
+        {split: part._fingerprint for split, part in rows.items()},
+        ["Every method keeps the epoch with the best dev accuracy over both views. An original counts per revision."],
+        metrics=CHOOSES,
+    )
+
+
+if __name__ == "__main__":
+    run_recipe(main)

@@ -1,0 +1,124 @@
+"""The recipe on counterfactual texts, run on a few rows for a few epochs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertForSequenceClassification
+
+from dair_hf.text.models import BagOfWordsForSequenceClassification
+from dair_hf.word_tokenizer import build_word_tokenizer
+from tests.fixtures import counterfactuals
+from tests.fixtures.recipe_runs import assert_ends_with_one_line, predictions, read, run
+
+RECIPE, SENTIMENT, NLI = "counterfactual_text", "counterfactual_sentiment", "counterfactual_nli"
+SHORT = ["--num_train_epochs", "2", "--seeds", "0", "--per_device_train_batch_size", "8"]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cad(tmp_path_factory: pytest.TempPathFactory) -> str:
+    content = counterfactuals.files({"train": 40, "dev": 16, "test": 12})
+    return str(counterfactuals.write_zip(tmp_path_factory.mktemp("cad") / "cad.zip", content))
+
+
+def shares(folder: Path) -> dict[str, float]:
+    """The columns of the table, counted from the predictions of a run."""
+    right: dict[str, dict[str, bool]] = {}
+    for line in predictions(folder):
+        assert line["correct"] == (line["prediction"] == line["reference"])
+        right.setdefault(line["row_id"], {})[line["variant"]] = line["correct"]
+    first, second = (sum(views[name] for views in right.values()) for name in ("original", "augmented"))
+    both = sum(all(views.values()) for views in right.values())
+    return {
+        "original_accuracy": first / len(right), "augmented_accuracy": second / len(right),
+        "cm_numerator": both, "cm_denominator": first, "reverse_cm_numerator": both, "reverse_cm_denominator": second,
+        "both_correct": both / len(right), "pairs": len(right),
+    }  # fmt: skip
+
+
+def test_reviews_with_every_method(cad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    methods = ["erm", "da", "kl", "js", "dair_l1", "dair"]
+    # At a high learning rate accuracy goes up and down, so that the best epoch is not the last of every run.
+    options = ["--cad", cad, *SHORT, "--num_train_epochs", "6", "--learning_rate", "0.3", "--methods", *methods]
+    run(RECIPE, SENTIMENT, tmp_path, *options)
+    for method in methods:
+        metrics = read(tmp_path / f"{method}_seed0.json")["metrics"]
+        folder = tmp_path / "runs" / f"{method}_seed0"
+        assert metrics.items() >= shares(folder).items() and metrics["pairs"] == 12
+        state = read(folder / "trainer_state.json")
+        by_epoch = [log["eval_both_views_accuracy"] for log in state["log_history"] if "eval_cm" in log]
+        assert len(by_epoch) == 6 and state["best_metric"] == max(by_epoch)
+        assert isinstance(
+            AutoModelForSequenceClassification.from_pretrained(folder), BagOfWordsForSequenceClassification
+        )
+        assert AutoTokenizer.from_pretrained(folder).tokenize("the FILM<br />") != []
+    shown = capsys.readouterr().out
+    assert "| method | runs | accuracy, originals | accuracy, revisions | CM, original to revision |" in shown
+    assert "Every method keeps the epoch with the best dev accuracy" in (tmp_path / "comparison.md").read_text()
+
+
+def test_the_best_epoch_is_evaluated(cad: str, tmp_path: Path) -> None:
+    options = ["--cad", cad, *SHORT, "--learning_rate", "0.3", "--methods", "dair", "--search_lambdas", "1", "10"]
+    run(RECIPE, SENTIMENT, tmp_path, *options, "--num_train_epochs", "6")
+    trials = {value: read(tmp_path / "search" / "dair" / f"dair_lambda{value}_seed0.json") for value in (1, 10)}
+    for value, record in trials.items():
+        folder = tmp_path / "search" / "dair" / "runs" / f"dair_lambda{value}_seed0"
+        assert record["metrics"]["both_views_accuracy"] == read(folder / "trainer_state.json")["best_metric"]
+        assert record["metrics"]["pairs"] == 16
+    chosen = read(tmp_path / "search" / "dair" / "choice.json")["dair_lambda"]
+    assert chosen == min(trials, key=lambda value: (-trials[value]["metrics"]["both_views_accuracy"], value))
+    final = read(tmp_path / "final" / "dair_seed0.json")
+    assert (final["config"]["training"]["dair_lambda"], final["metrics"]["pairs"]) == (chosen, 12)
+
+
+@pytest.mark.parametrize("kind", ["embeddings", "bilstm", "transformer"])
+def test_inference_with_models_from_scratch(cad: str, tmp_path: Path, kind: str) -> None:
+    options = ["--cad", cad, *SHORT, "--model_kind", kind, "--methods", "erm", "dair", "--revisions", "hypothesis"]
+    run(RECIPE, NLI, tmp_path, *options)
+    metrics = read(tmp_path / "dair_seed0.json")["metrics"]
+    assert metrics.items() >= shares(tmp_path / "runs" / "dair_seed0").items() and metrics["pairs"] == 24
+
+
+def test_few_pairs_and_all_revisions(cad: str, tmp_path: Path) -> None:
+    options = ["--cad", cad, *SHORT, "--methods", "dair", "--logging_steps", "1", "--num_train_epochs", "1"]
+    run(RECIPE, NLI, tmp_path, *options, "--pair_share", "0.1")
+    assert read(tmp_path / "dair_seed0.json")["metrics"]["pairs"] == 48
+    logs = read(tmp_path / "runs" / "dair_seed0" / "trainer_state.json")["log_history"]
+    assert sum(log.get("pairs", 0) for log in logs) == 16 and sum(log.get("rows", 0) for log in logs) == 160
+
+
+def test_a_pretrained_model(cad: str, tmp_path: Path) -> None:
+    tokenizer = build_word_tokenizer(["the film is good bad"], min_count=1, delimiters=True, model_max_length=400)
+    sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = BertConfig(vocab_size=len(tokenizer), intermediate_size=16, num_labels=5, **sizes)
+    BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    options = ["--cad", cad, *SHORT, "--methods", "dair", "--model_kind", "pretrained"]
+    run(RECIPE, SENTIMENT, tmp_path / "out", *options, "--model_name_or_path", str(tmp_path / "bert"))
+    assert_ends_with_one_line(
+        RECIPE, SENTIMENT, tmp_path / "long", [*options, "--model_name_or_path", str(tmp_path / "bert"), "--max_tokens",
+        "401"], "takes 400 tokens; lower it",
+    )  # fmt: skip
+    saved = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "runs" / "dair_seed0")
+    assert saved.config.id2label == {0: "negative", 1: "positive"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "cad is not set; give --cad"),
+        (["--cad", "no/such"], "no/such: no such file or folder"),
+        (["--task", "qa"], "qa"),
+        (["--model_settings", "{hidden: 3}"], "BagOfWordsConfig has no field hidden"),
+        (["--model_name_or_path", "a/b"], "model_kind=bag_of_words and model_name_or_path='a/b' cannot be combined"),
+        (["--methods", "erm", "irm"], "methods: irm needs an objective of the whole batch"),
+        (["--methods", "erm", "--search_lambdas", "1", "2"], "has a lambda to search for"),
+    ],
+)
+def test_bad_input_ends_with_one_line(cad: str, tmp_path: Path, options: list[str], message: str) -> None:
+    source = [] if "--cad" in options or not options else ["--cad", cad]
+    assert_ends_with_one_line(RECIPE, SENTIMENT, tmp_path / "out", [*source, *options], message)
