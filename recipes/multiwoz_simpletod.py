@@ -4,20 +4,21 @@ Command (no data, no network; about ten minutes on two cores; writes outputs/dem
 
     accelerate launch recipes/multiwoz_simpletod.py --config recipes/configs/demo.yaml
 
-- `multiwoz21_small.yaml` trains a small model from scratch on MultiWOZ 2.1.
+- `woz2.yaml` trains a small model from scratch on WOZ 2.0, in minutes.
+- `multiwoz21_small.yaml` trains one on MultiWOZ 2.1.
 - `multiwoz22_bart.yaml` is the paper's setting.
 - `multiwoz22_gpt2_lora.yaml` and `multiwoz22_qwen_lora.yaml` train adapters of decoder-only models.
 - `multiwoz21_causal.yaml` and `multiwoz22_qwen_lora.yaml` train with prefix trees.
 
 The header of each configuration states the expected results, time and hardware. Every field of the YAML is also a
-command-line option: `--methods erm dair --seeds 0 1 2 --dair_lambda 1`. `--data_dir` takes raw MultiWOZ or the folder
-written by `data_scripts/prepare_multiwoz.py`; `--sgd_dir` takes raw SGD or the JSON file written by
-`data_scripts/prepare_sgd_entities.py`.
+command-line option: `--methods erm dair --seeds 0 1 2 --dair_lambda 1`. `--data_dir` takes raw MultiWOZ or WOZ 2.0, or
+the folder written by `data_scripts/prepare_multiwoz.py`; `--sgd_dir` (for MultiWOZ) takes raw SGD or the JSON file
+written by `data_scripts/prepare_sgd_entities.py`.
 
-Steps: read or generate dialogues; give training rows partners with scrambled names, and test rows partners with names
-that no training row has; audit the pairs; score the gold targets as predictions will be scored, and stop if they score
-too low (unless `--allow_low_ceiling true`); train every method from the same weights; write joint goal accuracy of both
-views and CM as a table. Finished runs are stored as JSON and not repeated.
+Steps: read or generate dialogues; give training rows partners with scrambled names (WOZ 2.0: food types), and test rows
+partners with names that no training row has; audit the pairs; score the gold targets as predictions will be scored, and
+stop if they score too low (unless `--allow_low_ceiling true`); train every method from the same weights; write joint
+goal accuracy of both views and CM as a table. Finished runs are stored as JSON and not repeated.
 """
 
 from __future__ import annotations
