@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
-from transformers.utils import logging
 
 from dair_hf.dialog.demo import generate_dialogs, make_names
 from dair_hf.dialog.linking.foods import FOOD
@@ -25,11 +24,10 @@ from dair_hf.dialog.renaming.new_names import METHODS
 from dair_hf.dialog.text.rows import FEATURES, PLACE_SLOTS, history_to_text
 from dair_hf.dialog.text.state import state_from_row, target_text
 from dair_hf.dialog.tokenizer import build_tokenizer, count_words
+from dair_hf.dialog.whole_dialogs import first_dialogs, held_out, warn_of_shared_dialogs
 from dair_hf.errors import DataError
 from dair_hf.io.prepared import is_prepared, load_split, read_mark
 from dair_hf.metrics.state.conventions import resolve_convention
-
-logger = logging.get_logger(__name__)
 
 
 class Reader(NamedTuple):
@@ -41,8 +39,8 @@ class Reader(NamedTuple):
     Attributes:
         title: Its name, for tables and model cards.
         read: `(path, split) -> (rows, report)`, from raw files.
-        rename_slots: Slot whose entities are renamed -> kind of their unseen names: "hotel", "restaurant", "attraction",
-            "place" or "food". Those of kind "place" are renamed only with `places`.
+        rename_slots: Slot whose entities are renamed -> kind of their unseen names: "hotel", "restaurant",
+            "attraction", "place" or "food". Those of kind "place" are renamed only with `places`.
         splits: Name of a split, as `read` takes it -> split; several names may mean the same.
         unseen_names: "test" and "validation" -> kind -> names that no row of the data has. None: those of SGD.
         validation_split: Split of `evaluate_on=validation`. None: the last tenth of the training dialogues.
@@ -99,16 +97,16 @@ class DialogConfig:
     data_dir: str | None = field(
         default=None,
         metadata={
-            "help": "Data of the source, such as MultiWOZ 2.1 or 2.2 or WOZ 2.0: folder or archive of the raw files, or "
-            "the folder written by data_scripts/prepare_multiwoz.py."
+            "help": "Data of the source (MultiWOZ 2.1 or 2.2, WOZ 2.0): folder or archive of the raw files, or the folder "
+            "written by data_scripts/prepare_multiwoz.py."
         },
     )
     sgd_dir: str | None = field(
         default=None,
         metadata={
-            "help": "Schema-Guided Dialogue (SGD), the source of unseen names for MultiWOZ: folder or archive of the raw "
-            "files, or the JSON file written by data_scripts/prepare_sgd_entities.py, which is enough unless pretrain "
-            "is set. WOZ 2.0 has unseen food types of its own."
+            "help": "Schema-Guided Dialogue (SGD), the source of unseen names for MultiWOZ: folder or archive of the "
+            "raw files, or the JSON file written by data_scripts/prepare_sgd_entities.py, which is enough unless "
+            "pretrain is set. WOZ 2.0 has unseen food types of its own."
         },
     )
     train_split: str = field(
@@ -322,24 +320,6 @@ def _sgd_names(config: DialogConfig) -> dict[str, list[str]]:
     return build_bank({name: read_names(config.sgd_dir, name) for name in ("train", split)})[0][split]
 
 
-def warn_of_shared_dialogs(train: Dataset, test: Dataset) -> None:
-    """Log a warning if test dialogues have the same utterances as training dialogues, whatever their ids are."""
-    trained = set(_whole_dialogs(train).values())
-    tested = _whole_dialogs(test)
-    if shared := [dialogue_id for dialogue_id, text in tested.items() if text in trained]:
-        logger.warning(
-            f"{len(shared)} of {len(tested)} test dialogues are also training dialogues, such as {shared[0]!r}: their "
-            "results are not those of new dialogues; check the splits of the data"
-        )
-
-
-def _whole_dialogs(rows: Dataset) -> dict[str, str]:
-    """Return the text of every dialogue; its last row has all its utterances."""
-    last = {name: index for index, name in enumerate(rows["dialogue_id"][:])}
-    whole = rows.select_columns(["dialogue_id", "history"]).select(list(last.values()))
-    return {row["dialogue_id"]: history_to_text(row["history"]) for row in whole}
-
-
 def read_rows(path: str | os.PathLike[str], split: str, source: str = "multiwoz") -> Dataset:
     """Read one split of a data set, raw or prepared; the rows are the same.
 
@@ -382,35 +362,6 @@ def _is_name_file(path: str | os.PathLike[str]) -> bool:
     # Raw dialogues are in dialogues_001.json.
     file = Path(path)
     return file.suffix == ".json" and file.is_file() and not file.name.startswith("dialogues_")
-
-
-def held_out(rows: Dataset) -> tuple[Dataset, Dataset]:
-    """Split rows into the first nine tenths of the dialogues and the last tenth (at least one dialogue).
-
-    Raises:
-        DataError: There are fewer than two dialogues.
-    """
-    dialogue_ids = rows["dialogue_id"][:]
-    dialogues = list(dict.fromkeys(dialogue_ids))
-    if len(dialogues) < 2:
-        raise DataError(
-            f"held_out: found {len(dialogues)} dialogues, and one is held out for validation, so none is left to train "
-            "on; give at least 2"
-        )
-    last = set(dialogues[-max(len(dialogues) // 10, 1) :])
-    parts: tuple[list[int], list[int]] = ([], [])
-    for index, dialogue_id in enumerate(dialogue_ids):
-        parts[dialogue_id in last].append(index)
-    return rows.select(parts[0]), rows.select(parts[1])
-
-
-def first_dialogs(rows: Dataset, count: int | None) -> Dataset:
-    """Return the rows of the first `count` dialogues, or all rows if it is None."""
-    if count is None:
-        return rows
-    dialogue_ids = rows["dialogue_id"][:]
-    first = set(list(dict.fromkeys(dialogue_ids))[:count])
-    return rows.select([index for index, dialogue_id in enumerate(dialogue_ids) if dialogue_id in first])
 
 
 def tokenizer_for(rows: Iterable[Dataset], config: DialogConfig) -> PreTrainedTokenizerFast:

@@ -121,7 +121,7 @@ def test_folder_and_archive_give_equal_rows_by_split(tmp_path: Path) -> None:
     ("state", "message"),
     [
         (inform(pricerange="cheap"), r"belief_state\[0\]\.slots\[0\]: unknown slot 'pricerange' .* food, area, price ra"),
-        ([{"slots": [["food"]], "act": "inform"}], r"belief_state\[0\]\.slots\[0\]: expected a slot and its value, found \['food'\]"),
+        ([{"slots": [["food"]], "act": "inform"}], r"belief_state\[0\]\.slots\[0\]: expected a slot and its value, found"),
         ([{"slots": [], "act": "deny"}], r"belief_state\[0\]: act 'deny' is unknown; expected inform or request"),
         ([{"slots": [["food", 3]], "act": "inform"}], r"belief_state\[0\]\.slots\[0\]: expected a list of strings"),
     ],
@@ -324,8 +324,9 @@ def test_joint_goals_are_those_of_glad_and_nbt_up_to_the_documented_turns(real_d
         for number, right in enumerate(ours):
             folded = states[number].get("restaurant-area") == "center"
             assert right == glad[number] or (folded and glad[number])
-            # The label of 1142/4 is " expensive", which NBT keeps for the rest of the dialogue; the states have no space.
-            assert right == nbt[number] or rows[number]["row_id"] in ("1142/4", "1142/5", "1142/6")
+            # The label of 1142/4 is " expensive", which NBT keeps until the end of the dialogue.
+            misspelled = rows[number]["dialogue_id"] == "1142" and rows[number]["turn_id"] >= 4
+            assert right == nbt[number] or (misspelled and not nbt[number])
         assert None not in nbt
         assert (states is gold) == all(ours)
         assert states is gold or 0.4 < sum(ours) / len(ours) < 0.8
