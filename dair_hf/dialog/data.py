@@ -97,8 +97,8 @@ class DialogConfig:
     data_dir: str | None = field(
         default=None,
         metadata={
-            "help": "Data of the source (MultiWOZ 2.1 or 2.2, WOZ 2.0): folder or archive of the raw files, or the folder "
-            "written by data_scripts/prepare_multiwoz.py."
+            "help": "Data of the source (MultiWOZ 2.1 or 2.2, WOZ 2.0): folder or archive of the raw files, or the "
+            "folder written by data_scripts/prepare_multiwoz.py."
         },
     )
     sgd_dir: str | None = field(
@@ -134,6 +134,13 @@ class DialogConfig:
         metadata={
             "help": "Pair training rows only if their state changes; false also pairs rows in which only the history "
             "does. Test rows are always paired."
+        },
+    )
+    previous_state: bool = field(
+        default=False,
+        metadata={
+            "help": "Input of a turn: the previous state and the utterances since then, not the whole history. The "
+            "previous state is gold in training, and predicted in evaluation."
         },
     )
     redraw_partners: bool = field(default=True, metadata={"help": "Draw new names in each epoch."})

@@ -145,7 +145,8 @@ def _parse_state(turn: Mapping[str, Any], report: ReadReport, where: str) -> Sta
             if len(strings(pair, at)) != 2:
                 raise DataError(f"{at}: expected a slot and its value, found {pair!r:.60}")
             if act == "inform":
-                _add_value(state, *pair, report, at)
+                name, value = pair
+                _add_value(state, name, value, report, at)
     return state
 
 

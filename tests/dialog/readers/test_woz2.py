@@ -120,16 +120,16 @@ def test_folder_and_archive_give_equal_rows_by_split(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        (inform(pricerange="cheap"), r"belief_state\[0\]\.slots\[0\]: unknown slot 'pricerange' .* food, area, price ra"),
-        ([{"slots": [["food"]], "act": "inform"}], r"belief_state\[0\]\.slots\[0\]: expected a slot and its value, found"),
+        (inform(pricerange="cheap"), r"slots\[0\]: unknown slot 'pricerange' .* food, area, price ra"),
+        ([{"slots": [["food"]], "act": "inform"}], r"slots\[0\]: expected a slot and its value, found"),
         ([{"slots": [], "act": "deny"}], r"belief_state\[0\]: act 'deny' is unknown; expected inform or request"),
-        ([{"slots": [["food", 3]], "act": "inform"}], r"belief_state\[0\]\.slots\[0\]: expected a list of strings"),
+        ([{"slots": [["food", 3]], "act": "inform"}], r"slots\[0\]: expected a list of strings"),
     ],
 )  # fmt: skip
 def test_broken_states_are_refused_with_dialogue_and_turn(tmp_path: Path, state: Any, message: str) -> None:
     broken = talk()
     broken["dialogue"][1]["belief_state"] = state
-    with pytest.raises(DataError, match=r"en\.json: dialogue \[0\] '7', dialogue\[1\], " + message):
+    with pytest.raises(DataError, match=r"en\.json: dialogue \[0\] '7', dialogue\[1\], .*" + message):
         read_woz2(write(tmp_path, [broken]))
 
 
