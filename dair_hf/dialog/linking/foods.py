@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from dair_hf.dialog.linking.mentions import LinkedNames
@@ -142,7 +142,7 @@ def _is_food(form: _Form, following: Sequence[str], chosen: Collection[str]) -> 
     return form.food in chosen or form.food not in ORDINARY_FOODS or not FOOD_NOUNS.isdisjoint(following)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _index(chosen: frozenset[str]) -> Mapping[str, list[_Form]]:
     """Return, by first word, the forms to search for, longest first."""
     spellings: dict[str, str | None] = {food: food for food in (*FOODS, *sorted(chosen))}
@@ -150,8 +150,8 @@ def _index(chosen: frozenset[str]) -> Mapping[str, list[_Form]]:
     spellings |= dict.fromkeys(HOUSES)
     index: dict[str, list[_Form]] = {}
     for spelling, food in spellings.items():
-        keys = tuple(words(spelling).keys)
-        index.setdefault(keys[0], []).append(_Form(keys, food))
+        if keys := tuple(words(spelling).keys):
+            index.setdefault(keys[0], []).append(_Form(keys, food))
     for forms in index.values():
         forms.sort(key=lambda form: -len(form.keys))
     return index

@@ -62,6 +62,7 @@ def test_ordinary_words_are_food_before_a_noun_or_if_the_state_has_them() -> Non
 def test_values_of_the_states_are_found_even_if_they_are_no_known_food() -> None:
     assert linked("Peruvian, please", "peruvian") == [("Peruvian", "peruvian")]
     assert linked("Peruvian, please") == []
+    assert linked("some -- food", "--") == []
     _, entities = link_foods(["corsica or bbq"], ["corsican"], "restaurant-food")
     assert [(entity.name, set(entity.entry().forms)) for entity in entities] == [
         ("corsican", {"corsican", "corsica"}),
