@@ -1,7 +1,8 @@
-"""Read MultiWOZ 2.1 or 2.2, validate it, and save it as rows.
+"""Read MultiWOZ 2.1 or 2.2 or WOZ 2.0, validate it, and save it as rows.
 
     python data_scripts/prepare_multiwoz.py --source multiwoz21 --split dev test --output data/multiwoz21
     python data_scripts/prepare_multiwoz.py --download --version 2.2 --source downloads/mwz22 --output data/mwz22
+    python data_scripts/prepare_multiwoz.py --download --version woz2 --source downloads/woz2 --output data/woz2
 
 The output is a folder with one data set per split, for `--data_dir` of `recipes/multiwoz_simpletod.py` and for
 `datasets.load_from_disk`, and `report.json` with everything that was skipped or normalized. It appears only when it is
@@ -21,12 +22,14 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from datasets import DatasetDict
+from datasets import Dataset, DatasetDict
 from sources import download_sources, parse_source, source_parser
 
 from dair_hf.dialog.readers.multiwoz import SPLITS, read_multiwoz, splits_in
-from dair_hf.dialog.readers.report import summary_table
-from dair_hf.dialog.readers.sources import HOST, multiwoz_files
+from dair_hf.dialog.readers.report import ReadReport, summary_table
+from dair_hf.dialog.readers.sources import HOST, multiwoz_files, woz2_downloads
+from dair_hf.dialog.readers.woz2 import SPLITS as WOZ2_SPLITS
+from dair_hf.dialog.readers.woz2 import read_woz2, woz2_files
 from dair_hf.dialog.text.rows import validate_rows
 from dair_hf.io.archives import Source
 from dair_hf.io.files import write_json
@@ -38,7 +41,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = source_parser(__doc__, "folder to write", HOST)
     parser.add_argument("--split", nargs="+", default=[], help="train, dev (or val), test; default: all that exist")
-    parser.add_argument("--version", choices=("2.1", "2.2"), help="default: detected; with --download 2.2")
+    parser.add_argument(
+        "--version", choices=("2.1", "2.2", "woz2"), help="woz2: WOZ 2.0; default: detected; with --download 2.2"
+    )
     return parse_source(parser, argv)
 
 
@@ -47,17 +52,32 @@ def prepare(args: argparse.Namespace) -> None:
     data, reports = DatasetDict(), {}
     with atomic_folder(args.output, [args.source], args.overwrite) as folder:
         if args.download:
-            splits = [SPLITS.get(split, split) for split in args.split] or [None]
-            version = args.version or "2.2"
-            download_sources(args, [file for split in splits for file in multiwoz_files(version, split, args.host)])
-        for split in args.split or splits_in(Source(args.source)) or ["all"]:
-            rows, reports[split] = read_multiwoz(args.source, None if split == "all" else split, args.version)
+            _download(args)
+        source = Source(args.source)
+        woz2 = woz2_files(source) if args.version in (None, "woz2") else {}
+        splits = list(dict.fromkeys(woz2.values())) if woz2 else splits_in(source)
+        for split in args.split or splits or ["all"]:
+            rows, reports[split] = _read(args, None if split == "all" else split, bool(woz2))
             validate_rows(rows, f"{args.source}, split {split}")
             data[split] = rows
-        save_splits(folder, "multiwoz", {"": data})
+        save_splits(folder, "woz2" if woz2 else "multiwoz", {"": data})
         write_json(folder / "report.json", {split: dataclasses.asdict(report) for split, report in reports.items()})
     print(summary_table(reports))
     print(f"written: {Path(args.output)}")
+
+
+def _download(args: argparse.Namespace) -> None:
+    version = args.version or "2.2"
+    names = WOZ2_SPLITS if version == "woz2" else SPLITS
+    for split in [names.get(split, split) for split in args.split] or [None]:
+        files = woz2_downloads(split, args.host) if version == "woz2" else multiwoz_files(version, split, args.host)
+        download_sources(args, files)
+
+
+def _read(args: argparse.Namespace, split: str | None, is_woz2: bool) -> tuple[Dataset, ReadReport]:
+    if is_woz2 or args.version == "woz2":
+        return read_woz2(args.source, split)
+    return read_multiwoz(args.source, split, args.version)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -4,20 +4,21 @@ Command (no data, no network; about ten minutes on two cores; writes outputs/dem
 
     accelerate launch recipes/multiwoz_simpletod.py --config recipes/configs/demo.yaml
 
-- `multiwoz21_small.yaml` trains a small model from scratch on MultiWOZ 2.1.
+- `woz2.yaml` trains a small model from scratch on WOZ 2.0, in minutes.
+- `multiwoz21_small.yaml` trains one on MultiWOZ 2.1.
 - `multiwoz22_bart.yaml` is the paper's setting.
 - `multiwoz22_gpt2_lora.yaml` and `multiwoz22_qwen_lora.yaml` train adapters of decoder-only models.
 - `multiwoz21_causal.yaml` and `multiwoz22_qwen_lora.yaml` train with prefix trees.
 
 The header of each configuration states the expected results, time and hardware. Every field of the YAML is also a
-command-line option: `--methods erm dair --seeds 0 1 2 --dair_lambda 1`. `--data_dir` takes raw MultiWOZ or the folder
-written by `data_scripts/prepare_multiwoz.py`; `--sgd_dir` takes raw SGD or the JSON file written by
-`data_scripts/prepare_sgd_entities.py`.
+command-line option: `--methods erm dair --seeds 0 1 2 --dair_lambda 1`. `--data_dir` takes raw MultiWOZ or WOZ 2.0, or
+the folder written by `data_scripts/prepare_multiwoz.py`; `--sgd_dir` (for MultiWOZ) takes raw SGD or the JSON file
+written by `data_scripts/prepare_sgd_entities.py`.
 
-Steps: read or generate dialogues; give training rows partners with scrambled names, and test rows partners with names
-that no training row has; audit the pairs; score the gold targets as predictions will be scored, and stop if they score
-too low (unless `--allow_low_ceiling true`); train every method from the same weights; write joint goal accuracy of both
-views and CM as a table. Finished runs are stored as JSON and not repeated.
+Steps: read or generate dialogues; give training rows partners with scrambled names (WOZ 2.0: food types), and test rows
+partners with names that no training row has; audit the pairs; score the gold targets as predictions will be scored, and
+stop if they score too low (unless `--allow_low_ceiling true`); train every method from the same weights; write joint
+goal accuracy of both views and CM as a table. Finished runs are stored as JSON and not repeated.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs
 from dair_hf.dialog.audit.ceiling import Ceiling
 from dair_hf.dialog.data import DialogConfig, DialogData, load_dialogs, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
+from dair_hf.dialog.previous_state import with_predicted_states
 from dair_hf.dialog.renaming.entities import EntityAugmenter
 from dair_hf.dialog.task import (
     accuracy_key,
     check_pairs,
     evaluation_pairs,
+    model_rows,
     pair_rules,
     state_evaluator,
     training_pairs,
@@ -60,6 +63,7 @@ from dair_hf.experiments.comparison import (
 )
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.run_records import finished_records
+from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.modeling import ModelConfig, load_model, load_tokenizer
 
 # {accuracy}: key of the accuracy by the rules of the preset.
@@ -95,8 +99,8 @@ def initial_weights(
     """Return the model that every method of this seed starts from: as given, or pretrained on other dialogues."""
     if dialogs.pretrain is None:
         return model
-    rows = dialogs.pretrain
-    name = f"base_{fingerprint(model, data, rows._fingerprint, args.seed)}"
+    rows = model_rows(dialogs.pretrain, data)
+    name = f"base_{fingerprint(model, data, dialogs.pretrain._fingerprint, args.seed)}"
     folder = Path(args.output_dir).parent.parent / name
     base_args = with_settings(args, method="erm", output_dir=f"{folder}_training", **(data.pretrain or {}))
 
@@ -106,6 +110,14 @@ def initial_weights(
         return trainer_for(network, base_args, rows.map(encoder, batched=True, desc="Tokenizing base"), encoder)
 
     return replace(model, model_name_or_path=str(train_base_once(folder, make_trainer)), model_settings=None)
+
+
+def answers(trainer: DAIRTrainer, encoder: DialogEncoder, histories: list[Any]) -> list[str]:
+    """Return the belief texts that the model generates for histories."""
+    rows = Dataset.from_dict({"history": histories, "state": [[] for _ in histories]})
+    ids = trainer.predict(rows.map(encoder, batched=True), max_new_tokens=encoder.max_target_tokens).predictions
+    ids[ids == IGNORE_INDEX] = encoder.tokenizer.pad_token_id
+    return encoder.tokenizer.batch_decode(ids, skip_special_tokens=True)
 
 
 def train_and_evaluate(
@@ -120,8 +132,11 @@ def train_and_evaluate(
     subsets = {} if ceiling.attainable.all() else {"attainable": ceiling.attainable}
 
     def evaluate(trained: DAIRTrainer) -> dict[str, Any]:
+        pairs = evaluation_pairs(dialogs, data)
+        if data.previous_state:
+            pairs = with_predicted_states(pairs, lambda histories: answers(trained, encoder, histories))
         return trained.evaluate_pairs(
-            evaluation_pairs(dialogs, data).map(encoder, batched=True, desc="Tokenizing test"),
+            pairs.map(encoder, batched=True, desc="Tokenizing test"),
             state_evaluator(data.preset),
             data_name=dialogs.name,
             predictions_file=Path(run.args.output_dir) / "predictions.jsonl",

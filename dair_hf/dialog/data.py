@@ -1,4 +1,4 @@
-"""Data of a dialog experiment: generated, or read (`READERS`) with unseen names from SGD."""
+"""Data of a dialog experiment: generated, or read (`READERS`) with unseen names of the reader or from SGD."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
-from transformers.utils import logging
 
 from dair_hf.dialog.demo import generate_dialogs, make_names
+from dair_hf.dialog.linking.foods import FOOD
 from dair_hf.dialog.linking.spelling import ATTRACTION, HOTEL, PLACE, RESTAURANT
 from dair_hf.dialog.readers.multiwoz import SPLITS, read_multiwoz
 from dair_hf.dialog.readers.report import ReadReport
 from dair_hf.dialog.readers.sgd import build_bank, read_entity_names, read_sgd
+from dair_hf.dialog.readers.woz2 import FOOD_SLOT, UNSEEN_FOODS, read_woz2
+from dair_hf.dialog.readers.woz2 import SPLITS as WOZ2_SPLITS
 from dair_hf.dialog.renaming.entities import load_bank
 from dair_hf.dialog.renaming.new_names import METHODS
 from dair_hf.dialog.text.rows import FEATURES, PLACE_SLOTS, history_to_text
 from dair_hf.dialog.text.state import state_from_row, target_text
 from dair_hf.dialog.tokenizer import build_tokenizer, count_words
+from dair_hf.dialog.whole_dialogs import first_dialogs, held_out, warn_of_shared_dialogs
 from dair_hf.errors import DataError
 from dair_hf.io.prepared import is_prepared, load_split, read_mark
 from dair_hf.metrics.state.conventions import resolve_convention
-
-logger = logging.get_logger(__name__)
 
 
 class Reader(NamedTuple):
@@ -38,15 +39,19 @@ class Reader(NamedTuple):
     Attributes:
         title: Its name, for tables and model cards.
         read: `(path, split) -> (rows, report)`, from raw files.
-        rename_slots: Slot whose entities are renamed -> kind of their unseen names: "hotel", "restaurant", "attraction"
-            or "place". Those of kind "place" are renamed only with `places`.
+        rename_slots: Slot whose entities are renamed -> kind of their unseen names: "hotel", "restaurant",
+            "attraction", "place" or "food". Those of kind "place" are renamed only with `places`.
         splits: Name of a split, as `read` takes it -> split; several names may mean the same.
+        unseen_names: "test" and "validation" -> kind -> names that no row of the data has. None: those of SGD.
+        validation_split: Split of `evaluate_on=validation`. None: the last tenth of the training dialogues.
     """
 
     title: str
     read: Callable[[str | os.PathLike[str], str], tuple[Dataset, ReadReport]]
     rename_slots: Mapping[str, str]
     splits: Mapping[str, str] = SPLITS
+    unseen_names: Mapping[str, Mapping[str, Sequence[str]]] | None = None
+    validation_split: str | None = None
 
 
 MULTIWOZ_NAMES = {
@@ -56,7 +61,17 @@ MULTIWOZ_NAMES = {
     **dict.fromkeys(PLACE_SLOTS, PLACE),
 }
 # Value of `source` -> how it is read.
-READERS = {"multiwoz": Reader("MultiWOZ", read_multiwoz, MULTIWOZ_NAMES)}
+READERS = {
+    "multiwoz": Reader("MultiWOZ", read_multiwoz, MULTIWOZ_NAMES),
+    "woz2": Reader(
+        "WOZ 2.0",
+        read_woz2,
+        {FOOD_SLOT: FOOD},
+        WOZ2_SPLITS,
+        {split: {FOOD: foods} for split, foods in UNSEEN_FOODS.items()},
+        validation_split="dev",
+    ),
+}
 SOURCES = ("demo", *READERS)
 EVALUATED = ("test", "validation")
 # Without the method that takes names from a bank: test rows have those.
@@ -82,15 +97,16 @@ class DialogConfig:
     data_dir: str | None = field(
         default=None,
         metadata={
-            "help": "Data of the source, such as MultiWOZ 2.1 or 2.2: folder or archive of the raw files, or the "
-            "folder written by its command, data_scripts/prepare_multiwoz.py."
+            "help": "Data of the source (MultiWOZ 2.1 or 2.2, WOZ 2.0): folder or archive of the raw files, or the "
+            "folder written by data_scripts/prepare_multiwoz.py."
         },
     )
     sgd_dir: str | None = field(
         default=None,
         metadata={
-            "help": "Schema-Guided Dialogue (SGD), the source of unseen names: folder or archive of the raw files, or "
-            "the JSON file written by data_scripts/prepare_sgd_entities.py, which is enough unless pretrain is set."
+            "help": "Schema-Guided Dialogue (SGD), the source of unseen names for MultiWOZ: folder or archive of the "
+            "raw files, or the JSON file written by data_scripts/prepare_sgd_entities.py, which is enough unless "
+            "pretrain is set. WOZ 2.0 has unseen food types of its own."
         },
     )
     train_split: str = field(
@@ -102,8 +118,9 @@ class DialogConfig:
     evaluate_on: str = field(
         default="test",
         metadata={
-            "help": "test, or validation (for choosing lambda): other dialogues and other unseen names. Of data that "
-            "is read, validation holds out the last tenth of the training dialogues, with names of the SGD dev split.",
+            "help": "test, or validation (for choosing lambda): other dialogues and other unseen names. Of MultiWOZ, "
+            "validation holds out the last tenth of the training dialogues, with names of the SGD dev split; of WOZ "
+            "2.0, it is the validation split.",
             "choices": EVALUATED,
         },
     )
@@ -117,6 +134,13 @@ class DialogConfig:
         metadata={
             "help": "Pair training rows only if their state changes; false also pairs rows in which only the history "
             "does. Test rows are always paired."
+        },
+    )
+    previous_state: bool = field(
+        default=False,
+        metadata={
+            "help": "Input of a turn: the previous state and the utterances since then, not the whole history. The "
+            "previous state is gold in training, and predicted in evaluation."
         },
     )
     redraw_partners: bool = field(default=True, metadata={"help": "Draw new names in each epoch."})
@@ -167,17 +191,21 @@ class DialogConfig:
         ):
             if getattr(self, name) not in choices:
                 raise DataError(f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(choices)}")
-        same = split_of.get(self.train_split, "all") == split_of.get(self.test_split, "all")
-        if reader is not None and self.evaluate_on == "test" and same:
+        evaluated = self.evaluated_split
+        if evaluated is not None and split_of.get(evaluated, "all") == split_of.get(self.train_split, "all"):
+            is_test = self.evaluate_on == "test"
+            name = f"test_split={evaluated!r}" if is_test else f"{evaluated!r}, the split of evaluate_on=validation,"
             raise DataError(
-                f"train_split={self.train_split!r} and test_split={self.test_split!r} are the same dialogues; choose "
-                "another split to train on, or evaluate_on=validation, which holds dialogues out"
+                f"train_split={self.train_split!r} and {name} are the same dialogues; choose another split to train on"
+                + (", or evaluate_on=validation, which holds dialogues out" if is_test else "")
             )
         check_limits(self)
         if self.vocabulary < 1:
             raise DataError(f"vocabulary={self.vocabulary}; it must be at least 1")
         resolve_convention(self.preset)
-        needed = {} if reader is None else {"data_dir": self.data_dir, "sgd_dir": self.sgd_dir}
+        needed = {} if reader is None else {"data_dir": self.data_dir}
+        if reader is not None and (reader.unseen_names is None or self.pretrain is not None):
+            needed["sgd_dir"] = self.sgd_dir
         if missing := [name for name, value in needed.items() if value is None]:
             raise DataError(
                 f"source={self.source} needs {' and '.join(f'--{name}' for name in missing)}: a folder or archive"
@@ -188,6 +216,11 @@ class DialogConfig:
                 f"source={self.source} generates its dialogues, so {' and '.join(given)} would not be read; leave it "
                 f"out, or set source={' or '.join(READERS)} to read data"
             )
+        if reader is not None and "sgd_dir" not in needed and self.sgd_dir is not None:
+            raise DataError(
+                f"source={self.source} has unseen names of its own, so sgd_dir would not be read; leave it out, or set "
+                "pretrain"
+            )
         if reader is None and self.pretrain is not None:
             raise DataError(
                 f"pretrain needs the SGD dialogues of source={' or '.join(READERS)}; source={self.source} has none, "
@@ -197,6 +230,14 @@ class DialogConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise DataError(f"{name}={value}; it must be at least 1, or left out for all")
+
+    @property
+    def evaluated_split(self) -> str | None:
+        """Split of the evaluated rows; None if they are generated or held out of the training split."""
+        reader = READERS.get(self.source)
+        if reader is None:
+            return None
+        return self.test_split if self.evaluate_on == "test" else reader.validation_split
 
     @property
     def rename_slots(self) -> dict[str, str]:
@@ -257,18 +298,18 @@ def load_dialogs(config: DialogConfig) -> DialogData:
             make_names(config.evaluate_on),
             None,
         )
-    assert config.data_dir is not None and config.sgd_dir is not None
+    assert config.data_dir is not None
     train = read_rows(config.data_dir, config.train_split, config.source)
-    unseen = "test" if config.evaluate_on == "test" else "dev"
-    if config.evaluate_on == "test":
-        name = f"{reader.title} {config.test_split}"
-        test = read_rows(config.data_dir, config.test_split, config.source)
+    if config.evaluated_split is not None:
+        name = f"{reader.title} {config.evaluated_split}"
+        test = read_rows(config.data_dir, config.evaluated_split, config.source)
     else:
         name = f"{reader.title} {config.train_split}, last tenth"
         train, test = held_out(train)
-    bank, _ = build_bank({split: read_names(config.sgd_dir, split) for split in ("train", unseen)})
+    unseen = _sgd_names(config) if reader.unseen_names is None else reader.unseen_names[config.evaluate_on]
     pretrain = None
     if config.pretrain is not None:
+        assert config.sgd_dir is not None
         if _is_name_file(config.sgd_dir):
             raise DataError(
                 f"{config.sgd_dir}: has only names, and pretrain needs the dialogues; give the raw SGD folder"
@@ -276,25 +317,14 @@ def load_dialogs(config: DialogConfig) -> DialogData:
         pretrain = read_sgd(config.sgd_dir, "train")[0]
     train, test = first_dialogs(train, config.train_dialogs), first_dialogs(test, config.test_dialogs)
     warn_of_shared_dialogs(train, test)
-    return DialogData(name, train, test, bank[unseen], pretrain)
+    return DialogData(name, train, test, unseen, pretrain)
 
 
-def warn_of_shared_dialogs(train: Dataset, test: Dataset) -> None:
-    """Log a warning if test dialogues have the same utterances as training dialogues, whatever their ids are."""
-    trained = set(_whole_dialogs(train).values())
-    tested = _whole_dialogs(test)
-    if shared := [dialogue_id for dialogue_id, text in tested.items() if text in trained]:
-        logger.warning(
-            f"{len(shared)} of {len(tested)} test dialogues are also training dialogues, such as {shared[0]!r}: their "
-            "results are not those of new dialogues; check the splits of the data"
-        )
-
-
-def _whole_dialogs(rows: Dataset) -> dict[str, str]:
-    """Return the text of every dialogue; its last row has all its utterances."""
-    last = {name: index for index, name in enumerate(rows["dialogue_id"][:])}
-    whole = rows.select_columns(["dialogue_id", "history"]).select(list(last.values()))
-    return {row["dialogue_id"]: history_to_text(row["history"]) for row in whole}
+def _sgd_names(config: DialogConfig) -> dict[str, list[str]]:
+    """Return the names of the SGD test or dev split that the training split does not have."""
+    assert config.sgd_dir is not None
+    split = "test" if config.evaluate_on == "test" else "dev"
+    return build_bank({name: read_names(config.sgd_dir, name) for name in ("train", split)})[0][split]
 
 
 def read_rows(path: str | os.PathLike[str], split: str, source: str = "multiwoz") -> Dataset:
@@ -339,35 +369,6 @@ def _is_name_file(path: str | os.PathLike[str]) -> bool:
     # Raw dialogues are in dialogues_001.json.
     file = Path(path)
     return file.suffix == ".json" and file.is_file() and not file.name.startswith("dialogues_")
-
-
-def held_out(rows: Dataset) -> tuple[Dataset, Dataset]:
-    """Split rows into the first nine tenths of the dialogues and the last tenth (at least one dialogue).
-
-    Raises:
-        DataError: There are fewer than two dialogues.
-    """
-    dialogue_ids = rows["dialogue_id"][:]
-    dialogues = list(dict.fromkeys(dialogue_ids))
-    if len(dialogues) < 2:
-        raise DataError(
-            f"held_out: found {len(dialogues)} dialogues, and one is held out for validation, so none is left to train "
-            "on; give at least 2"
-        )
-    last = set(dialogues[-max(len(dialogues) // 10, 1) :])
-    parts: tuple[list[int], list[int]] = ([], [])
-    for index, dialogue_id in enumerate(dialogue_ids):
-        parts[dialogue_id in last].append(index)
-    return rows.select(parts[0]), rows.select(parts[1])
-
-
-def first_dialogs(rows: Dataset, count: int | None) -> Dataset:
-    """Return the rows of the first `count` dialogues, or all rows if it is None."""
-    if count is None:
-        return rows
-    dialogue_ids = rows["dialogue_id"][:]
-    first = set(list(dict.fromkeys(dialogue_ids))[:count])
-    return rows.select([index for index, dialogue_id in enumerate(dialogue_ids) if dialogue_id in first])
 
 
 def tokenizer_for(rows: Iterable[Dataset], config: DialogConfig) -> PreTrainedTokenizerFast:

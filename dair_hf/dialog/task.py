@@ -19,6 +19,7 @@ from dair_hf.dialog.audit.audit import audit, names_of
 from dair_hf.dialog.audit.ceiling import Ceiling
 from dair_hf.dialog.data import DialogConfig, DialogData
 from dair_hf.dialog.encoding import DialogEncoder
+from dair_hf.dialog.previous_state import with_gold_states
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
 from dair_hf.dialog.text.state import state_from_row
 from dair_hf.evaluation.evaluator import PairEvaluation, PairEvaluator
@@ -135,6 +136,11 @@ def training_augmenter(config: DialogConfig, seed: int) -> EntityAugmenter:
     return EntityAugmenter(config.augmentation, seed=seed, slots=slots, covariant_only=config.covariant_only)
 
 
+def model_rows(rows: Dataset, config: DialogConfig) -> Dataset:
+    """Return training rows with the histories that the model reads: whole ones, or short ones with gold states."""
+    return with_gold_states(rows, config.preset) if config.previous_state else rows
+
+
 def training_pairs(
     rows: Dataset, encoder: DialogEncoder, config: DialogConfig, args: DAIRConfig
 ) -> Dataset | EpochPairs:
@@ -149,7 +155,7 @@ def training_pairs(
     Returns:
         The training set for the trainer.
     """
-    encoded = rows.map(encoder, batched=True, desc="Tokenizing")
+    encoded = model_rows(rows, config).map(encoder, batched=True, desc="Tokenizing")
     if not args.uses_partners:
         return encoded
     partners = replace(encoder, views=("augmented_",))
@@ -191,7 +197,9 @@ def check_pairs(dialogs: DialogData, config: DialogConfig, encoder: DialogEncode
 def _audit_pairs(dialogs: DialogData, config: DialogConfig, encoder: DialogEncoder, folder: Path) -> Ceiling:
     import rich
 
-    train, test = redraw(dialogs.train, training_augmenter(config, 0)), evaluation_pairs(dialogs, config)
+    train = redraw(model_rows(dialogs.train, config), training_augmenter(config, 0))
+    # Previous states are predicted only after training; the audit takes the gold ones.
+    test = evaluation_pairs(dialogs._replace(test=model_rows(dialogs.test, config)), config)
     reports = {"train": audit(train, encoder=encoder), "test": audit(test, train=names_of(train), encoder=encoder)}
     for name, report in reports.items():
         rich.print(report.to_table(f"Audit of the {name} pairs"))

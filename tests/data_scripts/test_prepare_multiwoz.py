@@ -15,6 +15,7 @@ from dair_hf.dialog.readers.sources import multiwoz_files, sgd_files
 from dair_hf.dialog.text.rows import FEATURES
 from dair_hf.errors import DataError
 from tests.data_scripts.scripts import ROOT, Done, mirror_path, run_script, served
+from tests.dialog.readers import test_woz2
 from tests.fixtures.dialogs import write_multiwoz21, write_sgd
 
 FIXTURES = ROOT / "tests" / "fixtures" / "multiwoz22"
@@ -38,6 +39,24 @@ def test_writes_rows_and_a_summary(tmp_path: Path) -> None:
     assert ["names", "in", "the", "text", "1"] in lines
     assert any(line[:5] == ["skipped:", "span", "outside", "the", "text"] for line in lines)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_woz2_is_detected_and_read_alike_raw_and_prepared(tmp_path: Path) -> None:
+    for number, name in enumerate(test_woz2.FILES.values()):
+        test_woz2.write(tmp_path / "raw", [test_woz2.talk(number)], name)
+    done = run("--source", tmp_path / "raw", "--output", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert list(load_from_disk(str(tmp_path / "out"))) == ["train", "dev", "test"]
+    for evaluate_on in ("test", "validation"):
+        raw, ours = (
+            load_dialogs(DialogConfig("woz2", str(tmp_path / name), evaluate_on=evaluate_on)) for name in ("raw", "out")
+        )
+        assert raw.name == ours.name
+        assert (raw.train.to_list(), raw.test.to_list()) == (ours.train.to_list(), ours.test.to_list())
+    with pytest.raises(DataError, match="holds prepared data of kind 'woz2', expected 'multiwoz'"):
+        load_dialogs(DialogConfig("multiwoz", str(tmp_path / "out"), "sgd", train_split="train"))
+    some = run("--source", tmp_path / "raw", "--output", tmp_path / "some", "--split", "validate", "--version", "woz2")
+    assert some.returncode == 0 and list(load_from_disk(str(tmp_path / "some"))) == ["validate"]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Data of an experiment: generated or read, subsets of dialogues, and the tokenizer of the training rows."""
+"""Data of an experiment: generated or read, and the tokenizer of the training rows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ from dair_hf.dialog.data import (
     SOURCES,
     DialogConfig,
     Reader,
-    first_dialogs,
-    held_out,
     load_dialogs,
     tokenizer_for,
-    warn_of_shared_dialogs,
 )
 from dair_hf.dialog.demo import generate_dialogs, make_names
 from dair_hf.dialog.readers.multiwoz import read_multiwoz
@@ -27,6 +24,7 @@ from dair_hf.dialog.readers.sgd import build_bank, read_entity_names, read_sgd
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
 from dair_hf.dialog.task import evaluation_pairs, training_augmenter
 from dair_hf.dialog.text.rows import validate_rows
+from dair_hf.dialog.whole_dialogs import first_dialogs, warn_of_shared_dialogs
 from dair_hf.errors import DataError
 from tests.fixtures.cpu_time import cpu_time
 from tests.fixtures.dialogs import KNOWN, SERVICES, UNSEEN, write_multiwoz21, write_sgd
@@ -106,7 +104,7 @@ def test_test_dialogues_that_are_training_dialogues_are_counted(
     folders: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr("dair_hf.dialog.data.logger.warning", said.append)
+    monkeypatch.setattr("dair_hf.dialog.whole_dialogs.logger.warning", said.append)
     demo = load_dialogs(DialogConfig(train_dialogs=8, test_dialogs=5))
     warn_of_shared_dialogs(demo.train, demo.test)
     assert said == []
@@ -157,16 +155,6 @@ def test_validation_holds_dialogues_out_and_takes_other_names(folders: dict[str,
     assert set(data.unseen_names["hotel"]) == set(SERVICES["dev"][0][2])
 
 
-def test_held_out_is_a_tenth_of_the_dialogues() -> None:
-    rows = generate_dialogs(30, names=make_names("train"), seed=0)
-    kept, rest = held_out(rows)
-    assert len(set(kept["dialogue_id"])) == 27
-    assert kept["row_id"][:] + rest["row_id"][:] == rows["row_id"][:]
-    assert not set(kept["dialogue_id"]) & set(rest["dialogue_id"])
-    with pytest.raises(DataError, match="found 1 dialogues, .* so none is left to train on; give at least 2"):
-        held_out(generate_dialogs(1, names=make_names("train")))
-
-
 def test_rows_for_pretraining_are_from_the_training_split(folders: dict[str, str]) -> None:
     data = load_dialogs(multiwoz(folders, pretrain={"max_steps": 1}))
     assert data.pretrain is not None
@@ -181,17 +169,6 @@ def test_loading_twice_gives_one_fingerprint(folders: dict[str, str]) -> None:
     assert one.train._fingerprint == other.train._fingerprint
     assert one.test._fingerprint == other.test._fingerprint
     assert one.train._fingerprint != load_dialogs(multiwoz(folders, train_dialogs=2)).train._fingerprint
-
-
-def test_first_dialogs_returns_whole_dialogues_in_any_order_of_rows() -> None:
-    rows = generate_dialogs(4, names=make_names("train"), seed=0)
-    order = list(range(0, len(rows), 2)) + list(range(1, len(rows), 2))
-    mixed = rows.select(order)
-    kept = first_dialogs(mixed, 2)
-    wanted = set(list(dict.fromkeys(mixed["dialogue_id"]))[:2])
-    assert sorted(kept["row_id"]) == sorted(row["row_id"] for row in rows if row["dialogue_id"] in wanted)
-    assert first_dialogs(rows, 99)["row_id"] == rows["row_id"]
-    assert first_dialogs(rows, None) is rows
 
 
 def test_names_are_spelled_and_words_of_sentences_are_not() -> None:
@@ -250,7 +227,10 @@ def test_a_word_of_a_name_is_one_token_if_it_is_frequent_in_sentences() -> None:
         ({"source": "multiwoz"}, "source=multiwoz needs --data_dir and --sgd_dir: a folder or archive"),
         ({"source": "multiwoz", "data_dir": "x"}, "source=multiwoz needs --sgd_dir"),
         ({"data_dir": "x"}, "source=demo generates its dialogues, so data_dir would not be read; leave it out, or"),
-        ({"data_dir": "x", "sgd_dir": "y"}, "so data_dir and sgd_dir would not be read; leave .*source=multiwoz to re"),
+        (
+            {"data_dir": "x", "sgd_dir": "y"},
+            "so data_dir and sgd_dir would not be read; leave .*multiwoz or woz2 to re",
+        ),
         ({"evaluate_on": "train"}, "evaluate_on='train' is unknown; use one of test, validation"),
         ({"train_dialogs": 0}, "train_dialogs=0; it must be at least 1"),
         ({"test_dialogs": -3}, "test_dialogs=-3; it must be at least 1"),

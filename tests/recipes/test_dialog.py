@@ -17,6 +17,7 @@ from dair_hf.dialog.tokenizer import build_tokenizer
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import ComparisonConfig, runs_of
 from dair_hf.modeling import ModelConfig, load_model
+from tests.dialog.readers import test_woz2
 from tests.fixtures.dialogs import UNSEEN, write_multiwoz21, write_sgd
 from tests.fixtures.recipe_runs import (
     CONFIGS,
@@ -183,6 +184,21 @@ def test_decoder_only_model(tmp_path: Path) -> None:
     settings = read(tmp_path / "runs/dair_seed0/config.json")
     assert settings["model_type"] == "gpt2"
     assert settings["vocab_size"] < 1000
+
+
+def test_previous_states_are_those_that_the_model_predicts(tmp_path: Path) -> None:
+    """WOZ 2.0, whose configuration has them; a second run of the same settings gives the same answers."""
+    for number, name in enumerate(test_woz2.FILES.values()):
+        test_woz2.write(tmp_path / "woz2", [test_woz2.talk(10 * number + index) for index in range(3)], name)
+    settings = {"config": "recipes/configs/woz2.yaml", "data_dir": tmp_path / "woz2", "methods": ["dair"]}
+    sizes = {"model_settings": TINY["model_settings"], "max_steps": 3, "train_dialogs": None, "test_dialogs": None}
+    for name in ("one", "other"):
+        run(output_dir=tmp_path / name, **settings, **sizes)
+    one, other = (predictions(tmp_path / name / "runs" / "dair_seed0") for name in ("one", "other"))
+    assert one == other
+    record = read(tmp_path / "one" / "dair_seed0.json")
+    assert record["config"]["data"]["previous_state"] is True
+    assert (record["metrics"]["rows"], record["metrics"]["pairs"]) == (9, 9)
 
 
 @pytest.fixture(scope="module")

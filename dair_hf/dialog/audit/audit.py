@@ -266,7 +266,13 @@ class _Audit:
     def add(self, pair: Pair) -> None:
         self.rows += 1
         self.search.add(
-            pair.dialogue_id, pair.row_id, pair.history, pair.state, pair.augmented_history, pair.augmented_state
+            pair.dialogue_id,
+            pair.row_id,
+            pair.history,
+            pair.state,
+            pair.augmented_history,
+            pair.augmented_state,
+            pair.types,
         )
         self.renamings.setdefault(pair.dialogue_id, ({}, {}))
         self._note("original_name_missing_in_text", pair, pair.names_missing_in_text())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import lru_cache
@@ -100,6 +100,7 @@ class _Dialogue:
     views: list[_View] = field(default_factory=list)
     # Slot and value that the states of both views have -> first row.
     unchanged_values: dict[tuple[str, str], str] = field(default_factory=dict)
+    types: set[Words] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
     pairs: set[tuple[str, str]] = field(default_factory=set)
     has_partner: bool = False
@@ -129,10 +130,23 @@ class LeftoverSearch:
         state: State,
         augmented_history: History | None,
         augmented_state: State | None,
+        types: Collection[str] = (),
     ) -> None:
-        """Add a row. Rows without partner show which words are ordinary."""
+        """Add a row. Rows without partner show which words are ordinary.
+
+        Args:
+            dialogue_id: Id of the dialogue.
+            row_id: Id of the row.
+            history: Utterances of the original view.
+            state: State of the original view.
+            augmented_history: Utterances of the augmented view, or None.
+            augmented_state: State of the augmented view, or None.
+            types: Renamed words that name no single place but a type, such as "modern european" food. Each is compared
+                as a whole: it may contain another type, be an ordinary word, and follow "a".
+        """
         self._outside = None
         dialogue = self._dialogues.setdefault(dialogue_id, _Dialogue())
+        dialogue.types.update(map(_keys, types))
         for turn in history:
             if turn["text"] not in dialogue.texts:
                 dialogue.texts.add(turn["text"])
@@ -219,7 +233,7 @@ class LeftoverSearch:
                 yield f"{row_id} {slot} = {value!r}"
 
     def _two_new_names(self, dialogue: _Dialogue) -> Iterator[str]:
-        replaced = list(dialogue.replaced.values())
+        replaced = [replacement for replacement in dialogue.replaced.values() if replacement.old not in dialogue.types]
         for first, second in combinations(replaced, 2):
             if self._are_one(first, second, replaced):
                 names = [" ".join(words) for words in (first.old, first.new, second.old, second.new)]
@@ -243,7 +257,7 @@ class LeftoverSearch:
     def _renamed_common_words(self, dialogue: _Dialogue) -> Iterator[str]:
         for replacement in dialogue.replaced.values():
             old, before = replacement.old, replacement.before
-            if not old or len(old[0]) < 3:
+            if not old or len(old[0]) < 3 or old in dialogue.types:
                 continue
             is_ordinary = before in _INDEFINITE and len(old) == 1 and not self._identifies(old[0])
             if is_ordinary or (before in _DETERMINERS and _KINDS.issuperset(old)):

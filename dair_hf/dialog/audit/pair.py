@@ -38,6 +38,7 @@ class Pair:
         mentions: (utterance, start, end, canonical name).
         forms: Canonical name -> all spellings.
         name_slots: Slots whose values are names.
+        types: Spellings of entities that are no single place but a type, such as a food.
         augmented_history: History of the augmented view, or None.
         augmented_state: State of the augmented view, or None.
     """
@@ -49,6 +50,7 @@ class Pair:
     mentions: Sequence[tuple[int, int, int, str]]
     forms: Mapping[str, set[str]]
     name_slots: frozenset[str]
+    types: frozenset[str]
     augmented_history: History | None
     augmented_state: State | None
 
@@ -168,6 +170,16 @@ class Pair:
         return old, old if new in self.forms.get(old, ()) else new
 
 
+def is_type_slot(slot: str) -> bool:
+    """Return whether the values of a renamed slot are types, of which a place has one, and no names of places.
+
+    Example:
+        >>> is_type_slot("restaurant-food"), is_type_slot("hotels_4-place_name"), is_type_slot("taxi-departure")
+        (True, False, False)
+    """
+    return slot.rpartition("-")[2] in ("food", "cuisine", "type")
+
+
 def read_pair(row: Mapping[str, Any]) -> Pair:
     """Read a dialog row with its augmented columns.
 
@@ -197,6 +209,7 @@ def read_pair(row: Mapping[str, Any]) -> Pair:
         mentions=[(m["turn"], m["start"], m["end"], normalize_name(m["name"])) for m in row["entities"]],
         forms={name: spellings - NO_NAME for name, spellings in forms.items()},
         name_slots=frozenset(NAME_SLOTS).union(entry["slot"] for entry in row["names"]),
+        types=frozenset(form for entry in row["names"] if is_type_slot(entry["slot"]) for form in entry["forms"]),
         augmented_history=augmented,
         augmented_state=None if augmented is None else {e["slot"]: e["values"] for e in row["augmented_state"]},
     )

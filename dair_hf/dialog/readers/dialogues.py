@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from datasets import Dataset
 
-from dair_hf.dialog.linking.mentions import Annotation, link_names
+from dair_hf.dialog.linking.mentions import Annotation, LinkedNames, link_names
 from dair_hf.dialog.linking.names import DialogueNames
 from dair_hf.dialog.linking.spelling import PLACE
 from dair_hf.dialog.readers.report import ReadReport
@@ -30,15 +30,18 @@ class ParsedDialogue:
         name_slots: Slots that hold names or places.
         annotations: Annotated spans of the utterances.
         other_names: (slot, name) that are neither in a state nor in the text, such as what was booked.
+        linked: Names and mentions, if the reader has found them itself. Slots, annotations and other names are then
+            not used.
     """
 
     dialogue_id: str
     where: str
     utterances: Sequence[Utterance]
     states: Mapping[int, Mapping[str, Sequence[str]]]
-    name_slots: Collection[str]
-    annotations: Sequence[Annotation]
+    name_slots: Collection[str] = ()
+    annotations: Sequence[Annotation] = ()
     other_names: Sequence[tuple[str, str]] = ()
+    linked: LinkedNames | None = None
 
 
 def split_unset(values: Iterable[str], known: Collection[str] = ()) -> tuple[list[str], list[str]]:
@@ -64,6 +67,14 @@ def unset_note(value: str) -> str:
     return f"value {value!r}, read as not set"
 
 
+def _link(dialogue: ParsedDialogue) -> LinkedNames:
+    names = DialogueNames()
+    names.add_states(dialogue.states, dialogue.name_slots)
+    for slot, name in dict.fromkeys(dialogue.other_names):
+        names.add(slot, name, in_state=False)
+    return link_names([utterance.text for utterance in dialogue.utterances], names, dialogue.annotations)
+
+
 def build_rows(dialogues: Iterable[ParsedDialogue], report: ReadReport, where: str) -> Dataset:
     """Find the names of dialogues in their text and build the rows.
 
@@ -80,12 +91,7 @@ def build_rows(dialogues: Iterable[ParsedDialogue], report: ReadReport, where: s
     """
     builder = RowBuilder()
     for dialogue in dialogues:
-        texts = [utterance.text for utterance in dialogue.utterances]
-        names = DialogueNames()
-        names.add_states(dialogue.states, dialogue.name_slots)
-        for slot, name in dict.fromkeys(dialogue.other_names):
-            names.add(slot, name, in_state=False)
-        linked = link_names(texts, names, dialogue.annotations)
+        linked = _link(dialogue) if dialogue.linked is None else dialogue.linked
         try:
             builder.add_dialogue(
                 dialogue.dialogue_id, dialogue.utterances, dialogue.states, linked.mentions, linked.entries

@@ -12,8 +12,9 @@ import pytest
 
 from dair_hf.dialog.readers.multiwoz import read_multiwoz
 from dair_hf.dialog.readers.sgd import read_entity_names, read_sgd
+from dair_hf.dialog.readers.woz2 import read_woz2
 from dair_hf.errors import DataError
-from tests.dialog.readers import test_multiwoz, test_sgd
+from tests.dialog.readers import test_multiwoz, test_sgd, test_woz2
 
 VALUES = (None, True, 5, -1, 1.5, "x", "\ud800", [], {}, [None], ["x"], [["x"]], {"a": None}, 10**30)
 
@@ -34,15 +35,18 @@ def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
     return document
 
 
+UNREAD = {"goal", "dialog_act", "turn_id", "turn_label", "asr", "turn_idx", "system_acts"}
 FOLDERS = {
     "2.1": lambda folder, document: test_multiwoz.write(folder, document),
     "2.2": lambda folder, document: test_multiwoz.write(folder, document, "dialogues_001.json"),
     "sgd": lambda folder, document: test_sgd.write(folder, "dev", document),
+    "woz2": lambda folder, document: test_woz2.write(folder, document),
 }
 READERS = {
     "2.1": [read_multiwoz],
     "2.2": [read_multiwoz],
     "sgd": [lambda folder: read_sgd(folder, "dev"), lambda folder: read_entity_names(folder, "dev")],
+    "woz2": [read_woz2],
 }
 
 
@@ -52,15 +56,16 @@ def documents() -> dict[str, tuple[Any, str]]:
         "2.1": ({"MUL0001.json": test_multiwoz.talk()}, "MUL0001"),
         "2.2": (schema_guided, "PMUL0001"),
         "sgd": ([test_sgd.dialogue()], "1_00000"),
+        "woz2": ([test_woz2.talk()], "dialogue [0] '7'"),
     }
 
 
-@pytest.mark.parametrize("version", ["2.1", "2.2", "sgd"])
+@pytest.mark.parametrize("version", ["2.1", "2.2", "sgd", "woz2"])
 def test_any_value_anywhere_is_read_or_refused_with_its_position(tmp_path: Path, version: str) -> None:
     document, dialogue = documents()[version]
     refused = 0
     for number, path in enumerate(places(document)):
-        if len(path) < 2 or "goal" in path or "dialog_act" in path or path[-1] == "turn_id":
+        if len(path) < 2 or UNREAD.intersection(path):
             continue
         # Every value in every place would take a minute: three in each place, all of them in turn.
         for value in [VALUES[(number + step) % len(VALUES)] for step in (0, 5, 10)]:
@@ -74,7 +79,7 @@ def test_any_value_anywhere_is_read_or_refused_with_its_position(tmp_path: Path,
                     if "holds no user turn" in message:
                         continue
                     assert ".json" in message, (path, value, message)
-                    if path[-1] not in ("dialogue_id", "log", "turns"):
+                    if path[-1] not in ("dialogue_id", "log", "turns", "dialogue_idx"):
                         assert dialogue in message or "dialogue [0]" in message, (path, value, message)
                     field = next((key for key in reversed(path) if isinstance(key, str)), "")
                     assert field in message or f"{path[-2]}[" in message, (path, value, message)

@@ -1,0 +1,166 @@
+"""Reader of WOZ 2.0: restaurant dialogues with one state of three slots, and food types that it does not have.
+
+The files are those of nmrksic/neural-belief-tracker (Mrkšić et al., ACL 2017), in English.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from datasets import Dataset
+
+from dair_hf.dialog.linking.foods import link_foods
+from dair_hf.dialog.readers.dialogues import ParsedDialogue, build_rows, split_unset, unset_note
+from dair_hf.dialog.readers.json_values import member, objects, strings
+from dair_hf.dialog.readers.report import ReadReport
+from dair_hf.dialog.readers.schema import dialogues_in
+from dair_hf.dialog.text.rows import SYSTEM, USER, Utterance
+from dair_hf.dialog.text.state import State
+from dair_hf.errors import DataError
+from dair_hf.io.archives import Source
+from dair_hf.io.arrow import paused_gc
+
+FOOD_SLOT = "restaurant-food"
+# Slot of the files -> slot of the rows, spelled as in MultiWOZ.
+SLOTS = {"food": FOOD_SLOT, "area": "restaurant-area", "price range": "restaurant-pricerange"}
+SPLITS = {
+    "train": "train", "dev": "dev", "val": "dev", "valid": "dev", "validate": "dev", "validation": "dev", "test": "test"
+}  # fmt: skip
+# Food types that no dialogue of WOZ 2.0 names, in two lists without a common word: one to choose settings with, one to
+# test with. Partners of training rows have scrambled food types instead.
+UNSEEN_FOODS: Mapping[str, tuple[str, ...]] = {
+    "validation": (
+        "albanian", "andalusian", "armenian", "bangladeshi", "breton", "colombian", "costa rican", "creole", "cypriot",
+        "czech", "dutch", "estonian", "filipino", "ghanaian", "guatemalan", "icelandic", "iraqi", "laotian", "latvian",
+        "mongolian", "nigerian", "pakistani", "puerto rican", "punjabi", "saudi arabian", "senegalese", "serbian",
+        "syrian", "tunisian", "ukrainian", "uzbek", "venezuelan",
+    ),
+    "test": (
+        "algerian", "argentinian", "bavarian", "bolivian", "bulgarian", "burmese", "cajun", "cambodian", "chilean",
+        "croatian", "ecuadorian", "egyptian", "ethiopian", "finnish", "georgian", "hawaiian", "israeli", "kenyan",
+        "lithuanian", "maltese", "nepalese", "norwegian", "papua guinean", "peruvian", "provencal", "sicilian",
+        "sierra leonean", "slovenian", "somali", "sudanese", "tex mex", "tibetan", "ugandan", "yemeni",
+    ),
+}  # fmt: skip
+_FILE = re.compile(r"woz_([a-z]+)_en\.json")
+
+
+@paused_gc()
+def read_woz2(path: str | os.PathLike[str], split: str | None = None) -> tuple[Dataset, ReadReport]:
+    """Read WOZ 2.0 into rows, one per user turn.
+
+    The state of a turn is its `belief_state` without requests; "dontcare" is a value. An utterance of the system
+    without text (before the first turn) is left out. The column `names` has the food types of the dialogue: those of
+    its states, and all others that it speaks of (`linking.foods`).
+
+    Args:
+        path: A folder or archive with `woz_train_en.json`, `woz_validate_en.json` and `woz_test_en.json`, or one of
+            these files.
+        split: "train", "dev" (or "val", "validate", "validation") or "test"; None reads all.
+
+    Returns:
+        The rows, with `rows.FEATURES`, and counts of what was read, skipped and normalized.
+
+    Raises:
+        DataError: There is nothing to read, a file is broken, a key is missing, a state has an unknown slot or act, or
+            a dialogue id occurs twice. The message names file and position.
+
+    Example:
+        >>> rows, report = read_woz2("woz2.zip", split="test")  # doctest: +SKIP
+        >>> report.turns  # doctest: +SKIP
+        1646
+    """
+    if split is not None and split not in SPLITS:
+        raise DataError(f"split {split!r} is unknown; use one of {', '.join(SPLITS)}")
+    source = Source(path)
+    files = woz2_files(source)
+    names = [name for name, of_file in files.items() if split is None or of_file == SPLITS[split]]
+    if not names:
+        raise DataError(
+            f"{source.path}: holds no dialogues of split {split or 'all'!r} (found "
+            f"{', '.join(source.names[:5]) or 'nothing'}); expected woz_train_en.json, woz_validate_en.json and "
+            "woz_test_en.json"
+        )
+    report = ReadReport()
+
+    def parse() -> Iterator[ParsedDialogue]:
+        for name in names:
+            for where, dialogue in dialogues_in(source, name):
+                if parsed := _parse_dialogue(dialogue, report, where):
+                    yield parsed
+
+    return build_rows(parse(), report, f"{source.path}: split {split or 'all'!r}"), report
+
+
+def woz2_files(source: Source) -> dict[str, str]:
+    """Return the files of WOZ 2.0 in a source and their splits, in the order train, dev, test.
+
+    Args:
+        source: Folder, archive or file.
+
+    Returns:
+        Name of the file -> "train", "dev" or "test"; empty if the source has none of them.
+    """
+    found: dict[str, str] = {}
+    for name in source.names:
+        match = _FILE.fullmatch(PurePosixPath(name).name)
+        if match and match[1] in SPLITS and "__MACOSX" not in name:
+            found[name] = SPLITS[match[1]]
+    return dict(sorted(found.items(), key=lambda item: ("train", "dev", "test").index(item[1])))
+
+
+def _parse_dialogue(dialogue: Any, report: ReadReport, where: str) -> ParsedDialogue | None:
+    dialogue_id = str(member(dialogue, "dialogue_idx", int, where))
+    where = f"{where} {dialogue_id!r}"
+    utterances: list[Utterance] = []
+    states: dict[int, State] = {}
+    member(dialogue, "dialogue", list, where)
+    for turn, position in objects(dialogue, "dialogue", where):
+        for speaker, key in ((SYSTEM, "system_transcript"), (USER, "transcript")):
+            text = " ".join(member(turn, key, str, position).split())
+            if text or speaker == USER:
+                utterances.append(Utterance(speaker, text))
+        states[len(utterances) - 1] = _parse_state(turn, report, position)
+    if not states:
+        report.skip("dialogue without a user turn", dialogue_id)
+        return None
+    foods = [value for state in states.values() for value in state.get(FOOD_SLOT, ())]
+    linked = link_foods([utterance.text for utterance in utterances], foods, FOOD_SLOT)
+    return ParsedDialogue(dialogue_id, where, utterances, states, linked=linked)
+
+
+def _parse_state(turn: Mapping[str, Any], report: ReadReport, where: str) -> State:
+    state: State = {}
+    member(turn, "belief_state", list, where)
+    for entry, position in objects(turn, "belief_state", where):
+        act = member(entry, "act", str, position)
+        if act not in ("inform", "request"):
+            raise DataError(f"{position}: act {act!r} is unknown; expected inform or request")
+        for number, pair in enumerate(member(entry, "slots", list, position)):
+            at = f"{position}.slots[{number}]"
+            if len(strings(pair, at)) != 2:
+                raise DataError(f"{at}: expected a slot and its value, found {pair!r:.60}")
+            if act == "inform":
+                name, value = pair
+                _add_value(state, name, value, report, at)
+    return state
+
+
+def _add_value(state: State, name: str, raw: str, report: ReadReport, where: str) -> None:
+    if name not in SLOTS:
+        raise DataError(f"{where}: unknown slot {name!r} (value {raw!r}); WOZ 2.0 tracks {', '.join(SLOTS)}")
+    slot, value = SLOTS[name], " ".join(raw.lower().split())
+    if value != raw:
+        report.normalize("value with capitals or spaces around it", f"{where}: {raw!r}")
+    kept, unset = split_unset([value])
+    for text in unset:
+        report.normalize(unset_note(text), f"{where}: {slot}")
+    if not kept:
+        return
+    if state.get(slot, kept) != kept:
+        report.normalize("slot with two values, read as the last of them", f"{where}: {slot}")
+    state[slot] = kept
