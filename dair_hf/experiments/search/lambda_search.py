@@ -242,7 +242,8 @@ class LambdaSearch:
             if run.name in result["records"] and self._record(run) is None:
                 write_json(self.folder / f"{run.name}.json", result["records"][run.name])
             stopped = result["stopped"]
-            if stopped is not None and stopped["name"] == run.name and float(run.args.dair_lambda) not in self._stopped():
+            is_new = float(run.args.dair_lambda) not in self._stopped()
+            if stopped is not None and stopped["name"] == run.name and is_new:
                 write_json(self.folder / "stopped" / f"{run.name}.json", stopped)
 
     def _stopped(self) -> dict[float, dict[str, Any]]:
