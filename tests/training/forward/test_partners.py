@@ -16,8 +16,8 @@ from dair_hf.data.collator import add_partners
 from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.losses.per_sample import binary_cross_entropy, cross_entropy
 from dair_hf.training.environments import IRM, AggregatedDAIR, GroupDRO, VREx
-from dair_hf.training.forward import PairLoss, PairOutputs
-from dair_hf.training.forward_plan import separate_plan, shared_dropout_plan, split_mask
+from dair_hf.training.forward.pair_loss import PairLoss, PairOutputs
+from dair_hf.training.forward.plan import separate_plan, shared_dropout_plan, split_mask
 from tests.fixtures import points, tiny
 from tests.losses.test_divergence import divergence
 
@@ -103,7 +103,7 @@ def test_value_and_gradient_of_the_objective(tmp_path: Path, method: str, regula
     pair_loss, found, counts, model = outputs_of(tmp_path, **settings)
     weight, bias = weights()
     value, gradient = objective_by_hand(np.append(weight, bias), method, regularizer, 0.7, normalization)
-    loss = pair_loss.objective(found.terms, counts)
+    loss = pair_loss.objective(found.terms, counts, 0.7)
     loss.backward()
     assert loss.item() == pytest.approx(value, rel=1e-12)
     given = [*model.linear.weight.grad[0].tolist(), model.linear.bias.grad.item()]
@@ -132,7 +132,7 @@ def test_objectives_of_adversarial_training_take_means_over_partners(tmp_path: P
         partner, regularized = {"augmented": (1.0, 0.0), "trades": (0.0, 3.0), "mart": (1.0, 3.0)}[method]
         rows = partner * terms.augmented + regularized * terms.consistency
         found = rows.detach().numpy()
-        loss = pair_loss.objective(terms, pair_loss.count(made))
+        loss = pair_loss.objective(terms, pair_loss.count(made), 3.0)
         loss.backward()
         return loss.item(), found
 
