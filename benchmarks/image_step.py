@@ -81,7 +81,7 @@ def train_by_hand(steps: int, batches: Callable[[], Any]) -> None:
 def tensor_batches(pairs: TensorPairs) -> Any:
     """Yield batches of both views in random order."""
     for rows in torch.randperm(len(pairs)).split(BATCH):
-        first, second = pairs.view(rows, augmented=False), pairs.view(rows, augmented=True)
+        first, second = pairs.view(rows, 0), pairs.view(rows, 1)
         yield first["pixel_values"], second["pixel_values"], first["labels"]
 
 
@@ -136,8 +136,8 @@ def main() -> None:
     options = parser.parse_args()
     digits = load_mnist(options.mnist, "train")
     pairs = train_pairs({"train": digits}, RotatedConfig(), seed=0)
-    assert isinstance(pairs.original, RotatedView) and isinstance(pairs.augmented, RotatedView)
-    one_by_one = RotatedImages(digits, (pairs.original, pairs.augmented))
+    assert isinstance(pairs.views[0], RotatedView) and isinstance(pairs.views[1], RotatedView)
+    one_by_one = RotatedImages(digits, pairs.views)
     seconds = interleaved(
         {
             "DAIRTrainer": lambda: trainer(pairs, options.steps).train(),

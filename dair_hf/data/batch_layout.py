@@ -1,4 +1,4 @@
-"""Layout of a batch: which views exist, how many targets they have, and which targets of both views align.
+"""Layout of a batch: which views exist, how many targets they have, and which targets of a pair align.
 
 The host needs the layout, since it decides the shapes of a forward. Reading it from tensors on a device would make the
 host wait until the device has finished its queue. The layout is therefore computed by the workers of the data loader,
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from dair_hf.data.collator import LABELS, LAYOUT, VIEW_MASK
 from dair_hf.errors import DataError
 from dair_hf.losses.divergence import align_targets
 from dair_hf.losses.per_sample import IGNORE_INDEX
+
+Mask = TypeVar("Mask", np.ndarray, Tensor)
 
 
 def view_mask(batch: Mapping[str, Any]) -> Tensor:
@@ -42,20 +44,24 @@ class BatchLayout:
     Attributes:
         exists: Whether each view exists, `[B, V]` bool.
         targets: Number of targets of every view, `[B, V]` int64; 0 for absent views.
-        aligned: For each row the positions of its aligned targets in both views, `[2, K]` int64; None if the
-            regularizer compares no sequences.
+        aligned: Aligned targets of originals and partners, `[4, K]` int64: row, view of the partner, position in the
+            original, position in the partner; sorted by row, then by view. None if the regularizer compares no
+            sequences.
     """
 
     exists: np.ndarray
     targets: np.ndarray
-    aligned: list[np.ndarray] | None = None
+    aligned: np.ndarray | None = None
+
+    @property
+    def partners(self) -> np.ndarray:
+        """Mask of the partners that are trained with their original, `[B, V - 1]` bool: both have targets."""
+        return trained_partners(self.targets)
 
     @property
     def paired(self) -> np.ndarray:
-        """Mask of the rows with targets in both views, `[B]` bool."""
-        if self.targets.shape[1] == 1:
-            return np.zeros(len(self.targets), dtype=bool)
-        return np.asarray((self.targets > 0).all(1))
+        """Mask of the rows with such a partner, `[B]` bool."""
+        return np.asarray(self.partners.any(1))
 
     def __len__(self) -> int:
         return len(self.exists)
@@ -67,19 +73,34 @@ class BatchLayout:
     def first(self, rows: int) -> BatchLayout:
         """Return the layout in which only the first `rows` rows exist."""
         is_first = (np.arange(len(self)) < rows)[:, None]
-        aligned = None
-        if self.aligned is not None:
-            aligned = [positions if row < rows else positions[:, :0] for row, positions in enumerate(self.aligned)]
+        aligned = None if self.aligned is None else self.aligned[:, self.aligned[0] < rows]
         return BatchLayout(self.exists & is_first, self.targets * is_first, aligned)
 
     def counts(self, with_partners: bool) -> np.ndarray:
         """Count rows, pairs and target tokens for the objective, `[3]` int64 (`objective.Counts`).
 
-        A row of which one view has no target is no pair: it is trained as a row without a partner.
+        A partner without a target, or whose original has none, does not count: the row is trained without it.
         """
         pairs = self.paired & with_partners
         tokens = self.targets[:, 0].sum() + self.targets[pairs, 1:].sum()
         return np.array([self.exists[:, 0].sum(), pairs.sum(), tokens], dtype=np.int64)
+
+
+def trained_partners(targets: Mask) -> Mask:
+    """Return which partners are trained with their original: those with a target, if the original has one.
+
+    Args:
+        targets: Number of targets of every view, `[B, V]`, an array or a tensor.
+
+    Returns:
+        `[B, V - 1]` bool.
+
+    Example:
+        >>> trained_partners(np.array([[2, 0, 3], [0, 4, 0]]))
+        array([[False,  True],
+               [False, False]])
+    """
+    return (targets[:, 1:] > 0) & (targets[:, :1] > 0)
 
 
 @dataclass(frozen=True)
@@ -89,15 +110,17 @@ class TargetRule:
     Args:
         shifts_labels: Whether position t predicts label t + 1, so that the first label is no target.
         soft_labels: Whether labels are scores of all classes: one target, or none if they are all 0.
-        aligns: Whether layouts align the targets of both views, for KL and JS of sequences.
+        aligns: Whether layouts align the targets of originals and partners, for KL and JS of sequences.
 
     Example:
         >>> batch = {"labels": torch.tensor([[[5, 6], [7, -100]]]), "view_mask": torch.tensor([[True, True]])}
         >>> TargetRule().counts(batch)
         tensor([[2, 1]])
         >>> TargetRule(aligns=True).layout(batch).aligned
-        [array([[0],
-               [0]])]
+        array([[0],
+               [1],
+               [0],
+               [0]])
     """
 
     shifts_labels: bool = False
@@ -129,7 +152,7 @@ class TargetRule:
         labels = batch.get(LABELS)
         if not self.aligns or labels is None or labels.ndim != 3 or labels.is_floating_point():
             return layout
-        return replace(layout, aligned=_align_pairs(self._shifted(labels).cpu().numpy(), layout.paired))
+        return replace(layout, aligned=_align_pairs(self._shifted(labels).cpu().numpy(), layout.partners))
 
     def _shifted(self, labels: Tensor) -> Tensor:
         return labels[..., 1:] if labels.ndim == 3 and self.shifts_labels else labels
@@ -153,12 +176,13 @@ class LayoutCollator:
         return {**batch, LAYOUT: self.rule.layout(batch)} if VIEW_MASK in batch else batch
 
 
-def _align_pairs(labels: np.ndarray, paired: np.ndarray) -> list[np.ndarray]:
-    """Return the aligned positions in labels `[B, 2, T]`, `[2, K]` per row; none for rows that are no pair."""
-    aligned = [np.zeros((2, 0), dtype=np.int64)] * len(labels)
-    for row in np.flatnonzero(paired):
-        positions = [np.flatnonzero(view != IGNORE_INDEX) for view in labels[row]]
-        matches = align_targets(*(view[at].tolist() for view, at in zip(labels[row], positions, strict=True)))
+def _align_pairs(labels: np.ndarray, partners: np.ndarray) -> np.ndarray:
+    """Return the aligned targets of labels `[B, V, T]` and the trained partners `[B, V - 1]`, `[4, K]`."""
+    aligned = [np.zeros((4, 0), dtype=np.int64)]
+    for row, partner in np.argwhere(partners).tolist():
+        pair = labels[row, [0, partner + 1]]
+        positions = [np.flatnonzero(view != IGNORE_INDEX) for view in pair]
+        matches = align_targets(*(view[at].tolist() for view, at in zip(pair, positions, strict=True)))
         matched = [at[np.array(match, dtype=np.int64)] for at, match in zip(positions, matches, strict=True)]
-        aligned[row] = np.stack(matched)
-    return aligned
+        aligned.append(np.stack([np.full(len(matched[0]), row), np.full(len(matched[0]), partner + 1), *matched]))
+    return np.concatenate(aligned, axis=1)

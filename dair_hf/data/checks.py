@@ -9,9 +9,17 @@ from typing import Any
 import datasets
 import torch
 
-from dair_hf.data.collator import AUGMENTED_PREFIX, PADDING_ROW, ROW_ID
+from dair_hf.data.collator import PADDING_ROW, ROW_ID
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
+from dair_hf.data.view_columns import (
+    AUGMENTED_PREFIX,
+    is_augmented,
+    parse_column,
+    partner_numbers,
+    require_unambiguous,
+    view_prefix,
+)
 from dair_hf.errors import DataError
 
 # Similarity (`SequenceMatcher.ratio`) from which a word counts as a misspelling.
@@ -54,28 +62,33 @@ def require_rows(data: Any, name: str) -> None:
 
 
 def require_named_partners(columns: Sequence[str], known: Collection[str], name: str) -> None:
-    """Refuse columns of the augmented view with a misspelt name, instead of which labels would be inherited.
+    """Refuse columns of partners with a misspelt name, instead of which labels would be inherited or partners missed.
 
     Args:
         columns: Columns of the data.
-        known: Columns that are read, of both views.
+        known: Columns that are read, of all views.
         name: Name of the data.
 
     Raises:
-        DataError: A column is unknown, and its name resembles that of a missing column of the augmented view.
+        DataError: A column is unknown, and its name resembles that of a missing column of a partner; or it could be
+            that of two columns.
 
     Example:
         >>> require_named_partners(["labels", "augmented_labels"], ["labels", "augmented_labels"], "train_dataset")
     """
+    require_unambiguous(columns, name)
+    numbers = partner_numbers(columns)
+    # A partner may have misspelt columns only.
+    prefixes = [view_prefix(view) for view in sorted({1, *numbers, max(numbers, default=0) + 1})]
     for column in columns:
-        wanted = AUGMENTED_PREFIX + column
-        if column.startswith(AUGMENTED_PREFIX) or column not in known or column in (ROW_ID, PADDING_ROW):
+        if is_augmented(column) or column not in known or column in (ROW_ID, PADDING_ROW):
             continue
-        if wanted not in columns and (misspelt := _find_misspelt(wanted, columns, known)):
-            raise DataError(
-                f"{name} has the column {misspelt!r} but no {wanted!r}, the column of the augmented view that belongs "
-                f"to {column!r}; rename it, or drop it if it is something else"
-            )
+        for wanted in (prefix + column for prefix in prefixes):
+            if wanted not in columns and (misspelt := _find_misspelt(wanted, columns, known)):
+                raise DataError(
+                    f"{name} has the column {misspelt!r} but no {wanted!r}, the column of the augmented view that "
+                    f"belongs to {column!r}; rename it, or drop it if it is something else"
+                )
 
 
 def require_pairs(data: Any, known: Collection[str], method: str, name: str) -> bool:
@@ -86,7 +99,7 @@ def require_pairs(data: Any, known: Collection[str], method: str, name: str) -> 
 
     Args:
         data: Rows.
-        known: Columns that are read, of both views.
+        known: Columns that are read, of all views.
         method: The method, for the message.
         name: Name of the data.
 
@@ -107,7 +120,7 @@ def require_pairs(data: Any, known: Collection[str], method: str, name: str) -> 
 
 def no_pairs(name: str, columns: Sequence[str] | None, known: Collection[str], method: str) -> str:
     """Return the error message for data without pairs."""
-    partners = [column for column in columns or () if column.startswith(AUGMENTED_PREFIX)]
+    partners = [column for column in columns or () if is_augmented(column)]
     if columns is None:
         reason = ""
     elif read := [column for column in partners if column in known]:
@@ -141,16 +154,14 @@ def _has_pair(data: Any, known: Collection[str]) -> bool | None:
         if not _holds_rows(data):
             return None
         return any(
-            name.startswith(AUGMENTED_PREFIX) and name in known and value is not None
-            for row in data
-            for name, value in row.items()
+            is_augmented(name) and name in known and value is not None for row in data for name, value in row.items()
         )
     if isinstance(data, EpochPairs):
         # Another epoch may have partners in the same columns.
-        return None if any(name.startswith(AUGMENTED_PREFIX) for name in data.column_names) else False
+        return None if any(map(is_augmented, data.column_names)) else False
     if not isinstance(data, datasets.Dataset) or data.format["type"] == "custom":
         return None
-    names = [name for name in data.column_names if name.startswith(AUGMENTED_PREFIX) and name in known]
+    names = [name for name in data.column_names if is_augmented(name) and name in known]
     tables = data.select_columns(names).with_format("arrow").iter(batch_size=1000) if names else ()
     return any(table[name].null_count < len(table) for table in tables for name in names)
 
@@ -161,12 +172,14 @@ def _holds_rows(data: Sequence[Any]) -> bool:
 
 def _find_misspelt(wanted: str, columns: Sequence[str], known: Collection[str]) -> str | None:
     """Return an unknown column whose name resembles `wanted`."""
-    original = wanted.removeprefix(AUGMENTED_PREFIX)
+    view, original = parse_column(wanted)
+    # Words that belong together: the first partner has no number, but is often given one.
+    numbered = [f"{view}_{original}", f"{original}_{view}"]
     for column in columns:
-        is_partner = column.startswith(AUGMENTED_PREFIX) and column.removeprefix(AUGMENTED_PREFIX) in columns
-        if column == original or column in known or is_partner:
+        number, of_original = parse_column(column)
+        if column == original or column in known or (number and of_original in columns):
             continue
-        if _resembles_partner(column.lower(), original.lower()):
+        if any(_resembles_partner(column.lower(), name.lower()) for name in [original][: 2 - view] + numbered):
             return column
     return None
 

@@ -15,17 +15,25 @@ from dair_hf.data.row_rules import (
     NO_RULES,
     RowRules,
     check_view,
+    is_inherited,
     not_a_number,
+    reason_not_inherited,
     require_equal_lengths,
     with_one_label,
+)
+from dair_hf.data.view_columns import (
+    AUGMENTED_PREFIX,
+    is_augmented,
+    parse_column,
+    require_unambiguous,
+    variant_name,
+    view_prefix,
 )
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
-AUGMENTED_PREFIX = "augmented_"
 ROW_ID = "row_id"
 LABELS = LABEL_COLUMNS[0]
-TARGET_PREFIXES = ("label", "decoder_")  # of the columns of the output, including their masks
 PADDING_ROW = "is_padding_row"  # marks a row that only gives all ranks equally many rows
 VIEW_MASK = "view_mask"
 LAYOUT = "layout"  # key of the `batch_layout.BatchLayout` of a batch
@@ -37,8 +45,10 @@ def on_device(values: np.ndarray, device: torch.device) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=device.type in ASYNCHRONOUS)
 
 
-def split_views(feature: Mapping[str, Any], rules: RowRules = NO_RULES) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Split a row into its original and its augmented view, both under the model's own column names.
+def split_views(
+    feature: Mapping[str, Any], rules: RowRules = NO_RULES
+) -> tuple[dict[str, Any], *tuple[dict[str, Any] | None, ...]]:
+    """Split a row into its original and its partners, all under the model's own column names.
 
     A partner inherits columns from its original. Labels are inherited if the row has no column for them
     (`augmented_labels`, `augmented_label`, `augmented_label_ids`). Masks (`attention_mask` and other names that end in
@@ -47,92 +57,82 @@ def split_views(feature: Mapping[str, Any], rules: RowRules = NO_RULES) -> tuple
     have values is refused, since the label might have been meant to change.
 
     Args:
-        feature: One row: the model's columns, the same with the prefix `augmented_`, optionally `row_id`.
+        feature: One row: the model's columns, the same with the prefix `augmented_` for its first partner,
+            `augmented_2_` for its second and so on (`view_columns`), optionally `row_id`.
         rules: Requirements of the model.
 
     Returns:
-        `(original, augmented)`; augmented is None if all its columns are None or absent.
+        `(original, partner 1, partner 2, ...)`, with at least one partner; a partner is None if all its columns are
+        None or absent.
 
     Raises:
-        DataError: The augmented view has other columns than the original, or only some of them; inputs or labels are
-            text, or empty where there is one label per token; a mask has another length than its inputs; an id or a
-            label is out of range.
+        DataError: A partner has other columns than the original, or only some of them; inputs or labels are text, or
+            empty where there is one label per token; a mask has another length than its inputs; an id or a label is
+            out of range; a column cannot be told from that of another partner.
 
     Example:
         >>> split_views({"row_id": "a/0", "input_ids": [5], "labels": 3, "augmented_input_ids": [6]})
         ({'input_ids': [5], 'labels': 3}, {'input_ids': [6], 'labels': 3})
+        >>> split_views({"x": 5, "augmented_x": None, "augmented_2_x": 6})
+        ({'x': 5}, None, {'x': 6})
     """
+    where = _name_of(feature)
+    require_unambiguous(feature.keys(), where)
     original: dict[str, Any] = {}
-    augmented: dict[str, Any] = {}
+    partners: dict[int, dict[str, Any]] = {}
     for name, value in feature.items():
-        if name.startswith(AUGMENTED_PREFIX):
-            augmented[name.removeprefix(AUGMENTED_PREFIX)] = value
+        view, column = parse_column(name)
+        if view:
+            partners.setdefault(view, {})[column] = value
         elif name not in (ROW_ID, PADDING_ROW):
             original[name] = value
-    where = _name_of(feature)
     check_view(where, "", original, rules)
+    views = range(1, 1 + max(partners, default=1))
+    return original, *(_partner(where, view, partners.get(view, {}), original, rules) for view in views)
+
+
+def _partner(
+    where: str, view: int, augmented: Mapping[str, Any], original: Mapping[str, Any], rules: RowRules
+) -> dict[str, Any] | None:
+    """Return a partner with the columns that it inherits, or None if all its columns are None."""
     present = {name: value for name, value in augmented.items() if value is not None}
     if not present:
-        return original, None
+        return None
+    prefix, name_of_view = view_prefix(view), f"the {variant_name(view)} view"
     if unknown := sorted(set(augmented) - set(original)):
         raise DataError(
-            f"{where}: the augmented view has columns that the original lacks: {unknown}; "
-            f"a partner has the columns of its original, {sorted(original)}, with the prefix '{AUGMENTED_PREFIX}'"
+            f"{where}: {name_of_view} has columns that the original lacks: {unknown}; "
+            f"a partner has the columns of its original, {sorted(original)}, with the prefix '{prefix}'"
         )
     missing = sorted(set(original) - set(present))
     if nulls := [name for name in missing if name in augmented]:
         raise DataError(
-            f"{where}: the augmented view has None in {nulls}, but not in {sorted(present)}; give all of them, or None "
+            f"{where}: {name_of_view} has None in {nulls}, but not in {sorted(present)}; give all of them, or None "
             "in all of them for a row without a partner"
         )
-    inherited = {name: original[name] for name in missing if _is_inherited(name, original, present, rules)}
+    inherited = {name: original[name] for name in missing if is_inherited(name, original, present, rules)}
     if missing := [name for name in missing if name not in inherited]:
         raise DataError(
-            f"{where}: the augmented view lacks {missing}; give all of {sorted(original)} with the prefix "
-            f"'{AUGMENTED_PREFIX}', or None in all of them for a row without a partner"
-            + _reason_not_inherited(missing[0], rules)
+            f"{where}: {name_of_view} lacks {missing}; give all of {sorted(original)} with the prefix "
+            f"'{prefix}', or None in all of them for a row without a partner"
+            + reason_not_inherited(missing[0], prefix, rules)
         )
     partner = {name: present.get(name, inherited.get(name)) for name in original}
-    check_view(where, AUGMENTED_PREFIX, partner, rules)
-    return original, partner
+    check_view(where, prefix, partner, rules)
+    return partner
 
 
 def _name_of(feature: Mapping[str, Any]) -> str:
     return f"row {feature.get(ROW_ID, '(no row_id)')!r}"
 
 
-def _is_inherited(name: str, original: Mapping[str, Any], present: Mapping[str, Any], rules: RowRules) -> bool:
-    if name in LABEL_COLUMNS:
-        return not rules.labels_per_token
-    if not name.endswith("_mask"):
-        return False
-    covered = [other for other in present if other.startswith(TARGET_PREFIXES) == name.startswith(TARGET_PREFIXES)]
-    try:
-        ones = bool((np.asarray(original[name]) == 1).all())
-        pairs = [(np.asarray(original[other]), np.asarray(present[other])) for other in covered]
-    except (TypeError, ValueError):  # lists of different lengths in one column, types that numpy does not have
-        return False
-    # Zeros mark the padding of the original; the partner may be padded elsewhere.
-    return all(left.shape == right.shape and (ones or np.array_equal(left, right)) for left, right in pairs)
-
-
-def _reason_not_inherited(name: str, rules: RowRules) -> str:
-    if name in LABEL_COLUMNS and rules.labels_per_token:
-        return "; this model has one label per token, so the labels of the original do not fit other inputs"
-    if not name.endswith("_mask"):
-        return ""
-    return (
-        "; the mask of the original does not fit inputs of another shape, nor different inputs if it has zeros: "
-        f"give {AUGMENTED_PREFIX}{name}"
-    )
-
-
 class PairCollator:
     """Collates pairs with the collator of any task.
 
-    `base_collator` collates the existing views of a batch together, so that both views are padded to one length. They
-    become `[B, V, ...]`: V is 2 if any row has a partner, else 1. `view_mask` `[B, V]` says which views exist. Absent
-    views are filled with 0 (-100 in the labels) and never run.
+    `base_collator` collates the existing views of a batch together, so that all views are padded to one length. They
+    become `[B, V, ...]`. View 0 is the original and view p is partner number p, whichever other partners a row has; V
+    is 1 plus the largest number of a partner in the batch. `view_mask` `[B, V]` says which views exist. Absent views
+    are filled with 0 (-100 in the labels) and never run.
 
     Args:
         base_collator: Collates single views: a list of `{column: value}` -> `{column: tensor [N, ...]}`. It may list
@@ -198,26 +198,28 @@ class PairCollator:
         for number, feature in enumerate(features):
             if self._is_of_transformers:
                 feature = with_one_label(_name_of(feature), feature)
-            original, augmented = split_views(feature, self.rules)
-            if self._is_of_transformers and self.rules.labels_as_long_as_inputs:
-                require_equal_lengths(_name_of(feature), "", original)
-                require_equal_lengths(_name_of(feature), AUGMENTED_PREFIX, augmented or {})
-            if augmented is not None:
-                columns = frozenset(name for name in feature if name.startswith(AUGMENTED_PREFIX))
-                partners.append((str(feature.get(ROW_ID, "(no row_id)")), columns))
-            views += [original] if augmented is None else [original, augmented]
             name = _name_of(feature) if ROW_ID in feature else f"row {number} of the batch"
-            owners += [name] if augmented is None else [name, f"{name} (augmented view)"]
-            exists.append([True, augmented is not None])
-        for name, columns in partners:
-            if gap := columns ^ partners[0][1]:
+            of_row = split_views(feature, self.rules)
+            exists.append([columns is not None for columns in of_row])
+            for view, columns in enumerate(of_row):
+                if columns is None:
+                    continue
+                if self._is_of_transformers and self.rules.labels_as_long_as_inputs:
+                    require_equal_lengths(_name_of(feature), view_prefix(view), columns)
+                views.append(columns)
+                owners.append(f"{name} ({variant_name(view)} view)" if view else name)
+                if view:
+                    given = frozenset(column for number, column in map(parse_column, feature) if number == view)
+                    partners.append((str(feature.get(ROW_ID, "(no row_id)")), given))
+        for name, given in partners:
+            if gap := given ^ partners[0][1]:
+                rows = f"rows {partners[0][0]!r} and {name!r} have" if name != partners[0][0] else f"row {name!r} has"
                 raise DataError(
-                    f"rows {partners[0][0]!r} and {name!r} have partners with different columns: only one of them has "
-                    f"{sorted(gap)}; give every partner the same columns"
+                    f"{rows} partners with different columns: only one of them has "
+                    f"{sorted(map(AUGMENTED_PREFIX.__add__, gap))}; give every partner the same columns"
                 )
-        view_mask = torch.tensor(exists)
-        if not view_mask[:, 1].any():
-            view_mask = view_mask[:, :1]
+        last = max((view for of_row in exists for view, is_there in enumerate(of_row) if is_there), default=0)
+        view_mask = torch.tensor([(of_row + [False] * last)[: last + 1] for of_row in exists])
         batch: dict[str, Any] = {
             name: self._lay_out(name, values, view_mask, len(views))
             for name, values in self._collate(views, owners).items()
@@ -315,7 +317,7 @@ def collate_originals(
     """Collate rows without the columns of their partners; a batch that is ready is passed on."""
     if isinstance(rows, dict):
         return collator(rows)
-    return collator([{name: v for name, v in row.items() if not name.startswith(AUGMENTED_PREFIX)} for row in rows])
+    return collator([{name: value for name, value in row.items() if not is_augmented(name)} for row in rows])
 
 
 def collate_or_pad(
@@ -331,17 +333,20 @@ def fill_value(name: str, values: Tensor) -> int:
 
 
 def add_partners(
-    batch: Mapping[str, Any], augmented: Mapping[str, Tensor], has_partner: Tensor | None = None
+    batch: Mapping[str, Any],
+    augmented: Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]],
+    has_partner: Tensor | None = None,
 ) -> dict[str, Any]:
     """Add partners to a batch, as an online augmenter does.
 
     Args:
         batch: `{column: [B, V, ...]}` with its `view_mask`; its present partners are replaced.
-        augmented: Columns in which partners differ from their originals, `[B, ...]` each.
-        has_partner: `[B]` bool, the rows that get a partner; None: every row that exists.
+        augmented: Columns in which partners differ from their originals, `[B, ...]` each; or a list of P such
+            dictionaries, one for each partner of a row.
+        has_partner: Rows that get a partner, `[B]` bool, or `[B, P]`; None: every row that exists.
 
     Returns:
-        A new batch with V = 2.
+        A new batch with V = 1 + P.
 
     Raises:
         DataError: A column that the batch lacks, or partners of another shape than their originals.
@@ -351,22 +356,33 @@ def add_partners(
         >>> add_partners(batch, {"x": torch.tensor([5.0, 6.0])})["x"]
         tensor([[1., 5.],
                 [2., 6.]])
+        >>> add_partners(batch, [{"x": torch.tensor([5.0, 6.0])}, {}])["x"]
+        tensor([[1., 5., 1.],
+                [2., 6., 2.]])
     """
-    if unknown := sorted(set(augmented) - set(batch)):
+    partners = [augmented] if isinstance(augmented, Mapping) else list(augmented)
+    if unknown := sorted({name for columns in partners for name in columns} - set(batch)):
         raise DataError(f"partners have the columns {unknown}, which the batch lacks; it has {sorted(batch)}")
     paired = {name: values for name, values in batch.items() if name != LAYOUT}  # computed for the former partners
     for name, values in batch.items():
         if not isinstance(values, Tensor) or name == VIEW_MASK:
             continue
-        original, partner = values[:, 0], augmented.get(name, values[:, 0])
-        if partner.shape != original.shape:
-            raise DataError(
-                f"partners: {name!r} has shape {list(partner.shape)}, in the originals {list(original.shape)}; an "
-                "augmenter makes one partner per row, of the shape of its original"
-            )
-        paired[name] = torch.stack([original, partner.to(original.dtype)], dim=1)
-    exists = batch[VIEW_MASK][:, 0]
-    paired[VIEW_MASK] = torch.stack([exists, exists if has_partner is None else exists & has_partner], dim=1)
+        views = [values[:, 0]]
+        for columns in partners:
+            partner = columns.get(name, views[0])
+            if partner.shape != views[0].shape:
+                raise DataError(
+                    f"partners: {name!r} has shape {list(partner.shape)}, in the originals {list(views[0].shape)}; an "
+                    "augmenter makes partners of the shape of their originals, or a list of them for several per row"
+                )
+            views.append(partner.to(views[0].dtype))
+        paired[name] = torch.stack(views, dim=1)
+    exists = batch[VIEW_MASK][:, :1]
+    if has_partner is None:
+        paired[VIEW_MASK] = exists.repeat(1, 1 + len(partners))
+    else:
+        of_rows = has_partner if has_partner.ndim == 2 else has_partner[:, None]
+        paired[VIEW_MASK] = torch.cat([exists, exists & of_rows.expand(-1, len(partners))], dim=1)
     return paired
 
 

@@ -12,6 +12,7 @@ from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
 LABEL_COLUMNS = ("labels", "label_ids", "label")  # collators of transformers rename each to `labels`
+TARGET_PREFIXES = ("label", "decoder_")  # of the columns of the output, including their masks
 NOT_TEXT = {
     "input_ids": "tokenize it: tokenizer(text).input_ids",
     **dict.fromkeys(LABEL_COLUMNS, "give the number of its class, or the ids of its tokens"),
@@ -64,6 +65,51 @@ def with_one_label(where: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
     if not found or len(present) == 1:
         return row
     return {name: value for name, value in row.items() if name not in present or name in found}
+
+
+def is_inherited(name: str, original: Mapping[str, Any], present: Mapping[str, Any], rules: RowRules) -> bool:
+    """Return whether a partner without a column takes it from its original, see `collator.split_views`.
+
+    Args:
+        name: The column.
+        original: Columns of the original.
+        present: Columns of the partner.
+        rules: Requirements of the model.
+
+    Example:
+        >>> is_inherited("labels", {"input_ids": [5], "labels": 3}, {"input_ids": [6]}, NO_RULES)
+        True
+    """
+    if name in LABEL_COLUMNS:
+        return not rules.labels_per_token
+    if not name.endswith("_mask"):
+        return False
+    covered = [other for other in present if other.startswith(TARGET_PREFIXES) == name.startswith(TARGET_PREFIXES)]
+    try:
+        ones = bool((np.asarray(original[name]) == 1).all())
+        pairs = [(np.asarray(original[other]), np.asarray(present[other])) for other in covered]
+    except (TypeError, ValueError):  # lists of different lengths in one column, types that numpy does not have
+        return False
+    # Zeros mark the padding of the original; the partner may be padded elsewhere.
+    return all(left.shape == right.shape and (ones or np.array_equal(left, right)) for left, right in pairs)
+
+
+def reason_not_inherited(name: str, prefix: str, rules: RowRules) -> str:
+    """Return why `is_inherited` is False for a column, to be added to a message; empty if there is no such rule.
+
+    Args:
+        name: The column.
+        prefix: Prefix of the partner's columns in the row.
+        rules: Requirements of the model.
+    """
+    if name in LABEL_COLUMNS and rules.labels_per_token:
+        return "; this model has one label per token, so the labels of the original do not fit other inputs"
+    if not name.endswith("_mask"):
+        return ""
+    return (
+        "; the mask of the original does not fit inputs of another shape, nor different inputs if it has zeros: "
+        f"give {prefix}{name}"
+    )
 
 
 def check_view(where: str, prefix: str, view: Mapping[str, Any], rules: RowRules) -> None:

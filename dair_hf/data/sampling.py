@@ -11,7 +11,8 @@ import pyarrow.compute
 import torch
 from transformers.trainer_pt_utils import BatchRebalanceSampler
 
-from dair_hf.data.collator import AUGMENTED_PREFIX, PADDING_ROW
+from dair_hf.data.collator import PADDING_ROW
+from dair_hf.data.view_columns import columns_of_views
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
@@ -116,7 +117,7 @@ class PaddedStream(torch.utils.data.IterableDataset[dict[str, Any]]):
 
 
 def view_lengths(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids") -> np.ndarray:
-    """Return the length of the longer view of every row.
+    """Return the length of the longest view of every row.
 
     Args:
         pairs: Paired rows.
@@ -137,9 +138,7 @@ def view_lengths(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids"
     if column not in dataset.column_names:
         raise DataError(f"bucketing by length needs column {column!r}; the data has {dataset.column_names}")
     longest = np.zeros(len(dataset), dtype=np.int64)
-    for name in (column, AUGMENTED_PREFIX + column):
-        if name not in dataset.column_names:
-            continue
+    for name in columns_of_views(column, dataset.column_names).values():
         table = dataset.select_columns([name]).with_format("arrow")[:]
         try:
             lengths = pyarrow.compute.list_value_length(table[name])
@@ -152,7 +151,7 @@ def view_lengths(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids"
 
 
 def view_counts(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids") -> np.ndarray:
-    """Return the number of views of every row: 2 for a row with a partner, else 1.
+    """Return the number of views of every row: the original and its partners.
 
     Args:
         pairs: Paired rows.
@@ -166,11 +165,12 @@ def view_counts(pairs: datasets.Dataset | EpochPairs, column: str = "input_ids")
         array([2, 1])
     """
     dataset = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
-    name = AUGMENTED_PREFIX + column
-    if name not in dataset.column_names:
-        return np.ones(len(dataset), dtype=np.int64)
-    table = dataset.select_columns([name]).with_format("arrow")[:]
-    return 1 + pyarrow.compute.is_valid(table[name]).to_numpy().astype(np.int64)
+    counts = np.ones(len(dataset), dtype=np.int64)
+    for view, name in columns_of_views(column, dataset.column_names).items():
+        if view:
+            table = dataset.select_columns([name]).with_format("arrow")[:]
+            counts += pyarrow.compute.is_valid(table[name]).to_numpy()
+    return counts
 
 
 def targets_per_row(pairs: datasets.Dataset | EpochPairs, column: str = "labels") -> np.ndarray:
@@ -213,7 +213,7 @@ class PairLengthSampler(torch.utils.data.Sampler[int]):
     the lengths of the epoch only: it is the same on every rank and after a resume.
 
     Args:
-        lengths: Length of the longer view of every row, `[N]`, or a function of the epoch that returns them.
+        lengths: Length of the longest view of every row, `[N]`, or a function of the epoch that returns them.
         batch_size: Rows per batch over all ranks.
         seed: Seed of the order.
 
@@ -267,7 +267,7 @@ class TokenBatchSampler(BatchRebalanceSampler):
     The base class `BatchRebalanceSampler` makes the Trainer treat it as a sampler of the batches of one rank.
 
     Args:
-        lengths: Length of the longer view of every row, `[N]`, tokens, or a function of the epoch that returns them.
+        lengths: Length of the longest view of every row, `[N]`, tokens, or a function of the epoch that returns them.
         max_tokens: Largest number of tokens of a batch.
         views: Number of views of every row, `[N]`, or a function of the epoch; None: 1 each.
         ranks: Number of processes.

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dair_hf.data.collator import AUGMENTED_PREFIX, ROW_ID, VIEW_MASK, fill_value, on_device
+from dair_hf.data.collator import ROW_ID, VIEW_MASK, fill_value, on_device
+from dair_hf.data.view_columns import variant_name, view_prefix
 from dair_hf.errors import DataError
 
 Columns = Mapping[str, Tensor]
@@ -30,9 +31,10 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
 
     Args:
         original: The original view.
-        augmented: The augmented view; None: no row has a partner.
+        augmented: The augmented view, or a list of P views for several partners of a row; None: no row has a partner.
         rows: Number of rows; required if the views are callables.
-        has_partner: `[N]` bool; None: every row has a partner. Augmented views of other rows are not computed.
+        has_partner: Rows that have a partner, `[N]` bool, or `[N, P]`; None: every row has all partners. Augmented
+            views of other rows are not computed.
         row_ids: Stable names of the rows; None: their numbers.
         columns: Further columns `{name: N values}` that the model does not see, such as references.
 
@@ -48,25 +50,27 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
                 [ 1.,  3.]])
         >>> pairs[1]
         {'row_id': '1', 'x': tensor(2.), 'augmented_x': tensor(13.)}
+
+    Attributes:
+        views: The original view, then the augmented views.
     """
 
     def __init__(
         self,
         original: View,
-        augmented: View | None = None,
+        augmented: View | Sequence[View] | None = None,
         *,
         rows: int | None = None,
         has_partner: Tensor | None = None,
         row_ids: Sequence[str] | None = None,
         columns: Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
-        self.original = original
-        self.augmented = augmented
+        partners = _as_list(augmented)
+        self.views: tuple[View, ...] = (original, *partners)
         self.epoch = 0
         self.columns = dict(columns or {})
         lengths = {
-            **_lengths("original view", original),
-            **_lengths("augmented view", augmented),
+            **{key: n for number, view in enumerate(self.views) for key, n in _lengths(number, view).items()},
             **{f"column {name!r}": len(values) for name, values in self.columns.items()},
         }
         if has_partner is not None:
@@ -82,20 +86,20 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
             raise DataError(f"the parts of a TensorPairs differ in their number of rows: {sizes}")
         self.n_rows = next(iter(lengths.values()))
         self.row_ids = np.array(row_ids if row_ids is not None else [str(row) for row in range(self.n_rows)])
-        if has_partner is not None and (not isinstance(has_partner, Tensor) or has_partner.dtype != torch.bool):
-            raise DataError("has_partner must be a bool tensor [N]; write `mask.bool()`")
-        if augmented is None or (has_partner is not None and not has_partner.any()):
-            self.augmented = has_partner = None
-        self.has_partner = None if has_partner is None or bool(has_partner.all()) else has_partner
         # On the host, where rows of batches are selected.
-        self._partners = None if self.has_partner is None else self.has_partner.cpu().numpy()
-        if isinstance(original, Mapping) and isinstance(self.augmented, Mapping):
-            _require_same_columns(original, self.augmented)
+        self._partners = np.ones((self.n_rows, len(partners)), dtype=bool)
+        if has_partner is not None:
+            self._partners &= _mask(has_partner, len(partners))
+        if not self._partners.any():
+            self.views, self._partners = (original,), self._partners[:, :0]
+        for view, columns_of_view in enumerate(self.views[1:], 1):
+            if isinstance(original, Mapping) and isinstance(columns_of_view, Mapping):
+                _require_same_columns(original, columns_of_view, view)
 
     @property
     def device(self) -> torch.device:
-        """Device of the tensors; the CPU if both views are callables."""
-        for view in (self.original, self.augmented):
+        """Device of the tensors; the CPU if all views are callables."""
+        for view in self.views:
             if isinstance(view, Mapping):
                 return next(iter(view.values())).device
         return torch.device("cpu")
@@ -103,9 +107,12 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
     @property
     def partner_mask(self) -> np.ndarray:
         """Mask of the rows with a partner, `[N]` bool."""
-        if self._partners is not None:
-            return self._partners
-        return np.full(self.n_rows, self.augmented is not None)
+        return np.asarray(self._partners.any(1))
+
+    @property
+    def partners(self) -> np.ndarray:
+        """Mask of the partners, `[N, P]` bool."""
+        return self._partners
 
     def set_epoch(self, epoch: int) -> None:
         """Switch to the views of `epoch`."""
@@ -113,16 +120,16 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
 
     def originals(self) -> TensorPairs:
         """Return the same rows of the same epoch without partners."""
-        originals = TensorPairs(self.original, rows=self.n_rows, row_ids=self.row_ids.tolist(), columns=self.columns)
+        originals = TensorPairs(self.views[0], rows=self.n_rows, row_ids=self.row_ids.tolist(), columns=self.columns)
         originals.set_epoch(self.epoch)
         return originals
 
-    def view(self, rows: Tensor, augmented: bool) -> Columns:
+    def view(self, rows: Tensor, number: int) -> Columns:
         """Return one view of some rows.
 
         Args:
             rows: `[B]` int64, on the device of the views.
-            augmented: Whether to return the augmented view.
+            number: 0 for the original view, p for partner p.
 
         Returns:
             `{column: [B, ...]}`.
@@ -130,12 +137,11 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         Raises:
             DataError: A callable did not return a dictionary of tensors with one entry per row.
         """
-        source = self.augmented if augmented else self.original
-        assert source is not None
+        source = self.views[number]
         if isinstance(source, Mapping):
             return {name: values.index_select(0, rows) for name, values in source.items()}  # faster than values[rows]
         columns = source(rows, self.epoch)
-        view = f"the {'augmented' if augmented else 'original'} view"
+        view = f"the {variant_name(number)} view"
         if not isinstance(columns, Mapping):
             raise DataError(
                 f"{view} returned a {type(columns).__name__}; it must return a dictionary of tensors with one entry "
@@ -159,9 +165,11 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         row: dict[str, Any] = {ROW_ID: batch.pop(ROW_ID)[0]}
         mask = batch.pop(VIEW_MASK)
         row.update({name: values[0, 0] for name, values in batch.items()})
-        if self.augmented is not None:
-            paired = mask.shape[1] == 2
-            row.update({AUGMENTED_PREFIX + name: values[0, 1] if paired else None for name, values in batch.items()})
+        for view in range(1, len(self.views)):
+            exists = view < mask.shape[1] and bool(mask[0, view])
+            row.update(
+                {view_prefix(view) + name: values[0, view] if exists else None for name, values in batch.items()}
+            )
         return row
 
     def __getitems__(self, indices: Sequence[int]) -> dict[str, Any]:
@@ -169,29 +177,36 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         chosen = np.asarray(indices, dtype=np.int64)
         rows = on_device(chosen, self.device)
         whole = len(chosen) == self.n_rows and bool((chosen == np.arange(self.n_rows)).all())
-        original = self._view(rows, False, whole)
-        paired = None if self._partners is None else self._partners[chosen]
-        if self.augmented is None or (paired is not None and not paired.any()):
-            batch: dict[str, Any] = {name: values[:, None] for name, values in original.items()}
-            mask = torch.ones(len(rows), 1, dtype=torch.bool, device=rows.device)
-        else:
-            positions = None if paired is None else on_device(np.flatnonzero(paired), rows.device)
-            paired_rows = rows if positions is None else rows.index_select(0, positions)
-            augmented = self._view(paired_rows, True, whole and positions is None)
-            _require_same_columns(original, augmented)
-            batch = {name: _stack_views(name, values, augmented[name], positions) for name, values in original.items()}
-            mask = torch.ones(len(rows), 2, dtype=torch.bool, device=rows.device)
-            if paired is not None:
-                mask[:, 1] = on_device(paired, rows.device)
+        original = self._view(rows, 0, whole)
+        partners = self._partners[chosen]
+        count = 1 + max(np.flatnonzero(partners.any(0)).tolist(), default=-1)
+        mask = torch.ones(len(rows), 1 + count, dtype=torch.bool, device=rows.device)
+        views: list[Columns] = []
+        positions: list[Tensor | None] = []  # rows that have the partner; None: all
+        for number, exists in enumerate(partners[:, :count].T, 1):
+            at = None if exists.all() else on_device(np.flatnonzero(exists), rows.device)
+            if not exists.any():
+                views.append({name: values[:0] for name, values in original.items()})
+            else:
+                some = rows if at is None else rows.index_select(0, at)
+                views.append(self._view(some, number, whole and at is None))
+                _require_same_columns(original, views[-1], number)
+            positions.append(at)
+            if at is not None:
+                mask[:, number] = on_device(exists, rows.device)
+        batch: dict[str, Any] = {
+            name: _stack_views(name, values, [view[name] for view in views], positions)
+            for name, values in original.items()
+        }
         batch[VIEW_MASK] = mask
         batch[ROW_ID] = self.row_ids[chosen].tolist()
         return batch
 
-    def _view(self, rows: Tensor, augmented: bool, whole: bool) -> Columns:
-        source = self.augmented if augmented else self.original
+    def _view(self, rows: Tensor, number: int, whole: bool) -> Columns:
+        source = self.views[number]
         if whole and isinstance(source, Mapping):
             return source  # all rows in order: nothing to copy
-        return self.view(rows, augmented)
+        return self.view(rows, number)
 
 
 def tensor_fingerprint(*tensors: Tensor) -> str:
@@ -209,7 +224,26 @@ def tensor_fingerprint(*tensors: Tensor) -> str:
     return digest.hexdigest()[:16]
 
 
-def _lengths(name: str, view: View | None) -> dict[str, int]:
+def _as_list(views: View | Sequence[View] | None) -> list[View]:
+    if views is None:
+        return []
+    return list(views) if isinstance(views, Sequence) else [views]
+
+
+def _mask(has_partner: Tensor, partners: int) -> np.ndarray:
+    """Return `has_partner` as `[N, P]` or `[N, 1]`, on the host."""
+    if not isinstance(has_partner, Tensor) or has_partner.dtype != torch.bool:
+        raise DataError("has_partner must be a bool tensor [N]; write `mask.bool()`")
+    mask: np.ndarray = has_partner.cpu().numpy()
+    if mask.ndim == 1:
+        return mask[:, None]
+    if mask.shape[1:] != (partners,):
+        raise DataError(f"has_partner has shape {list(mask.shape)} for {partners} augmented views; give [N] or [N, P]")
+    return mask
+
+
+def _lengths(number: int, view: View) -> dict[str, int]:
+    name = f"{variant_name(number)} view"
     if not isinstance(view, Mapping):
         return {}
     if not view:
@@ -220,26 +254,30 @@ def _lengths(name: str, view: View | None) -> dict[str, int]:
     return {f"{name} {column!r}": len(values) for column, values in view.items()}
 
 
-def _require_same_columns(original: Columns, augmented: Columns) -> None:
+def _require_same_columns(original: Columns, augmented: Columns, view: int) -> None:
+    name_of_view = f"the {variant_name(view)} view"
     if set(original) != set(augmented):
         raise DataError(
-            f"the original view has columns {sorted(original)}, the augmented view {sorted(augmented)}; both feed "
+            f"the original view has columns {sorted(original)}, {name_of_view} {sorted(augmented)}; both feed "
             "the same model and need the same columns"
         )
     for name, values in original.items():
         kinds = [f"{str(v.dtype).removeprefix('torch.')} {list(v.shape[1:])}" for v in (values, augmented[name])]
         if kinds[0] != kinds[1]:
             raise DataError(
-                f"column {name!r}: a row of the original view is {kinds[0]}, of the augmented view {kinds[1]}; give "
+                f"column {name!r}: a row of the original view is {kinds[0]}, of {name_of_view} {kinds[1]}; give "
                 "both views the same type and shape"
             )
 
 
-def _stack_views(name: str, original: Tensor, augmented: Tensor, positions: Tensor | None) -> Tensor:
-    """Return both views, `[B, 2, ...]`, with the partners at some positions (None: all); absent views are filled."""
-    if positions is None:
-        return torch.stack([original, augmented], dim=1)
-    laid_out = original.new_full((len(original), 2, *original.shape[1:]), fill_value(name, original))
+def _stack_views(name: str, original: Tensor, partners: Sequence[Tensor], positions: Sequence[Tensor | None]) -> Tensor:
+    """Return all views, `[B, V, ...]`, with partners at some positions each (None: all); absent views are filled."""
+    if not partners:
+        return original[:, None]
+    if all(at is None for at in positions):
+        return torch.stack([original, *partners], dim=1)
+    laid_out = original.new_full((len(original), 1 + len(partners), *original.shape[1:]), fill_value(name, original))
     laid_out[:, 0] = original
-    laid_out[:, 1] = laid_out[:, 1].index_copy(0, positions, augmented)
+    for view, (partner, at) in enumerate(zip(partners, positions, strict=True), 1):
+        laid_out[:, view] = partner if at is None else laid_out[:, view].index_copy(0, at, partner)
     return laid_out

@@ -94,13 +94,13 @@ class StateEvaluator(PairEvaluator):
         if self.convention is None:
             return evaluation
         scores, scored = joint_goal_scores(map(parse, predictions), map(state_from_row, references), self.convention)
-        views = zip(VARIANTS, index.by_row("scores", scores), index.by_row("scored", scored), strict=True)
+        sums = index.sums(*index.by_row("scores", scores), index.by_row("scored", scored))
         masks = {"": np.ones_like(index.has_partner)}
         masks |= {f"{name}_": as_correct(mask, f"subsets[{name!r}]") for name, mask in (subsets or {}).items()}
-        for variant, of_view, is_scored in views:
+        for variant, (total, count) in zip(VARIANTS, sums, strict=True):
             for prefix, mask in masks.items():
-                rows = mask & is_scored
-                ratio = {f"{prefix}{variant}_{PRESET_ACCURACY}": (of_view[rows], np.ones(rows.sum()))}
+                rows = mask & (count > 0)
+                ratio = {f"{prefix}{variant}_{PRESET_ACCURACY}": (total[rows], count[rows])}
                 units = None if clusters is None else list(compress(clusters, rows))
                 evaluation.metrics.update(ratios_with_intervals(ratio, units, n_bootstrap=n_bootstrap))
         return evaluation

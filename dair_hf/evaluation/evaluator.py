@@ -35,7 +35,7 @@ class PairEvaluation(NamedTuple):
 
 @dataclass(frozen=True)
 class PairEvaluator:
-    """Evaluates predictions for both views of pairs: accuracy, consistency metric CM, flips.
+    """Evaluates predictions for the views of pairs: accuracy, consistency metric CM, flips.
 
     Pass it to `DAIRTrainer(evaluator=...)` or `DAIRTrainer.evaluate_pairs`, or call it on any two lists of predictions.
 
@@ -44,8 +44,9 @@ class PairEvaluator:
         answers: Predictions -> answers, hashable. Adds the flips of the answers, and is written to prediction files in
             place of the predictions, which may be thousands of logits.
         scores: Name -> graded correctness `(predictions, references) -> [N]` float, such as the soft accuracy of VQA.
-            Adds `original_<name>` and `augmented_<name>`, means over all rows.
-        references: Column of the references, read by `evaluate_pairs`; the augmented view has `augmented_<name>`.
+            Adds `original_<name>` and `augmented_<name>`, means over all rows and over all their partners.
+        references: Column of the references, read by `evaluate_pairs`; the augmented view has `augmented_<name>`, a
+            second partner `augmented_2_<name>`.
             None: the labels.
         clusters: Column of the units that the bootstrap resamples, read by `evaluate_pairs`. None: `dialogue_id` if the
             data has it, else single rows.
@@ -103,8 +104,9 @@ class PairEvaluator:
         Example:
             >>> PairEvaluator(lambda predictions, references: [True]).require_distinct_keys(["long"])
         """
-        changed = None if self.answers is None else [False]
-        keys = set(self._renamed(correctness_metrics([True], [True], answer_changed=changed, n_bootstrap=1)))
+        partners = np.ones((1, 2), dtype=bool)  # several have all keys
+        changed = None if self.answers is None else ~partners
+        keys = set(self._renamed(correctness_metrics([True], partners, answer_changed=changed, n_bootstrap=1)))
         added = {
             f"scores: {name!r}": {f"{variant}_{name}{bound}" for variant in VARIANTS for bound in ("", "_low", "_high")}
             for name in self.scores
@@ -123,9 +125,9 @@ class PairEvaluator:
     def __call__(
         self,
         predictions: Sequence[Any],
-        augmented_predictions: Sequence[Any],
+        augmented_predictions: Sequence[Any] | Mapping[int, Sequence[Any]],
         references: Sequence[Any],
-        augmented_references: Sequence[Any] | None = None,
+        augmented_references: Sequence[Any] | Mapping[int, Sequence[Any]] | None = None,
         *,
         row_ids: Sequence[Any] | None = None,
         clusters: Sequence[Any] | None = None,
@@ -138,20 +140,22 @@ class PairEvaluator:
 
         Args:
             predictions: Predictions for the N original views.
-            augmented_predictions: Predictions for the N augmented views, None for a row without a partner.
+            augmented_predictions: Predictions for the N augmented views, None for a row without a partner. For several
+                partners per row a dictionary, number of the partner (from 1) -> N predictions.
             references: References of the original views.
-            augmented_references: References of the augmented views, None for a row without a partner. None: the same as
-                `references`.
+            augmented_references: References of the augmented views, None for a row without a partner, or a dictionary
+                as above. None: the same as `references`.
             row_ids: Names of the rows in messages; None: their numbers.
             clusters: Units that the bootstrap resamples, one name per row, such as dialogue ids; None: single rows.
             subsets: Name -> N bools. Adds the same metrics over these rows, with `<name>_` before each key.
             n_bootstrap: Number of resamples for 95 % intervals; 0: no intervals.
 
         Returns:
-            `rows` and `pairs`; over the rows with a partner `cm`, `cm_numerator`, `cm_denominator`, `both_correct`,
-            `pos_to_neg`, `neg_to_pos`, `neg_to_neg`, `original_<accuracy_name>_pairs`,
-            `augmented_<accuracy_name>_pairs`; over all rows (one without a partner counts as two identical views)
-            `original_<accuracy_name>`, `augmented_<accuracy_name>`, `cm_all_rows`, `cm_all_rows_numerator`,
+            `rows` and `pairs`; over the pairs of an original and a partner `cm`, `cm_numerator`, `cm_denominator`,
+            `both_correct`, `pos_to_neg`, `neg_to_pos`, `neg_to_neg`, `original_<accuracy_name>_pairs`,
+            `augmented_<accuracy_name>_pairs`; if rows have several partners `partners`, `all_correct` and the CM of
+            every partner number, `cm_partner_1` and so on; over all rows (one without a partner counts as two identical
+            views) `original_<accuracy_name>`, `augmented_<accuracy_name>`, `cm_all_rows`, `cm_all_rows_numerator`,
             `cm_all_rows_denominator`; `<key>_low` and `<key>_high` of each ratio. See `correctness_metrics`.
 
         Raises:
@@ -162,21 +166,32 @@ class PairEvaluator:
         Warns:
             UndefinedMetricWarning: No row has a partner, so that CM is NaN.
         """
-        if augmented_references is None:
-            augmented_references = references
+        augmented = _by_partner("augmented_predictions", augmented_predictions)
+        of_partners = dict.fromkeys(augmented, references)
+        if augmented_references is not None:
+            of_partners = _by_partner("augmented_references", augmented_references)
         lists = {
-            "augmented_predictions": augmented_predictions,
-            "references": references,
-            "augmented_references": augmented_references,
+            "augmented_predictions": augmented.values(),
+            "references": [references],
+            "augmented_references": of_partners.values(),
         }
-        for name, values in lists.items():
-            if len(values) != len(predictions):
-                raise DataError(f"{name}: {len(values)} values for {len(predictions)} predictions; give one per row")
-        index = PairIndex(np.array([value is not None for value in augmented_predictions], dtype=bool), row_ids)
+        for name, all_values in lists.items():
+            for values in all_values:
+                if len(values) != len(predictions):
+                    raise DataError(
+                        f"{name}: {len(values)} values for {len(predictions)} predictions; give one per row"
+                    )
+        if missing := sorted(set(augmented) - set(of_partners)):
+            raise DataError(f"augmented_references: none for the partners {missing}, which have predictions; give both")
+        absent: list[Any] = [None] * len(predictions)
+        numbers = range(1, 1 + max(augmented, default=1))
+        by_number = [augmented.get(number, absent) for number in numbers]
+        exists = [[value is not None for value in values] for values in by_number]
+        index = PairIndex(np.array(exists, dtype=bool).T, row_ids)
         return self.evaluate_views(
             index,
-            index.flatten(predictions, augmented_predictions),
-            index.flatten(references, augmented_references),
+            index.flatten(predictions, *by_number),
+            index.flatten(references, *(of_partners.get(number, absent) for number in numbers)),
             clusters,
             subsets,
             n_bootstrap,
@@ -210,10 +225,10 @@ class PairEvaluator:
         answers = predictions if self.answers is None else self.answers(predictions)
         changed = None if self.answers is None else _changed(index, answers)
         scores = {
-            f"{variant}_{name}": values
+            f"{variant}_{name}": sums
             for name, score in self.scores.items()
-            for variant, values in zip(
-                VARIANTS, _scores_by_row(index, name, score(predictions, references)), strict=True
+            for variant, sums in zip(
+                VARIANTS, index.sums(*_scores_by_row(index, name, score(predictions, references))), strict=True
             )
         }
 
@@ -222,12 +237,12 @@ class PairEvaluator:
             metrics = correctness_metrics(
                 original[rows],
                 augmented[rows],
-                index.has_partner[rows],
+                index.partners[rows],
                 units,
                 answer_changed=None if changed is None else changed[rows],
                 n_bootstrap=n_bootstrap,
             )
-            means = {name: (values[rows], np.ones(rows.sum())) for name, values in scores.items()}
+            means = {name: (top[rows], bottom[rows]) for name, (top, bottom) in scores.items()}
             of_scores = ratios_with_intervals(means, units, n_bootstrap=n_bootstrap) if means else {}
             return self._renamed(metrics) | of_scores
 
@@ -270,6 +285,15 @@ def subset_names(subsets: Any) -> list[str]:
     return list(subsets)
 
 
+def _by_partner(name: str, values: Sequence[Any] | Mapping[int, Sequence[Any]]) -> dict[int, Sequence[Any]]:
+    """Return values by the number of the partner; a list is that of the first."""
+    if not isinstance(values, Mapping):
+        return {1: values}
+    if wrong := [number for number in values if isinstance(number, bool) or not isinstance(number, int) or number < 1]:
+        raise DataError(f"{name}: {wrong[0]!r} is no number of a partner; give whole numbers from 1 on")
+    return dict(values)
+
+
 def _scores_by_row(index: PairIndex, name: str, values: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
     by_row = index.by_row(name, values)
     for view, value in enumerate(np.asarray(values).tolist() if by_row[0].dtype.kind not in "biuf" else ()):
@@ -282,7 +306,7 @@ def _scores_by_row(index: PairIndex, name: str, values: ArrayLike) -> tuple[NDAr
 
 
 def _changed(index: PairIndex, answers: Sequence[Any]) -> NDArray[np.bool_]:
-    """Return for every row whether the answers to its views differ, `[N]`."""
+    """Return for every partner whether the answers to it and to its original differ, `[N, P]`."""
     # Answers are anything hashable; as numbers they fit into an array.
     number_of: dict[Any, int] = {}
     numbers = []
@@ -295,4 +319,4 @@ def _changed(index: PairIndex, answers: Sequence[Any]) -> NDArray[np.bool_]:
                 "cannot be hashed; return answers such as texts, numbers or tuples"
             ) from error
     original, augmented = index.by_row("answers", numbers)
-    return np.asarray(original != augmented)
+    return np.asarray(original[:, None] != augmented)

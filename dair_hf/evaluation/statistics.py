@@ -76,13 +76,17 @@ def correctness_metrics(
     seldom correct may have a high CM, so compare `both_correct`, too: the share of pairs with both views correct, which
     is the "consistency" of contrast sets (Gardner et al. 2020).
 
+    A row with several partners is as many pairs, each of them with the same original. Numerators and denominators count
+    pairs; resampling moves whole rows or clusters.
+
     Args:
         original_correct: `[N]`, H(z). Values are those of `as_correct`, also in the other masks.
-        augmented_correct: `[N]`, H(z~); ignored for rows without a partner.
-        has_partner: `[N]`, whether each row has an augmented view. None: every row does.
+        augmented_correct: `[N]`, H(z~), or an array `[N, P]` for P partners per row; ignored for absent partners.
+        has_partner: `[N]`, whether each row has an augmented view, or `[N, P]`, which of its partners exist. None: all
+            of them do.
         clusters: `[N]` str, units of resampling such as dialogue ids. None: single rows.
-        answer_changed: `[N]`, whether the predicted answers to both views differ, correct or not; adds two keys.
-            Ignored for rows without a partner.
+        answer_changed: `[N]` or `[N, P]`, whether the predicted answers to original and partner differ, correct or not;
+            adds two keys. Ignored for absent partners.
         n_bootstrap: Number of resamples; 0: no intervals.
         seed: Seed of the resampling. The order of the rows does not matter.
         confidence: Coverage of the percentile interval, in (0, 1).
@@ -94,13 +98,16 @@ def correctness_metrics(
           `neg_to_pos` and `neg_to_neg`, shares that add up to 1; with `answer_changed` also `flipped` (the answer
           changed) and `neg_to_neg_flipped` (it changed and both are wrong: "neg->neg" in the paper's table on IV-VQA);
         - over all rows, with rows without a partner as two identical views: `original_accuracy`,
-          `augmented_accuracy`, `cm_all_rows`.
+          `augmented_accuracy` (over all partners), `cm_all_rows`;
+        - if P > 1: `all_correct`, over the rows with a partner, the share with all views correct; `cm_partner_1`,
+          `cm_partner_2` and so on, the CM of the pairs with that partner number. Their number, over all rows, is
+          `partners`, as int.
 
         `cm_numerator`, `cm_denominator`, `cm_all_rows_numerator` and `cm_all_rows_denominator` as int. A ratio over no
         rows is NaN.
 
     Raises:
-        DataError: Lengths differ, a value is neither 0 nor 1, or a setting is out of range.
+        DataError: Lengths or numbers of partners differ, a value is neither 0 nor 1, or a setting is out of range.
 
     Warns:
         UndefinedMetricWarning: No row has a partner, so that metrics over the pairs are NaN.
@@ -111,34 +118,46 @@ def correctness_metrics(
         (2, 3, 0.6667, 0.5)
         >>> metrics["cm_all_rows_numerator"], metrics["cm_all_rows_denominator"], metrics["cm_all_rows"]
         (3, 4, 0.75)
+        >>> metrics = correctness_metrics([1, 1], np.array([[1, 0], [1, 1]]), n_bootstrap=0)
+        >>> metrics["cm"], metrics["all_correct"], metrics["cm_partner_1"], metrics["cm_partner_2"]
+        (0.75, 0.5, 1.0, 0.5)
     """
     original = as_correct(original_correct, "original_correct")
-    partner = np.ones_like(original) if has_partner is None else as_correct(has_partner, "has_partner")
-    _require_length("has_partner", len(partner), len(original))
-    augmented = original.copy()
+    partner = _partners(has_partner, augmented_correct, len(original))
+    augmented = np.repeat(original[:, None], partner.shape[1], axis=1)
     augmented[partner] = _correct_of_pairs("augmented_correct", augmented_correct, partner)
-    all_rows = np.ones_like(original)
-    ratios = {
-        "original_accuracy": (original, all_rows),
-        "augmented_accuracy": (augmented, all_rows),
-        "original_accuracy_pairs": (original & partner, partner),
-        "augmented_accuracy_pairs": (augmented & partner, partner),
-        "cm": (original & augmented & partner, original & partner),
-        "cm_all_rows": (original & augmented, original),
-        "both_correct": (original & augmented & partner, partner),
-        "pos_to_neg": (original & ~augmented & partner, partner),
-        "neg_to_pos": (~original & augmented & partner, partner),
-        "neg_to_neg": (~original & ~augmented & partner, partner),
+    first = original[:, None]
+    # Of every row one view, whether it has partners or not.
+    views = partner.copy()
+    views[~partner.any(1), 0] = True
+    cm = first & augmented
+    ratios: dict[str, tuple[ArrayLike, ArrayLike]] = {
+        "original_accuracy": (original, np.ones_like(original)),
+        "augmented_accuracy": _counts(augmented, views),
+        "original_accuracy_pairs": _counts(first, partner),
+        "augmented_accuracy_pairs": _counts(augmented, partner),
+        "cm": _counts(cm, first & partner),
+        "cm_all_rows": _counts(cm, first & views),
+        "both_correct": _counts(cm, partner),
+        "pos_to_neg": _counts(first & ~augmented, partner),
+        "neg_to_pos": _counts(~first & augmented, partner),
+        "neg_to_neg": _counts(~first & ~augmented, partner),
     }
     if answer_changed is not None:
-        flipped = np.zeros_like(original)
+        flipped = np.zeros_like(partner)
         flipped[partner] = _correct_of_pairs("answer_changed", answer_changed, partner)
-        ratios["flipped"] = (flipped, partner)
-        ratios["neg_to_neg_flipped"] = (flipped & ~original & ~augmented, partner)
-    counts: dict[str, float | int] = {"rows": len(original), "pairs": int(partner.sum())}
+        ratios["flipped"] = _counts(flipped, partner)
+        ratios["neg_to_neg_flipped"] = _counts(flipped & ~first & ~augmented, partner)
+    paired = partner.any(1)
+    counts: dict[str, float | int] = {"rows": len(original), "pairs": int(paired.sum())}
+    if partner.shape[1] > 1:
+        counts["partners"] = int(partner.sum())
+        ratios["all_correct"] = (paired & (cm | ~partner).all(1), paired)
+        for number, exists in enumerate(partner.T):
+            ratios[f"cm_partner_{number + 1}"] = (cm[:, number] & exists, original & exists)
     for name in ("cm", "cm_all_rows"):
-        numerator, denominator = ratios[name]
-        counts |= {f"{name}_numerator": int(numerator.sum()), f"{name}_denominator": int(denominator.sum())}
+        numerator, denominator = map(np.sum, ratios[name])
+        counts |= {f"{name}_numerator": int(numerator), f"{name}_denominator": int(denominator)}
     if not partner.any():
         warnings.warn(
             f"none of {len(original)} rows has an augmented view, so cm, both_correct and the flips are NaN; if "
@@ -293,11 +312,50 @@ def mcnemar(a_correct: Any, b_correct: Any) -> dict[str, float | int]:
     }
 
 
+def _partners(has_partner: Any, augmented_correct: Any, rows: int) -> NDArray[np.bool_]:
+    """Return which partners exist, `[N, P]`."""
+    width = _width(augmented_correct)
+    if has_partner is None:
+        return np.ones((rows, width), dtype=np.bool_)
+    columns = [as_correct(column, "has_partner") for column in _columns(has_partner)]
+    for column in columns:
+        _require_length("has_partner", len(column), rows)
+    _require_width("has_partner", len(columns), width)
+    return np.stack(columns, axis=1)
+
+
+def _width(values: Any) -> int:
+    shape = tuple(getattr(values, "shape", ()))
+    return shape[1] if len(shape) == 2 else 1
+
+
+def _columns(values: Any) -> list[Any]:
+    """Return an array `[N, P]` as P columns, and values `[N]` as one."""
+    is_matrix = len(getattr(values, "shape", ())) == 2
+    return [values[:, number] for number in range(_width(values))] if is_matrix else [values]
+
+
+def _counts(values: NDArray[np.bool_], among: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return for every row the number of its pairs with a property, and the number of those that count, `[N]` each."""
+    return (values & among).sum(1), among.sum(1)
+
+
 def _correct_of_pairs(name: str, values: Any, partner: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the correctness of the rows with a partner; values of other rows are not checked."""
-    items, rows = _row_values(values, name), partner.nonzero()[0]
-    _require_length(name, len(items), len(partner))
-    return as_correct([items[row] for row in rows], name, lambda index: f"row {rows[index]}")
+    """Return the correctness of existing partners, in the order of a mask `[N, P]`; other values are not checked."""
+    columns = _columns(values)
+    _require_width(name, len(columns), partner.shape[1])
+    correct = np.zeros_like(partner)
+    for number, column in enumerate(columns):
+        items, rows = _row_values(column, name), partner[:, number].nonzero()[0].tolist()
+        _require_length(name, len(items), len(partner))
+        names = [f"row {row}" for row in rows]
+        correct[rows, number] = as_correct([items[row] for row in rows], name, names.__getitem__)
+    return correct[partner]
+
+
+def _require_width(name: str, width: int, partners: int) -> None:
+    if width != partners:
+        raise DataError(f"{name}: {width} partners per row, but augmented_correct has {partners}; give [N, P] for both")
 
 
 def _row_values(values: Any, name: str) -> NDArray[np.bool_] | list[Any]:

@@ -1,4 +1,4 @@
-"""Views of paired data as one list: all originals, then the augmented views that exist."""
+"""Views of paired data as one list: all originals, then the augmented views that exist, one partner number each."""
 
 from __future__ import annotations
 
@@ -15,28 +15,37 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from dair_hf.data.collator import AUGMENTED_PREFIX, LABELS, ROW_ID, split_views
+from dair_hf.data.collator import LABELS, ROW_ID, split_views
 from dair_hf.data.row_rules import LABEL_COLUMNS, NO_RULES, RowRules
 from dair_hf.data.sampling import EpochPairs, targets_per_row, view_lengths
 from dair_hf.data.tensor_pairs import TensorPairs
+from dair_hf.data.view_columns import (
+    columns_of_views,
+    is_augmented,
+    parse_column,
+    partner_numbers,
+    variant_name,
+    view_prefix,
+)
 from dair_hf.errors import DataError
 from dair_hf.io.files import atomic_path, decode_json, require_file
 
-VARIANTS = ("original", "augmented")
+VARIANTS = ("original", "augmented")  # as metrics name them
 PREDICTION_KEYS = ("row_id", "variant", "prediction", "reference", "correct")  # of a line of a predictions file
 CHUNK = 1024  # rows of a computed view that are held at once to read one of its columns
 
 
 class PairIndex:
-    """Numbering of views: N originals, then the augmented views that exist, M in all.
+    """Numbering of views: N originals, then all first partners that exist, all second ones, ..., M views in all.
 
     Args:
-        has_partner: Whether each row has an augmented view, `[N]` bool.
+        partners: Which partners exist, `[N, P]` bool; or `[N]`, whether each row has a partner.
         row_ids: Names of the rows; None: their numbers.
 
     Attributes:
+        partners: Which partners exist, `[N, P]` bool; P is the largest number of a partner, and at least 1.
         rows: Row of each view, `[M]`.
-        variants: Variant of each view, `[M]`: 0 for an original, 1 for an augmented view.
+        variants: Variant of each view, `[M]`: 0 for an original, p for partner p.
 
     Example:
         >>> index = PairIndex(np.array([False, True]))
@@ -44,33 +53,46 @@ class PairIndex:
         [(0, 0), (1, 0), (1, 1)]
     """
 
-    def __init__(self, has_partner: np.ndarray, row_ids: Sequence[Any] | None = None) -> None:
-        partners = has_partner.nonzero()[0]
-        self.has_partner = has_partner
-        self.rows = np.concatenate([np.arange(len(has_partner)), partners])
-        self.variants = np.repeat([0, 1], [len(has_partner), len(partners)])
+    def __init__(self, partners: np.ndarray, row_ids: Sequence[Any] | None = None) -> None:
+        partners = partners if partners.ndim == 2 else partners[:, None]
+        width = 1 + max(np.flatnonzero(partners.any(0)).tolist(), default=0)
+        self.partners = partners[:, :width] if partners.shape[1] else np.zeros((len(partners), 1), dtype=bool)
+        exists = np.concatenate([np.ones((len(partners), 1), dtype=bool), self.partners], axis=1)
+        self.variants, self.rows = np.nonzero(exists.T)
         self._row_ids = row_ids
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.partners)
+
+    @property
+    def has_partner(self) -> np.ndarray:
+        """Mask of the rows with a partner, `[N]` bool."""
+        return np.asarray(self.partners.any(1))
+
+    @property
     def row_ids(self) -> Sequence[Any]:
         """Names of the rows, N of them."""
-        return [str(row) for row in range(len(self.has_partner))] if self._row_ids is None else self._row_ids
+        return [str(row) for row in range(self.n_rows)] if self._row_ids is None else self._row_ids
 
     def describe_view(self, view: int) -> str:
         """Return the words for a view in messages."""
         if view >= len(self):
             return f"value {view}"
-        return f"row {self.row_ids[int(self.rows[view])]!r} ({VARIANTS[self.variants[view]]} view)"
+        return f"row {self.row_ids[int(self.rows[view])]!r} ({variant_name(int(self.variants[view]))} view)"
 
-    def flatten(self, originals: Sequence[Any], augmented: Sequence[Any]) -> list[Any]:
-        """Return the values of all views, `[M]`, from the values of both variants of every row, `[N]` each."""
-        return [*originals, *(augmented[int(row)] for row in self.has_partner.nonzero()[0])]
+    def flatten(self, *values: Sequence[Any]) -> list[Any]:
+        """Return the values of all views, `[M]`, from those of the originals and of each partner number, `[N]` each."""
+        return [values[variant][row] for variant, row in zip(self.variants.tolist(), self.rows.tolist(), strict=True)]
 
     def by_row(self, name: str, values: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Return values of the views, `[M]`, as two arrays `[N]`; a row without a partner repeats its original's.
+        """Return values of the views, `[M]`, by row: those of originals `[N]`, and of partners `[N, P]`.
+
+        The value of an absent partner is that of its original.
 
         Raises:
             DataError: There is not one value per view.
@@ -80,15 +102,39 @@ class PairIndex:
             raise DataError(
                 f"{name}: found shape {list(array.shape)} for {len(self)} predictions; return one value each"
             )
-        original = array[: len(self.has_partner)]
-        augmented = original.copy()
-        augmented[self.has_partner] = array[len(self.has_partner) :]
+        original = array[: self.n_rows]
+        augmented = np.repeat(original[:, None], self.partners.shape[1], axis=1)
+        augmented.T[self.partners.T] = array[self.n_rows :]
         return original, augmented
+
+    def sums(
+        self, original: np.ndarray, augmented: np.ndarray, counts: tuple[np.ndarray, np.ndarray] | None = None
+    ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        """Return sums over the views of every row, `[N]`, and their numbers: of originals, and of partners.
+
+        A row without a partner counts as two identical views.
+
+        Args:
+            original: Values of the originals, `[N]`.
+            augmented: Values of the partners, `[N, P]`, as `by_row` returns them.
+            counts: Which of these values count, of the same shapes, bool; None: all.
+        """
+        exists = self.partners.copy()
+        exists[~self.has_partner, 0] = True
+        of_originals, of_partners = (np.ones(self.n_rows, dtype=bool), exists)
+        if counts is not None:
+            of_originals, of_partners = counts[0], exists & counts[1]
+        return (
+            (np.where(of_originals, original, 0), of_originals.astype(np.int64)),
+            (np.where(of_partners, augmented, 0).sum(1), of_partners.sum(1)),
+        )
 
     def write(
         self, path: str | Path, predictions: Sequence[Any], references: Sequence[Any], correct: Iterable[Any]
     ) -> None:
         """Write one JSON line per view: `row_id`, `variant`, `prediction`, `reference`, `correct`.
+
+        Variants are "original", "augmented", and for further partners "augmented_2" and so on.
 
         Raises:
             DataError: As `require_predictions_file`, or the file cannot be written.
@@ -99,7 +145,13 @@ class PairIndex:
             for row, variant, prediction, reference, is_correct in zip(
                 self.rows, self.variants, predictions, references, correct, strict=True
             ):
-                values = (ids[row], VARIANTS[variant], _plain(prediction), _plain(reference), bool(is_correct))
+                values = (
+                    ids[int(row)],
+                    variant_name(int(variant)),
+                    _plain(prediction),
+                    _plain(reference),
+                    bool(is_correct),
+                )
                 line = dict(zip(PREDICTION_KEYS, values, strict=True))
                 lines.write(json.dumps(line, ensure_ascii=False) + "\n")
 
@@ -151,7 +203,7 @@ class PairViews(PairIndex):
             )
         _require_any(dataset)
         self.dataset = dataset
-        super().__init__(_partner_mask(dataset))
+        super().__init__(_partner_masks(dataset))
 
     @property
     def column_names(self) -> list[str]:
@@ -183,7 +235,8 @@ class PairViews(PairIndex):
         """
         features = []
         for row, view in zip(self.dataset.__getitems__([int(self.rows[v]) for v in views]), views, strict=True):
-            columns = split_views(row, rules)[self.variants[view]]
+            of_row, variant = split_views(row, rules), int(self.variants[view])
+            columns = of_row[variant] if variant < len(of_row) else None
             if columns is None:
                 name = self.dataset[ROW_ID][int(self.rows[view])] if ROW_ID in self.dataset.column_names else view
                 raise DataError(
@@ -195,14 +248,14 @@ class PairViews(PairIndex):
 
     def originals(self) -> PairViews:
         """Return the original views alone."""
-        names = [name for name in self.dataset.column_names if not name.startswith(AUGMENTED_PREFIX)]
+        names = [name for name in self.dataset.column_names if not is_augmented(name)]
         return PairViews(self.dataset.select_columns(names))
 
     def select_columns(self, columns: list[str]) -> PairViews:
         """Return the same views with these columns only."""
         selected = PairViews.__new__(PairViews)
         selected.dataset = self.dataset.select_columns(columns)
-        PairIndex.__init__(selected, self.has_partner)
+        PairIndex.__init__(selected, self.partners)
         return selected
 
     @property
@@ -223,7 +276,7 @@ class PairViews(PairIndex):
         """
         first = np.arange(len(self))
         if self.dataset.format["type"] != "custom":  # a transform may return other values than those stored
-            names = [n for n in self.dataset.column_names if n != ROW_ID and not n.startswith(AUGMENTED_PREFIX)]
+            names = [n for n in self.dataset.column_names if n != ROW_ID and not is_augmented(n)]
             seen: dict[bytes, int] = {}
             for row, digest in enumerate(_row_digests(self.dataset.select_columns(names))):
                 first[row] = seen.setdefault(digest, row)
@@ -240,31 +293,33 @@ class PairViews(PairIndex):
     def _measure(self, column: str, measure: Callable[[datasets.Dataset, str], np.ndarray]) -> np.ndarray:
         if column not in self.column_names:
             return np.zeros(len(self), dtype=np.int64)
-        both = [measure(self.dataset.select_columns([column]), column)]
-        name = AUGMENTED_PREFIX + column
-        if self.has_partner.any() and name in self.column_names:  # otherwise it is inherited
-            both.append(measure(self.dataset.select_columns([name]), name))
-        return np.where(self.variants == 0, both[0][self.rows], both[-1][self.rows])
+        numbers = measure(self.dataset.select_columns([column]), column)[self.rows]
+        for view, name in columns_of_views(column, self.column_names).items():
+            is_of_view = self.variants == view
+            if view and is_of_view.any():  # partners without the column inherit it
+                measured = measure(self.dataset.select_columns([name]), name)
+                numbers[is_of_view] = measured[self.rows[is_of_view]]
+        return numbers
 
     def longest_target(self) -> int:
         """Return the number of tokens of the longest target; 0 if labels are no sequences."""
         return int(self.target_lengths().max())
 
     def column(self, name: str) -> list[Any]:
-        """Return the values of column `name` for every view; those of `augmented_<name>` for augmented views.
+        """Return the values of column `name` for every view; those of `augmented_<name>` for first partners, and so on.
 
         Labels without a column for the augmented views are inherited (`split_views`).
 
         Raises:
             DataError: The data has no such column.
         """
-        wanted = [name, AUGMENTED_PREFIX + name] if self.has_partner.any() else [name]
-        if name in LABEL_COLUMNS and AUGMENTED_PREFIX + name not in self.column_names:
-            wanted = [name] * len(wanted)
-        if missing := [column for column in wanted if column not in self.column_names]:
+        wanted = {view: view_prefix(view) + name for view in np.unique(self.variants).tolist()}
+        if name in LABEL_COLUMNS:
+            wanted = {view: column if column in self.column_names else name for view, column in wanted.items()}
+        if missing := [column for column in wanted.values() if column not in self.column_names]:
             raise DataError(f"column {missing[0]!r} is missing; the data has {self.column_names}")
-        values = [self.values(column) for column in wanted]
-        return [values[variant][row] for row, variant in zip(self.rows, self.variants, strict=True)]
+        values = {column: self.values(column) for column in set(wanted.values())}
+        return [values[wanted[variant]][row] for row, variant in zip(self.rows, self.variants.tolist(), strict=True)]
 
     def require_unique_rows(self) -> None:
         """Refuse data in which a `row_id` occurs more than once.
@@ -298,31 +353,32 @@ class TensorViews(PairViews):
     def __init__(self, pairs: TensorPairs) -> None:
         _require_any(pairs)
         self.pairs = pairs
-        PairIndex.__init__(self, pairs.partner_mask)
+        PairIndex.__init__(self, pairs.partners)
 
     @property
     def column_names(self) -> list[str]:
         """Columns of the rows: those kept beside the views, then those of the views."""
         original = list(self._first_original())
-        augmented = [AUGMENTED_PREFIX + name for name in original] if self.has_partner.any() else []
+        partners = np.unique(self.variants)[1:].tolist()
+        augmented = [view_prefix(view) + name for view in partners for name in original]
         return [ROW_ID, *self.pairs.columns, *original, *augmented]
 
     def _first_original(self) -> Mapping[str, Tensor]:
-        return self.pairs.view(torch.zeros(1, dtype=torch.int64, device=self.pairs.device), augmented=False)
+        return self.pairs.view(torch.zeros(1, dtype=torch.int64, device=self.pairs.device), 0)
 
     def values(self, name: str) -> Any:
-        """Return the values of a column for every row; None in an augmented column if the row has no partner."""
+        """Return the values of a column for every row; None in the column of a partner that the row lacks."""
         if name == ROW_ID:
             return self.pairs.row_ids.tolist()
         if name in self.pairs.columns:
             return self.pairs.columns[name]
-        is_augmented = name.startswith(AUGMENTED_PREFIX)
-        rows = self.has_partner.nonzero()[0] if is_augmented else np.arange(len(self.has_partner))
-        values: list[Any] = [None] * len(self.has_partner)
+        view, column = parse_column(name)
+        rows = self.rows[self.variants == view]
+        values: list[Any] = [None] * self.n_rows
         for start in range(0, len(rows), CHUNK):
             chunk = rows[start : start + CHUNK]
-            columns = self.pairs.view(torch.as_tensor(chunk, device=self.pairs.device), is_augmented)
-            for row, value in zip(chunk, columns[name.removeprefix(AUGMENTED_PREFIX)].tolist(), strict=True):
+            columns = self.pairs.view(torch.as_tensor(chunk, device=self.pairs.device), view)
+            for row, value in zip(chunk, columns[column].tolist(), strict=True):
                 values[row] = value
         return values
 
@@ -333,7 +389,7 @@ class TensorViews(PairViews):
         for variant in np.unique(variants):
             chosen = (variants == variant).nonzero()[0]
             some = torch.as_tensor(rows[chosen], device=self.pairs.device)
-            parts.append((chosen, self.pairs.view(some, augmented=bool(variant))))
+            parts.append((chosen, self.pairs.view(some, int(variant))))
         if len(parts) == 1:
             return parts[0][1]
         back = torch.as_tensor(np.argsort(np.concatenate([chosen for chosen, _ in parts])), device=self.pairs.device)
@@ -375,14 +431,14 @@ def _require_any(rows: Any) -> None:
         raise DataError("the evaluation data set is empty; check the split and the filters before it")
 
 
-def _partner_mask(dataset: datasets.Dataset) -> np.ndarray:
-    """Return which rows have a partner, `[N]` bool: those with an augmented column that is not null."""
-    mask = np.zeros(len(dataset), dtype=bool)
+def _partner_masks(dataset: datasets.Dataset) -> np.ndarray:
+    """Return which partners exist, `[N, P]` bool: those with a column that is not null."""
+    masks = np.zeros((len(dataset), max(partner_numbers(dataset.column_names), default=1)), dtype=bool)
     for name in dataset.column_names:
-        if name.startswith(AUGMENTED_PREFIX):
+        if view := parse_column(name)[0]:
             table = dataset.select_columns([name]).with_format("arrow")[:]
-            mask |= table[name].is_valid().to_numpy()
-    return mask
+            masks[:, view - 1] |= table[name].is_valid().to_numpy()
+    return masks
 
 
 def _row_digests(dataset: datasets.Dataset) -> Iterator[bytes]:

@@ -7,6 +7,8 @@ With `l` and `l~` the losses of an original row and its augmented partner (nats 
     DAIR     f = 1/2 l + 1/2 l~ + lambda * R
     no partner: f = l with every method
 
+A row may have several partners. `l~` is then their mean loss, and R the mean of `R(l, l~_p)` over them.
+
 Source: Huang et al., "Robustness through Data Augmentation Loss Consistency", TMLR 2022, equations (1) to (4). The
 baselines of its adversarial experiments, in which the partner is an adversarial example:
 
@@ -44,15 +46,20 @@ class PairTerms(NamedTuple):
 
     Attributes:
         original: Loss of the original view, nats per row; 0 where the row has no valid target.
-        augmented: Loss of the augmented view, nats per row; 0 where there is no partner.
-        consistency: R of the pair; 0 where there is no partner.
-        has_partner: Whether the row is a pair, bool.
+        augmented: Loss of the augmented view, nats per row, the mean over the row's partners; 0 where there is none.
+        consistency: R of the pair, the mean over the row's partners; 0 where there is none.
+        partners: Number of partners of the row, int64; or bool if no row has several.
     """
 
     original: Tensor
     augmented: Tensor
     consistency: Tensor
-    has_partner: Tensor
+    partners: Tensor
+
+    @property
+    def has_partner(self) -> Tensor:
+        """Whether the row is a pair, `[B]` bool."""
+        return self.partners > 0
 
 
 class Counts(NamedTuple):
@@ -60,7 +67,7 @@ class Counts(NamedTuple):
 
     Attributes:
         rows: Number of rows, with and without a partner.
-        pairs: Number of rows with a partner.
+        pairs: Number of rows with at least one partner.
         tokens: Number of targets in all trained views: tokens of sequences, one for a class or a number.
     """
 
@@ -200,6 +207,50 @@ def gradient_weights(
     return weight + dair_lambda * slope, augmented_weight + dair_lambda * augmented_slope
 
 
+def partner_slopes(
+    losses: Tensor, partners: Tensor, regularizer: LossRegularizer, epsilon: float = LOSS_EPSILON
+) -> tuple[Tensor, Tensor]:
+    """Return the slopes of R that decide which views of a row are unlearned.
+
+    With P partners, `f = w l + w~ mean_p l~_p + lambda mean_p R(l, l~_p)` has the gradient
+    `c grad l + sum_p c~_p grad l~_p / P` with `c = w + lambda mean_p dR/dl` and `c~_p = w~ + lambda dR/dl~_p`.
+
+    Args:
+        losses: `[B, V]`, nats per row.
+        partners: Which partners exist, `[B, V - 1]` bool.
+        regularizer: R.
+        epsilon: As in `squared_root_consistency`.
+
+    Returns:
+        `mean_p dR/dl` and `min_p dR/dl~_p`, each `[B]`; 0 for a row without a partner.
+
+    Example:
+        >>> losses = torch.tensor([[4.0, 1.0, 16.0]])
+        >>> partner_slopes(losses, torch.tensor([[True, True]]), LOSS_REGULARIZERS["sq"], epsilon=0.0)
+        (tensor([-0.2500]), tensor([-1.]))
+    """
+    if losses.shape[1] == 1:
+        return torch.zeros_like(losses[:, 0]), torch.zeros_like(losses[:, 0])
+    slopes = [regularizer.slopes(losses[:, 0], augmented, epsilon) for augmented in losses[:, 1:].unbind(1)]
+    of_original, of_partners = (torch.stack(columns, dim=1) for columns in zip(*slopes, strict=True))
+    lowest = of_partners.masked_fill(~partners, torch.inf).amin(1)
+    return mean_over_partners(of_original, partners), lowest.masked_fill(~partners.any(1), 0.0)
+
+
+def mean_over_partners(values: Tensor, partners: Tensor) -> Tensor:
+    """Return the mean of every row over its partners, `[B]`; 0 for a row without a partner.
+
+    Args:
+        values: One value per partner, `[B, P]`; those of absent partners do not matter.
+        partners: Which partners exist, `[B, P]` bool.
+
+    Example:
+        >>> mean_over_partners(torch.tensor([[1.0, 5.0], [2.0, 7.0]]), torch.tensor([[True, True], [True, False]]))
+        tensor([3., 2.])
+    """
+    return values.masked_fill(~partners, 0.0).sum(1) / partners.sum(1).clamp(min=1)
+
+
 def pair_objective(
     terms: PairTerms,
     method: str = "dair",
@@ -253,10 +304,11 @@ def normalized_objective(
     The contributions of all micro-batches and ranks add up to the objective:
 
     - "pair" (the paper): `sum_b f_b / rows`;
-    - "token" (the authors' dialog code): `sum_b (l_b + l~_b) / tokens + lambda * sum_b R_b / pairs`.
+    - "token" (the authors' dialog code): `sum_b (l_b + l~_b) / tokens + lambda * sum_b R_b / pairs`, where the losses
+      of several partners of a row are summed, and their R averaged.
 
-    With `m` target tokens per view on average, `lambda_pair = lambda_token * m`. With `view_weights` the losses of
-    pairs count `2 w l + 2 w~ l~` in token normalization.
+    With `m` target tokens per view on average, and one partner per row, `lambda_pair = lambda_token * m`. With
+    `view_weights` the losses of pairs count `2 w l + 2 w~ l~` in token normalization.
 
     Args:
         terms: Unreduced terms of the micro-batch, each `[B]`.
@@ -283,12 +335,13 @@ def normalized_objective(
         raise ValueError(f"normalization={normalization!r} is unknown; use one of {NORMALIZATIONS}")
     if method not in TOKEN_METHODS:
         raise ValueError(f"method={method!r} is not defined for normalization='token'; use one of {TOKEN_METHODS}")
+    # Of several partners the sum, not their mean.
     if method == "erm" or view_weights is None:
         losses = terms.original.sum()
         if method != "erm":
-            losses = losses + terms.augmented.sum()
+            losses = losses + (terms.augmented * terms.partners).sum()
     else:
-        weighted = 2 * view_weights[0] * terms.original + 2 * view_weights[1] * terms.augmented
+        weighted = 2 * view_weights[0] * terms.original + 2 * view_weights[1] * (terms.augmented * terms.partners)
         losses = torch.where(terms.has_partner, weighted, terms.original).sum()
     objective = losses / torch.as_tensor(counts.tokens).clamp(min=1)
     if method == "dair":

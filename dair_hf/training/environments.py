@@ -1,10 +1,11 @@
-"""Objectives of a whole batch: baselines with the two views as environments, and DAIR on aggregated losses.
+"""Objectives of a whole batch: baselines with the views as environments, and DAIR on aggregated losses.
 
 `DAIRTrainer(objective=...)` takes any callable `(outputs, step) -> scalar`: `outputs` are the `PairOutputs` of a batch
 and `step` is the number of optimizer steps taken so far. The classes of this module are `nn.Module`s, so that their
 state (the weights of Group DRO) is saved in checkpoints and restored on a resume.
 
 The original view is the first environment, the augmented view the second; a row without a partner is in the first only.
+If rows have several partners, each partner number is an environment of its own (DAIR on aggregated losses takes one).
 Unlike a sum over rows, such an objective depends on how the data is batched: a batch is one step of one process. The
 trainer refuses gradient accumulation and several processes.
 """
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
+from dair_hf.data.collator import on_device
 from dair_hf.errors import DataError
 from dair_hf.losses.objective import LOSS_EPSILON, squared_root_consistency
 from dair_hf.training.forward.pair_loss import PairOutputs
@@ -29,7 +31,7 @@ BatchObjective = Callable[[PairOutputs, int], Tensor]
 
 @dataclass
 class EnvironmentConfig:
-    """Settings of the baselines with the two views as environments.
+    """Settings of the baselines with the views as environments.
 
     Example:
         >>> EnvironmentConfig().objective("dro")
@@ -202,16 +204,17 @@ class GroupDRO(nn.Module):
     """Distributionally robust optimization over groups: `sum_e q_e R_e`, where weight moves to the worse group.
 
     Each step first updates `q_e <- q_e exp(eta R_e) / Z` and then computes the loss with the new `q`. The initial `q`
-    is uniform.
+    is uniform. A group without a row in a batch has the risk 0.
 
     Source: Sagawa, Koh, Hashimoto, Liang, "Distributionally Robust Neural Networks for Group Shifts", ICLR 2020,
     algorithm 1.
 
     Args:
         step_size: `eta`, > 0, in 1/nats.
+        groups: Number of groups: one more than the largest number of a partner.
 
     Raises:
-        DataError: The step size is out of range.
+        DataError: The step size is out of range, or there are fewer than two groups.
 
     Example:
         >>> GroupDRO(step_size=0.01).weights
@@ -220,21 +223,34 @@ class GroupDRO(nn.Module):
 
     weights: Tensor
 
-    def __init__(self, step_size: float = 0.01) -> None:
+    def __init__(self, step_size: float = 0.01, groups: int = 2) -> None:
         super().__init__()
         _require("step_size", step_size)
+        if groups < 2:
+            raise DataError(f"groups={groups} is out of range; give at least 2, the original and one partner")
         self.step_size = step_size
-        self.register_buffer("weights", torch.full((2,), 0.5))
+        self.register_buffer("weights", torch.full((groups,), 1 / groups))
 
     def extra_repr(self) -> str:
         """Return the settings, for the model card."""
         return f"step_size={self.step_size:g}"
 
     def forward(self, outputs: PairOutputs, step: int) -> Tensor:
-        """Update the weights and return the objective of a batch, a scalar in nats."""
-        risks = _risks(outputs)
-        if len(risks) < len(self.weights):
+        """Update the weights and return the objective of a batch, a scalar in nats.
+
+        Raises:
+            DataError: Rows have more partners than there are groups for.
+        """
+        risks, present = _risks(outputs), np.flatnonzero(_environments(outputs).any(0))
+        if len(risks) < 2:
             return risks.sum()  # with one group there is nothing to compare
+        if present[-1] >= len(self.weights):
+            raise DataError(
+                f"GroupDRO has {len(self.weights)} groups, but rows have the partner number {present[-1]}; give "
+                f"objective=GroupDRO(groups={present[-1] + 1}): originals, and each number of a partner, are a group"
+            )
+        if len(risks) < len(self.weights):
+            risks = risks.new_zeros(len(self.weights)).index_copy(0, on_device(present, risks.device), risks)
         self.weights = torch.softmax(self.weights.to(risks.device).log() + self.step_size * risks.detach().float(), 0)
         return (self.weights * risks).sum()
 
@@ -293,7 +309,8 @@ class AggregatedDAIR(nn.Module):
         """Return the objective of a batch, a scalar.
 
         Raises:
-            DataError: Only some rows have a partner, so that the two aggregates would cover different rows.
+            DataError: Only some rows have a partner, so that the two aggregates would cover different rows; or a row
+                has several.
         """
         original, augmented, paired = outputs.terms.original, outputs.terms.augmented, outputs.layout.paired
         if self.method == "erm" or not paired.any():
@@ -302,6 +319,11 @@ class AggregatedDAIR(nn.Module):
             raise DataError(
                 f"{int(paired.sum())} of {len(paired)} rows of a batch have a partner; aggregated losses "
                 "compare all rows of both views, so give a partner to every row or to none"
+            )
+        if (several := outputs.layout.partners.sum(1) > 1).any():
+            raise DataError(
+                f"{int(several.sum())} of {len(paired)} rows of a batch have several partners; aggregated losses "
+                "compare one augmented view with the original, so keep the columns of one partner only"
             )
         aggregate, augmented_aggregate = self.aggregate(original), self.aggregate(augmented)
         loss = 0.5 * aggregate + 0.5 * augmented_aggregate
@@ -312,10 +334,14 @@ class AggregatedDAIR(nn.Module):
         return loss + self.dair_lambda * squared_root_consistency(original, augmented, self.epsilon).mean()
 
 
+def _environments(outputs: PairOutputs) -> np.ndarray:
+    """Return which views are rows of their environments, `[B, V]` bool."""
+    layout = outputs.layout
+    return np.concatenate([layout.targets[:, :1] > 0, layout.partners], axis=1)
+
+
 def _risks(outputs: PairOutputs) -> Tensor:
-    terms, layout = outputs.terms, outputs.layout
-    exists = np.stack([layout.targets[:, 0] > 0, layout.paired], axis=1)
-    return environment_risks(torch.stack([terms.original, terms.augmented], dim=1), exists)
+    return environment_risks(outputs.losses, _environments(outputs))
 
 
 def _require(name: str, value: float, allow_zero: bool = False) -> None:

@@ -31,6 +31,7 @@ class _Batch:
     step: int
     row_ids: Sequence[Any]
     terms: PairTerms
+    losses: Tensor | None
     loss: Tensor
     dair_lambda: float | Tensor
     is_finite: Tensor
@@ -54,7 +55,13 @@ class FinitenessCheck(TrainerCallback):
         self.batches: deque[_Batch] = deque()
 
     def add(
-        self, loss: Tensor, terms: PairTerms, row_ids: Sequence[Any] | None, step: int, dair_lambda: float | Tensor
+        self,
+        loss: Tensor,
+        terms: PairTerms,
+        row_ids: Sequence[Any] | None,
+        step: int,
+        dair_lambda: float | Tensor,
+        losses: Tensor | None = None,
     ) -> None:
         """Hold a batch and start to copy the flag whether its loss is finite.
 
@@ -64,6 +71,7 @@ class FinitenessCheck(TrainerCallback):
             row_ids: Names of its rows; None: their numbers.
             step: Number of optimizer steps taken before.
             dair_lambda: Lambda of the step.
+            losses: Losses of all views, `[B, V]`; None: no row has several partners.
         """
         terms = PairTerms(*(term.detach() for term in terms))
         ids = [f"row {row} of the batch" for row in range(len(terms.original))] if row_ids is None else row_ids
@@ -71,7 +79,8 @@ class FinitenessCheck(TrainerCallback):
         is_asynchronous = loss.device.type in ASYNCHRONOUS
         is_finite = torch.isfinite(loss).to("cpu", non_blocking=is_asynchronous)
         copied = torch.accelerator.current_stream(loss.device).record_event() if is_asynchronous else None
-        self.batches.append(_Batch(step, ids, terms, loss, dair_lambda, is_finite, copied))
+        losses = None if losses is None else losses.detach()
+        self.batches.append(_Batch(step, ids, terms, losses, loss, dair_lambda, is_finite, copied))
 
     def clear(self) -> None:
         """Forget all batches."""
@@ -105,8 +114,9 @@ class FinitenessCheck(TrainerCallback):
         args = self.args
         terms = PairTerms(*(term.cpu() for term in batch.terms))
         rows, where = len(terms.original), f"at step {batch.step}"
-        if self.objective is None and (negative := undefined_roots(terms, args)).any():
-            return negative_losses(terms, negative, batch.row_ids, where, args)
+        losses = None if batch.losses is None else batch.losses.cpu()
+        if self.objective is None and (negative := undefined_roots(terms, args, losses)).any():
+            return negative_losses(terms, negative, batch.row_ids, where, args, losses)
         broken = ~(terms.original.isfinite() & terms.augmented.isfinite() & terms.consistency.isfinite())
         if broken.any():
             return NonFiniteLossError(
@@ -136,16 +146,32 @@ class FinitenessCheck(TrainerCallback):
         )
 
 
-def undefined_roots(terms: PairTerms, args: DAIRConfig) -> Tensor:
-    """Return the pairs whose R takes the root of a negative loss, `[B]` bool; none if no such R is trained."""
+def undefined_roots(terms: PairTerms, args: DAIRConfig, losses: Tensor | None = None) -> Tensor:
+    """Return the pairs whose R takes the root of a negative loss, `[B]` bool; none if no such R is trained.
+
+    Args:
+        terms: Terms of a batch, each `[B]`.
+        args: Configuration of the run.
+        losses: Losses of all views, `[B, V]`; None: no row has several partners.
+    """
     regularizer = args.loss_regularizer if args.uses_regularizer else None
     if regularizer is None or not regularizer.takes_root:
         return torch.zeros_like(terms.has_partner)
-    return terms.has_partner & (torch.minimum(terms.original, terms.augmented) < -args.loss_epsilon)
+    return terms.has_partner & (_lowest(terms, losses) < -args.loss_epsilon)
+
+
+def _lowest(terms: PairTerms, losses: Tensor | None) -> Tensor:
+    """Return the lowest loss of the views of every pair, `[B]`."""
+    return torch.minimum(terms.original, terms.augmented) if losses is None else losses.amin(1)
 
 
 def negative_losses(
-    terms: PairTerms, negative: Tensor, row_ids: Sequence[Any] | None, where: str, args: DAIRConfig
+    terms: PairTerms,
+    negative: Tensor,
+    row_ids: Sequence[Any] | None,
+    where: str,
+    args: DAIRConfig,
+    losses: Tensor | None = None,
 ) -> NonFiniteLossError:
     """Return the error for pairs with a negative loss whose R takes its root.
 
@@ -155,9 +181,10 @@ def negative_losses(
         row_ids: Names of the rows; None: their numbers.
         where: Step or phase, in words.
         args: Configuration of the run.
+        losses: Losses of all views, as in `undefined_roots`.
     """
     rootless = next(name for name, regularizer in LOSS_REGULARIZERS.items() if not regularizer.takes_root)
-    lowest = torch.minimum(terms.original, terms.augmented)[negative].min()
+    lowest = _lowest(terms, losses)[negative].min()
     ids = range(len(negative)) if row_ids is None else row_ids
     return NonFiniteLossError(
         f"sample_loss is negative in {int(negative.sum())} of {len(negative)} rows {where}: {_named(negative, ids)}, "

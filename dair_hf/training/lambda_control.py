@@ -32,7 +32,8 @@ class LambdaControl(TrainerCallback):
 
     With weights of 1/2 this is `2 lambda sqrt(rho)`, where `rho = E[R] / E[(l + l~) / 2]` is the relative
     inconsistency. Sums cost nothing, unlike norms at logits or weights; for a regression `r` is the error, so that the
-    share is exact at the output of the model. Other regularizers take the place of R in the last line.
+    share is exact at the output of the model. Other regularizers take the place of R in the last line. Several partners
+    of a row count as one, with their mean loss and their mean R.
 
     The sums of a step are reduced over all micro-batches and ranks, and enter exponential means (`SMOOTHING`). Lambda
     of a step follows from the means of earlier steps, so that it is known before the forward and is the same however

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import datasets
@@ -13,12 +13,13 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 from transformers import TrainerCallback, TrainerState
+from transformers.trainer_utils import RemoveColumnsCollator
 from transformers.utils import logging
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.batch_layout import BatchLayout, view_mask
 from dair_hf.data.checks import columns_of, no_pairs
-from dair_hf.data.collator import AUGMENTED_PREFIX, LAYOUT, VIEW_MASK
+from dair_hf.data.collator import LAYOUT, VIEW_MASK
 from dair_hf.data.counter_rng import generator_for
 from dair_hf.data.sampling import (
     EpochPairs,
@@ -29,12 +30,13 @@ from dair_hf.data.sampling import (
     view_lengths,
 )
 from dair_hf.data.tensor_pairs import TensorPairs
+from dair_hf.data.view_columns import is_augmented, parse_column
 from dair_hf.errors import DataError
 from dair_hf.trees.batches import GroupBatchSampler, rows_by_group, tree_sampler
 
 logger = logging.get_logger(__name__)
 
-# (model, batch [B, V, ...] on its device, generator) -> batch with partners, V = 2 (`collator.add_partners`).
+# (model, batch [B, V, ...] on its device, generator) -> batch with partners (`collator.add_partners`).
 OnlineAugmenter = Callable[[nn.Module, Mapping[str, Any], torch.Generator], Mapping[str, Any]]
 
 STEPS_WATCHED = 100  # number of steps of a stream that must contain a pair
@@ -91,7 +93,7 @@ def train_sampler(
     def measured(epoch: int) -> tuple[np.ndarray, np.ndarray]:
         rows = dataset.at(epoch) if isinstance(dataset, EpochPairs) else dataset
         if not args.uses_partners:
-            rows = rows.select_columns([name for name in rows.column_names if not name.startswith(AUGMENTED_PREFIX)])
+            rows = rows.select_columns([name for name in rows.column_names if not is_augmented(name)])
         return view_lengths(rows), view_counts(rows)
 
     # The lengths of an epoch are the same whichever epoch the data is in, as after an earlier run.
@@ -214,6 +216,29 @@ def add_online_partners(
             "partners, as `collator.add_partners` does"
         )
     return {name: values for name, values in augmented.items() if name != LAYOUT}
+
+
+def add_known_partners(known: list[str], view_columns: Collection[str], columns: Iterable[str]) -> list[str]:
+    """Add columns of partners to the columns that are read, in place, and return these.
+
+    Args:
+        known: Columns that are read.
+        view_columns: Those of them that partners have, too.
+        columns: Columns of data.
+
+    Example:
+        >>> add_known_partners(["x", "row_id"], ["x"], ["augmented_2_x", "augmented_y", "augmented_row_id"])
+        ['x', 'row_id', 'augmented_2_x']
+    """
+    known += [name for name in columns if name not in known and parse_column(name)[1] in view_columns]
+    return known
+
+
+def collate_known_partners(collator: RemoveColumnsCollator, view_columns: Collection[str], rows: Sequence[Any]) -> Any:
+    """Collate rows with a collator that drops unknown columns, but keep those of all partners."""
+    names = dict.fromkeys(name for row in rows if isinstance(row, Mapping) for name in row)
+    collator.signature_columns = add_known_partners(list(collator.signature_columns), view_columns, names)
+    return collator(rows)
 
 
 def mask_repeated_rows(batch: dict[str, Any], layout: BatchLayout, accelerator: Accelerator) -> None:

@@ -19,8 +19,8 @@ from transformers.loss.loss_utils import (
 from transformers.utils.generic import find_labels
 
 from dair_hf.config import DAIRConfig
-from dair_hf.data.collator import LABELS, TARGET_PREFIXES, VIEW_MASK, flatten_views
-from dair_hf.data.row_rules import LABEL_COLUMNS, RowRules
+from dair_hf.data.collator import LABELS, VIEW_MASK, flatten_views
+from dair_hf.data.row_rules import LABEL_COLUMNS, TARGET_PREFIXES, RowRules
 from dair_hf.errors import DataError
 from dair_hf.losses.model_state import evaluation_mode
 from dair_hf.losses.per_sample import IGNORE_INDEX, SAMPLE_LOSSES, SampleLoss

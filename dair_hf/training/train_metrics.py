@@ -40,11 +40,13 @@ def sum_terms(
     dair_lambda: float | Tensor,
     was_run: Tensor | None = None,
     positions: Tensor | None = None,
+    slopes: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Return the sums of one batch.
 
     A pair counts as unlearned if one of its gradient weights c, c~ is negative (`objective.gradient_weights`, which
-    takes lambda in pair units: `lambda * tokens / (2 * pairs)` with `normalization="token"`).
+    takes lambda in pair units: `lambda * tokens / (2 * pairs)` with `normalization="token"`), a row with several
+    partners if c or any c~_p is (`objective.partner_slopes`).
 
     Args:
         terms: Unreduced terms, each `[B]`.
@@ -55,6 +57,7 @@ def sum_terms(
         dair_lambda: Lambda of the step, in the unit of `normalization`.
         was_run: Whether each original was run, `[B]` bool; None: all that exist.
         positions: Number of input tokens, and of positions including padding, `[2]`; None: unknown.
+        slopes: Results of `objective.partner_slopes`; None: no row has several partners.
 
     Returns:
         `[13]`, the fields of `TermSums`, in `sums_dtype`.
@@ -64,8 +67,14 @@ def sum_terms(
     if args.normalization == "token":
         per_pair = dair_lambda * counts.tokens / (2 * torch.as_tensor(counts.pairs).clamp(min=1))
     if args.method == "dair" and args.loss_regularizer is not None:
-        losses = terms.original, terms.augmented
-        weights = gradient_weights(*losses, per_pair, args.loss_regularizer, args.loss_epsilon, args.pair_weights)
+        if slopes is None:
+            losses = terms.original, terms.augmented
+            weights = gradient_weights(*losses, per_pair, args.loss_regularizer, args.loss_epsilon, args.pair_weights)
+        else:
+            weight, augmented_weight = args.pair_weights
+            # Token normalization has the sum of the losses of several partners, not their mean.
+            count = terms.partners if args.normalization == "token" else 1
+            weights = weight + per_pair * slopes[0], augmented_weight * count + per_pair * slopes[1]
         unlearned = ((torch.minimum(*weights) < 0) & terms.has_partner).sum()
     regularizer_gradient, loss_gradient = gradient_sums(terms, args)
     originals = torch.where(terms.has_partner, terms.original, 0.0)
@@ -100,11 +109,11 @@ def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
         args: Configuration of the run.
 
     Returns:
-        `loss_original` (nats per row), `loss_augmented` and `consistency` (nats per pair), `inconsistency` (`rho`, R
-        relative to the mean of both losses of the pairs), `gradient_share` (of lambda R, see
-        `lambda_control.LambdaControl`), `partner_share` of the rows, `unlearned_share` of the pairs,
-        `padding_share` of the input positions (with prefix trees `shared_share` of the
-        tokens, which are not computed again), `rows`, `pairs`, `rows_without_target`.
+        `loss_original` (nats per row), `loss_augmented` and `consistency` (nats per pair, means over the partners of a
+        row), `inconsistency` (`rho`, R relative to the mean of both losses of the pairs), `gradient_share` (of
+        lambda R, see `lambda_control.LambdaControl`), `partner_share` of the rows, `unlearned_share` of the pairs,
+        `padding_share` of the input positions (with prefix trees `shared_share` of the tokens, which are not computed
+        again), `rows`, `pairs`, `rows_without_target`.
         Metrics that are undefined for the method or the data are left out.
     """
     total: dict[str, float] = dict(zip(TermSums._fields, sums.tolist(), strict=True))

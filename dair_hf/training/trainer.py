@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,6 @@ from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.batch_layout import LayoutCollator, view_mask
 from dair_hf.data.checks import columns_of, require_named_partners, require_pairs, require_rows
 from dair_hf.data.collator import (
-    AUGMENTED_PREFIX,
     LABELS,
     LAYOUT,
     PADDING_ROW,
@@ -49,6 +48,7 @@ from dair_hf.data.collator import (
 )
 from dair_hf.data.sampling import PaddedStream, PairLengthSampler, TokenBatchSampler
 from dair_hf.data.tensor_pairs import TensorPairs
+from dair_hf.data.view_columns import is_augmented
 from dair_hf.errors import DataError, explained
 from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator, subset_names
 from dair_hf.evaluation.prediction import PairPredictor, chosen_class, output_of, padded_array
@@ -77,7 +77,9 @@ from dair_hf.training.loading import (
     EpochCallback,
     OnlineAugmenter,
     PairWatch,
+    add_known_partners,
     add_online_partners,
+    collate_known_partners,
     eval_order,
     mask_repeated_rows,
     train_sampler,
@@ -334,16 +336,21 @@ class DAIRTrainer(Seq2SeqTrainer):
             known: list[str] = vars(self)["_signature_columns"]
             # A collator may read columns that the model does not take (paths of images, texts); losses read labels.
             known += [LABELS, *getattr(self.data_collator.base_collator, "columns", ())]
-            known += [AUGMENTED_PREFIX + name for name in known] + [ROW_ID, PADDING_ROW]
+            self._view_columns = frozenset(known)
+            known += [ROW_ID, PADDING_ROW]
             if self.args.share_prefixes is not None:
                 known.append(self.args.share_prefixes)
 
-    def _known_columns(self, data: Any) -> list[str]:
-        """Return the columns that are read: all, or those of the model and the collator for both views."""
-        if not self.args.remove_unused_columns:
-            return columns_of(data) or []
+    def _note_partners(self, columns: Iterable[str]) -> list[str]:
+        """Add the columns of partners in some data to the columns that are read, and return all of these."""
         self._set_signature_columns_if_needed()
-        return list(self._signature_columns or ())
+        known: list[str] = vars(self)["_signature_columns"]
+        return add_known_partners(known, self._view_columns, columns)
+
+    def _known_columns(self, data: Any) -> list[str]:
+        """Return the columns that are read: all, or those of the model and the collator for all views."""
+        columns = columns_of(data) or []
+        return list(self._note_partners(columns)) if self.args.remove_unused_columns else columns
 
     def _trains_originals(self, description: str | None) -> bool:
         """Return whether a data loader is that of an ERM run, which neither reads nor collates partners."""
@@ -351,11 +358,16 @@ class DAIRTrainer(Seq2SeqTrainer):
 
     def _remove_unused_columns(self, dataset: datasets.Dataset, description: str | None = None) -> datasets.Dataset:
         if self._trains_originals(description):
-            dataset = dataset.select_columns([n for n in dataset.column_names if not n.startswith(AUGMENTED_PREFIX)])
+            dataset = dataset.select_columns([name for name in dataset.column_names if not is_augmented(name)])
+        if self.args.remove_unused_columns:
+            self._note_partners(dataset.column_names)
         return super()._remove_unused_columns(dataset, description=description)
 
     def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
-        return partial(collate_unless_ready, super()._get_collator_with_removed_columns(data_collator, description))
+        collator = super()._get_collator_with_removed_columns(data_collator, description)
+        if self.args.remove_unused_columns:
+            collator = partial(collate_known_partners, collator, self._view_columns)
+        return partial(collate_unless_ready, collator)
 
     def _get_dataloader(self, dataset: Any, description: str, batch_size: int, *args: Any, **kwargs: Any) -> Any:
         if description == "Training":
@@ -518,7 +530,8 @@ class DAIRTrainer(Seq2SeqTrainer):
             loss = self.pair_loss.objective(outputs.terms, counts, dair_lambda)
         if is_training and torch.is_grad_enabled():
             require_gradient(loss, outputs.terms.original, model, self.batch_objective, self.sample_loss)
-        self._finiteness.add(loss, outputs.terms, inputs.get(ROW_ID), self.state.global_step, dair_lambda)
+        step = self.state.global_step
+        self._finiteness.add(loss, outputs.terms, inputs.get(ROW_ID), step, dair_lambda, outputs.losses)
         if is_training:
             self.lambda_control.add(outputs.terms)
         else:
@@ -552,8 +565,8 @@ class DAIRTrainer(Seq2SeqTrainer):
             positions = count_positions(batch, outputs.was_run)
             if forest is not None:
                 positions = on_device(np.array([forest.tokens, forest.nodes]), exists.device)
-            targets = outputs.targets[:, 0]
-            sums = sum_terms(outputs.terms, targets, exists, counts, self.args, dair_lambda, was_run, positions)
+            targets, slopes = outputs.targets[:, 0], self.pair_loss.slopes(outputs)
+            sums = sum_terms(outputs.terms, targets, exists, counts, self.args, dair_lambda, was_run, positions, slopes)
             self._sums = sums if self._sums is None else self._sums + sums
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -592,13 +605,14 @@ class DAIRTrainer(Seq2SeqTrainer):
         loss = None
         if labels is not None or self.sample_loss_name is None:
             with torch.no_grad(), self.compute_loss_context_manager():
-                terms, targets, *_ = self.pair_loss(model, batch, with_partners=True)
-                if (negative := undefined_roots(terms, self.args)).any():
-                    raise negative_losses(terms, negative, batch.get(ROW_ID), "of the evaluation", self.args)
+                outputs = self.pair_loss(model, batch, with_partners=True)
+                terms, targets, losses = outputs.terms, outputs.targets, outputs.losses
+                if (negative := undefined_roots(terms, self.args, losses)).any():
+                    raise negative_losses(terms, negative, batch.get(ROW_ID), "of the evaluation", self.args, losses)
                 counts = self.pair_loss.count(batch)
                 loss = self.pair_loss.objective(terms, counts, self._lambda(counts, False)).detach()
-            augmented_targets = targets[:, 1] if targets.shape[1] == 2 else torch.zeros_like(targets[:, 0])
-            columns = (*terms, targets[:, 0], augmented_targets, exists)
+            # As many columns on every rank, whatever the number of views of its batch.
+            columns = (*terms, targets[:, 0], targets[:, 1:].sum(1), exists, *self.pair_loss.slopes(outputs))
             # In float64 on the host only, since MPS lacks it.
             rows = torch.stack([column.to(full_precision(terms.original).dtype) for column in columns], dim=1)
             self._evaluated_rows.append(self.accelerator.gather_for_metrics(rows).cpu().double())
@@ -665,12 +679,12 @@ class DAIRTrainer(Seq2SeqTrainer):
     def _evaluation_terms(self) -> dict[str, float]:
         rows = torch.cat(self._evaluated_rows)
         rows = rows[rows[:, 6] > 0]
-        terms = PairTerms(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3].bool())
+        terms = PairTerms(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3].long())
         paired = terms.has_partner if self.args.uses_partners else torch.zeros_like(terms.has_partner)
         tokens = rows[:, 4].sum() + rows[paired, 5].sum()
         counts = Counts(torch.tensor(len(rows)), paired.sum(), tokens)
-        dair_lambda = float(self._lambda(counts, False))
-        sums = sum_terms(terms, rows[:, 4], torch.ones(len(rows), dtype=torch.bool), counts, self.args, dair_lambda)
+        dair_lambda, exists = float(self._lambda(counts, False)), torch.ones(len(rows), dtype=torch.bool)
+        sums = sum_terms(terms, rows[:, 4], exists, counts, self.args, dair_lambda, slopes=(rows[:, 7], rows[:, 8]))
         return {"loss": self.pair_loss.objective(terms, counts, dair_lambda).item(), **mean_terms(sums, self.args)}
 
     def _predictor(self) -> PairPredictor:
@@ -695,7 +709,7 @@ class DAIRTrainer(Seq2SeqTrainer):
     def _model_columns(self, views: PairViews) -> PairViews:
         if isinstance(views, TensorViews):
             return views  # these have columns of the model only
-        columns = super()._remove_unused_columns(views.dataset).column_names
+        columns = self._remove_unused_columns(views.dataset).column_names
         return views.select_columns([name for name in columns if name != self.args.share_prefixes])
 
     def evaluate(

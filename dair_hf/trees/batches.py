@@ -12,7 +12,8 @@ import pyarrow
 import pyarrow.compute
 from transformers.trainer_pt_utils import BatchRebalanceSampler
 
-from dair_hf.data.collator import AUGMENTED_PREFIX, VIEW_MASK
+from dair_hf.data.collator import VIEW_MASK
+from dair_hf.data.view_columns import columns_of_views
 from dair_hf.errors import DataError
 from dair_hf.trees.forest import FOREST, build_forest, cut_where_least_is_shared, pad_right, prefix_table
 
@@ -148,8 +149,8 @@ def tree_sampler(
     """
     for name in (column, IDS):
         require_column(column, name, dataset.column_names, "train_dataset")
-    views = [IDS, AUGMENTED_PREFIX + IDS] if with_partners else [IDS]
-    tokens = [_TokenColumn(dataset, name) for name in views if name in dataset.column_names]
+    views = columns_of_views(IDS, dataset.column_names if with_partners else [IDS]).values()
+    tokens = [_TokenColumn(dataset, name) for name in views]
     budget = rows if nodes is None else nodes
     parts: list[np.ndarray] = []
     sizes: list[int] = []

@@ -201,7 +201,7 @@ def build_forest(batch: Mapping[str, Any], groups: Sequence[Any], nodes_at_once:
 
     Args:
         batch: A batch of `PairCollator` with `input_ids`, `labels` and optionally `attention_mask`, `[B, V, T]` each.
-        groups: Group of every row, `[B]`, such as its dialogue id; both views of a row are in its group.
+        groups: Group of every row, `[B]`, such as its dialogue id; all views of a row are in its group.
         nodes_at_once: Trees run in one forward up to this number of nodes, since dense attention grows with its square;
             a larger tree has its own forward. None: all in one.
 

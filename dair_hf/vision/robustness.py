@@ -168,7 +168,7 @@ def attack_originals(
     local = starts[state.process_index :: state.num_processes]
     for start in tqdm(local, desc=title, unit="batch", leave=False, disable=title is None or not state.is_main_process):
         rows = torch.arange(start, min(start + batch_size, len(pairs)), device=pairs.device)
-        view = {name: values.to(device) for name, values in pairs.view(rows, augmented=False).items()}
+        view = {name: values.to(device) for name, values in pairs.view(rows, 0).items()}
         generator = generator_for(device, seed, "attacked", start)
         perturbed = perturb(model, view[PIXELS], view[LABELS], attack, generator, row_ids=pairs.row_ids[rows.cpu()])
         if result is None:
@@ -177,7 +177,7 @@ def attack_originals(
     if state.num_processes == 1 and result is not None:
         return result
     if result is None:  # fewer batches than processes, or no rows
-        shape = pairs.view(torch.zeros(1, dtype=torch.int64, device=pairs.device), augmented=False)[PIXELS].shape[1:]
+        shape = pairs.view(torch.zeros(1, dtype=torch.int64, device=pairs.device), 0)[PIXELS].shape[1:]
         result = torch.zeros(len(pairs), *shape)
     # Each row is nonzero on one process only.
     return reduce(result.to(state.device), "sum").cpu()
@@ -238,7 +238,7 @@ def _autoattack_metrics(
     """Evaluate the first rows under AutoAttack, identically on every process, since the toolbox supports only one."""
     device = next(model.parameters()).device
     rows = torch.arange(min(config.autoattack_rows, len(pairs)), device=pairs.device)
-    view = {name: values.to(device) for name, values in pairs.view(rows, augmented=False).items()}
+    view = {name: values.to(device) for name, values in pairs.view(rows, 0).items()}
     partners = auto_attack(
         model, view[PIXELS], view[LABELS], config.epsilon, config.norm, batch_size=batch_size, seed=seed
     )

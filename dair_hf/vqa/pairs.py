@@ -14,9 +14,10 @@ from datasets.info import DatasetInfo
 from datasets.table import InMemoryTable
 from numpy.typing import NDArray
 
-from dair_hf.data.collator import AUGMENTED_PREFIX, ROW_ID
+from dair_hf.data.collator import ROW_ID
 from dair_hf.data.counter_rng import uniform
 from dair_hf.data.sampling import EpochPairs
+from dair_hf.data.view_columns import AUGMENTED_PREFIX
 from dair_hf.errors import DataError
 
 QUESTION_ID = "question_id"

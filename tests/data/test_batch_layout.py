@@ -41,19 +41,32 @@ def test_a_layout_by_hand() -> None:
     assert found.exists.tolist() == MASK.tolist()
     assert found.targets.tolist() == [[4, 3], [1, 0], [2, 0], [2, 2]]
     assert found.paired.tolist() == [True, False, False, True]
-    assert {row: list(zip(*at.tolist(), strict=True)) for row, at in enumerate(found.aligned) if at.size} == ALIGNED
+    assert found.aligned.T.tolist() == [[row, 1, *at] for row, places in ALIGNED.items() for at in places]
     assert found.counts(with_partners=True).tolist() == [4, 2, 4 + 3 + 1 + 2 + 2 + 2]
     assert found.counts(with_partners=False).tolist() == [4, 0, 9]
     assert found.originals().counts(with_partners=True).tolist() == [4, 0, 9]
     assert found.first(1).counts(with_partners=True).tolist() == [1, 1, 7]
-    assert [at.shape[1] for at in found.first(1).aligned] == [3, 0, 0, 0]
+    assert found.first(1).aligned.tolist() == found.aligned[:, :3].tolist()
+
+
+def test_a_layout_of_three_views_by_hand() -> None:
+    """The second partner of row 0 has a target, that of row 1 no first partner beside it, row 2 no target itself."""
+    none = [-100, -100]
+    labels = torch.tensor([[[5, 6], none, [6, -100]], [[5, 6], none, [5, 6]], [none, [5, 6], [5, 6]]])
+    mask = torch.tensor([[True, True, True], [True, False, True], [True, True, True]])
+    found = TargetRule(aligns=True).layout({"labels": labels, "view_mask": mask})
+    assert found.targets.tolist() == [[2, 0, 1], [2, 0, 2], [0, 2, 2]]
+    assert found.partners.tolist() == [[False, True], [False, True], [False, False]]
+    assert found.paired.tolist() == [True, True, False]
+    assert found.counts(with_partners=True).tolist() == [3, 2, 2 + 1 + 2 + 2]
+    assert found.aligned.T.tolist() == [[0, 2, 1, 0], [1, 2, 0, 0], [1, 2, 1, 1]]
 
 
 def test_first_labels_are_no_targets_if_labels_are_shifted() -> None:
     found = TargetRule(shifts_labels=True, aligns=True).layout(batch())
     assert found.targets.tolist() == [[4, 2], [0, 0], [1, 0], [1, 2]]
     # From the second label on: <1 3 3>~<0> from the left, 2~2.
-    assert found.aligned[0].tolist() == [[0, 3], [0, 1]]
+    assert found.aligned[:, found.aligned[0] == 0].tolist() == [[0, 0], [1, 1], [0, 3], [0, 1]]
 
 
 @pytest.mark.parametrize("regularizer", ["kl", "js"])

@@ -238,3 +238,46 @@ def test_a_table_of_pandas_is_refused() -> None:
     frame = datasets.Dataset.from_dict({"x": [1]}).to_pandas()
     with pytest.raises(DataError, match=r"train_dataset is a DataFrame; pass datasets.Dataset.from_pandas\(data\)"):
         require_rows(frame, "train_dataset")
+
+
+# ---- several partners ----
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        ("augmented_1_labels", "augmented_labels"),
+        ("augmented_labels_2", "augmented_2_labels"),
+        ("augmented2_labels", "augmented_2_labels"),
+        ("augmentd_2_labels", "augmented_2_labels"),
+        ("augmented_2_lable", "augmented_2_labels"),
+        ("aug_2_labels", "augmented_2_labels"),
+    ],
+)
+def test_misspelt_columns_of_further_partners_are_named(found: str, wanted: str) -> None:
+    columns = ["input_ids", "labels", "augmented_input_ids", "augmented_labels", "augmented_2_input_ids", found]
+    if wanted == "augmented_labels":
+        columns.remove(wanted)
+    known = ["input_ids", "labels", *(prefix + name for prefix in PREFIXES for name in ("input_ids", "labels"))]
+    with pytest.raises(DataError, match=f"has the column '{found}' but no '{wanted}'"):
+        require_named_partners(columns, known, "train_dataset")
+    require_named_partners([name for name in columns if name != found], known, "train_dataset")
+
+
+PREFIXES = ("augmented_", "augmented_2_", "augmented_3_")
+
+
+@pytest.mark.parametrize("name", ["augmented_2_history", "labels_2", "augmented_2", "augmented_history_2", "aug_2"])
+def test_other_columns_with_numbers_are_not_taken_for_misspelt_partners(name: str) -> None:
+    known = ["input_ids", "labels", "augmented_input_ids", "augmented_2_input_ids"]
+    require_named_partners([*known, name], known, "train_dataset")
+
+
+def test_a_second_partner_alone_makes_a_pair() -> None:
+    rows = {"input_ids": [[1], [2]], "augmented_input_ids": [None, None], "augmented_2_input_ids": [None, [3]]}
+    known = list(rows)
+    data = datasets.Dataset.from_dict(rows)
+    assert require_pairs(data, known, "da", "train_dataset")
+    assert require_pairs(list(data), known, "da", "train_dataset")
+    with pytest.raises(DataError, match="augmented_input_ids, augmented_2_input_ids are None"):
+        require_pairs(data.select([0]), known, "da", "train_dataset")

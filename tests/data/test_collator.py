@@ -11,7 +11,7 @@ import torch
 from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding, default_data_collator
 
 from dair_hf import DataError, PairCollator
-from dair_hf.data.collator import collate_or_pad, flatten_views, split_views
+from dair_hf.data.collator import add_partners, collate_or_pad, collate_originals, flatten_views, split_views
 from dair_hf.data.row_rules import RowRules
 from tests.fixtures.tiny import tokenizer
 
@@ -457,3 +457,79 @@ def test_a_base_collator_that_returns_no_columns_is_refused() -> None:
 
     with pytest.raises(DataError, match=message):
         PairCollator(to_list)([ROW])
+
+
+# ---- several partners ----
+
+
+def three(row_id: str, x: float, first: float | None, third: float | None) -> dict[str, Any]:
+    """A row with the partners 1 and 3."""
+    return {
+        "row_id": row_id,
+        "x": [x],
+        "labels": int(x),
+        "augmented_x": first and [first],
+        "augmented_labels": first and int(first),
+        "augmented_3_x": third and [third],
+        "augmented_3_labels": third and int(third),
+    }
+
+
+def test_view_p_is_partner_number_p_whichever_others_a_row_has() -> None:
+    batch = PairCollator(default_data_collator)(
+        [three("a", 1, 2, 4), three("b", 5, None, 6), three("c", 7, None, None)]
+    )
+    assert batch["x"].tolist() == [[[1], [2], [0], [4]], [[5], [0], [0], [6]], [[7], [0], [0], [0]]]
+    assert batch["labels"].tolist() == [[1, 2, -100, 4], [5, -100, -100, 6], [7, -100, -100, -100]]
+    assert batch["view_mask"].int().tolist() == [[1, 1, 0, 1], [1, 0, 0, 1], [1, 0, 0, 0]]
+    # No wider than the largest number of a partner in the batch.
+    assert PairCollator(default_data_collator)([three("a", 1, 2, None)])["x"].shape == (1, 2, 1)
+    assert PairCollator(default_data_collator)([three("c", 7, None, None)])["x"].shape == (1, 1, 1)
+
+
+def test_rows_are_split_into_all_their_views() -> None:
+    assert split_views(three("a", 1, None, 4)) == ({"x": [1], "labels": 1}, None, None, {"x": [4], "labels": 4})
+    row = {"x": [1], "labels": 1, "augmented_2_x": [2]}
+    assert split_views(row) == ({"x": [1], "labels": 1}, None, {"x": [2], "labels": 1})  # labels are inherited
+    with pytest.raises(DataError, match=r"the augmented_2 view lacks \['x'\]; .* with the prefix 'augmented_2_'"):
+        split_views({"x": [1], "labels": 1, "augmented_x": [2], "augmented_2_labels": 1})
+    with pytest.raises(DataError, match=r"the augmented_3 view has columns that the original lacks: \['y'\]"):
+        split_views({"x": [1], "augmented_x": [2], "augmented_3_y": [2]})
+    with pytest.raises(DataError, match=r"the augmented_2 view has None in \['labels'\]"):
+        split_views({"x": [1], "labels": 1, "augmented_2_x": [2], "augmented_2_labels": None})
+    with pytest.raises(DataError, match=r"augmented_2_input_ids holds 9, but valid ids"):
+        split_views({"input_ids": [1], "augmented_2_input_ids": [9]}, RowRules(id_limits={"input_ids": 5}))
+
+
+def test_partners_of_one_row_have_the_same_columns() -> None:
+    row = {"row_id": "a", "x": [1], "labels": 1, "augmented_x": [2], "augmented_labels": 1, "augmented_2_x": [3]}
+    message = r"row 'a' has partners with different columns: only one of them has \['augmented_labels'\]"
+    with pytest.raises(DataError, match=message):
+        PairCollator(default_data_collator)([row])
+
+
+def test_a_view_that_cannot_be_stacked_is_named() -> None:
+    row = {"row_id": "a", "x": [1], "augmented_x": [2], "augmented_2_x": [3, 4]}
+    with pytest.raises(DataError, match=r"row 'a' \(augmented_2 view\): column 'x' has shape \[2\]"):
+        PairCollator(default_data_collator)([row])
+
+
+def test_originals_are_collated_without_any_partner() -> None:
+    batch = collate_originals(PairCollator(default_data_collator), [three("a", 1, 2, 4)])
+    assert batch["x"].tolist() == [[[1]]]
+
+
+def test_an_augmenter_may_add_several_partners() -> None:
+    batch = {"x": torch.tensor([[1.0], [2.0]]), "labels": torch.tensor([[5], [6]]), "row_id": ["a", "b"]}
+    batch["view_mask"] = torch.tensor([[True], [False]])
+    partners = [{"x": torch.tensor([3.0, 4.0])}, {"labels": torch.tensor([7, 8])}]
+    found = add_partners(batch, partners)
+    assert found["x"].tolist() == [[1, 3, 1], [2, 4, 2]]
+    assert found["labels"].tolist() == [[5, 5, 7], [6, 6, 8]]
+    assert found["view_mask"].tolist() == [[True] * 3, [False] * 3]
+    some = add_partners({**batch, "view_mask": torch.ones(2, 1).bool()}, partners, torch.tensor([[True, False]] * 2))
+    assert some["view_mask"].tolist() == [[True, True, False]] * 2
+    rows = add_partners({**batch, "view_mask": torch.ones(2, 1).bool()}, partners, torch.tensor([False, True]))
+    assert rows["view_mask"].tolist() == [[True, False, False], [True, True, True]]
+    with pytest.raises(DataError, match=r"partners have the columns \['y'\]"):
+        add_partners(batch, [{}, {"y": torch.zeros(2)}])

@@ -267,3 +267,16 @@ def test_an_epoch_that_needs_more_batches_or_exceeds_the_limit_is_refused() -> N
         list(sampler)
     with pytest.raises(DataError, match="max_tokens_per_batch=10 is below the 11 tokens of row 0 alone in epoch 6"):
         TokenBatchSampler(lambda epoch: np.array([5, 5]) + epoch, 10, epochs=lambda batches: 7)
+
+
+def test_lengths_and_counts_of_several_partners_by_hand() -> None:
+    rows = {
+        "input_ids": [[1], [1, 2], [1, 2]],
+        "augmented_input_ids": [[1, 2], None, None],
+        "augmented_3_input_ids": [[1, 2, 3, 4], [1], None],
+        "augmented_2_labels": [[1] * 9] * 3,  # another column
+    }
+    data = datasets.Dataset.from_dict(rows)
+    assert view_lengths(data).tolist() == [4, 2, 2]
+    assert view_counts(data).tolist() == [3, 2, 1]
+    assert view_lengths(data.select_columns(["input_ids", "augmented_input_ids"])).tolist() == [2, 2, 2]

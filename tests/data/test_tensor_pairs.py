@@ -172,3 +172,50 @@ def test_a_function_that_returns_no_columns_is_refused() -> None:
     pairs = TensorPairs(original(), lambda rows, epoch: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(DataError, match="the augmented view returned a NoneType; it must return a dictionary of "):
         pairs.__getitems__([0])
+
+
+# ---- several partners ----
+
+
+@pytest.mark.parametrize("indices", [[0, 1, 2, 3], [3, 1], [2], [2, 0, 2], [1]])
+@pytest.mark.parametrize("masked", [False, True])
+def test_batches_with_several_partners_equal_those_of_the_collator(indices: list[int], masked: bool) -> None:
+    """Row 1 has no partner, row 2 has the second alone."""
+    mask = torch.tensor([[True, True], [False, False], [False, True], [True, False]])
+    views = [{"x": X + 50, "labels": Y + 1}, Shifted()]
+    pairs = TensorPairs(original(), views, has_partner=mask if masked else None)
+    rows = []
+    for index in indices:
+        row: dict[str, Any] = {"row_id": str(index), "x": X[index], "labels": int(Y[index])}
+        for number, (prefix, x, label) in enumerate((("augmented_", X + 50, Y + 1), ("augmented_2_", X + 100, Y))):
+            exists = not masked or bool(mask[index, number])
+            row.update({f"{prefix}x": x[index] if exists else None})
+            row.update({f"{prefix}labels": int(label[index]) if exists else None})
+        rows.append(row)
+    assert_same_batch(pairs.__getitems__(indices), PairCollator(default_data_collator)(rows))
+    for index, row in zip(indices, rows, strict=True):
+        found = pairs[index]
+        assert found.keys() == row.keys()
+        assert all((found[name] is None) == (row[name] is None) for name in row)
+
+
+def test_partners_that_no_chosen_row_has_are_not_computed() -> None:
+    def never(rows: Tensor, epoch: int) -> dict[str, Tensor]:
+        raise AssertionError
+
+    mask = torch.tensor([[False, True]] * 3 + [[True, True]])
+    batch = TensorPairs(original(), [never, Shifted()], has_partner=mask).__getitems__([0, 2])
+    assert batch["view_mask"].tolist() == [[True, False, True]] * 2
+    assert batch["labels"].tolist() == [[0, -100, 0], [2, -100, 2]]
+
+
+def test_one_mask_of_rows_is_that_of_all_partners() -> None:
+    pairs = TensorPairs(original(), [Shifted(), Shifted()], has_partner=PAIRED)
+    assert pairs.partners.tolist() == [[True] * 2, [False] * 2] * 2
+    assert pairs.partner_mask.tolist() == PAIRED.tolist()
+    with pytest.raises(
+        DataError, match=r"has_partner has shape \[4, 3\] for 2 augmented views; give \[N\] or \[N, P\]"
+    ):
+        TensorPairs(original(), [Shifted(), Shifted()], has_partner=torch.ones(4, 3).bool())
+    with pytest.raises(DataError, match="the augmented_2 view .*need the same columns"):
+        TensorPairs(original(), [original(), {"x": X}])

@@ -18,7 +18,7 @@ from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTraining
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from dair_hf import DAIRConfig, PairCollator, TensorPairs
-from dair_hf.data.batch_layout import LayoutCollator
+from dair_hf.data.batch_layout import LayoutCollator, trained_partners
 from dair_hf.data.collator import count_positions
 from dair_hf.losses.per_sample import cross_entropy, seq2seq_nll
 from dair_hf.training.forward.pair_loss import PairLoss
@@ -220,7 +220,7 @@ def test_the_loss_of_a_batch_is_one_graph(tmp_path: Path, settings: dict[str, An
     def step(logits: Tensor, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         losses = seq2seq_nll(Seq2SeqLMOutput(logits=logits), batch["labels"].flatten(0, 1)).view(2, 2)
         mask, targets = batch["view_mask"], pair_loss.target_rule.counts(batch)
-        terms = pair_loss.terms_of_losses(losses.masked_fill(targets == 0, 0.0), (targets > 0).all(1))
+        terms = pair_loss.terms_of_losses(losses.masked_fill(targets == 0, 0.0), trained_partners(targets))
         filled = count_positions(batch, mask)
         sums = sum_terms(terms, targets[:, 0], mask[:, 0], counts, args, 0.5, mask[:, 0], filled)
         return pair_loss.objective(terms, counts, 0.5), sums

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dair_hf.config import DAIRConfig
-from dair_hf.data.batch_layout import BatchLayout, TargetRule, view_mask
+from dair_hf.data.batch_layout import BatchLayout, TargetRule, trained_partners, view_mask
 from dair_hf.data.collator import LABELS, LAYOUT, flatten_views, on_device
 from dair_hf.errors import DataError
 from dair_hf.losses.chunked import ChunkedLoss
@@ -21,7 +21,9 @@ from dair_hf.losses.objective import (
     TOKEN_METHODS,
     Counts,
     PairTerms,
+    mean_over_partners,
     normalized_objective,
+    partner_slopes,
 )
 from dair_hf.losses.per_sample import SAMPLE_LOSSES, SampleLoss, full_precision
 from dair_hf.training.forward.plan import (
@@ -50,6 +52,8 @@ class PairOutputs(NamedTuple):
         losses_at_scale: Scale (a scalar tensor) -> losses `[B, V]` with the logits multiplied by it, for IRM; 0 for
             views that were not run.
         layout: Existing views and their numbers of targets on the host, which need not wait for the device.
+        losses: Loss of every view, `[B, V]`, nats per row; 0 for views that were not run or have no target, and for
+            partners whose original has none.
     """
 
     terms: PairTerms
@@ -58,6 +62,7 @@ class PairOutputs(NamedTuple):
     outputs: Any
     losses_at_scale: Callable[[Tensor], Tensor]
     layout: BatchLayout
+    losses: Tensor
 
 
 class _RunViews(NamedTuple):
@@ -132,7 +137,7 @@ class PairLoss:
         return normalized_objective(terms, counts, args.method, dair_lambda, args.normalization, weights)
 
     def __call__(self, model: nn.Module, batch: Mapping[str, Any], with_partners: bool) -> PairOutputs:
-        """Run the existing views in one forward, or in one per view with `forward_mode="separate"`.
+        """Run the existing views in one forward, or in one per number of view with `forward_mode="separate"`.
 
         Args:
             model: The model.
@@ -146,10 +151,10 @@ class PairLoss:
         if not with_partners or mask.shape[1] == 1:
             batch = {name: v[:, :1] if isinstance(v, Tensor) else v for name, v in batch.items()}
             mask, targets, layout = mask[:, :1], targets[:, :1], layout.originals()
-        has_partner = (targets > 0).all(1) if mask.shape[1] == 2 else torch.zeros_like(mask[:, 0])
+        partners = trained_partners(targets)
         was_run, views = mask, layout.exists
-        if self.args.method == "augmented" and model.training and mask.shape[1] == 2:
-            was_run = torch.stack([mask[:, 0] & ~has_partner, mask[:, 1]], dim=1)
+        if self.args.method == "augmented" and model.training and mask.shape[1] > 1:
+            was_run = torch.cat([mask[:, :1] & ~partners.any(1, keepdim=True), mask[:, 1:]], dim=1)
             views = self.trained_views(layout)
         forest = batch.get(FOREST)
         run = self._run(model, batch, views) if forest is None else self._run_forest(model, forest, batch)
@@ -161,36 +166,47 @@ class PairLoss:
         def losses_at_scale(scale: Tensor) -> Tensor:
             return by_view(run.losses_at_scale(scale))
 
-        terms = self.terms_of_losses(by_view(run.losses), has_partner)
-        if mask.shape[1] == 2 and self.args.uses_features:
+        losses = by_view(run.losses)
+        losses = torch.cat([losses[:, :1], losses[:, 1:].masked_fill(~partners, 0.0)], dim=1)
+        terms = self.terms_of_losses(losses, partners)
+        if mask.shape[1] > 1 and self.args.uses_features:
             if self.args.method == "mart":
-                terms = self._mart(terms, layout, run, batch[LABELS])
+                boosted, consistency = self._mart(layout, run, batch[LABELS])
+                terms = terms._replace(augmented=mean_over_partners(boosted, partners))
             else:
-                terms = self._with_feature_consistency(terms, layout, run, batch)
+                consistency = self._feature_consistency(layout, run, batch, terms.original.dtype)
             # Rows may have been masked after their layout was computed.
-            terms = terms._replace(
-                augmented=terms.augmented.masked_fill(~has_partner, 0.0),
-                consistency=terms.consistency.masked_fill(~has_partner, 0.0),
-            )
-        return PairOutputs(terms, targets, was_run, run.outputs, losses_at_scale, layout)
+            terms = terms._replace(consistency=mean_over_partners(consistency, partners))
+        return PairOutputs(terms, targets, was_run, run.outputs, losses_at_scale, layout, losses)
 
-    def terms_of_losses(self, losses: Tensor, has_partner: Tensor) -> PairTerms:
+    def slopes(self, outputs: PairOutputs) -> tuple[Tensor, Tensor]:
+        """Return `objective.partner_slopes` of a batch, `[B]` each; 0 if R is no function of the losses."""
+        losses = outputs.losses.detach()
+        if self.args.loss_regularizer is None:
+            return torch.zeros_like(losses[:, 0]), torch.zeros_like(losses[:, 0])
+        partners = trained_partners(outputs.targets)
+        return partner_slopes(losses, partners, self.args.loss_regularizer, self.args.loss_epsilon)
+
+    def terms_of_losses(self, losses: Tensor, partners: Tensor) -> PairTerms:
         """Return the terms of pairs as functions of their losses.
 
         Args:
             losses: `[B, V]`; 0 for a view without a target.
-            has_partner: `[B]` bool.
+            partners: Partners that are trained, `[B, V - 1]` bool.
 
         Returns:
             Terms, each `[B]`; the consistency is 0 if the regularizer compares output distributions.
         """
-        original = losses[:, 0]
+        original, count = losses[:, 0], partners.sum(1)
         if losses.shape[1] == 1:
-            return PairTerms(original, torch.zeros_like(original), torch.zeros_like(original), has_partner)
-        augmented = losses[:, 1].masked_fill(~has_partner, 0.0)
+            return PairTerms(original, torch.zeros_like(original), torch.zeros_like(original), count)
         # Without a partner both are 0, so that R is 0 even if the root of the loss is undefined.
-        consistency = self._loss_consistency(original.masked_fill(~has_partner, 0.0), augmented)
-        return PairTerms(original, augmented, consistency, has_partner)
+        consistency = [
+            self._loss_consistency(original.masked_fill(~exists, 0.0), augmented.masked_fill(~exists, 0.0))
+            for augmented, exists in zip(losses[:, 1:].unbind(1), partners.unbind(1), strict=True)
+        ]
+        augmented = mean_over_partners(losses[:, 1:], partners)
+        return PairTerms(original, augmented, mean_over_partners(torch.stack(consistency, dim=1), partners), count)
 
     def _run(self, model: nn.Module, batch: Mapping[str, Any], views: np.ndarray) -> _RunViews:
         if not views.any():
@@ -306,33 +322,35 @@ class PairLoss:
             augmented.detach() if stopped == "augmented" else augmented,
         )
 
-    def _mart(self, terms: PairTerms, layout: BatchLayout, run: _RunViews, labels: Tensor) -> PairTerms:
+    def _mart(self, layout: BatchLayout, run: _RunViews, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both terms of MART for every partner, `[B, V - 1]` each."""
         if labels.ndim != 2 or labels.is_floating_point():
             raise DataError(
                 "method='mart' needs one class per view, labels [B, V] int64; found "
                 f"{str(labels.dtype).removeprefix('torch.')} {list(labels.shape)}; use method='trades'"
             )
         assert run.logits is not None
-        pairs, size = np.flatnonzero(layout.paired), len(labels)
-        originals, partners = on_device(_run_order(run.positions, layout)[pairs].T, labels.device)
+        rows, numbers = np.nonzero(layout.partners)
+        originals, partners = on_device(_numbers_of_pairs(layout, run), labels.device)
         log_p = full_precision(run.logits).log_softmax(-1)
-        classes = labels[:, 1].index_select(0, on_device(pairs, labels.device))
+        views = on_device(rows * labels.shape[1] + numbers + 1, labels.device)
+        classes = labels.flatten().index_select(0, views)
         boosted, consistency = mart_terms(log_p.index_select(0, originals), log_p.index_select(0, partners), classes)
-        return terms._replace(augmented=_scatter(boosted, pairs, size), consistency=_scatter(consistency, pairs, size))
+        return _of_partners(boosted, layout), _of_partners(consistency, layout)
 
-    def _with_feature_consistency(
-        self, terms: PairTerms, layout: BatchLayout, run: _RunViews, batch: Mapping[str, Any]
-    ) -> PairTerms:
+    def _feature_consistency(
+        self, layout: BatchLayout, run: _RunViews, batch: Mapping[str, Any], dtype: torch.dtype
+    ) -> Tensor:
+        """Return the divergence of every partner from its original, `[B, V - 1]`."""
         assert run.logits is not None
-        pairs, logits, original = np.flatnonzero(layout.paired), run.logits, terms.original
-        numbers, regularizer = _run_order(run.positions, layout), self.args.regularizer
+        logits, regularizer = run.logits, self.args.regularizer
         if logits.ndim < 3 and run.logits_of is None:
-            originals, partners = on_device(numbers[pairs].T, logits.device)
+            originals, partners = on_device(_numbers_of_pairs(layout, run), logits.device)
             divergences = feature_consistency(
                 *self._stop_gradient(logits.index_select(0, originals), logits.index_select(0, partners)),
                 str(regularizer),
             )
-            return terms._replace(consistency=_scatter(divergences.to(original.dtype), pairs, len(original)))
+            return _of_partners(divergences.to(dtype), layout)
         if layout.aligned is None:  # the layout was computed for another regularizer
             layout = self.target_rule.layout(batch)
         if layout.aligned is None:
@@ -341,25 +359,33 @@ class PairLoss:
                 f"[B, V, T] int64; found {list(batch[LABELS].shape)}; use a regularizer of the losses, "
                 f"{' or '.join(LOSS_REGULARIZERS)}"
             )
-        # Of every aligned pair of targets: its row, and for both views the indices of the logits that predict it.
-        rows = np.repeat(np.arange(len(layout)), [positions.shape[1] for positions in layout.aligned])
-        original_at, augmented_at = np.concatenate(layout.aligned, axis=1)
+        # Of every aligned pair of targets: the indices of the logits that predict them.
+        rows, views, *aligned = layout.aligned
         if run.logits_of is None:
             # Numbers of the positions `[N, T]` of all views that were run.
-            length = logits.shape[1]
-            original_at, augmented_at = (
-                numbers[rows, view] * length + at for view, at in enumerate((original_at, augmented_at))
-            )
+            numbers, length = _run_order(run.positions, layout), logits.shape[1]
+            indices = [numbers[rows, view] * length + at for view, at in zip((0, views), aligned, strict=True)]
         else:
-            original_at, augmented_at = (
-                run.logits_of[2 * rows + view, at] for view, at in enumerate((original_at, augmented_at))
-            )
-        row, originals, partners = on_device(np.stack([rows, original_at, augmented_at]), logits.device)
+            first = layout.exists.shape[1] * rows
+            indices = [run.logits_of[first + view, at] for view, at in zip((0, views), aligned, strict=True)]
+        size, width = layout.partners.shape
+        pair, originals, partners = on_device(np.stack([width * rows + views - 1, *indices]), logits.device)
         flat = logits.flatten(0, -2)
         features = self._stop_gradient(flat.index_select(0, originals), flat.index_select(0, partners))
-        divergences = feature_consistency(*features, str(regularizer))
-        consistency = torch.zeros_like(original).index_add(0, row, divergences.to(original.dtype))
-        return terms._replace(consistency=consistency)
+        divergences = feature_consistency(*features, str(regularizer)).to(dtype)
+        return divergences.new_zeros(size * width).index_add(0, pair, divergences).view(size, width)
+
+
+def _numbers_of_pairs(layout: BatchLayout, run: _RunViews) -> np.ndarray:
+    """Return the numbers of originals and of their partners in the order in which views were run, `[2, K]`."""
+    rows, partners = np.nonzero(layout.partners)
+    numbers = _run_order(run.positions, layout)
+    return np.stack([numbers[rows, 0], numbers[rows, partners + 1]])
+
+
+def _of_partners(values: Tensor, layout: BatchLayout) -> Tensor:
+    """Return values of the trained partners, `[K]`, at their places, `[B, V - 1]`, else 0."""
+    return _scatter(values, np.flatnonzero(layout.partners), layout.partners.size).view(layout.partners.shape)
 
 
 def _scatter(values: Tensor, positions: np.ndarray, size: int) -> Tensor:

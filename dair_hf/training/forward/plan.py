@@ -40,7 +40,7 @@ def joint_plan(mask: np.ndarray) -> list[Forward]:
 
 
 def separate_plan(mask: np.ndarray) -> list[Forward]:
-    """Run all originals, then all augmented views.
+    """Run all originals, then all first partners, all second partners, ...
 
     Example:
         >>> [forward.views.tolist() for forward in separate_plan(np.array([[True, True], [True, False]]))]
@@ -48,13 +48,15 @@ def separate_plan(mask: np.ndarray) -> list[Forward]:
     """
     if mask.shape[1] == 1:
         return [Forward(mask)]
-    return [Forward(part) for part in (mask & [True, False], mask & [False, True]) if part.any()]
+    parts = (mask & (np.arange(mask.shape[1]) == view) for view in range(mask.shape[1]))
+    return [Forward(part) for part in parts if part.any()]
 
 
 def shared_dropout_plan(mask: np.ndarray) -> list[Forward]:
     """Run the originals of pairs, then their partners with the same dropout masks, then rows without a partner.
 
-    Both views of a pair have the same position in forwards of the same size, so that they get the same masks.
+    All views of a row have the same position in forwards of the same size, so that they get the same masks. Rows that
+    have other partners than these run in forwards of their own.
 
     Example:
         >>> plan = shared_dropout_plan(np.array([[True, True], [True, False]]))
@@ -62,12 +64,15 @@ def shared_dropout_plan(mask: np.ndarray) -> list[Forward]:
         [([[True, False], [False, False]], True), ([[False, True], [False, False]], False),
          ([[False, False], [True, False]], False)]
     """
-    paired = mask.all(1, keepdims=True) & (mask.shape[1] == 2)
-    if not paired.any():
+    several = mask.sum(1) > 1
+    if not several.any():
         return [Forward(mask)]
-    original, augmented = separate_plan(mask & paired)
-    single = mask & ~paired
-    return [original._replace(replays_rng=True), augmented, *([Forward(single)] if single.any() else [])]
+    forwards: list[Forward] = []
+    for views in np.unique(mask[several], axis=0):
+        plan = separate_plan(mask & (mask == views).all(1, keepdims=True))
+        forwards += [forward._replace(replays_rng=True) for forward in plan[:-1]] + plan[-1:]
+    single = mask & ~several[:, None]
+    return [*forwards, *([Forward(single)] if single.any() else [])]
 
 
 def replay_rng(device: torch.device, enabled: bool) -> contextlib.AbstractContextManager[None]:

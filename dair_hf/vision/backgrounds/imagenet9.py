@@ -18,9 +18,10 @@ from datasets.table import InMemoryTable
 from PIL import Image
 from torch import Tensor
 
-from dair_hf.data.collator import AUGMENTED_PREFIX, LABELS, ROW_ID
+from dair_hf.data.collator import LABELS, ROW_ID
 from dair_hf.data.counter_rng import uniform
 from dair_hf.data.sampling import EpochPairs
+from dair_hf.data.view_columns import AUGMENTED_PREFIX
 from dair_hf.errors import DataError
 from dair_hf.io.file_values import ContentFingerprint, FileValueCache, content_fingerprint
 from dair_hf.vision.backgrounds.variant_folders import IMAGE, VariantRows, pair_variants, read_variants, select_rows

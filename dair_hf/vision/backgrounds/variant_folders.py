@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 from datasets import ClassLabel, Dataset, Features, Value
 
-from dair_hf.data.collator import AUGMENTED_PREFIX, LABELS, ROW_ID
+from dair_hf.data.collator import LABELS, ROW_ID
+from dair_hf.data.view_columns import AUGMENTED_PREFIX
 from dair_hf.errors import DataError
 from dair_hf.vision.backgrounds.variants import CLASSES, VARIANTS, require_variants
 
