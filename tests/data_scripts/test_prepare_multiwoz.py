@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from datasets import load_from_disk
 
 from dair_hf.dialog.data import DialogConfig, load_dialogs
-from dair_hf.dialog.readers.sources import multiwoz_files, sgd_files
+from dair_hf.dialog.readers.sources import multiwoz_files, sgd_files, woz2_downloads
 from dair_hf.dialog.text.rows import FEATURES
 from dair_hf.errors import DataError
 from tests.data_scripts.scripts import ROOT, Done, mirror_path, run_script, served
@@ -231,12 +232,12 @@ def test_a_download_that_differs_from_its_checksum_is_refused(tmp_path: Path, mi
 
 
 def test_pinned_manifests() -> None:
-    files = multiwoz_files("2.2") + multiwoz_files("2.1") + sgd_files()
-    assert len(files) == 1 + 17 + 2 + 2 + 3 + 3 + 127 + 20 + 34
+    files = multiwoz_files("2.2") + multiwoz_files("2.1") + sgd_files() + woz2_downloads()
+    assert len(files) == 1 + 17 + 2 + 2 + 3 + 3 + 127 + 20 + 34 + 3
     assert len({file.url for file in files}) == len(files)
     assert all("/master/" not in file.url and "/main/" not in file.url for file in files)
     known = {file.name for file in files if file.sha256}
-    assert known == {"schema.json", "val.json.zip", "test.json.zip"}
+    assert known == {"schema.json", "val.json.zip", "test.json.zip", *test_woz2.FILES.values()}
     assert all(len(file.sha256 or "0" * 64) == 64 for file in files)
 
 
@@ -256,3 +257,23 @@ def test_known_checksums_are_those_of_the_public_files(real_data: Path, tmp_path
         "dev": 7365,
         "test": 7372,
     }
+
+
+@pytest.mark.realdata
+@pytest.mark.slow
+def test_woz2_is_downloaded_and_verified(real_data: Path, tmp_path: Path) -> None:
+    root, files = tmp_path / "mirror", woz2_downloads(host="http://mirror")
+    with zipfile.ZipFile(real_data / "woz2" / "woz2.zip") as archive:
+        for file in files:
+            mirror_path(root, file).write_bytes(archive.read(file.name))
+    arguments = ("--download", "--version", "woz2", "--source", tmp_path / "down", "--output", tmp_path / "out")
+    with served(root) as host:
+        done = run(*arguments, "--host", host)
+        mirror_path(root, files[1]).write_text("[]")
+        refused = run(*arguments[:4], tmp_path / "down2", "--output", tmp_path / "out2", "--host", host)
+    assert done.returncode == 0, done.stderr
+    assert "trusted on first use" not in done.stdout
+    counts = {split: len(rows) for split, rows in load_from_disk(str(tmp_path / "out")).items()}
+    assert counts == {split: turns for split, (_, turns) in test_woz2.COUNTS.items()}
+    assert refused.returncode == 2 and "woz_validate_en.json" in refused.stderr
+    assert not (tmp_path / "out2").exists()
