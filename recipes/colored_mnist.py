@@ -77,7 +77,7 @@ def train_and_evaluate(
         sample_loss="binary",
         objective=environments.objective(run.method),
     )
-    return train_evaluate_save(trainer, partial(evaluate, mnist=mnist, data=data, split=split))
+    return train_evaluate_save(trainer, partial(evaluate, mnist=mnist, data=data, split=split), run)
 
 
 def main() -> None:

@@ -86,7 +86,7 @@ def train_and_evaluate(
         sample_loss=loss.sample_loss,
         objective=objective,
     )
-    return train_evaluate_save(trainer, partial(evaluate, table=table, data=data, split=split))
+    return train_evaluate_save(trainer, partial(evaluate, table=table, data=data, split=split), run)
 
 
 def main() -> None:

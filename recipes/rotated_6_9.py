@@ -68,7 +68,7 @@ def train_and_evaluate(run: Run, split: str, mnist: Mapping[str, Digits], data: 
     model = DigitCNN(DigitCNNConfig(num_channels=1, num_labels=1))
     pairs = train_pairs(mnist, data, run.seed)
     trainer = DAIRTrainer(model, run.args, train_dataset=pairs, sample_loss="binary")
-    return train_evaluate_save(trainer, partial(evaluate, mnist=mnist, data=data, split=split))
+    return train_evaluate_save(trainer, partial(evaluate, mnist=mnist, data=data, split=split), run)
 
 
 def plot_thetas(folder: Path, runs: Sequence[Run]) -> None:

@@ -91,7 +91,7 @@ def train_and_evaluate(run: Run, split: str, mnist: Mapping[str, Digits], data: 
     pairs = train_pairs(mnist, data, run.seed)
     model = DigitCNN(DigitCNNConfig(num_channels=1, num_labels=10))
     trainer = DAIRTrainer(model, run.args, train_dataset=pairs, sample_loss="classification")
-    return train_evaluate_save(trainer, partial(evaluate, mnist=mnist, data=data, split=split))
+    return train_evaluate_save(trainer, partial(evaluate, mnist=mnist, data=data, split=split), run)
 
 
 def plot_regularizer(folder: Path, runs: Sequence[Run]) -> None:

@@ -16,7 +16,7 @@ from accelerate import PartialState
 
 from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.counter_rng import require_seeds
-from dair_hf.errors import DataError
+from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.experiments.checkpoints import save_run, train_resumable
 from dair_hf.experiments.plots import require_matplotlib
 from dair_hf.experiments.report import Column, write_comparison
@@ -303,23 +303,38 @@ def _prepare_run_folder(folder: Path, settings: str) -> None:
 
 
 def train_evaluate_save(
-    trainer: DAIRTrainer, evaluate: Callable[[DAIRTrainer], Mapping[str, Any]], **card: Any
+    trainer: DAIRTrainer, evaluate: Callable[[DAIRTrainer], Mapping[str, Any]], run: Run | None = None, **card: Any
 ) -> Result:
     """Execute a run: train, resuming from the last checkpoint, evaluate, and save the model and its card.
 
     Args:
         trainer: Trainer of the run; saves to its `args.output_dir`.
-        evaluate: Returns the metrics of the trained trainer.
+        evaluate: Returns the metrics of the trainer.
+        run: The run, whose `watch` may stop it early. A recipe that can be searched with `search_pruner` passes it.
         **card: Arguments of `DAIRTrainer.create_model_card`.
 
     Returns:
-        The metrics, and the seconds of training and evaluation.
+        The metrics, and the seconds of training, evaluation and, if the run is watched, of reports during training.
+
+    Raises:
+        RunStopped: The run was stopped early, or it is watched and its loss became NaN or infinite.
     """
     start = time.perf_counter()
-    train_resumable(trainer)
+    watch = None if run is None or run.watch is None else run.watch(trainer, evaluate)
+    reports = {}
+    try:
+        train_resumable(trainer)
+    except NonFiniteLossError as error:
+        if watch is None or trainer.args.world_size > 1:  # the other ranks do not know
+            raise
+        raise watch.diverged(error) from error
     trained = time.perf_counter()
+    if watch is not None:
+        watch.end_training()
+        reports = {"reports": watch.seconds}
     metrics = evaluate(trainer)
-    seconds = {"training": trained - start, "evaluation": time.perf_counter() - trained}
+    training = trained - start - sum(reports.values())
+    seconds = {"training": training, "evaluation": time.perf_counter() - trained, **reports}
     save_run(trainer, **card)
     return Result(metrics, seconds)
 

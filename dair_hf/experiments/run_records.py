@@ -13,9 +13,9 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from accelerate import PartialState
@@ -35,6 +35,40 @@ _WITHOUT_INFLUENCE = tuple(f":(top,exclude){kind}" for kind in ("results/*.json"
 _RUN_SPECIFIC = {f"training.{name}" for name in ("method", "regularizer", "dair_lambda", "seed", "seeds")}
 
 
+class RunStopped(Exception):
+    """A run of a search was stopped early, because it is hopeless.
+
+    Attributes:
+        reason: Reason, in words.
+        step: Optimizer step after which it was stopped.
+        max_steps: Optimizer steps of the whole run.
+        value: Last reported metric; None if there was none.
+        seconds: Wall time of each part, in seconds.
+    """
+
+    def __init__(
+        self, reason: str, step: int, max_steps: int, value: float | None, seconds: Mapping[str, float]
+    ) -> None:
+        super().__init__(f"stopped after step {step} of {max_steps}: {reason}")
+        self.reason, self.step, self.max_steps, self.value, self.seconds = reason, step, max_steps, value, dict(seconds)
+
+
+class Watch(Protocol):
+    """Observer of a run that may stop its training.
+
+    Attributes:
+        seconds: Time that it took during training, in seconds.
+    """
+
+    seconds: float
+
+    def end_training(self) -> None:
+        """Raise `RunStopped` if the training was stopped early."""
+
+    def diverged(self, error: Exception) -> RunStopped:
+        """Return what ends a run whose loss became NaN or infinite."""
+
+
 class Run(NamedTuple):
     """One method with one seed.
 
@@ -42,11 +76,13 @@ class Run(NamedTuple):
         method: Name of the method in the comparison, such as "kl", or "kl_lambda10" in a sweep.
         seed: Seed of the run.
         args: Training arguments.
+        watch: Attaches an observer, given the trainer and the function that evaluates it; None: nothing observes.
     """
 
     method: str
     seed: int
     args: DAIRConfig
+    watch: Callable[[Any, Callable[[Any], Mapping[str, Any]]], Watch] | None = None
 
     @property
     def name(self) -> str:
@@ -255,7 +291,7 @@ def changed_settings(
         Name of each setting that differs -> "NAME was X, is Y".
     """
     now = {**config, "training": run.args}
-    plain, before = plain_config(now), record.get("config", {})
+    plain, before, paths = plain_config(now), record.get("config", {}), _path_settings(now)
     filled = {key: _with_defaults(before.get(key, {}), value, plain[key]) for key, value in now.items()}
     recorded = record.get("data", {})
     current = {
@@ -264,13 +300,40 @@ def changed_settings(
     }
     old = _flatten({**before, **filled, "fingerprint of data": recorded})
     new = _flatten({**plain, "fingerprint of data": current})
-    paths = {
-        f"{key}.{name}" for key, value in now.items() for name in ("output_dir", *getattr(value, "PATH_FIELDS", ()))
-    }
     return {
         name: f"{name} was {old.get(name, 'absent')}, is {new.get(name, 'absent')}"
         for name in sorted(old.keys() | new.keys())
         if old.get(name) != new.get(name) and name not in paths
+    }
+
+
+def shared_settings(run: Run, config: Mapping[str, Any], data: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that all runs of a comparison share on any machine: without paths, method, lambda and seed.
+
+    Args:
+        run: Any of the runs.
+        config: Settings shared by all runs.
+        data: Fingerprint of each data set.
+
+    Returns:
+        Dotted name -> value as JSON.
+
+    Example:
+        >>> shared_settings(Run("erm", 0, DAIRConfig("out")), {}, {"train": "1f0c"})["fingerprint of data.train"]
+        '"1f0c"'
+    """
+    now = {**config, "training": run.args}
+    flat = _flatten({**plain_config(now), "fingerprint of data": dict(data)})
+    hidden = _path_settings(now) | _RUN_SPECIFIC
+    return {name: value for name, value in flat.items() if name not in hidden}
+
+
+def _path_settings(settings: Mapping[str, Any]) -> set[str]:
+    """Return the dotted names of the settings that only say where something lies."""
+    return {
+        f"{key}.{name}"
+        for key, value in settings.items()
+        for name in ("output_dir", *getattr(value, "PATH_FIELDS", ()))
     }
 
 
