@@ -299,12 +299,14 @@ class LambdaSearch:
         return points_by_lambda(records, self.accuracy, self.consistency)
 
     def _compare(self, runs: Sequence[Run], execute: Callable[[Run], Result]) -> None:
-        notes = [
-            f"Stopped early: lambda {value:g} after step {stop['step']} of {stop['max_steps']} with seed "
-            f"{record['seed']} ({self.accuracy} {stop[self.accuracy]}): {stop['reason']}."
-            for value, record in self._stopped().items()
-            for stop in [record["stopped_early"]]
-        ]
+        notes = []
+        for value, record in self._stopped().items():
+            stop = record["stopped_early"]
+            metric = "" if stop[self.accuracy] is None else f" ({self.accuracy} {stop[self.accuracy]:.4g})"
+            notes.append(
+                f"Stopped early: lambda {value:g} after step {stop['step']} of {stop['max_steps']} with seed "
+                f"{record['seed']}{metric}: {stop['reason']}."
+            )
         compare(runs, execute, self.folder, self.title, self.columns, self.settings, self.validation, notes)
 
     def _record(self, run: Run) -> dict[str, Any] | None:

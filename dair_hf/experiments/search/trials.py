@@ -69,10 +69,11 @@ class Outcome(NamedTuple):
 class TrialStudy:
     """Points of a grid as trials of an Optuna study, in a journal file that processes and machines may share.
 
-    Every point is run by one process. `GridSampler` does not promise that: at the end of a grid it gives a point to a
-    second process while the first still runs it, and it counts a failed trial as visited. Here the points are
-    queued (`Study.enqueue_trial`), and the journal decides which process takes which one. Two processes may queue the
-    same point at the same time; of its trials that have not failed, the one with the lowest number counts.
+    Every point is run by one process, in the order of the grid. `GridSampler` does not promise that: at the end of a
+    grid it gives a point to a second process while the first still runs it, and it counts a failed trial as visited.
+    Here each point is queued as a trial with fixed parameters, and the journal decides which process takes it. Two
+    processes may queue a point at the same time; of its trials that have not failed, the one with the lowest number
+    counts.
 
     Optuna's heartbeat needs a database, and SQLite lets two processes take the same queued trial. So a trial carries a
     counter that its process increases every `HEARTBEAT_SECONDS`. A trial whose counter stands still for
@@ -202,19 +203,20 @@ class TrialStudy:
     def _take(self) -> str | None:
         """Take the next point that no process has taken, or None if there is none now."""
         self._release_lost()
-        for point in self.points:
-            if self._counting(point) is None:
-                self._enqueue(point)
-        while any(trial.state.name == "WAITING" for trial in self._trials()):
+        while True:
+            if not any(trial.state.name == "WAITING" for trial in self._trials()):
+                missing = next((point for point in self.points if self._counting(point) is None), None)
+                if missing is None:
+                    return None
+                self._enqueue(missing)
             trial = self._study.ask()
-            point = self._trials()[trial.number].user_attrs.get(_POINT)
-            counting = None if point is None else self._counting(point)
-            if point in self.points and counting is not None and counting.number == trial.number:
-                self._start(trial, point)
-                return point
-            # Another process has taken the last point in the meantime, or a point was queued twice.
+            taken = self._trials()[trial.number].user_attrs.get(_POINT)
+            counting = None if taken is None else self._counting(taken)
+            if taken in self.points and counting is not None and counting.number == trial.number:
+                self._start(trial, taken)
+                return taken
+            # Another process took the waiting trial in the meantime, or has queued this point at the same time.
             self._fail(trial.number)
-        return None
 
     def _report(self, step: int, value: float) -> bool:
         assert self._trial is not None
@@ -259,6 +261,7 @@ class TrialStudy:
 
         # With the reports of a trial that failed, since it resumes from its checkpoint; and the rungs that it reached.
         failed = [trial for trial in self._trials() if trial.user_attrs.get(_POINT) == point]
+        failed.sort(key=lambda trial: len(trial.intermediate_values))
         rungs = failed[-1].system_attrs if failed else {}
         self._study.add_trial(
             optuna.create_trial(

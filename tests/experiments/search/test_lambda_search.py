@@ -1,79 +1,25 @@
-"""Search for lambda: grids, settings, resumption, and the single evaluation on the test set."""
+"""Search for lambda: resumption, early stops, shared work, and the single evaluation on the test set."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+import torch
 
+from dair_hf import DAIRTrainer
 from dair_hf.errors import DataError
-from dair_hf.experiments.comparison import ComparisonConfig, Result, Run
+from dair_hf.experiments.comparison import ComparisonConfig, Result, Run, train_evaluate_save
 from dair_hf.experiments.report import Column
-from dair_hf.experiments.search import (
-    GRIDS,
-    LambdaSearch,
-    SearchConfig,
-    evaluate_choices,
-    log_grid,
-    search_or_compare,
-)
-from tests.fixtures import tiny
-
-
-@pytest.mark.parametrize(("low", "high", "points"), [(0.1, 10, 8), (1, 1e4, 5), (1e-3, 100, 20), (2, 3, 2)])
-def test_log_grid_is_that_of_numpy(low: float, high: float, points: int) -> None:
-    grid = log_grid(low, high, points)
-    np.testing.assert_allclose(grid, np.logspace(np.log10(low), np.log10(high), points), rtol=6e-6)
-    assert (grid[0], grid[-1], len(grid)) == (low, high, points)
-    assert all(float(f"{value:g}") == value for value in grid)
-
-
-@pytest.mark.parametrize("arguments", [(0, 1, 3), (-1, 1, 3), (2, 1, 3), (1, 1, 3), (1, 2, 1), (float("nan"), 1, 3)])
-def test_invalid_log_grids_are_refused(arguments: Any) -> None:
-    with pytest.raises(DataError, match="needs 0 < low < high and at least 2 points"):
-        log_grid(*arguments)
-
-
-def test_grids_of_the_paper() -> None:
-    assert GRIDS["dialog"] == (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0)
-    assert GRIDS["regression"] == (1, 10, 100, 1000, 10000)
-    # Printed in the paper's trade-off for VQA, rounded.
-    assert {0.72, 2.68, 5.18, 10} <= {round(value, 2) for value in GRIDS["vqa"]}
-    # Printed in its table on longer training, truncated to two decimals.
-    assert {1.43, 8.85, 16.23, 100} <= {int(value * 100) / 100 for value in GRIDS["mnist"]}
-    # A grid that starts at 0.1 does not contain them.
-    assert {1.43, 8.85} & {int(value * 100) / 100 for value in log_grid(0.1, 100, 20)} == set()
-    assert all(list(grid) == sorted(grid) for grid in GRIDS.values())
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"search_grid": "cifar"}, "search_grid='cifar' is unknown; use dialog, vqa, regression, mnist, or search_l"),
-        ({"search_grid": "vqa", "search_lambdas": [1.0]}, "search_grid and search_lambdas are both given"),
-        ({"search_lambdas": [1.0, 2.0, 1.0]}, r"search_lambdas=\['1', '1', '2'\] contains an entry twice"),
-        ({"search_lambdas": [1.0, 1.00000001]}, "contains an entry twice"),
-        ({"search_lambdas": [1.0, -1.0]}, r"search_lambdas=\[1.0, -1.0\]: each must be 0 or more"),
-        ({"search_seeds": []}, "search_seeds is empty; give at least one entry"),
-        ({"search_seeds": [3, 3]}, r"search_seeds=\[3, 3\] contains an entry twice"),
-        ({"search_seeds": [-1]}, "search_seeds: -1 is no seed"),
-        ({"search_rule": "best"}, "search_rule='best' is unknown; use best_accuracy or best_consistency_within"),
-        ({"search_epsilon": -0.1}, "search_epsilon=-0.1 is out of range"),
-    ],
-)
-def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        SearchConfig(**settings)
-
-
-def test_grid_is_ascending() -> None:
-    assert SearchConfig().lambdas == ()
-    assert SearchConfig(search_lambdas=[3.0, 0.0, 1.0]).lambdas == (0.0, 1.0, 3.0)
-    assert SearchConfig(search_grid="dialog").lambdas == GRIDS["dialog"]
-
+from dair_hf.experiments.search import LambdaSearch, SearchConfig, evaluate_choices, search_or_compare
+from dair_hf.io.files import read_json
+from tests.fixtures import points, tiny
+from tests.fixtures.paths import ROOT
 
 # Validation and test metrics by lambda and seed: lambda 1 is best on validation, lambda 10 on test.
 VALIDATION = {(0.1, 0): 0.60, (0.1, 1): 0.62, (1.0, 0): 0.90, (1.0, 1): 0.70, (10.0, 0): 0.78, (10.0, 1): 0.79}
@@ -358,3 +304,261 @@ def test_settings_that_a_search_would_ignore_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=message):
         search_methods(tmp_path, methods, lambdas=lambdas)
+
+
+# ---- hopeless lambdas are stopped early ----
+
+Curve = Callable[[float, int, float], float]
+FINAL = {0.1: 0.6, 1.0: 0.9, 10.0: 0.7, 100.0: 0.3}
+
+
+def rising(value: float, seed: int, progress: float) -> float:
+    """Accuracy that rises to its final value in all runs alike; the second seed is a little better."""
+    return FINAL[value] * (0.5 + 0.5 * progress) + 0.01 * seed
+
+
+class Training:
+    """Runs of ten steps of a real trainer, whose accuracy is a given curve."""
+
+    def __init__(self, folder: Path, curve: Curve = rising) -> None:
+        self.folder, self.curve = folder, curve
+        self.steps: dict[str, int] = {}
+        self.interrupt: tuple[float, int] | None = None  # lambda and step
+
+    def search(self, seeds: Sequence[int] = (0,), rows: int = 8, **config: Any) -> LambdaSearch:
+        config = {"search_pruner": "median", "search_lambdas": [*FINAL], **config}
+        args = tiny.config(self.folder, max_steps=10)
+        settings: dict[str, Any] = {"settings": {"rows": rows}, "validation": {"validation": "v"}}
+        return LambdaSearch(SearchConfig(search_seeds=[*seeds], **config), "dair", args, "acc", **settings)
+
+    def execute(self, run: Run) -> Result:
+        trainer = DAIRTrainer(points.model(), run.args, points.stack, points.pairs(8), sample_loss="binary")
+        value = run.args.dair_lambda
+
+        def evaluate(trained: DAIRTrainer) -> dict[str, float]:
+            self.steps[run.name] = step = trained.state.global_step
+            if self.interrupt == (value, step):
+                self.interrupt = None
+                raise KeyboardInterrupt
+            return {"acc": self.curve(value, run.seed, step / 10)}
+
+        return train_evaluate_save(trainer, evaluate, run)
+
+
+def choice_of(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "search" / "dair" / "choice.json").read_text())
+    return content
+
+
+def test_hopeless_lambdas_are_stopped_and_never_chosen(tmp_path: Path) -> None:
+    full = Training(tmp_path / "full")
+    assert full.search(search_pruner="none").run(full.execute).dair_lambda == 1.0
+    cheap = Training(tmp_path / "cheap")
+    assert cheap.search().run(cheap.execute).dair_lambda == 1.0
+    assert set(full.steps.values()) == {10}
+    # Two lambdas finish; 0.7 and 0.3 are below the median of 0.6 and 0.9 at the third of ten reports.
+    steps = {f"dair_lambda{value}_seed0": step for value, step in (("0.1", 10), ("1", 10), ("10", 3), ("100", 3))}
+    assert cheap.steps == steps
+    folder = tmp_path / "cheap" / "search" / "dair"
+    assert sorted(path.stem for path in folder.glob("*_seed*.json")) == ["dair_lambda0.1_seed0", "dair_lambda1_seed0"]
+    record = json.loads((folder / "stopped" / "dair_lambda10_seed0.json").read_text())
+    assert {key: record["stopped_early"][key] for key in ("pruner", "reason", "step", "max_steps", "acc")} == {
+        "pruner": "median", "reason": "worse than other lambdas", "step": 3, "max_steps": 10, "acc": 0.7 * 0.65,
+    }  # fmt: skip
+    assert record["seconds"].keys() == {"training", "reports"} and "metrics" not in record
+    assert (record["config"]["training"]["dair_lambda"], record["seed"]) == (10.0, 0)
+    choice = choice_of(tmp_path / "cheap")
+    assert [point["dair_lambda"] for point in choice["points"]] == [0.1, 1.0]
+    assert choice["stopped_early"] == [10.0, 100.0]
+    assert "stopped_early" not in choice_of(tmp_path / "full")
+    table = (folder / "comparison.md").read_text()
+    assert "| dair_lambda1 | 1 | 0.900 |" in table and "| dair_lambda10 |" not in table
+    assert "Stopped early: lambda 10 after step 3 of 10 with seed 0 (acc 0.455): worse than other lambdas." in table
+    # Runs that finish have the metrics of the full search.
+    for name in ("dair_lambda0.1_seed0", "dair_lambda1_seed0"):
+        finished, whole = (read_json(root / "search" / "dair" / f"{name}.json") for root in (full.folder, cheap.folder))
+        assert finished["metrics"] == whole["metrics"]
+
+
+def test_finished_search_runs_nothing_again(tmp_path: Path) -> None:
+    bench = Training(tmp_path)
+    first = bench.search().run(bench.execute)
+    bench.steps.clear()
+    assert bench.search().run(bench.execute) == first == bench.search().choice()
+    # Nor without the study, from the records alone.
+    for study in (tmp_path / "search" / "dair").glob("study_*.log"):
+        study.unlink()
+    assert bench.search().run(bench.execute) == first
+    assert bench.steps == {}
+    # The full search repeats what was stopped.
+    assert bench.search(search_pruner="none").run(bench.execute).dair_lambda == 1.0
+    assert bench.steps == {"dair_lambda10_seed0": 10, "dair_lambda100_seed0": 10}
+
+
+def test_lambda_that_is_stopped_with_one_seed_is_out(tmp_path: Path) -> None:
+    # After the first seed lambda 1 leads by 0.6 to 0.5. With the second seed, 0.1 has (0.5 + 0.9) / 2 > 0.6.
+    values = {(0.1, 0): 0.5, (0.1, 1): 0.9, (1.0, 0): 0.6, (1.0, 1): 0.2}
+    bench = Training(tmp_path, lambda value, seed, progress: values[value, seed])
+    grid: dict[str, Any] = {"seeds": (0, 1), "search_lambdas": [0.1, 1.0], "search_startup": 1}
+    chosen = bench.search(**grid).run(bench.execute)
+    assert (chosen.dair_lambda, chosen.accuracies) == (0.1, (0.5, 0.9))
+    assert bench.steps == {
+        "dair_lambda0.1_seed0": 10, "dair_lambda0.1_seed1": 10, "dair_lambda1_seed0": 10, "dair_lambda1_seed1": 1,
+    }  # fmt: skip
+    assert [point.dair_lambda for point in bench.search(**grid).points()] == [0.1]
+    assert choice_of(tmp_path)["stopped_early"] == [1.0]
+
+
+@pytest.mark.parametrize("interrupt", [(0.1, 2), (1.0, 9), (10.0, 2)])
+def test_interrupted_search_with_a_pruner_resumes(tmp_path: Path, interrupt: tuple[float, int]) -> None:
+    bench, whole = Training(tmp_path / "killed"), Training(tmp_path / "whole")
+    bench.interrupt = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        bench.search().run(bench.execute)
+    with pytest.raises(DataError, match=r"this trial has not finished; call run\(\) first"):
+        bench.search().choice()
+    finished = [name for name, step in bench.steps.items() if step == 10]
+    bench.steps.clear()
+    assert bench.search().run(bench.execute) == whole.search().run(whole.execute)
+    assert not bench.steps.keys() & set(finished)
+    assert choice_of(bench.folder) == choice_of(whole.folder)
+
+
+def test_lowest_error_with_a_pruner(tmp_path: Path) -> None:
+    bench = Training(tmp_path)
+    search = bench.search()
+    search.lower_is_better = True
+    assert search.run(bench.execute).dair_lambda == 100.0
+    assert bench.steps["dair_lambda10_seed0"] == 10 and bench.steps["dair_lambda100_seed0"] == 10
+
+
+def test_lambda_that_diverges_is_out(tmp_path: Path) -> None:
+    bench = Training(tmp_path)
+    execute = bench.execute
+
+    def diverge(run: Run) -> Result:
+        if run.args.dair_lambda < 100:
+            return execute(run)
+        assert run.watch is not None
+        trainer = DAIRTrainer(points.model(), run.args, points.stack, points.pairs(8), sample_loss="binary")
+        with torch.no_grad():
+            trainer.model.linear.weight[0, 0] = float("nan")
+        return train_evaluate_save(trainer, lambda trained: {"acc": 1.0}, run)
+
+    assert bench.search(search_startup=4).run(diverge).dair_lambda == 1.0
+    record = read_json(tmp_path / "search" / "dair" / "stopped" / "dair_lambda100_seed0.json")["stopped_early"]
+    assert (record["acc"], record["step"]) == (None, 0)
+    assert record["reason"].startswith("the loss of 4 of 4 rows is not finite")
+
+
+def test_recipe_that_does_not_pass_its_run_is_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    message = "nothing watched dair_lambda0.1_seed0: pass the run to train_evaluate_save"
+    with pytest.raises(DataError, match=message):
+        bench.search(search_pruner="median").run(bench.validate)
+    # Finished runs need no watch.
+    bench.search().run(bench.validate)
+    assert bench.search(search_pruner="median").run(bench.validate).dair_lambda == 1.0
+
+
+def test_plain_search_needs_no_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    bench = Bench(tmp_path)
+    bench.search().run(bench.validate)
+    assert not list(tmp_path.rglob("study_*"))
+    with pytest.raises(DataError, match="search_pruner and search_storage need optuna; it is not installed"):
+        bench.search(search_pruner="median").run(bench.validate)
+
+
+# ---- several processes ----
+
+WORKER = """
+import json, sys, time
+from pathlib import Path
+from dair_hf.experiments.comparison import ComparisonConfig, Result, train_evaluate_save
+from dair_hf.experiments.report import Column
+from dair_hf.experiments.search import SearchConfig, search_or_compare
+from dair_hf.experiments.search import trials
+from tests.experiments.search.test_lambda_search import FINAL, Training
+from tests.fixtures import tiny
+
+folder, storage, pruner = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+trials.POLL_SECONDS = 0.1
+bench = Training(folder)
+config = SearchConfig(search_lambdas=[*FINAL], search_seeds=[0, 1], search_pruner=pruner, search_storage=storage)
+args = tiny.config(folder, max_steps=10)
+
+def execute(run, split):
+    with (folder / "ran").open("a") as lines:
+        lines.write(f"{split} {run.name}\\n")
+    time.sleep(0.2)
+    return bench.execute(run)
+
+print("ready", flush=True)
+sys.stdin.readline()
+methods = ComparisonConfig(["dair", "dair_l1"], seeds=[0, 1])
+columns = [Column("acc", "accuracy")]
+search_or_compare(config, methods, args, execute, "title", columns, {}, {"rows": "r"}, metrics=["acc"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pruner", ["none", "median"])
+def test_two_processes_share_a_search(tmp_path: Path, pruner: str) -> None:
+    folders, storage = [tmp_path / name for name in ("first", "second")], tmp_path / "shared.log"
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = []
+    for folder in folders:
+        folder.mkdir()
+        command = [sys.executable, "-c", WORKER, str(folder), str(storage), pruner]
+        processes.append(subprocess.Popen(command, env=tiny.child_environment(), cwd=ROOT, **pipes))
+    try:
+        for process in processes:
+            assert process.stdout and process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        for process in processes:
+            errors = process.communicate(timeout=200)[1]
+            assert process.returncode == 0, errors[-3000:]
+    finally:
+        for process in processes:
+            process.kill()
+    ran = [(folder / "ran").read_text().splitlines() for folder in folders]
+    both = sorted(sum(ran, []))
+    trials = {f"validation {m}_lambda{value:g}_seed{s}" for m in ("dair", "dair_l1") for value in FINAL for s in (0, 1)}
+    tests = {f"test {method}_seed{seed}" for method in ("dair", "dair_l1") for seed in (0, 1)}
+    assert len(both) == len(set(both)), "a run was executed twice"
+    assert min(map(len, ran)) > 0
+    if pruner == "none":
+        assert set(both) == trials | tests
+    else:
+        assert tests < set(both) < trials | tests
+        assert not [line for line in both if "lambda100_seed1" in line], "a stopped lambda went on"
+    for method in ("dair", "dair_l1"):
+        choices = [read_json(folder / "search" / method / "choice.json") for folder in folders]
+        assert choices[0] == choices[1] and choices[0]["dair_lambda"] == 1.0
+    for folder in folders:
+        tested = {f"test {path.stem}" for path in (folder / "final").glob("*_seed*.json")}
+        assert tested == tests
+        for name in ("dair_seed0", "dair_l1_seed1"):
+            assert read_json(folder / "final" / f"{name}.json")["config"]["training"]["dair_lambda"] == 1.0
+    assert len({(folder / "final" / "comparison.md").read_text() for folder in folders}) == 1
+
+
+def test_shared_search_with_other_settings_is_refused(tmp_path: Path) -> None:
+    storage = str(tmp_path / "shared.log")
+    first, second = Training(tmp_path / "first"), Training(tmp_path / "second")
+    first.search(search_storage=storage).run(first.execute)
+    with pytest.raises(DataError, match=r"shared.log: holds a search with other settings \(rows was 8, is 9\)"):
+        second.search(rows=9, search_storage=storage).run(second.execute)
+    with pytest.raises(DataError, match=r"other settings \(search_warmup was 3, is 4\)"):
+        second.search(search_warmup=4, search_storage=storage).run(second.execute)
+    assert second.steps == {}
+    # With the same settings nothing is left to do, and the records of the first process are kept here, too.
+    assert second.search(search_storage=storage).run(second.execute) == first.search(search_storage=storage).choice()
+    assert second.steps == {}
+    for name in ("dair_lambda1_seed0.json", "stopped/dair_lambda10_seed0.json"):
+        records = [read_json(bench.folder / "search" / "dair" / name) for bench in (first, second)]
+        assert records[0] == records[1]
