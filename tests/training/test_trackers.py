@@ -1,0 +1,143 @@
+"""Trackers of `report_to`: every scalar of the log arrives under its name, at its step, with its value."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from dair_hf import DAIRTrainer
+from dair_hf.errors import UndefinedMetricWarning
+from tests.fixtures import tiny
+from tests.fixtures.paths import ROOT
+
+# Values that a user's `compute_metrics` may add, and that are no scalars.
+NO_SCALARS = {"eval_preset": "strict", "eval_undefined": None}
+# Totals of a run, which Trackio leaves out: they are no curves.
+TOTALS = {"train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos"}
+
+Scalars = dict[str, list[tuple[int, float]]]
+
+
+def every_second(predictions: list[Any], references: list[Any]) -> list[bool]:
+    return [number % 2 == 0 for number in range(len(predictions))]
+
+
+def train(folder: Path, tracker: str, eval_dataset: Any = None, **settings: Any) -> DAIRTrainer:
+    """Train three steps, each logged, and evaluate the pairs after the last one."""
+    defaults: dict[str, Any] = {"logging_strategy": "steps", "logging_steps": 1, "eval_strategy": "steps"}
+    trainer = tiny.trainer(
+        folder,
+        "bart",
+        tiny.pairs("bart"),
+        eval_dataset=tiny.pairs("bart", 5, seed=1) if eval_dataset is None else eval_dataset,
+        evaluator=every_second,
+        compute_metrics=lambda prediction: {"preset": "strict", "undefined": None, "ratio": float("nan")},
+        **{**defaults, "eval_steps": 3, "max_steps": 3, "report_to": tracker, "dair_lambda": 1.0, **settings},
+    )
+    trainer.train()
+    return trainer
+
+
+def expected(history: list[dict[str, Any]], left_out: set[str] = frozenset()) -> Scalars:  # type: ignore[assignment]
+    """The log as a tracker shows it: "eval/cm" and "train/loss_original"."""
+    scalars: Scalars = {}
+    for log in history:
+        for name, value in log.items():
+            if name in {"step", *left_out, *NO_SCALARS}:
+                continue
+            assert type(value) in (int, float), f"{name} is a {type(value).__name__}, which trackers drop"
+            tag = f"eval/{name[5:]}" if name.startswith("eval_") else f"train/{name}"
+            scalars.setdefault(tag, []).append((log["step"], value))
+    return scalars
+
+
+def assert_equal(found: Scalars, log: Scalars) -> None:
+    assert found.keys() == log.keys()
+    for tag, points in log.items():
+        assert [step for step, _ in found[tag]] == [step for step, _ in points], tag
+        values = [[value for _, value in series] for series in (found[tag], points)]
+        np.testing.assert_allclose(values[0], values[1], rtol=1e-6, equal_nan=True, err_msg=tag)
+
+
+def read_events(folder: Path) -> Scalars:
+    (file,) = folder.rglob("events.out.tfevents.*")
+    reader = EventAccumulator(str(file), size_guidance={"scalars": 0})
+    reader.Reload()
+    return {tag: [(event.step, event.value) for event in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
+
+
+TRAINING = {
+    "loss", "loss_original", "loss_augmented", "consistency", "partner_share", "unlearned_share", "padding_share",
+    "rows", "pairs", "rows_without_target",
+}  # fmt: skip
+EVALUATION = {"loss", "consistency", "cm", "cm_numerator", "cm_denominator", "both_correct", "original_accuracy"}
+
+
+def test_tensorboard_gets_every_scalar(tmp_path: Path) -> None:
+    trainer = train(tmp_path, "tensorboard")
+    found = read_events(tmp_path)
+    assert_equal(found, expected(trainer.state.log_history))
+    assert {f"train/{name}" for name in TRAINING} | {f"eval/{name}" for name in EVALUATION} <= found.keys()
+    # Thirteen rows in batches of four, of which every third has no partner; counts are whole numbers.
+    assert [step for step, _ in found["train/loss_original"]] == [1, 2, 3]
+    assert found["train/rows"] == [(1, 4.0), (2, 4.0), (3, 4.0)]
+    assert found["eval/rows"] == [(3, 5.0)] and found["eval/pairs"] == [(3, 3.0)]
+    assert not {"eval/preset", "eval/undefined"} & found.keys()
+
+
+def test_undefined_metrics_arrive_as_nan(tmp_path: Path) -> None:
+    rows = tiny.pairs("bart", 5, partner=lambda row: False)
+    with pytest.warns(UndefinedMetricWarning, match="cm, both_correct and the flips are NaN"):
+        trainer = train(tmp_path, "tensorboard", rows)
+    found = read_events(tmp_path)
+    assert_equal(found, expected(trainer.state.log_history))
+    ((step, value),) = found["eval/cm"]
+    assert step == 3 and np.isnan(value)
+    assert found["eval/pairs"] == [(3, 0.0)]
+
+
+def test_a_difference_would_be_noticed(tmp_path: Path) -> None:
+    trainer = train(tmp_path, "tensorboard")
+    for change in ({"consistency": 9.0}, {"new": 1.0}):
+        history = [dict(log) for log in trainer.state.log_history]
+        history[1].update(change)
+        with pytest.raises(AssertionError):
+            assert_equal(read_events(tmp_path), expected(history))
+
+
+TRACKIO = """
+import json, sys
+from pathlib import Path
+from tests.training.test_trackers import train
+
+trainer = train(Path(sys.argv[1]), "trackio", project="pairs", run_name="first")
+Path(sys.argv[1], "log.json").write_text(json.dumps(trainer.state.log_history))
+"""
+
+
+def test_trackio_gets_every_curve(tmp_path: Path) -> None:
+    pytest.importorskip("trackio", reason="trackio is an extra of its own")
+    environment = {**tiny.child_environment(), "TRACKIO_DIR": str(tmp_path / "trackio"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", TRACKIO, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    with sqlite3.connect(tmp_path / "trackio" / "pairs.db") as database:
+        rows = database.execute("select metrics from metrics where run_name = 'first' order by id").fetchall()
+    found: Scalars = {}
+    for (content,) in rows:
+        values = json.loads(content)
+        step = values.pop("train/global_step")
+        for name, value in values.items():
+            if isinstance(value, (int, float)) or value == "NaN":  # as it writes NaN in JSON
+                found.setdefault(name, []).append((step, float(value)))
+    log = expected(json.loads((tmp_path / "log.json").read_text()), TOTALS)
+    assert_equal(found, log)
+    assert {f"train/{name}" for name in TRAINING} | {f"eval/{name}" for name in EVALUATION} <= found.keys()
