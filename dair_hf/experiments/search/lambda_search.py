@@ -254,7 +254,7 @@ class LambdaSearch:
             path = self.folder / "stopped" / f"{run.name}.json"
             record = read_json(path, "delete it to repeat the run") if path.exists() else {}
             if record.get("stopped_early", {}).get("study") == self._study_fingerprint:
-                found[run.args.dair_lambda] = record
+                found[float(run.args.dair_lambda)] = record
         return found
 
     @property
