@@ -1,14 +1,16 @@
-"""Search for lambda in a recipe on real digits: with early stops it makes the choice of the full search, for less."""
+"""Searches for lambda in recipes: early stops on real digits, and on two ranks."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.io
 
 from dair_hf.io.files import read_json
-from tests.fixtures.recipe_runs import command_line, run
+from tests.fixtures.recipe_runs import CONFIGS, QUIET, command_line, run, run_two_processes
 
 pytestmark = pytest.mark.slow
 
@@ -36,3 +38,28 @@ def test_search_with_early_stops_makes_the_choice_of_the_full_search(real_data: 
     assert cheap["points"] == full["points"][:2]
     finals = [read_json(tmp_path / name / "final" / "dair_seed0.json")["metrics"] for name in ("full", "cheap")]
     assert finals[0] == finals[1]
+
+
+@pytest.fixture
+def qsar(tmp_path: Path) -> Path:
+    generator = np.random.default_rng(0)
+    rows = {name: generator.integers(0, 2, (count, 5)) for name, count in (("X_train", 64), ("X_test", 20))}
+    targets = {"y" + name[1:]: values.sum(1, keepdims=True).astype(float) for name, values in rows.items()}
+    scipy.io.savemat(tmp_path / "qsar.mat", {**rows, **targets})
+    return tmp_path / "qsar.mat"
+
+
+def test_two_ranks_stop_a_lambda_together(qsar: Path, tmp_path: Path) -> None:
+    pruner = {"search_pruner": "median", "search_startup": 1, "search_reports": 4, "search_warmup": 1}
+    grid = {"search_lambdas": [1, 0, 10], "methods": "dair", "seeds": 0, "validation_share": 0.5, "max_steps": 8}
+    options = command_line(data_file=qsar, config=CONFIGS / "robust_regression.yaml", output_dir=tmp_path / "out")
+    done = run_two_processes("robust_regression", [*options, *command_line(**grid, **pruner), *QUIET])
+    assert done.returncode == 0, done.stderr[-4000:]
+    folder = tmp_path / "out" / "search" / "dair"
+    choice = read_json(folder / "choice.json")
+    assert choice["stopped_early"] and choice["dair_lambda"] not in choice["stopped_early"]
+    assert len(choice["points"]) + len(choice["stopped_early"]) == 3
+    for value in choice["stopped_early"]:
+        record = read_json(folder / "stopped" / f"dair_lambda{value:g}_seed0.json")
+        assert record["hardware"]["processes"] == 2 and record["stopped_early"]["step"] < 8
+    assert read_json(tmp_path / "out" / "final" / "dair_seed0.json")["hardware"]["processes"] == 2

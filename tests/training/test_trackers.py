@@ -76,9 +76,17 @@ def read_events(folder: Path) -> Scalars:
 
 TRAINING = {
     "loss", "loss_original", "loss_augmented", "consistency", "partner_share", "unlearned_share", "padding_share",
-    "rows", "pairs", "rows_without_target",
+    "rows", "pairs", "rows_without_target", "dair_lambda", "gradient_share", "inconsistency",
 }  # fmt: skip
 EVALUATION = {"loss", "consistency", "cm", "cm_numerator", "cm_denominator", "both_correct", "original_accuracy"}
+
+
+def test_tensorboard_gets_the_scalars_of_a_lambda_that_sets_itself(tmp_path: Path) -> None:
+    trainer = train(tmp_path, "tensorboard", dair_lambda="auto")
+    found = read_events(tmp_path)
+    assert_equal(found, expected(trainer.state.log_history))
+    names = "dair_lambda", "lambda_target", "gradient_share", "gradient_share_mean", "inconsistency"
+    assert {f"train/{name}" for name in names} <= found.keys()
 
 
 def test_tensorboard_gets_every_scalar(tmp_path: Path) -> None:
