@@ -82,7 +82,7 @@ def scatter_of_losses(report: PairReport) -> Chart:
     axis = {"tickvals": [value**0.5 for value in ticks], "ticktext": [f"{value:g}" for value in ticks]}
     figure.update_xaxes(**axis, range=[-0.02 * top, top], title="loss of the original, nats per row")
     figure.update_yaxes(**axis, range=[-0.02 * top, top], title="loss of the partner, nats per row", scaleanchor="x")
-    figure.update_xaxes(constrain="domain")
+    figure.update_xaxes(constrain="domain", constraintoward="left")
     figure.update_yaxes(constrain="domain")
     drawn = len(rest) + shown
     sampled = f" {drawn:,} of {count:,} pairs are drawn: the worst and a sample of the others." if drawn < count else ""
@@ -135,8 +135,8 @@ def curve_charts(report: PairReport) -> list[Chart]:
             "rho",
             "Inconsistency rho during training",
             [("inconsistency", "rho", ORIGINAL)],
-            "rho, 0 to 1",
-            "rho = E[R] / E[(l + l~) / 2]: 0 if both views of every pair have the same loss, 1 if one of them has none. "
+            "rho, 0 to 2",
+            "rho = E[R] / E[(l + l~) / 2]: 0 if both views of every pair have the same loss, 2 if one of them has none. "
             "Unlike R it does not depend on how large the losses are.",
         ),
         _curves(

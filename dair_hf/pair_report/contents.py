@@ -82,18 +82,20 @@ class PairContents:
             `data:` addresses. "values": `rows`, lists of name, original and augmented value, those that differ.
         """
         views = (original, {**original, **{name: value for name, value in partner.items() if value is not None}})
-        fields, shown = self._texts(*views)
-        values: list[list[str]] = []
+        fields = self._texts(*views)
+        has_texts, values = bool(fields), []
         for name, value in views[0].items():
             other = views[1][name]
-            if name in shown or name in HIDDEN or (self.texts is not None and name == INPUT_IDS):
-                continue
             if is_image(value) and is_image(other):
                 first, second = png_uris(value, other)
                 fields.append({"name": name, "kind": "image", "original": first, "augmented": second})
             elif name in LABEL_COLUMNS and np.ndim(value) == 0:
-                fields.append(_text(name, self._label(value), self._label(other)))
-            elif name in partner:
+                fields.append(_text("label", self._label(value), self._label(other)))
+            elif has_texts or name in HIDDEN or name not in partner:
+                continue  # texts show what the model reads; other columns are what they were made of
+            elif isinstance(value, str) and isinstance(other, str):
+                fields.append(_text(name, value, other))
+            else:
                 values += _different_values(name, value, other)
         if values:
             shown_values = values[:MAX_VALUES]
@@ -103,17 +105,15 @@ class PairContents:
     def _label(self, value: Any) -> str:
         return self.label_name(int(value)) if float(value) == int(value) else f"{float(value):g}"
 
-    def _texts(self, original: Mapping[str, Any], augmented: Mapping[str, Any]) -> tuple[list[Field], set[str]]:
+    def _texts(self, original: Mapping[str, Any], augmented: Mapping[str, Any]) -> list[Field]:
         if self.texts is not None:
             if missing := [name for name in self.texts if name not in original]:
                 raise DataError(f"texts: the data has no column {missing[0]!r}, only {sorted(original)}; name one")
-            return [_text(n, _as_text(original[n]), _as_text(augmented[n])) for n in self.texts], set(self.texts)
+            return [_text(name, _as_text(original[name]), _as_text(augmented[name])) for name in self.texts]
         if self.tokenizer is None or not _is_token_list(original.get(INPUT_IDS)):
-            return [], set()
+            return []
         decoded = [self._decoded(view) for view in (original, augmented)]
-        fields = [_text(name, decoded[0][name], decoded[1].get(name, "")) for name in decoded[0]]
-        shown = {INPUT_IDS, LABELS} if "target" in decoded[0] else {INPUT_IDS}
-        return fields, shown
+        return [_text(name, text, decoded[1].get(name, "")) for name, text in decoded[0].items()]
 
     def _decoded(self, view: Mapping[str, Any]) -> dict[str, str]:
         inputs, labels = np.asarray(view[INPUT_IDS]), view.get(LABELS)

@@ -101,7 +101,7 @@ def tiles_of(summary: dict[str, Any]) -> list[Tile]:
         Tile("loss of the originals", number_text(summary["loss_original"]), "nats per row, mean"),
         Tile("loss of the partners", number_text(summary["loss_augmented"]), "nats per row, mean"),
         Tile("R", number_text(summary["consistency"]), "nats per pair, mean"),
-        Tile("rho", number_text(summary["inconsistency"]), "0: views agree, 1: they do not"),
+        Tile("rho", number_text(summary["inconsistency"]), "0: views agree, 2: they do not"),
         Tile("worst 5 %", share_text(summary["share_of_worst"]), "of all scores"),
     ]
     if "unlearned_share" in summary:
@@ -127,7 +127,7 @@ def ranking_of(summary: dict[str, Any], shown: int) -> str:
     return (
         f"The {shown} worst of {summary['pairs']:,} pairs, by {by}. Differing words are marked. Look for a partner whose "
         "label does not fit: a name that is new in the input and old in the target, an image that is no longer what its "
-        f"label says. The worst {WORST_SHARE:.0%} of the pairs hold {share_text(summary['share_of_worst'])} of all scores."
+        f"label says. The worst {100 * WORST_SHARE:g} % of the pairs hold {share_text(summary['share_of_worst'])} of all scores."
     )
 
 

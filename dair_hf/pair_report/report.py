@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from dair_hf.errors import DataError
-from dair_hf.io.files import FilePath, read_json, write_json, write_text
+from dair_hf.io.files import FilePath, read_json, require_output_file, write_generated, write_json
 
 FORMAT = "dair_hf pair report 1"
+MARK = '<meta name="generator" content="dair_hf pair report">'  # in every page
 JSON_FILE, PAGE_FILE = "pair_report.json", "pair_report.html"
 
 
@@ -74,7 +75,7 @@ class PairReport:
             DataError: It is no content of a pair report.
         """
         names = {name.name: name.default_factory for name in fields(cls)}
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
+        if not is_report(content):
             raise DataError(f"{where}: is no pair report ({FORMAT!r}); give the {JSON_FILE} of one")
         values = {name: value for name, value in content.items() if name != "format"}
         if set(values) != set(names):
@@ -94,13 +95,26 @@ class PairReport:
         """Write `pair_report.json` and `pair_report.html` to a folder, and return the path of the page.
 
         Raises:
-            DataError: The folder cannot be written, or plotly or jinja2 is not installed.
+            DataError: The folder cannot be written or holds other files of these names, or plotly or jinja2 is not
+                installed.
         """
         from dair_hf.pair_report.page import render_page
 
         page = render_page(self)  # before anything is written
+        require_output_file(Path(folder) / JSON_FILE, overwrite=True, is_own=is_report)
+        path = write_generated(Path(folder) / PAGE_FILE, page, MARK)
         write_json(Path(folder) / JSON_FILE, self.to_dict())
-        return write_text(Path(folder) / PAGE_FILE, page)
+        return path
+
+
+def is_report(content: Any) -> bool:
+    """Return whether a JSON value is the content of a pair report.
+
+    Example:
+        >>> is_report(PairReport("Pairs").to_dict()), is_report([])
+        (True, False)
+    """
+    return isinstance(content, dict) and content.get("format") == FORMAT
 
 
 def json_value(value: Any) -> Any:

@@ -58,7 +58,7 @@ def disagreement(
 
 
 def inconsistency(original: np.ndarray, augmented: np.ndarray) -> float:
-    """Return `rho = E[R_sq] / E[(l + l~) / 2]`, in [0, 1]; NaN without pairs or losses.
+    """Return `rho = E[R_sq] / E[(l + l~) / 2]`, in [0, 2]; NaN without pairs or losses.
 
     Example:
         >>> inconsistency(np.array([4.0]), np.array([1.0]))
