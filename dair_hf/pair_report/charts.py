@@ -222,7 +222,9 @@ def group_chart(number: int, by_group: dict[str, Any]) -> Chart:
             + f"<extra>{name}</extra>",
         )
     figure.update_layout(legend={"traceorder": "reversed"})
-    figure.update_yaxes(tickvals=positions, ticktext=names, showgrid=False, automargin=True, range=[-0.6, len(groups) - 0.4])
+    figure.update_yaxes(
+        tickvals=positions, ticktext=names, showgrid=False, automargin=True, range=[-0.6, len(groups) - 0.4]
+    )
     figure.update_xaxes(title="mean loss, nats per row", rangemode="tozero")
     note = (
         "Mean losses of the pairs of each group, with their number in brackets. A group in which one view is much harder "

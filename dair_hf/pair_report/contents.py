@@ -120,9 +120,10 @@ class PairContents:
         texts = {}
         if _is_token_list(labels):
             targets = np.asarray(labels)
-            if len(targets) == len(inputs) and (targets == IGNORE_INDEX).any():
-                inputs = inputs[targets == IGNORE_INDEX]  # the prompt of a decoder-only model
-            texts["target"] = self._decode(targets[targets != IGNORE_INDEX])
+            masked = targets == IGNORE_INDEX
+            if len(targets) == len(inputs) and masked.any() and (masked | (targets == inputs)).all():
+                inputs = inputs[masked]  # the prompt of a decoder-only model
+            texts["target"] = self._decode(targets[~masked])
         return {"input": self._decode(inputs), **texts}
 
     def _decode(self, ids: np.ndarray) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from dair_hf.data.collator import AUGMENTED_PREFIX
 from dair_hf.errors import DataError
@@ -73,7 +74,7 @@ def _names(value: Any) -> list[str]:
         return []
     if isinstance(value, (list, tuple, set)):
         return sorted({str(item) for item in value})
-    return [str(value.item() if isinstance(value, np.generic) else value)]
+    return [str(value.item() if isinstance(value, (np.generic, torch.Tensor)) else value)]
 
 
 def _by_class(labels: Sequence[Any], label_name: Callable[[int], str]) -> Grouping | None:

@@ -74,7 +74,9 @@ class PairHistory(TrainerCallback):
         values = torch.cat([values for _, values in held], dim=1).cpu().double().numpy()
         known = self._number_of
         rows = (row_id for row_ids, _ in held for row_id in row_ids)
-        numbers = np.array([known.setdefault(r, len(known)) if len(known) < MAX_ROWS else known.get(r, -1) for r in rows])
+        numbers = np.array(
+            [known.setdefault(r, len(known)) if len(known) < MAX_ROWS else known.get(r, -1) for r in rows]
+        )
         if (missing := len(known) - self._sums.shape[1]) > 0:
             self._sums = np.pad(self._sums, ((0, 0), (0, missing)))
         for sums, added in zip(self._sums, values, strict=True):

@@ -87,7 +87,9 @@ def subtitle_of(report: PairReport) -> str:
     if "method" in settings:
         method = str(settings["method"]).upper()
         if settings.get("dair_lambda") is not None:
-            method += f" with R_{settings['regularizer']}, lambda {settings['dair_lambda']:g} ({settings['lambda_unit']})"
+            method += (
+                f" with R_{settings['regularizer']}, lambda {settings['dair_lambda']:g} ({settings['lambda_unit']})"
+            )
         parts.append(method)
     if settings.get("steps"):
         parts.append(f"{settings['steps']:,} steps")
