@@ -11,8 +11,8 @@ import typer
 from dair_hf.commands.report import report
 
 EPILOG = (
-    "Exit status: 0 success; 1 unexpected error, with a file that holds the traceback; 2 refused, with one line that says "
-    "what to do; 130 Ctrl-C; 141 the reader of the output is gone; 143 SIGTERM."
+    "Exit status: 0 success; 1 unexpected error, with a file that holds the traceback; 2 refused, with one line that "
+    "says what to do; 130 Ctrl-C; 141 the reader of the output is gone; 143 SIGTERM."
 )
 
 app = typer.Typer(

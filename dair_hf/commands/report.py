@@ -49,10 +49,12 @@ def report(
 ) -> None:
     """Show where the two views of pairs disagree, and list the pairs that never agree.
 
-    Pairs whose label does not fit are among the first, such as those of a name that was replaced in the text but not in the
-    label. Pairs that the model was not trained on are ranked most reliably.
+    Pairs whose label does not fit are among the first, such as those of a name that was replaced in the text but not in
+    the label. Pairs that the model has memorized in training are found better by DAIRTrainer.pair_report, which also
+    knows the losses of the steps of training.
     """
     from dair_hf.io.files import require_output_file
+    from dair_hf.pair_report.page import write_report
     from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport, is_report
 
     is_drawn_again = source.endswith(".json")
@@ -66,7 +68,7 @@ def report(
         require_output_file(output / JSON_FILE, sources, overwrite, is_report)
     if is_drawn_again:
         made = PairReport.read(source)
-        page = made.write(output)
+        page = write_report(made, output)
     else:
         from dair_hf.commands.model_pairs import report_on_model
 
@@ -74,7 +76,7 @@ def report(
         made = report_on_model(
             source, pairs, groups or [], title or pairs.stem, worst, dair_lambda, max_tokens, batch_size
         )
-        page = made.write(output)
+        page = write_report(made, output)
     if as_json:
         worst_ids = made.pairs["row_id"][: len(made.worst)]
         result = {"page": str(page), "json": str(output / JSON_FILE), "summary": made.summary, "worst": worst_ids}

@@ -219,7 +219,7 @@ def _settings(trainer: Any) -> dict[str, Any]:
     settings = {"model": type(trainer.model).__name__, "method": args.method, "steps": trainer.state.global_step}
     if args.uses_regularizer:
         settings |= {"regularizer": args.regularizer, "dair_lambda": _final_lambda(trainer)}
-        settings |= {"normalization": args.normalization, "lambda_unit": args.lambda_unit}
+        settings["normalization"] = args.normalization
     return settings
 
 

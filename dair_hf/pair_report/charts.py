@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dair_hf.pair_report.report import PairReport
+from dair_hf.pair_report.report import PairReport, share_text
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -53,8 +53,6 @@ def charts_of(report: PairReport) -> list[Chart]:
 
 def scatter_of_losses(report: PairReport) -> Chart:
     """Draw l against l~ on axes of roots, with the line of agreement and the shown pairs in color."""
-    import plotly.graph_objects as go
-
     pairs, count = report.pairs, len(report.pairs["row_id"])
     shown = min(len(report.worst), count)
     rest = sample_of(shown, count, MAX_POINTS - shown)
@@ -88,7 +86,8 @@ def scatter_of_losses(report: PairReport) -> Chart:
     sampled = f" {drawn:,} of {count:,} pairs are drawn: the worst and a sample of the others." if drawn < count else ""
     note = (
         "One point per pair, losses by the final model. On the line both views have the same loss. The axes are spaced "
-        "by roots, so that the distance from the line is the root of R (over √2). Click a colored point to see its pair."
+        "by roots, so that the distance from the line is the root of R (over √2). Click a colored point to see its "
+        "pair."
     )
     return Chart("scatter", "Losses of the two views", figure, note + sampled)
 
@@ -127,8 +126,8 @@ def curve_charts(report: PairReport) -> list[Chart]:
             "Consistency R during training",
             [("consistency", "R", ORIGINAL)],
             "nats per pair",
-            "Mean of R over the pairs since the last log. Without consistency training it rises as the model learns one "
-            "view before the other.",
+            "Mean of R over the pairs since the last log. It rises where the model learns one view before the other, "
+            "and falls again where it learns both.",
         ),
         _curves(
             report,
@@ -136,8 +135,8 @@ def curve_charts(report: PairReport) -> list[Chart]:
             "Inconsistency rho during training",
             [("inconsistency", "rho", ORIGINAL)],
             "rho, 0 to 2",
-            "rho = E[R] / E[(l + l~) / 2]: 0 if both views of every pair have the same loss, 2 if one of them has none. "
-            "Unlike R it does not depend on how large the losses are.",
+            "rho = E[R] / E[(l + l~) / 2]: 0 if both views of every pair have the same loss, 2 if one of them has "
+            "none. Unlike R it does not depend on how large the losses are.",
         ),
         _curves(
             report,
@@ -145,15 +144,15 @@ def curve_charts(report: PairReport) -> list[Chart]:
             "Share unlearned during training",
             [("unlearned_share", "share", ORIGINAL)],
             "share of the pairs",
-            "Pairs whose easier view is pushed away from its target (a gradient weight below 0). A share that stays near "
-            "1 means that lambda is too large.",
+            "Pairs whose easier view is pushed away from its target (a gradient weight below 0). A share that stays "
+            "near 1 means that lambda is too large.",
         ),
         _curves(
             report,
             "lambda",
             "Lambda during training",
             [("dair_lambda", "lambda", ORIGINAL)],
-            f"lambda, {report.settings.get('lambda_unit', 'pair units')}",
+            f"lambda per {report.settings.get('normalization', 'pair')}",
             "Weight of R.",
             log=True,
         ),
@@ -171,8 +170,6 @@ def curve_charts(report: PairReport) -> list[Chart]:
 
 def gradient_weight_chart(report: PairReport) -> Chart:
     """Draw a histogram of the gradient weights of the easier views."""
-    import plotly.graph_objects as go
-
     weights = np.minimum(report.pairs["weight_original"], report.pairs["weight_augmented"]).astype(float)
     low = max(float(np.quantile(weights, 0.005)), -20.0)
     edges = np.linspace(min(low, 0.0), 0.5, 61)
@@ -191,17 +188,15 @@ def gradient_weight_chart(report: PairReport) -> Chart:
     figure.update_xaxes(title="gradient weight of the easier view")
     figure.update_yaxes(title="pairs")
     note = (
-        f"The gradient of a pair is c grad l + c~ grad l~; shown is the smaller of c and c~ at the last lambda. 0.5: both "
-        f"views count alike. Below 0 the easier view is unlearned: {(weights < 0).mean():.1%} of the pairs. The first bar "
-        "holds all weights below it."
+        "The gradient of a pair is c grad l + c~ grad l~; shown is the smaller of c and c~ at the last lambda. 0.5: "
+        f"both views count alike. Below 0 the easier view is unlearned, {share_text((weights < 0).mean())} of the "
+        "pairs. The first bar holds all weights below it."
     )
     return Chart("weights", "Gradient weights", figure, note)
 
 
 def group_chart(number: int, by_group: dict[str, Any]) -> Chart:
     """Draw the mean losses of both views by group."""
-    import plotly.graph_objects as go
-
     groups = by_group["groups"][::-1]  # the first at the top
     names = [_axis_label(group["name"], group["pairs"]) for group in groups]
     positions = list(range(len(groups)))
@@ -227,8 +222,8 @@ def group_chart(number: int, by_group: dict[str, Any]) -> Chart:
     )
     figure.update_xaxes(title="mean loss, nats per row", rangemode="tozero")
     note = (
-        "Mean losses of the pairs of each group, with their number in brackets. A group in which one view is much harder "
-        "than the other is where the augmentation, or its label, goes wrong."
+        "Mean losses of the pairs of each group, with their number in brackets. Look at groups in which one view is "
+        "much harder than the other: there the augmentation, or its label, may be wrong."
     )
     if any(group["name"] for group in groups) and by_group["name"] == "slot that changes":
         note += " A pair is in the group of every slot whose value differs between its two states."
@@ -288,9 +283,10 @@ def _figure(height: int) -> Figure:
 
 def _hover(pairs: dict[str, list[Any]], number: int) -> str:
     """Return the text shown over a point; plotly reads it as HTML."""
+    name, left, right = (pairs[column][number] for column in ("row_id", "loss_original", "loss_augmented"))
     return (
-        f"<b>{escape(str(pairs['row_id'][number]))}</b>, rank {number + 1}<br>original {pairs['loss_original'][number]:.4g}, "
-        f"partner {pairs['loss_augmented'][number]:.4g} nats<br>score {pairs['score'][number]:.4g}"
+        f"<b>{escape(str(name))}</b>, rank {number + 1}<br>original {left:.4g}, partner {right:.4g} nats"
+        f"<br>score {pairs['score'][number]:.4g}"
     )
 
 

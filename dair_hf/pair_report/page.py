@@ -7,13 +7,17 @@ import hashlib
 import json
 from collections.abc import Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from dair_hf.errors import DataError
+from dair_hf.io.files import FilePath, require_output_file, write_generated, write_json
 from dair_hf.pair_report.charts import charts_of
 from dair_hf.pair_report.differences import Segment, mark_differences
-from dair_hf.pair_report.report import PairReport
+from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport, is_report, number_text, share_text
 from dair_hf.pair_report.scores import WORST_SHARE
+
+MARK = '<meta name="generator" content="dair_hf pair report">'  # in every page
 
 
 class Tile(NamedTuple):
@@ -80,6 +84,24 @@ def render_page(report: PairReport) -> str:
     )
 
 
+def write_report(report: PairReport, folder: FilePath) -> Path:
+    """Write `pair_report.json` and `pair_report.html` to a folder, and return the path of the page.
+
+    Args:
+        report: The report.
+        folder: Folder, which is created. Files of an earlier report are replaced.
+
+    Raises:
+        DataError: The folder cannot be written or holds other files of these names, or plotly or jinja2 is not
+            installed.
+    """
+    page = render_page(report)  # before anything is written
+    require_output_file(Path(folder) / JSON_FILE, overwrite=True, is_own=is_report)
+    path = write_generated(Path(folder) / PAGE_FILE, page, MARK)
+    write_json(Path(folder) / JSON_FILE, report.to_dict())
+    return path
+
+
 def subtitle_of(report: PairReport) -> str:
     """Describe what a report is about, in one line."""
     settings = report.settings
@@ -88,7 +110,7 @@ def subtitle_of(report: PairReport) -> str:
         method = str(settings["method"]).upper()
         if settings.get("dair_lambda") is not None:
             method += (
-                f" with R_{settings['regularizer']}, lambda {settings['dair_lambda']:g} ({settings['lambda_unit']})"
+                f" with R_{settings['regularizer']}, lambda {settings['dair_lambda']:g} per {settings['normalization']}"
             )
         parts.append(method)
     if settings.get("steps"):
@@ -103,7 +125,7 @@ def tiles_of(summary: dict[str, Any]) -> list[Tile]:
         Tile("loss of the originals", number_text(summary["loss_original"]), "nats per row, mean"),
         Tile("loss of the partners", number_text(summary["loss_augmented"]), "nats per row, mean"),
         Tile("R", number_text(summary["consistency"]), "nats per pair, mean"),
-        Tile("rho", number_text(summary["inconsistency"]), "0: views agree, 2: they do not"),
+        Tile("rho", number_text(summary["inconsistency"]), "0 to 2; 0: views agree"),
         Tile("worst 5 %", share_text(summary["share_of_worst"]), "of all scores"),
     ]
     if "unlearned_share" in summary:
@@ -118,39 +140,19 @@ def tiles_of(summary: dict[str, Any]) -> list[Tile]:
 def ranking_of(summary: dict[str, Any], shown: int) -> str:
     """Say how the pairs are ranked, and how to read the list."""
     steps = summary["steps_per_pair"]
+    by = "R = (√l − √l~)² of the final model"
     if steps:
         by = (
-            "(mean of √l − √l~)² over training and the final model; training saw a pair "
-            f"{steps:.1f} times on average. It is large if the same view was the harder one all along, and small if the "
-            "two took turns. Texts and images are those of the last epoch"
+            "(mean of √l − √l~)² over training and the final model. Training saw a pair "
+            f"{steps:.1f} times on average; the score is large if the same view was the harder one all along, and "
+            "small if the two took turns. Texts and images are those of the last epoch"
         )
-    else:
-        by = "R = (√l − √l~)² of the final model. For pairs that it was not trained on this is enough"
+    held = f"The worst {100 * WORST_SHARE:g} % of the pairs hold {share_text(summary['share_of_worst'])} of all scores."
     return (
-        f"The {shown} worst of {summary['pairs']:,} pairs, by {by}. Differing words are marked. Look for a partner whose "
-        "label does not fit: a name that is new in the input and old in the target, an image that is no longer what its "
-        f"label says. The worst {100 * WORST_SHARE:g} % of the pairs hold {share_text(summary['share_of_worst'])} of all scores."
+        f"The {shown} worst of {summary['pairs']:,} pairs, by {by}. Differing words are marked. Look for a partner "
+        "whose label does not fit: a name that is new in the input and old in the target, an image that is no longer "
+        f"what its label says. {held}"
     )
-
-
-def share_text(value: float | None) -> str:
-    """Write a share in percent.
-
-    Example:
-        >>> share_text(0.1234), share_text(None)
-        ('12.3 %', '–')
-    """
-    return "–" if value is None or value != value else f"{value:.1%}".replace("%", " %")
-
-
-def number_text(value: float | None) -> str:
-    """Write a number with three digits.
-
-    Example:
-        >>> number_text(0.01234), number_text(None)
-        ('0.0123', '–')
-    """
-    return "–" if value is None or value != value else f"{value:.3g}"
 
 
 def _digest(script: str) -> str:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dair_hf.errors import DataError
-from dair_hf.io.files import FilePath, read_json, require_output_file, write_generated, write_json
+from dair_hf.io.files import FilePath, read_json
 
 FORMAT = "dair_hf pair report 1"
-MARK = '<meta name="generator" content="dair_hf pair report">'  # in every page
 JSON_FILE, PAGE_FILE = "pair_report.json", "pair_report.html"
 
 
@@ -25,8 +23,8 @@ class PairReport:
 
     Attributes:
         title: Title of the page.
-        settings: What was reported on: `method`, `regularizer`, `normalization`, `dair_lambda` and `lambda_unit`,
-            `model`, `steps` (optimizer steps taken).
+        settings: What was reported on: `model`, `method`, `steps` (optimizer steps taken), and for methods with R
+            `regularizer`, `dair_lambda` and `normalization`, the unit of lambda.
         summary: `rows`, `pairs`; means over the pairs `loss_original`, `loss_augmented`, `consistency` (R_sq) and
             `inconsistency` (rho = E[R_sq] / E[(l + l~) / 2]); `unlearned_share`, if the run used DAIR;
             `steps_per_pair`, how often training saw a pair on average, 0 if the ranking is by the final model alone;
@@ -91,21 +89,6 @@ class PairReport:
         """
         return cls.from_dict(read_json(path, "write the report anew"), str(path))
 
-    def write(self, folder: FilePath) -> Path:
-        """Write `pair_report.json` and `pair_report.html` to a folder, and return the path of the page.
-
-        Raises:
-            DataError: The folder cannot be written or holds other files of these names, or plotly or jinja2 is not
-                installed.
-        """
-        from dair_hf.pair_report.page import render_page
-
-        page = render_page(self)  # before anything is written
-        require_output_file(Path(folder) / JSON_FILE, overwrite=True, is_own=is_report)
-        path = write_generated(Path(folder) / PAGE_FILE, page, MARK)
-        write_json(Path(folder) / JSON_FILE, self.to_dict())
-        return path
-
 
 def is_report(content: Any) -> bool:
     """Return whether a JSON value is the content of a pair report.
@@ -135,3 +118,23 @@ def json_value(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
+
+
+def share_text(value: float | None) -> str:
+    """Write a share in percent.
+
+    Example:
+        >>> share_text(0.1234), share_text(None)
+        ('12.3 %', '–')
+    """
+    return "–" if value is None or value != value else f"{value:.1%}".replace("%", " %")
+
+
+def number_text(value: float | None) -> str:
+    """Write a number with three digits.
+
+    Example:
+        >>> number_text(0.01234), number_text(None)
+        ('0.0123', '–')
+    """
+    return "–" if value is None or value != value else f"{value:.3g}"

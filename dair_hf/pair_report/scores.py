@@ -35,11 +35,11 @@ def disagreement(
 ) -> np.ndarray:
     """Return the score that ranks pairs, `(mean of sqrt(l) - sqrt(l~))^2`, over training and the final model.
 
-    Without training steps it is `R_sq` of the final model. A pair whose views differ now this way and now that way, as
-    a hard pair does, has a small score although R is large each time; a pair whose label is wrong has the same view
-    below the other in every step, until it is memorized. Losses of the steps of training tell wrong labels better than those
-    of a trained model (Pleiss et al., "Identifying mislabeled data using the area under the margin ranking", NeurIPS
-    2020); here the two views serve as the margin.
+    Without training steps it is `R_sq` of the final model. The views of a hard pair differ now this way and now that
+    way: its score is small although R may be large each time. In a pair with a wrong label the same view is the harder
+    one in every step, until the model has memorized it. That statistics of training tell wrong labels better than the
+    losses of the trained model is known of single samples (Pleiss et al., "Identifying Mislabeled Data using the Area
+    Under the Margin Ranking", NeurIPS 2020).
 
     Args:
         original: Losses of the originals by the final model, `[N]`, nats per row.

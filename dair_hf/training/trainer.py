@@ -61,6 +61,7 @@ from dair_hf.losses.objective import Counts, PairTerms
 from dair_hf.losses.per_sample import IGNORE_INDEX, SampleLoss, causal_nll, full_precision
 from dair_hf.pair_report.build import Groups, ReportOptions, build_report
 from dair_hf.pair_report.history import PairHistory
+from dair_hf.pair_report.page import write_report
 from dair_hf.pair_report.report import PairReport
 from dair_hf.training.checks import (
     dropout_rates,
@@ -934,7 +935,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         data = self.train_dataset if dataset is None else dataset
         require_rows(data, "dataset")
         report = build_report(self, data, evaluator, ReportOptions(title, groups, texts, worst), **gen_kwargs)
-        on_first_rank(lambda: report.write(folder))
+        on_first_rank(lambda: write_report(report, folder))
         return report
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:

@@ -14,6 +14,7 @@ import pytest
 from transformers import BertConfig, BertForSequenceClassification
 
 from dair_hf.commands.main import run
+from dair_hf.pair_report.page import write_report
 from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport
 from tests.fixtures import tiny
 from tests.fixtures.report_page import small_report
@@ -131,7 +132,7 @@ def test_language_models_read_source_and_target(tmp_path: Path, kind: str) -> No
 
 
 def test_a_page_is_drawn_again_from_its_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = small_report().write(tmp_path / "first")
+    page = write_report(small_report(), tmp_path / "first")
     before = page.read_bytes()
     page.unlink()
     source = str(tmp_path / "first" / JSON_FILE)
@@ -168,7 +169,7 @@ def test_what_cannot_be_reported_is_refused_in_one_message(
     (tmp_path / "plain.jsonl").write_text('{"text": "w4", "label": 0}\n')
     (tmp_path / "unknown.jsonl").write_text(json.dumps({**ROWS[0], "label": "maybe"}) + "\n")
     (tmp_path / "columns.jsonl").write_text('{"x": "w4", "augmented_x": "w5"}\n')
-    small_report().write(tmp_path / "made")
+    write_report(small_report(), tmp_path / "made")
     places = {"model": classifier, "pairs": pairs, "folder": tmp_path, "json": tmp_path / "made" / JSON_FILE}
     given = [argument.format(**places) for argument in arguments]
     assert run(["report", *given, "--output", str(tmp_path / "out")]) == 2
@@ -180,7 +181,7 @@ def test_an_earlier_report_is_replaced_only_if_asked(
     tmp_path: Path, classifier: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pairs = str(written(tmp_path, ROWS, "jsonl"))
-    small_report().write(tmp_path / "out")
+    write_report(small_report(), tmp_path / "out")
     command = ["report", str(classifier), pairs, "--output", str(tmp_path / "out")]
     assert run(command) == 2
     assert "--overwrite" in capsys.readouterr().err
@@ -192,7 +193,8 @@ def test_an_earlier_report_is_replaced_only_if_asked(
 def test_help_imports_neither_torch_nor_transformers() -> None:
     code = (
         "import sys; from dair_hf.commands.main import run; status = run(['report', '--help']);"
-        "slow = {'torch', 'transformers', 'datasets', 'plotly', 'numpy'} & set(sys.modules); sys.exit(f'{status} {slow}')"
+        "slow = {'torch', 'transformers', 'datasets', 'plotly', 'numpy'} & set(sys.modules);"
+        "sys.exit(f'{status} {slow}')"
     )
     begun = time.process_time()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=tiny.child_environment())

@@ -72,7 +72,7 @@ def test_weights_are_those_of_the_trained_objective_in_token_units(tmp_path: Pat
     np.testing.assert_allclose(
         report.pairs["weight_original"], 0.5 + 0.5 * tokens * (1 - np.sqrt(right / left)), rtol=1e-5
     )
-    assert report.settings["lambda_unit"] == tiny.config(tmp_path, **settings).lambda_unit
+    assert (report.settings["dair_lambda"], report.settings["normalization"]) == (0.5, "token")
 
 
 def test_the_history_of_the_training_data_ranks_and_that_of_other_data_does_not(tmp_path: Path) -> None:
