@@ -13,15 +13,14 @@ from transformers import TrainerCallback
 from dair_hf.io.processes import gather_results
 
 MAX_ROWS = 2_000_000  # rows of a process that are tracked, about 150 bytes each; further rows of a stream are not
-MAX_HELD = 4096  # batches on the device
+MAX_HELD = 4096  # batches on the device, half a kilobyte each, before they are copied to the host
 
 
 class PairHistory(TrainerCallback):
     """Sums of `sqrt(l) - sqrt(l~)` of every row over the training steps that saw it.
 
     A fault that the model has memorized no longer shows in the losses of the trained model, but in those on the way. A
-    batch adds two tensors `[B]` on the device, without waiting for it. They are copied to the host when the trainer
-    logs and at the end of an epoch.
+    batch adds a tensor `[2, B]` on the device, without waiting for it; thousands are copied to the host at once.
 
     The history is that of the last call of `train`. It is not part of checkpoints: after a resume it begins anew.
 
@@ -41,14 +40,6 @@ class PairHistory(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Forget an earlier run."""
         self.__init__()  # type: ignore[misc]
-
-    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Copy sums to the host; the log has waited for the device already."""
-        self._fold()
-
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Copy sums to the host."""
-        self._fold()
 
     def add(self, row_ids: Sequence[Any] | None, original: Tensor, augmented: Tensor, counted: Tensor) -> None:
         """Add the losses of a batch.
