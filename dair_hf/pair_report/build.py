@@ -15,7 +15,7 @@ from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator
 from dair_hf.evaluation.statistics import as_correct
 from dair_hf.evaluation.views import PairViews, views_of
 from dair_hf.io.processes import on_first_rank
-from dair_hf.losses.objective import LOSS_REGULARIZERS, gradient_weights
+from dair_hf.losses.objective import Counts, gradient_weights
 from dair_hf.pair_report.contents import PairContents, row_of
 from dair_hf.pair_report.groups import Grouping, groupings_of
 from dair_hf.pair_report.page import require_report_libraries
@@ -69,7 +69,8 @@ class PairValues:
         augmented: Losses of the partners, `[N]`.
         scores: Scores that rank them, `[N]`.
         steps: Number of training steps in each score, `[N]`.
-        weights: Gradient weights c and c~, `[2, N]`; None if the run did not use DAIR.
+        dair_lambda: Lambda after training, in the unit of `normalization`.
+        weights: Gradient weights c and c~, `[2, N]`; None if the run did not use DAIR on losses.
         correct: Correctness of both views, `[N, 2]` bool; None without an evaluator.
     """
 
@@ -79,7 +80,8 @@ class PairValues:
     augmented: np.ndarray
     scores: np.ndarray
     steps: np.ndarray
-    weights: np.ndarray | None = None
+    dair_lambda: float
+    weights: np.ndarray | None
     correct: np.ndarray | None = None
 
 
@@ -133,6 +135,7 @@ def build_report(
     if evaluator is not None:
         correct, answers = _correctness(trainer, data, views, as_evaluator(evaluator), gen_kwargs)
     left, right = losses[rows].T
+    dair_lambda = _final_lambda(trainer, targets[rows])
     values = PairValues(
         rows,
         np.ones_like(rows),
@@ -140,7 +143,8 @@ def build_report(
         right,
         disagreement(left, right, sums, steps),
         steps,
-        _weights(trainer, left, right, targets[rows]),
+        dair_lambda,
+        _weights(trainer.args, left, right, targets[rows], dair_lambda),
         None if correct is None else correct[rows],
     )
 
@@ -185,7 +189,7 @@ def _assemble(
         worst.append(shown)
     return PairReport(
         options.title,
-        _settings(trainer),
+        _settings(trainer, values.dair_lambda),
         _summary(values, len(row_ids), tables),
         columns,
         curves_of(trainer.state.log_history),
@@ -214,32 +218,37 @@ def _summary(values: PairValues, rows: int, tables: list[dict[str, Any]]) -> dic
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in summary.items()}
 
 
-def _settings(trainer: Any) -> dict[str, Any]:
+def _settings(trainer: Any, dair_lambda: float) -> dict[str, Any]:
     args: DAIRConfig = trainer.args
     settings = {"model": type(trainer.model).__name__, "method": args.method, "steps": trainer.state.global_step}
     if args.uses_regularizer:
-        settings |= {"regularizer": args.regularizer, "dair_lambda": _final_lambda(trainer)}
+        settings |= {"regularizer": str(args.regularizer), "dair_lambda": dair_lambda}
         settings["normalization"] = args.normalization
     return settings
 
 
-def _final_lambda(trainer: Any) -> float | None:
-    """Return lambda at the end of training: as it was logged last, else that of the settings."""
-    logged = [log["dair_lambda"] for log in trainer.state.log_history if "dair_lambda" in log]
-    value = logged[-1] if logged else trainer.args.dair_lambda
-    return float(value) if isinstance(value, (int, float)) else None
+def _final_lambda(trainer: Any, targets: np.ndarray) -> float:
+    """Return lambda after training, in the unit of `normalization`.
+
+    Args:
+        trainer: The trainer.
+        targets: Numbers of targets of both views of the pairs, `[N, 2]`.
+    """
+    counts = Counts(*(torch.tensor(value) for value in (len(targets), len(targets), int(targets.sum()))))
+    return float(trainer.lambda_control.in_evaluation(trainer.state.global_step, counts))
 
 
-def _weights(trainer: Any, original: np.ndarray, augmented: np.ndarray, targets: np.ndarray) -> np.ndarray | None:
-    """Return the gradient weights c and c~ of pairs, `[2, N]`."""
-    args: DAIRConfig = trainer.args
-    weight = _final_lambda(trainer) if args.method == "dair" else None
-    if weight is None or args.regularizer not in LOSS_REGULARIZERS:
+def _weights(
+    args: DAIRConfig, original: np.ndarray, augmented: np.ndarray, targets: np.ndarray, dair_lambda: float
+) -> np.ndarray | None:
+    """Return the gradient weights c and c~ of pairs, `[2, N]`; None if the run does not use DAIR on losses."""
+    if args.method != "dair" or args.loss_regularizer is None:
         return None
     if args.normalization == "token":
-        weight *= float(targets.sum()) / (2 * len(targets))  # to pair units
+        dair_lambda *= float(targets.sum()) / (2 * len(targets))  # to pair units
     losses = torch.from_numpy(original), torch.from_numpy(augmented)
-    return np.stack([w.numpy() for w in gradient_weights(*losses, weight, args.regularizer, args.loss_epsilon)])
+    weights = gradient_weights(*losses, dair_lambda, args.loss_regularizer, args.loss_epsilon, args.pair_weights)
+    return np.stack([weight.numpy() for weight in weights])
 
 
 def _correctness(

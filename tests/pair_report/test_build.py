@@ -193,3 +193,18 @@ def test_named_columns_of_text_are_shown(tmp_path: Path) -> None:
     number = report.pairs["row_id"][0][-1]
     assert [field["name"] for field in report.worst[0]["fields"]] == ["source"]
     assert report.worst[0]["fields"][0]["original"] == f"text {number}"
+
+
+def test_lambda_that_sets_itself_and_divergences(tmp_path: Path) -> None:
+    data = tiny.pairs("bart", 12, partner=lambda row: True)
+    trainer = tiny.trainer(tmp_path / "a", "bart", data, method="dair", dair_lambda="auto", normalization="pair")
+    trainer.train()
+    report = trainer.pair_report(folder=tmp_path / "auto")
+    found = report.settings["dair_lambda"]
+    assert found > 0
+    left, right = np.array(report.pairs["loss_original"]), np.array(report.pairs["loss_augmented"])
+    np.testing.assert_allclose(report.pairs["weight_original"], 0.5 + found * (1 - np.sqrt(right / left)), rtol=1e-4)
+    made = tiny.trainer(tmp_path / "b", "bart", None, method="dair", dair_lambda=1.0, regularizer="kl")
+    compared = made.pair_report(data, folder=tmp_path / "kl")
+    assert compared.settings["regularizer"] == "kl" and "weight_original" not in compared.pairs
+    assert "unlearned_share" not in compared.summary
