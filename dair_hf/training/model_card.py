@@ -19,7 +19,7 @@ FROM_SCRATCH = "trained from scratch"
 
 
 @dataclass
-class PairReport:
+class PairResult:
     """Result of `evaluate_pairs` on one data set.
 
     Attributes:
@@ -87,7 +87,7 @@ def description_of(value: Any) -> str | None:
 def write_model_card(
     path: Path,
     args: DAIRConfig,
-    reports: Sequence[PairReport],
+    reports: Sequence[PairResult],
     objective: str | None = None,
     augmenter: str | None = None,
 ) -> None:
@@ -124,7 +124,7 @@ def write_model_card(
         card.save(scratch)
 
 
-def _body(args: DAIRConfig, reports: Sequence[PairReport], objective: str | None, augmenter: str | None) -> list[str]:
+def _body(args: DAIRConfig, reports: Sequence[PairResult], objective: str | None, augmenter: str | None) -> list[str]:
     lines = [
         f"Trained with [DAIR]({PAPER}), which penalizes different losses of a sample and its augmented partner.",
         "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -55,10 +55,14 @@ from dair_hf.evaluation.prediction import PairPredictor, chosen_class, output_of
 from dair_hf.evaluation.target_tokens import check_targets
 from dair_hf.evaluation.views import PairViews, TensorViews, require_predictions_file, views_of
 from dair_hf.io.files import explain_full_disk, explain_write_errors
-from dair_hf.io.processes import gather_results
+from dair_hf.io.processes import gather_results, on_first_rank
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.objective import Counts, PairTerms
 from dair_hf.losses.per_sample import IGNORE_INDEX, SampleLoss, causal_nll, full_precision
+from dair_hf.pair_report.build import Groups, ReportOptions, build_report
+from dair_hf.pair_report.history import PairHistory
+from dair_hf.pair_report.page import write_report
+from dair_hf.pair_report.report import PairReport
 from dair_hf.training.checks import (
     dropout_rates,
     refuse_scheduler,
@@ -84,7 +88,7 @@ from dair_hf.training.loading import (
     mask_repeated_rows,
     train_sampler,
 )
-from dair_hf.training.model_card import PairReport, description_of, write_model_card
+from dair_hf.training.model_card import PairResult, description_of, write_model_card
 from dair_hf.training.sample_loss import (
     CLASS_LOSSES,
     LANGUAGE_LOSSES,
@@ -232,7 +236,9 @@ class DAIRTrainer(Seq2SeqTrainer):
         self._answers: Tensor | None = None
         self._exists: Tensor | None = None
         self._evaluate_pairs_args: tuple[Any, dict[str, Any]] | None = None
-        self.pair_reports: dict[str, PairReport] = {}
+        self.pair_results: dict[str, PairResult] = {}
+        self.pair_history = PairHistory()
+        self.add_callback(self.pair_history)
         self.add_callback(EpochCallback(self))
         self._finiteness = FinitenessCheck(args, objective)
         self.add_callback(self._finiteness)
@@ -538,6 +544,9 @@ class DAIRTrainer(Seq2SeqTrainer):
             self._finiteness.check()
         if model.training:
             self._add_to_log(outputs, inputs, counts, dair_lambda)
+            if outputs.layout.paired.any():
+                terms, has_both = outputs.terms, outputs.terms.has_partner & outputs.was_run.all(1)
+                self.pair_history.add(inputs.get(ROW_ID), terms.original, terms.augmented, has_both)
         if num_items_in_batch is not None:
             # Data-parallel engines average the gradients of the ranks; the objective is their sum.
             loss = loss * self.accelerator.num_processes
@@ -783,7 +792,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         subsets: Mapping[str, Any] | None = None,
         n_bootstrap: int = 1000,
         predictions_file: str | Path | None = None,
-        data_name: str = "evaluation data",
+        data_name: str | None = "evaluation data",
         **gen_kwargs: Any,
     ) -> dict[str, Any]:
         """Predict and evaluate every view once: accuracy of both views, CM, flips, with clustered bootstrap intervals.
@@ -805,7 +814,7 @@ class DAIRTrainer(Seq2SeqTrainer):
             n_bootstrap: Number of resamples; 0: no intervals.
             predictions_file: File for one JSON line per view: row_id, variant, prediction, reference, correct. Replaces
                 earlier predictions, and no other file.
-            data_name: Name of the data in the model card.
+            data_name: Name of the data in the model card; None: the card does not mention them.
             **gen_kwargs: Arguments of `generate`. The length of answers is the first that is given of: `max_new_tokens`
                 or `max_length` here or in a `generation_config` here, `args.generation_max_length`,
                 `model.generation_config.max_new_tokens`; else the longest target of the data plus 8. No answer exceeds
@@ -869,15 +878,84 @@ class DAIRTrainer(Seq2SeqTrainer):
         )
         if predictions_file is not None and self.is_world_process_zero():
             views.write(predictions_file, evaluation.answers, references, evaluation.correct)
-        self.pair_reports[data_name] = PairReport(
-            data_name, evaluator.accuracy_name, evaluator.preset, evaluation.metrics
-        )
+        if data_name is not None:
+            result = PairResult(data_name, evaluator.accuracy_name, evaluator.preset, evaluation.metrics)
+            self.pair_results[data_name] = result
         return evaluation.metrics
+
+    def pair_losses(self, dataset: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the losses of both views of every row by the model as it is, on every process.
+
+        Args:
+            dataset: Paired rows with random access.
+
+        Returns:
+            Losses, `[N, 2]` float64, nats per row; and numbers of targets, `[N, 2]`. Both are 0 for an absent partner.
+
+        Raises:
+            DataError: Rows are left out, because of `dataloader_drop_last`.
+        """
+        self.evaluation_loop(self.get_test_dataloader(dataset), "Losses of pairs", prediction_loss_only=True)
+        rows = torch.cat(self._evaluated_rows).numpy()
+        if len(rows) != len(dataset):
+            raise DataError(
+                f"{len(rows)} of {len(dataset)} rows were run, as dataloader_drop_last=True leaves the last ones out; "
+                "set it to False"
+            )
+        return rows[:, :2], rows[:, 4:6].astype(np.int64)
+
+    def pair_report(
+        self,
+        dataset: Any = None,
+        evaluator: PairEvaluator | Correct | None = None,
+        *,
+        folder: str | Path,
+        groups: Groups = None,
+        texts: str | Sequence[str] | None = None,
+        title: str = "Pair report",
+        worst: int = 100,
+        **gen_kwargs: Any,
+    ) -> PairReport:
+        """Write a page and a JSON file that show where the views of pairs disagree, and the pairs that never agree.
+
+        The pairs are ranked by `(mean of sqrt(l) - sqrt(l~))^2` (`pair_report.scores.disagreement`): over the steps of
+        the last training and the final model, if they are those that the model was trained on, else by the final model
+        alone. Pairs with a faulty label are among the first. Every process must call this method; the main one writes.
+
+        Args:
+            dataset: Paired rows, tokenised; None: the training data.
+            evaluator: The task's `PairEvaluator`, or its `correct` alone. Adds answers, CM and flips by group; a model
+                that generates has to answer all views for that. None: losses only.
+            folder: Folder for `pair_report.html` and `pair_report.json`; earlier reports are replaced.
+            groups: Column or columns by which losses and correctness are broken down, or name -> one value per row.
+                Values may be lists. Classes, lengths of targets and changed slots of belief states are added.
+            texts: Columns of text to show; None: inputs and labels, decoded. Images are shown as such.
+            title: Title of the page.
+            worst: Number of pairs that are shown.
+            **gen_kwargs: Arguments of `generate`, as in `evaluate_pairs`.
+
+        Returns:
+            What was written.
+
+        Raises:
+            DataError: No pair, data without random access, an unknown column, a folder that cannot be written, or
+                plotly is not installed.
+
+        Example:
+            >>> report = trainer.pair_report(folder="out", groups="domain")  # doctest: +SKIP
+            >>> report.pairs["row_id"][:2]  # doctest: +SKIP
+            ['MUL0003/4', 'SNG0112/2']
+        """
+        data = self.train_dataset if dataset is None else dataset
+        require_rows(data, "dataset")
+        report = build_report(self, data, evaluator, ReportOptions(title, groups, texts, worst), **gen_kwargs)
+        on_first_rank(lambda: write_report(report, folder))
+        return report
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write the model card: the Trainer's, with method, lambda and its unit, data and metrics of pairs."""
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
-            path, reports = Path(self.args.output_dir) / "README.md", list(self.pair_reports.values())
+            path, reports = Path(self.args.output_dir) / "README.md", list(self.pair_results.values())
             objective, augmenter = description_of(self.batch_objective), description_of(self.augmenter)
             write_model_card(path, self.args, reports, objective, augmenter)

@@ -15,6 +15,7 @@ from tests.fixtures.distributed_run import (
     attack_case,
     evaluate_case,
     leading_half,
+    report_case,
     settings_of_cases,
     tensors_case,
     train_case,
@@ -163,3 +164,15 @@ def test_two_processes_evaluate_a_stream_like_one(two_processes: list[dict[str, 
     same(alone, two_processes[0]["stream-evaluation"]["metrics"])
     same(alone, two_processes[1]["stream-evaluation"]["metrics"])
     assert alone["eval_rows"] == 11
+
+
+def test_two_processes_write_the_report_of_one(two_processes: list[dict[str, Any]], tmp_path: Path) -> None:
+    alone = report_case(tmp_path, processes=1)
+    assert two_processes[0]["report"] == two_processes[1]["report"]
+    launched = two_processes[0]["report"]
+    assert launched["summary"]["steps_per_pair"] == 2.0, "the losses of the steps of both ranks"
+    for name in ("row_id", "partner"):
+        assert launched["pairs"][name] == alone["pairs"][name]
+    for name in ("loss_original", "loss_augmented", "score", "weight_original"):
+        torch.testing.assert_close(launched["pairs"][name], alone["pairs"][name], rtol=1e-6, atol=1e-9)
+    assert launched["worst"] == alone["worst"] and launched["correctness"] == alone["correctness"]

@@ -11,7 +11,7 @@ from torch import Tensor
 from dair_hf import PairEvaluator
 from dair_hf.training.environments import GroupDRO
 from dair_hf.training.forward.pair_loss import PairOutputs
-from dair_hf.training.model_card import PairReport, describe_objective, write_model_card
+from dair_hf.training.model_card import PairResult, describe_objective, write_model_card
 from tests.fixtures import points, tiny
 
 METRICS = {
@@ -29,7 +29,7 @@ METRICS = {
     "rows": 8,
     "pairs": 5,
 }
-REPORT = PairReport("MultiWOZ 2.1 test", "joint_goal_accuracy", "any_of", METRICS)
+REPORT = PairResult("MultiWOZ 2.1 test", "joint_goal_accuracy", "any_of", METRICS)
 
 
 def written(path: Path, **settings: object) -> ModelCard:

@@ -1,0 +1,69 @@
+"""The command `dair-hf`. Each subcommand is a function of its own module, and imports what is slow when it runs."""
+
+from __future__ import annotations
+
+from dair_hf.io.commands import exit_status
+
+import sys
+
+import typer
+
+from dair_hf.commands.report import report
+
+EPILOG = (
+    "Exit status: 0 success; 1 unexpected error, with a file that holds the traceback; 2 refused, with one line that "
+    "says what to do; 130 Ctrl-C; 141 the reader of the output is gone; 143 SIGTERM."
+)
+
+app = typer.Typer(
+    name="dair-hf",
+    help="Robustness through pairs of an original and an augmented sample.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _root() -> None:
+    """Keep `report` a subcommand, although it is the only one."""
+
+
+app.command("report", epilog=EPILOG)(report)
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command and return its exit status (`dair_hf.io.commands.exit_status`).
+
+    Args:
+        arguments: Arguments without the name of the program; None: those of the process.
+
+    Example:
+        >>> run(["report", "--no-such-option"])  # doctest: +SKIP
+        2
+    """
+
+    def call() -> int:
+        try:
+            result = app(arguments, standalone_mode=False)
+        except typer.Abort as error:
+            raise KeyboardInterrupt from error
+        except SystemExit as error:
+            if isinstance(error.__context__, BrokenPipeError):  # typer ends with status 1
+                raise error.__context__ from None
+            raise
+        except Exception as error:
+            # An argument that cannot be used; the class of such errors is not part of typer's interface.
+            if not hasattr(error, "exit_code") or not hasattr(error, "show"):
+                raise
+            error.show()
+            return int(error.exit_code)
+        return result if isinstance(result, int) else 0
+
+    return exit_status(call)
+
+
+def main() -> None:
+    """Run the command of the process."""
+    sys.exit(run())

@@ -1,0 +1,87 @@
+"""`dair-hf report`: the report on the pairs of a file, with the losses of a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dair_hf.errors import DataError
+
+
+def report(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL_OR_JSON",
+            help="Model id on the Hub or local folder; or the pair_report.json of an earlier report, to draw its page "
+            "again.",
+            show_default=False,
+        ),
+    ],
+    pairs: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Paired rows: .jsonl, .csv or .parquet, or a folder of `datasets` (save_to_disk). Columns text and "
+            "label, or source and target, or tokenised columns, each also with the prefix augmented_.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option(help="Folder for pair_report.html and pair_report.json.", show_default=False)
+    ] = Path("pair_report"),
+    groups: Annotated[
+        list[str] | None,
+        typer.Option("--group", help="Column by which losses are broken down; may be given several times."),
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the page; default: the name of the file.")] = None,
+    worst: Annotated[int, typer.Option(min=1, help="Number of pairs that are shown.")] = 100,
+    dair_lambda: Annotated[
+        float | None,
+        typer.Option("--lambda", min=0.0, help="Lambda of the training in pair units, for the gradient weights."),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens after which texts are cut.")] = 512,
+    batch_size: Annotated[int, typer.Option(min=1, help="Pairs run at once.")] = 16,
+    overwrite: Annotated[bool, typer.Option(help="Replace an earlier report in the folder.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Show where the two views of pairs disagree, and list the pairs that never agree.
+
+    Pairs whose label does not fit are among the first, such as those of a name that was replaced in the text but not in
+    the label. Pairs that the model has memorized in training are found better by DAIRTrainer.pair_report, which also
+    knows the losses of the steps of training.
+    """
+    from dair_hf.io.files import require_output_file
+    from dair_hf.pair_report.page import write_report
+    from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport, is_report
+
+    is_drawn_again = source.endswith(".json")
+    if is_drawn_again == (pairs is not None):
+        needed = "only the page is drawn again, so leave out PAIRS" if is_drawn_again else "name a file of pairs, too"
+        raise DataError(f"{source}: {needed}: dair-hf report MODEL PAIRS, or dair-hf report pair_report.json")
+    if is_drawn_again and not (output / JSON_FILE).exists():
+        require_output_file(output / PAGE_FILE, [source], overwrite)
+    elif not is_drawn_again or not (output / JSON_FILE).samefile(source):
+        sources = [source] if pairs is None else [pairs]
+        require_output_file(output / JSON_FILE, sources, overwrite, is_report)
+    if is_drawn_again:
+        made = PairReport.read(source)
+        page = write_report(made, output)
+    else:
+        from dair_hf.commands.model_pairs import report_on_model
+
+        assert pairs is not None
+        made = report_on_model(
+            source, pairs, groups or [], title or pairs.stem, worst, dair_lambda, max_tokens, batch_size
+        )
+        page = write_report(made, output)
+    if as_json:
+        worst_ids = made.pairs["row_id"][: len(made.worst)]
+        result = {"page": str(page), "json": str(output / JSON_FILE), "summary": made.summary, "worst": worst_ids}
+        typer.echo(json.dumps(result, ensure_ascii=False))
+        return
+    summary = made.summary
+    typer.echo(f"{summary['pairs']} pairs of {summary['rows']} rows; the worst is {made.pairs['row_id'][0]}")
+    typer.echo(f"open {page}")

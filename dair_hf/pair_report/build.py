@@ -1,0 +1,311 @@
+"""Building the report on the pairs of a trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from dair_hf.config import DAIRConfig
+from dair_hf.errors import DataError
+from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator
+from dair_hf.evaluation.statistics import as_correct
+from dair_hf.evaluation.views import PairViews, views_of
+from dair_hf.io.processes import on_first_rank
+from dair_hf.losses.objective import Counts, gradient_weights
+from dair_hf.pair_report.contents import PairContents, row_of
+from dair_hf.pair_report.groups import Grouping, groupings_of
+from dair_hf.pair_report.page import require_report_libraries
+from dair_hf.pair_report.report import PairReport
+from dair_hf.pair_report.scores import (
+    correctness_by_group,
+    disagreement,
+    inconsistency,
+    losses_by_group,
+    root_consistency,
+    share_of_worst,
+)
+
+Groups = str | Sequence[str] | Mapping[str, Sequence[Any]] | None
+
+CURVES = (
+    "loss_original",
+    "loss_augmented",
+    "consistency",
+    "inconsistency",
+    "unlearned_share",
+    "gradient_share",
+    "lambda_target",
+    "dair_lambda",
+)
+SUMMARY_METRICS = ("cm", "cm_numerator", "cm_denominator", "both_correct", "pos_to_neg", "neg_to_pos", "neg_to_neg")
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Options of a pair report, see `DAIRTrainer.pair_report`."""
+
+    title: str = "Pair report"
+    groups: Groups = None
+    texts: str | Sequence[str] | None = None
+    worst: int = 100
+
+    def __post_init__(self) -> None:
+        if self.worst < 1:
+            raise DataError(f"worst={self.worst}: must be at least 1, the number of pairs that the report shows")
+
+
+@dataclass(frozen=True)
+class PairValues:
+    """Values of N pairs.
+
+    Attributes:
+        rows: Row of each pair, `[N]` int64.
+        partners: Number of the partner within its row, from 1, `[N]` int64.
+        original: Losses of the originals, `[N]`, nats per row.
+        augmented: Losses of the partners, `[N]`.
+        scores: Scores that rank them, `[N]`.
+        steps: Number of training steps in each score, `[N]`.
+        dair_lambda: Lambda after training, in the unit of `normalization`.
+        weights: Gradient weights c and c~, `[2, N]`; None if the run did not use DAIR on losses.
+        correct: Correctness of both views, `[N, 2]` bool; None without an evaluator.
+    """
+
+    rows: np.ndarray
+    partners: np.ndarray
+    original: np.ndarray
+    augmented: np.ndarray
+    scores: np.ndarray
+    steps: np.ndarray
+    dair_lambda: float
+    weights: np.ndarray | None
+    correct: np.ndarray | None = None
+
+
+class _Recorder:
+    """`PairEvaluator.correct` that keeps the predictions it was asked about, and its answers."""
+
+    def __init__(self, correct: Correct) -> None:
+        self.correct = correct
+        self.predictions: list[Any] = []
+        self.right: Any = None
+
+    def __call__(self, predictions: list[Any], references: list[Any]) -> Any:
+        self.predictions, self.right = predictions, self.correct(predictions, references)
+        return self.right
+
+
+def build_report(
+    trainer: Any, data: Any, evaluator: PairEvaluator | Correct | None, options: ReportOptions, **gen_kwargs: Any
+) -> PairReport:
+    """Build the report on pairs, with the losses of a trainer's model. Every process must call this function.
+
+    Args:
+        trainer: A `DAIRTrainer`.
+        data: Paired rows with random access.
+        evaluator: What counts as right; None: losses only.
+        options: Options of the report.
+        **gen_kwargs: Arguments of `generate`, for the evaluator.
+
+    Raises:
+        DataError: No row has a partner, or as `DAIRTrainer.pair_report`.
+    """
+    require_report_libraries()  # before the model is run
+    views = views_of(data)
+    if not views.has_partner.any():
+        raise DataError(
+            f"pair_report: none of the {len(views.has_partner)} rows has a partner, so there is no pair to report on; "
+            "pass data with columns of the augmented view"
+        )
+    losses, targets = trainer.pair_losses(data)
+    rows = (targets > 0).all(1).nonzero()[0]
+    if not len(rows):
+        raise DataError("pair_report: no pair has a target in both views; were the targets truncated?")
+    groupings = groupings_of(views, options.groups, targets[:, 0], label_names(trainer.model))
+    # Only of these rows is it known that training saw them: other data may use the same ids.
+    was_trained = data is trainer.train_dataset
+    row_ids = list(views.row_ids)
+    sums = steps = np.zeros(len(rows))
+    if was_trained:
+        sums, steps = trainer.pair_history.sums([row_ids[row] for row in rows])
+    correct, answers = None, None
+    if evaluator is not None:
+        correct, answers = _correctness(trainer, data, views, as_evaluator(evaluator), gen_kwargs)
+    left, right = losses[rows].T
+    dair_lambda = _final_lambda(trainer, targets[rows])
+    values = PairValues(
+        rows,
+        np.ones_like(rows),
+        left,
+        right,
+        disagreement(left, right, sums, steps),
+        steps,
+        dair_lambda,
+        _weights(trainer.args, left, right, targets[rows], dair_lambda),
+        None if correct is None else correct[rows],
+    )
+
+    def assemble() -> PairReport:
+        return _assemble(trainer, views, values, groupings, row_ids, answers, options)
+
+    return on_first_rank(assemble)
+
+
+def _assemble(
+    trainer: Any,
+    views: PairViews,
+    values: PairValues,
+    groupings: dict[str, Grouping],
+    row_ids: Sequence[Any],
+    answers: list[list[str]] | None,
+    options: ReportOptions,
+) -> PairReport:
+    order = np.argsort(-values.scores, kind="stable")
+    left, right, correct = values.original, values.augmented, values.correct
+    columns = {
+        "row_id": [str(row_ids[row]) for row in values.rows[order]],
+        "partner": values.partners[order].tolist(),
+        "loss_original": left[order].tolist(),
+        "loss_augmented": right[order].tolist(),
+        "consistency": root_consistency(left, right)[order].tolist(),
+        "score": values.scores[order].tolist(),
+    }
+    if values.weights is not None:
+        columns |= dict(zip(("weight_original", "weight_augmented"), values.weights[:, order].tolist(), strict=True))
+    by_group = [] if correct is None else [("all pairs", [["all pairs"]] * len(row_ids)), *groupings.items()]
+    tables = [] if correct is None else [correctness_by_group(n, g, values.rows, correct) for n, g in by_group]
+    texts = [options.texts] if isinstance(options.texts, str) else options.texts
+    contents = PairContents(trainer.processing_class, texts, label_names(trainer.model))
+    worst = []
+    for number, pair in enumerate(order[: options.worst].tolist()):
+        row = int(values.rows[pair])
+        shown: dict[str, Any] = {"number": number, "fields": contents(*row_of(views, row))}
+        if correct is not None and answers is not None:
+            shown["correct"] = correct[pair].tolist()
+            shown["answer"] = dict(zip(("original", "augmented"), answers[row], strict=True))
+        worst.append(shown)
+    return PairReport(
+        options.title,
+        _settings(trainer, values.dair_lambda),
+        _summary(values, len(row_ids), tables),
+        columns,
+        curves_of(trainer.state.log_history),
+        [losses_by_group(name, grouping, values.rows, left, right) for name, grouping in groupings.items()],
+        tables,
+        worst,
+    )
+
+
+def _summary(values: PairValues, rows: int, tables: list[dict[str, Any]]) -> dict[str, Any]:
+    left, right = values.original, values.augmented
+    summary: dict[str, Any] = {
+        "rows": rows,
+        "pairs": len(values.rows),
+        "loss_original": left.mean(),
+        "loss_augmented": right.mean(),
+        "consistency": root_consistency(left, right).mean(),
+        "inconsistency": inconsistency(left, right),
+        "steps_per_pair": values.steps.mean(),
+        "share_of_worst": share_of_worst(values.scores),
+    }
+    if values.weights is not None:
+        summary["unlearned_share"] = (values.weights.min(0) < 0).mean()
+    if tables:
+        summary |= {key: tables[0]["groups"][0][key] for key in SUMMARY_METRICS}
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in summary.items()}
+
+
+def _settings(trainer: Any, dair_lambda: float) -> dict[str, Any]:
+    args: DAIRConfig = trainer.args
+    settings = {"model": type(trainer.model).__name__, "method": args.method, "steps": trainer.state.global_step}
+    if args.uses_regularizer:
+        settings |= {"regularizer": str(args.regularizer), "dair_lambda": dair_lambda}
+        settings["normalization"] = args.normalization
+    return settings
+
+
+def _final_lambda(trainer: Any, targets: np.ndarray) -> float:
+    """Return lambda after training, in the unit of `normalization`.
+
+    Args:
+        trainer: The trainer.
+        targets: Numbers of targets of both views of the pairs, `[N, 2]`.
+    """
+    counts = Counts(*(torch.tensor(value) for value in (len(targets), len(targets), int(targets.sum()))))
+    return float(trainer.lambda_control.in_evaluation(trainer.state.global_step, counts))
+
+
+def _weights(
+    args: DAIRConfig, original: np.ndarray, augmented: np.ndarray, targets: np.ndarray, dair_lambda: float
+) -> np.ndarray | None:
+    """Return the gradient weights c and c~ of pairs, `[2, N]`; None if the run does not use DAIR on losses."""
+    if args.method != "dair" or args.loss_regularizer is None:
+        return None
+    if args.normalization == "token":
+        dair_lambda *= float(targets.sum()) / (2 * len(targets))  # to pair units
+    losses = torch.from_numpy(original), torch.from_numpy(augmented)
+    weights = gradient_weights(*losses, dair_lambda, args.loss_regularizer, args.loss_epsilon, args.pair_weights)
+    return np.stack([weight.numpy() for weight in weights])
+
+
+def _correctness(
+    trainer: Any, data: Any, views: PairViews, evaluator: PairEvaluator, gen_kwargs: dict[str, Any]
+) -> tuple[np.ndarray, list[list[str]]]:
+    """Return correctness and answers of both views of every row, `[N, 2]` each."""
+    recorder = _Recorder(evaluator.correct)
+    trainer.evaluate_pairs(data, replace(evaluator, correct=recorder), n_bootstrap=0, data_name=None, **gen_kwargs)
+    right = as_correct(recorder.right, "correct", views.describe_view)
+    answers = recorder.predictions if evaluator.answers is None else evaluator.answers(recorder.predictions)
+    names = label_names(trainer.model)
+    shown = [names(int(a)) if isinstance(a, (int, np.integer)) else _shown(a) for a in answers]
+    of_views = [views.by_row("correct", right), views.by_row("answers", np.arange(len(shown)))]
+    correct, numbers = (np.stack(both, axis=1) for both in of_views)
+    return correct, [[shown[number] for number in both] for both in numbers.tolist()]
+
+
+def _shown(answer: Any) -> str:
+    return answer if isinstance(answer, str) else f"{answer!r:.300}"
+
+
+def label_names(model: Any) -> Any:
+    """Return the function from a class number to its name in the configuration of a model, else the number.
+
+    Example:
+        >>> label_names(None)(3)
+        '3'
+    """
+    names = getattr(getattr(model, "config", None), "id2label", None) or {}
+    # "LABEL_3" is the name that transformers give a class without one.
+    return lambda number: str(number) if str(names.get(number, "LABEL_")).startswith("LABEL_") else str(names[number])
+
+
+def curves_of(log_history: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
+    """Return the curves of the training logs.
+
+    Where `inconsistency` was not logged, but every row had a partner, it follows from the logged means.
+
+    Args:
+        log_history: `trainer.state.log_history`.
+
+    Returns:
+        Name -> `step` and `value`.
+
+    Example:
+        >>> curves_of([{"step": 5, "consistency": 0.5}, {"step": 10, "eval_loss": 1.0}])
+        {'consistency': {'step': [5], 'value': [0.5]}}
+    """
+    curves: dict[str, dict[str, list[float]]] = {}
+    for log in log_history:
+        values = {name: log[name] for name in CURVES if isinstance(log.get(name), (int, float))}
+        if log.get("partner_share") == 1 and {"loss_original", "loss_augmented", "consistency"} <= set(values):
+            total = values["loss_original"] + values["loss_augmented"]
+            if total > 0:
+                values.setdefault("inconsistency", 2 * values["consistency"] / total)
+        for name, value in values.items():
+            curve = curves.setdefault(name, {"step": [], "value": []})
+            curve["step"].append(log["step"])
+            curve["value"].append(value)
+    return {name: curves[name] for name in CURVES if name in curves}

@@ -1,0 +1,125 @@
+"""Words in which two texts differ."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+CONTEXT = 30  # words shown on each side of a difference
+MAX_COMPARISONS = 25_000_000  # product of the numbers of words that are compared one by one
+
+
+class Segment(NamedTuple):
+    """Part of a text.
+
+    Attributes:
+        text: The part.
+        kind: "same", "changed" (the other text lacks it), or "omitted" (`text` is a note of what was left out).
+    """
+
+    text: str
+    kind: str = "same"
+
+
+def words_of(text: str) -> list[tuple[int, int]]:
+    """Return the words of a text as spans `(start, end)` in characters.
+
+    A word is a run of letters, digits and marks. Punctuation marks, symbols, and the wide characters of scripts
+    without spaces (Chinese, Japanese) are words of their own.
+
+    Example:
+        >>> text = "the Café, 喝茶"
+        >>> [text[start:end] for start, end in words_of(text)]
+        ['the', 'Café', ',', '喝', '茶']
+    """
+    spans: list[tuple[int, int]] = []
+    is_open = False
+    for at, character in enumerate(text):
+        kind = unicodedata.category(character)
+        if kind[0] == "Z" or character.isspace():
+            is_open = False
+        elif kind[0] == "M" and spans and spans[-1][1] == at:
+            spans[-1] = (spans[-1][0], at + 1)  # a mark belongs to the character before it
+        elif kind[0] in "PS" or unicodedata.east_asian_width(character) in "WF":
+            spans.append((at, at + 1))
+            is_open = False
+        elif is_open:
+            spans[-1] = (spans[-1][0], at + 1)
+        else:
+            spans.append((at, at + 1))
+            is_open = True
+    return spans
+
+
+def mark_differences(original: str, augmented: str, context: int = CONTEXT) -> tuple[list[Segment], list[Segment]]:
+    """Mark the words in which two texts differ, and shorten what is the same.
+
+    Args:
+        original: A text.
+        augmented: Another one.
+        context: Number of words that are kept on each side of a difference, and at most of texts that are equal.
+
+    Returns:
+        Segments of both texts; without omissions they join to the texts.
+
+    Example:
+        >>> mark_differences("book the lensfield", "book a room")[0]
+        [Segment(text='book ', kind='same'), Segment(text='the lensfield', kind='changed')]
+    """
+    texts, spans = (original, augmented), (words_of(original), words_of(augmented))
+    words = [[text[start:end] for start, end in of_text] for text, of_text in zip(texts, spans, strict=True)]
+    changed: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
+    for ranges in _differences(*words):
+        for of_text, (start, end) in zip(changed, (ranges[:2], ranges[2:]), strict=True):
+            # An insertion is a difference of both, at a place between two words of the other.
+            of_text.append((start, end))
+    left, right = (_segments(*parts, context) for parts in zip(texts, spans, changed, strict=True))
+    return left, right
+
+
+def _differences(left: list[str], right: list[str]) -> Iterator[tuple[int, int, int, int]]:
+    """Yield ranges of words `(start, end)` of both texts that differ."""
+    shortest = min(len(left), len(right))
+    head = next((at for at in range(shortest) if left[at] != right[at]), shortest)
+    tail = next((at for at in range(shortest - head) if left[-1 - at] != right[-1 - at]), shortest - head)
+    inner = left[head : len(left) - tail], right[head : len(right) - tail]
+    if len(inner[0]) * len(inner[1]) > MAX_COMPARISONS:
+        yield head, len(left) - tail, head, len(right) - tail
+        return
+    for tag, a, b, c, d in SequenceMatcher(None, *inner, autojunk=False).get_opcodes():
+        if tag != "equal":
+            yield head + a, head + b, head + c, head + d
+
+
+def _segments(text: str, words: list[tuple[int, int]], changed: list[tuple[int, int]], context: int) -> list[Segment]:
+    segments: list[Segment] = []
+
+    def add_same(first: int, last: int, start: int, end: int) -> None:
+        """Add the words `first` to `last` and the characters `start` to `end` around them, or their ends alone."""
+        before, after = (context if first else 0), (context if last < len(words) else 0)
+        if not changed:
+            before, after = context, 0
+        omitted = last - first - before - after
+        if omitted < 2:
+            segments.append(Segment(text[start:end]))
+            return
+        if before:
+            segments.append(Segment(text[start : words[first + before - 1][1]]))
+        segments.append(Segment(f"{omitted} words", "omitted"))
+        if after:
+            segments.append(Segment(text[words[last - after][0] : end]))
+
+    done, at = 0, 0
+    for first, last in changed:
+        start = words[first][0] if first < len(words) else len(text)
+        if first == last:
+            start = words[first - 1][1] if first else 0
+        add_same(done, first, at, start)
+        at, done = start, last
+        if first < last:
+            segments.append(Segment(text[start : words[last - 1][1]], "changed"))
+            at = words[last - 1][1]
+    add_same(done, len(words), at, len(text))
+    return [segment for segment in segments if segment.text]

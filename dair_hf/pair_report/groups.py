@@ -1,0 +1,143 @@
+"""Groups of rows, by which a pair report breaks down losses and correctness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from dair_hf.data.collator import AUGMENTED_PREFIX
+from dair_hf.errors import DataError
+from dair_hf.evaluation.views import PairViews
+
+STATE = "state"  # column of a belief state: entries with a "slot" and its "values"
+MAX_GROUPS = 40  # of a grouping; the smallest ones become one
+LENGTH_BINS = 5
+OTHERS = "(others)"
+
+# Names of the groups of every row; a row may be in several, or in none.
+Grouping = list[list[str]]
+
+
+def groupings_of(
+    views: PairViews,
+    groups: str | Sequence[str] | Mapping[str, Sequence[Any]] | None,
+    targets: np.ndarray,
+    label_name: Callable[[int], str],
+) -> dict[str, Grouping]:
+    """Return the groupings of rows: those of the user, by class, by length of the target, by slot that changes.
+
+    Args:
+        views: Views of N rows.
+        groups: Column, columns, or name -> one value per row. A value may be a list: the row is in each of its groups.
+        targets: Number of targets of the original of every row, `[N]`.
+        label_name: Class number -> its name.
+
+    Returns:
+        Name of the grouping -> names of the groups of every row.
+
+    Raises:
+        DataError: A column is missing, or there is not one value per row.
+
+    Example:
+        >>> import datasets
+        >>> views = PairViews(datasets.Dataset.from_dict({"x": [1, 2], "labels": [0, 1]}))
+        >>> groupings_of(views, {"kind": ["a", ["a", "b"]]}, np.array([1, 1]), str)
+        {'kind': [['a'], ['a', 'b']], 'label': [['0'], ['1']]}
+    """
+    found: dict[str, Grouping] = {}
+    if isinstance(groups, Mapping):
+        given: dict[str, Any] = dict(groups)
+    else:
+        names = [groups] if isinstance(groups, str) else list(groups or ())
+        if missing := [name for name in names if name not in views.column_names]:
+            raise DataError(f"groups: the data has no column {missing[0]!r}, only {views.column_names}; name one")
+        given = {name: views.values(name) for name in names}
+    for name, values in given.items():
+        if len(values) != len(views.has_partner):
+            raise DataError(f"groups[{name!r}]: {len(values)} values for {len(views.has_partner)} rows; give one each")
+        found[name] = [_names(value) for value in values]
+    found.update(_by_slot(views))
+    labels = views.label_column
+    if labels in views.column_names and (targets <= 1).all() and labels not in found:
+        if by_class := _by_class(views.values(labels), label_name):
+            found["label"] = by_class
+    if (targets > 1).any():
+        found["target tokens"] = _by_length(targets)
+    return {name: _limited(grouping) for name, grouping in found.items()}
+
+
+def _names(value: Any) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, (list, tuple, set)):
+        return sorted({str(item) for item in value})
+    return [str(value.item() if isinstance(value, (np.generic, torch.Tensor)) else value)]
+
+
+def _by_class(labels: Sequence[Any], label_name: Callable[[int], str]) -> Grouping | None:
+    array = np.asarray(labels)
+    if array.ndim != 1 or array.dtype.kind not in "iuf" or len(np.unique(array)) > MAX_GROUPS:
+        return None
+    if not np.isfinite(array).all() or (array != np.round(array)).any():
+        return None
+    return [[label_name(int(label))] for label in array]
+
+
+def _by_length(targets: np.ndarray) -> Grouping:
+    """Group rows by their number of target tokens, in groups of similar size."""
+    inner = np.quantile(targets, np.linspace(0, 1, LENGTH_BINS + 1)[1:-1], method="lower")
+    uppers = np.unique([*inner, targets.max()])
+    numbers = np.searchsorted(uppers, targets)
+    names = []
+    for number, upper in enumerate(uppers):
+        low = targets[numbers == number].min() if (numbers == number).any() else upper
+        names.append(f"{low}" if low == upper else f"{low} to {upper}")
+    return [[names[number]] for number in numbers]
+
+
+def _by_slot(views: PairViews) -> dict[str, Grouping]:
+    """Group rows with belief states by the slots whose values differ between the views."""
+    columns = (STATE, AUGMENTED_PREFIX + STATE)
+    if not set(columns) <= set(views.column_names):
+        return {}
+    states = [views.values(name) for name in columns]
+    first = next((entry for state in states[0] if state for entry in state), None)
+    if not isinstance(first, Mapping) or not {"slot", "values"} <= set(first):
+        return {}
+    original, augmented = (
+        [{entry["slot"]: entry["values"] for entry in state or ()} for state in of_view] for of_view in states
+    )
+    return {
+        "slot that changes": [
+            [] if states[1][row] is None else sorted(s for s in {**a, **b} if a.get(s) != b.get(s))
+            for row, (a, b) in enumerate(zip(original, augmented, strict=True))
+        ]
+    }
+
+
+def _limited(grouping: Grouping) -> Grouping:
+    """Join the smallest groups if there are too many."""
+    counts: dict[str, int] = {}
+    for names in grouping:
+        for name in names:
+            counts[name] = counts.get(name, 0) + 1
+    if len(counts) <= MAX_GROUPS:
+        return grouping
+    kept = set(sorted(counts, key=lambda name: -counts[name])[: MAX_GROUPS - 1])
+    return [sorted({name if name in kept else OTHERS for name in names}) for names in grouping]
+
+
+def group_order(name: str) -> tuple[int, float, str]:
+    """Return a key that sorts names of groups: by their first number if they begin with one, else by name.
+
+    Example:
+        >>> sorted(["10 to 12", "b", "2"], key=group_order)
+        ['2', '10 to 12', 'b']
+    """
+    try:
+        return 0, float(name.split(" ")[0]), name
+    except ValueError:
+        return (2 if name == OTHERS else 1), 0.0, name

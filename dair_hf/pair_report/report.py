@@ -1,0 +1,140 @@
+"""PairReport: the content of a pair report, its JSON file, and the page drawn from it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from dair_hf.errors import DataError
+from dair_hf.io.files import FilePath, read_json
+
+FORMAT = "dair_hf pair report 1"
+JSON_FILE, PAGE_FILE = "pair_report.json", "pair_report.html"
+
+
+@dataclass
+class PairReport:
+    """Content of a pair report. Losses are in nats per row; undefined numbers are None.
+
+    The JSON file holds these attributes and `format`; the page is drawn from them alone.
+
+    Attributes:
+        title: Title of the page.
+        settings: What was reported on: `model`, `method`, `steps` (optimizer steps taken), and for methods with R
+            `regularizer`, `dair_lambda` and `normalization`, the unit of lambda.
+        summary: `rows`, `pairs`; means over the pairs `loss_original`, `loss_augmented`, `consistency` (R_sq) and
+            `inconsistency` (rho = E[R_sq] / E[(l + l~) / 2]); `unlearned_share`, if the run used DAIR;
+            `steps_per_pair`, how often training saw a pair on average, 0 if the ranking is by the final model alone;
+            `share_of_worst`, the part of all scores that the worst 5 % of the pairs hold; with an evaluator its
+            metrics, such as `cm`.
+        pairs: Columns with one value per pair, worst first: `row_id`, `partner` (number of the partner of its row, from
+            1), `loss_original`, `loss_augmented`, `consistency`, `score` (see `scores.disagreement`), and for DAIR
+            `weight_original` and `weight_augmented`, the gradient weights c and c~.
+        curves: Name -> `step` and `value`, lists, as the trainer logged them.
+        losses: One entry per grouping: `name`, and `groups` with `name`, `pairs`, `loss_original`, `loss_augmented`,
+            `inconsistency`.
+        correctness: One entry per grouping: `name`, and `groups` with `name`, `pairs`, `cm`, `cm_numerator`,
+            `cm_denominator`, `both_correct`, `pos_to_neg`, `neg_to_pos`, `neg_to_neg`. Empty without an evaluator.
+        worst: The pairs that are shown, worst first: `number` (position in `pairs`) and `fields`
+            (`contents.PairContents`); with an evaluator `correct`, of both views, and `answer`, a field.
+
+    Example:
+        >>> report = PairReport("Pairs", pairs={"row_id": ["a/0"], "score": [0.25]})
+        >>> PairReport.from_dict(report.to_dict()) == report
+        True
+    """
+
+    title: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    pairs: dict[str, list[Any]] = field(default_factory=dict)
+    curves: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    losses: list[dict[str, Any]] = field(default_factory=list)
+    correctness: list[dict[str, Any]] = field(default_factory=list)
+    worst: list[dict[str, Any]] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of the JSON file."""
+        content = {name.name: getattr(self, name.name) for name in fields(self)}
+        return {"format": FORMAT, **{name: json_value(value) for name, value in content.items()}}
+
+    @classmethod
+    def from_dict(cls, content: Any, where: str = "the report") -> PairReport:
+        """Return the report with some content.
+
+        Args:
+            content: Value of `to_dict`.
+            where: Name of its source, for messages.
+
+        Raises:
+            DataError: It is no content of a pair report.
+        """
+        names = {name.name: name.default_factory for name in fields(cls)}
+        if not is_report(content):
+            raise DataError(f"{where}: is no pair report ({FORMAT!r}); give the {JSON_FILE} of one")
+        values = {name: value for name, value in content.items() if name != "format"}
+        if set(values) != set(names):
+            raise DataError(f"{where}: holds {sorted(values)}, not {sorted(names)}; write the report anew")
+        return cls(**values)
+
+    @classmethod
+    def read(cls, path: FilePath) -> PairReport:
+        """Read the JSON file of a report.
+
+        Raises:
+            DataError: The file cannot be read or holds something else.
+        """
+        return cls.from_dict(read_json(path, "write the report anew"), str(path))
+
+
+def is_report(content: Any) -> bool:
+    """Return whether a JSON value is the content of a pair report.
+
+    Example:
+        >>> is_report(PairReport("Pairs").to_dict()), is_report([])
+        (True, False)
+    """
+    return isinstance(content, dict) and content.get("format") == FORMAT
+
+
+def json_value(value: Any) -> Any:
+    """Convert a value to what JSON holds: numpy values to Python's, NaN and infinity to None.
+
+    Example:
+        >>> json_value({"cm": float("nan"), "rows": np.int64(3)})
+        {'cm': None, 'rows': 3}
+    """
+    if isinstance(value, dict):
+        return {str(name): json_value(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_value(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return json_value(value.tolist())
+    if isinstance(value, np.generic):
+        return json_value(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
+
+
+def share_text(value: float | None) -> str:
+    """Write a share in percent.
+
+    Example:
+        >>> share_text(0.1234), share_text(None)
+        ('12.3 %', '–')
+    """
+    return "–" if value is None or value != value else f"{value:.1%}".replace("%", " %")
+
+
+def number_text(value: float | None) -> str:
+    """Write a number with three digits.
+
+    Example:
+        >>> number_text(0.01234), number_text(None)
+        ('0.0123', '–')
+    """
+    return "–" if value is None or value != value else f"{value:.3g}"

@@ -1,0 +1,208 @@
+"""`dair-hf report`: a model and a file of pairs, or the JSON of an earlier report."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from transformers import BertConfig, BertForSequenceClassification
+
+from dair_hf.commands.main import run
+from dair_hf.pair_report.page import write_report
+from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport
+from tests.fixtures import tiny
+from tests.fixtures.report_page import small_report
+
+ROWS: list[dict[str, Any]] = [
+    {"text": "w4 w5", "label": "yes", "augmented_text": "w4 w6", "augmented_label": "no", "domain": "a"},
+    {"text": "w7", "label": "no", "augmented_text": None, "augmented_label": None, "domain": "a"},
+    {"text": "w8 w9 w9", "label": "no", "augmented_text": "w8 w9", "augmented_label": "no", "domain": "b"},
+]
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("classifier")
+    config = BertConfig(
+        vocab_size=tiny.VOCAB,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=16,
+        id2label={0: "no", 1: "yes"},
+        label2id={"no": 0, "yes": 1},
+    )
+    BertForSequenceClassification(config).save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+    return folder
+
+
+def written(folder: Path, rows: list[dict[str, Any]], kind: str) -> Path:
+    path = folder / f"pairs.{kind}"
+    data = datasets.Dataset.from_list(rows)
+    if kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif kind == "folder":
+        data.save_to_disk(path)
+    else:
+        (data.to_csv if kind == "csv" else data.to_parquet)(str(path))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "folder"])
+def test_pairs_of_every_kind_of_file(
+    tmp_path: Path, classifier: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    pairs = written(tmp_path, ROWS, kind)
+    arguments = [
+        "report",
+        str(classifier),
+        str(pairs),
+        "--output",
+        str(tmp_path / "out"),
+        "--group",
+        "domain",
+        "--json",
+    ]
+    assert run(arguments) == 0
+    printed = json.loads(capsys.readouterr().out)
+    report = PairReport.read(tmp_path / "out" / JSON_FILE)
+    assert printed["summary"] == report.summary and printed["worst"] == report.pairs["row_id"]
+    assert set(report.pairs["row_id"]) == {"0", "2"} and report.summary["rows"] == 3
+    assert [entry["name"] for entry in report.losses] == ["domain", "label"]
+    assert report.summary["cm_denominator"] <= 2
+    shown = report.worst[report.pairs["row_id"].index("0")]["fields"]
+    assert [(f["name"], f["original"], f["augmented"]) for f in shown] == [
+        ("text", "w4 w5", "w4 w6"),
+        ("label", "yes", "no"),
+    ]
+    assert "weight_original" not in report.pairs, "lambda is unknown"
+    assert Path(printed["page"]).stat().st_size > 100_000
+
+
+def test_lambda_and_the_log_of_the_training_are_used(tmp_path: Path, classifier: Path) -> None:
+    state = classifier / "trainer_state.json"
+    logs = [{"step": step, "consistency": 1.0 / step} for step in (1, 2)]
+    state.write_text(json.dumps({"log_history": logs, "global_step": 2}))
+    try:
+        pairs = written(tmp_path, ROWS, "jsonl")
+        assert run(["report", str(classifier), str(pairs), "--output", str(tmp_path / "out"), "--lambda", "2"]) == 0
+    finally:
+        state.unlink()
+    report = PairReport.read(tmp_path / "out" / JSON_FILE)
+    assert report.curves == {"consistency": {"step": [1, 2], "value": [1.0, 0.5]}}
+    left, right = report.pairs["loss_original"][0], report.pairs["loss_augmented"][0]
+    assert report.pairs["weight_original"][0] == pytest.approx(0.5 + 2 * (1 - (right / left) ** 0.5), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["bart", "gpt2"])
+def test_language_models_read_source_and_target(tmp_path: Path, kind: str) -> None:
+    model = tiny.model(kind)
+    model.save_pretrained(tmp_path / "model")
+    tiny.tokenizer().save_pretrained(tmp_path / "model")
+    rows = [
+        {"source": "w4 w5", "target": "w6", "augmented_source": "w4 w7", "augmented_target": "w8 w9"},
+        {"source": "w4 w5", "target": "w6", "augmented_source": None, "augmented_target": None},
+    ]
+    pairs = written(tmp_path, rows, "jsonl")
+    assert run(["report", str(tmp_path / "model"), str(pairs), "--output", str(tmp_path / "out")]) == 0
+    report = PairReport.read(tmp_path / "out" / JSON_FILE)
+    assert [field["name"] for field in report.worst[0]["fields"]] == ["source", "target"]
+    assert report.pairs["row_id"] == ["0"] and report.losses[-1]["name"] == "target tokens"
+    # One token and the end token: their losses by the model itself.
+    tokenizer = tiny.tokenizer()
+    source, target = (tokenizer(text, add_special_tokens=False).input_ids for text in ("w4 w5", "w6"))
+    view = tiny.view(kind, source, [*target, tiny.EOS])
+    import torch
+
+    model.eval()
+    with torch.no_grad():
+        loss = float(model(**{name: torch.tensor([values]) for name, values in view.items()}).loss) * 2
+    if kind == "gpt2":
+        assert report.pairs["loss_original"][0] == pytest.approx(loss, rel=1e-4)
+    else:
+        assert report.pairs["loss_original"][0] > 0
+
+
+def test_a_page_is_drawn_again_from_its_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = write_report(small_report(), tmp_path / "first")
+    before = page.read_bytes()
+    page.unlink()
+    source = str(tmp_path / "first" / JSON_FILE)
+    assert run(["report", source, "--output", str(tmp_path / "first")]) == 0
+    assert page.read_bytes() == before
+    assert run(["report", source, "--output", str(tmp_path / "second")]) == 0
+    assert (tmp_path / "second" / PAGE_FILE).read_bytes() == before
+    assert "the worst is the lensfield" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{model}"], "name a file of pairs, too"),
+        (["{json}", "{pairs}"], "leave out PAIRS"),
+        (["{model}", "{folder}/none.jsonl"], "no such file"),
+        (["{model}", "{folder}/pairs.txt"], "of an unknown kind; give .jsonl"),
+        (["{folder}/nothing", "{pairs}"], "nothing: "),
+        (["{folder}/other.json"], "is no pair report"),
+        (["{model}", "{folder}/plain.jsonl"], "partners have the columns of their originals"),
+        (["{model}", "{folder}/unknown.jsonl"], "row '0': label 'maybe' is no class of the model: no, yes"),
+        (["{model}", "{folder}/columns.jsonl"], "give text and label, source and target"),
+        (["{model}", "{pairs}", "--group", "nope"], "groups: the data has no column 'nope'"),
+        (["{model}", "{pairs}", "--worst", "0"], "--worst"),
+        (["{model}", "{pairs}", "--no-such-option"], "--no-such-option"),
+    ],
+)
+def test_what_cannot_be_reported_is_refused_in_one_message(
+    tmp_path: Path, classifier: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    pairs = written(tmp_path, ROWS, "jsonl")
+    (tmp_path / "pairs.txt").write_text("")
+    (tmp_path / "other.json").write_text("[]")
+    (tmp_path / "plain.jsonl").write_text('{"text": "w4", "label": 0}\n')
+    (tmp_path / "unknown.jsonl").write_text(json.dumps({**ROWS[0], "label": "maybe"}) + "\n")
+    (tmp_path / "columns.jsonl").write_text('{"x": "w4", "augmented_x": "w5"}\n')
+    write_report(small_report(), tmp_path / "made")
+    places = {"model": classifier, "pairs": pairs, "folder": tmp_path, "json": tmp_path / "made" / JSON_FILE}
+    given = [argument.format(**places) for argument in arguments]
+    assert run(["report", *given, "--output", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_earlier_report_is_replaced_only_if_asked(
+    tmp_path: Path, classifier: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs = str(written(tmp_path, ROWS, "jsonl"))
+    write_report(small_report(), tmp_path / "out")
+    command = ["report", str(classifier), pairs, "--output", str(tmp_path / "out")]
+    assert run(command) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert PairReport.read(tmp_path / "out" / JSON_FILE) == small_report()
+    assert run([*command, "--overwrite"]) == 0
+    assert PairReport.read(tmp_path / "out" / JSON_FILE).summary["rows"] == 3
+
+
+def test_help_imports_neither_torch_nor_transformers() -> None:
+    code = (
+        "import sys; from dair_hf.commands.main import run; status = run(['report', '--help']);"
+        "slow = {'torch', 'transformers', 'datasets', 'plotly', 'numpy'} & set(sys.modules);"
+        "sys.exit(f'{status} {slow}')"
+    )
+    begun = time.process_time()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=tiny.child_environment())
+    assert done.stderr.strip() == "0 set()" and "Exit status: 0 success" in done.stdout.replace("\n", " ")
+    assert time.process_time() - begun < 1
+
+
+def test_a_reader_that_is_gone_ends_with_status_141() -> None:
+    command = f"{sys.executable} -m dair_hf.commands report --help | head -c 1 >/dev/null; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=tiny.child_environment())
+    assert done.stdout.strip() in ("0", "141"), "0 if all was written before the pipe closed"

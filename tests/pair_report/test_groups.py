@@ -1,0 +1,72 @@
+"""Groupings of rows: of the user, by class, by length, by slot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+
+from dair_hf import DataError, TensorPairs
+from dair_hf.evaluation.views import views_of
+from dair_hf.pair_report import groups
+from dair_hf.pair_report.groups import groupings_of
+
+
+def found(columns: dict[str, list[Any]], by: Any = None, targets: list[int] | None = None) -> dict[str, Any]:
+    views = views_of(datasets.Dataset.from_dict(columns))
+    rows = len(views.has_partner)
+    return groupings_of(views, by, np.array(targets or [1] * rows), str)
+
+
+def test_columns_of_the_user_and_classes() -> None:
+    columns = {"x": [1, 2, 3], "domain": ["a", None, "b"], "tags": [["q"], [], ["q", "p"]], "labels": [2, 0, 2]}
+    assert found(columns, ["domain", "tags"]) == {
+        "domain": [["a"], [], ["b"]],
+        "tags": [["q"], [], ["p", "q"]],
+        "label": [["2"], ["0"], ["2"]],
+    }
+
+
+def test_lengths_make_groups_of_similar_size() -> None:
+    targets = [3, 3, 3, 3, 3, 4, 5, 9, 9, 20]
+    grouping = found({"x": targets}, targets=targets)["target tokens"]
+    assert [name for (name,) in grouping] == ["3"] * 5 + ["4"] + ["5 to 9"] * 3 + ["20"]
+
+
+def test_slots_that_change() -> None:
+    def state(**slots: str) -> list[dict[str, Any]]:
+        return [{"slot": slot, "values": [value]} for slot, value in slots.items()]
+
+    columns = {
+        "state": [state(name="a", area="n"), state(name="b"), state(area="n"), state(area="s")],
+        "augmented_state": [state(name="z", area="n"), state(), None, state(area="s")],
+        "labels": [[1], [1], [1], [1]],
+    }
+    assert found(columns)["slot that changes"] == [["name"], ["name"], [], []]
+    assert "slot that changes" not in found({"state": ["north"], "augmented_state": ["south"]})
+
+
+def test_continuous_labels_and_many_classes_make_no_groups() -> None:
+    assert found({"labels": [0.5, 1.0]}) == {}
+    assert found({"labels": list(range(groups.MAX_GROUPS + 1))}) == {}
+
+
+def test_the_smallest_of_many_groups_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "MAX_GROUPS", 2)
+    assert found({"kind": ["a", "a", "b", "c"]}, "kind")["kind"] == [["a"], ["a"], ["(others)"], ["(others)"]]
+
+
+def test_tensors_have_groups() -> None:
+    pairs = TensorPairs({"labels": torch.tensor([1, 0])}, columns={"digit": torch.tensor([1, 7])})
+    made = groupings_of(views_of(pairs), "digit", np.array([1, 1]), "class {}".format)
+    assert made == {"digit": [["1"], ["7"]], "label": [["class 1"], ["class 0"]]}
+
+
+def test_a_wrong_column_or_length_is_refused() -> None:
+    with pytest.raises(DataError, match=r"groups: the data has no column 'nope', only \['x'\]"):
+        found({"x": [1]}, "nope")
+    with pytest.raises(DataError, match=r"groups\['kind'\]: 2 values for 1 rows"):
+        found({"x": [1]}, {"kind": ["a", "b"]})

@@ -1,0 +1,88 @@
+"""History: sums of root differences of rows, over batches, epochs and ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dair_hf.pair_report import history
+from dair_hf.pair_report.history import PairHistory
+from tests.fixtures import points, tiny
+from tests.fixtures.ranks import on_ranks
+
+
+def add(to: PairHistory, ids: list[str], original: list[float], augmented: list[float], counted: list[bool]) -> None:
+    to.add(ids, torch.tensor(original), torch.tensor(augmented), torch.tensor(counted))
+
+
+def test_sums_are_those_of_the_rows_that_were_counted() -> None:
+    made = PairHistory()
+    add(made, ["a", "b", "c"], [4.0, 9.0, 1.0], [1.0, 16.0, 100.0], [True, True, False])
+    add(made, ["c", "a"], [1.0, 0.0], [0.0, 0.25], [True, True])
+    sums, steps = made.sums(["a", "b", "c", "unknown"])
+    np.testing.assert_allclose(sums, [(2 - 1) + (0 - 0.5), 3 - 4, 1.0, 0.0], atol=1e-6)
+    assert steps.tolist() == [2, 1, 1, 0]
+
+
+def test_a_row_without_an_id_is_not_kept_and_a_new_run_begins_anew() -> None:
+    made = PairHistory()
+    made.add(None, torch.ones(1), torch.zeros(1), torch.tensor([True]))
+    assert made.sums(["a"])[1].tolist() == [0]
+    add(made, ["a"], [1.0], [0.0], [True])
+    assert made.sums(["a"])[1].tolist() == [1]
+    made.on_train_begin(None, None, None)
+    assert made.sums(["a"])[1].tolist() == [0]
+
+
+def test_what_is_held_on_the_device_is_bounded_and_so_are_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MAX_HELD", 2)
+    monkeypatch.setattr(history, "MAX_ROWS", 3)
+    made = PairHistory()
+    for name in "abcde":
+        add(made, [name], [4.0], [0.0], [True])
+        assert len(made._held) < 2
+    add(made, ["a"], [9.0], [0.0], [True])
+    assert made.sums(list("abcde"))[0].tolist() == [5.0, 2.0, 2.0, 0.0, 0.0]
+
+
+def test_ranks_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(rank: int) -> list[list[float]]:
+        made = PairHistory()
+        add(made, ["a", f"r{rank}"], [4.0, 1.0], [0.0, 0.0], [True, True])
+        return [values.tolist() for values in made.sums(["a", "r0", "r1"])]
+
+    assert on_ranks(monkeypatch, 2, work) == [[[4.0, 1.0, 1.0], [2.0, 1.0, 1.0]]] * 2
+
+
+def test_training_adds_every_pair_once_an_epoch(tmp_path: Path) -> None:
+    data = tiny.pairs("gpt2", 13)
+    trainer = tiny.trainer(tmp_path, "gpt2", data, method="dair", num_train_epochs=3)
+    trainer.train()
+    _, steps = trainer.pair_history.sums(data["row_id"][:])
+    assert steps.tolist() == [0 if row % 3 == 1 else 3 for row in range(13)]
+
+
+def test_history_holds_the_losses_of_the_steps(tmp_path: Path) -> None:
+    """With a learning rate of 0 every step has the losses of the model, which numpy computes here from its weights."""
+    x, partners, labels = (values.numpy() for values in points.points(6))
+    trainer = points.trainer(tmp_path, points.pairs(6), method="da", learning_rate=0.0, num_train_epochs=2)
+    trainer.train()
+    weight, bias = (value.detach().numpy() for value in (trainer.model.linear.weight[0], trainer.model.linear.bias))
+
+    def losses(inputs: np.ndarray) -> np.ndarray:
+        logits = inputs @ weight + bias
+        return np.logaddexp(0.0, np.where(labels > 0.5, -logits, logits))
+
+    sums, steps = trainer.pair_history.sums([str(row) for row in range(6)])
+    np.testing.assert_allclose(sums, 2 * (np.sqrt(losses(x)) - np.sqrt(losses(partners))), rtol=1e-5, atol=1e-6)
+    assert steps.tolist() == [2] * 6
+
+
+def test_a_run_without_partners_keeps_nothing(tmp_path: Path) -> None:
+    data = tiny.pairs("gpt2", 8)
+    trainer = tiny.trainer(tmp_path, "gpt2", data, method="erm")
+    trainer.train()
+    assert trainer.pair_history.sums(data["row_id"][:])[1].sum() == 0

@@ -1,0 +1,160 @@
+"""The page: it loads nothing from elsewhere, runs nothing of the data, and is drawn from its JSON alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dair_hf import DataError
+from dair_hf.pair_report.charts import charts_of, sample_of
+from dair_hf.pair_report.page import render_page, write_report
+from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport
+from tests.fixtures.report_page import HOSTILE, Elements, small_report
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+LOADING = {"src", "srcset", "data", "action", "poster", "background"}
+
+
+@pytest.fixture(scope="module")
+def hostile_page() -> str:
+    return render_page(small_report(HOSTILE, HOSTILE))
+
+
+def foreign_addresses(page: str) -> list[str]:
+    """What the elements and styles of a page would load that is not part of it."""
+    found = []
+    for tag, attributes in Elements(page).elements:
+        for name, value in attributes.items():
+            loads = name in LOADING or (name == "href" and tag in ("link", "image", "use"))
+            if loads and not (value or "").startswith("data:"):
+                found.append(f"{tag} {name}={value}")
+        if "http-equiv" in attributes and attributes["http-equiv"] == "refresh":
+            found.append("refresh")
+    for style in re.findall(r"<style>(.*?)</style>", page, re.DOTALL):
+        found += re.findall(r"@import|url\([^)]*\)", style)
+    return found
+
+
+def test_nothing_is_loaded_from_elsewhere(hostile_page: str) -> None:
+    assert foreign_addresses(hostile_page) == []
+    (policy,) = [
+        a["content"] for tag, a in Elements(hostile_page).elements if a.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert policy is not None and policy.startswith("default-src 'none'; img-src data: blob:;")
+    assert "unsafe-inline" not in policy.partition("script-src")[2]
+
+
+def test_rule_sees_what_would_be_loaded() -> None:
+    bad = ['<script src="https://a/b.js"></script>', '<link rel="stylesheet" href="a.css">', '<img src="//a/b.png">']
+    assert [len(foreign_addresses(page)) for page in bad] == [1, 1, 1]
+    assert foreign_addresses("<style>a { background: url(x.png) }</style>") == ["url(x.png)"]
+    assert foreign_addresses('<a href="#pairs">x</a><img src="data:image/png;base64,x">') == []
+
+
+def test_texts_of_the_data_are_shown_and_not_run(hostile_page: str) -> None:
+    parsed = Elements(hostile_page)
+    assert [tag for tag, _ in parsed.elements].count("script") == 3
+    assert not any(name.startswith("on") for _, attributes in parsed.elements for name in attributes)
+    assert parsed.text.count(HOSTILE) > 5
+    assert "<script>document" not in hostile_page
+
+
+def test_charts_read_names_of_the_data_as_text() -> None:
+    """Plotly reads some HTML in labels: it gets it escaped."""
+    figures = [json.loads(chart.figure.to_json()) for chart in charts_of(small_report(HOSTILE))]
+    texts = [text for figure in figures for text in strings_of(figure)]
+    named = [text for text in texts if "script" in text]
+    assert len(named) >= 3 and not [text for text in named if re.search(r"<(?!/?(b|br|extra)>)", text)]
+
+
+def strings_of(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for item in items for text in strings_of(item)]
+
+
+def test_page_names_the_charts_it_has_numbers_for() -> None:
+    whole = {chart.name for chart in charts_of(small_report())}
+    assert whole == {"scatter", "losses", "consistency", "rho", "unlearned", "lambda", "weights", "group_0"}
+    report = small_report()
+    report.curves, report.losses = {}, []
+    del report.pairs["weight_original"], report.pairs["weight_augmented"]
+    assert [chart.name for chart in charts_of(report)] == ["scatter"]
+
+
+def test_json_holds_all_that_the_page_shows(tmp_path: Path) -> None:
+    report = small_report()
+    page = write_report(report, tmp_path / "first")
+    again = PairReport.read(tmp_path / "first" / JSON_FILE)
+    assert again == report
+    assert write_report(again, tmp_path / "second").read_bytes() == page.read_bytes()
+    again.worst[0]["fields"][0]["augmented"] = "book another"
+    assert render_page(again) != page.read_text(encoding="utf-8")
+
+
+def test_differing_words_verdicts_and_missing_numbers_are_shown() -> None:
+    page = render_page(small_report())
+    assert "book <mark>the lensfield</mark>" in page and "book <mark>narug</mark>" in page
+    assert '<span class="right">(right)</span>' in page and '<span class="wrong">(wrong)</span>' in page
+    assert "same <span" in page.replace("\n", "") and "(the same in both)" in page
+    assert "3 values differ; the first 1 are shown." in page
+    assert "<td>–</td><td>0 / 0</td>" in page, "an undefined CM"
+
+
+def test_foreign_files_are_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / PAGE_FILE).write_text("my page")
+    with pytest.raises(DataError, match="was not generated"):
+        write_report(small_report(), tmp_path)
+    (tmp_path / PAGE_FILE).unlink()
+    (tmp_path / JSON_FILE).write_text("{}")
+    with pytest.raises(DataError, match="was not written by this command"):
+        write_report(small_report(), tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == [JSON_FILE]
+
+
+def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"format": "another"}')
+    with pytest.raises(DataError, match=r"a\.json: is no pair report"):
+        PairReport.read(tmp_path / "a.json")
+    content = small_report().to_dict()
+    del content["worst"]
+    with pytest.raises(DataError, match="write the report anew"):
+        PairReport.from_dict(content)
+
+
+def test_sample_of_many_pairs_is_always_the_same() -> None:
+    first = sample_of(10, 10_000, 50)
+    assert first == sample_of(10, 10_000, 50) and len(set(first)) == 50 and min(first) >= 10
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
+def test_a_browser_draws_every_chart_without_an_error(tmp_path: Path) -> None:
+    report = small_report(HOSTILE, "Pairs")
+    page = write_report(report, tmp_path)
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+    flags += ["--disable-background-networking", "--disable-component-update", f"--user-data-dir={tmp_path / 'user'}"]
+    shown = subprocess.run(
+        [
+            str(BROWSER),
+            *flags,
+            "--enable-logging=stderr",
+            "--v=0",
+            "--virtual-time-budget=8000",
+            "--dump-dom",
+            page.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert [line for line in shown.stderr.splitlines() if ":CONSOLE" in line] == []
+    assert shown.stdout.count('class="main-svg"') >= len(charts_of(report))
+    assert Elements(shown.stdout).text.count("Pairs") and "<title>Pairs</title>" in shown.stdout, "no text has been run"
