@@ -12,7 +12,8 @@ import transformers
 from transformers import AutoConfig, AutoTokenizer, DataCollatorForSeq2Seq, DataCollatorWithPadding, TrainerState
 
 from dair_hf.config import DAIRConfig
-from dair_hf.data.collator import AUGMENTED_PREFIX, LABELS, ROW_ID, PairCollator
+from dair_hf.data.collator import LABELS, ROW_ID, PairCollator
+from dair_hf.data.view_columns import AUGMENTED_PREFIX
 from dair_hf.errors import DataError, explained
 from dair_hf.evaluation.target_tokens import added_tokens, target_affixes
 from dair_hf.losses.per_sample import IGNORE_INDEX

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from dair_hf.data.collator import AUGMENTED_PREFIX, LABELS, PADDING_ROW, ROW_ID
+from dair_hf.data.collator import LABELS, PADDING_ROW, ROW_ID
 from dair_hf.data.row_rules import LABEL_COLUMNS
+from dair_hf.data.view_columns import AUGMENTED_PREFIX
 from dair_hf.errors import DataError
 from dair_hf.evaluation.views import PairViews, TensorViews
 from dair_hf.losses.per_sample import IGNORE_INDEX

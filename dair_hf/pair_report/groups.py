@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dair_hf.data.collator import AUGMENTED_PREFIX
+from dair_hf.data.view_columns import AUGMENTED_PREFIX
 from dair_hf.errors import DataError
 from dair_hf.evaluation.views import PairViews
 
