@@ -35,8 +35,9 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     done = run(code, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     if page.stem == "your_own_data":
-        metrics = ast.literal_eval(done.stdout.splitlines()[-1])
+        metrics, of_several = map(ast.literal_eval, done.stdout.splitlines()[-2:])
         assert min(metrics[key] for key in ("original_accuracy", "augmented_accuracy", "cm", "both_correct")) > 0.9
+        assert of_several["cm_partner_1"] == metrics["cm"] and 0 <= of_several["cm_partner_2"] <= 1
 
 
 @pytest.mark.slow

@@ -25,6 +25,19 @@ def variant_name(view: int) -> str:
     return ("original", "augmented")[view] if view < 2 else f"augmented_{view}"
 
 
+def variant_number(name: object) -> int | None:
+    """Return the view that has a name, or None if no view has it.
+
+    Example:
+        >>> [variant_number(name) for name in ("original", "augmented", "augmented_2", "augmented_1", 2)]
+        [0, 1, 2, None, None]
+    """
+    view, rest = parse_column(f"{name}_") if isinstance(name, str) else (0, "")
+    if view:
+        return None if rest else view
+    return 0 if name == "original" else None
+
+
 def view_prefix(view: int) -> str:
     """Return the prefix of the columns of a view.
 

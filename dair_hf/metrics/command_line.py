@@ -23,7 +23,8 @@ STATE_FORMATS = """Files of --predictions and --references hold one dialogue sta
   {"hotel-area": ["east"], "hotel-stars": "4"}              files are matched line by line
   {"row_id": "MUL0003/4", "state": {...}}                   files are matched by id ("id" works too)
   {"dialogue_id": "MUL0003", "turn_id": 4, "state": {...}}  files are matched by id
-If a file contains the original and the augmented view of a row, mark the latter with "variant": "augmented".
+If a file contains the original and the augmented view of a row, mark the latter with "variant": "augmented"; further
+augmented views of the row are "augmented_2" and so on.
 The predictions.jsonl of a run holds both: give it to both options.
 A state may also be nested, {"hotel": {"area": "east"}}, or a list, [{"slot": "hotel-area", "values": ["east"]}]."""
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from dair_hf.data.view_columns import variant_number
 from dair_hf.errors import DataError
 from dair_hf.evaluation.statistics import as_correct, correctness_metrics, mcnemar
 from dair_hf.metrics.json_items import require_unique_ids, short
@@ -16,12 +19,39 @@ from dair_hf.metrics.state.matching import compare_turns
 
 @dataclasses.dataclass(frozen=True)
 class PairCorrectness:
-    """Correctness of both views of a row; `augmented` is None for a row without an augmented view."""
+    """Correctness of the views of a row.
+
+    `augmented` is that of the first partner, None for a row without; `further` maps the numbers of other partners, from
+    2 on, to theirs.
+    """
 
     row_id: str | None
     dialogue: str | None
     original: bool
     augmented: bool | None
+    further: Mapping[int, bool] = dataclasses.field(default_factory=dict)
+
+    @property
+    def partners(self) -> dict[int, bool]:
+        """Correctness of every partner."""
+        first = {} if self.augmented is None else {1: self.augmented}
+        return first | dict(self.further)
+
+    @classmethod
+    def of_views(
+        cls, row_id: str, dialogue: str | None, views: Mapping[str, int], is_right: Callable[[int], bool]
+    ) -> PairCorrectness:
+        """Return the correctness of a row.
+
+        Args:
+            row_id: Its id.
+            dialogue: Id of its dialogue.
+            views: Variant -> number of the view.
+            is_right: Number of a view -> whether it is right.
+        """
+        right = {variant_number(variant): is_right(number) for variant, number in views.items()}
+        further = {number: value for number, value in right.items() if number is not None and number > 1}
+        return cls(row_id, dialogue, right[0], right.get(1), further)
 
 
 def judge_pairs(turns: Sequence[tuple[Turn, Turn]], convention: Convention) -> list[PairCorrectness]:
@@ -48,12 +78,7 @@ def judge_pairs(turns: Sequence[tuple[Turn, Turn]], convention: Convention) -> l
         return comparisons[number].score >= 1.0
 
     return [
-        PairCorrectness(
-            row_id,
-            turns[views["original"]][1].dialogue,
-            is_right(views["original"]),
-            is_right(views["augmented"]) if "augmented" in views else None,
-        )
+        PairCorrectness.of_views(row_id, turns[views["original"]][1].dialogue, views, is_right)
         for row_id, views in rows.items()
     ]
 
@@ -72,7 +97,7 @@ def read_correctness(rows: Sequence[tuple[str, Any]]) -> list[PairCorrectness]:
 
     Example:
         >>> read_correctness([("line 1", {"row_id": "A/0", "original_correct": True, "augmented_correct": None})])
-        [PairCorrectness(row_id='A/0', dialogue='A', original=True, augmented=None)]
+        [PairCorrectness(row_id='A/0', dialogue='A', original=True, augmented=None, further={})]
     """
     if rows and isinstance(rows[0][1], Mapping) and "correct" in rows[0][1]:
         return _join_rows(rows)
@@ -89,12 +114,7 @@ def _join_rows(views: Sequence[tuple[str, Any]]) -> list[PairCorrectness]:
     require_unique_ids((view_name(*view[:2]), where) for view, where in zip(ids, places, strict=True))
     rows = join_views((*view[:2], where) for view, where in zip(ids, places, strict=True))
     return [
-        PairCorrectness(
-            row_id,
-            ids[numbers["original"]][2],
-            correct[numbers["original"]],
-            correct[numbers["augmented"]] if "augmented" in numbers else None,
-        )
+        PairCorrectness.of_views(row_id, ids[numbers["original"]][2], numbers, correct.__getitem__)
         for row_id, numbers in rows.items()
     ]
 
@@ -135,11 +155,14 @@ def consistency_metrics(pairs: Sequence[PairCorrectness], **bootstrap: Any) -> d
     if not pairs:
         raise DataError("nothing to score: the inputs contain no rows")
     clusters = [pair.dialogue for pair in pairs if pair.dialogue is not None]
+    numbers = range(1, 1 + max(max(pair.partners, default=1) for pair in pairs))
+    partners = np.array([[pair.partners.get(number, False) for number in numbers] for pair in pairs])
+    exists = np.array([[number in pair.partners for number in numbers] for pair in pairs])
     return dict(
         correctness_metrics(
             [pair.original for pair in pairs],
-            [pair.augmented for pair in pairs],
-            [pair.augmented is not None for pair in pairs],
+            partners,
+            exists,
             clusters if len(clusters) == len(pairs) else None,
             **bootstrap,
         )
@@ -154,8 +177,7 @@ def compare_models(a: Sequence[PairCorrectness], b: Sequence[PairCorrectness]) -
         b: Correctness of the second model, matched to the first by id.
 
     Returns:
-        "original" (all rows) and "augmented" (rows with an augmented view) -> result of
-        `dair_hf.evaluation.statistics.mcnemar`.
+        "original" (all rows) and "augmented" (all partners) -> result of `dair_hf.evaluation.statistics.mcnemar`.
 
     Raises:
         DataError: A row has no id, or the models differ in their ids or in the rows that have an augmented view.
@@ -175,14 +197,14 @@ def compare_models(a: Sequence[PairCorrectness], b: Sequence[PairCorrectness]) -
             f"(e.g. {', '.join(different[:3])}); evaluate both on the same rows"
         )
     matched = [(pair, rows_b[row_id]) for row_id, pair in rows_a.items()]
-    one_sided = sorted(str(x.row_id) for x, y in matched if (x.augmented is None) != (y.augmented is None))
+    one_sided = sorted(str(x.row_id) for x, y in matched if x.partners.keys() != y.partners.keys())
     if one_sided:
         raise DataError(
             f"{len(one_sided)} rows have an augmented view for one model only (e.g. {', '.join(one_sided[:3])}); "
             "evaluate both on the same views"
         )
-    paired = [(x, y) for x, y in matched if x.augmented is not None]
+    paired = [(right, y.partners[number]) for x, y in matched for number, right in x.partners.items()]
     return {
         "original": mcnemar([x.original for x, _ in matched], [y.original for _, y in matched]),
-        "augmented": mcnemar([x.augmented for x, _ in paired], [y.augmented for _, y in paired]),
+        "augmented": mcnemar([a for a, _ in paired], [b for _, b in paired]),
     }

@@ -43,6 +43,7 @@ class PairResult:
             (f"augmented_{self.accuracy_name}", f"{accuracy}, augmented{preset}"),
             ("cm", f"consistency metric{preset}"),
             ("both_correct", f"right on both views{preset}"),
+            ("all_correct", f"right on all views of a row{preset}"),
             ("pos_to_neg", "flipped right to wrong"),
             ("neg_to_pos", "flipped wrong to right"),
             ("neg_to_neg", "wrong on both"),
@@ -139,13 +140,16 @@ def _body(args: DAIRConfig, reports: Sequence[PairResult], objective: str | None
         if not metrics["pairs"]:
             lines += ["", f"None of {metrics['rows']} rows has an augmented view."]
             continue
+        partners = metrics.get("partners", metrics["pairs"])
+        several = f", {partners} in all, each a pair with its original" if partners != metrics["pairs"] else ""
         lines += [
             "",
             f"The consistency metric is {metrics['cm_numerator']} / {metrics['cm_denominator']}: of the pairs with a "
             "correct original view, those with a correct augmented view. "
-            f"{metrics['pairs']} of {metrics['rows']} rows have an augmented view; the metric and the shares of flips "
-            "are over these pairs. Over all rows, if those without an augmented view count as two identical views, it "
-            f"is {metrics['cm_all_rows_numerator']} / {metrics['cm_all_rows_denominator']}, as in the paper's tables.",
+            f"{metrics['pairs']} of {metrics['rows']} rows have an augmented view{several}; the metric and the shares "
+            "of flips are over these pairs. Over all rows, if those without an augmented view count as two identical "
+            f"views, it is {metrics['cm_all_rows_numerator']} / {metrics['cm_all_rows_denominator']}, as in the "
+            "paper's tables.",
         ]
     return lines
 

@@ -15,6 +15,7 @@ from tests.fixtures.distributed_run import (
     attack_case,
     evaluate_case,
     leading_half,
+    partners_case,
     report_case,
     settings_of_cases,
     tensors_case,
@@ -118,6 +119,18 @@ def test_tensors_train_and_evaluate_on_two_processes_as_on_one(
     same(alone["metrics"], first["metrics"])
     same(first["metrics"], second["metrics"])
     assert (alone["metrics"]["rows"], alone["metrics"]["pairs"]) == (11, 6)
+
+
+def test_several_partners_are_evaluated_on_two_processes_as_on_one(
+    two_processes: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    alone = partners_case(tmp_path, processes=1)
+    first, second = (rank["partners"] for rank in two_processes)
+    same(alone["metrics"], first["metrics"])
+    same(first["metrics"], second["metrics"])
+    assert alone["predictions"] == first["predictions"]
+    assert alone["predictions"].count('"augmented_2"') == 3
+    assert (alone["metrics"]["eval_rows"], alone["metrics"]["eval_pairs"], alone["metrics"]["partners"]) == (11, 6, 9)
 
 
 @pytest.mark.parametrize("method", ["dair", "augmented"])

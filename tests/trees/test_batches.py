@@ -124,6 +124,23 @@ def test_budget_counts_nodes_of_both_views() -> None:
     assert sorted(row for batch in sampler for row in batch) == list(range(24))
 
 
+def test_budget_counts_nodes_of_all_partners() -> None:
+    data = dialog_rows(dialogs=6, turns=4, partner_every=2, second_every=3)
+    prefixes = ("", "augmented_", "augmented_2_")
+    sampler = tree_sampler(data, "dialogue_id", rows=2, nodes=100, with_partners=True)
+    nodes = []
+    for batch in sampler:
+        views = [[row[f"{prefix}input_ids"] for prefix in prefixes] for row in data.select(batch)]
+        # Trees of all views that exist, as if each were a row.
+        rows = [[ids] for row in views for ids in row if ids is not None]
+        groups = [data[row]["dialogue_id"] for row, of_row in zip(batch, views, strict=True) for ids in of_row if ids]
+        nodes.append(build_forest(batch_of(rows), groups).nodes)
+    assert max(nodes) <= 100
+    assert sorted(row for batch in sampler for row in batch) == list(range(24))
+    fewer = tree_sampler(data.select_columns(["dialogue_id", "input_ids"]), "dialogue_id", 2, 100, True)
+    assert len(fewer) < len(sampler)
+
+
 def test_large_groups_are_cut_between_branches() -> None:
     shared = [5] * 20
     ids = [[*shared, 6, 6], [7, 7], [*shared, 6, 7], [7, 8]]

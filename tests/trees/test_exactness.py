@@ -193,6 +193,16 @@ def test_every_batch(rows: dict[str, Any], tmp_path: Path, in_float64: None) -> 
         torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-9, atol=1e-10, msg=name)
 
 
+@pytest.mark.parametrize(
+    "settings", [{}, {"regularizer": "kl"}, {"normalization": "token"}, {"chunked": True}, {"method": "da"}], ids=str
+)
+def test_several_partners(settings: dict[str, Any], tmp_path: Path, in_float64: None) -> None:
+    """Some rows have both partners, one of them, or none."""
+    rows = {"dialogs": 4, "second_every": 3}
+    assert batches(**rows)[0]["view_mask"].sum(1).unique().tolist() == [1, 2, 3]
+    require_equal(build("llama"), tmp_path, rows, **settings)
+
+
 @pytest.mark.parametrize("dialogs", [["D1"], ["D0", "D1", "D2"]])
 def test_rows_of_padding_alone(dialogs: list[str], tmp_path: Path, in_float64: None) -> None:
     """They have no target, and a tree of them has nothing to compute."""

@@ -60,6 +60,23 @@ def test_logged_and_evaluated_terms_are_those_of_rows(tmp_path: Path) -> None:
         assert found[name] == pytest.approx(expected[name], rel=1e-9), name
 
 
+@pytest.mark.parametrize("normalization", ["pair", "token"])
+def test_several_partners_are_trained_and_answered_as_rows_are(normalization: str, tmp_path: Path) -> None:
+    data = dialog_rows(dialogs=3, second_every=3)
+    settings = {"normalization": normalization, "per_device_train_batch_size": 9, "max_steps": 3, "eval_dataset": data}
+    rows = tiny.trainer(tmp_path, "gpt2", data, **settings, sample_loss="causal")
+    trees = trainer(tmp_path, data, **settings)
+    metrics = []
+    for made in (rows, trees):
+        made.train()
+        losses = {key: value for key, value in made.evaluate().items() if key in ("eval_loss", "eval_consistency")}
+        found = made.evaluate_pairs(data, lambda predictions, references: [len(p) % 2 == 0 for p in predictions])
+        metrics.append({**losses, **found})
+    assert tiny.distance(tiny.weights(rows.model), tiny.weights(trees.model)) < 1e-10
+    assert metrics[0] == pytest.approx(metrics[1], nan_ok=True)
+    assert metrics[0]["partners"] == 5 + 3
+
+
 def test_resume_in_mid_epoch(tmp_path: Path) -> None:
     def pairs() -> EpochPairs:
         return EpochPairs(lambda epoch: dialog_rows(dialogs=6, seed=epoch))

@@ -7,6 +7,7 @@ python -m dair_hf.metrics.consistency --correct A.jsonl --compare B.jsonl
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -87,7 +88,9 @@ def _tabulate(results: Mapping[str, Any]) -> str:
     accuracies = ("original_accuracy_pairs", "augmented_accuracy_pairs")
     of_rows = ("original_accuracy", "augmented_accuracy", "cm_all_rows")
     rows = [("preset", results["preset"]), ("pairs", str(results["pairs"]))]
-    rows += [(key, percentage(results, key)) for key in of_pairs + accuracies]
+    several = [key for key in results if key == "all_correct" or re.fullmatch("cm_partner_[0-9]+", key)]
+    rows += [("partners", str(results["partners"]))] if several else []
+    rows += [(key, percentage(results, key)) for key in (*of_pairs, *several, *accuracies)]
     rows += [("rows", str(results["rows"]))] + [(key, percentage(results, key)) for key in of_rows]
     for view, test in results.get("mcnemar", {}).items():
         rows.append((f"mcnemar {view}", f"only A {test['only_a']}, only B {test['only_b']}, p = {test['p_value']:.4g}"))

@@ -31,7 +31,8 @@ Args, either the correctness of each row:
     augmented_correct: [N] bool, whether the augmented view is correct; None for a row without an augmented view.
     ids: [N] row ids such as "MUL0003/4", for intervals clustered by dialogue.
 or the dialogue states of both views, compared as in the metric joint_goal_accuracy:
-    predictions, references: lists of {"row_id": ..., "variant": "original" or "augmented", "state": ...}.
+    predictions, references: lists of {"row_id": ..., "variant": "original", "augmented" (or "augmented_2" for a second
+        partner of a row, and so on), "state": ...}.
     preset: name of the convention, "any_of" by default. Any switch can be set by name. Empty answers are always scored.
 and in both cases:
     n_bootstrap, seed, confidence: settings of the confidence intervals.
@@ -39,8 +40,9 @@ Returns:
     Over the pairs: cm, cm_numerator, cm_denominator, both_correct, pos_to_neg, neg_to_pos, neg_to_neg,
     original_accuracy_pairs, augmented_accuracy_pairs. Over all rows, a row without an augmented view counting as two
     identical views: original_accuracy, augmented_accuracy, cm_all_rows, cm_all_rows_numerator, cm_all_rows_denominator.
-    Each ratio also with _low and _high. Counts: rows, pairs. For states also preset, the rules by which a view is right
-    or wrong. Undefined ratios are NaN.
+    Each ratio also with _low and _high. Counts: rows, pairs. If rows have several partners also all_correct,
+    cm_partner_1, cm_partner_2 and so on, and the number of partners. For states also preset, the rules by which a view
+    is right or wrong. Undefined ratios are NaN.
 Examples:
     >>> import evaluate, dair_hf.metrics
     >>> metric = evaluate.load(dair_hf.metrics.consistency)

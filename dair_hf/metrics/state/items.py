@@ -7,7 +7,8 @@ A state is one of
 or the JSON text of one of them. An item is a state, or an object with the state under "state" and an id:
     {"row_id": "MUL0003/4", "state": ...}                            or "id" instead of "row_id"
     {"dialogue_id": "MUL0003", "turn_id": 4, "state": ...}
-If a list contains both views of a row, "variant" tells them apart: "original" (the default) or "augmented".
+If a list contains several views of a row, "variant" tells them apart: "original" (the default), "augmented", and for
+further partners "augmented_2" and so on.
 
 The lines of a file of `DAIRTrainer.evaluate_pairs` are items, too: the state is in "prediction", as belief text, or in
 "reference".
@@ -20,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
+from dair_hf.data.view_columns import variant_number
 from dair_hf.errors import DataError
 from dair_hf.metrics.json_items import pair_items, parse_item, parse_lines, read_name, read_text, short
 from dair_hf.metrics.state.belief_text import parse
@@ -36,7 +38,7 @@ class Turn(NamedTuple):
     """State of one turn, predicted or gold.
 
     row_id: None for items without id.
-    variant: "original" or "augmented".
+    variant: "original", "augmented", "augmented_2", ...
     dialogue: id of the dialogue; None for items without id.
     where: position of the item in messages.
     """
@@ -160,7 +162,7 @@ def read_view_id(item: Mapping[str, Any], where: str) -> tuple[str | None, str, 
     """
     row_id, dialogue = read_id(item, where)
     variant = item.get("variant", item.get("view", "original"))
-    if variant not in VARIANTS:
+    if variant_number(variant) is None:
         raise DataError(f"{where}: variant must be 'original' or 'augmented', found {short(variant)}")
     return row_id, variant, dialogue
 
@@ -291,7 +293,7 @@ def join_views(views: Iterable[tuple[str | None, str, str]]) -> dict[str, dict[s
     for number, (row_id, variant, where) in enumerate(views):
         if row_id is None:
             raise DataError(
-                f"{where}: this item has no id, and the two views of a row are paired by it; "
+                f"{where}: this item has no id, and the views of a row are paired by it; "
                 "give every item a row_id and a variant"
             )
         rows.setdefault(row_id, {})[variant] = number

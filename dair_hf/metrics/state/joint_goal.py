@@ -157,8 +157,8 @@ def summarize_turns(
         - `preset` and `switches`.
 
         If the turns are those of both views, all keys but the last two have `original_` or `augmented_` in front. The
-        augmented figures are over all rows; one without an augmented view counts with its original. Undefined ratios
-        are NaN.
+        augmented figures are over all rows and all partners of a row; a row without an augmented view counts with its
+        original. Undefined ratios are NaN.
 
     Raises:
         DataError: There is no turn, or `domains` or `slots` contain an unknown name or leave nothing to compare; for
@@ -186,7 +186,12 @@ def _views(compared: Sequence[tuple[Turn, Comparison]]) -> dict[str, Sequence[tu
     rows = join_views((reference.row_id, reference.variant, reference.where) for reference, _ in compared).values()
     return {
         "original_": [compared[numbers["original"]] for numbers in rows],
-        "augmented_": [compared[numbers.get("augmented", numbers["original"])] for numbers in rows],
+        "augmented_": [
+            compared[number]
+            for numbers in rows
+            for variant, number in numbers.items()
+            if variant != "original" or len(numbers) == 1
+        ],
     }
 
 
