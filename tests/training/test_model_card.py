@@ -131,7 +131,7 @@ def originals(outputs: PairOutputs, step: int) -> Tensor:
 def test_several_partners_of_a_row_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "README.md"
     path.write_text("---\nlibrary_name: transformers\n---\n# Tiny\n", encoding="utf-8")
-    report = PairReport("test", metrics={**METRICS, "partners": 9, "all_correct": 0.25})
+    report = PairResult("test", metrics={**METRICS, "partners": 9, "all_correct": 0.25})
     write_model_card(path, tiny.config(tmp_path), [report])
     text = ModelCard.load(path).text
     assert "5 of 8 rows have an augmented view, 9 in all, each a pair with its original; the metric" in text
