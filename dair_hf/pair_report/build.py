@@ -111,7 +111,7 @@ def build_report(
         **gen_kwargs: Arguments of `generate`, for the evaluator.
 
     Raises:
-        DataError: No row has a partner, or as `DAIRTrainer.pair_report`.
+        DataError: No row has a partner, or a row several, or as `DAIRTrainer.pair_report`.
     """
     require_report_libraries()  # before the model is run
     views = views_of(data)
@@ -119,6 +119,11 @@ def build_report(
         raise DataError(
             f"pair_report: none of the {len(views.has_partner)} rows has a partner, so there is no pair to report on; "
             "pass data with columns of the augmented view"
+        )
+    if (number := views.partners.shape[1]) > 1:
+        raise DataError(
+            f"pair_report: rows have a partner number {number}, but a report compares each original with one partner; "
+            "keep the columns of one partner, with the prefix 'augmented_'"
         )
     losses, targets = trainer.pair_losses(data)
     rows = (targets > 0).all(1).nonzero()[0]
@@ -262,7 +267,7 @@ def _correctness(
     names = label_names(trainer.model)
     shown = [names(int(a)) if isinstance(a, (int, np.integer)) else _shown(a) for a in answers]
     of_views = [views.by_row("correct", right), views.by_row("answers", np.arange(len(shown)))]
-    correct, numbers = (np.stack(both, axis=1) for both in of_views)
+    correct, numbers = (np.column_stack(both) for both in of_views)
     return correct, [[shown[number] for number in both] for both in numbers.tolist()]
 
 

@@ -281,11 +281,13 @@ class TwoWayEvaluator(PairEvaluator):
         masks = {"": np.ones_like(index.has_partner)}
         masks |= {f"{name}_": np.asarray(mask, dtype=bool) for name, mask in (subsets or {}).items()}
         for prefix, mask in masks.items():
-            pairs = index.has_partner & mask
-            both, of_revision = original & augmented & pairs, augmented & pairs
+            pairs = index.partners & mask[:, None]
+            of_revision = (augmented & pairs).sum(1)
+            both = (original[:, None] & augmented & pairs).sum(1)
+            right = (pairs * (original[:, None] * 0.5 + augmented * 0.5)).sum(1)
             ratios = {
                 f"{prefix}reverse_cm": (both, of_revision),
-                f"{prefix}both_views_accuracy": (pairs * (original * 0.5 + augmented * 0.5), pairs),
+                f"{prefix}both_views_accuracy": (right, pairs.sum(1)),
             }
             evaluation.metrics.update(ratios_with_intervals(ratios, clusters, n_bootstrap=n_bootstrap))
             evaluation.metrics[f"{prefix}reverse_cm_numerator"] = int(both.sum())

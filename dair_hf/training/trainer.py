@@ -545,7 +545,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         if model.training:
             self._add_to_log(outputs, inputs, counts, dair_lambda)
             if outputs.layout.paired.any():
-                terms, has_both = outputs.terms, outputs.terms.has_partner & outputs.was_run.all(1)
+                terms, has_both = outputs.terms, outputs.terms.has_partner & outputs.was_run[:, 0]
                 self.pair_history.add(inputs.get(ROW_ID), terms.original, terms.augmented, has_both)
         if num_items_in_batch is not None:
             # Data-parallel engines average the gradients of the ranks; the objective is their sum.
@@ -938,8 +938,8 @@ class DAIRTrainer(Seq2SeqTrainer):
             What was written.
 
         Raises:
-            DataError: No pair, data without random access, an unknown column, a folder that cannot be written, or
-                plotly is not installed.
+            DataError: No pair, a row with several partners, data without random access, an unknown column, a folder that
+                cannot be written, or plotly is not installed.
 
         Example:
             >>> report = trainer.pair_report(folder="out", groups="domain")  # doctest: +SKIP

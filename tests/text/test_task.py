@@ -135,6 +135,15 @@ def test_rows_without_a_partner_are_left_out_of_both_directions() -> None:
     assert (found["reverse_cm"], found["both_views_accuracy"]) == (0.5, 0.75)
 
 
+def test_every_partner_is_a_pair_in_both_directions() -> None:
+    answers = {1: [1, 1, None], 2: [0, 1, 1]}
+    found = TwoWayEvaluator(is_correct)([1, 0, 1], answers, [1, 1, 1], {1: [1, 1, None], 2: [1] * 3}, n_bootstrap=0)
+    # Row 0: right, and right and wrong; row 1: wrong, and right twice; row 2: right, and right in its second partner.
+    assert (found["cm_numerator"], found["cm_denominator"]) == (2, 3)
+    assert (found["reverse_cm_numerator"], found["reverse_cm_denominator"]) == (2, 4)
+    assert found["both_views_accuracy"] == (1.0 + 0.5 + 0.5 + 0.5 + 1.0) / 5
+
+
 def test_a_subset_may_not_be_called_reverse() -> None:
     with pytest.raises(DataError, match="'reverse' adds the metric 'reverse_cm'"):
         TwoWayEvaluator(is_correct)([1], [1], [1], [1], subsets={"reverse": [True]}, n_bootstrap=0)
