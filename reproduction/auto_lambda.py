@@ -1,0 +1,194 @@
+"""Table of docs/lambda.md: a lambda that sets itself beside the best lambda of a grid, task by task.
+
+    python -m reproduction.auto_lambda            # print the table from results/
+    python -m reproduction.auto_lambda --outputs outputs/auto_lambda   # first summarize the logs of finished runs
+
+`results/auto_lambda/TASK/` holds the runs with `dair_lambda: auto`, all with the default target. Their logs are not
+stored; `results/auto_lambda/logs.json` keeps what the page states about them: quartiles of lambda, and the mean of the
+gradient share, over the last half of training.
+
+Two means differ if their distance exceeds two standard errors of the difference, `2 sqrt(s_1^2 / n_1 + s_2^2 / n_2)`, with
+the standard deviations s over n seeds.
+"""
+
+from __future__ import annotations
+
+from dair_hf.io.commands import run_recipe
+
+import argparse
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dair_hf.errors import DataError
+from dair_hf.io.files import read_json, write_json
+from reproduction.records import metric_of, read_records
+
+LOGS = Path("auto_lambda") / "logs.json"
+
+
+class Task(NamedTuple):
+    """Task of the table.
+
+    Attributes:
+        name: Folder of the runs below `results/auto_lambda/`.
+        title: Name in the table.
+        metric: Key of the metric.
+        given: Folder of the runs with a given lambda, below the results.
+        dair_lambda: The given lambda, the best of its grid.
+        baseline: Folder of the runs of DA-ERM.
+        lower_is_better: Whether the metric is an error.
+    """
+
+    name: str
+    title: str
+    metric: str
+    given: str
+    dair_lambda: float
+    baseline: str
+    lower_is_better: bool = False
+
+
+TASKS = (
+    Task(
+        "colored_mnist_adv", "Colored MNIST, Adv., accuracy", "accuracy_c3", "colored_mnist_adv/methods", 1000.0,
+        "colored_mnist_adv/methods",
+    ),
+    Task(
+        "colored_mnist_rnd", "Colored MNIST, Rnd., accuracy", "accuracy_c3", "colored_mnist_rnd/methods", 100.0,
+        "colored_mnist_rnd/methods",
+    ),
+    Task(
+        "rotated_mnist_weak", "Rotated MNIST, weak, accuracy", "original_accuracy", "rotated_mnist_weak", 10.0,
+        "rotated_mnist_weak",
+    ),
+    Task(
+        "robust_regression_l2", "QSAR, L2, 20 % noise, RMSE", "rmse", "robust_regression_l2/written_20", 10.0,
+        "robust_regression_l2/written_20", lower_is_better=True,
+    ),
+    Task(
+        "counting_scenes_cv", "counting scenes, CV, accuracy", "vqa_accuracy", "counting_scenes/cv", 1.0,
+        "counting_scenes/cv",
+    ),
+    Task(
+        "counterfactual_sentiment", "counterfactual reviews, both right", "both_correct",
+        "auto_lambda/counterfactual_sentiment_grid", 1.0, "auto_lambda/counterfactual_sentiment_grid",
+    ),
+)  # fmt: skip
+
+
+def values(folder: Path, method: str, metric: str, dair_lambda: float | str | None = None) -> list[float]:
+    """Return a metric of the stored runs of a method, by ascending seed; at least two.
+
+    Args:
+        folder: Folder of records.
+        method: Name of the method in the records.
+        metric: Key of the metric.
+        dair_lambda: Lambda of the runs; None: any.
+
+    Raises:
+        DataError: There are fewer than two runs, or one lacks the metric.
+    """
+    records = [
+        record
+        for record in read_records(folder)
+        if record.content["method"] == method
+        and dair_lambda in (None, record.content["config"]["training"]["dair_lambda"])
+    ]
+    found = [metric_of(record, metric, str(folder)) for record in sorted(records, key=lambda r: r.content["seed"])]
+    if len(found) < 2 or None in found:
+        raise DataError(f"{folder}: {len(found)} runs of {method} with lambda {dair_lambda}; a mean needs two")
+    return [float(value) for value in found if value is not None]
+
+
+def distance(left: Sequence[float], right: Sequence[float]) -> float:
+    """Return the difference of two means in standard errors of the difference.
+
+    Example:
+        >>> round(distance([1.0, 3.0], [4.0, 6.0]), 3)
+        -2.121
+    """
+    error = math.sqrt(sum(statistics.variance(sample) / len(sample) for sample in (left, right)))
+    return (statistics.mean(left) - statistics.mean(right)) / error
+
+
+def table(results: Path) -> str:
+    """Return the table in Markdown."""
+    logs = read_json(results / LOGS)
+    lines = [
+        "| task | DA-ERM | DAIR, given lambda | auto | distance | lambda found | share |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for task in TASKS:
+        given = values(results / task.given, "dair", task.metric, task.dair_lambda)
+        plain = values(results / task.baseline, "da", task.metric)
+        found = values(results / "auto_lambda" / task.name, "dair", task.metric, "auto")
+        log = logs[task.name]
+        cells = (
+            task.title,
+            mean_and_deviation(plain),
+            f"{mean_and_deviation(given)} ({task.dair_lambda:g})",
+            mean_and_deviation(found),
+            f"{distance(found, given) * (-1 if task.lower_is_better else 1):+.1f}",
+            f"{log['lambda_quartiles'][0]:.3g} to {log['lambda_quartiles'][1]:.3g}",
+            f"{log['gradient_share']:.2f}",
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def mean_and_deviation(sample: Sequence[float]) -> str:
+    """Return mean and standard deviation with three digits behind the point.
+
+    Example:
+        >>> mean_and_deviation([0.5, 0.7])
+        '0.600 ± 0.141'
+    """
+    return f"{statistics.mean(sample):.3f} ± {statistics.stdev(sample):.3f}"
+
+
+def summarize_logs(outputs: Path) -> dict[str, dict[str, Any]]:
+    """Return lambda and gradient share over the last half of training, from the logs of finished runs.
+
+    Args:
+        outputs: Folder with one output folder of a recipe for each task.
+
+    Raises:
+        DataError: A run has no logs.
+    """
+    summary = {}
+    for task in TASKS:
+        late: list[dict[str, float]] = []
+        for path in sorted((outputs / task.name / "runs").glob("*/trainer_state.json")):
+            history = [log for log in read_json(path)["log_history"] if "lambda_target" in log]
+            late += [log for log in history if log["step"] > history[-1]["step"] / 2]
+        if not late:
+            raise DataError(f"{outputs / task.name}: no run with a log of lambda; run its recipe with --dair_lambda auto")
+        quartiles = np.quantile([log["dair_lambda"] for log in late], [0.25, 0.75]).tolist()
+        shares = [log["gradient_share"] for log in late if "gradient_share" in log]
+        summary[task.name] = {
+            "lambda_quartiles": quartiles,
+            "gradient_share": statistics.mean(shares),
+            "gradient_share_quartiles": np.quantile(shares, [0.25, 0.75]).tolist(),
+            "lambda_target": late[-1]["lambda_target"],
+        }
+    return summary
+
+
+def main() -> None:
+    """Summarize logs, if asked to, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of stored runs")
+    parser.add_argument("--outputs", type=Path, help="folder of the recipes' output folders, to summarize their logs")
+    options = parser.parse_args()
+    if options.outputs is not None:
+        write_json(options.results / LOGS, summarize_logs(options.outputs))
+    print(table(options.results))
+
+
+if __name__ == "__main__":
+    run_recipe(main)

@@ -1,0 +1,59 @@
+"""The table of docs/lambda.md is that of the stored runs, and the promises of its text hold."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dair_hf.errors import DataError
+from dair_hf.io.files import read_json, write_json
+from reproduction.auto_lambda import LOGS, TASKS, distance, summarize_logs, table, values
+from tests.fixtures.paths import ROOT
+
+RESULTS = ROOT / "results"
+
+
+def test_the_page_shows_the_table_of_the_stored_runs() -> None:
+    assert table(RESULTS) in (ROOT / "docs" / "lambda.md").read_text(encoding="utf-8")
+
+
+def test_distance_in_standard_errors() -> None:
+    left, right = [1.0, 2.0, 4.0], [3.0, 3.5]
+    expected = (np.mean(left) - np.mean(right)) / math.sqrt(np.var(left, ddof=1) / 3 + np.var(right, ddof=1) / 2)
+    assert distance(left, right) == pytest.approx(expected)
+
+
+def test_runs_of_other_methods_and_lambdas_are_left_out(tmp_path: Path) -> None:
+    for name, method, dair_lambda, value in (
+        ("a", "dair", 1.0, 0.1), ("b", "dair", 1.0, 0.3), ("c", "dair", 2.0, 0.5), ("d", "kl", 1.0, 0.7),
+    ):  # fmt: skip
+        record = {"name": name, "method": method, "seed": ord(name), "metrics": {"x": value}}
+        write_json(tmp_path / f"{name}.json", {**record, "config": {"training": {"dair_lambda": dair_lambda}}})
+    assert values(tmp_path, "dair", "x", 1.0) == [0.1, 0.3]
+    assert values(tmp_path, "dair", "x") == [0.1, 0.3, 0.5]
+    with pytest.raises(DataError, match="1 runs of kl"):
+        values(tmp_path, "kl", "x")
+
+
+def test_logs_of_the_last_half_are_summarized(tmp_path: Path) -> None:
+    history = [
+        {"step": step, "dair_lambda": float(step), "gradient_share": 2.0 * step, "lambda_target": 4.0}
+        for step in (1, 2, 3, 4)
+    ]
+    for task in TASKS:
+        folder = tmp_path / task.name / "runs" / "dair_seed0"
+        folder.mkdir(parents=True)
+        (folder / "trainer_state.json").write_text(json.dumps({"log_history": [{"loss": 1.0}, *history]}))
+    summary = summarize_logs(tmp_path)[TASKS[0].name]
+    assert summary["lambda_quartiles"] == [3.25, 3.75] and summary["gradient_share"] == 7.0
+    with pytest.raises(DataError, match="no run with a log of lambda"):
+        summarize_logs(tmp_path / "nothing")
+
+
+def test_the_share_is_within_a_fifth_of_its_target() -> None:
+    for name, log in read_json(RESULTS / LOGS).items():
+        assert abs(log["gradient_share"] / log["lambda_target"] - 1) <= 0.2, name
