@@ -7,8 +7,8 @@
 stored; `results/auto_lambda/logs.json` keeps what the page states about them: quartiles of lambda, and the mean of the
 gradient share, over the last half of training.
 
-Two means differ if their distance exceeds two standard errors of the difference, `2 sqrt(s_1^2 / n_1 + s_2^2 / n_2)`, with
-the standard deviations s over n seeds.
+Two means differ if their distance exceeds two standard errors of the difference, `2 sqrt(s_1^2 / n_1 + s_2^2 / n_2)`,
+with the standard deviations s over n seeds.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def summarize_logs(outputs: Path) -> dict[str, dict[str, Any]]:
             history = [log for log in read_json(path)["log_history"] if "lambda_target" in log]
             late += [log for log in history if log["step"] > history[-1]["step"] / 2]
         if not late:
-            raise DataError(f"{outputs / task.name}: no run with a log of lambda; run its recipe with --dair_lambda auto")
+            raise DataError(f"{outputs / task.name}: no run with a log of lambda; run it with --dair_lambda auto")
         quartiles = np.quantile([log["dair_lambda"] for log in late], [0.25, 0.75]).tolist()
         shares = [log["gradient_share"] for log in late if "gradient_share" in log]
         summary[task.name] = {

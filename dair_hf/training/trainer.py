@@ -938,8 +938,8 @@ class DAIRTrainer(Seq2SeqTrainer):
             What was written.
 
         Raises:
-            DataError: No pair, a row with several partners, data without random access, an unknown column, a folder that
-                cannot be written, or plotly is not installed.
+            DataError: No pair, a row with several partners, data without random access, an unknown column, a folder
+                that cannot be written, or plotly is not installed.
 
         Example:
             >>> report = trainer.pair_report(folder="out", groups="domain")  # doctest: +SKIP
