@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, DataCollatorForSeq2Seq, Data
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import LABELS, ROW_ID, PairCollator
-from dair_hf.data.view_columns import AUGMENTED_PREFIX
+from dair_hf.data.view_columns import AUGMENTED_PREFIX, is_augmented, parse_column, partner_numbers, view_prefix
 from dair_hf.errors import DataError, explained
 from dair_hf.evaluation.target_tokens import added_tokens, target_affixes
 from dair_hf.losses.per_sample import IGNORE_INDEX
@@ -85,7 +85,7 @@ def read_pairs(path: Path) -> datasets.Dataset:
     if isinstance(rows, datasets.DatasetDict):
         splits = list(rows)
         raise DataError(f"{path}: holds the splits {splits}; name the folder of one of them")
-    if not len(rows) or not any(name.startswith(AUGMENTED_PREFIX) for name in rows.column_names):
+    if not len(rows) or not any(map(is_augmented, rows.column_names)):
         raise DataError(
             f"{path}: found {len(rows)} rows with the columns {rows.column_names}; partners have the columns of their "
             f"originals with the prefix {AUGMENTED_PREFIX!r}"
@@ -96,7 +96,7 @@ def read_pairs(path: Path) -> datasets.Dataset:
 
 
 class TextEncoder:
-    """Function for `Dataset.map` that tokenizes text and label, or source and target, of both views of a row.
+    """Function for `Dataset.map` that tokenizes text and label, or source and target, of all views of a row.
 
     Args:
         model: The model; its configuration names classes and end tokens.
@@ -112,9 +112,9 @@ class TextEncoder:
         self.is_decoder_only = derived_sample_loss(model) == "causal"
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the columns of the model for both views; None for an absent partner."""
+        """Return the columns of the model for all views; None for an absent partner."""
         columns: dict[str, Any] = {}
-        for prefix in ("", AUGMENTED_PREFIX):
+        for prefix in map(view_prefix, (0, *partner_numbers(row))):
             if SOURCE in row:
                 source, target = row[prefix + SOURCE], row[prefix + TARGET]
                 encoded = None if source is None or target is None else self._generated(source, target)
@@ -175,12 +175,15 @@ def encode_pairs(rows: datasets.Dataset, model: Any, tokenizer: Any, max_tokens:
         return rows
     if tokenizer is None:
         raise DataError(f"the pairs hold {' and '.join(kinds[0])}, but the model has no tokenizer; add its files")
-    needed = [AUGMENTED_PREFIX + name for name in (kinds[0] if kinds[0][0] == SOURCE else kinds[0][:1])]
-    if missing := [name for name in needed if name not in names]:
-        raise DataError(f"the pairs lack the column {missing[0]}; they have {rows.column_names}")
+    numbers = partner_numbers(names)
     # Partners have the labels of their originals if there is no column of their own.
+    has_labels = any(view_prefix(number) + LABEL in names for number in numbers)
+    needed = kinds[0] if kinds[0][0] == SOURCE or has_labels else kinds[0][:1]
+    of_partners = [view_prefix(number) + name for number in numbers for name in needed]
+    if missing := [name for name in of_partners if name not in names]:
+        raise DataError(f"the pairs lack the column {missing[0]}; they have {rows.column_names}")
     encoded = rows.map(TextEncoder(model, tokenizer, max_tokens), keep_in_memory=True, load_from_cache_file=False)
-    return encoded.remove_columns([n for n in (LABEL, AUGMENTED_PREFIX + LABEL) if n in names])
+    return encoded.remove_columns([name for name in rows.column_names if parse_column(name)[1] == LABEL])
 
 
 def report_on_model(

@@ -25,7 +25,8 @@ def report(
         Path | None,
         typer.Argument(
             help="Paired rows: .jsonl, .csv or .parquet, or a folder of `datasets` (save_to_disk). Columns text and "
-            "label, or source and target, or tokenised columns, each also with the prefix augmented_.",
+            "label, or source and target, or tokenised columns, each also with the prefix augmented_; augmented_2_ for "
+            "a second partner, and so on.",
             show_default=False,
         ),
     ] = None,
@@ -55,7 +56,7 @@ def report(
     """
     from dair_hf.io.files import require_output_file
     from dair_hf.pair_report.page import write_report
-    from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport, is_report
+    from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport, is_report, pair_name
 
     is_drawn_again = source.endswith(".json")
     if is_drawn_again == (pairs is not None):
@@ -83,5 +84,5 @@ def report(
         typer.echo(json.dumps(result, ensure_ascii=False))
         return
     summary = made.summary
-    typer.echo(f"{summary['pairs']} pairs of {summary['rows']} rows; the worst is {made.pairs['row_id'][0]}")
+    typer.echo(f"{summary['pairs']} pairs of {summary['rows']} rows; the worst is {pair_name(made.pairs, 0)}")
     typer.echo(f"open {page}")

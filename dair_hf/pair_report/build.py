@@ -10,12 +10,13 @@ import numpy as np
 import torch
 
 from dair_hf.config import DAIRConfig
+from dair_hf.data.batch_layout import trained_partners
 from dair_hf.errors import DataError
 from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator
 from dair_hf.evaluation.statistics import as_correct
 from dair_hf.evaluation.views import PairViews, views_of
 from dair_hf.io.processes import on_first_rank
-from dair_hf.losses.objective import Counts, gradient_weights
+from dair_hf.losses.objective import Counts
 from dair_hf.pair_report.contents import PairContents, row_of
 from dair_hf.pair_report.groups import Grouping, groupings_of
 from dair_hf.pair_report.page import require_report_libraries
@@ -70,8 +71,10 @@ class PairValues:
         scores: Scores that rank them, `[N]`.
         steps: Number of training steps in each score, `[N]`.
         dair_lambda: Lambda after training, in the unit of `normalization`.
-        weights: Gradient weights c and c~, `[2, N]`; None if the run did not use DAIR on losses.
+        weights: Gradient weights c and c~, `[2, N]`, see `gradient_weights_of`; None if the run did not use DAIR on
+            losses.
         correct: Correctness of both views, `[N, 2]` bool; None without an evaluator.
+        answers: Answers to both views, N lists of two; None without an evaluator.
     """
 
     rows: np.ndarray
@@ -83,6 +86,7 @@ class PairValues:
     dair_lambda: float
     weights: np.ndarray | None
     correct: np.ndarray | None = None
+    answers: list[list[str]] | None = None
 
 
 class _Recorder:
@@ -111,7 +115,7 @@ def build_report(
         **gen_kwargs: Arguments of `generate`, for the evaluator.
 
     Raises:
-        DataError: No row has a partner, or a row several, or as `DAIRTrainer.pair_report`.
+        DataError: No row has a partner, or as `DAIRTrainer.pair_report`.
     """
     require_report_libraries()  # before the model is run
     views = views_of(data)
@@ -120,41 +124,38 @@ def build_report(
             f"pair_report: none of the {len(views.has_partner)} rows has a partner, so there is no pair to report on; "
             "pass data with columns of the augmented view"
         )
-    if (number := views.partners.shape[1]) > 1:
-        raise DataError(
-            f"pair_report: rows have a partner number {number}, but a report compares each original with one partner; "
-            "keep the columns of one partner, with the prefix 'augmented_'"
-        )
     losses, targets = trainer.pair_losses(data)
-    rows = (targets > 0).all(1).nonzero()[0]
+    rows, numbers = trained_partners(targets).nonzero()
+    pairs = rows, numbers + 1
     if not len(rows):
         raise DataError("pair_report: no pair has a target in both views; were the targets truncated?")
-    groupings = groupings_of(views, options.groups, targets[:, 0], label_names(trainer.model))
+    groupings = groupings_of(views, pairs, options.groups, targets[:, 0], label_names(trainer.model))
     # Only of these rows is it known that training saw them: other data may use the same ids.
     was_trained = data is trainer.train_dataset
     row_ids = list(views.row_ids)
     sums = steps = np.zeros(len(rows))
     if was_trained:
-        sums, steps = trainer.pair_history.sums([row_ids[row] for row in rows])
+        sums, steps = trainer.pair_history.sums([row_ids[row] for row in rows], pairs[1])
     correct, answers = None, None
     if evaluator is not None:
-        correct, answers = _correctness(trainer, data, views, as_evaluator(evaluator), gen_kwargs)
-    left, right = losses[rows].T
-    dair_lambda = _final_lambda(trainer, targets[rows])
+        correct, answers = _correctness(trainer, data, views, pairs, as_evaluator(evaluator), gen_kwargs)
+    left, right = losses[rows, 0], losses[pairs]
+    paired = targets[np.unique(rows)]
+    dair_lambda = _final_lambda(trainer, paired)
     values = PairValues(
-        rows,
-        np.ones_like(rows),
+        *pairs,
         left,
         right,
         disagreement(left, right, sums, steps),
         steps,
         dair_lambda,
-        _weights(trainer.args, left, right, targets[rows], dair_lambda),
-        None if correct is None else correct[rows],
+        gradient_weights_of(trainer.args, rows, left, right, dair_lambda, paired.sum() / (2 * len(paired))),
+        correct,
+        answers,
     )
 
     def assemble() -> PairReport:
-        return _assemble(trainer, views, values, groupings, row_ids, answers, options)
+        return _assemble(trainer, views, values, groupings, row_ids, options)
 
     return on_first_rank(assemble)
 
@@ -165,7 +166,6 @@ def _assemble(
     values: PairValues,
     groupings: dict[str, Grouping],
     row_ids: Sequence[Any],
-    answers: list[list[str]] | None,
     options: ReportOptions,
 ) -> PairReport:
     order = np.argsort(-values.scores, kind="stable")
@@ -180,17 +180,17 @@ def _assemble(
     }
     if values.weights is not None:
         columns |= dict(zip(("weight_original", "weight_augmented"), values.weights[:, order].tolist(), strict=True))
-    by_group = [] if correct is None else [("all pairs", [["all pairs"]] * len(row_ids)), *groupings.items()]
-    tables = [] if correct is None else [correctness_by_group(n, g, values.rows, correct) for n, g in by_group]
+    by_group = [] if correct is None else [("all pairs", [["all pairs"]] * len(left)), *groupings.items()]
+    tables = [] if correct is None else [correctness_by_group(name, groups, correct) for name, groups in by_group]
     texts = [options.texts] if isinstance(options.texts, str) else options.texts
     contents = PairContents(trainer.processing_class, texts, label_names(trainer.model))
     worst = []
     for number, pair in enumerate(order[: options.worst].tolist()):
-        row = int(values.rows[pair])
-        shown: dict[str, Any] = {"number": number, "fields": contents(*row_of(views, row))}
-        if correct is not None and answers is not None:
+        row, partner = int(values.rows[pair]), int(values.partners[pair])
+        shown: dict[str, Any] = {"number": number, "fields": contents(*row_of(views, row, partner))}
+        if correct is not None and values.answers is not None:
             shown["correct"] = correct[pair].tolist()
-            shown["answer"] = dict(zip(("original", "augmented"), answers[row], strict=True))
+            shown["answer"] = dict(zip(("original", "augmented"), values.answers[pair], strict=True))
         worst.append(shown)
     return PairReport(
         options.title,
@@ -198,7 +198,7 @@ def _assemble(
         _summary(values, len(row_ids), tables),
         columns,
         curves_of(trainer.state.log_history),
-        [losses_by_group(name, grouping, values.rows, left, right) for name, grouping in groupings.items()],
+        [losses_by_group(name, grouping, left, right) for name, grouping in groupings.items()],
         tables,
         worst,
     )
@@ -237,38 +237,77 @@ def _final_lambda(trainer: Any, targets: np.ndarray) -> float:
 
     Args:
         trainer: The trainer.
-        targets: Numbers of targets of both views of the pairs, `[N, 2]`.
+        targets: Numbers of targets of the views of the rows with pairs, `[N, V]`.
     """
     counts = Counts(*(torch.tensor(value) for value in (len(targets), len(targets), int(targets.sum()))))
     return float(trainer.lambda_control.in_evaluation(trainer.state.global_step, counts))
 
 
-def _weights(
-    args: DAIRConfig, original: np.ndarray, augmented: np.ndarray, targets: np.ndarray, dair_lambda: float
+def gradient_weights_of(
+    args: DAIRConfig,
+    rows: np.ndarray,
+    original: np.ndarray,
+    augmented: np.ndarray,
+    dair_lambda: float,
+    mean_targets: float,
 ) -> np.ndarray | None:
-    """Return the gradient weights c and c~ of pairs, `[2, N]`; None if the run does not use DAIR on losses."""
-    if args.method != "dair" or args.loss_regularizer is None:
+    """Return the weights c and c~_p of `c grad l + sum_p c~_p grad l~_p`, the gradient of a row, at each of its pairs.
+
+    For P partners of a row `c = w + lambda mean_p dR(l, l~_p)/dl`, the same at all of them, and
+    `c~_p = (w~ + lambda dR(l, l~_p)/dl~_p) / P`. In token normalization, which adds up the losses of the partners,
+    `c~_p = w~ + lambda / P dR(l, l~_p)/dl~_p`.
+
+    Args:
+        args: Configuration of the run.
+        rows: Row of each of N pairs.
+        original: Losses of the originals, `[N]`, nats per row.
+        augmented: Losses of the partners, `[N]`.
+        dair_lambda: Lambda, in the unit of `normalization`.
+        mean_targets: Half the mean number of targets of a row, by which lambda per token becomes lambda per pair.
+
+    Returns:
+        `[2, N]`; None if the run does not use DAIR on losses.
+
+    Example:
+        >>> rows, left, right = np.array([7, 7]), np.array([4.0, 4.0]), np.array([1.0, 16.0])
+        >>> args = DAIRConfig("out", method="dair", loss_epsilon=1e-12)
+        >>> gradient_weights_of(args, rows, left, right, 1.0, 1.0).round(6)
+        array([[ 0.25,  0.25],
+               [-0.25,  0.5 ]])
+    """
+    regularizer = args.loss_regularizer
+    if args.method != "dair" or regularizer is None:
         return None
-    if args.normalization == "token":
-        dair_lambda *= float(targets.sum()) / (2 * len(targets))  # to pair units
-    losses = torch.from_numpy(original), torch.from_numpy(augmented)
-    weights = gradient_weights(*losses, dair_lambda, args.loss_regularizer, args.loss_epsilon, args.pair_weights)
-    return np.stack([weight.numpy() for weight in weights])
+    adds_losses = args.normalization == "token"
+    if adds_losses:
+        dair_lambda *= mean_targets
+    slopes = regularizer.slopes(torch.from_numpy(original), torch.from_numpy(augmented), args.loss_epsilon)
+    first, second = (dair_lambda * slope.numpy() for slope in slopes)
+    _, at, counts = np.unique(rows, return_inverse=True, return_counts=True)
+    partners, (weight, augmented_weight) = counts[at], args.pair_weights
+    of_original = weight + (np.bincount(at, weights=first) / counts)[at]
+    return np.stack([of_original, augmented_weight / (1 if adds_losses else partners) + second / partners])
 
 
 def _correctness(
-    trainer: Any, data: Any, views: PairViews, evaluator: PairEvaluator, gen_kwargs: dict[str, Any]
+    trainer: Any,
+    data: Any,
+    views: PairViews,
+    pairs: tuple[np.ndarray, np.ndarray],
+    evaluator: PairEvaluator,
+    gen_kwargs: dict[str, Any],
 ) -> tuple[np.ndarray, list[list[str]]]:
-    """Return correctness and answers of both views of every row, `[N, 2]` each."""
+    """Return correctness and answers of both views of pairs (their rows, and numbers of partners), `[K, 2]` each."""
     recorder = _Recorder(evaluator.correct)
     trainer.evaluate_pairs(data, replace(evaluator, correct=recorder), n_bootstrap=0, data_name=None, **gen_kwargs)
     right = as_correct(recorder.right, "correct", views.describe_view)
     answers = recorder.predictions if evaluator.answers is None else evaluator.answers(recorder.predictions)
     names = label_names(trainer.model)
     shown = [names(int(a)) if isinstance(a, (int, np.integer)) else _shown(a) for a in answers]
-    of_views = [views.by_row("correct", right), views.by_row("answers", np.arange(len(shown)))]
-    correct, numbers = (np.column_stack(both) for both in of_views)
-    return correct, [[shown[number] for number in both] for both in numbers.tolist()]
+    original, partners = views.by_row("answers", np.arange(len(shown)))
+    rows, numbers = pairs
+    of_pairs = np.stack([original[rows], partners[rows, numbers - 1]], axis=1)
+    return right[of_pairs], [[shown[view] for view in both] for both in of_pairs.tolist()]
 
 
 def _shown(answer: Any) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dair_hf.pair_report.report import PairReport, share_text
+from dair_hf.pair_report.report import PairReport, pair_name, share_text
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -283,9 +283,9 @@ def _figure(height: int) -> Figure:
 
 def _hover(pairs: dict[str, list[Any]], number: int) -> str:
     """Return the text shown over a point; plotly reads it as HTML."""
-    name, left, right = (pairs[column][number] for column in ("row_id", "loss_original", "loss_augmented"))
+    left, right = (pairs[column][number] for column in ("loss_original", "loss_augmented"))
     return (
-        f"<b>{escape(str(name))}</b>, rank {number + 1}<br>original {left:.4g}, partner {right:.4g} nats"
+        f"<b>{escape(pair_name(pairs, number))}</b>, rank {number + 1}<br>original {left:.4g}, partner {right:.4g} nats"
         f"<br>score {pairs['score'][number]:.4g}"
     )
 

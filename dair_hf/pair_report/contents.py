@@ -11,7 +11,7 @@ import torch
 
 from dair_hf.data.collator import LABELS, PADDING_ROW, ROW_ID
 from dair_hf.data.row_rules import LABEL_COLUMNS
-from dair_hf.data.view_columns import AUGMENTED_PREFIX
+from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError
 from dair_hf.evaluation.views import PairViews, TensorViews
 from dair_hf.losses.per_sample import IGNORE_INDEX
@@ -29,14 +29,19 @@ _short.maxstring = _short.maxother = MAX_VALUE_CHARACTERS
 _short.maxlist = _short.maxdict = 12
 
 
-def row_of(views: PairViews, row: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the columns of a row: those of the original, and those of the partner, without its prefix.
+def row_of(views: PairViews, row: int, partner: int = 1) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the columns of a pair: those of the original, and those of the partner, without its prefix.
+
+    Args:
+        views: Views of paired rows.
+        row: Number of the row.
+        partner: Number of the partner within the row, from 1.
 
     Example:
         >>> import datasets
-        >>> pairs = datasets.Dataset.from_dict({"row_id": ["a"], "x": [1], "augmented_x": [5]})
-        >>> row_of(PairViews(pairs), 0)
-        ({'x': 1}, {'x': 5})
+        >>> pairs = datasets.Dataset.from_dict({"row_id": ["a"], "x": [1], "augmented_x": [5], "augmented_2_x": [7]})
+        >>> row_of(PairViews(pairs), 0), row_of(PairViews(pairs), 0, partner=2)
+        (({'x': 1}, {'x': 5}), ({'x': 1}, {'x': 7}))
     """
     if isinstance(views, TensorViews):
         kept = {name: values[row] for name, values in views.pairs.columns.items()}
@@ -44,16 +49,16 @@ def row_of(views: PairViews, row: int) -> tuple[dict[str, Any], dict[str, Any]]:
     else:
         is_transformed = views.dataset.format["type"] == "custom"
         columns = dict((views.dataset if is_transformed else views.dataset.with_format(None))[row])
-    names = [name for name in columns if name not in (ROW_ID, PADDING_ROW)]
-    original = {name: columns[name] for name in names if not name.startswith(AUGMENTED_PREFIX)}
-    partner = {
-        name.removeprefix(AUGMENTED_PREFIX): columns[name] for name in names if name.startswith(AUGMENTED_PREFIX)
-    }
-    return original, partner
+    of_views: dict[int, dict[str, Any]] = {0: {}, partner: {}}
+    for name, value in columns.items():
+        view, column = parse_column(name)
+        if name not in (ROW_ID, PADDING_ROW) and view in of_views:
+            of_views[view][column] = value
+    return of_views[0], of_views[partner]
 
 
 class PairContents:
-    """Function that describes both views of a row.
+    """Function that describes both views of a pair.
 
     Args:
         tokenizer: Decodes token ids; None: token ids are shown as numbers.

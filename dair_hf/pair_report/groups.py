@@ -1,4 +1,4 @@
-"""Groups of rows, by which a pair report breaks down losses and correctness."""
+"""Groups of pairs, by which a pair report breaks down losses and correctness."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dair_hf.data.view_columns import AUGMENTED_PREFIX
+from dair_hf.data.view_columns import columns_of_views
 from dair_hf.errors import DataError
 from dair_hf.evaluation.views import PairViews
 
@@ -17,35 +17,39 @@ MAX_GROUPS = 40  # of a grouping; the smallest ones become one
 LENGTH_BINS = 5
 OTHERS = "(others)"
 
-# Names of the groups of every row; a row may be in several, or in none.
+# Names of the groups of every pair; a pair may be in several, or in none.
 Grouping = list[list[str]]
 
 
 def groupings_of(
     views: PairViews,
+    pairs: tuple[np.ndarray, np.ndarray],
     groups: str | Sequence[str] | Mapping[str, Sequence[Any]] | None,
     targets: np.ndarray,
     label_name: Callable[[int], str],
 ) -> dict[str, Grouping]:
-    """Return the groupings of rows: those of the user, by class, by length of the target, by slot that changes.
+    """Return the groupings of pairs: those of the user, by class, by length of the target, by slot that changes.
+
+    All partners of a row are in its groups, but for the slots, which are those that its own partner changes.
 
     Args:
         views: Views of N rows.
+        pairs: Row of each of K pairs, and number of its partner, from 1, `[K]` each.
         groups: Column, columns, or name -> one value per row. A value may be a list: the row is in each of its groups.
         targets: Number of targets of the original of every row, `[N]`.
         label_name: Class number -> its name.
 
     Returns:
-        Name of the grouping -> names of the groups of every row.
+        Name of the grouping -> names of the groups of every pair.
 
     Raises:
         DataError: A column is missing, or there is not one value per row.
 
     Example:
         >>> import datasets
-        >>> views = PairViews(datasets.Dataset.from_dict({"x": [1, 2], "labels": [0, 1]}))
-        >>> groupings_of(views, {"kind": ["a", ["a", "b"]]}, np.array([1, 1]), str)
-        {'kind': [['a'], ['a', 'b']], 'label': [['0'], ['1']]}
+        >>> views = PairViews(datasets.Dataset.from_dict({"x": [1, 2], "labels": [0, 1], "augmented_x": [None, 3]}))
+        >>> groupings_of(views, (np.array([1]), np.array([1])), {"kind": ["a", ["a", "b"]]}, np.array([1, 1]), str)
+        {'kind': [['a', 'b']], 'label': [['1']]}
     """
     found: dict[str, Grouping] = {}
     if isinstance(groups, Mapping):
@@ -58,15 +62,20 @@ def groupings_of(
     for name, values in given.items():
         if len(values) != len(views.has_partner):
             raise DataError(f"groups[{name!r}]: {len(values)} values for {len(views.has_partner)} rows; give one each")
-        found[name] = [_names(value) for value in values]
-    found.update(_by_slot(views))
+        found[name] = _of_pairs([_names(value) for value in values], pairs)
+    found.update(_by_slot(views, pairs))
     labels = views.label_column
     if labels in views.column_names and (targets <= 1).all() and labels not in found:
         if by_class := _by_class(views.values(labels), label_name):
-            found["label"] = by_class
+            found["label"] = _of_pairs(by_class, pairs)
     if (targets > 1).any():
-        found["target tokens"] = _by_length(targets)
-    return {name: _limited(grouping) for name, grouping in found.items()}
+        found["target tokens"] = _of_pairs(_by_length(targets), pairs)
+    return found
+
+
+def _of_pairs(of_rows: Grouping, pairs: tuple[np.ndarray, np.ndarray]) -> Grouping:
+    limited = _limited(of_rows)
+    return [limited[row] for row in pairs[0].tolist()]
 
 
 def _names(value: Any) -> list[str]:
@@ -98,24 +107,24 @@ def _by_length(targets: np.ndarray) -> Grouping:
     return [[names[number]] for number in numbers]
 
 
-def _by_slot(views: PairViews) -> dict[str, Grouping]:
-    """Group rows with belief states by the slots whose values differ between the views."""
-    columns = (STATE, AUGMENTED_PREFIX + STATE)
-    if not set(columns) <= set(views.column_names):
+def _by_slot(views: PairViews, pairs: tuple[np.ndarray, np.ndarray]) -> dict[str, Grouping]:
+    """Group pairs with belief states by the slots whose values differ between the views."""
+    columns = columns_of_views(STATE, views.column_names)
+    if 0 not in columns or len(columns) == 1:
         return {}
-    states = [views.values(name) for name in columns]
+    states = {view: views.values(name) for view, name in columns.items()}
     first = next((entry for state in states[0] if state for entry in state), None)
     if not isinstance(first, Mapping) or not {"slot", "values"} <= set(first):
         return {}
-    original, augmented = (
-        [{entry["slot"]: entry["values"] for entry in state or ()} for state in of_view] for of_view in states
-    )
-    return {
-        "slot that changes": [
-            [] if states[1][row] is None else sorted(s for s in {**a, **b} if a.get(s) != b.get(s))
-            for row, (a, b) in enumerate(zip(original, augmented, strict=True))
-        ]
-    }
+
+    def changed(row: int, partner: int) -> list[str]:
+        if partner not in states or states[partner][row] is None:
+            return []
+        a, b = ({e["slot"]: e["values"] for e in states[view][row] or ()} for view in (0, partner))
+        return sorted(slot for slot in {**a, **b} if a.get(slot) != b.get(slot))
+
+    slots = [changed(row, partner) for row, partner in zip(*(numbers.tolist() for numbers in pairs), strict=True)]
+    return {"slot that changes": _limited(slots)}
 
 
 def _limited(grouping: Grouping) -> Grouping:

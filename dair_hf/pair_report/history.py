@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import TrainerCallback
 
 from dair_hf.io.processes import gather_results
@@ -17,43 +19,43 @@ MAX_HELD = 4096  # batches on the device, half a kilobyte each, before they are 
 
 
 class PairHistory(TrainerCallback):
-    """Sums of `sqrt(l) - sqrt(l~)` of every row over the training steps that saw it.
+    """Sums of `sqrt(l) - sqrt(l~)` of every row and partner over the training steps that saw them.
 
     A fault that the model has memorized no longer shows in the losses of the trained model, but in those on the way. A
-    batch adds a tensor `[2, B]` on the device, without waiting for it; thousands are copied to the host at once.
+    batch adds a tensor `[2, B, P]` on the device, without waiting for it; thousands are copied to the host at once.
 
     The history is that of the last call of `train`. It is not part of checkpoints: after a resume it begins anew.
 
     Example:
         >>> history = PairHistory()
-        >>> for original, augmented in ((4.0, 1.0), (0.0, 9.0)):
-        ...     history.add(["a/0"], torch.tensor([original]), torch.tensor([augmented]), torch.tensor([True]))
-        >>> history.sums(["a/0", "a/1"])
-        (array([-2.,  0.]), array([2., 0.]))
+        >>> for losses in ([4.0, 1.0, 9.0], [0.0, 9.0, 0.0]):
+        ...     history.add(["a/0"], torch.tensor([losses]), torch.tensor([[True, True]]))
+        >>> history.sums(["a/0", "a/0", "a/1"], [1, 2, 1])
+        (array([-2., -1.,  0.]), array([2., 2., 0.]))
     """
 
     def __init__(self) -> None:
         self._number_of: dict[Any, int] = {}
-        self._sums = np.zeros((2, 0))
+        self._sums = np.zeros((2, 0, 0))  # of root differences and of steps, by number of the row and partner
         self._held: list[tuple[Sequence[Any], Tensor]] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Forget an earlier run."""
         self.__init__()  # type: ignore[misc]
 
-    def add(self, row_ids: Sequence[Any] | None, original: Tensor, augmented: Tensor, counted: Tensor) -> None:
+    def add(self, row_ids: Sequence[Any] | None, losses: Tensor, counted: Tensor) -> None:
         """Add the losses of a batch.
 
         Args:
             row_ids: Names of the rows; None: unknown, so that nothing is added.
-            original: Losses of the original views, `[B]`, nats per row.
-            augmented: Losses of the augmented views, `[B]`.
-            counted: Whether both views of a row were run, `[B]` bool.
+            losses: Losses of the original and of its partners, `[B, 1 + P]`, nats per row.
+            counted: Whether each partner and its original were run, `[B, P]` bool.
         """
         if row_ids is None:
             return
         with torch.no_grad():
-            difference = original.detach().clamp(min=0).sqrt() - augmented.detach().clamp(min=0).sqrt()
+            roots = losses.detach().clamp(min=0).sqrt()
+            difference = roots[:, :1] - roots[:, 1:]
             self._held.append((row_ids, torch.stack([difference * counted, counted.to(difference.dtype)]).float()))
         if len(self._held) >= MAX_HELD:
             self._fold()
@@ -62,28 +64,37 @@ class PairHistory(TrainerCallback):
         held, self._held = self._held, []
         if not held:
             return
-        values = torch.cat([values for _, values in held], dim=1).cpu().double().numpy()
+        width = max(self._sums.shape[2], *(values.shape[2] for _, values in held))
+        padded = [pad(values, (0, width - values.shape[2])) for _, values in held]
+        values = torch.cat(padded, dim=1).cpu().double().numpy()
         known = self._number_of
         rows = (row_id for row_ids, _ in held for row_id in row_ids)
         numbers = np.array(
             [known.setdefault(r, len(known)) if len(known) < MAX_ROWS else known.get(r, -1) for r in rows]
         )
-        if (missing := len(known) - self._sums.shape[1]) > 0:
-            self._sums = np.pad(self._sums, ((0, 0), (0, missing)))
+        self._sums = _extended(self._sums, len(known), width)
         for sums, added in zip(self._sums, values, strict=True):
             np.add.at(sums, numbers[numbers >= 0], added[numbers >= 0])
 
-    def sums(self, row_ids: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+    def sums(self, row_ids: Sequence[Any], partners: ArrayLike = 1) -> tuple[np.ndarray, np.ndarray]:
         """Return sums over the training steps of all ranks. Every process must call this method.
 
         Args:
-            row_ids: Names of N rows.
+            row_ids: Names of the rows of N pairs.
+            partners: Number of the partner of each pair within its row, from 1, `[N]`; or one number for all.
 
         Returns:
-            Sums of `sqrt(l) - sqrt(l~)` and numbers of steps that saw both views, `[N]` each; 0 for unknown rows.
+            Sums of `sqrt(l) - sqrt(l~)` and numbers of steps that saw both views, `[N]` each; 0 for unknown pairs.
         """
         self._fold()
         numbers = np.array([self._number_of.get(row_id, -1) for row_id in row_ids], dtype=np.int64)
-        padded = np.pad(self._sums, ((0, 0), (0, 1)))  # -1 reads a zero
-        total = np.sum(gather_results(lambda: padded[:, numbers]), axis=0)
+        at = np.broadcast_to(np.asarray(partners), numbers.shape) - 1
+        known = _extended(self._sums, self._sums.shape[1] + 1, int(at.max(initial=0)) + 1)  # -1 reads a zero
+        total = np.sum(gather_results(lambda: known[:, numbers, at]), axis=0)
         return total[0], total[1]
+
+
+def _extended(sums: np.ndarray, rows: int, partners: int) -> np.ndarray:
+    """Return sums `[2, N, P]` with zeros up to a number of rows and of partners."""
+    missing = [(0, max(0, wanted - size)) for wanted, size in zip((rows, partners), sums.shape[1:], strict=True)]
+    return np.pad(sums, [(0, 0), *missing]) if any(count for _, count in missing) else sums

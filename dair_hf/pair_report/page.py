@@ -14,7 +14,15 @@ from dair_hf.errors import DataError
 from dair_hf.io.files import FilePath, require_output_file, write_generated, write_json
 from dair_hf.pair_report.charts import charts_of
 from dair_hf.pair_report.differences import Segment, mark_differences
-from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport, is_report, number_text, share_text
+from dair_hf.pair_report.report import (
+    JSON_FILE,
+    PAGE_FILE,
+    PairReport,
+    is_report,
+    number_text,
+    pair_name,
+    share_text,
+)
 from dair_hf.pair_report.scores import WORST_SHARE
 
 MARK = '<meta name="generator" content="dair_hf pair report">'  # in every page
@@ -161,11 +169,10 @@ def _digest(script: str) -> str:
 
 def _shown_pair(report: PairReport, worst: dict[str, Any]) -> dict[str, Any]:
     number, pairs = worst["number"], report.pairs
-    row_id, partner = pairs["row_id"][number], pairs["partner"][number]
     shown: dict[str, Any] = {
         **{name: pairs[name][number] for name in ("score", "loss_original", "loss_augmented")},
         "number": number,
-        "row_id": row_id if partner == 1 else f"{row_id}, partner {partner}",
+        "row_id": pair_name(pairs, number),
         "weights": None,
         "fields": [_shown_field(field) for field in worst["fields"]],
     }

@@ -32,7 +32,8 @@ class PairReport:
             metrics, such as `cm`.
         pairs: Columns with one value per pair, worst first: `row_id`, `partner` (number of the partner of its row, from
             1), `loss_original`, `loss_augmented`, `consistency`, `score` (see `scores.disagreement`), and for DAIR
-            `weight_original` and `weight_augmented`, the gradient weights c and c~.
+            `weight_original` and `weight_augmented`, the gradient weights c and c~ (`build.gradient_weights_of`). A row
+            with several partners is as many pairs, each with the same original.
         curves: Name -> `step` and `value`, lists, as the trainer logged them.
         losses: One entry per grouping: `name`, and `groups` with `name`, `pairs`, `loss_original`, `loss_augmented`,
             `inconsistency`.
@@ -98,6 +99,21 @@ def is_report(content: Any) -> bool:
         (True, False)
     """
     return isinstance(content, dict) and content.get("format") == FORMAT
+
+
+def pair_name(pairs: dict[str, list[Any]], number: int) -> str:
+    """Return the words for a pair: its `row_id`, and the number of its partner if it is not the first.
+
+    Args:
+        pairs: Columns `PairReport.pairs`.
+        number: Position of the pair.
+
+    Example:
+        >>> pair_name({"row_id": ["a", "a"], "partner": [2, 1]}, 0)
+        'a, partner 2'
+    """
+    partner = pairs["partner"][number]
+    return str(pairs["row_id"][number]) + (f", partner {partner}" if partner > 1 else "")
 
 
 def json_value(value: Any) -> Any:

@@ -79,25 +79,22 @@ def share_of_worst(scores: np.ndarray, share: float = WORST_SHARE) -> float:
     return float(ordered[: max(1, round(share * len(scores)))].sum()) / total if total > 0 else float("nan")
 
 
-def losses_by_group(
-    name: str, grouping: Grouping, rows: np.ndarray, original: np.ndarray, augmented: np.ndarray
-) -> dict[str, Any]:
+def losses_by_group(name: str, grouping: Grouping, original: np.ndarray, augmented: np.ndarray) -> dict[str, Any]:
     """Return the mean losses of the pairs of each group.
 
     Args:
         name: Name of the grouping.
-        grouping: Groups of every row.
-        rows: Row of each of N pairs.
+        grouping: Groups of each of N pairs.
         original: Losses of the originals, `[N]`.
         augmented: Losses of the partners, `[N]`.
 
     Example:
-        >>> by_kind = losses_by_group("kind", [["a"], ["b"]], np.array([0]), np.array([4.0]), np.array([1.0]))
+        >>> by_kind = losses_by_group("kind", [["a"]], np.array([4.0]), np.array([1.0]))
         >>> by_kind["groups"]
         [{'name': 'a', 'pairs': 1, 'loss_original': 4.0, 'loss_augmented': 1.0, 'inconsistency': 0.4}]
     """
     groups = []
-    for group, chosen in _members(grouping, rows).items():
+    for group, chosen in _members(grouping).items():
         left, right = original[chosen], augmented[chosen]
         groups.append(
             {
@@ -111,22 +108,21 @@ def losses_by_group(
     return {"name": name, "groups": groups}
 
 
-def correctness_by_group(name: str, grouping: Grouping, rows: np.ndarray, correct: np.ndarray) -> dict[str, Any]:
+def correctness_by_group(name: str, grouping: Grouping, correct: np.ndarray) -> dict[str, Any]:
     """Return CM and flips of the pairs of each group.
 
     Args:
         name: Name of the grouping.
-        grouping: Groups of every row.
-        rows: Row of each of N pairs.
+        grouping: Groups of each of N pairs.
         correct: Correctness of both views of each pair, `[N, 2]` bool.
 
     Example:
         >>> right = np.array([[True, True], [True, False]])
-        >>> correctness_by_group("kind", [["a"], ["a"]], np.array([0, 1]), right)["groups"][0]["cm"]
+        >>> correctness_by_group("kind", [["a"], ["a"]], right)["groups"][0]["cm"]
         0.5
     """
     groups = []
-    for group, chosen in _members(grouping, rows).items():
+    for group, chosen in _members(grouping).items():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UndefinedMetricWarning)  # an undefined CM is shown as such
             metrics = correctness_metrics(*correct[chosen].T, n_bootstrap=0)
@@ -134,10 +130,10 @@ def correctness_by_group(name: str, grouping: Grouping, rows: np.ndarray, correc
     return {"name": name, "groups": groups}
 
 
-def _members(grouping: Grouping, rows: np.ndarray) -> dict[str, np.ndarray]:
+def _members(grouping: Grouping) -> dict[str, np.ndarray]:
     """Return the positions of the pairs of each group, in the order in which groups are shown."""
     members: dict[str, list[int]] = {}
-    for at, row in enumerate(rows.tolist()):
-        for group in grouping[row]:
+    for at, groups in enumerate(grouping):
+        for group in groups:
             members.setdefault(group, []).append(at)
     return {group: np.array(members[group]) for group in sorted(members, key=group_order)}

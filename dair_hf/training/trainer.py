@@ -17,6 +17,7 @@ import safetensors.torch
 import torch
 from accelerate.utils import recursively_apply
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from transformers import (
     DataCollatorForSeq2Seq,
     DataCollatorForTokenClassification,
@@ -30,7 +31,7 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 from transformers.utils import logging
 
 from dair_hf.config import AUTO, DAIRConfig
-from dair_hf.data.batch_layout import LayoutCollator, view_mask
+from dair_hf.data.batch_layout import LayoutCollator, trained_partners, view_mask
 from dair_hf.data.checks import columns_of, require_named_partners, require_pairs, require_rows
 from dair_hf.data.collator import (
     LABELS,
@@ -232,6 +233,7 @@ class DAIRTrainer(Seq2SeqTrainer):
         self._pair_watch = PairWatch(found=True)
         self._uncompared_loss = self.sample_loss_name if self.sample_loss_name in MODEL_LOSSES else None
         self._evaluated_rows: list[Tensor] = []
+        self._kept_views = 0  # views of every row whose losses an evaluation keeps, for `pair_losses`
         self._rows_seen = 0
         self._answers: Tensor | None = None
         self._exists: Tensor | None = None
@@ -545,8 +547,8 @@ class DAIRTrainer(Seq2SeqTrainer):
         if model.training:
             self._add_to_log(outputs, inputs, counts, dair_lambda)
             if outputs.layout.paired.any():
-                terms, has_both = outputs.terms, outputs.terms.has_partner & outputs.was_run[:, 0]
-                self.pair_history.add(inputs.get(ROW_ID), terms.original, terms.augmented, has_both)
+                were_run = outputs.was_run[:, :1] & outputs.was_run[:, 1:] & trained_partners(outputs.targets)
+                self.pair_history.add(inputs.get(ROW_ID), outputs.losses, were_run)
         if num_items_in_batch is not None:
             # Data-parallel engines average the gradients of the ranks; the objective is their sum.
             loss = loss * self.accelerator.num_processes
@@ -624,6 +626,10 @@ class DAIRTrainer(Seq2SeqTrainer):
             columns = (*terms, targets[:, 0], targets[:, 1:].sum(1), exists, *self.pair_loss.slopes(outputs))
             # In float64 on the host only, since MPS lacks it.
             rows = torch.stack([column.to(full_precision(terms.original).dtype) for column in columns], dim=1)
+            if self._kept_views:
+                absent = (0, max(0, self._kept_views - losses.shape[1]))
+                of_views = [pad(values[:, : self._kept_views], absent).to(rows) for values in (losses, targets)]
+                rows = torch.cat([rows, *of_views], dim=1)
             self._evaluated_rows.append(self.accelerator.gather_for_metrics(rows).cpu().double())
         if prediction_loss_only:
             return loss, None, None
@@ -884,25 +890,30 @@ class DAIRTrainer(Seq2SeqTrainer):
         return evaluation.metrics
 
     def pair_losses(self, dataset: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the losses of both views of every row by the model as it is, on every process.
+        """Return the losses of all views of every row by the model as it is, on every process.
 
         Args:
             dataset: Paired rows with random access.
 
         Returns:
-            Losses, `[N, 2]` float64, nats per row; and numbers of targets, `[N, 2]`. Both are 0 for an absent partner.
+            Losses, `[N, 1 + P]` float64, nats per row, of the originals and of each partner number; and numbers of
+            targets, `[N, 1 + P]`. Both are 0 for an absent partner. P is at least 1.
 
         Raises:
-            DataError: Rows are left out, because of `dataloader_drop_last`.
+            DataError: Data without random access, or rows are left out, because of `dataloader_drop_last`.
         """
-        self.evaluation_loop(self.get_test_dataloader(dataset), "Losses of pairs", prediction_loss_only=True)
+        self._kept_views = count = 1 + views_of(dataset).partners.shape[1]
+        try:
+            self.evaluation_loop(self.get_test_dataloader(dataset), "Losses of pairs", prediction_loss_only=True)
+        finally:
+            self._kept_views = 0
         rows = torch.cat(self._evaluated_rows).numpy()
         if len(rows) != len(dataset):
             raise DataError(
                 f"{len(rows)} of {len(dataset)} rows were run, as dataloader_drop_last=True leaves the last ones out; "
                 "set it to False"
             )
-        return rows[:, :2], rows[:, 4:6].astype(np.int64)
+        return rows[:, -2 * count : -count], rows[:, -count:].astype(np.int64)
 
     def pair_report(
         self,
@@ -938,8 +949,8 @@ class DAIRTrainer(Seq2SeqTrainer):
             What was written.
 
         Raises:
-            DataError: No pair, a row with several partners, data without random access, an unknown column, a folder
-                that cannot be written, or plotly is not installed.
+            DataError: No pair, data without random access, an unknown column, a folder that cannot be written, or
+                plotly is not installed.
 
         Example:
             >>> report = trainer.pair_report(folder="out", groups="domain")  # doctest: +SKIP

@@ -87,6 +87,29 @@ def test_pairs_of_every_kind_of_file(
     assert Path(printed["page"]).stat().st_size > 100_000
 
 
+def test_second_partners_are_pairs_of_their_own(
+    tmp_path: Path, classifier: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    second = [("w5", "yes"), (None, None), ("w9 w6", "no")]
+    rows = [
+        {**row, "augmented_2_text": text, "augmented_2_label": label}
+        for row, (text, label) in zip(ROWS, second, strict=True)
+    ]
+    rows[2]["augmented_text"] = None
+    pairs = written(tmp_path, rows, "jsonl")
+    assert run(["report", str(classifier), str(pairs), "--output", str(tmp_path / "out")]) == 0
+    report = PairReport.read(tmp_path / "out" / JSON_FILE)
+    names = list(zip(report.pairs["row_id"], report.pairs["partner"], strict=True))
+    assert sorted(names) == [("0", 1), ("0", 2), ("2", 2)]
+    texts, labels = report.worst[names.index(("0", 2))]["fields"]
+    assert (texts["name"], texts["original"], texts["augmented"]) == ("text", "w4 w5", "w5")
+    assert labels["augmented"] == "yes"
+    for row in rows:
+        del row["augmented_2_label"]
+    assert run(["report", str(classifier), str(written(tmp_path, rows, "jsonl")), "--output", str(tmp_path / "b")]) == 2
+    assert "the pairs lack the column augmented_2_label" in capsys.readouterr().err
+
+
 def test_lambda_and_the_log_of_the_training_are_used(tmp_path: Path, classifier: Path) -> None:
     state = classifier / "trainer_state.json"
     logs = [{"step": step, "consistency": 1.0 / step} for step in (1, 2)]

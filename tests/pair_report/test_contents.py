@@ -76,6 +76,19 @@ def test_images_and_labels_of_tensors() -> None:
     assert row_of(views_of(pairs), 0)[1] == {"pixel_values": None, "labels": None}
 
 
+def test_columns_are_those_of_the_named_partner() -> None:
+    row = {"row_id": "a", "x": 1, "2d": 0, "augmented_x": 2, "augmented_2d": 8, "augmented_2_x": 3, "augmented_12_x": 4}
+    views = views_of(datasets.Dataset.from_list([row]))
+    partners = {partner: row_of(views, 0, partner)[1] for partner in (1, 2, 3, 12)}
+    assert partners == {1: {"x": 2, "2d": 8}, 2: {"x": 3}, 3: {}, 12: {"x": 4}}
+    assert row_of(views, 0, 2)[0] == {"x": 1, "2d": 0}
+    images = [{"pixel_values": torch.full((1, 1, 4, 4), value), "labels": torch.tensor([3])} for value in (0.0, 0.5)]
+    pairs = TensorPairs(images[0], [images[0], {**images[1], "labels": torch.tensor([7])}])
+    image, label = shown(*row_of(views_of(pairs), 0, 2))
+    assert image[1] == "image" and image[2] != image[3]
+    assert label == ("label", "text", "class 3", "class 7")
+
+
 def test_a_transform_of_the_data_is_applied() -> None:
     data = datasets.Dataset.from_dict({"row_id": ["a"], "x": [1], "augmented_x": [2]})
     data.set_transform(

@@ -15,10 +15,16 @@ from dair_hf.pair_report import groups
 from dair_hf.pair_report.groups import groupings_of
 
 
-def found(columns: dict[str, list[Any]], by: Any = None, targets: list[int] | None = None) -> dict[str, Any]:
+def first_partners(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.arange(rows), np.ones(rows, dtype=int)
+
+
+def found(
+    columns: dict[str, list[Any]], by: Any = None, targets: list[int] | None = None, pairs: Any = None
+) -> dict[str, Any]:
     views = views_of(datasets.Dataset.from_dict(columns))
     rows = len(views.has_partner)
-    return groupings_of(views, by, np.array(targets or [1] * rows), str)
+    return groupings_of(views, pairs or first_partners(rows), by, np.array(targets or [1] * rows), str)
 
 
 def test_columns_of_the_user_and_classes() -> None:
@@ -36,10 +42,11 @@ def test_lengths_make_groups_of_similar_size() -> None:
     assert [name for (name,) in grouping] == ["3"] * 5 + ["4"] + ["5 to 9"] * 3 + ["20"]
 
 
-def test_slots_that_change() -> None:
-    def state(**slots: str) -> list[dict[str, Any]]:
-        return [{"slot": slot, "values": [value]} for slot, value in slots.items()]
+def state(**slots: str) -> list[dict[str, Any]]:
+    return [{"slot": slot, "values": [value]} for slot, value in slots.items()]
 
+
+def test_slots_that_change() -> None:
     columns = {
         "state": [state(name="a", area="n"), state(name="b"), state(area="n"), state(area="s")],
         "augmented_state": [state(name="z", area="n"), state(), None, state(area="s")],
@@ -47,6 +54,20 @@ def test_slots_that_change() -> None:
     }
     assert found(columns)["slot that changes"] == [["name"], ["name"], [], []]
     assert "slot that changes" not in found({"state": ["north"], "augmented_state": ["south"]})
+
+
+def test_several_partners_are_in_the_groups_of_their_row_and_of_their_own_slots() -> None:
+    columns = {
+        "state": [state(name="a", area="n"), state(name="b")],
+        "augmented_state": [state(name="z", area="n"), None],
+        "augmented_3_state": [state(name="a", area="s"), state(name="b")],
+        "labels": [[1], [1]],
+        "kind": ["x", "y"],
+    }
+    pairs = np.array([0, 0, 0, 1]), np.array([1, 2, 3, 3])
+    made = found(columns, "kind", pairs=pairs)
+    assert made["slot that changes"] == [["name"], [], ["area"], []]
+    assert made["kind"] == [["x"], ["x"], ["x"], ["y"]]
 
 
 def test_continuous_labels_and_many_classes_make_no_groups() -> None:
@@ -61,7 +82,7 @@ def test_the_smallest_of_many_groups_are_joined(monkeypatch: pytest.MonkeyPatch)
 
 def test_tensors_have_groups() -> None:
     pairs = TensorPairs({"labels": torch.tensor([1, 0])}, columns={"digit": torch.tensor([1, 7])})
-    made = groupings_of(views_of(pairs), "digit", np.array([1, 1]), "class {}".format)
+    made = groupings_of(views_of(pairs), first_partners(2), "digit", np.array([1, 1]), "class {}".format)
     assert made == {"digit": [["1"], ["7"]], "label": [["class 1"], ["class 0"]]}
 
 

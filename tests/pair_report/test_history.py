@@ -15,7 +15,7 @@ from tests.fixtures.ranks import on_ranks
 
 
 def add(to: PairHistory, ids: list[str], original: list[float], augmented: list[float], counted: list[bool]) -> None:
-    to.add(ids, torch.tensor(original), torch.tensor(augmented), torch.tensor(counted))
+    to.add(ids, torch.tensor([original, augmented]).T, torch.tensor(counted)[:, None])
 
 
 def test_sums_are_those_of_the_rows_that_were_counted() -> None:
@@ -27,9 +27,21 @@ def test_sums_are_those_of_the_rows_that_were_counted() -> None:
     assert steps.tolist() == [2, 1, 1, 0]
 
 
+def test_every_partner_of_a_row_has_its_own_sum() -> None:
+    made = PairHistory()
+    made.add(["a", "b"], torch.tensor([[4.0, 1.0], [9.0, 1.0]]), torch.tensor([[True], [True]]))
+    three = torch.tensor([[1.0, 0.0, 9.0], [0.0, 4.0, 16.0]])
+    made.add(["b", "c"], three, torch.tensor([[False, True], [True, True]]))
+    sums, steps = made.sums(["a", "a", "b", "b", "c", "c", "c", "?"], [1, 2, 1, 2, 1, 2, 3, 2])
+    assert sums.tolist() == [2 - 1, 0, 3 - 1, 1 - 3, 0 - 2, 0 - 4, 0, 0]
+    assert steps.tolist() == [1, 0, 1, 1, 1, 1, 0, 0]
+    made.add(["a"], torch.tensor([[4.0, 9.0]]), torch.tensor([[True]]))  # fewer than before
+    assert made.sums(["a", "b"], [1, 2])[0].tolist() == [0.0, -2.0]
+
+
 def test_a_row_without_an_id_is_not_kept_and_a_new_run_begins_anew() -> None:
     made = PairHistory()
-    made.add(None, torch.ones(1), torch.zeros(1), torch.tensor([True]))
+    made.add(None, torch.ones(1, 2), torch.tensor([[True]]))
     assert made.sums(["a"])[1].tolist() == [0]
     add(made, ["a"], [1.0], [0.0], [True])
     assert made.sums(["a"])[1].tolist() == [1]

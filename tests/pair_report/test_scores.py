@@ -42,15 +42,15 @@ def test_share_of_worst_is_a_part_of_the_sum() -> None:
 
 
 def test_groups_hold_the_pairs_of_their_rows() -> None:
-    grouping = [["a"], [], ["b", "a"], ["b"]]
-    (a, b) = losses_by_group("kind", grouping, np.array([0, 1, 2]), LEFT, RIGHT)["groups"]
+    grouping = [["a"], [], ["b", "a"]]
+    (a, b) = losses_by_group("kind", grouping, LEFT, RIGHT)["groups"]
     assert (a["name"], a["pairs"], a["loss_original"], a["loss_augmented"]) == ("a", 2, 6.5, 5.0)
     assert (b["name"], b["pairs"], b["loss_original"], b["inconsistency"]) == ("b", 1, 9.0, 0.0)
 
 
 def test_correctness_of_groups() -> None:
     correct = np.array([[True, True], [True, False], [False, True], [False, False]])
-    whole, last = correctness_by_group("k", [["1"], ["1"], ["1"], ["1", "2"]], np.arange(4), correct)["groups"]
+    whole, last = correctness_by_group("k", [["1"], ["1"], ["1"], ["1", "2"]], correct)["groups"]
     assert (whole["cm_numerator"], whole["cm_denominator"]) == (1, 2)
     assert [whole[key] for key in ("both_correct", "pos_to_neg", "neg_to_pos", "neg_to_neg")] == [0.25] * 4
     assert math.isnan(last["cm"]) and last["neg_to_neg"] == 1.0
