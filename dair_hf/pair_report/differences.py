@@ -94,32 +94,29 @@ def _differences(left: list[str], right: list[str]) -> Iterator[tuple[int, int, 
 
 
 def _segments(text: str, words: list[tuple[int, int]], changed: list[tuple[int, int]], context: int) -> list[Segment]:
+    """Return the segments of a text with ranges of changed words; an empty range is where the other text has more."""
     segments: list[Segment] = []
+    done, at = 0, 0  # words and characters that have a segment
 
-    def add_same(first: int, last: int, start: int, end: int) -> None:
-        """Add the words `first` to `last` and the characters `start` to `end` around them, or their ends alone."""
-        before, after = (context if first else 0), (context if last < len(words) else 0)
-        if not changed:
-            before, after = context, 0
-        omitted = last - first - before - after
+    def add_same(until: int, end: int, before: int, after: int) -> None:
+        """Add the words up to `until`, which end at a character: of many only some `before` and `after` a gap."""
+        omitted = until - done - before - after
         if omitted < 2:
-            segments.append(Segment(text[start:end]))
+            segments.append(Segment(text[at:end]))
             return
         if before:
-            segments.append(Segment(text[start : words[first + before - 1][1]]))
+            segments.append(Segment(text[at : words[done + before - 1][1]]))
         segments.append(Segment(f"{omitted} words", "omitted"))
         if after:
-            segments.append(Segment(text[words[last - after][0] : end]))
+            segments.append(Segment(text[words[until - after][0] : end]))
 
-    done, at = 0, 0
-    for first, last in changed:
-        start = words[first][0] if first < len(words) else len(text)
-        if first == last:
-            start = words[first - 1][1] if first else 0
-        add_same(done, first, at, start)
-        at, done = start, last
-        if first < last:
-            segments.append(Segment(text[start : words[last - 1][1]], "changed"))
+    for number, (first, last) in enumerate(changed):
+        is_empty = first == last
+        start = (words[first - 1][1] if first else 0) if is_empty else words[first][0]
+        add_same(first, start, context if number else 0, context)
+        done, at = last, start
+        if not is_empty:
             at = words[last - 1][1]
-    add_same(done, len(words), at, len(text))
+            segments.append(Segment(text[start:at], "changed"))
+    add_same(len(words), len(text), context, 0)
     return [segment for segment in segments if segment.text]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dair_hf.pair_report import differences
@@ -36,6 +36,8 @@ def test_marked_are_the_words_that_differ(original: str, augmented: str, marked:
 
 
 @given(TEXT, TEXT)
+@example("<<", "<<<")
+@example("a", "b a")
 def test_no_character_is_lost(original: str, augmented: str) -> None:
     left, right = mark_differences(original, augmented, context=1000)
     assert ("".join(s.text for s in left), "".join(s.text for s in right)) == (original, augmented)
@@ -54,6 +56,14 @@ def test_long_texts_are_shortened_around_differences() -> None:
     assert [s.text for s in left] == ["97 words", "w97 w98 w99 ", "w100", " w101 w102 w103", "96 words"]
     assert [s.kind for s in left] == ["omitted", "same", "changed", "same", "omitted"]
     assert changed(right) == ["new"]
+
+
+def test_what_is_only_appended_or_put_before_keeps_its_neighbours() -> None:
+    words = [f"w{number}" for number in range(50)]
+    for other, kept in (([*words, "new"], "w48 w49"), (["new", *words], "w0 w1")):
+        left, right = mark_differences(" ".join(words), " ".join(other), context=2)
+        assert [s.text.strip() for s in left if s.kind == "same"] == [kept]
+        assert changed(left) == [] and changed(right) == ["new"]
 
 
 def test_equal_long_texts_show_their_beginning() -> None:
