@@ -155,11 +155,6 @@ def test_tensors_and_pairs_drawn_anew(tmp_path: Path) -> None:
     [
         (tiny.pairs("bart", 3, partner=lambda row: False), {}, "none of the 3 rows has a partner"),
         (None, {}, "random access|found a NoneType"),
-        (
-            tiny.pairs("bart", 3).add_column("augmented_2_labels", [[5]] * 3),
-            {},
-            "have a partner number 2, but a report",
-        ),
         (tiny.pairs("bart", 3), {"groups": "nope"}, "groups: the data has no column 'nope'"),
         (tiny.pairs("bart", 3), {"texts": "nope"}, "texts: the data has no column 'nope'"),
         (tiny.pairs("bart", 3), {"worst": 0}, "worst=0"),
