@@ -56,7 +56,7 @@ def report(
     """
     from dair_hf.io.files import require_output_file
     from dair_hf.pair_report.page import write_report
-    from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport, is_report, pair_name
+    from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport, is_report, json_value, pair_name
 
     is_drawn_again = source.endswith(".json")
     if is_drawn_again == (pairs is not None):
@@ -81,7 +81,7 @@ def report(
     if as_json:
         worst_ids = made.pairs["row_id"][: len(made.worst)]
         result = {"page": str(page), "json": str(output / JSON_FILE), "summary": made.summary, "worst": worst_ids}
-        typer.echo(json.dumps(result, ensure_ascii=False))
+        typer.echo(json.dumps(json_value(result), ensure_ascii=False, allow_nan=False))
         return
     summary = made.summary
     typer.echo(f"{summary['pairs']} pairs of {summary['rows']} rows; the worst is {pair_name(made.pairs, 0)}")
