@@ -70,6 +70,7 @@ def train_and_evaluate(
     return train_evaluate_save(
         trainer,
         lambda trained: trained.evaluate_pairs(rows[SPLITS[split]], predictions_file=file, data_name=name),
+        run,
         dataset=data.title,
     )
 

@@ -6,6 +6,7 @@ import math
 import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -152,6 +153,8 @@ class ObjectiveConfig:
 
     def _convert_values(self) -> None:
         """Read lambda from text, as the command line gives it, and wrap a function as regularizer."""
+        if isinstance(self.lambda_scheduler_type, Enum):
+            self.lambda_scheduler_type = self.lambda_scheduler_type.value
         if isinstance(self.dair_lambda, str) and self.dair_lambda != AUTO:
             try:
                 self.dair_lambda = float(self.dair_lambda)

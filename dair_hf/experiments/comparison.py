@@ -209,6 +209,11 @@ def runs_of(config: ComparisonConfig, args: DAIRConfig) -> Iterator[Run]:
             f"resume_from_checkpoint={args.resume_from_checkpoint} is for a single run; leave it out: each run of a "
             "comparison resumes from its own last checkpoint"
         )
+    if not isinstance(args.regularizer, str):
+        raise DataError(
+            f"regularizer={args.regularizer!r} is a function, but the methods of a comparison have regularizers of "
+            f"their own: {', '.join(METHOD_PRESETS)}; train it with a DAIRTrainer"
+        )
     for seed in config.seeds:
         for name in config.methods:
             method, regularizer = METHOD_PRESETS[name]

@@ -29,6 +29,8 @@ class CustomRegularizer:
     """
 
     def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        if not callable(function):
+            raise DataError(f"regularizer={function!r} is no function (l, l~) -> R of the losses of pairs")
         self.function = function
 
     def __call__(self, original: Tensor, augmented: Tensor) -> Tensor:

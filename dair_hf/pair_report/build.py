@@ -16,7 +16,6 @@ from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator
 from dair_hf.evaluation.statistics import as_correct
 from dair_hf.evaluation.views import PairViews, views_of
 from dair_hf.io.processes import on_first_rank
-from dair_hf.losses.objective import Counts
 from dair_hf.pair_report.contents import PairContents, row_of
 from dair_hf.pair_report.groups import Grouping, groupings_of
 from dair_hf.pair_report.page import require_report_libraries
@@ -141,7 +140,7 @@ def build_report(
         correct, answers = _correctness(trainer, data, views, pairs, as_evaluator(evaluator), gen_kwargs)
     left, right = losses[rows, 0], losses[pairs]
     paired = targets[np.unique(rows)]
-    dair_lambda = _final_lambda(trainer, paired)
+    dair_lambda = trainer.lambda_control.latest
     values = PairValues(
         *pairs,
         left,
@@ -232,17 +231,6 @@ def _settings(trainer: Any, dair_lambda: float) -> dict[str, Any]:
     return settings
 
 
-def _final_lambda(trainer: Any, targets: np.ndarray) -> float:
-    """Return lambda after training, in the unit of `normalization`.
-
-    Args:
-        trainer: The trainer.
-        targets: Numbers of targets of the views of the rows with pairs, `[N, V]`.
-    """
-    counts = Counts(*(torch.tensor(value) for value in (len(targets), len(targets), int(targets.sum()))))
-    return float(trainer.lambda_control.in_evaluation(trainer.state.global_step, counts))
-
-
 def gradient_weights_of(
     args: DAIRConfig,
     rows: np.ndarray,
@@ -282,7 +270,10 @@ def gradient_weights_of(
     if adds_losses:
         dair_lambda *= mean_targets
     slopes = regularizer.slopes(torch.from_numpy(original), torch.from_numpy(augmented), args.loss_epsilon)
-    first, second = (dair_lambda * slope.numpy() for slope in slopes)
+    first, second = (
+        dair_lambda * slope.numpy() * (args.stop_gradient != view)
+        for view, slope in zip(("original", "augmented"), slopes, strict=True)
+    )
     _, at, counts = np.unique(rows, return_inverse=True, return_counts=True)
     partners, (weight, augmented_weight) = counts[at], args.pair_weights
     of_original = weight + (np.bincount(at, weights=first) / counts)[at]

@@ -345,5 +345,6 @@ def _risks(outputs: PairOutputs) -> Tensor:
 
 
 def _require(name: str, value: float, allow_zero: bool = False) -> None:
-    if not (value >= 0 if allow_zero else value > 0) or value == float("inf"):
+    is_number = isinstance(value, (int, float))
+    if not is_number or not (value >= 0 if allow_zero else value > 0) or value == float("inf"):
         raise DataError(f"{name}={value!r} is out of range; it must be a finite number {'>=' if allow_zero else '>'} 0")

@@ -12,7 +12,6 @@ from torch import Tensor
 from transformers import TrainerCallback, get_scheduler
 
 from dair_hf.config import AUTO, DAIRConfig
-from dair_hf.errors import DataError
 from dair_hf.losses.objective import Counts, PairTerms
 
 SMOOTHING = 0.95  # of the exponential means of both squared norms, per optimizer step
@@ -66,7 +65,8 @@ class LambdaControl(TrainerCallback):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore the means of a checkpoint."""
-        self._means = state["means"].to(self.accelerator.device)
+        if "means" in state:
+            self._means = state["means"].to(self.accelerator.device)
 
     # ---- during training ----
 
@@ -79,10 +79,10 @@ class LambdaControl(TrainerCallback):
         if self._sums is None:
             return
         sums, self._sums = self.accelerator.reduce(self._sums, "sum"), None
-        moved = sums if self._means is None else SMOOTHING * self._means + (1 - SMOOTHING) * sums
-        # Sums in half precision may overflow.
-        earlier = torch.zeros_like(sums) if self._means is None else self._means
-        self._means = torch.where(sums.isfinite().all(), moved, earlier)
+        means = torch.zeros_like(sums) if self._means is None else self._means
+        # Only the ratio of both means matters, so they may start at 0. Gradients of a step may overflow.
+        moved = SMOOTHING * means + (1 - SMOOTHING) * sums
+        self._means = torch.where(sums.isfinite().all(), moved, means)
 
     def add(self, terms: PairTerms) -> None:
         """Add the sums of a micro-batch of a training step."""
@@ -112,10 +112,19 @@ class LambdaControl(TrainerCallback):
         self._latest = self._in_unit(self._latest_per_pair, counts)
         return self._latest
 
-    def in_evaluation(self, step: int, counts: Counts) -> float | Tensor:
-        """Return lambda for evaluation: the number without its schedule; with auto that of the next training step."""
+    @property
+    def in_evaluation(self) -> float:
+        """Lambda in the loss of an evaluation: the number, without its schedule; 0 with auto.
+
+        Evaluations can then be compared: a lambda that changes would hide whether the model became better.
+        """
         given = self.args.dair_lambda
-        return self._in_unit(self._per_pair(self.target(step)), counts) if isinstance(given, str) else given
+        return 0.0 if isinstance(given, str) else given
+
+    @property
+    def latest(self) -> float:
+        """Lambda of the last training step, in the unit of `normalization`; before training that of evaluations."""
+        return self.in_evaluation if self._latest is None else float(self._latest)
 
     def logs(self, step: int) -> dict[str, float]:
         """Return the scalars to log after `step` steps.
@@ -139,8 +148,8 @@ class LambdaControl(TrainerCallback):
             return torch.zeros((), device=self.accelerator.device)
         consistency, losses = self._means
         weight = (target * torch.sqrt(losses / consistency)).clamp(max=self.args.lambda_max)
-        # Losses of 0 have no gradient that lambda could be compared with.
-        return torch.where((losses > 0) & (target > 0), weight, 0.0)
+        # Before the views differ, or without losses, there is nothing to compare.
+        return torch.where((losses > 0) & (consistency > 0), weight, 0.0)
 
     def _in_unit(self, per_pair: Tensor, counts: Counts) -> Tensor:
         if self.args.normalization == "pair":
@@ -177,16 +186,13 @@ def schedule_factor(args: DAIRConfig, num_training_steps: int) -> Callable[[int]
         >>> [factor(step) for step in (0, 1, 4, 7)]
         [0.0, 0.25, 1.0, 1.0]
     """
-    name, warmup = str(args.lambda_scheduler_type), args.lambda_warmup(num_training_steps)
+    name, warmup = args.lambda_scheduler_type, args.lambda_warmup(num_training_steps)
     if name == "constant" and not warmup:
         return _full
     # The schedules of transformers belong to optimizers; this one has nothing to train.
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
     name = "constant_with_warmup" if name == "constant" else name
-    try:
-        factor: Callable[[int], float] = get_scheduler(name, optimizer, warmup, num_training_steps).lr_lambdas[0]
-    except ValueError as error:
-        raise DataError(f"lambda_scheduler_type={args.lambda_scheduler_type!r}: {error}") from error
+    factor: Callable[[int], float] = get_scheduler(name, optimizer, warmup, num_training_steps).lr_lambdas[0]
     return factor
 
 

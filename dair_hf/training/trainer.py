@@ -463,7 +463,7 @@ class DAIRTrainer(Seq2SeqTrainer):
             super()._save_checkpoint(*args, **kwargs)
 
     def _states(self) -> dict[str, Any]:
-        """Return what has a state of its own in a checkpoint, by its file."""
+        """Return the stateful parts of a run that checkpoints contain, by file name."""
         states: dict[str, Any] = {}
         if isinstance(self.batch_objective, nn.Module) and self.batch_objective.state_dict():
             states[OBJECTIVE_FILE] = self.batch_objective
@@ -556,8 +556,8 @@ class DAIRTrainer(Seq2SeqTrainer):
 
     def _lambda(self, counts: Counts, is_training: bool) -> float | Tensor:
         """Return lambda of the training step, or of an evaluation between two steps."""
-        control, step = self.lambda_control, self.state.global_step
-        return control.at_step(step, counts) if is_training else control.in_evaluation(step, counts)
+        control = self.lambda_control
+        return control.at_step(self.state.global_step, counts) if is_training else control.in_evaluation
 
     # ---- logging ----
 

@@ -185,7 +185,13 @@ class PairLoss:
         if self.args.loss_regularizer is None:
             return torch.zeros_like(losses[:, 0]), torch.zeros_like(losses[:, 0])
         partners = trained_partners(outputs.targets)
-        return partner_slopes(losses, partners, self.args.loss_regularizer, self.args.loss_epsilon)
+        slopes = partner_slopes(losses, partners, self.args.loss_regularizer, self.args.loss_epsilon)
+        stopped = self.args.stop_gradient
+        of_original, of_partners = (
+            torch.zeros_like(slope) if stopped == view else slope
+            for view, slope in zip(("original", "augmented"), slopes, strict=True)
+        )
+        return of_original, of_partners
 
     def terms_of_losses(self, losses: Tensor, partners: Tensor) -> PairTerms:
         """Return the terms of pairs as functions of their losses.
