@@ -40,7 +40,7 @@ def test_help_is_shown(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
         runpy.run_path(str(path), run_name="__main__")
     assert ended.value.code == 0
     shown = capsys.readouterr()
-    assert shown.out.startswith("usage: ") and "--" in shown.out
+    assert shown.out.strip().lower().startswith("usage: ") and "--" in shown.out
     assert (re.findall(r"%\(|%%", shown.out), shown.err) == ([], "")
 
 
@@ -252,6 +252,8 @@ def test_a_rank_of_minus_1_means_one_process(monkeypatch: pytest.MonkeyPatch, va
 def test_every_command_handles_ctrl_c_before_its_slow_imports() -> None:
     for path in SCRIPTS:
         modules = re.findall(r"^from ([\w.]+) import|^import [\w.]+$", path.read_text(), re.MULTILINE)
+        if path.parent.name == "commands":
+            continue  # `main` imports what a subcommand needs when it runs
         if path.stem == "__main__":
             # The command line of the metrics imports it first.
             assert [name for name in modules if name.startswith("dair_hf.metrics")][0] == "dair_hf.metrics", path

@@ -111,7 +111,7 @@ for call, message in [
     (lambda: cm.compute(original_correct=[1], augmented_correct=[1], preset="trade"), "was given; leave them out"),
     (lambda: cm.compute(original_correct=[1], augmented_correct=[1], predictions=predicted), "not both"),
     (lambda: cm.compute(original_correct=[1], augmented_correct=[1], ids=[]), "ids: found 0 ids for 1 rows"),
-    (lambda: cm.compute(predictions=predicted, references=gold), "the two views of a row are paired by it"),
+    (lambda: cm.compute(predictions=predicted, references=gold), "the views of a row are paired by it"),
     (lambda: cm.compute(predictions=alone, references=alone), "1 augmented views have no original view"),
 ]:
     try:

@@ -398,7 +398,7 @@ def test_comparison_of_two_models(write: Write, tmp_path: Path, capsys: pytest.C
         ([*prediction_lines(), prediction_lines()[0]], [], "{c}:6: the id A/0 (original) was already used at {c}:1"),
         ([*prediction_lines(), *correctness("11")], [], "{c}:6: the key 'correct' is missing; found 'row_id', 'origin"),
         (prediction_lines()[1:], [], "error: 1 augmented views have no original view (e.g. A/0)"),
-        ([{"correct": True}], [], "{c}:1: this item has no id, and the two views of a row are paired by it"),
+        ([{"correct": True}], [], "{c}:1: this item has no id, and the views of a row are paired by it"),
         ([{"row_id": "A/0", "correct": "yes"}], [], "{c}:1: correct: the row holds 'yes'"),
     ],
 )

@@ -358,7 +358,8 @@ def test_bad_settings_end_the_program_without_traceback(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_shipped_configurations_are_valid(path: Path) -> None:
     # bf16 needs a GPU, which the test machine may lack.
-    read = [] if path.name == "demo.yaml" else ["--data_dir", "data", "--sgd_dir", "sgd"]
+    folders = {"demo.yaml": [], "woz2.yaml": ["--data_dir", "data"]}
+    read = folders.get(path.name, ["--data_dir", "data", "--sgd_dir", "sgd"])
     argv = ["--config", str(path), *read, "--bf16", "false"]
     data, model, comparison, args = parse_arguments(SETTINGS, argv)
     runs = list(runs_of(comparison, args))

@@ -365,14 +365,14 @@ def test_several_evaluation_sets_have_a_section_each_in_the_model_card(tmp_path:
     sets = {"known": tiny.pairs("gpt2", 5), "unseen": tiny.pairs("gpt2", 3, seed=1)}
     made = tiny.trainer(tmp_path, "gpt2", None, eval_dataset=sets, evaluator=same)
     made.evaluate(max_new_tokens=3)
-    assert {name: report.metrics["rows"] for name, report in made.pair_reports.items()} == {"known": 5, "unseen": 3}
+    assert {name: report.metrics["rows"] for name, report in made.pair_results.items()} == {"known": 5, "unseen": 3}
     made.evaluate({"other": sets["known"]}, max_new_tokens=3)
     made.evaluate({"other": sets["known"]}, data_name="any", max_new_tokens=3)
     made.evaluate(sets["unseen"], data_name="the last", max_new_tokens=3)
     made.evaluate("unseen", max_new_tokens=3)
     made.evaluate(sets["unseen"], max_new_tokens=3)
-    assert list(made.pair_reports) == ["known", "unseen", "other", "any other", "the last", "evaluation data"]
-    assert made.pair_reports["the last"].data == "the last"
+    assert list(made.pair_results) == ["known", "unseen", "other", "any other", "the last", "evaluation data"]
+    assert made.pair_results["the last"].data == "the last"
 
 
 def test_several_evaluation_sets_get_the_arguments_of_generate(tmp_path: Path) -> None:
