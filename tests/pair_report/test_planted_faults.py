@@ -152,7 +152,7 @@ def test_planted_labels_of_rotated_digits_are_the_worst(tmp_path: Path, real_dat
     is_planted = torch.zeros(rows, dtype=torch.bool)
     is_planted[torch.from_numpy(planted(rows))] = True
     shift = torch.randint(1, 10, (rows,), generator=torch.Generator().manual_seed(0))
-    augmented = clean.augmented
+    original, augmented = clean.views
     assert callable(augmented)
 
     def spoiled(numbers: Tensor, epoch: int) -> dict[str, Tensor]:
@@ -160,7 +160,7 @@ def test_planted_labels_of_rotated_digits_are_the_worst(tmp_path: Path, real_dat
         wrong = (view["labels"] + shift[numbers]) % 10
         return {**view, "labels": torch.where(is_planted[numbers], wrong, view["labels"])}
 
-    pairs = TensorPairs(clean.original, spoiled, rows=rows, row_ids=clean.row_ids.tolist())
+    pairs = TensorPairs(original, spoiled, rows=rows, row_ids=clean.row_ids.tolist())
     set_seed(0)
     settings = {"method": "dair", "dair_lambda": 10.0, "num_train_epochs": 8, "learning_rate": 1e-3}
     args = tiny.config(tmp_path, per_device_train_batch_size=64, per_device_eval_batch_size=250, **settings)
