@@ -339,7 +339,8 @@ def normalized_objective(
     if method == "erm" or view_weights is None:
         losses = terms.original.sum()
         if method != "erm":
-            losses = losses + (terms.augmented * terms.partners).sum()
+            further = terms.augmented * (terms.partners.long() - 1).clamp(min=0)
+            losses = losses + terms.augmented.sum() + further.sum()
     else:
         weighted = 2 * view_weights[0] * terms.original + 2 * view_weights[1] * (terms.augmented * terms.partners)
         losses = torch.where(terms.has_partner, weighted, terms.original).sum()
