@@ -498,3 +498,17 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     resumed = made(tmp_path / "cut")
     resumed.train(resume_from_checkpoint=str(tmp_path / "cut" / "checkpoint-1"))
     assert tiny.distance(tiny.weights(whole.model), tiny.weights(resumed.model)) == 0.0
+
+
+def test_a_partner_whose_original_has_no_target_is_in_no_environment(tmp_path: Path) -> None:
+    x, _ = points_of_views()
+    labels = torch.tensor([1, 0, 1, 0, 1, 0])
+    view = [{"x": torch.from_numpy(x[:, number]), "labels": labels.clone()} for number in range(3)]
+    view[0]["labels"][2] = -100
+    args = DAIRConfig(str(tmp_path), use_cpu=True, method="da")
+    found = PairLoss(args, cross_entropy)(
+        points.model(2), TensorPairs(view[0], view[1:]).__getitems__(range(ROWS)), True
+    )
+    assert found.terms.partners.tolist() == [2, 2, 0, 2, 2, 2]
+    means = [found.losses[np.arange(ROWS) != 2, number].mean().item() for number in range(3)]
+    assert VREx(1.0)(found, 0).item() == pytest.approx(np.mean(means) + np.var(means), rel=1e-12)
