@@ -1,0 +1,465 @@
+"""Evaluation of pairs by a trainer: objective and terms, predictions of all views, pair reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import recursively_apply
+from torch import Tensor, nn
+from torch.nn.functional import pad
+from transformers import Seq2SeqTrainer
+from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
+
+from dair_hf.config import DAIRConfig
+from dair_hf.data.batch_layout import view_mask
+from dair_hf.data.checks import require_named_partners, require_rows
+from dair_hf.data.collator import LABELS, LAYOUT, ROW_ID, VIEW_MASK, PairCollator
+from dair_hf.errors import DataError
+from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator, subset_names
+from dair_hf.evaluation.prediction import PairPredictor, chosen_class, output_of, padded_array
+from dair_hf.evaluation.views import PairViews, TensorViews, require_predictions_file, views_of
+from dair_hf.io.processes import on_first_rank
+from dair_hf.losses.objective import Counts, PairTerms
+from dair_hf.losses.per_sample import full_precision
+from dair_hf.pair_report.build import Groups, ReportOptions, build_report
+from dair_hf.pair_report.page import write_report
+from dair_hf.pair_report.report import PairReport
+from dair_hf.training.finiteness import FinitenessCheck, negative_losses, undefined_roots
+from dair_hf.training.forward.pair_loss import PairLoss
+from dair_hf.training.lambda_control import LambdaControl
+from dair_hf.training.loading import eval_order
+from dair_hf.training.model_card import PairResult
+from dair_hf.training.sample_loss import CLASS_LOSSES, LANGUAGE_LOSSES, derived_sample_loss
+from dair_hf.training.train_metrics import mean_terms, sum_terms
+from dair_hf.trees.forest import FOREST
+
+
+class PairEvaluationTrainer(Seq2SeqTrainer):
+    """Base class of `DAIRTrainer`: a `Seq2SeqTrainer` that evaluates and reports pairs.
+
+    `DAIRTrainer` adds the training, and sets the attributes that are declared here.
+
+    Attributes:
+        args: Configuration of the run.
+        data_collator: Collator of pairs.
+        evaluator: The task's evaluator; None: none was given.
+        sample_loss_name: Name of the sample loss; None for a callable.
+        generates: Whether predictions are generated text.
+        lambda_control: Lambda in the objective of an evaluation.
+        pair_results: Results of `evaluate_pairs` for the model card, by name of the data.
+    """
+
+    args: DAIRConfig
+    data_collator: PairCollator
+    evaluator: PairEvaluator | None
+    sample_loss_name: str | None
+    generates: bool
+    lambda_control: LambdaControl
+    _finiteness: FinitenessCheck
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.pair_results: dict[str, PairResult] = {}
+        # Whether evaluation rows may be read in any order, since no predictions are returned.
+        self._sorts_by_length = False
+        self._evaluate_pairs_args: tuple[Any, dict[str, Any]] | None = None
+        # Of the evaluation that is running:
+        self._evaluated_rows: list[Tensor] = []
+        self._kept_views = 0  # views of every row whose losses are kept, for `pair_losses`
+        self._rows_seen = 0
+        self._answers: Tensor | None = None
+        self._exists: Tensor | None = None
+
+    @property
+    def pair_loss(self) -> PairLoss:
+        """Losses and counts of batches."""
+        raise NotImplementedError
+
+    def _known_columns(self, data: Any) -> list[str]:
+        """Return the columns of some data that are read."""
+        raise NotImplementedError
+
+    # ---- loop over the originals ----
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        order = eval_order(eval_dataset, self.args.share_prefixes) if self._sorts_by_length else None
+        return torch.utils.data.SequentialSampler(eval_dataset) if order is None else order
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> tuple[Any, Any, Any]:
+        """Evaluate one batch: collect its terms from all ranks, return predictions and labels of its originals.
+
+        Args:
+            model: The (wrapped) model.
+            inputs: A batch of `PairCollator`.
+            prediction_loss_only: Whether to omit predictions and labels.
+            ignore_keys: Outputs that are no predictions; None: those in the configuration of the model.
+            **gen_kwargs: Ignored, since answers to all rows are generated before.
+
+        Returns:
+            Objective of the batch, or None without labels; predictions; labels.
+        """
+        batch = self._prepare_inputs(inputs)
+        exists, labels = view_mask(batch)[:, 0], batch.get(LABELS)
+        loss = None
+        if labels is not None or self.sample_loss_name is None:
+            with torch.no_grad(), self.compute_loss_context_manager():
+                outputs = self.pair_loss(model, batch, with_partners=True)
+                terms, targets, losses = outputs.terms, outputs.targets, outputs.losses
+                if (negative := undefined_roots(terms, self.args, losses)).any():
+                    raise negative_losses(terms, negative, batch.get(ROW_ID), "of the evaluation", self.args, losses)
+                counts = self.pair_loss.count(batch)
+                loss = self.pair_loss.objective(terms, counts, self.lambda_control.in_evaluation).detach()
+            # As many columns on every rank, whatever the number of views of its batch.
+            columns = (*terms, targets[:, 0], targets[:, 1:].sum(1), exists, *self.pair_loss.slopes(outputs))
+            # In float64 on the host only, since MPS lacks it.
+            rows = torch.stack([column.to(full_precision(terms.original).dtype) for column in columns], dim=1)
+            if self._kept_views:
+                absent = (0, max(0, self._kept_views - losses.shape[1]))
+                of_views = [pad(values[:, : self._kept_views], absent).to(rows) for values in (losses, targets)]
+                rows = torch.cat([rows, *of_views], dim=1)
+            self._evaluated_rows.append(self.accelerator.gather_for_metrics(rows).cpu().double())
+        if prediction_loss_only:
+            return loss, None, None
+        self._exists = self.accelerator.gather_for_metrics(exists)
+        if self._answers is None:
+            predictions = self._original_outputs(model, batch, ignore_keys)
+        else:
+            # Ranks take turns with batches of equal size; the last batches repeat the first rows.
+            ranks, rank, size = self.accelerator.num_processes, self.accelerator.process_index, len(exists)
+            row_numbers = torch.arange(self._rows_seen + rank * size, self._rows_seen + (rank + 1) * size)
+            predictions = self._answers[row_numbers % len(self._answers)].to(exists.device)
+            self._rows_seen += ranks * size
+        if "inputs" in self.args.include_for_metrics:
+            # `compute_metrics` gets the original views in the format of `Trainer`.
+            for name in (ROW_ID, VIEW_MASK, LAYOUT, FOREST):
+                inputs.pop(name, None)
+            inputs.update({name: values[:, 0] for name, values in inputs.items()})
+        return loss, predictions, None if labels is None else labels[:, 0]
+
+    def _original_outputs(self, model: nn.Module, batch: Mapping[str, Any], ignore_keys: list[str] | None) -> Any:
+        """Return the outputs for the originals of a batch that `Trainer` gathers as predictions."""
+        originals = {name: v[:, 0] for name, v in batch.items() if isinstance(v, Tensor) and name != VIEW_MASK}
+        with torch.no_grad(), self.compute_loss_context_manager():
+            outputs = model(**self.pair_loss.model_inputs(originals)[0])
+        return output_of(outputs, getattr(self.model, "config", None), ignore_keys)
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Run the loop of `Trainer` over the originals; objective and terms are those of the pairs."""
+        if prediction_loss_only is None:
+            prediction_loss_only = self.args.prediction_loss_only
+        self._evaluated_rows, self._rows_seen, self._answers, self._exists = [], 0, None, None
+        if self.generates and not prediction_loss_only:
+            originals = views_of(dataloader.dataset).originals()
+            answers = self._predictor().predict(self._model_columns(originals), dict(self._gen_kwargs or {}))
+            self._answers = torch.from_numpy(padded_array(answers))
+        self.gather_function = self._gather_rows
+        output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+        metrics = dict(output.metrics or {})
+        if self._evaluated_rows:
+            metrics.update({f"{metric_key_prefix}_{k}": v for k, v in self._evaluation_terms().items()})
+        if self._evaluate_pairs_args is not None:
+            # Here and not after `evaluate`, so that callbacks (early stopping) see these metrics too.
+            pairs, gen_kwargs = self._evaluate_pairs_args
+            pair_metrics = self.evaluate_pairs(pairs, n_bootstrap=0, **gen_kwargs)
+            metrics.update({f"{metric_key_prefix}_{key}": value for key, value in pair_metrics.items()})
+        return output._replace(metrics=metrics)
+
+    def _gather_rows(self, values: Any) -> Any:
+        """Gather values of a batch from all ranks, without repeated and padding rows."""
+        exists, gathered = self._exists, self.accelerator.gather_for_metrics(values)
+        if exists is None or bool(exists.all()):
+            return gathered
+        return recursively_apply(lambda tensor: tensor[exists], gathered)
+
+    def _evaluation_terms(self) -> dict[str, float]:
+        rows = torch.cat(self._evaluated_rows)
+        rows = rows[rows[:, 6] > 0]
+        terms = PairTerms(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3].long())
+        paired = terms.has_partner if self.args.uses_partners else torch.zeros_like(terms.has_partner)
+        tokens = rows[:, 4].sum() + rows[paired, 5].sum()
+        counts = Counts(torch.tensor(len(rows)), paired.sum(), tokens)
+        dair_lambda, exists = self.lambda_control.in_evaluation, torch.ones(len(rows), dtype=torch.bool)
+        sums = sum_terms(terms, rows[:, 4], exists, counts, self.args, dair_lambda, slopes=(rows[:, 7], rows[:, 8]))
+        return {"loss": self.pair_loss.objective(terms, counts, dair_lambda).item(), **mean_terms(sums, self.args)}
+
+    # ---- metrics and predictions ----
+
+    def evaluate(
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        *,
+        data_name: str | None = None,
+        **gen_kwargs: Any,
+    ) -> dict[str, float]:
+        """Evaluate as `Seq2SeqTrainer` does; with an evaluator, add the metrics of `evaluate_pairs`.
+
+        Args:
+            eval_dataset: Paired rows, a dictionary of several sets, or the name of a set in the trainer's
+                `eval_dataset`; None: the trainer's `eval_dataset`.
+            ignore_keys: Outputs that are no predictions; None: those in the configuration of the model.
+            metric_key_prefix: Prefix of the metrics; with several sets, their names follow it.
+            data_name: Name of the data in the model card, followed by that of a set if there are several; None: the
+                name of the set, or "evaluation data".
+            **gen_kwargs: Arguments of `generate`, as in `evaluate_pairs`, for every set.
+
+        Returns:
+            Metrics of all sets.
+        """
+        self._finiteness.check()
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(dataset, dict):
+            metrics: dict[str, float] = {}
+            for name, rows in dataset.items():
+                # By its name, under which the Trainer keeps the data loader of persistent workers.
+                chosen, prefix = name if eval_dataset is None else rows, f"{metric_key_prefix}_{name}"
+                named = name if data_name is None else f"{data_name} {name}"
+                metrics.update(self.evaluate(chosen, ignore_keys, prefix, data_name=named, **gen_kwargs))
+            return metrics
+        if isinstance(dataset, str):
+            if not isinstance(self.eval_dataset, dict) or dataset not in self.eval_dataset:
+                raise DataError(f"eval_dataset={dataset!r} names no evaluation set; pass a data set")
+            data_name = dataset if data_name is None else data_name
+            dataset = self.eval_dataset[dataset]
+        require_rows(dataset, "eval_dataset")
+        if self.evaluator is not None:
+            in_card = {} if data_name is None else {"data_name": data_name}
+            self._evaluate_pairs_args = (dataset, {**in_card, **gen_kwargs})
+        args = self.args
+        returns_predictions = self.compute_metrics is not None and not args.prediction_loss_only
+        # Dropped rows must not be the shortest; the loader of persistent workers is used again for predictions.
+        keeps_order = returns_predictions or args.dataloader_drop_last or args.dataloader_persistent_workers
+        self._sorts_by_length = not keeps_order
+        try:
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
+        finally:
+            self._evaluate_pairs_args, self._sorts_by_length = None, False
+
+    def predict(
+        self,
+        test_dataset: Any,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "test",
+        **gen_kwargs: Any,
+    ) -> PredictionOutput:
+        """Predict as `Seq2SeqTrainer` does: predictions and labels of the originals, in the order of the data."""
+        require_rows(test_dataset, "test_dataset")
+        return super().predict(test_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
+
+    def evaluate_pairs(
+        self,
+        dataset: Any = None,
+        evaluator: PairEvaluator | Correct | None = None,
+        *,
+        subsets: Mapping[str, Any] | None = None,
+        n_bootstrap: int = 1000,
+        predictions_file: str | Path | None = None,
+        data_name: str | None = "evaluation data",
+        **gen_kwargs: Any,
+    ) -> dict[str, Any]:
+        """Predict and evaluate every view once: accuracy of both views, CM, flips, with clustered bootstrap intervals.
+
+        Views are run in batches of similar length, distributed over the ranks. A row without a partner is predicted
+        once. A prediction, as the evaluator gets it, is
+
+        - the decoded text if the model generates (the token ids without a tokenizer);
+        - the class number, a numpy integer, for a classifier (sample loss "classification" or "soft_score"), and an
+          array `[T]` of them, padding included, for "token_classification";
+        - the logits, an array, or a float if there is only one, for any other model;
+        - with `preprocess_logits_for_metrics` the return value of that function, such as a classifier's logits with
+          `lambda logits, labels: logits`.
+
+        Args:
+            dataset: Paired rows, tokenised; None: `eval_dataset`.
+            evaluator: The task's `PairEvaluator`, or its `correct` alone; None: the trainer's.
+            subsets: Name -> one bool per row. Adds the same metrics over these rows, such as `attainable_cm`.
+            n_bootstrap: Number of resamples; 0: no intervals.
+            predictions_file: File for one JSON line per view: row_id, variant, prediction, reference, correct. Replaces
+                earlier predictions, and no other file.
+            data_name: Name of the data in the model card; None: the card does not mention them.
+            **gen_kwargs: Arguments of `generate`. The length of answers is the first that is given of: `max_new_tokens`
+                or `max_length` here or in a `generation_config` here, `args.generation_max_length`,
+                `model.generation_config.max_new_tokens`; else the longest target of the data plus 8. No answer exceeds
+                a model's table of positions. `stop_strings` are found with the tokenizer of the trainer, unless a
+                `tokenizer` is given.
+
+        Returns:
+            Metrics, as `PairEvaluator.__call__` returns them.
+
+        Raises:
+            DataError: No data, a missing column, a `predictions_file` that is no regular file or holds something else
+                than predictions, labels as references that no generated answer can begin with, names of subsets that
+                give two metrics the same key, or an evaluator that does not return one True or False per prediction.
+
+        Warns:
+            UndefinedMetricWarning: No row has a partner, so that CM is NaN.
+
+        Example:
+            >>> metrics = trainer.evaluate_pairs(  # doctest: +SKIP
+            ...     pairs,
+            ...     lambda predictions, references: [p == r for p, r in zip(predictions, references)],
+            ...     subsets={"long": [len(ids) > 100 for ids in pairs["input_ids"]]},
+            ... )
+            >>> metrics["cm"], metrics["long_cm"]  # doctest: +SKIP
+            (0.91, 0.84)
+        """
+        evaluator = self.evaluator if evaluator is None else as_evaluator(evaluator)
+        if evaluator is None:
+            raise DataError(
+                "evaluate_pairs needs an evaluator: a PairEvaluator or a function (predictions, references) -> [N] "
+                "bool; pass it here or to DAIRTrainer"
+            )
+        if misplaced := sorted({field.name for field in fields(PairEvaluator)}.intersection(gen_kwargs)):
+            raise DataError(f"evaluate_pairs: give {', '.join(misplaced)} to PairEvaluator, and the evaluator here")
+        if gen_kwargs and not self.generates:
+            raise DataError(f"evaluate_pairs: {', '.join(gen_kwargs)}: this model does not generate, so leave it out")
+        # Before hours of generation.
+        evaluator.require_distinct_keys(subset_names(subsets))
+        if predictions_file is not None:
+            require_predictions_file(predictions_file)
+        data = self.eval_dataset if dataset is None else dataset
+        require_rows(data, "dataset")
+        views = views_of(data)
+        views.require_unique_rows()
+        if not isinstance(views, TensorViews):
+            require_named_partners(views.column_names, self._known_columns(views.dataset), "dataset")
+        clusters = evaluator.cluster_column(views.column_names)
+        predictor = self._predictor()
+        if not self.generates and predictor.reduce is None and self._loss_name() in LANGUAGE_LOSSES:
+            raise DataError(
+                "evaluate_pairs needs answers, but with predict_with_generate=False a language model gives none; "
+                "leave it unset, or pass preprocess_logits_for_metrics=(logits, labels) -> predictions to DAIRTrainer"
+            )
+        references = predictor.references(views, evaluator.references)
+        equal_labels = evaluator.references is None
+        predictions = predictor.decode(
+            predictor.predict(self._model_columns(views), gen_kwargs, equal_labels=equal_labels)
+        )
+        evaluation = evaluator.evaluate_views(
+            views, predictions, references, views.values(clusters) if clusters else None, subsets, n_bootstrap
+        )
+        if predictions_file is not None and self.is_world_process_zero():
+            views.write(predictions_file, evaluation.answers, references, evaluation.correct)
+        if data_name is not None:
+            result = PairResult(data_name, evaluator.accuracy_name, evaluator.preset, evaluation.metrics)
+            self.pair_results[data_name] = result
+        return evaluation.metrics
+
+    def pair_losses(self, dataset: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the losses of all views of every row by the model as it is, on every process.
+
+        Args:
+            dataset: Paired rows with random access.
+
+        Returns:
+            Losses, `[N, 1 + P]` float64, nats per row, of the originals and of each partner number; and numbers of
+            targets, `[N, 1 + P]`. Both are 0 for an absent partner. P is at least 1.
+
+        Raises:
+            DataError: Data without random access, or rows are left out, because of `dataloader_drop_last`.
+        """
+        self._kept_views = count = 1 + views_of(dataset).partners.shape[1]
+        try:
+            self.evaluation_loop(self.get_test_dataloader(dataset), "Losses of pairs", prediction_loss_only=True)
+        finally:
+            self._kept_views = 0
+        rows = torch.cat(self._evaluated_rows).numpy()
+        if len(rows) != len(dataset):
+            raise DataError(
+                f"{len(rows)} of {len(dataset)} rows were run, as dataloader_drop_last=True leaves the last ones out; "
+                "set it to False"
+            )
+        return rows[:, -2 * count : -count], rows[:, -count:].astype(np.int64)
+
+    def pair_report(
+        self,
+        dataset: Any = None,
+        evaluator: PairEvaluator | Correct | None = None,
+        *,
+        folder: str | Path,
+        groups: Groups = None,
+        texts: str | Sequence[str] | None = None,
+        title: str = "Pair report",
+        worst: int = 100,
+        **gen_kwargs: Any,
+    ) -> PairReport:
+        """Write a page and a JSON file that show where the views of pairs disagree, and the pairs that never agree.
+
+        The pairs are ranked by `(mean of sqrt(l) - sqrt(l~))^2` (`pair_report.scores.disagreement`): over the steps of
+        the last training and the final model, if they are those that the model was trained on, else by the final model
+        alone. Pairs with a faulty label are among the first. Every process must call this method; the main one writes.
+
+        Args:
+            dataset: Paired rows, tokenised; None: the training data.
+            evaluator: The task's `PairEvaluator`, or its `correct` alone. Adds answers, CM and flips by group; a model
+                that generates has to answer all views for that. None: losses only.
+            folder: Folder for `pair_report.html` and `pair_report.json`; earlier reports are replaced.
+            groups: Column or columns by which losses and correctness are broken down, or name -> one value per row.
+                Values may be lists. Classes, lengths of targets and changed slots of belief states are added.
+            texts: Columns of text to show; None: inputs and labels, decoded. Images are shown as such.
+            title: Title of the page.
+            worst: Number of pairs that are shown.
+            **gen_kwargs: Arguments of `generate`, as in `evaluate_pairs`.
+
+        Returns:
+            What was written.
+
+        Raises:
+            DataError: No pair, data without random access, an unknown column, a folder that cannot be written, or
+                plotly is not installed.
+
+        Example:
+            >>> report = trainer.pair_report(folder="out", groups="domain")  # doctest: +SKIP
+            >>> report.pairs["row_id"][:2]  # doctest: +SKIP
+            ['MUL0003/4', 'SNG0112/2']
+        """
+        data = self.train_dataset if dataset is None else dataset
+        require_rows(data, "dataset")
+        report = build_report(self, data, evaluator, ReportOptions(title, groups, texts, worst), **gen_kwargs)
+        on_first_rank(lambda: write_report(report, folder))
+        return report
+
+    def _predictor(self) -> PairPredictor:
+        reduce = self.preprocess_logits_for_metrics
+        if reduce is None and self._loss_name() in CLASS_LOSSES:
+            reduce = chosen_class
+        return PairPredictor(
+            self.model,
+            self.args,
+            self.data_collator,
+            self.accelerator,
+            self.processing_class,
+            self.generates,
+            reduce,
+            self.pair_loss.model_inputs,
+        )
+
+    def _loss_name(self) -> str | None:
+        """Return the name of the sample loss, or of the model's own loss if the sample loss is a callable."""
+        return self.sample_loss_name or derived_sample_loss(self.model)
+
+    def _model_columns(self, views: PairViews) -> PairViews:
+        if isinstance(views, TensorViews):
+            return views  # these have columns of the model only
+        columns = self._remove_unused_columns(views.dataset).column_names
+        return views.select_columns([name for name in columns if name != self.args.share_prefixes])
