@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,9 +22,12 @@ from dair_hf import DAIRConfig, PairCollator, TensorPairs
 from dair_hf.data.batch_layout import LayoutCollator, trained_partners
 from dair_hf.data.collator import count_positions
 from dair_hf.losses.per_sample import cross_entropy, seq2seq_nll
+from dair_hf.pair_report.history import PairHistory
 from dair_hf.training.forward.pair_loss import PairLoss
+from dair_hf.training.lambda_control import LambdaControl
 from dair_hf.training.train_metrics import sum_terms
 from tests.fixtures import tiny
+from tests.fixtures.paths import ROOT
 
 # Operations for whose result, or its shape, the host has to wait.
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique", "_unique2")
@@ -31,12 +35,35 @@ METHODS = ("tolist", "cpu")  # of tensors, which do not reach the dispatcher on 
 STEPS = 3
 
 
+LIBRARY, TORCH = str(ROOT / "dair_hf"), str(Path(torch.__file__).parent)
+
+
+class Waits(Counter[str]):
+    """Numbers of operations for which the host waits, by name, and those that the library itself asks for, by place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_library: Counter[str] = Counter()
+
+    def note(self, name: str) -> None:
+        self[name] += 1
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_code.co_filename.startswith((TORCH, __file__)):
+            frame = frame.f_back
+        if frame.f_code.co_filename.startswith(LIBRARY):
+            self.of_library[f"{Path(frame.f_code.co_filename).name}: {frame.f_code.co_qualname}"] += 1
+
+    def clear(self) -> None:
+        super().clear()
+        self.of_library.clear()
+
+
 class Synchronizations(TorchDispatchMode):
     """Counts operations that would make the host wait for a device."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: Counter[str] = Counter()
+        self.found = Waits()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.removeprefix("aten::")
@@ -44,19 +71,19 @@ class Synchronizations(TorchDispatchMode):
         by_mask = any(isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in indices)
         counts_repeats = name == "repeat_interleave" and (kwargs or {}).get("output_size") is None
         if name in WAITING or by_mask or counts_repeats:
-            self.found[name] += 1
+            self.found.note(name)
         return func(*args, **(kwargs or {}))
 
 
 @contextmanager
-def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
     mode = Synchronizations()
     with monkeypatch.context() as patched:
         for name in METHODS:
             method = getattr(Tensor, name)
 
             def noted(self: Tensor, *args: Any, name: str = name, method: Any = method, **kwargs: Any) -> Any:
-                mode.found[name] += 1
+                mode.found.note(name)
                 return method(self, *args, **kwargs)
 
             patched.setattr(Tensor, name, noted)
@@ -90,7 +117,7 @@ def plain(folder: Path, kind: str, data: datasets.Dataset, **settings: Any) -> S
     )
 
 
-def of_a_run(made: Any, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+def of_a_run(made: Any, monkeypatch: pytest.MonkeyPatch) -> Waits:
     """Return the synchronizations of the training process after its first step; batches are collated in another."""
     made.args.dataloader_num_workers = 1
     made.args.max_steps = 1 + STEPS
@@ -103,7 +130,7 @@ def of_a_run(made: Any, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 class AfterTheFirstStep(TrainerCallback):
     """Resets the count after the first step, which compares the loss with the model's own."""
 
-    def __init__(self, found: Counter[str]) -> None:
+    def __init__(self, found: Waits) -> None:
         self.found = found
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -132,6 +159,34 @@ def test_a_step_synchronizes_hardly_more_than_one_of_seq2seq_trainer(
     assert found.total() <= expected.total() + (2 * STEPS if "logging_steps" in settings else STEPS)
 
 
+STEP_SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"dair_lambda": "auto"},
+    {"dair_lambda": "auto", "normalization": "token"},
+    {"dair_lambda": "auto", "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2},
+]
+
+
+@pytest.mark.parametrize("settings", STEP_SETTINGS)
+def test_the_library_itself_waits_for_nothing_in_a_step(
+    tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tiny.pairs("gpt2", 4 * (1 + STEPS))
+    made = tiny.trainer(tmp_path, "gpt2", data, **settings)
+    assert of_a_run(made, monkeypatch).of_library == {}
+    _, steps = made.pair_history.sums(data["row_id"][:])
+    assert steps.sum() == sum(partner is not None for partner in data["augmented_input_ids"])
+    found = made.lambda_control.latest
+    assert found > 0 and (found != tiny.config(tmp_path).dair_lambda) == bool(settings)
+
+
+def test_the_library_waits_where_it_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"dair_lambda": "auto", "logging_strategy": "steps", "logging_steps": 1}
+    made = tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 4 * (1 + STEPS)), **settings)
+    found = of_a_run(made, monkeypatch).of_library
+    assert set(found) == {"train_metrics.py: mean_terms", "lambda_control.py: LambdaControl.logs"}
+
+
 # ---- tensors without values: reading one raises an error ----
 
 
@@ -156,6 +211,15 @@ class Scores(nn.Module):
         return SimpleNamespace(logits=self.linear(x))
 
 
+class MetaAccelerator:
+    """Stands for the accelerator of a single process."""
+
+    device = torch.device("meta")
+
+    def reduce(self, values: Tensor, how: str) -> Tensor:
+        return values
+
+
 def without_values(batch: dict[str, Any]) -> dict[str, Any]:
     return {name: v.to("meta") if isinstance(v, Tensor) else v for name, v in batch.items()}
 
@@ -166,8 +230,16 @@ def assert_nothing_is_read(pair_loss: PairLoss, model: nn.Module, batch: dict[st
     pair_loss.objective(found.terms, counts, 0.5).backward()
     assert all(value.grad is not None for value in model.parameters())
     exists, filled = batch["view_mask"][:, 0], count_positions(batch, found.was_run)
-    sums = sum_terms(found.terms, found.targets[:, 0], exists, counts, args, 0.5, found.was_run[:, 0], filled)
+    slopes, control = pair_loss.slopes(found), LambdaControl(args, MetaAccelerator())
+    for step in range(2):  # the second has a lambda, from the sums of the first
+        dair_lambda = control.at_step(step, counts)
+        control.add(found.terms)
+        control.on_step_end(None, None, None)
+    was_run, targets = found.was_run, found.targets[:, 0]
+    sums = sum_terms(found.terms, targets, exists, counts, args, dair_lambda, was_run[:, 0], filled, slopes)
     assert sums.device.type == "meta"
+    assert isinstance(dair_lambda, Tensor) == (args.dair_lambda == "auto")
+    PairHistory().add(range(len(exists)), found.losses, was_run[:, :1] & was_run[:, 1:])
 
 
 @pytest.mark.parametrize(
@@ -179,6 +251,8 @@ def assert_nothing_is_read(pair_loss: PairLoss, model: nn.Module, batch: dict[st
         {"method": "augmented"},
         {"regularizer": "js"},
         {"forward_mode": "separate"},
+        {"dair_lambda": "auto"},
+        {"dair_lambda": "auto", "normalization": "token", "regularizer": "l1"},
     ],
 )
 def test_a_step_on_sequences_reads_no_tensor_values(tmp_path: Path, settings: dict[str, Any]) -> None:
