@@ -91,6 +91,15 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
             "The objectives of `method` are sums over pairs; use gradient_accumulation_steps for them.",
         },
     )
+    pair_history: bool = field(
+        default=True,
+        metadata={
+            "help": "Keep a sum and a count of every pair over the training steps, by which `pair_report` finds faulty "
+            "pairs that the trained model has memorized. Costs about 150 bytes of host memory per row and process, at "
+            "most 300 MB, and a few small operations per step, for which the host does not wait. False: reports rank "
+            "by the losses of the final model alone.",
+        },
+    )
     predict_with_generate: bool | None = field(
         default=None,
         metadata={

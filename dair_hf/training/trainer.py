@@ -521,7 +521,7 @@ class DAIRTrainer(PairEvaluationTrainer):
             self._finiteness.check()
         if model.training:
             self._add_to_log(outputs, inputs, counts, dair_lambda)
-            if outputs.layout.paired.any():
+            if self.args.pair_history and outputs.layout.paired.any():
                 were_run = outputs.was_run[:, :1] & outputs.was_run[:, 1:] & trained_partners(outputs.targets)
                 self.pair_history.add(inputs.get(ROW_ID), outputs.losses, were_run)
         if num_items_in_batch is not None:

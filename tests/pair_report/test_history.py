@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,8 +94,21 @@ def test_history_holds_the_losses_of_the_steps(tmp_path: Path) -> None:
     assert steps.tolist() == [2] * 6
 
 
-def test_a_run_without_partners_keeps_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [{"method": "erm"}, {"pair_history": False}])
+def test_a_run_without_partners_or_without_history_keeps_nothing(tmp_path: Path, settings: dict[str, Any]) -> None:
     data = tiny.pairs("gpt2", 8)
-    trainer = tiny.trainer(tmp_path, "gpt2", data, method="erm")
+    trainer = tiny.trainer(tmp_path, "gpt2", data, **settings)
     trainer.train()
     assert trainer.pair_history.sums(data["row_id"][:])[1].sum() == 0
+
+
+def test_without_history_the_run_is_the_same_and_the_report_ranks_by_the_final_model(tmp_path: Path) -> None:
+    data = tiny.pairs("gpt2", 8)
+    runs = [tiny.trainer(tmp_path / str(kept), "gpt2", data, pair_history=kept) for kept in (True, False)]
+    for run in runs:
+        run.train()
+    assert tiny.distance(*(tiny.weights(run.model) for run in runs)) == 0
+    kept, none = (run.pair_report(folder=tmp_path) for run in runs)
+    assert (kept.summary["steps_per_pair"], none.summary["steps_per_pair"]) == (2.0, 0.0)
+    np.testing.assert_allclose(none.pairs["score"], none.pairs["consistency"])
+    assert kept.pairs["score"] != none.pairs["score"]
