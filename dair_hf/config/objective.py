@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from dair_hf.data.view_columns import VIEWS
 from dair_hf.errors import DataError
 from dair_hf.losses.custom_regularizer import CustomRegularizer
 from dair_hf.losses.divergence import FEATURE_REGULARIZERS
@@ -27,7 +28,6 @@ from dair_hf.losses.objective import (
 )
 
 REGULARIZERS = (*LOSS_REGULARIZERS, *FEATURE_REGULARIZERS)
-VIEWS = ("original", "augmented")
 AUTO = "auto"  # value of `dair_lambda`
 LAMBDA_TARGET = 4.0
 AUTO_WARMUP = 0.25  # share of the steps over which `dair_lambda="auto"` reaches its target

@@ -11,7 +11,9 @@ from collections.abc import Collection, Iterable
 
 from dair_hf.errors import DataError
 
+VIEWS = ("original", "augmented")  # of a row with one partner
 AUGMENTED_PREFIX = "augmented_"  # of the first partner
+VIEW_PREFIXES = ("", AUGMENTED_PREFIX)  # of the columns of `VIEWS`
 _PARTNER_COLUMN = re.compile(r"augmented_(?:([2-9]|[1-9][0-9]+)_)?(.*)", re.DOTALL)
 
 
@@ -22,7 +24,7 @@ def variant_name(view: int) -> str:
         >>> [variant_name(view) for view in range(3)]
         ['original', 'augmented', 'augmented_2']
     """
-    return ("original", "augmented")[view] if view < 2 else f"augmented_{view}"
+    return VIEWS[view] if view < 2 else f"augmented_{view}"
 
 
 def variant_number(name: object) -> int | None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from datasets import Dataset
 
+from dair_hf.data.view_columns import VIEW_PREFIXES
 from dair_hf.dialog.text.rows import SYSTEM, USER, Mention, NameEntry, RowBuilder, Utterance
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.conventions import NAME_SLOTS
@@ -221,7 +222,7 @@ def example_pairs(n_rows: int = 400, *, seed: int = 0) -> Dataset:
         request = rng.choice(_REQUESTS)
         values = {slot: rng.choice(choices) for slot, choices in _REQUEST_VALUES.items() if f"{{{slot}}}" in request}
         row: dict[str, str | None] = {"row_id": f"{seed}/{number}"}
-        for prefix, bank in zip(("", "augmented_"), banks, strict=True):
+        for prefix, bank in zip(VIEW_PREFIXES, banks, strict=True):
             name = rng.choice(bank["restaurant-name"])
             asked = {"name": name, **values} if "[name]" in request else values
             exists = not prefix or "[name]" in request

@@ -16,6 +16,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from dair_hf.data.view_columns import VIEW_PREFIXES
 from dair_hf.dialog.data import DialogConfig, check_limits
 from dair_hf.dialog.text.rows import history_to_text
 from dair_hf.dialog.text.state import state_from_row, target_text
@@ -27,7 +28,6 @@ from dair_hf.metrics.state.conventions import resolve_convention
 if TYPE_CHECKING:
     from dair_hf.modeling import ModelConfig
 
-VIEWS = ("", "augmented_")
 CAUSAL_PROMPT = " <belief>"
 
 
@@ -65,7 +65,7 @@ class DialogEncoder:
     target_end: tuple[int, ...] | None = None
     preset: str = "any_of"
     lower_case: bool = False
-    views: tuple[str, ...] = VIEWS
+    views: tuple[str, ...] = VIEW_PREFIXES
 
     def __post_init__(self) -> None:
         check_limits(self)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.sampling import EpochPairs
+from dair_hf.data.view_columns import VIEWS
 from dair_hf.dialog.audit.audit import audit, names_of
 from dair_hf.dialog.audit.ceiling import Ceiling
 from dair_hf.dialog.data import DialogConfig, DialogData
@@ -24,7 +25,7 @@ from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
 from dair_hf.dialog.text.state import state_from_row
 from dair_hf.evaluation.evaluator import PairEvaluation, PairEvaluator
 from dair_hf.evaluation.statistics import as_correct, ratios_with_intervals
-from dair_hf.evaluation.views import VARIANTS, PairIndex
+from dair_hf.evaluation.views import PairIndex
 from dair_hf.io.files import write_json
 from dair_hf.io.processes import on_first_rank
 from dair_hf.metrics.state.belief_text import parse
@@ -97,7 +98,7 @@ class StateEvaluator(PairEvaluator):
         sums = index.sums(*index.by_row("scores", scores), index.by_row("scored", scored))
         masks = {"": np.ones_like(index.has_partner)}
         masks |= {f"{name}_": as_correct(mask, f"subsets[{name!r}]") for name, mask in (subsets or {}).items()}
-        for variant, (total, count) in zip(VARIANTS, sums, strict=True):
+        for variant, (total, count) in zip(VIEWS, sums, strict=True):
             for prefix, mask in masks.items():
                 rows = mask & (count > 0)
                 ratio = {f"{prefix}{variant}_{PRESET_ACCURACY}": (total[rows], count[rows])}

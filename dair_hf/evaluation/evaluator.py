@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dair_hf.data.view_columns import VIEWS
 from dair_hf.errors import DataError
 from dair_hf.evaluation.statistics import as_correct, correctness_metrics, ratios_with_intervals
-from dair_hf.evaluation.views import VARIANTS, PairIndex
+from dair_hf.evaluation.views import PairIndex
 
 Correct = Callable[[list[Any], list[Any]], ArrayLike]
 
@@ -108,7 +109,7 @@ class PairEvaluator:
         changed = None if self.answers is None else ~partners
         keys = set(self._renamed(correctness_metrics([True], partners, answer_changed=changed, n_bootstrap=1)))
         added = {
-            f"scores: {name!r}": {f"{variant}_{name}{bound}" for variant in VARIANTS for bound in ("", "_low", "_high")}
+            f"scores: {name!r}": {f"{variant}_{name}{bound}" for variant in VIEWS for bound in ("", "_low", "_high")}
             for name in self.scores
         }
         of_all_rows = keys.union(*added.values())
@@ -228,7 +229,7 @@ class PairEvaluator:
             f"{variant}_{name}": sums
             for name, score in self.scores.items()
             for variant, sums in zip(
-                VARIANTS, index.sums(*_scores_by_row(index, name, score(predictions, references))), strict=True
+                VIEWS, index.sums(*_scores_by_row(index, name, score(predictions, references))), strict=True
             )
         }
 

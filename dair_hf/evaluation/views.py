@@ -30,7 +30,6 @@ from dair_hf.data.view_columns import (
 from dair_hf.errors import DataError
 from dair_hf.io.files import atomic_path, decode_json, require_file
 
-VARIANTS = ("original", "augmented")  # as metrics name them
 PREDICTION_KEYS = ("row_id", "variant", "prediction", "reference", "correct")  # of a line of a predictions file
 CHUNK = 1024  # rows of a computed view that are held at once to read one of its columns
 

@@ -11,6 +11,7 @@ import torch
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.batch_layout import trained_partners
+from dair_hf.data.view_columns import VIEWS
 from dair_hf.errors import DataError
 from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator
 from dair_hf.evaluation.statistics import as_correct
@@ -189,7 +190,7 @@ def _assemble(
         shown: dict[str, Any] = {"number": number, "fields": contents(*row_of(views, row, partner))}
         if correct is not None and values.answers is not None:
             shown["correct"] = correct[pair].tolist()
-            shown["answer"] = dict(zip(("original", "augmented"), values.answers[pair], strict=True))
+            shown["answer"] = dict(zip(VIEWS, values.answers[pair], strict=True))
         worst.append(shown)
     return PairReport(
         options.title,
@@ -271,8 +272,7 @@ def gradient_weights_of(
         dair_lambda *= mean_targets
     slopes = regularizer.slopes(torch.from_numpy(original), torch.from_numpy(augmented), args.loss_epsilon)
     first, second = (
-        dair_lambda * slope.numpy() * (args.stop_gradient != view)
-        for view, slope in zip(("original", "augmented"), slopes, strict=True)
+        dair_lambda * slope.numpy() * (args.stop_gradient != view) for view, slope in zip(VIEWS, slopes, strict=True)
     )
     _, at, counts = np.unique(rows, return_inverse=True, return_counts=True)
     partners, (weight, augmented_weight) = counts[at], args.pair_weights

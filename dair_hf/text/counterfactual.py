@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from datasets import ClassLabel, Dataset, Features, Value
 
+from dair_hf.data.view_columns import VIEW_PREFIXES
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
 from dair_hf.text.tsv import TableRow, read_tsv
@@ -152,13 +153,12 @@ def paired_rows(rows: Iterable[CounterfactualRow], texts: Sequence[str], labels:
         >>> paired_rows([row], ["text"], ["no", "yes"])[0]["augmented_label"]
         0
     """
-    views = ("", "augmented_")
     columns: dict[str, list[Any]] = {"row_id": [], "original_id": []}
-    columns |= {view + name: [] for view in views for name in (*texts, "label")}
+    columns |= {view + name: [] for view in VIEW_PREFIXES for name in (*texts, "label")}
     for row in rows:
         columns["row_id"].append(row.row_id)
         columns["original_id"].append(row.original_id)
-        for view, values in zip(views, (row.original, row.revision), strict=True):
+        for view, values in zip(VIEW_PREFIXES, (row.original, row.revision), strict=True):
             for name in texts:
                 columns[view + name].append(values[name])
             columns[view + "label"].append(labels.index(values["label"]))

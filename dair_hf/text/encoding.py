@@ -9,10 +9,10 @@ from typing import Any
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from dair_hf.data.view_columns import VIEW_PREFIXES
 from dair_hf.errors import DataError
 from dair_hf.word_tokenizer import build_word_tokenizer
 
-VIEWS = ("", "augmented_")
 LINE_BREAK = "<br />"
 
 
@@ -48,7 +48,7 @@ def tokenizer_of_texts(
 
 
 def _all_texts(rows: Dataset, texts: Sequence[str]) -> Iterator[str]:
-    for view in VIEWS:
+    for view in VIEW_PREFIXES:
         for name in texts:
             yield from (text for text in rows[view + name][:] if text is not None)
 
@@ -84,7 +84,7 @@ class TextEncoder:
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[list[int] | None]]:
         """Return the columns of a batch of rows."""
         columns: dict[str, list[list[int] | None]] = {}
-        for view in VIEWS:
+        for view in VIEW_PREFIXES:
             if view + self.texts[0] in batch:
                 encoded = self._encode([batch[view + name] for name in self.texts])
                 columns |= {view + name: values for name, values in encoded.items()}

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from dair_hf.data.counter_rng import subset
+from dair_hf.data.view_columns import AUGMENTED_PREFIX
 from dair_hf.errors import DataError
 from dair_hf.evaluation.evaluator import PairEvaluation, PairEvaluator
 from dair_hf.evaluation.statistics import ratios_with_intervals
 from dair_hf.evaluation.views import PairIndex
 from dair_hf.modeling import ModelConfig, load_tokenizer
 from dair_hf.text.counterfactual import NLI_LABELS, REVISIONS, SENTIMENT_LABELS, SPLITS, read_nli, read_sentiment
-from dair_hf.text.encoding import VIEWS, TextEncoder, tokenizer_of_texts
+from dair_hf.text.encoding import TextEncoder, tokenizer_of_texts
 from dair_hf.text.models import BagOfWordsConfig, BiLSTMConfig, EmbeddingsConfig
 
 PRETRAINED, TRANSFORMER = "pretrained", "transformer"
@@ -221,7 +222,7 @@ def keep_partners(rows: Dataset, share: float, seed: int) -> Dataset:
     if share == 1.0:
         return rows
     kept = subset(torch.arange(len(rows)), share, seed, "text/pair_share").tolist()
-    augmented = [name for name in rows.column_names if name.startswith(VIEWS[1])]
+    augmented = [name for name in rows.column_names if name.startswith(AUGMENTED_PREFIX)]
 
     def remove(batch: Mapping[str, Sequence[Any]], indices: Sequence[int]) -> dict[str, list[Any]]:
         return {

@@ -14,7 +14,8 @@ import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
 
-from dair_hf.dialog.encoding import VIEWS, DialogEncoder
+from dair_hf.data.view_columns import VIEW_PREFIXES, VIEWS
+from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.text.spans import NO_NAME, contains_name, normalize_name
 from dair_hf.dialog.text.state import state_from_row
 from dair_hf.errors import DataError
@@ -22,7 +23,6 @@ from dair_hf.io.arrow import to_python
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.metrics.state.belief_text import parse
 from dair_hf.metrics.state.conventions import NAME_SLOTS
-from dair_hf.metrics.state.items import VARIANTS
 from dair_hf.metrics.state.joint_goal import joint_goal_correct
 
 BATCH_SIZE = 1000
@@ -121,15 +121,15 @@ def find_ceiling(pairs: Dataset, encoder: DialogEncoder, max_examples: int = 5) 
     """
     if not len(pairs):
         raise DataError("ceiling: the dataset has no rows; check the split")
-    views = {variant: ViewCeiling() for variant in VARIANTS}
+    views = {variant: ViewCeiling() for variant in VIEWS}
     attainable = []
-    columns = [f"{prefix}{name}" for prefix in VIEWS for name in ("history", "state")]
+    columns = [f"{prefix}{name}" for prefix in VIEW_PREFIXES for name in ("history", "state")]
     columns = [column for column in columns if column in pairs.column_names]
     for table in pairs.select_columns([*columns, "row_id", "names"]).with_format("arrow").iter(BATCH_SIZE):
         batch = {column: to_python(table[column]) for column in table.column_names}
         encoded = encoder({column: batch[column] for column in columns})
         reachable = np.ones(len(batch["row_id"]), dtype=bool)
-        for variant, prefix in zip(VARIANTS, VIEWS, strict=True):
+        for variant, prefix in zip(VIEWS, VIEW_PREFIXES, strict=True):
             rows = [row for row, history in enumerate(batch.get(f"{prefix}history", [])) if history is not None]
             if rows:
                 of_batch = [_View(encoder, batch, encoded, prefix, row) for row in rows]

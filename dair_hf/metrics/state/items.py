@@ -28,7 +28,6 @@ from dair_hf.metrics.state.belief_text import parse
 
 State = dict[str, tuple[str, ...]]
 
-VARIANTS = ("original", "augmented")
 # Items -> key of the state in a file of predictions.
 _STATE_KEYS = {"predictions": "prediction", "references": "reference"}
 _ID_KEYS = ("row_id", "id", "dialogue_id", "turn_id")

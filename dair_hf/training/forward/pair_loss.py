@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from dair_hf.config import DAIRConfig
 from dair_hf.data.batch_layout import BatchLayout, TargetRule, trained_partners, view_mask
 from dair_hf.data.collator import LABELS, LAYOUT, flatten_views, on_device
+from dair_hf.data.view_columns import VIEWS
 from dair_hf.errors import DataError
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.divergence import feature_consistency, mart_terms
@@ -188,8 +189,7 @@ class PairLoss:
         slopes = partner_slopes(losses, partners, self.args.loss_regularizer, self.args.loss_epsilon)
         stopped = self.args.stop_gradient
         of_original, of_partners = (
-            torch.zeros_like(slope) if stopped == view else slope
-            for view, slope in zip(("original", "augmented"), slopes, strict=True)
+            torch.zeros_like(slope) if stopped == view else slope for view, slope in zip(VIEWS, slopes, strict=True)
         )
         return of_original, of_partners
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dair_hf.augment.crops import crop, draw_crops
 from dair_hf.data.tensor_pairs import TensorPairs
+from dair_hf.data.view_columns import VIEWS
 from dair_hf.errors import DataError
 from dair_hf.vision.cifar10.images import CIFAR10, SIDE
 from dair_hf.vision.image_pairs import (
@@ -125,8 +126,7 @@ def train_pairs(cifar10: Mapping[str, LabeledImages], config: Cifar10Config, see
     images = file_of(cifar10, "train", "training", CIFAR10)
     rows = rows_between(images, 0, config.train_rows, "training")
     original, augmented = (
-        CroppedView(*images, rows, config.crop_padding, config.flip, f"cifar10/train/{view}", seed)
-        for view in ("original", "augmented")
+        CroppedView(*images, rows, config.crop_padding, config.flip, f"cifar10/train/{view}", seed) for view in VIEWS
     )
     return file_pairs("train", original, augmented if config.partner == "crop" else None)
 
