@@ -95,7 +95,7 @@ def read_pairs(path: Path) -> datasets.Dataset:
     return rows
 
 
-class TextEncoder:
+class PairEncoder:
     """Function for `Dataset.map` that tokenizes text and label, or source and target, of all views of a row.
 
     Args:
@@ -182,7 +182,7 @@ def encode_pairs(rows: datasets.Dataset, model: Any, tokenizer: Any, max_tokens:
     of_partners = [view_prefix(number) + name for number in numbers for name in needed]
     if missing := [name for name in of_partners if name not in names]:
         raise DataError(f"the pairs lack the column {missing[0]}; they have {rows.column_names}")
-    encoded = rows.map(TextEncoder(model, tokenizer, max_tokens), keep_in_memory=True, load_from_cache_file=False)
+    encoded = rows.map(PairEncoder(model, tokenizer, max_tokens), keep_in_memory=True, load_from_cache_file=False)
     return encoded.remove_columns([name for name in rows.column_names if parse_column(name)[1] == LABEL])
 
 

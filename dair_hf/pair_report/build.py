@@ -22,6 +22,7 @@ from dair_hf.pair_report.groups import Grouping, groupings_of
 from dair_hf.pair_report.page import require_report_libraries
 from dair_hf.pair_report.report import PairReport
 from dair_hf.pair_report.scores import (
+    CM_AND_FLIPS,
     correctness_by_group,
     disagreement,
     inconsistency,
@@ -42,7 +43,6 @@ CURVES = (
     "lambda_target",
     "dair_lambda",
 )
-SUMMARY_METRICS = ("cm", "cm_numerator", "cm_denominator", "both_correct", "pos_to_neg", "neg_to_pos", "neg_to_neg")
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def _summary(values: PairValues, rows: int, tables: list[dict[str, Any]]) -> dic
     if values.weights is not None:
         summary["unlearned_share"] = (values.weights.min(0) < 0).mean()
     if tables:
-        summary |= {key: tables[0]["groups"][0][key] for key in SUMMARY_METRICS}
+        summary |= {key: tables[0]["groups"][0][key] for key in CM_AND_FLIPS}
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in summary.items()}
 
 

@@ -11,7 +11,7 @@ from dair_hf.errors import UndefinedMetricWarning
 from dair_hf.evaluation.statistics import correctness_metrics
 from dair_hf.pair_report.groups import Grouping, group_order
 
-FLIPS = ("cm", "cm_numerator", "cm_denominator", "both_correct", "pos_to_neg", "neg_to_pos", "neg_to_neg")
+CM_AND_FLIPS = ("cm", "cm_numerator", "cm_denominator", "both_correct", "pos_to_neg", "neg_to_pos", "neg_to_neg")
 WORST_SHARE = 0.05
 
 
@@ -126,7 +126,7 @@ def correctness_by_group(name: str, grouping: Grouping, correct: np.ndarray) -> 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UndefinedMetricWarning)  # an undefined CM is shown as such
             metrics = correctness_metrics(*correct[chosen].T, n_bootstrap=0)
-        groups.append({"name": group, "pairs": len(chosen), **{key: metrics[key] for key in FLIPS}})
+        groups.append({"name": group, "pairs": len(chosen), **{key: metrics[key] for key in CM_AND_FLIPS}})
     return {"name": name, "groups": groups}
 
 
