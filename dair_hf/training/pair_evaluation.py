@@ -198,7 +198,8 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         tokens = rows[:, 4].sum() + rows[paired, 5].sum()
         counts = Counts(torch.tensor(len(rows)), paired.sum(), tokens)
         dair_lambda, exists = self.lambda_control.in_evaluation, torch.ones(len(rows), dtype=torch.bool)
-        sums = sum_terms(terms, rows[:, 4], exists, counts, self.args, dair_lambda, slopes=(rows[:, 7], rows[:, 8]))
+        slopes = rows[:, 7], rows[:, 8]
+        sums = sum_terms(terms, rows[:, 4], exists, counts, self.args, dair_lambda, slopes)
         return {"loss": self.pair_loss.objective(terms, counts, dair_lambda).item(), **mean_terms(sums, self.args)}
 
     # ---- metrics and predictions ----

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dair_hf.config import DAIRConfig
-from dair_hf.losses.objective import Counts, PairTerms, gradient_weights
+from dair_hf.losses.objective import Counts, PairTerms
 from dair_hf.training.lambda_control import gradient_sums
 
 
@@ -38,9 +38,9 @@ def sum_terms(
     counts: Counts,
     args: DAIRConfig,
     dair_lambda: float | Tensor,
+    slopes: tuple[Tensor, Tensor],
     was_run: Tensor | None = None,
     positions: Tensor | None = None,
-    slopes: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Return the sums of one batch.
 
@@ -55,9 +55,9 @@ def sum_terms(
         counts: Denominators of the optimizer step.
         args: Configuration of the run.
         dair_lambda: Lambda of the step, in the unit of `normalization`.
+        slopes: Results of `objective.partner_slopes`, `[B]` each.
         was_run: Whether each original was run, `[B]` bool; None: all that exist.
         positions: Number of input tokens, and of positions including padding, `[2]`; None: unknown.
-        slopes: Results of `objective.partner_slopes`; None: no row has several partners.
 
     Returns:
         `[13]`, the fields of `TermSums`, in `sums_dtype`.
@@ -67,14 +67,10 @@ def sum_terms(
     if args.normalization == "token":
         per_pair = dair_lambda * counts.tokens / (2 * torch.as_tensor(counts.pairs).clamp(min=1))
     if args.method == "dair" and args.loss_regularizer is not None:
-        if slopes is None:
-            losses = terms.original, terms.augmented
-            weights = gradient_weights(*losses, per_pair, args.loss_regularizer, args.loss_epsilon, args.pair_weights)
-        else:
-            weight, augmented_weight = args.pair_weights
-            # Token normalization has the sum of the losses of several partners, not their mean.
-            count = terms.partners if args.normalization == "token" else 1
-            weights = weight + per_pair * slopes[0], augmented_weight * count + per_pair * slopes[1]
+        weight, augmented_weight = args.pair_weights
+        # Token normalization has the sum of the losses of several partners, not their mean.
+        count = terms.partners if args.normalization == "token" else 1
+        weights = weight + per_pair * slopes[0], augmented_weight * count + per_pair * slopes[1]
         unlearned = ((torch.minimum(*weights) < 0) & terms.has_partner).sum()
     regularizer_gradient, loss_gradient = gradient_sums(terms, args)
     originals = torch.where(terms.has_partner, terms.original, 0.0)

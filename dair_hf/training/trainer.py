@@ -552,7 +552,7 @@ class DAIRTrainer(PairEvaluationTrainer):
             if forest is not None:
                 positions = on_device(np.array([forest.tokens, forest.nodes]), exists.device)
             targets, slopes = outputs.targets[:, 0], self.pair_loss.slopes(outputs)
-            sums = sum_terms(outputs.terms, targets, exists, counts, self.args, dair_lambda, was_run, positions, slopes)
+            sums = sum_terms(outputs.terms, targets, exists, counts, self.args, dair_lambda, slopes, was_run, positions)
             self._sums = sums if self._sums is None else self._sums + sums
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

@@ -21,6 +21,7 @@ from transformers.modeling_outputs import Seq2SeqLMOutput
 from dair_hf import DAIRConfig, PairCollator, TensorPairs
 from dair_hf.data.batch_layout import LayoutCollator, trained_partners
 from dair_hf.data.collator import count_positions
+from dair_hf.losses.objective import partner_slopes
 from dair_hf.losses.per_sample import cross_entropy, seq2seq_nll
 from dair_hf.pair_report.history import PairHistory
 from dair_hf.training.forward.pair_loss import PairLoss
@@ -236,7 +237,7 @@ def assert_nothing_is_read(pair_loss: PairLoss, model: nn.Module, batch: dict[st
         control.add(found.terms)
         control.on_step_end(None, None, None)
     was_run, targets = found.was_run, found.targets[:, 0]
-    sums = sum_terms(found.terms, targets, exists, counts, args, dair_lambda, was_run[:, 0], filled, slopes)
+    sums = sum_terms(found.terms, targets, exists, counts, args, dair_lambda, slopes, was_run[:, 0], filled)
     assert sums.device.type == "meta"
     assert isinstance(dair_lambda, Tensor) == (args.dair_lambda == "auto")
     PairHistory().add(range(len(exists)), found.losses, was_run[:, :1] & was_run[:, 1:])
@@ -296,7 +297,8 @@ def test_the_loss_of_a_batch_is_one_graph(tmp_path: Path, settings: dict[str, An
         mask, targets = batch["view_mask"], pair_loss.target_rule.counts(batch)
         terms = pair_loss.terms_of_losses(losses.masked_fill(targets == 0, 0.0), trained_partners(targets))
         filled = count_positions(batch, mask)
-        sums = sum_terms(terms, targets[:, 0], mask[:, 0], counts, args, 0.5, mask[:, 0], filled)
+        slopes = partner_slopes(losses, trained_partners(targets), args.loss_regularizer, args.loss_epsilon)
+        sums = sum_terms(terms, targets[:, 0], mask[:, 0], counts, args, 0.5, slopes, mask[:, 0], filled)
         return pair_loss.objective(terms, counts, 0.5), sums
 
     expected = step(logits, batch)

@@ -22,6 +22,14 @@ def terms(original: list[float], augmented: list[float], has_partner: list[bool]
     return PairTerms(left, right, consistency, torch.tensor(has_partner))
 
 
+def slopes(batch: PairTerms, regularizer: str = "sq") -> tuple[torch.Tensor, torch.Tensor]:
+    """Derivatives of R with respect to both losses: 1 - sqrt(l~ / l) and 1 - sqrt(l / l~); +1 and -1 for L1."""
+    left, right = batch.original, batch.augmented
+    if regularizer == "l1":
+        return (left - right).sign(), (right - left).sign()
+    return 1 - (right / left).sqrt(), 1 - (left / right).sqrt()
+
+
 BATCH = terms([4.0, 9.0, 2.0, 0.0], [1.0, 1.0, 0.0, 0.0], [True, True, False, False])
 TARGETS = torch.tensor([5, 5, 3, 0])
 EXISTS = torch.ones(4, dtype=torch.bool)
@@ -30,7 +38,9 @@ EXISTS = torch.ones(4, dtype=torch.bool)
 def sums(folder: Path, batch: PairTerms = BATCH, tokens: int = 24, **settings: Any) -> TermSums:
     args = config(folder, **settings)
     counts = Counts(*torch.tensor([4, 2, tokens]))
-    return TermSums(*sum_terms(batch, TARGETS, EXISTS, counts, args, args.dair_lambda).tolist())
+    return TermSums(
+        *sum_terms(batch, TARGETS, EXISTS, counts, args, args.dair_lambda, slopes(batch, args.regularizer)).tolist()
+    )
 
 
 def test_sums_by_hand(tmp_path: Path) -> None:
@@ -56,7 +66,9 @@ def test_sums_on_a_device_without_float64_are_in_float32(tmp_path: Path, monkeyp
     exact = sums(tmp_path)
     monkeypatch.setattr(train_metrics, "sums_dtype", lambda device: torch.float32)
     with WithoutFloat64():
-        found = sum_terms(BATCH, TARGETS, EXISTS, Counts(*torch.tensor([4, 2, 24])), config(tmp_path), 0.5)
+        found = sum_terms(
+            BATCH, TARGETS, EXISTS, Counts(*torch.tensor([4, 2, 24])), config(tmp_path), 0.5, slopes(BATCH)
+        )
     assert found.dtype == torch.float32
     assert found.tolist() == list(exact)
 
@@ -100,7 +112,9 @@ def test_unlearned_pairs_by_hand(tmp_path: Path, settings: dict[str, Any], token
 def test_repeated_rows_are_not_counted(tmp_path: Path) -> None:
     exists = torch.tensor([True, True, False, False])
     found = TermSums(
-        *sum_terms(BATCH, TARGETS * exists, exists, Counts(*torch.tensor([2, 2, 20])), config(tmp_path), 0.5)
+        *sum_terms(
+            BATCH, TARGETS * exists, exists, Counts(*torch.tensor([2, 2, 20])), config(tmp_path), 0.5, slopes(BATCH)
+        )
     )
     assert (found.rows, found.rows_without_target) == (2, 0)
 
@@ -157,22 +171,25 @@ def test_originals_that_were_not_run_have_no_mean_loss(tmp_path: Path) -> None:
     args = config(tmp_path, method="augmented")
     batch = terms([0.0, 9.0], [1.0, 0.0], [True, False])
     counts, exists = Counts(*torch.tensor([2, 1, 4])), torch.ones(2, dtype=torch.bool)
-    found = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args, 0.5, was_run=torch.tensor([False, True]))
+    found = sum_terms(
+        batch, torch.tensor([2, 2]), exists, counts, args, 0.5, slopes(batch), was_run=torch.tensor([False, True])
+    )
     assert mean_terms(found, args)["loss_original"] == 9.0  # of the original that was run, not 4.5
-    none = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args, 0.5, was_run=torch.zeros(2, dtype=torch.bool))
+    none = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args, 0.5, slopes(batch), torch.zeros_like(exists))
     assert "loss_original" not in mean_terms(none, args)
     # A pair has a consistency only if both views were run.
     assert "consistency" not in mean_terms(found, args) and "consistency" not in mean_terms(none, args)
-    both = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args, 0.5)
+    both = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args, 0.5, slopes(batch))
     assert mean_terms(both, args)["consistency"] == pytest.approx(batch.consistency.sum().item())
 
 
 def test_the_padding_share_is_over_all_positions(tmp_path: Path) -> None:
     args, counts = config(tmp_path), Counts(*torch.tensor([4, 2, 24]))
     batches = [
-        sum_terms(BATCH, TARGETS, EXISTS, counts, args, 0.5, positions=torch.tensor(filled))
+        sum_terms(BATCH, TARGETS, EXISTS, counts, args, 0.5, slopes(BATCH), positions=torch.tensor(filled))
         for filled in ([30, 40], [10, 60])
     ]
     assert mean_terms(batches[0], args)["padding_share"] == 0.25
     assert mean_terms(batches[0] + batches[1], args)["padding_share"] == pytest.approx(0.6)
-    assert "padding_share" not in mean_terms(sum_terms(BATCH, TARGETS, EXISTS, counts, args, 0.5), args)
+    unknown = sum_terms(BATCH, TARGETS, EXISTS, counts, args, 0.5, slopes(BATCH))
+    assert "padding_share" not in mean_terms(unknown, args)
