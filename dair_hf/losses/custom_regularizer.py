@@ -16,8 +16,9 @@ from dair_hf.losses.objective import LossRegularizer
 class CustomRegularizer:
     """A user's R, a function `(l, l~) -> R` of the losses of pairs, each `[B]`.
 
-    Copies share the function. A function that cannot be pickled, such as a lambda, is pickled by its name, so that the
-    training arguments of a checkpoint can still be saved and read; such a copy raises an error when it is called.
+    Copies share the function. Pickle saves a function by its module and name, so a lambda cannot be saved, and a
+    function of the main script is not found by another script. The training arguments of a checkpoint can be saved and
+    read all the same: a copy without its function raises an error when it is called.
 
     Args:
         function: `(original, augmented) -> [B]`, nats per row, differentiable in both.
@@ -85,20 +86,28 @@ class CustomRegularizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         try:
-            pickle.dumps(self.function)
+            pickled = pickle.dumps(self.function)
         except (AttributeError, TypeError, pickle.PicklingError):
-            return CustomRegularizer, (_NotSaved(repr(self)),)
-        return CustomRegularizer, (self.function,)
+            return CustomRegularizer, (_Missing(repr(self)),)
+        # As bytes, so that a name that is not found does not stop the reading of everything around it.
+        return _unpickled, (pickled, repr(self))
 
 
-class _NotSaved:
-    """Stands for a function that could not be pickled."""
+def _unpickled(pickled: bytes, name: str) -> CustomRegularizer:
+    try:
+        return CustomRegularizer(pickle.loads(pickled))
+    except (AttributeError, ImportError):
+        return CustomRegularizer(_Missing(name))
+
+
+class _Missing:
+    """Stands for a function that could not be pickled, or is not found where it was."""
 
     def __init__(self, name: str) -> None:
         self.__qualname__ = name
 
     def __call__(self, original: Tensor, augmented: Tensor) -> Tensor:
         raise DataError(
-            f"regularizer={self.__qualname__} was not saved with the training arguments, since it cannot be pickled; "
-            "give it again: DAIRConfig(regularizer=...)"
+            f"regularizer={self.__qualname__} was not saved with the training arguments: it is a lambda, a local "
+            "function, or one of another script; give it again: DAIRConfig(regularizer=...)"
         )

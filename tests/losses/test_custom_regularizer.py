@@ -6,6 +6,9 @@ import copy
 import io
 import json
 import pickle
+import subprocess
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +83,37 @@ def test_settings_with_a_function_are_copied_saved_and_printed(tmp_path: Path) -
     named = tiny.config(tmp_path, regularizer=squared_roots)
     assert pickle.loads(pickle.dumps(named)).regularizer.function is squared_roots
     assert named.regularizer == CustomRegularizer(squared_roots)
+
+
+def test_settings_with_a_function_of_the_main_script_are_read_elsewhere(tmp_path: Path) -> None:
+    """A checkpoint's training arguments, written by a script and read here."""
+    script, saved = tmp_path / "script.py", tmp_path / "training_args.bin"
+    script.write_text(
+        "import pickle, sys, torch\n"
+        "from dair_hf import DAIRConfig\n"
+        "def squared(one, other): return (one - other) ** 2\n"
+        "args = DAIRConfig(sys.argv[1], regularizer=squared, dair_lambda=0.25, use_cpu=True)\n"
+        "torch.save(args, sys.argv[2])\n"
+        "assert pickle.loads(pickle.dumps(args)).regularizer.function is squared\n"
+    )
+    command = [sys.executable, str(script), str(tmp_path), str(saved)]
+    subprocess.run(command, check=True, env=tiny.child_environment())
+    loaded = torch.load(saved, weights_only=False)
+    assert (loaded.dair_lambda, repr(loaded.regularizer)) == (0.25, "squared")
+    again = pickle.loads(pickle.dumps(loaded))
+    with pytest.raises(DataError, match="regularizer=squared was not saved.*of another script; give it again"):
+        again.regularizer(torch.ones(1), torch.ones(1))
+
+
+def test_a_function_of_a_module_that_is_gone_does_not_stop_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("rules_of_a_user")
+    exec("def squared(one, other): return (one - other) ** 2", vars(module))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    saved = pickle.dumps(CustomRegularizer(module.squared))
+    assert pickle.loads(saved)(torch.tensor([4.0]), torch.tensor([1.0])).tolist() == [9.0]
+    monkeypatch.delitem(sys.modules, module.__name__)
+    with pytest.raises(DataError, match="was not saved"):
+        pickle.loads(saved)(torch.ones(1), torch.ones(1))
 
 
 def test_a_run_with_a_function_saves_checkpoints(tmp_path: Path) -> None:
