@@ -207,10 +207,22 @@ def gradient_weights(
     return weight + dair_lambda * slope, augmented_weight + dair_lambda * augmented_slope
 
 
-def partner_slopes(
+class PairSlopes(NamedTuple):
+    """Slopes of R, the mean over the partners of a row, by the losses of its views.
+
+    Attributes:
+        original: `mean_p dR(l, l~_p)/dl`, `[B]`; 0 for a row without a partner.
+        partners: `dR(l, l~_p)/dl~_p` of every partner, not divided by their number, `[B, V - 1]`; 0 if it is absent.
+    """
+
+    original: Tensor
+    partners: Tensor
+
+
+def pair_slopes(
     losses: Tensor, partners: Tensor, regularizer: LossRegularizer, epsilon: float = LOSS_EPSILON
-) -> tuple[Tensor, Tensor]:
-    """Return the slopes of R that decide which views of a row are unlearned.
+) -> PairSlopes:
+    """Return the slopes of R by the losses of all views.
 
     With P partners, `f = w l + w~ mean_p l~_p + lambda mean_p R(l, l~_p)` has the gradient
     `c grad l + sum_p c~_p grad l~_p / P` with `c = w + lambda mean_p dR/dl` and `c~_p = w~ + lambda dR/dl~_p`.
@@ -221,20 +233,16 @@ def partner_slopes(
         regularizer: R.
         epsilon: As in `squared_root_consistency`.
 
-    Returns:
-        `mean_p dR/dl` and `min_p dR/dl~_p`, each `[B]`; 0 for a row without a partner.
-
     Example:
         >>> losses = torch.tensor([[4.0, 1.0, 16.0]])
-        >>> partner_slopes(losses, torch.tensor([[True, True]]), LOSS_REGULARIZERS["sq"], epsilon=0.0)
-        (tensor([-0.2500]), tensor([-1.]))
+        >>> pair_slopes(losses, torch.tensor([[True, True]]), LOSS_REGULARIZERS["sq"], epsilon=0.0)
+        PairSlopes(original=tensor([-0.2500]), partners=tensor([[-1.0000,  0.5000]]))
     """
     if losses.shape[1] == 1:
-        return torch.zeros_like(losses[:, 0]), torch.zeros_like(losses[:, 0])
+        return PairSlopes(torch.zeros_like(losses[:, 0]), torch.zeros_like(losses[:, 1:]))
     slopes = [regularizer.slopes(losses[:, 0], augmented, epsilon) for augmented in losses[:, 1:].unbind(1)]
     of_original, of_partners = (torch.stack(columns, dim=1) for columns in zip(*slopes, strict=True))
-    lowest = of_partners.masked_fill(~partners, torch.inf).amin(1)
-    return mean_over_partners(of_original, partners), lowest.masked_fill(~partners.any(1), 0.0)
+    return PairSlopes(mean_over_partners(of_original, partners), of_partners.masked_fill(~partners, 0.0))
 
 
 def mean_over_partners(values: Tensor, partners: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import TrainerCallback, get_scheduler
 
 from dair_hf.config import AUTO, DAIRConfig
-from dair_hf.losses.objective import Counts, PairTerms
+from dair_hf.losses.objective import Counts, PairSlopes, PairTerms
 
 SMOOTHING = 0.95  # of the exponential means of both squared norms, per optimizer step
 
@@ -26,13 +26,14 @@ class LambdaControl(TrainerCallback):
     losses of pairs, of which `R_sq = (r - r~)^2` is a function as simple as the squared errors `r^2`, `r~^2`:
 
         |grad (w l + w~ l~)|^2 = 4 sum_pairs (w^2 l + w~^2 l~)
-        |grad R_sq|^2          = 8 sum_pairs R_sq
-        share                  = lambda sqrt(2 sum R / sum (w^2 l + w~^2 l~))
+        |grad R|^2             = 4 sum_pairs (l (dR/dl)^2 + l~ (dR/dl~)^2), for R_sq 8 sum_pairs R_sq
+        share                  = lambda |grad R| / |grad (w l + w~ l~)|
 
-    With weights of 1/2 this is `2 lambda sqrt(rho)`, where `rho = E[R] / E[(l + l~) / 2]` is the relative
-    inconsistency. Sums cost nothing, unlike norms at logits or weights; for a regression `r` is the error, so that the
-    share is exact at the output of the model. Other regularizers take the place of R in the last line. Several partners
-    of a row count as one, with their mean loss and their mean R.
+    For R_sq and weights of 1/2 this is `2 lambda sqrt(rho)`, where `rho = E[R] / E[(l + l~) / 2]` is the relative
+    inconsistency; for R_l1 it is `2 lambda`. Sums cost nothing, unlike norms at logits or weights; for a regression `r`
+    is the error, so that the share is exact at the output of the model. It is exact for several partners, with
+    `stop_gradient`, and for functions of the losses; for KL and JS, which are none, `8 R` takes the place of
+    `|grad R|^2`.
 
     The sums of a step are reduced over all micro-batches and ranks, and enter exponential means (`SMOOTHING`). Lambda
     of a step follows from the means of earlier steps, so that it is known before the forward and is the same however
@@ -54,7 +55,7 @@ class LambdaControl(TrainerCallback):
 
     def reset(self) -> None:
         """Forget all sums, before a new run."""
-        self._sums: Tensor | None = None  # of this step and rank: 2 R, and losses times squared weights
+        self._sums: Tensor | None = None  # [2], `root_gradients` of this step and rank
         self._means: Tensor | None = None  # [2], of earlier steps and all ranks
         self._latest: float | Tensor | None = None  # lambda of the last training step
         self._latest_per_pair: Tensor | None = None
@@ -84,11 +85,11 @@ class LambdaControl(TrainerCallback):
         moved = SMOOTHING * means + (1 - SMOOTHING) * sums
         self._means = torch.where(sums.isfinite().all(), moved, means)
 
-    def add(self, terms: PairTerms) -> None:
-        """Add the sums of a micro-batch of a training step."""
+    def add(self, gradients: Tensor) -> None:
+        """Add the `root_gradients` `[B, 2]` of a micro-batch of a training step."""
         if self.args.dair_lambda != AUTO or not self.args.uses_regularizer:
             return
-        sums = gradient_sums(terms, self.args)
+        sums = gradients.sum(0)
         self._sums = sums if self._sums is None else self._sums + sums
 
     # ---- lambda ----
@@ -158,20 +159,34 @@ class LambdaControl(TrainerCallback):
         return per_pair * 2 * pairs / tokens.clamp(min=1)
 
 
-def gradient_sums(terms: PairTerms, args: DAIRConfig) -> Tensor:
-    """Return `[2 sum R, sum (w^2 l + w~^2 l~)]` over the pairs of a batch, `[2]`, at least float32.
+def root_gradients(losses: Tensor, terms: PairTerms, slopes: PairSlopes | None, args: DAIRConfig) -> Tensor:
+    """Return the squared norms of the gradients of R and of the losses at the roots of the losses, for every pair.
 
-    Their ratio is the squared gradient share at lambda 1 (`LambdaControl`).
+    With `r = sqrt(l)`, a function g of the losses has `dg/dr = 2 r dg/dl`, so `|grad g|^2 = sum_views 4 l (dg/dl)^2`.
 
     Args:
+        losses: Loss of every view, `[B, V]`, nats per row; 0 for absent partners.
         terms: Unreduced terms, each `[B]`.
+        slopes: Slopes of R (`PairLoss.slopes`); None, if R compares output distributions: `8 R` takes the place of the
+            squared norm, which is exact for R_sq.
         args: Configuration of the run.
+
+    Returns:
+        `[B, 2]`: of R, and of `w l + w~ l~`; 0 for a row without a partner. Their ratio is the squared gradient share
+        at lambda 1 per pair (`LambdaControl`).
     """
     weight, augmented_weight = args.pair_weights
     with torch.no_grad():
-        originals = torch.where(terms.has_partner, terms.original, 0.0)
-        losses = weight**2 * originals.sum() + augmented_weight**2 * terms.augmented.sum()
-        return torch.stack([2 * terms.consistency.sum(), losses]).clamp(min=0.0)
+        several = terms.partners.long().clamp(min=1).unsqueeze(1)
+        original, partners = torch.where(terms.has_partner, losses[:, 0], 0.0), losses[:, 1:]
+        # Token normalization has the sum of the losses of several partners, not their mean.
+        divisor = 1 if args.normalization == "token" else several
+        of_losses = 4 * (weight**2 * original + (augmented_weight**2 * partners / divisor**2).sum(1))
+        if slopes is None:
+            of_r = 8 * terms.consistency
+        else:
+            of_r = 4 * (original * slopes.original**2 + (partners * (slopes.partners / several) ** 2).sum(1))
+        return torch.stack([of_r, of_losses], dim=1).clamp(min=0.0)
 
 
 def schedule_factor(args: DAIRConfig, num_training_steps: int) -> Callable[[int], float]:

@@ -31,11 +31,11 @@ from dair_hf.pair_report.page import write_report
 from dair_hf.pair_report.report import PairReport
 from dair_hf.training.finiteness import FinitenessCheck, negative_losses, undefined_roots
 from dair_hf.training.forward.pair_loss import PairLoss
-from dair_hf.training.lambda_control import LambdaControl
+from dair_hf.training.lambda_control import LambdaControl, root_gradients
 from dair_hf.training.loading import eval_order
 from dair_hf.training.model_card import PairResult
 from dair_hf.training.sample_loss import CLASS_LOSSES, LANGUAGE_LOSSES, derived_sample_loss
-from dair_hf.training.train_metrics import mean_terms, sum_terms
+from dair_hf.training.train_metrics import lowest_slopes, mean_terms, sum_terms
 from dair_hf.trees.forest import FOREST
 
 
@@ -122,7 +122,10 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
                 counts = self.pair_loss.count(batch)
                 loss = self.pair_loss.objective(terms, counts, self.lambda_control.in_evaluation).detach()
             # As many columns on every rank, whatever the number of views of its batch.
-            columns = (*terms, targets[:, 0], targets[:, 1:].sum(1), exists, *self.pair_loss.slopes(outputs))
+            slopes = self.pair_loss.slopes(outputs)
+            gradients = root_gradients(outputs.losses, outputs.terms, slopes, self.args)
+            counted = targets[:, 0], targets[:, 1:].sum(1), exists
+            columns = (*terms, *counted, *lowest_slopes(slopes, terms), *gradients.unbind(1))
             # In float64 on the host only, since MPS lacks it.
             rows = torch.stack([column.to(full_precision(terms.original).dtype) for column in columns], dim=1)
             if self._kept_views:
@@ -198,8 +201,8 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         tokens = rows[:, 4].sum() + rows[paired, 5].sum()
         counts = Counts(torch.tensor(len(rows)), paired.sum(), tokens)
         dair_lambda, exists = self.lambda_control.in_evaluation, torch.ones(len(rows), dtype=torch.bool)
-        slopes = rows[:, 7], rows[:, 8]
-        sums = sum_terms(terms, rows[:, 4], exists, counts, self.args, dair_lambda, slopes)
+        lowest = rows[:, 7], rows[:, 8]
+        sums = sum_terms(terms, rows[:, 4], exists, counts, self.args, dair_lambda, lowest, rows[:, 9:11])
         return {"loss": self.pair_loss.objective(terms, counts, dair_lambda).item(), **mean_terms(sums, self.args)}
 
     # ---- metrics and predictions ----

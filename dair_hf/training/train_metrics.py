@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from dair_hf.config import DAIRConfig
-from dair_hf.losses.objective import Counts, PairTerms
-from dair_hf.training.lambda_control import gradient_sums
+from dair_hf.losses.objective import Counts, PairSlopes, PairTerms
 
 
 class TermSums(NamedTuple):
@@ -38,15 +38,16 @@ def sum_terms(
     counts: Counts,
     args: DAIRConfig,
     dair_lambda: float | Tensor,
-    slopes: tuple[Tensor, Tensor],
+    slopes: Sequence[Tensor],
+    gradients: Tensor,
     was_run: Tensor | None = None,
     positions: Tensor | None = None,
 ) -> Tensor:
     """Return the sums of one batch.
 
-    A pair counts as unlearned if one of its gradient weights c, c~ is negative (`objective.gradient_weights`, which
-    takes lambda in pair units: `lambda * tokens / (2 * pairs)` with `normalization="token"`), a row with several
-    partners if c or any c~_p is (`objective.partner_slopes`).
+    A pair counts as unlearned if one of its gradient weights is negative: `c = w + lambda dR/dl` of the original or
+    `c~ = w~ + lambda dR/dl~` of any partner, with lambda in pair units (`lambda * tokens / (2 * pairs)` with
+    `normalization="token"`).
 
     Args:
         terms: Unreduced terms, each `[B]`.
@@ -55,7 +56,8 @@ def sum_terms(
         counts: Denominators of the optimizer step.
         args: Configuration of the run.
         dair_lambda: Lambda of the step, in the unit of `normalization`.
-        slopes: Results of `objective.partner_slopes`, `[B]` each.
+        slopes: `dR/dl` and the lowest `dR/dl~` of the partners (`lowest_slopes`), each `[B]`.
+        gradients: Results of `lambda_control.root_gradients`, `[B, 2]`.
         was_run: Whether each original was run, `[B]` bool; None: all that exist.
         positions: Number of input tokens, and of positions including padding, `[2]`; None: unknown.
 
@@ -72,7 +74,7 @@ def sum_terms(
         count = terms.partners if args.normalization == "token" else 1
         weights = weight + per_pair * slopes[0], augmented_weight * count + per_pair * slopes[1]
         unlearned = ((torch.minimum(*weights) < 0) & terms.has_partner).sum()
-    regularizer_gradient, loss_gradient = gradient_sums(terms, args)
+    regularizer_gradient, loss_gradient = gradients.sum(0)
     originals = torch.where(terms.has_partner, terms.original, 0.0)
     sums = TermSums(
         original=terms.original.sum(),
@@ -90,6 +92,21 @@ def sum_terms(
         paired_losses=(originals.sum() + terms.augmented.sum()) / 2,
     )
     return torch.stack([value.to(sums_dtype(value.device)) for value in sums])
+
+
+def lowest_slopes(slopes: PairSlopes | None, terms: PairTerms) -> tuple[Tensor, Tensor]:
+    """Return the slope of R by the original's loss, and the lowest of those by the losses of its partners.
+
+    Args:
+        slopes: Slopes of R; None: R is no function of the losses.
+        terms: Unreduced terms, each `[B]`.
+
+    Returns:
+        Each `[B]`; 0 without a partner.
+    """
+    if slopes is None or slopes.partners.shape[1] == 0:
+        return torch.zeros_like(terms.original), torch.zeros_like(terms.original)
+    return slopes.original, slopes.partners.amin(1)
 
 
 def sums_dtype(device: torch.device) -> torch.dtype:

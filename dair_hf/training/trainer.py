@@ -65,7 +65,7 @@ from dair_hf.training.checks import (
 from dair_hf.training.environments import BatchObjective, FreshOptimizer, PenalizedRisk
 from dair_hf.training.finiteness import FinitenessCheck
 from dair_hf.training.forward.pair_loss import PairLoss, PairOutputs
-from dair_hf.training.lambda_control import LambdaControl
+from dair_hf.training.lambda_control import LambdaControl, root_gradients
 from dair_hf.training.loading import (
     EpochCallback,
     OnlineAugmenter,
@@ -90,7 +90,7 @@ from dair_hf.training.sample_loss import (
     row_rules,
 )
 from dair_hf.training.schedules import epoch_drops, half_life
-from dair_hf.training.train_metrics import mean_terms, sum_terms
+from dair_hf.training.train_metrics import lowest_slopes, mean_terms, sum_terms
 from dair_hf.trees.attention import nodes_at_once
 from dair_hf.trees.batches import ForestCollator, GroupBatchSampler
 from dair_hf.trees.forest import FOREST
@@ -515,9 +515,7 @@ class DAIRTrainer(PairEvaluationTrainer):
             require_gradient(loss, outputs.terms.original, model, self.batch_objective, self.sample_loss)
         step = self.state.global_step
         self._finiteness.add(loss, outputs.terms, inputs.get(ROW_ID), step, dair_lambda, outputs.losses)
-        if is_training:
-            self.lambda_control.add(outputs.terms)
-        else:
+        if not is_training:
             self._finiteness.check()
         if model.training:
             self._add_to_log(outputs, inputs, counts, dair_lambda)
@@ -551,8 +549,14 @@ class DAIRTrainer(PairEvaluationTrainer):
             positions = count_positions(batch, outputs.was_run)
             if forest is not None:
                 positions = on_device(np.array([forest.tokens, forest.nodes]), exists.device)
-            targets, slopes = outputs.targets[:, 0], self.pair_loss.slopes(outputs)
-            sums = sum_terms(outputs.terms, targets, exists, counts, self.args, dair_lambda, slopes, was_run, positions)
+            terms, targets, slopes = outputs.terms, outputs.targets[:, 0], self.pair_loss.slopes(outputs)
+            gradients = root_gradients(outputs.losses, outputs.terms, slopes, self.args)
+            if self.is_in_train:
+                self.lambda_control.add(gradients)
+            lowest = lowest_slopes(slopes, terms)
+            sums = sum_terms(
+                terms, targets, exists, counts, self.args, dair_lambda, lowest, gradients, was_run, positions
+            )
             self._sums = sums if self._sums is None else self._sums + sums
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

@@ -21,12 +21,12 @@ from transformers.modeling_outputs import Seq2SeqLMOutput
 from dair_hf import DAIRConfig, PairCollator, TensorPairs
 from dair_hf.data.batch_layout import LayoutCollator, trained_partners
 from dair_hf.data.collator import count_positions
-from dair_hf.losses.objective import partner_slopes
+from dair_hf.losses.objective import LOSS_REGULARIZERS, pair_slopes
 from dair_hf.losses.per_sample import cross_entropy, seq2seq_nll
 from dair_hf.pair_report.history import PairHistory
 from dair_hf.training.forward.pair_loss import PairLoss
-from dair_hf.training.lambda_control import LambdaControl
-from dair_hf.training.train_metrics import sum_terms
+from dair_hf.training.lambda_control import LambdaControl, root_gradients
+from dair_hf.training.train_metrics import lowest_slopes, sum_terms
 from tests.fixtures import tiny
 from tests.fixtures.paths import ROOT
 
@@ -232,12 +232,13 @@ def assert_nothing_is_read(pair_loss: PairLoss, model: nn.Module, batch: dict[st
     assert all(value.grad is not None for value in model.parameters())
     exists, filled = batch["view_mask"][:, 0], count_positions(batch, found.was_run)
     slopes, control = pair_loss.slopes(found), LambdaControl(args, MetaAccelerator())
+    gradients = root_gradients(found.losses, found.terms, slopes, args)
     for step in range(2):  # the second has a lambda, from the sums of the first
         dair_lambda = control.at_step(step, counts)
-        control.add(found.terms)
+        control.add(gradients)
         control.on_step_end(None, None, None)
-    was_run, targets = found.was_run, found.targets[:, 0]
-    sums = sum_terms(found.terms, targets, exists, counts, args, dair_lambda, slopes, was_run[:, 0], filled)
+    was_run, targets, lowest = found.was_run, found.targets[:, 0], lowest_slopes(slopes, found.terms)
+    sums = sum_terms(found.terms, targets, exists, counts, args, dair_lambda, lowest, gradients, was_run[:, 0], filled)
     assert sums.device.type == "meta"
     assert isinstance(dair_lambda, Tensor) == (args.dair_lambda == "auto")
     PairHistory().add(range(len(exists)), found.losses, was_run[:, :1] & was_run[:, 1:])
@@ -295,10 +296,15 @@ def test_the_loss_of_a_batch_is_one_graph(tmp_path: Path, settings: dict[str, An
     def step(logits: Tensor, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         losses = seq2seq_nll(Seq2SeqLMOutput(logits=logits), batch["labels"].flatten(0, 1)).view(2, 2)
         mask, targets = batch["view_mask"], pair_loss.target_rule.counts(batch)
-        terms = pair_loss.terms_of_losses(losses.masked_fill(targets == 0, 0.0), trained_partners(targets))
+        losses, partners = losses.masked_fill(targets == 0, 0.0), trained_partners(targets)
+        terms, slopes = (
+            pair_loss.terms_of_losses(losses, partners),
+            pair_slopes(losses, partners, LOSS_REGULARIZERS["sq"]),
+        )
+        gradients = root_gradients(losses, terms, slopes, args)
         filled = count_positions(batch, mask)
-        slopes = partner_slopes(losses, trained_partners(targets), args.loss_regularizer, args.loss_epsilon)
-        sums = sum_terms(terms, targets[:, 0], mask[:, 0], counts, args, 0.5, slopes, mask[:, 0], filled)
+        lowest, original = lowest_slopes(slopes, terms), mask[:, 0]
+        sums = sum_terms(terms, targets[:, 0], original, counts, args, 0.5, lowest, gradients, original, filled)
         return pair_loss.objective(terms, counts, 0.5), sums
 
     expected = step(logits, batch)

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dair_hf.losses.objective import Counts, PairTerms
+from dair_hf.config import DAIRConfig
+from dair_hf.losses.objective import Counts, PairTerms, pair_slopes
 from dair_hf.training import train_metrics
-from dair_hf.training.train_metrics import TermSums, mean_terms, sum_terms
+from dair_hf.training.lambda_control import root_gradients
+from dair_hf.training.train_metrics import TermSums, lowest_slopes, mean_terms, sum_terms
 from tests.fixtures import tiny
 from tests.fixtures.tiny import config
 
@@ -22,32 +25,33 @@ def terms(original: list[float], augmented: list[float], has_partner: list[bool]
     return PairTerms(left, right, consistency, torch.tensor(has_partner))
 
 
-def slopes(batch: PairTerms, regularizer: str = "sq") -> tuple[torch.Tensor, torch.Tensor]:
-    """Derivatives of R with respect to both losses: 1 - sqrt(l~ / l) and 1 - sqrt(l / l~); +1 and -1 for L1."""
-    left, right = batch.original, batch.augmented
-    if regularizer == "l1":
-        return (left - right).sign(), (right - left).sign()
-    return 1 - (right / left).sqrt(), 1 - (left / right).sqrt()
-
-
 BATCH = terms([4.0, 9.0, 2.0, 0.0], [1.0, 1.0, 0.0, 0.0], [True, True, False, False])
 TARGETS = torch.tensor([5, 5, 3, 0])
 EXISTS = torch.ones(4, dtype=torch.bool)
+
+
+def gradients_of(batch: PairTerms, args: DAIRConfig) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """Return the slopes of R and the squared norms of gradients that the trainer gives to `sum_terms`."""
+    losses = torch.stack([batch.original, batch.augmented], dim=1)
+    slopes = None
+    if args.loss_regularizer is not None:
+        slopes = pair_slopes(losses, batch.has_partner.unsqueeze(1), args.loss_regularizer, args.loss_epsilon)
+    return lowest_slopes(slopes, batch), root_gradients(losses, batch, slopes, args)
 
 
 def sums(folder: Path, batch: PairTerms = BATCH, tokens: int = 24, **settings: Any) -> TermSums:
     args = config(folder, **settings)
     counts = Counts(*torch.tensor([4, 2, tokens]))
     return TermSums(
-        *sum_terms(batch, TARGETS, EXISTS, counts, args, args.dair_lambda, slopes(batch, args.regularizer)).tolist()
+        *sum_terms(batch, TARGETS, EXISTS, counts, args, args.dair_lambda, *gradients_of(batch, args)).tolist()
     )
 
 
 def test_sums_by_hand(tmp_path: Path) -> None:
     found = sums(tmp_path, dair_lambda=0.5)
     # c~ of (4, 1) is 1/2 + 1/2 (1 - 2) = 0, not below 0; of (9, 1) it is 1/2 + 1/2 (1 - 3) = -1/2.
-    # Squared norms: 0.5^2 * 2 * (1 + 4), and 1/4 of the losses (4 + 9 + 1 + 1) of pairs, of which 7.5 is half.
-    assert found == pytest.approx(TermSums(15.0, 2.0, 1.0 + 4.0, 4, 4, 2, 1, 1, 0, 0, 2.5, 3.75, 7.5))
+    # Squared norms: 0.5^2 * 8 * (1 + 4), and the losses (4 + 9 + 1 + 1) of pairs, of which 7.5 is half.
+    assert found == pytest.approx(TermSums(15.0, 2.0, 1.0 + 4.0, 4, 4, 2, 1, 1, 0, 0, 10.0, 15.0, 7.5), rel=1e-6)
 
 
 class WithoutFloat64(TorchDispatchMode):
@@ -66,9 +70,8 @@ def test_sums_on_a_device_without_float64_are_in_float32(tmp_path: Path, monkeyp
     exact = sums(tmp_path)
     monkeypatch.setattr(train_metrics, "sums_dtype", lambda device: torch.float32)
     with WithoutFloat64():
-        found = sum_terms(
-            BATCH, TARGETS, EXISTS, Counts(*torch.tensor([4, 2, 24])), config(tmp_path), 0.5, slopes(BATCH)
-        )
+        counts, args = Counts(*torch.tensor([4, 2, 24])), config(tmp_path)
+        found = sum_terms(BATCH, TARGETS, EXISTS, counts, args, 0.5, *gradients_of(BATCH, args))
     assert found.dtype == torch.float32
     assert found.tolist() == list(exact)
 
@@ -111,11 +114,8 @@ def test_unlearned_pairs_by_hand(tmp_path: Path, settings: dict[str, Any], token
 
 def test_repeated_rows_are_not_counted(tmp_path: Path) -> None:
     exists = torch.tensor([True, True, False, False])
-    found = TermSums(
-        *sum_terms(
-            BATCH, TARGETS * exists, exists, Counts(*torch.tensor([2, 2, 20])), config(tmp_path), 0.5, slopes(BATCH)
-        )
-    )
+    args, counts = config(tmp_path), Counts(*torch.tensor([2, 2, 20]))
+    found = TermSums(*sum_terms(BATCH, TARGETS * exists, exists, counts, args, 0.5, *gradients_of(BATCH, args)))
     assert (found.rows, found.rows_without_target) == (2, 0)
 
 
@@ -171,25 +171,28 @@ def test_originals_that_were_not_run_have_no_mean_loss(tmp_path: Path) -> None:
     args = config(tmp_path, method="augmented")
     batch = terms([0.0, 9.0], [1.0, 0.0], [True, False])
     counts, exists = Counts(*torch.tensor([2, 1, 4])), torch.ones(2, dtype=torch.bool)
+    given = gradients_of(batch, args)
     found = sum_terms(
-        batch, torch.tensor([2, 2]), exists, counts, args, 0.5, slopes(batch), was_run=torch.tensor([False, True])
+        batch, torch.tensor([2, 2]), exists, counts, args, 0.5, *given, was_run=torch.tensor([False, True])
     )
     assert mean_terms(found, args)["loss_original"] == 9.0  # of the original that was run, not 4.5
-    none = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args, 0.5, slopes(batch), torch.zeros_like(exists))
+    none = sum_terms(
+        batch, torch.tensor([2, 2]), exists, counts, args, 0.5, *given, was_run=torch.zeros(2, dtype=torch.bool)
+    )
     assert "loss_original" not in mean_terms(none, args)
     # A pair has a consistency only if both views were run.
     assert "consistency" not in mean_terms(found, args) and "consistency" not in mean_terms(none, args)
-    both = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args, 0.5, slopes(batch))
+    both = sum_terms(batch, torch.tensor([2, 2]), exists, counts, args, 0.5, *given)
     assert mean_terms(both, args)["consistency"] == pytest.approx(batch.consistency.sum().item())
 
 
 def test_the_padding_share_is_over_all_positions(tmp_path: Path) -> None:
     args, counts = config(tmp_path), Counts(*torch.tensor([4, 2, 24]))
+    given = gradients_of(BATCH, args)
     batches = [
-        sum_terms(BATCH, TARGETS, EXISTS, counts, args, 0.5, slopes(BATCH), positions=torch.tensor(filled))
+        sum_terms(BATCH, TARGETS, EXISTS, counts, args, 0.5, *given, positions=torch.tensor(filled))
         for filled in ([30, 40], [10, 60])
     ]
     assert mean_terms(batches[0], args)["padding_share"] == 0.25
     assert mean_terms(batches[0] + batches[1], args)["padding_share"] == pytest.approx(0.6)
-    unknown = sum_terms(BATCH, TARGETS, EXISTS, counts, args, 0.5, slopes(BATCH))
-    assert "padding_share" not in mean_terms(unknown, args)
+    assert "padding_share" not in mean_terms(sum_terms(BATCH, TARGETS, EXISTS, counts, args, 0.5, *given), args)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from dair_hf.config import DAIRConfig
 from dair_hf.data.batch_layout import BatchLayout, TargetRule, trained_partners, view_mask
 from dair_hf.data.collator import LABELS, LAYOUT, flatten_views, on_device
-from dair_hf.data.view_columns import VIEWS
 from dair_hf.errors import DataError
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.divergence import feature_consistency, mart_terms
@@ -21,10 +20,11 @@ from dair_hf.losses.objective import (
     LOSS_REGULARIZERS,
     TOKEN_METHODS,
     Counts,
+    PairSlopes,
     PairTerms,
     mean_over_partners,
     normalized_objective,
-    partner_slopes,
+    pair_slopes,
 )
 from dair_hf.losses.per_sample import SAMPLE_LOSSES, SampleLoss, full_precision
 from dair_hf.training.forward.plan import (
@@ -180,18 +180,20 @@ class PairLoss:
             terms = terms._replace(consistency=mean_over_partners(consistency, partners))
         return PairOutputs(terms, targets, was_run, run.outputs, losses_at_scale, layout, losses)
 
-    def slopes(self, outputs: PairOutputs) -> tuple[Tensor, Tensor]:
-        """Return `objective.partner_slopes` of a batch, `[B]` each; 0 if R is no function of the losses."""
-        losses = outputs.losses.detach()
+    def slopes(self, outputs: PairOutputs) -> PairSlopes | None:
+        """Return the slopes of R in a batch, 0 for a view through which R has no gradient (`stop_gradient`).
+
+        Returns:
+            The slopes, or None if R is no function of the losses.
+        """
         if self.args.loss_regularizer is None:
-            return torch.zeros_like(losses[:, 0]), torch.zeros_like(losses[:, 0])
-        partners = trained_partners(outputs.targets)
-        slopes = partner_slopes(losses, partners, self.args.loss_regularizer, self.args.loss_epsilon)
-        stopped = self.args.stop_gradient
-        of_original, of_partners = (
-            torch.zeros_like(slope) if stopped == view else slope for view, slope in zip(VIEWS, slopes, strict=True)
-        )
-        return of_original, of_partners
+            return None
+        losses, partners = outputs.losses.detach(), trained_partners(outputs.targets)
+        slopes = pair_slopes(losses, partners, self.args.loss_regularizer, self.args.loss_epsilon)
+        if self.args.stop_gradient is None:
+            return slopes
+        view = {"original": "original", "augmented": "partners"}[self.args.stop_gradient]
+        return slopes._replace(**{view: torch.zeros_like(getattr(slopes, view))})
 
     def terms_of_losses(self, losses: Tensor, partners: Tensor) -> PairTerms:
         """Return the terms of pairs as functions of their losses.
