@@ -29,7 +29,7 @@ from dair_hf.losses.objective import (
 
 REGULARIZERS = (*LOSS_REGULARIZERS, *FEATURE_REGULARIZERS)
 AUTO = "auto"  # value of `dair_lambda`
-LAMBDA_TARGET = 4.0
+LAMBDA_TARGET = 2.0
 AUTO_WARMUP = 0.25  # share of the steps over which `dair_lambda="auto"` reaches its target
 # Schedules of transformers that are functions of the step alone.
 LAMBDA_SCHEDULES = (
