@@ -279,6 +279,17 @@ class DAIRTrainer(PairEvaluationTrainer):
             )
         return super().train(*args, **kwargs)
 
+    def _hp_search_setup(self, trial: Any) -> None:
+        """Set the values of a trial; lambda may change between numbers and "auto"."""
+        args: Any = self.args
+        # `Trainer` casts a value to the type of the old one, unless that is None.
+        old, args.dair_lambda = args.dair_lambda, None
+        try:
+            super()._hp_search_setup(trial)
+        finally:
+            if args.dair_lambda is None:
+                args.dair_lambda = old
+
     def _inner_training_loop(self, batch_size: int | None = None, *args: Any, **kwargs: Any) -> Any:
         """Run the training loop with fresh state, after a check of settings that may have been assigned since."""
         self.args.validate()

@@ -474,6 +474,35 @@ def test_a_search_with_evaluations_during_training_trains_the_own_objective(tmp_
     assert best.objective == plain.evaluate()["eval_loss"]
 
 
+def test_a_search_goes_from_numbers_to_auto_and_back(tmp_path: Path) -> None:
+    data, held_out = tiny.pairs("gpt2", 8), tiny.pairs("gpt2", 4)
+
+    def trainer(**settings: Any) -> DAIRTrainer:
+        settings |= {"model": None, "model_init": lambda: tiny.model("gpt2")}
+        return tiny.trainer(tmp_path, "gpt2", data, eval_dataset=held_out, eval_strategy="epoch", **settings)
+
+    found: list[dict[str, float]] = []  # two evaluations per trial
+    values = [2.0, "auto", 3, "1.5", None]
+    trials: list[dict[str, Any]] = [{} if value is None else {"dair_lambda": value} for value in values]
+    trials[1] |= {"lambda_target": 8.0}
+    made = trainer()
+    made.hyperparameter_search(
+        hp_space=lambda trial: trials[trial.number],
+        compute_objective=lambda metrics: (found.append(metrics), metrics["eval_loss"])[1],
+        backend="optuna",
+        n_trials=5,
+    )
+    expected = []
+    for value, target in ((2.0, 4.0), ("auto", 8.0), (3.0, 4.0), (1.5, 4.0), (1.5, 4.0)):
+        plain = trainer(dair_lambda=value, lambda_target=target)
+        plain.train()
+        expected.append(plain.evaluate())
+    keys = ("eval_loss", "eval_loss_original", "eval_loss_augmented", "eval_consistency")
+    assert [[one[key] for key in keys] for one in found[1::2]] == [[one[key] for key in keys] for one in expected]
+    assert len({one["eval_loss_original"] for one in expected}) == 4
+    assert made.args.dair_lambda == 1.5
+
+
 def test_a_search_keeps_a_custom_objective(tmp_path: Path) -> None:
     steps: list[int] = []
 
