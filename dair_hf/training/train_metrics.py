@@ -123,10 +123,10 @@ def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
 
     Returns:
         `loss_original` (nats per row), `loss_augmented` and `consistency` (nats per pair, means over the partners of a
-        row), `inconsistency` (`rho`, R relative to the mean of both losses of the pairs), `gradient_share` (of
-        lambda R, see `lambda_control.LambdaControl`), `partner_share` of the rows, `unlearned_share` of the pairs,
-        `padding_share` of the input positions (with prefix trees `shared_share` of the tokens, which are not computed
-        again), `rows`, `pairs`, `rows_without_target`.
+        row), `inconsistency` (`rho`, R relative to the mean of both losses of the pairs, in [0, 2] for the regularizers
+        "sq" and "l1"), `gradient_share` (of lambda R, see `lambda_control.LambdaControl`), `partner_share` of the rows,
+        `unlearned_share` of the pairs, `padding_share` of the input positions (with prefix trees `shared_share` of the
+        tokens, which are not computed again), `rows`, `pairs`, `rows_without_target`.
         Metrics that are undefined for the method or the data are left out.
     """
     total: dict[str, float] = dict(zip(TermSums._fields, sums.tolist(), strict=True))
