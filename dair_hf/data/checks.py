@@ -17,6 +17,7 @@ from dair_hf.data.view_columns import (
     is_augmented,
     parse_column,
     partner_numbers,
+    require_numbered,
     require_unambiguous,
     view_prefix,
 )
@@ -70,8 +71,8 @@ def require_named_partners(columns: Sequence[str], known: Collection[str], name:
         name: Name of the data.
 
     Raises:
-        DataError: A column is unknown, and its name resembles that of a missing column of a partner; or it could be
-            that of two columns.
+        DataError: A column is unknown, and its name resembles that of a missing column of a partner, or has another
+            number of a partner than it should; or it could be that of two columns.
 
     Example:
         >>> require_named_partners(["labels", "augmented_labels"], ["labels", "augmented_labels"], "train_dataset")
@@ -89,6 +90,7 @@ def require_named_partners(columns: Sequence[str], known: Collection[str], name:
                     f"{name} has the column {misspelt!r} but no {wanted!r}, the column of the augmented view that "
                     f"belongs to {column!r}; rename it, or drop it if it is something else"
                 )
+    require_numbered(columns, known, name)
 
 
 def require_pairs(data: Any, known: Collection[str], method: str, name: str) -> bool:

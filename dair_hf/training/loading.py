@@ -30,7 +30,7 @@ from dair_hf.data.sampling import (
     view_lengths,
 )
 from dair_hf.data.tensor_pairs import TensorPairs
-from dair_hf.data.view_columns import is_augmented, parse_column
+from dair_hf.data.view_columns import is_augmented, parse_column, require_numbered
 from dair_hf.errors import DataError
 from dair_hf.trees.batches import GroupBatchSampler, rows_by_group, tree_sampler
 
@@ -237,6 +237,7 @@ def add_known_partners(known: list[str], view_columns: Collection[str], columns:
 def collate_known_partners(collator: RemoveColumnsCollator, view_columns: Collection[str], rows: Sequence[Any]) -> Any:
     """Collate rows with a collator that drops unknown columns, but keep those of all partners."""
     names = dict.fromkeys(name for row in rows if isinstance(row, Mapping) for name in row)
+    require_numbered(names, view_columns, "a batch of rows")
     collator.signature_columns = add_known_partners(list(collator.signature_columns), view_columns, names)
     return collator(rows)
 
