@@ -115,7 +115,7 @@ def build_report(
         **gen_kwargs: Arguments of `generate`, for the evaluator.
 
     Raises:
-        DataError: No row has a partner, or as `DAIRTrainer.pair_report`.
+        DataError: No row has a partner, two rows have the same `row_id`, or as `DAIRTrainer.pair_report`.
     """
     require_report_libraries()  # before the model is run
     views = views_of(data)
@@ -124,6 +124,7 @@ def build_report(
             f"pair_report: none of the {len(views.has_partner)} rows has a partner, so there is no pair to report on; "
             "pass data with columns of the augmented view"
         )
+    views.require_unique_rows()  # the history of training is kept by `row_id`
     losses, targets = trainer.pair_losses(data)
     rows, numbers = trained_partners(targets).nonzero()
     pairs = rows, numbers + 1

@@ -429,8 +429,8 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             What was written.
 
         Raises:
-            DataError: No pair, data without random access, an unknown column, a folder that cannot be written, or
-                plotly is not installed.
+            DataError: No pair, data without random access, two rows with the same `row_id`, an unknown column, a folder
+                that cannot be written, or plotly is not installed.
 
         Example:
             >>> report = trainer.pair_report(folder="out", groups="domain")  # doctest: +SKIP

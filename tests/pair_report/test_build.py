@@ -208,3 +208,14 @@ def test_lambda_that_sets_itself_and_divergences(tmp_path: Path) -> None:
     compared = made.pair_report(data, folder=tmp_path / "kl")
     assert compared.settings["regularizer"] == "kl" and "weight_original" not in compared.pairs
     assert "unlearned_share" not in compared.summary
+
+
+def test_two_rows_with_the_same_name_are_refused(tmp_path: Path) -> None:
+    data = points.rows_of(points.pairs(4)).remove_columns("row_id").add_column("row_id", ["a", "same", "b", "same"])
+    trainer = points.trainer(tmp_path / "run", data, max_steps=1)
+    trainer.train()
+    message = "^row_id 'same' names row 1 and row 3 of the data; give each row an id of its own"
+    with pytest.raises(DataError, match=message):
+        trainer.pair_report(folder=tmp_path / "report")
+    with pytest.raises(DataError, match=message):
+        trainer.pair_report(data.select(range(4)), folder=tmp_path / "report")
