@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import shutil
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import safetensors
-from transformers.utils import logging
-
-from dair_hf.errors import DataError
-from dair_hf.io.files import explain_full_disk, read_json
+from dair_hf.io.checkpoints import is_finished, last_checkpoint
+from dair_hf.io.files import explain_full_disk
 from dair_hf.io.folders import atomic_folder, claim_folder
 from dair_hf.training.trainer import DAIRTrainer
-
-logger = logging.get_logger(__name__)
-# What a checkpoint consists of -> names of which it has at least one; folders are those of sharded models.
-_PARTS = {
-    "weights": ("*.safetensors", "*.safetensors.index.json", "pytorch_model*"),
-    "optimizer": ("optimizer.pt", "optimizer.bin", "optimizer_*"),
-    "scheduler": ("scheduler.pt",),
-    "random state": ("rng_state*.pth",),
-}
 
 
 def train_resumable(trainer: DAIRTrainer) -> None:
@@ -34,7 +20,7 @@ def train_resumable(trainer: DAIRTrainer) -> None:
     Raises:
         DataError: The disk is full. The incomplete checkpoint is removed.
     """
-    with _remove_on_failure(trainer, lambda path: path.name.startswith("checkpoint-") and _step_of(path) is None):
+    with _remove_on_failure(trainer, lambda path: path.name.startswith("checkpoint-") and not is_finished(path)):
         trainer.train(resume_from_checkpoint=last_checkpoint(Path(trainer.args.output_dir)))
 
 
@@ -78,57 +64,6 @@ def train_base_once(folder: Path, make_trainer: Callable[[], DAIRTrainer]) -> Pa
                 trainer.save_model(str(scratch))
         trainer.accelerator.wait_for_everyone()
     return folder
-
-
-def last_checkpoint(folder: Path) -> str | None:
-    """Return the path of the newest complete checkpoint in `folder`, or None.
-
-    Unlike `transformers.trainer_utils.get_last_checkpoint`, skips a checkpoint that was being written when its run was
-    killed, and warns of one that has lost a file since: `Trainer` would resume from it with a new optimizer. `folder`
-    need not exist.
-    """
-    steps = {step: path for path in folder.glob("checkpoint-*") if (step := _step_of(path)) is not None}
-    damaged = []
-    for step in sorted(steps, reverse=True):
-        if (problem := _problem(steps[step])) is None:
-            break
-        damaged.append(f"{steps.pop(step)} ({problem})")
-    found = str(steps[max(steps)]) if steps else None
-    if damaged:
-        start = found or "the start; with save_only_model=True every checkpoint is incomplete"
-        logger.warning(f"Incomplete, ignored: {', '.join(damaged)}. Training resumes from {start}.")
-    return found
-
-
-def _problem(checkpoint: Path) -> str | None:
-    """Return why training could not continue from a checkpoint as if it had never ended, or None."""
-    names = [path.name for path in checkpoint.iterdir()]
-    if "latest" in names:
-        return None  # DeepSpeed's own format, which it checks itself
-    for kind, patterns in _PARTS.items():
-        if not any(fnmatch.filter(names, pattern) for pattern in patterns):
-            return f"{kind} missing"
-    for index in checkpoint.glob("*.safetensors.index.json"):
-        if absent := sorted({*read_json(index)["weight_map"].values()} - {*names}):
-            return f"{absent[0]} missing"
-    for path in sorted(checkpoint.rglob("*.safetensors")):
-        try:
-            safetensors.safe_open(path, "pt")
-        except safetensors.SafetensorError:
-            return f"{path.name} damaged"
-    for path in sorted(checkpoint.glob("*.pt*")):
-        if not zipfile.is_zipfile(path):
-            return f"{path.name} damaged"
-    return None
-
-
-def _step_of(checkpoint: Path) -> int | None:
-    """Return the step of a checkpoint, or None if it is incomplete."""
-    try:
-        # The Trainer writes this file last.
-        return int(read_json(checkpoint / "trainer_state.json")["global_step"])
-    except (DataError, KeyError, TypeError, ValueError):
-        return None
 
 
 @contextlib.contextmanager

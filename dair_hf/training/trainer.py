@@ -46,6 +46,7 @@ from dair_hf.data.view_columns import is_augmented
 from dair_hf.errors import DataError, explained
 from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator
 from dair_hf.evaluation.target_tokens import check_targets
+from dair_hf.io.checkpoints import resumable_checkpoint
 from dair_hf.io.files import explain_full_disk, explain_write_errors
 from dair_hf.io.processes import gather_results
 from dair_hf.losses.chunked import ChunkedLoss
@@ -266,8 +267,18 @@ class DAIRTrainer(PairEvaluationTrainer):
             return DataCollatorForTokenClassification(tokenizer)
         return DataCollatorWithPadding(tokenizer)
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train as `Seq2SeqTrainer` does; warn once if dropout makes R positive for identical views."""
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Train as `Seq2SeqTrainer` does; warn once if dropout makes R positive for identical views.
+
+        Args:
+            resume_from_checkpoint: Path of a checkpoint; True: the last complete one in `args.output_dir`, with a
+                warning that names newer ones, which were cut off while they were saved.
+            *args: As in `Seq2SeqTrainer`.
+            **kwargs: As in `Seq2SeqTrainer`.
+
+        Raises:
+            DataError: There is no complete checkpoint.
+        """
         rates = dropout_rates(self.model)
         independent = self.args.uses_regularizer and self.args.pair_dropout == "independent"
         if rates and independent and not self._warned_of_dropout:
@@ -277,7 +288,9 @@ class DAIRTrainer(PairEvaluationTrainer):
                 f"Dropout is on ({settings}): the views of a pair get different masks, so R is above 0 even for "
                 "identical views. Set pair_dropout='shared' to use the same masks."
             )
-        return super().train(*args, **kwargs)
+        if resume_from_checkpoint:
+            resume_from_checkpoint = resumable_checkpoint(resume_from_checkpoint, self.args.output_dir)
+        return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _hp_search_setup(self, trial: Any) -> None:
         """Set the values of a trial; lambda may change between numbers and "auto"."""

@@ -7,34 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 
 from dair_hf.errors import DataError
-from dair_hf.experiments.checkpoints import last_checkpoint, save_run, train_base_once, train_resumable
+from dair_hf.experiments.checkpoints import save_run, train_base_once, train_resumable
 from tests.fixtures import tiny
-
-
-def checkpoint(folder: Path, step: int, state: str | None = None) -> str:
-    path = folder / f"checkpoint-{step}"
-    path.mkdir(parents=True)
-    safetensors.torch.save_file({"weight": torch.ones(3)}, path / "model.safetensors")
-    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
-        torch.save({}, path / name)
-    if state is not None:
-        (path / "trainer_state.json").write_text(state)
-    return str(path)
-
-
-def test_last_checkpoint_is_complete(tmp_path: Path) -> None:
-    assert last_checkpoint(tmp_path / "absent") is None
-    checkpoint(tmp_path, 4)
-    assert last_checkpoint(tmp_path) is None
-    checkpoint(tmp_path, 9, '{"global_step": 9}')
-    newest = checkpoint(tmp_path, 10, '{"global_step": 10}')
-    checkpoint(tmp_path, 11, '{"global_st')
-    checkpoint(tmp_path, 12)
-    assert last_checkpoint(tmp_path) == newest
 
 
 def test_base_is_trained_once_and_saved_completely(tmp_path: Path) -> None:
@@ -74,37 +51,6 @@ def test_training_resumes_from_the_last_complete_checkpoint(tmp_path: Path) -> N
     train_resumable(resumed)
     assert resumed.state.global_step == 4
     assert tiny.distance(tiny.weights(resumed.model), tiny.weights(uninterrupted.model)) == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "size", "problem"),
-    [
-        ("optimizer.pt", None, "optimizer missing"),
-        ("scheduler.pt", None, "scheduler missing"),
-        ("rng_state.pth", None, "random state missing"),
-        ("model.safetensors", None, "weights missing"),
-        ("model.safetensors", 50, "model.safetensors damaged"),
-        ("model.safetensors", 0, "model.safetensors damaged"),
-        ("optimizer.pt", 300, "optimizer.pt damaged"),
-    ],
-)
-def test_checkpoint_that_lost_a_file_is_skipped_with_a_warning(
-    tmp_path: Path, name: str, size: int | None, problem: str
-) -> None:
-    older, damaged = checkpoint(tmp_path, 1, '{"global_step": 1}'), checkpoint(tmp_path, 2, '{"global_step": 2}')
-    path = Path(damaged, name)
-    if size is None:
-        path.unlink()
-    else:
-        path.write_bytes(path.read_bytes()[:size])
-    said: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dair_hf.experiments.checkpoints.logger.warning", said.append)
-        assert last_checkpoint(tmp_path) == older
-        shutil.rmtree(older)
-        assert last_checkpoint(tmp_path) is None
-    assert said[0] == f"Incomplete, ignored: {damaged} ({problem}). Training resumes from {older}."
-    assert len(said) == 2 and f"{damaged} ({problem}). Training resumes from the start" in said[1]
 
 
 def test_training_without_its_optimizer_equals_the_uninterrupted_run(tmp_path: Path) -> None:

@@ -1,0 +1,111 @@
+"""Checkpoints of `Trainer` on disk: the newest one from which training can resume."""
+
+from __future__ import annotations
+
+import fnmatch
+import zipfile
+from pathlib import Path
+
+import safetensors
+from transformers.utils import logging
+
+from dair_hf.errors import DataError
+from dair_hf.io.files import read_json
+
+logger = logging.get_logger(__name__)
+# What a checkpoint consists of -> names of which it has at least one; folders are those of sharded models.
+_PARTS = {
+    "weights": ("*.safetensors", "*.safetensors.index.json", "pytorch_model*"),
+    "optimizer": ("optimizer.pt", "optimizer.bin", "optimizer_*"),
+    "scheduler": ("scheduler.pt",),
+    "random state": ("rng_state*.pth",),
+}
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """Return the path of the newest complete checkpoint in `folder`, or None.
+
+    Unlike `transformers.trainer_utils.get_last_checkpoint`, skips with a warning a newer checkpoint that was being
+    written when its run was killed, or has lost a file since: `Trainer` would fail, or resume from it with a new
+    optimizer. `folder` need not exist.
+    """
+    steps = {step: path for path in folder.glob("checkpoint-*") if (step := _step_of(path)) is not None}
+    unfinished = [path for path in folder.glob("checkpoint-*") if path not in steps.values()]
+    damaged = []
+    for step in sorted(steps, reverse=True):
+        if (problem := _problem(steps[step])) is None:
+            break
+        damaged.append(f"{steps.pop(step)} ({problem})")
+    found = str(steps[max(steps)]) if steps else None
+    newer = [path for path in unfinished if _number_of(path) > max(steps, default=-1)]
+    damaged += [f"{path} (cut off while it was saved)" for path in sorted(newer, key=_number_of, reverse=True)]
+    if damaged:
+        start = found or "the start; with save_only_model=True every checkpoint is incomplete"
+        logger.warning(f"Incomplete, ignored: {', '.join(damaged)}. Training resumes from {start}.")
+    return found
+
+
+def resumable_checkpoint(path: str | bool, folder: str) -> str:
+    """Return the path of the checkpoint that a run shall resume.
+
+    Args:
+        path: Its path, or True for the newest complete one in `folder`.
+        folder: Folder of checkpoints.
+
+    Raises:
+        DataError: There is none, or it was cut off while it was saved.
+    """
+    found = last_checkpoint(Path(folder)) if path is True else str(path)
+    if found is None:
+        raise DataError(
+            f"resume_from_checkpoint=True, but {folder} has no complete checkpoint; leave it out to train from the "
+            "start, or give the path of a checkpoint, from whose weights training then goes on"
+        )
+    if Path(found).is_dir() and not is_finished(Path(found)):
+        raise DataError(
+            f"resume_from_checkpoint={found!r} was cut off while it was saved; resume another checkpoint, or the last "
+            "complete one with resume_from_checkpoint=True"
+        )
+    return found
+
+
+def _problem(checkpoint: Path) -> str | None:
+    """Return why training could not continue from a checkpoint as if it had never ended, or None."""
+    names = [path.name for path in checkpoint.iterdir()]
+    if "latest" in names:
+        return None  # DeepSpeed's own format, which it checks itself
+    for kind, patterns in _PARTS.items():
+        if not any(fnmatch.filter(names, pattern) for pattern in patterns):
+            return f"{kind} missing"
+    for index in checkpoint.glob("*.safetensors.index.json"):
+        if absent := sorted({*read_json(index)["weight_map"].values()} - {*names}):
+            return f"{absent[0]} missing"
+    for path in sorted(checkpoint.rglob("*.safetensors")):
+        try:
+            safetensors.safe_open(path, "pt")
+        except safetensors.SafetensorError:
+            return f"{path.name} damaged"
+    for path in sorted(checkpoint.glob("*.pt*")):
+        if not zipfile.is_zipfile(path):
+            return f"{path.name} damaged"
+    return None
+
+
+def is_finished(checkpoint: Path) -> bool:
+    """Return whether the file that `Trainer` writes last into a checkpoint is there and whole."""
+    return _step_of(checkpoint) is not None
+
+
+def _number_of(checkpoint: Path) -> int:
+    """Return the step in the name of a checkpoint; -1 if there is none."""
+    number = checkpoint.name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else -1
+
+
+def _step_of(checkpoint: Path) -> int | None:
+    """Return the step of a checkpoint, or None if it is incomplete."""
+    try:
+        # The Trainer writes this file last.
+        return int(read_json(checkpoint / "trainer_state.json")["global_step"])
+    except (DataError, KeyError, TypeError, ValueError):
+        return None

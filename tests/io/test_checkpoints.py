@@ -1,0 +1,133 @@
+"""The checkpoint from which training resumes, after a run was killed or files were lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from transformers import TrainerState
+
+from dair_hf import DataError
+from dair_hf.io.checkpoints import last_checkpoint
+from tests.fixtures import points
+
+
+def checkpoint(folder: Path, step: int, state: str | None = None) -> str:
+    path = folder / f"checkpoint-{step}"
+    path.mkdir(parents=True)
+    safetensors.torch.save_file({"weight": torch.ones(3)}, path / "model.safetensors")
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        torch.save({}, path / name)
+    if state is not None:
+        (path / "trainer_state.json").write_text(state)
+    return str(path)
+
+
+def test_last_checkpoint_is_complete(tmp_path: Path) -> None:
+    assert last_checkpoint(tmp_path / "absent") is None
+    checkpoint(tmp_path, 4)
+    assert last_checkpoint(tmp_path) is None
+    checkpoint(tmp_path, 9, '{"global_step": 9}')
+    newest = checkpoint(tmp_path, 10, '{"global_step": 10}')
+    checkpoint(tmp_path, 11, '{"global_st')
+    checkpoint(tmp_path, 12)
+    assert last_checkpoint(tmp_path) == newest
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "problem"),
+    [
+        ("optimizer.pt", None, "optimizer missing"),
+        ("scheduler.pt", None, "scheduler missing"),
+        ("rng_state.pth", None, "random state missing"),
+        ("model.safetensors", None, "weights missing"),
+        ("model.safetensors", 50, "model.safetensors damaged"),
+        ("model.safetensors", 0, "model.safetensors damaged"),
+        ("optimizer.pt", 300, "optimizer.pt damaged"),
+    ],
+)
+def test_checkpoint_that_lost_a_file_is_skipped_with_a_warning(
+    tmp_path: Path, name: str, size: int | None, problem: str
+) -> None:
+    older, damaged = checkpoint(tmp_path, 1, '{"global_step": 1}'), checkpoint(tmp_path, 2, '{"global_step": 2}')
+    path = Path(damaged, name)
+    if size is None:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:size])
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dair_hf.io.checkpoints.logger.warning", said.append)
+        assert last_checkpoint(tmp_path) == older
+        shutil.rmtree(older)
+        assert last_checkpoint(tmp_path) is None
+    assert said[0] == f"Incomplete, ignored: {damaged} ({problem}). Training resumes from {older}."
+    assert len(said) == 2 and f"{damaged} ({problem}). Training resumes from the start" in said[1]
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Warnings of a checkpoint that is skipped."""
+    warnings: list[str] = []
+    monkeypatch.setattr("dair_hf.io.checkpoints.logger.warning", warnings.append)
+    return warnings
+
+
+def run(folder: Path) -> Any:
+    return points.trainer(folder, points.pairs(8), max_steps=4, save_strategy="steps", save_steps=1)
+
+
+@pytest.mark.parametrize("part", ["scheduler.pt", "rng_state.pth", "trainer_state.json"])
+def test_a_killed_run_resumes_from_the_checkpoint_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str], part: str
+) -> None:
+    whole = run(tmp_path / "whole")
+    whole.train()
+    save, save_state = torch.save, TrainerState.save_to_json
+
+    def kill_at(path: Any) -> None:
+        if f"checkpoint-3{os.sep}{part}" in str(path):
+            raise Killed
+
+    def save_or_die(value: Any, path: Any, *args: Any, **kwargs: Any) -> None:
+        kill_at(path)
+        save(value, path, *args, **kwargs)
+
+    def save_state_or_die(state: TrainerState, path: str) -> None:
+        kill_at(path)
+        save_state(state, path)
+
+    monkeypatch.setattr(torch, "save", save_or_die)
+    monkeypatch.setattr(TrainerState, "save_to_json", save_state_or_die)
+    with pytest.raises(Killed):
+        run(tmp_path / "out").train()
+    monkeypatch.setattr(torch, "save", save)
+    monkeypatch.setattr(TrainerState, "save_to_json", save_state)
+    cut_off, before = tmp_path / "out/checkpoint-3", tmp_path / "out/checkpoint-2"
+    assert cut_off.is_dir()
+    resumed = run(tmp_path / "out")
+    resumed.train(resume_from_checkpoint=True)
+    assert said == [f"Incomplete, ignored: {cut_off} (cut off while it was saved). Training resumes from {before}."]
+    assert resumed.state.global_step == 4
+    assert torch.equal(points.weights(resumed), points.weights(whole))
+
+
+def test_without_a_complete_checkpoint_the_error_says_so(tmp_path: Path) -> None:
+    made = run(tmp_path)
+    message = f"^resume_from_checkpoint=True, but {tmp_path} has no complete checkpoint; leave it out"
+    with pytest.raises(DataError, match=message):
+        made.train(resume_from_checkpoint=True)
+    unfinished = checkpoint(tmp_path, 2)
+    with pytest.raises(DataError, match=message):
+        made.train(resume_from_checkpoint=True)
+    with pytest.raises(DataError, match=f"^resume_from_checkpoint='{unfinished}' was cut off while it was saved"):
+        made.train(resume_from_checkpoint=unfinished)
