@@ -70,6 +70,11 @@ def test_the_unit_of_lambda_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        (
+            {"method": "kl"},
+            "method='kl' is unknown; it is a regularizer: set regularizer='kl' and one of the met",
+        ),
+        ({"method": "sq"}, "method='sq' is unknown; it is a regularizer: set regularizer='sq'"),
         ({"method": "irm"}, "method='irm' is unknown; use one of erm, da, dair, augmented, trades, mart"),
         ({"method": "mart"}, "method='mart' and regularizer='sq' cannot be combined.*set regularizer='kl'"),
         (

@@ -142,6 +142,11 @@ class ObjectiveConfig:
         self._convert_values()
         if not isinstance(self.regularizer, CustomRegularizer):
             require_choice("regularizer", self.regularizer, REGULARIZERS)
+        if self.method in REGULARIZERS:
+            raise DataError(
+                f"method={self.method!r} is unknown; it is a regularizer: set regularizer={self.method!r} and one of "
+                f"the methods {', '.join(METHODS)}, such as method='dair'"
+            )
         require_choice("method", self.method, METHODS)
         require_choice("normalization", self.normalization, NORMALIZATIONS)
         require_choice("lambda_scheduler_type", self.lambda_scheduler_type, LAMBDA_SCHEDULES)
