@@ -38,8 +38,19 @@ class CustomRegularizer:
         """Return R of every pair, `[B]`.
 
         Raises:
-            DataError: The function returned something else than one value per row.
+            DataError: The function returned something else than one value per row, or values without a gradient where
+                the losses have one.
         """
+        values = self._values(original, augmented)
+        if torch.is_grad_enabled() and not values.requires_grad and (original.requires_grad or augmented.requires_grad):
+            raise DataError(
+                f"regularizer={self!r} returned a tensor without gradient, so R would train nothing; compute R from "
+                "both losses with differentiable functions of tensors, and leave out `detach`, `item`, `numpy`, "
+                "`torch.no_grad`, comparisons and rounding"
+            )
+        return values
+
+    def _values(self, original: Tensor, augmented: Tensor) -> Tensor:
         values = self.function(original, augmented)
         if isinstance(values, Tensor) and values.shape == original.shape:
             return values
@@ -55,7 +66,7 @@ class CustomRegularizer:
         """Return `(dR/dl, dR/dl~)`, each `[B]`, by automatic differentiation."""
         with torch.enable_grad():
             losses = original.detach().requires_grad_(), augmented.detach().requires_grad_()
-            values = self(*losses)
+            values = self._values(*losses)
             if not values.requires_grad:
                 return torch.zeros_like(original), torch.zeros_like(augmented)
             slopes = torch.autograd.grad(values.sum(), losses, allow_unused=True, materialize_grads=True)

@@ -123,3 +123,17 @@ def test_a_run_with_a_function_saves_checkpoints(tmp_path: Path) -> None:
     made.save_model(str(tmp_path / "saved"))
     made.create_model_card()
     assert (tmp_path / "checkpoint-2" / "trainer_state.json").exists() and (tmp_path / "README.md").exists()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda one, other: ((one - other) ** 2).detach(), lambda one, other: one > other],
+)
+def test_values_without_a_gradient_are_refused_where_the_losses_have_one(tmp_path: Path, function: Any) -> None:
+    data = tiny.pairs("gpt2", 4)
+    message = "^regularizer=.*<lambda> returned a tensor without gradient, so R would train nothing; compute R from"
+    with pytest.raises(DataError, match=message):
+        tiny.trainer(tmp_path, "gpt2", data, regularizer=function).train()
+    with torch.no_grad():
+        assert CustomRegularizer(function)(torch.ones(2), torch.ones(2)).shape == (2,)
+    assert CustomRegularizer(function)(torch.ones(2), torch.ones(2)).shape == (2,)
