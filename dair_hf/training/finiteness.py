@@ -24,21 +24,28 @@ from dair_hf.losses.objective import LOSS_REGULARIZERS, PairTerms, pair_objectiv
 MAX_NAMED_ROWS = 8  # in an error
 
 
-@dataclass
-class _Batch:
-    """Losses of a batch, and a flag on the host that is valid after the event `copied`."""
+class _Flag:
+    """Flag on the host whether a scalar on a device is finite, valid after the event `copied`."""
 
-    step: int
-    row_ids: Sequence[Any]
-    terms: PairTerms
-    losses: Tensor | None
-    loss: Tensor
-    dair_lambda: float | Tensor
-    is_finite: Tensor
-    copied: Any
+    def __init__(self, value: Tensor, step: int) -> None:
+        self.value = value.detach()
+        self.step = step
+        is_asynchronous = value.device.type in ASYNCHRONOUS
+        self.is_finite = torch.isfinite(self.value).to("cpu", non_blocking=is_asynchronous)
+        self.copied = torch.accelerator.current_stream(value.device).record_event() if is_asynchronous else None
 
     def is_ready(self) -> bool:
         return self.copied is None or bool(self.copied.query())
+
+
+@dataclass
+class _Batch:
+    """Losses of a batch."""
+
+    row_ids: Sequence[Any]
+    terms: PairTerms
+    losses: Tensor | None
+    dair_lambda: float | Tensor
 
 
 class FinitenessCheck(TrainerCallback):
@@ -52,7 +59,7 @@ class FinitenessCheck(TrainerCallback):
     def __init__(self, args: DAIRConfig, objective: Any = None) -> None:
         self.args = args
         self.objective = objective
-        self.batches: deque[_Batch] = deque()
+        self.held: deque[tuple[_Flag, _Batch | None]] = deque()  # losses of batches, and norms of gradients (None)
 
     def add(
         self,
@@ -75,16 +82,21 @@ class FinitenessCheck(TrainerCallback):
         """
         terms = PairTerms(*(term.detach() for term in terms))
         ids = [f"row {row} of the batch" for row in range(len(terms.original))] if row_ids is None else row_ids
-        loss = loss.detach()
-        is_asynchronous = loss.device.type in ASYNCHRONOUS
-        is_finite = torch.isfinite(loss).to("cpu", non_blocking=is_asynchronous)
-        copied = torch.accelerator.current_stream(loss.device).record_event() if is_asynchronous else None
         losses = None if losses is None else losses.detach()
-        self.batches.append(_Batch(step, ids, terms, losses, loss, dair_lambda, is_finite, copied))
+        self.held.append((_Flag(loss, step), _Batch(ids, terms, losses, dair_lambda)))
+
+    def add_norm(self, norm: Tensor, step: int) -> None:
+        """Hold the norm of the gradient of a step, and start to copy the flag whether it is finite.
+
+        Args:
+            norm: The norm, a scalar.
+            step: Number of optimizer steps taken before.
+        """
+        self.held.append((_Flag(norm, step), None))
 
     def clear(self) -> None:
         """Forget all batches."""
-        self.batches.clear()
+        self.held.clear()
 
     def check(self, until_step: int | None = None) -> None:
         """Check the held batches.
@@ -93,38 +105,55 @@ class FinitenessCheck(TrainerCallback):
             until_step: Step whose batches are checked only if no waiting is needed; None: wait for all batches.
 
         Raises:
-            NonFiniteLossError: A loss is NaN or infinite; the message names the rows.
+            NonFiniteLossError: A loss is NaN or infinite; the message names the rows. Or the gradient is, though the
+                losses are finite.
         """
-        while self.batches:
-            batch = self.batches[0]
-            if until_step is not None and batch.step >= until_step and not batch.is_ready():
+        while self.held:
+            flag, batch = self.held[0]
+            if until_step is not None and flag.step >= until_step and not flag.is_ready():
                 return
-            if batch.copied is not None:
-                batch.copied.synchronize()
-            if not batch.is_finite.numpy():
+            if flag.copied is not None:
+                flag.copied.synchronize()
+            if not flag.is_finite.numpy():
                 self.clear()
-                raise self._error(batch)
-            self.batches.popleft()
+                raise self._norm_error(flag) if batch is None else self._error(flag, batch)
+            self.held.popleft()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Check the batches of earlier steps, and those of this step whose flags have arrived."""
         self.check(until_step=state.global_step)
 
-    def _error(self, batch: _Batch) -> NonFiniteLossError:
+    def _norm_error(self, flag: _Flag) -> NonFiniteLossError:
+        args, remedy = self.args, "scale the sample loss"
+        if args.uses_regularizer and self.objective is None:
+            remedy = f"lower dair_lambda (now {args.dair_lambda}) or {remedy}"
+        return NonFiniteLossError(
+            f"the norm of the gradient is {flag.value.item()} at step {flag.step} though all losses are finite: it "
+            f"overflows {str(flag.value.dtype).removeprefix('torch.')}, or a function in a loss or in R has no finite "
+            f"slope, such as sqrt at 0; {remedy}, or check these functions"
+        )
+
+    def _error(self, flag: _Flag, batch: _Batch) -> NonFiniteLossError:
         args = self.args
         terms = PairTerms(*(term.cpu() for term in batch.terms))
-        rows, where = len(terms.original), f"at step {batch.step}"
+        rows, where = len(terms.original), f"at step {flag.step}"
         losses = None if batch.losses is None else batch.losses.cpu()
         if self.objective is None and (negative := undefined_roots(terms, args, losses)).any():
             return negative_losses(terms, negative, batch.row_ids, where, args, losses)
-        broken = ~(terms.original.isfinite() & terms.augmented.isfinite() & terms.consistency.isfinite())
+        finite_losses = terms.original.isfinite() & terms.augmented.isfinite()
+        broken = ~(finite_losses & terms.consistency.isfinite())
+        if broken.any() and finite_losses.all():
+            return NonFiniteLossError(
+                f"R of {int(broken.sum())} of {rows} rows is not finite {where} though their losses are: "
+                f"{_named(broken, batch.row_ids)}; check regularizer={args.regularizer!r}, which makes R of them"
+            )
         if broken.any():
             return NonFiniteLossError(
                 f"the loss of {int(broken.sum())} of {rows} rows is not finite {where}: "
                 f"{_named(broken, batch.row_ids)}; check these rows, lower the learning rate (now "
                 f"{args.learning_rate}) or clip the gradient (max_grad_norm, now {args.max_grad_norm})"
             )
-        problem = f"is {batch.loss.item()} {where} though the losses of all {rows} rows are finite"
+        problem = f"is {flag.value.item()} {where} though the losses of all {rows} rows are finite"
         if self.objective is not None:
             return NonFiniteLossError(
                 f"objective={type(self.objective).__name__} {problem}, from {terms.original.min():.4g} to "

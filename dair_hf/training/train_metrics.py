@@ -87,7 +87,7 @@ def sum_terms(
         rows_without_target=(exists & (targets == 0)).sum(),
         tokens=unlearned.new_zeros(()) if positions is None else positions[0],
         positions=unlearned.new_zeros(()) if positions is None else positions[1],
-        regularizer_gradient=per_pair**2 * regularizer_gradient,
+        regularizer_gradient=per_pair * (per_pair * regularizer_gradient),
         loss_gradient=loss_gradient,
         paired_losses=(originals.sum() + terms.augmented.sum()) / 2,
     )

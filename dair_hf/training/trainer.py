@@ -15,6 +15,7 @@ import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import (
     DataCollatorForSeq2Seq,
     DataCollatorForTokenClassification,
@@ -481,8 +482,15 @@ class DAIRTrainer(PairEvaluationTrainer):
         for file, part in self._states().items() if checkpoint is not None else ():
             path = Path(str(checkpoint)) / file
             if not path.exists():
-                name = path.stem
-                raise DataError(f"{path} is missing, so the state of the {name} is lost; resume another checkpoint")
+                if file == LAMBDA_FILE:
+                    raise DataError(
+                        f"{path} is missing: the run of this checkpoint had a fixed lambda, so that dair_lambda='auto' "
+                        "has no state to go on from, or the file was lost; resume with the dair_lambda of that run, or "
+                        "resume another checkpoint"
+                    )
+                raise DataError(
+                    f"{path} is missing, so the state of the {path.stem} is lost; resume another checkpoint"
+                )
             part.load_state_dict(safetensors.torch.load_file(path))
 
     # ---- loss ----
@@ -550,6 +558,15 @@ class DAIRTrainer(PairEvaluationTrainer):
             # Data-parallel engines average the gradients of the ranks; the objective is their sum.
             loss = loss * self.accelerator.num_processes
         return (loss, outputs.outputs) if return_outputs else loss
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """Return the norm of the gradient of the step, after it was handed to the check that it is finite."""
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        # Under a scaler of half precision, overflows are expected: the step is skipped and the scale lowered.
+        if isinstance(norm, Tensor) and self.accelerator.scaler is None and not self.is_deepspeed_enabled:
+            whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
+            self._finiteness.add_norm(whole, self.state.global_step)
+        return norm
 
     def _lambda(self, counts: Counts, is_training: bool) -> float | Tensor:
         """Return lambda of the training step, or of an evaluation between two steps."""

@@ -124,7 +124,7 @@ def test_logging_saving_and_the_end_of_training_wait_for_late_flags(
     tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Simulate a device whose copies have not arrived when the optimizer takes a step."""
-    monkeypatch.setattr(finiteness._Batch, "is_ready", lambda self: False)
+    monkeypatch.setattr(finiteness._Flag, "is_ready", lambda self: False)
     made = trainer(tmp_path, breaking(1), per_device_train_batch_size=2, **settings)
     taken: list[int] = []
     made.add_callback(Steps(taken))
@@ -191,3 +191,38 @@ class Steps(TrainerCallback):
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.taken.append(state.global_step)
+
+
+def test_values_of_r_that_are_not_finite_are_its_own_fault(tmp_path: Path) -> None:
+    def undefined(one: Tensor, other: Tensor) -> Tensor:
+        return (one - other).square() * math.nan
+
+    made = points.trainer(tmp_path, points.pairs(8), regularizer=undefined, train_sampling_strategy="sequential")
+    with pytest.raises(NonFiniteLossError) as caught:
+        made.train()
+    message = (
+        "R of 4 of 4 rows is not finite at step 0 though their losses are: ['0', '1', '2', '3']; check regularizer="
+    )
+    assert str(caught.value).startswith(message)
+    assert "undefined, which makes R of them" in str(caught.value)
+
+
+def test_a_gradient_that_overflows_stops_the_run_before_the_step(tmp_path: Path) -> None:
+    # In double precision the square of 1e200 overflows, but R, lambda R and each slope are finite.
+    made = points.trainer(tmp_path, points.pairs(8), dair_lambda=1e200)
+    before = points.weights(made)
+    message = (
+        r"^the norm of the gradient is inf at step 0 though all losses are finite: it overflows float64, .*; lower "
+        r"dair_lambda \(now 1e\+200\) or scale the sample loss"
+    )
+    with pytest.raises(NonFiniteLossError, match=message):
+        made.train()
+    assert torch.equal(points.weights(made), before)
+
+
+def test_a_slope_that_is_not_a_number_stops_the_run(tmp_path: Path) -> None:
+    def rooted(one: Tensor, other: Tensor) -> Tensor:
+        return ((one - other) * 0).square().sqrt()  # 0, with the slope 0 / 0
+
+    with pytest.raises(NonFiniteLossError, match="the norm of the gradient is nan at step 0 .* such as sqrt at 0"):
+        points.trainer(tmp_path, points.pairs(8), regularizer=rooted).train()

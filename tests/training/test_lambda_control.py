@@ -22,7 +22,7 @@ from dair_hf.losses.per_sample import cross_entropy
 from dair_hf.training.forward.pair_loss import PairLoss
 from dair_hf.training.lambda_control import LambdaControl, root_gradients, schedule_factor
 from dair_hf.training.trainer import LAMBDA_FILE
-from tests.fixtures import tiny
+from tests.fixtures import points, tiny
 
 STEADY = {"adam_epsilon": 1e-6}
 LOGGED = {"logging_strategy": "steps", "logging_steps": 1}
@@ -189,8 +189,20 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path: Path) -
     ]
     assert lambdas[0] == lambdas[1] and len(set(lambdas[0])) > 3
     (tmp_path / "whole" / "checkpoint-3" / LAMBDA_FILE).unlink()
-    with pytest.raises(DataError, match="state of the lambda is lost"):
+    with pytest.raises(DataError, match=f"{LAMBDA_FILE} is missing: .* or the file was lost"):
         resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
+
+
+def test_a_run_with_a_fixed_lambda_cannot_go_on_with_auto(tmp_path: Path) -> None:
+    settings = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2}
+    points.trainer(tmp_path, points.pairs(8), dair_lambda=1.0, **settings).train()
+    resumed = points.trainer(tmp_path, points.pairs(8), dair_lambda="auto", **settings)
+    message = (
+        "is missing: the run of this checkpoint had a fixed lambda, so that dair_lambda='auto' has no state to go on "
+        "from, .*; resume with the dair_lambda of that run"
+    )
+    with pytest.raises(DataError, match=message):
+        resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
 
 
 def test_a_second_run_starts_anew(tmp_path: Path) -> None:
