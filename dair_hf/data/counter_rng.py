@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
+from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -145,7 +147,7 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def require_seeds(name: str, seeds: Sequence[int]) -> None:
+def require_seeds(name: str, seeds: Sequence[Any]) -> None:
     """Refuse values that random generators do not accept as seeds.
 
     Args:
@@ -153,7 +155,11 @@ def require_seeds(name: str, seeds: Sequence[int]) -> None:
         seeds: Its values.
 
     Raises:
-        DataError: A seed outside 0 to 2^32 - 1.
+        DataError: A seed that is no integer from 0 to 2^32 - 1.
     """
-    if wrong := [seed for seed in seeds if not 0 <= seed < 2**32]:
-        raise DataError(f"{name}: {wrong[0]} is no seed; give integers from 0 to {2**32 - 1}")
+    if wrong := [seed for seed in seeds if not (_is_integer(seed) and 0 <= seed < 2**32)]:
+        raise DataError(f"{name}: {wrong[0]!r} is no seed; give integers from 0 to {2**32 - 1}")
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

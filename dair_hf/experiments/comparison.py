@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -99,21 +99,14 @@ class ComparisonConfig:
         if unknown := sorted({*self.methods, *(self.lambdas or {})} - set(METHOD_PRESETS)):
             raise DataError(f"methods: unknown {', '.join(unknown)}; use {', '.join(METHOD_PRESETS)}")
         # Of any type, since YAML does not check the values of a mapping.
-        given: dict[str, Iterable[Any]] = {
-            "lambdas": (self.lambdas or {}).values(),
-            "lambda_sweep": self.lambda_sweep or (),
-        }
-        for name, values in given.items():
-            for value in values:
-                if name == "lambdas" and value == AUTO:
-                    continue
-                if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-                    raise DataError(f"{name}: {value!r} is out of range; give finite numbers >= 0")
+        require_lambdas("lambdas", [value for value in (self.lambdas or {}).values() if value != AUTO])
         if self.lambdas and self.lambda_sweep:
             raise DataError("lambdas and lambda_sweep are both given; keep one of them")
         require_distinct("methods", self.methods)
         require_distinct("seeds", self.seeds)
         require_seeds("seeds", self.seeds)
+        if self.lambda_sweep is not None:
+            require_lambdas("lambda_sweep", self.lambda_sweep)
         if self.lambda_sweep:
             # Compared as printed in file names.
             require_distinct("lambda_sweep", [f"{value:g}" for value in self.lambda_sweep])
@@ -165,12 +158,47 @@ def require_distinct(name: str, values: Sequence[Any]) -> None:
     """Refuse a list of settings that is empty or has duplicates.
 
     Raises:
-        DataError: The list is empty, or contains an entry twice.
+        DataError: It is no list, is empty, or contains an entry twice.
     """
+    require_list(name, values)
     if not values:
         raise DataError(f"{name} is empty; give at least one entry")
     if len(set(values)) < len(values):
         raise DataError(f"{name}={values} contains an entry twice; list each once")
+
+
+def require_list(name: str, values: Any) -> None:
+    """Refuse a setting that is no list.
+
+    Raises:
+        DataError: It is none.
+
+    Example:
+        >>> require_list("seeds", 5)
+        Traceback (most recent call last):
+        dair_hf.errors.DataError: seeds=5 is no list; give one, such as [5]
+    """
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        raise DataError(f"{name}={values!r} is no list; give one, such as {[0 if values is None else values]}")
+
+
+def require_lambdas(name: str, values: Any) -> None:
+    """Refuse a list of lambdas of which one is out of range.
+
+    Raises:
+        DataError: It is no list, or an entry is no finite number >= 0.
+
+    Example:
+        >>> require_lambdas("lambda_sweep", [1, -1])
+        Traceback (most recent call last):
+        dair_hf.errors.DataError: lambda_sweep: -1 is out of range; give finite numbers >= 0
+    """
+    require_list(name, values)
+    for value in values:
+        if value == AUTO:
+            raise DataError(f"{name}: {AUTO!r} is no number; leave out {name} and set dair_lambda={AUTO}")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+            raise DataError(f"{name}: {value!r} is out of range; give finite numbers >= 0")
 
 
 def lambda_note(config: ComparisonConfig, args: DAIRConfig) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from dair_hf.data.counter_rng import require_seeds
 from dair_hf.errors import DataError
-from dair_hf.experiments.comparison import require_distinct
+from dair_hf.experiments.comparison import require_distinct, require_lambdas
 
 RULES = ("best_accuracy", "best_consistency_within")
 PRUNERS = ("none", "median", "halving")
@@ -111,16 +113,17 @@ class SearchConfig:
             raise DataError(f"search_grid={self.search_grid!r} is unknown; use {', '.join(GRIDS)}, or search_lambdas")
         if self.search_rule not in RULES:
             raise DataError(f"search_rule={self.search_rule!r} is unknown; use {' or '.join(RULES)}")
-        if not self.search_epsilon >= 0:
-            raise DataError(f"search_epsilon={self.search_epsilon} is out of range; give 0 or more")
+        if not isinstance(self.search_epsilon, (int, float)) or not self.search_epsilon >= 0:
+            raise DataError(f"search_epsilon={self.search_epsilon!r} is out of range; give 0 or more")
         require_distinct("search_seeds", self.search_seeds)
         require_seeds("search_seeds", self.search_seeds)
+        if self.search_lambdas is not None:
+            require_lambdas("search_lambdas", self.search_lambdas)
         if self.lambdas:
             # Compared as printed in file names.
             require_distinct("search_lambdas", [f"{value:g}" for value in self.lambdas])
-        if any(not value >= 0 for value in self.lambdas):
-            raise DataError(f"search_lambdas={self.search_lambdas}: each must be 0 or more")
         self._check_trials()
+        self._check_storage()
 
     def _check_trials(self) -> None:
         if self.search_pruner not in PRUNERS:
@@ -130,12 +133,26 @@ class SearchConfig:
                 f"search_pruner={self.search_pruner} cannot be combined with search_rule={self.search_rule}: it would "
                 "stop a lambda of high CM for its accuracy; set search_pruner=none"
             )
+        for name in ("search_reports", "search_warmup", "search_startup"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise DataError(f"{name}={value!r} is no integer; give one")
         if self.search_reports < 2 or not 1 <= self.search_warmup < self.search_reports or self.search_startup < 1:
             raise DataError(
                 f"search_reports={self.search_reports}, search_warmup={self.search_warmup}, "
                 f"search_startup={self.search_startup}: needs 1 <= search_warmup < search_reports, search_startup >= 1"
             )
-        if self.search_storage is not None and "://" in self.search_storage:
+
+    def _check_storage(self) -> None:
+        if self.search_storage is None:
+            return
+        if isinstance(self.search_storage, os.PathLike):
+            self.search_storage = os.fspath(self.search_storage)
+        if not isinstance(self.search_storage, str) or not self.search_storage:
+            raise DataError(f"search_storage={self.search_storage!r} is no file name; give one, such as search.log")
+        if Path(self.search_storage).is_dir():
+            raise DataError(f"search_storage={self.search_storage} is a folder; name a file, such as search.log in it")
+        if "://" in self.search_storage:
             raise DataError(
                 f"search_storage={self.search_storage} is a URL; name a file. SQLite lets two processes take the same "
                 "run, and other databases are not supported"

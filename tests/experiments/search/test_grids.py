@@ -47,12 +47,35 @@ def test_grids_of_the_paper() -> None:
         ({"search_grid": "vqa", "search_lambdas": [1.0]}, "search_grid and search_lambdas are both given"),
         ({"search_lambdas": [1.0, 2.0, 1.0]}, r"search_lambdas=\['1', '1', '2'\] contains an entry twice"),
         ({"search_lambdas": [1.0, 1.00000001]}, "contains an entry twice"),
-        ({"search_lambdas": [1.0, -1.0]}, r"search_lambdas=\[1.0, -1.0\]: each must be 0 or more"),
+        ({"search_lambdas": [1.0, -1.0]}, "search_lambdas: -1.0 is out of range; give finite numbers >= 0"),
+        ({"search_lambdas": [1.0, float("nan")]}, "search_lambdas: nan is out of range"),
+        ({"search_lambdas": [float("inf")]}, "search_lambdas: inf is out of range"),
+        (
+            {"search_lambdas": ["auto", 1]},
+            "search_lambdas: 'auto' is no number; leave out search_lambdas and",
+        ),
+        ({"search_lambdas": ["a"]}, "search_lambdas: 'a' is out of range"),
+        ({"search_lambdas": [True]}, "search_lambdas: True is out of range"),
+        ({"search_lambdas": "1 10"}, "search_lambdas='1 10' is no list"),
+        ({"search_lambdas": 5}, r"search_lambdas=5 is no list; give one, such as \[5\]"),
         ({"search_seeds": []}, "search_seeds is empty; give at least one entry"),
         ({"search_seeds": [3, 3]}, r"search_seeds=\[3, 3\] contains an entry twice"),
         ({"search_seeds": [-1]}, "search_seeds: -1 is no seed"),
+        ({"search_seeds": ["a"]}, "search_seeds: 'a' is no seed; give integers from 0"),
+        ({"search_seeds": [1.5]}, "search_seeds: 1.5 is no seed; give integers from 0"),
+        ({"search_seeds": [True]}, "search_seeds: True is no seed"),
+        ({"search_seeds": 3}, r"search_seeds=3 is no list; give one, such as \[3\]"),
+        ({"search_seeds": None}, r"search_seeds=None is no list; give one, such as \[0\]"),
         ({"search_rule": "best"}, "search_rule='best' is unknown; use best_accuracy or best_consistency_within"),
         ({"search_epsilon": -0.1}, "search_epsilon=-0.1 is out of range"),
+        ({"search_epsilon": "a"}, "search_epsilon='a' is out of range"),
+        ({"search_reports": 2.5}, "search_reports=2.5 is no integer"),
+        ({"search_reports": "5"}, "search_reports='5' is no integer"),
+        ({"search_warmup": None}, "search_warmup=None is no integer"),
+        ({"search_startup": True}, "search_startup=True is no integer"),
+        ({"search_storage": 5}, "search_storage=5 is no file name; give one"),
+        ({"search_storage": ""}, "search_storage='' is no file name; give one"),
+        ({"search_storage": str(Path(__file__).parent)}, "is a folder; name a file"),
         ({"search_pruner": "mean"}, "search_pruner='mean' is unknown; use none, median, halving"),
         (
             {"search_pruner": "median", "search_rule": "best_consistency_within"},
@@ -68,6 +91,11 @@ def test_grids_of_the_paper() -> None:
 def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         SearchConfig(**settings)
+
+
+def test_storage_may_be_a_path(tmp_path: Path) -> None:
+    storage: Any = tmp_path / "search.log"
+    assert SearchConfig(search_lambdas=[1], search_storage=storage).search_storage == str(storage)
 
 
 def test_grid_is_ascending() -> None:
