@@ -78,6 +78,7 @@ class SettingsParser(HfArgumentParser):
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
         """Add an argument; unlike in `argparse`, a percent sign in the help needs no escape."""
+        settings.pop("replaced_by", None)  # metadata of a field, for `parse_arguments`
         if settings.get("help"):
             settings["help"] = re.sub(
                 r"%%|%\(\w+\)s|%", lambda match: "%%" if match[0] == "%" else match[0], settings["help"]
@@ -113,7 +114,9 @@ class SettingsParser(HfArgumentParser):
 def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) -> tuple[Any, ...]:
     """Fill dataclasses from `--config FILE.yaml` and `--field value` options; the command line takes precedence.
 
-    A field without a value in the file is set to None if it accepts None, and refused otherwise. A dataclass with a
+    A field without a value in the file is set to None if it accepts None, and refused otherwise. A field whose
+    `metadata["replaced_by"]` names an option of the command line loses its value of the file; both on the command line
+    are refused. A dataclass with a
     method `check_with(others, given)` then checks itself beside the other instances; `given` are the names of the
     fields that the file or the command line sets.
 
@@ -144,12 +147,19 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
     given = {
         option.partition("=")[0].removeprefix("--").replace("-", "_") for option in options if option.startswith("--")
     }
+    replaced = [(name, other) for name in fields for other in fields[name].metadata.get("replaced_by", ())]
+    for name, other in replaced:
+        if other in given and name not in given:
+            values.pop(name, None)
     parser.fields_with_list |= {name for name, value in values.items() if isinstance(value, list)} - given
     parser.fields_without_value = {name for name, value in values.items() if value is None} - given
     for name, value in values.items():
         if value is not None or name in parser.fields_without_value:
             _check_kind(f"{path}: {name}", value, parser.field_types[name])
     parsed = parser.parse_settings(_as_options(values) + options)
+    for name, other in replaced:
+        if {name, other} <= given and any(getattr(settings, name, None) for settings in parsed):
+            raise DataError(f"--{name} and --{other} are both given; keep one of them")
     for settings in parsed:
         if hasattr(settings, "check_with"):
             settings.check_with(parsed, given | set(values))

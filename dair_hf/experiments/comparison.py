@@ -83,7 +83,8 @@ class ComparisonConfig:
         default=None,
         metadata={
             "help": "Lambda by method, a number or auto, such as {kl: 1.0}; other methods use dair_lambda. Its unit "
-            "depends on `normalization`."
+            "depends on `normalization`.",
+            "replaced_by": ("lambda_sweep",),
         },
     )
     seeds: list[int] = field(
@@ -92,7 +93,10 @@ class ComparisonConfig:
     )
     lambda_sweep: list[float] | None = field(
         default=None,
-        metadata={"help": "Run every method that has a regularizer once with each of these lambdas, each >= 0."},
+        metadata={
+            "help": "Run every method that has a regularizer once with each of these lambdas, each >= 0.",
+            "replaced_by": ("dair_lambda", "lambdas"),
+        },
     )
 
     def __post_init__(self) -> None:

@@ -285,6 +285,39 @@ def test_contradictory_sweeps_are_refused(settings: dict, message: str) -> None:
         ComparisonConfig(**{"methods": ["dair", "kl"], **settings})
 
 
+@pytest.mark.parametrize(
+    ("options", "lambdas"),
+    [
+        ([], {"dair_lambda0.1": 0.1, "dair_lambda10": 10.0, "kl_lambda0.1": 0.1, "kl_lambda10": 10.0}),
+        (["--dair_lambda", "auto"], {"dair": "auto", "kl": "auto"}),
+        (["--dair_lambda=3"], {"dair": 3.0, "kl": 3.0}),
+        (["--lambdas", "{dair: auto}"], {"dair": "auto", "kl": 7.0}),
+        (["--lambda_sweep", "5"], {"dair_lambda5": 5.0, "kl_lambda5": 5.0}),
+        (["--lambda_sweep"], {"dair": 7.0, "kl": 7.0}),
+    ],
+)
+def test_lambda_of_the_command_line_replaces_the_sweep_of_the_file(
+    tmp_path: Path, options: list[str], lambdas: dict[str, Any]
+) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text("output_dir: out\nuse_cpu: true\nmethods: [dair, kl]\nlambda_sweep: [0.1, 10]\ndair_lambda: 7\n")
+    runs = runs_of(*parse_arguments([ComparisonConfig, DAIRConfig], ["--config", str(path), *options]))
+    assert {run.method: run.args.dair_lambda for run in runs} == lambdas
+
+
+def test_sweep_of_the_command_line_replaces_the_lambdas_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text("methods: [dair, kl]\nlambdas: {kl: 2}\n")
+    (config,) = parse_arguments([ComparisonConfig], ["--config", str(path), "--lambda_sweep", "1", "2"])
+    assert (config.lambdas, config.lambda_sweep) == (None, [1.0, 2.0])
+
+
+def test_lambda_and_sweep_of_the_command_line_are_refused() -> None:
+    options = ["--output_dir", "out", "--use_cpu", "true", "--lambda_sweep", "1", "2", "--dair_lambda", "auto"]
+    with pytest.raises(DataError, match="--lambda_sweep and --dair_lambda are both given; keep one of them"):
+        parse_arguments([ComparisonConfig, DAIRConfig], options)
+
+
 @pytest.mark.parametrize("settings", [{"lambdas": {"kl": 1.0}}, {"lambda_sweep": [1.0, 2.0]}])
 def test_methods_can_be_narrowed_to_those_without_a_lambda(settings: dict, tmp_path: Path) -> None:
     """The lambdas of a configuration file stay there when the command line gives other methods."""
