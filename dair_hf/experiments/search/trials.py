@@ -17,7 +17,6 @@ from accelerate import PartialState
 from transformers.utils import logging
 
 from dair_hf.errors import DataError
-from dair_hf.io.files import explain_write_errors
 from dair_hf.io.processes import on_first_rank
 
 if TYPE_CHECKING:
@@ -322,15 +321,10 @@ def _open_study(
 ) -> optuna.Study:
     """Create a study in a journal, or load the one that is there."""
     import optuna
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
 
-    with explain_write_errors(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            storage = JournalStorage(JournalFileBackend(str(file)))
-        except (ValueError, KeyError, TypeError, AssertionError) as error:
-            raise DataError(f"{file}: not a journal of Optuna; name another file, or move this one away") from error
+    from dair_hf.experiments.search.journal import open_journal
+
+    storage = open_journal(file)
     pruner = pruner or optuna.pruners.NopPruner()
     kind: Any = {"sampler": optuna.samplers.RandomSampler(), "pruner": pruner}  # nothing is sampled: points are queued
     try:

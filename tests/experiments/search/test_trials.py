@@ -216,9 +216,12 @@ def test_undefined_result_is_the_worst(tmp_path: Path, maximize: bool, values: l
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"method,seed\ndair,0\n", "study.log: not a journal of Optuna; name another file"),
-        (b"\x00SQLite format 3\xff\xfe\n", "study.log: not a journal of Optuna"),
-        (b'{"name": "dair_seed0"}\n', "study.log: not a journal of Optuna"),
+        (b"method,seed\ndair,0\n", "study.log: line 1: not a journal of Optuna; name another file"),
+        (b"hello\n", "study.log: line 1: not a journal of Optuna; name another file"),
+        (b"hello", "study.log: line 1: not a journal of Optuna"),
+        (b"\x00SQLite format 3\xff\xfe\n", "study.log: line 1: not a journal of Optuna"),
+        (b'{"name": "dair_seed0"}\n', "study.log: line 1: not a journal of Optuna"),
+        (b'{"op_code":99,"worker_id":"a"}\n', "study.log: not a journal of Optuna"),
     ],
 )
 def test_files_of_others_are_refused_and_kept(tmp_path: Path, content: bytes, message: str) -> None:
@@ -226,6 +229,45 @@ def test_files_of_others_are_refused_and_kept(tmp_path: Path, content: bytes, me
     with pytest.raises(DataError, match=message):
         open_study(tmp_path / "study.log")
     assert (tmp_path / "study.log").read_bytes() == content
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_line_that_a_killed_writer_left_incomplete_is_ignored(tmp_path: Path, shared: bool) -> None:
+    file = tmp_path / "study.log"
+    study = open_study(file, {"1": POINTS["1"]}, shared=shared)
+    study.run(lambda point: Outcome(1.0, point))
+    lines = file.read_bytes().splitlines(keepends=True)
+    for cut in (1, 30, len(lines[-1]) - 1):
+        file.write_bytes(b"".join(lines[:-1]) + lines[-1][:cut])  # the result is lost, so the point is run again
+        again = open_study(file, {"1": POINTS["1"]})
+        assert again.run(lambda point: Outcome(2.0, "again")).finished == {"1": "again"}
+        assert open_study(file, {"1": POINTS["1"]}).run(lambda point: Outcome(3.0, "never")).finished == {"1": "again"}
+
+
+def test_incomplete_line_is_ignored_by_processes_that_are_at_work(tmp_path: Path) -> None:
+    file = tmp_path / "study.log"
+    first, second = open_study(file, shared=True), open_study(file, shared=True)
+
+    def execute(point: str) -> Outcome:
+        with file.open("ab") as journal:
+            journal.write(b'{"op_code":8,"worker_id":"kil')  # another process is killed here
+        return Outcome(1.0, point)
+
+    assert first.run(execute).finished == second.run(execute).finished == {point: point for point in POINTS}
+    for line in file.read_text().splitlines()[:-1]:
+        json.loads(line)
+
+
+def test_damaged_line_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "study.log"
+    open_study(file)
+    before = file.read_bytes()
+    lines = before.splitlines(keepends=True)
+    file.write_bytes(lines[0] + lines[1][:20] + b"".join(lines[1:]))
+    content = file.read_bytes()
+    with pytest.raises(DataError, match="study.log: line 2: damaged .*; move the file away and start again"):
+        open_study(file)
+    assert file.read_bytes() == content
 
 
 def test_study_with_other_settings_is_refused(tmp_path: Path) -> None:
