@@ -15,7 +15,6 @@ import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from transformers import (
     DataCollatorForSeq2Seq,
     DataCollatorForTokenClassification,
@@ -564,7 +563,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         # Under a scaler of half precision, overflows are expected: the step is skipped and the scale lowered.
         if isinstance(norm, Tensor) and self.accelerator.scaler is None and not self.is_deepspeed_enabled:
-            whole = norm.full_tensor() if isinstance(norm, DTensor) else norm
+            whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of FSDP
             self._finiteness.add_norm(whole, self.state.global_step)
         return norm
 
