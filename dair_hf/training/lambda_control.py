@@ -30,9 +30,9 @@ class LambdaControl(TrainerCallback):
         share                  = lambda |grad R| / |grad (w l + w~ l~)|
 
     For R_sq and weights of 1/2 this is `2 lambda sqrt(rho)`, where `rho = E[R] / E[(l + l~) / 2]`, in [0, 2], is the
-    relative inconsistency; for R_l1 it is `2 lambda`. Sums cost nothing, unlike norms at logits or weights; for a regression `r`
-    is the error, so that the share is exact at the output of the model. It is exact for several partners, with
-    `stop_gradient`, and for functions of the losses; for KL and JS, which are none, `8 R` takes the place of
+    relative inconsistency; for R_l1 it is `2 lambda`. Sums cost nothing, unlike norms at logits or weights; for a
+    regression `r` is the error, so that the share is exact at the output of the model. It is exact for several
+    partners, with `stop_gradient`, and for functions of the losses; for KL and JS, which are none, `8 R` replaces
     `|grad R|^2`.
 
     The sums of a step are reduced over all micro-batches and ranks, and enter exponential means (`SMOOTHING`). Lambda
