@@ -10,8 +10,17 @@ import typer
 
 from dair_hf.errors import DataError
 
+# Options of `report` that need the model again.
+OPTIONS_OF_THE_MODEL = {
+    "groups": "--group",
+    "dair_lambda": "--lambda",
+    "max_tokens": "--max-tokens",
+    "batch_size": "--batch-size",
+}
+
 
 def report(
+    context: typer.Context,
     source: Annotated[
         str,
         typer.Argument(
@@ -31,8 +40,8 @@ def report(
         ),
     ] = None,
     output: Annotated[
-        Path, typer.Option(help="Folder for pair_report.html and pair_report.json.", show_default=False)
-    ] = Path("pair_report"),
+        str, typer.Option(help="Folder for pair_report.html and pair_report.json.", show_default=False)
+    ] = "pair_report",
     groups: Annotated[
         list[str] | None,
         typer.Option("--group", help="Column by which losses are broken down; may be given several times."),
@@ -43,7 +52,12 @@ def report(
         float | None,
         typer.Option("--lambda", min=0.0, help="Lambda of the training in pair units, for the gradient weights."),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens after which texts are cut.")] = 512,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="Tokens after which texts are cut; default: 512, or the positions of the model if fewer."
+        ),
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Pairs run at once.")] = 16,
     overwrite: Annotated[bool, typer.Option(help="Replace an earlier report in the folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -62,14 +76,29 @@ def report(
     if is_drawn_again == (pairs is not None):
         needed = "only the page is drawn again, so leave out PAIRS" if is_drawn_again else "name a file of pairs, too"
         raise DataError(f"{source}: {needed}: dair-hf report MODEL PAIRS, or dair-hf report pair_report.json")
-    if is_drawn_again and not (output / JSON_FILE).exists():
-        require_output_file(output / PAGE_FILE, [source], overwrite)
-    elif not is_drawn_again or not (output / JSON_FILE).samefile(source):
-        sources = [source] if pairs is None else [pairs]
-        require_output_file(output / JSON_FILE, sources, overwrite, is_report)
+    if not output:
+        raise DataError("--output '' names no folder; give one, such as pair_report")
+    folder = Path(output)
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    options = {name for name, origin in sources.items() if origin is not None and origin.name == "COMMANDLINE"}
+    if is_drawn_again and (unused := [OPTIONS_OF_THE_MODEL[name] for name in OPTIONS_OF_THE_MODEL if name in options]):
+        raise DataError(
+            f"{', '.join(unused)}: has no effect when a page is drawn again; leave it out, or make the report anew: "
+            "dair-hf report MODEL PAIRS"
+        )
+    if is_drawn_again and not (folder / JSON_FILE).exists():
+        require_output_file(folder / PAGE_FILE, [source], overwrite)
+    elif not is_drawn_again or not (folder / JSON_FILE).samefile(source):
+        require_output_file(folder / JSON_FILE, [pairs or source], overwrite, is_report)
+    elif {"title", "worst"} & options and not overwrite:
+        raise DataError(f"{source}: would be changed, too; name another --output, or give --overwrite")
     if is_drawn_again:
         made = PairReport.read(source)
-        page = write_report(made, output)
+        if "title" in options:
+            made.title = title or ""
+        if "worst" in options:
+            made = made.shortened(worst)
+        page = write_report(made, folder)
     else:
         from dair_hf.commands.model_pairs import report_on_model
 
@@ -77,10 +106,10 @@ def report(
         made = report_on_model(
             source, pairs, groups or [], title or pairs.stem, worst, dair_lambda, max_tokens, batch_size
         )
-        page = write_report(made, output)
+        page = write_report(made, folder)
     if as_json:
         worst_ids = made.pairs["row_id"][: len(made.worst)]
-        result = {"page": str(page), "json": str(output / JSON_FILE), "summary": made.summary, "worst": worst_ids}
+        result = {"page": str(page), "json": str(folder / JSON_FILE), "summary": made.summary, "worst": worst_ids}
         typer.echo(json.dumps(json_value(result), ensure_ascii=False, allow_nan=False))
         return
     summary = made.summary

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from dair_hf.io.files import FilePath, read_json
 
 FORMAT = "dair_hf pair report 1"
 JSON_FILE, PAGE_FILE = "pair_report.json", "pair_report.html"
+# Columns of every report; those of DAIR are missing in others.
+PAIR_COLUMNS = ("row_id", "partner", "loss_original", "loss_augmented", "consistency", "score")
 
 
 @dataclass
@@ -43,7 +45,8 @@ class PairReport:
             (`contents.PairContents`); with an evaluator `correct`, of both views, and `answer`, a field.
 
     Example:
-        >>> report = PairReport("Pairs", pairs={"row_id": ["a/0"], "score": [0.25]})
+        >>> pair = ["a/0", 1, 4.0, 2.25, 0.25, 0.25]
+        >>> report = PairReport("Pairs", pairs={name: [value] for name, value in zip(PAIR_COLUMNS, pair)})
         >>> PairReport.from_dict(report.to_dict()) == report
         True
     """
@@ -79,7 +82,30 @@ class PairReport:
         values = {name: value for name, value in content.items() if name != "format"}
         if set(values) != set(names):
             raise DataError(f"{where}: holds {sorted(values)}, not {sorted(names)}; write the report anew")
+        pairs = values["pairs"]
+        if not isinstance(pairs, dict) or not set(PAIR_COLUMNS) <= set(pairs):
+            missing = sorted(set(PAIR_COLUMNS) - set(pairs if isinstance(pairs, dict) else ()))
+            raise DataError(f"{where}: its pairs lack {', '.join(missing)}; write the report anew")
+        count = len(pairs["row_id"]) if isinstance(pairs["row_id"], list) else 0
+        if not count or any(not isinstance(column, list) or len(column) != count for column in pairs.values()):
+            raise DataError(f"{where}: its pairs are no columns of equal length >= 1; write the report anew")
         return cls(**values)
+
+    def shortened(self, worst: int) -> PairReport:
+        """Return the report with fewer pairs shown.
+
+        Args:
+            worst: Number of pairs that are shown, >= 1.
+
+        Raises:
+            DataError: There are more pairs, but the report holds the contents of fewer than `worst`.
+        """
+        if len(self.worst) < min(worst, len(self.pairs["row_id"])):
+            raise DataError(
+                f"worst={worst}: the report holds the contents of {len(self.worst)} pairs; give at most as many, or "
+                "make the report anew"
+            )
+        return replace(self, worst=self.worst[:worst])
 
     @classmethod
     def read(cls, path: FilePath) -> PairReport:

@@ -166,6 +166,35 @@ def test_a_page_is_drawn_again_from_its_json(tmp_path: Path, capsys: pytest.Capt
     assert "the worst is the lensfield" in capsys.readouterr().out
 
 
+def test_title_and_number_of_pairs_of_a_page_drawn_again(
+    tmp_path: Path, classifier: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs = written(tmp_path, ROWS, "jsonl")
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert run(["report", str(classifier), str(pairs), "--output", str(first)]) == 0
+    before = (first / JSON_FILE).read_bytes()
+    command = ["report", str(first / JSON_FILE), "--title", "Another name", "--worst", "1", "--output"]
+    assert run([*command, str(second)]) == 0
+    made, again = PairReport.read(first / JSON_FILE), PairReport.read(second / JSON_FILE)
+    assert (len(made.worst), again.title, again.worst) == (2, "Another name", made.worst[:1])
+    assert "Another name" in (second / PAGE_FILE).read_text() and again.pairs == made.pairs
+    assert run([*command, str(first)]) == 2
+    assert "would be changed, too; name another --output, or give --overwrite" in capsys.readouterr().err
+    assert (first / JSON_FILE).read_bytes() == before
+    assert run([*command, str(first), "--overwrite"]) == 0
+    assert PairReport.read(first / JSON_FILE) == again
+
+
+def test_empty_output_is_refused(
+    tmp_path: Path, classifier: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pairs = written(tmp_path, ROWS, "jsonl")
+    assert run(["report", str(classifier), str(pairs), "--output", ""]) == 2
+    assert "--output '' names no folder" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["pairs.jsonl"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -176,11 +205,19 @@ def test_a_page_is_drawn_again_from_its_json(tmp_path: Path, capsys: pytest.Capt
         (["{folder}/nothing", "{pairs}"], "nothing: "),
         (["{folder}/other.json"], "is no pair report"),
         (["{model}", "{folder}/plain.jsonl"], "partners have the columns of their originals"),
-        (["{model}", "{folder}/unknown.jsonl"], "row '0': label 'maybe' is no class of the model: no, yes"),
+        (["{model}", "{folder}/unknown.jsonl"], "row '0', column 'label': 'maybe' is no class of the model: no, yes"),
         (["{model}", "{folder}/columns.jsonl"], "give text and label, source and target"),
         (["{model}", "{pairs}", "--group", "nope"], "groups: the data has no column 'nope'"),
         (["{model}", "{pairs}", "--worst", "0"], "--worst"),
         (["{model}", "{pairs}", "--no-such-option"], "--no-such-option"),
+        (["{model}", "{pairs}", "--max-tokens", "17"], "--max-tokens 17: the model has 16 positions"),
+        (["{json}", "--lambda", "3", "--group", "x"], "--group, --lambda: has no effect when a page is drawn again"),
+        (["{json}", "--max-tokens", "9"], "--max-tokens: has no effect when a page is drawn again"),
+        (["{json}", "--batch-size", "16"], "--batch-size: has no effect when a page is drawn again"),
+        (["{json}", "--worst", "2"], "worst=2: the report holds the contents of 1 pairs"),
+        (["{folder}/scores.json"], "scores.json: its pairs lack score; write the report anew"),
+        (["{folder}/empty.json"], "empty.json: its pairs lack consistency, loss_augmented"),
+        (["{folder}/lengths.json"], "lengths.json: its pairs are no columns of equal length"),
     ],
 )
 def test_what_cannot_be_reported_is_refused_in_one_message(
@@ -193,6 +230,11 @@ def test_what_cannot_be_reported_is_refused_in_one_message(
     (tmp_path / "unknown.jsonl").write_text(json.dumps({**ROWS[0], "label": "maybe"}) + "\n")
     (tmp_path / "columns.jsonl").write_text('{"x": "w4", "augmented_x": "w5"}\n')
     write_report(small_report(), tmp_path / "made")
+    content = small_report().to_dict()
+    columns = content["pairs"]
+    no_scores = {name: values for name, values in columns.items() if name != "score"}
+    for name, changed in {"scores": no_scores, "empty": {}, "lengths": {**columns, "score": [0.5]}}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({**content, "pairs": changed}))
     places = {"model": classifier, "pairs": pairs, "folder": tmp_path, "json": tmp_path / "made" / JSON_FILE}
     given = [argument.format(**places) for argument in arguments]
     assert run(["report", *given, "--output", str(tmp_path / "out")]) == 2
