@@ -47,11 +47,14 @@ class BatchLayout:
         aligned: Aligned targets of originals and partners, `[4, K]` int64: row, view of the partner, position in the
             original, position in the partner; sorted by row, then by view. None if the regularizer compares no
             sequences.
+        label_range: Smallest and largest label of every view, `[2, B, V]` int64, 0 without a target; None if labels
+            are no integers.
     """
 
     exists: np.ndarray
     targets: np.ndarray
     aligned: np.ndarray | None = None
+    label_range: np.ndarray | None = None
 
     @property
     def partners(self) -> np.ndarray:
@@ -68,13 +71,14 @@ class BatchLayout:
 
     def originals(self) -> BatchLayout:
         """Return the layout of the original views alone."""
-        return BatchLayout(self.exists[:, :1], self.targets[:, :1])
+        label_range = None if self.label_range is None else self.label_range[:, :, :1]
+        return BatchLayout(self.exists[:, :1], self.targets[:, :1], label_range=label_range)
 
     def first(self, rows: int) -> BatchLayout:
         """Return the layout in which only the first `rows` rows exist."""
         is_first = (np.arange(len(self)) < rows)[:, None]
         aligned = None if self.aligned is None else self.aligned[:, self.aligned[0] < rows]
-        return BatchLayout(self.exists & is_first, self.targets * is_first, aligned)
+        return BatchLayout(self.exists & is_first, self.targets * is_first, aligned, self.label_range)
 
     def counts(self, with_partners: bool) -> np.ndarray:
         """Count rows, pairs and target tokens for the objective, `[3]` int64 (`objective.Counts`).
@@ -147,12 +151,23 @@ class TargetRule:
     def layout(self, batch: Mapping[str, Any]) -> BatchLayout:
         """Compute the layout of a batch; a batch on a device is copied to the host."""
         mask = view_mask(batch)
-        exists, targets = torch.stack([mask.long(), self.counts(batch)]).cpu().numpy()
-        layout = BatchLayout(exists.astype(bool), targets)
         labels = batch.get(LABELS)
+        ranges = self._label_ranges(labels, mask)
+        exists, targets, *label_range = torch.stack([mask.long(), self.counts(batch), *ranges]).cpu().numpy()
+        layout = BatchLayout(exists.astype(bool), targets, label_range=np.array(label_range) if ranges else None)
         if not self.aligns or labels is None or labels.ndim != 3 or labels.is_floating_point():
             return layout
         return replace(layout, aligned=_align_pairs(self._shifted(labels).cpu().numpy(), layout.partners))
+
+    def _label_ranges(self, labels: Tensor | None, mask: Tensor) -> list[Tensor]:
+        """Return the smallest and the largest label of every view, `[B, V]` each; nothing if they are no integers."""
+        if labels is None or labels.is_floating_point() or labels.dtype == torch.bool:
+            return []
+        targets = self._shifted(labels).reshape(*mask.shape, -1).long()
+        if not targets.shape[-1]:
+            return []
+        targets = targets.masked_fill((targets == IGNORE_INDEX) | ~mask[..., None], 0)
+        return [targets.amin(-1), targets.amax(-1)]
 
     def _shifted(self, labels: Tensor) -> Tensor:
         return labels[..., 1:] if labels.ndim == 3 and self.shifts_labels else labels

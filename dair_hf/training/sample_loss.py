@@ -146,7 +146,17 @@ def compare_with_own_loss(model: nn.Module, batch: Mapping[str, Any], pair_loss:
                 f"{model_class.__name__} cannot compute its own loss from {labels_kind}: {error}; give the labels that "
                 "the model takes, or pass sample_loss as a callable (outputs, labels) -> [rows]"
             )
-        result, error = _attempt(lambda: pair_loss(model, few, with_partners=False))
+        complaint: DataError | None = None
+
+        def losses_of_rows() -> Any:
+            nonlocal complaint
+            try:
+                return pair_loss(model, few, with_partners=False)
+            except DataError as found:
+                complaint = found
+                raise
+
+        result, error = _attempt(losses_of_rows)
     model_loss = getattr(outputs, "loss", None)
     if not isinstance(model_loss, Tensor) or model_loss.numel() != 1 or not torch.isfinite(model_loss):
         return
@@ -159,6 +169,8 @@ def compare_with_own_loss(model: nn.Module, batch: Mapping[str, Any], pair_loss:
             return
         problem = f"is {mean:.6g} on average over the targets of {len(labels)} rows"
     fits = [other for other in MODEL_LOSSES if other != name and _fits(other, outputs, labels, model_loss, rtol)]
+    if complaint is not None and not fits:
+        raise complaint  # about labels or the model, and not about the choice of the loss
     remedy = f"set sample_loss={fits[0]!r}, which matches it" if fits else "it may have further terms"
     raise DataError(
         f"sample_loss={name!r} {problem}, but {model_class.__name__} itself computes a loss of {model_loss:.6g}; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.batch_layout import BatchLayout, TargetRule, trained_partners, view_mask
-from dair_hf.data.collator import LABELS, LAYOUT, flatten_views, on_device
+from dair_hf.data.collator import LABELS, LAYOUT, ROW_ID, flatten_views, on_device
 from dair_hf.errors import DataError
 from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.divergence import feature_consistency, mart_terms
@@ -27,6 +28,8 @@ from dair_hf.losses.objective import (
     pair_slopes,
 )
 from dair_hf.losses.per_sample import SAMPLE_LOSSES, SampleLoss, full_precision
+from dair_hf.training.forward.class_labels import CLASS_LOSSES, require_class_labels
+from dair_hf.training.forward.model_call import call_model, require_inputs
 from dair_hf.training.forward.plan import (
     Forward,
     checkpointed,
@@ -158,7 +161,7 @@ class PairLoss:
             was_run = torch.cat([mask[:, :1] & ~partners.any(1, keepdim=True), mask[:, 1:]], dim=1)
             views = self.trained_views(layout)
         forest = batch.get(FOREST)
-        run = self._run(model, batch, views) if forest is None else self._run_forest(model, forest, batch)
+        run = self._run(model, batch, views, layout) if forest is None else self._run_forest(model, forest, batch)
         unused = (targets == 0) | ~was_run
 
         def by_view(losses: Tensor) -> Tensor:
@@ -216,7 +219,7 @@ class PairLoss:
         augmented = mean_over_partners(losses[:, 1:], partners)
         return PairTerms(original, augmented, mean_over_partners(torch.stack(consistency, dim=1), partners), count)
 
-    def _run(self, model: nn.Module, batch: Mapping[str, Any], views: np.ndarray) -> _RunViews:
+    def _run(self, model: nn.Module, batch: Mapping[str, Any], views: np.ndarray, layout: BatchLayout) -> _RunViews:
         if not views.any():
             # A rank without rows of its own takes part in the step with masked rows: all the originals that it has,
             # since batch norm cannot train on a single row.
@@ -230,9 +233,11 @@ class PairLoss:
         outputs = None
         for forward in self._forwards(views, model.training):
             inputs, labels = self.model_inputs(flatten_views(batch, forward.views))
+            require_inputs(model, inputs)
             count = len(next(iter(inputs.values())))
+            check = partial(require_class_labels, layout, forward.views, batch.get(ROW_ID))
             with replay_rng(device, forward.replays_rng):
-                outputs, row_losses = self._outputs_and_losses(model, inputs, labels)
+                outputs, row_losses = self._outputs_and_losses(model, inputs, labels, check)
             forwards.append((outputs, labels))
             losses.append(_require_row_losses(row_losses, count))
             positions.append(np.flatnonzero(forward.views))
@@ -282,9 +287,13 @@ class PairLoss:
         return inputs, labels
 
     def _outputs_and_losses(
-        self, model: nn.Module, inputs: dict[str, Tensor], labels: Tensor | None
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        labels: Tensor | None,
+        check: Callable[[Tensor, Tensor], None],
     ) -> tuple[Any, Any]:
-        """Run one forward."""
+        """Run one forward; `check` refuses logits and labels from which no loss of classes can be computed."""
         if labels is None and self.sample_loss in SAMPLE_LOSSES.values():
             raise DataError(
                 f"sample_loss {self.sample_loss.__name__} needs labels, but the batch has only {sorted(inputs)}; name "
@@ -294,7 +303,9 @@ class PairLoss:
             return self.chunked(model, inputs, labels)
 
         def run() -> tuple[Any, Tensor]:
-            outputs = model(**inputs)
+            outputs = call_model(model, inputs, self.args.uses_features or self.sample_loss in SAMPLE_LOSSES.values())
+            if labels is not None and self.sample_loss in CLASS_LOSSES:
+                check(outputs.logits, labels)
             return outputs, self.sample_loss(outputs, labels)  # type: ignore[arg-type]
 
         if self.args.gradient_cache is None or not model.training:
