@@ -104,7 +104,7 @@ def report_on_model(
         pairs = encode_pairs(rows, model, tokenizer, max_tokens)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
-    texts = [column for column in (SOURCE, TARGET, TEXT) if column in rows.column_names]
+    texts = [column for column in (SOURCE, TARGET, TEXT) if column in pairs.column_names]
     classifies = derived_sample_loss(model) == "classification"
     with tempfile.TemporaryDirectory() as folder:
         args = DAIRConfig(

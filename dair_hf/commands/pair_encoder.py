@@ -191,7 +191,8 @@ def encode_pairs(rows: datasets.Dataset, model: Any, tokenizer: Any, max_tokens:
         raise DataError(f"the pairs lack the column {missing[0]}; they have {rows.column_names}")
     encoder = PairEncoder(model, tokenizer, max_tokens)
     encoded = rows.map(encoder, keep_in_memory=True, load_from_cache_file=False)
-    return encoded.remove_columns([name for name in rows.column_names if parse_column(name)[1] == LABEL])
+    unused = {LABEL, *other}  # a row may have a partner in the columns of the other kind only
+    return encoded.remove_columns([name for name in rows.column_names if parse_column(name)[1] in unused])
 
 
 def _with_whole_labels(rows: datasets.Dataset, model: Any, loss: str | None) -> datasets.Dataset:
