@@ -15,7 +15,7 @@ from dair_hf.io.files import read_json
 logger = logging.get_logger(__name__)
 # What a checkpoint consists of -> names of which it has at least one; folders are those of sharded models.
 _PARTS = {
-    "weights": ("*.safetensors", "*.safetensors.index.json", "pytorch_model*"),
+    "weights": ("*model*.safetensors", "*.safetensors.index.json", "pytorch_model*"),
     "optimizer": ("optimizer.pt", "optimizer.bin", "optimizer_*"),
     "scheduler": ("scheduler.pt",),
     "random state": ("rng_state*.pth",),

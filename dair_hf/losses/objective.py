@@ -58,7 +58,7 @@ class PairTerms(NamedTuple):
 
     @property
     def has_partner(self) -> Tensor:
-        """Whether the row is a pair, `[B]` bool."""
+        """True for rows that are pairs, `[B]` bool."""
         return self.partners > 0
 
 

@@ -21,6 +21,7 @@ def checkpoint(folder: Path, step: int, state: str | None = None) -> str:
     path = folder / f"checkpoint-{step}"
     path.mkdir(parents=True)
     safetensors.torch.save_file({"weight": torch.ones(3)}, path / "model.safetensors")
+    safetensors.torch.save_file({"means": torch.ones(2)}, path / "lambda.safetensors")  # a state, not weights
     for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
         torch.save({}, path / name)
     if state is not None:

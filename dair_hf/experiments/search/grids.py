@@ -183,7 +183,7 @@ class SearchConfig:
 
     @property
     def prunes(self) -> bool:
-        """Whether hopeless runs are stopped early."""
+        """True if hopeless runs are stopped early."""
         return self.search_pruner != "none"
 
     @property
