@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
-from dair_hf.config import DAIRConfig
+from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.batch_layout import view_mask
 from dair_hf.data.checks import require_named_partners, require_rows
 from dair_hf.data.collator import LABELS, LAYOUT, ROW_ID, VIEW_MASK, PairCollator
@@ -203,7 +203,11 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         dair_lambda, exists = self.lambda_control.in_evaluation, torch.ones(len(rows), dtype=torch.bool)
         lowest = rows[:, 7], rows[:, 8]
         sums = sum_terms(terms, rows[:, 4], exists, counts, self.args, dair_lambda, lowest, rows[:, 9:11])
-        return {"loss": self.pair_loss.objective(terms, counts, dair_lambda).item(), **mean_terms(sums, self.args)}
+        means = mean_terms(sums, self.args)
+        if self.args.dair_lambda == AUTO:
+            # Of the lambda 0 of evaluations both would be 0, whatever the model is.
+            means = {name: value for name, value in means.items() if name not in ("gradient_share", "unlearned_share")}
+        return {"loss": self.pair_loss.objective(terms, counts, dair_lambda).item(), **means}
 
     # ---- metrics and predictions ----
 

@@ -230,8 +230,12 @@ def test_the_loss_of_an_evaluation_does_not_depend_on_a_lambda_that_sets_itself(
         metrics = made.evaluate()
         losses = (metrics["eval_loss_original"] + metrics["eval_loss_augmented"]) / 2
         assert metrics["eval_loss"] == pytest.approx(losses) and metrics["eval_consistency"] > 0
+        # They would be those of lambda 0.
+        assert not {"eval_gradient_share", "eval_unlearned_share"}.intersection(metrics)
         made.train()
     assert made.lambda_control.latest > 0
+    given = tiny.trainer(tmp_path, "gpt2", data, eval_dataset=data, dair_lambda=2.0).evaluate()
+    assert given["eval_gradient_share"] > 0 and "eval_unlearned_share" in given
 
 
 # ---- schedules of a lambda that is a number ----
