@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +28,7 @@ def call_model(model: nn.Module, inputs: Mapping[str, Tensor], needs_logits: boo
     try:
         outputs = model(**inputs)
     except (AttributeError, TypeError) as error:
-        complaint = _complaint(model, inputs, str(error))
+        complaint = _complaint(model, inputs, error)
         if complaint is None:
             raise
         raise DataError(complaint) from error
@@ -52,21 +54,29 @@ def require_inputs(model: nn.Module, inputs: Mapping[str, Tensor]) -> None:
         )
 
 
-def _complaint(model: nn.Module, inputs: Mapping[str, Tensor], error: str) -> str | None:
+def _complaint(model: nn.Module, inputs: Mapping[str, Tensor], error: Exception) -> str | None:
     """Return why a model of one's own could not be called, or None if the error is another one."""
-    arguments = _arguments(model)
-    if "unexpected keyword argument" in error and (unknown := sorted(set(inputs) - set(arguments))):
+    arguments, text = _arguments(model), str(error)
+    unknown = re.search(r"unexpected keyword argument '(\w+)'", text)
+    if unknown is not None and unknown[1] in set(inputs).difference(arguments):
         return (
             f"the forward of {_name(model)} takes {arguments}, but the data has the columns {sorted(inputs)}; name the "
-            f"arguments of forward like the columns, or drop {', '.join(map(repr, unknown))}"
+            f"arguments of forward like the columns, or drop {unknown[1]!r}"
         )
-    if LABELS in arguments and ("NoneType" in error or "not None" in error or f"'{LABELS}'" in error):
+    is_missing = "missing" in text and f"'{LABELS}'" in text
+    if LABELS in arguments and (is_missing or ("None" in text and _names_labels(error))):
         return (
             f"the forward of {_name(model)} needs labels, but is called without them, since the losses of rows are "
             f"computed by sample_loss: give {LABELS} the default None, and return the logits without a loss then "
-            f"({error[:200]})"
+            f"({text[:200]})"
         )
     return None
+
+
+def _names_labels(error: Exception) -> bool:
+    """Return whether an error arose in a line that names the labels, so that their absence can be its cause."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(re.search(rf"\b{LABELS}\b", frame.line or "") for frame in frames)
 
 
 def _arguments(model: nn.Module) -> list[str]:

@@ -9,10 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from transformers import ViTConfig, ViTForImageClassification
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from dair_hf import DAIRConfig, DAIRTrainer, DataError, TensorPairs
+from dair_hf.training.forward.model_call import call_model
 from tests.fixtures import points
+
+SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 
 
 class Own(nn.Module):
@@ -87,6 +91,38 @@ def test_a_sample_loss_of_ones_own_takes_any_outputs(tmp_path: Path) -> None:
         return cross_entropy(outputs, labels, reduction="none")
 
     assert train(tmp_path, Own(lambda logits: logits), sample_loss=from_tensor).state.global_step == 1
+
+
+class Forgetful(Own):
+    """Takes labels, but fails for another reason."""
+
+    normalize: Any = None
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> Any:
+        return output(self.normalize(self.layer(x)))
+
+
+class Wrapped(Own):
+    """Passes all columns on, one of which nothing takes."""
+
+    def forward(self, **columns: Tensor) -> Any:
+        return output(self.inner(**columns))
+
+    def inner(self, mask: Tensor) -> Tensor:
+        return mask
+
+
+def test_missing_labels_are_not_blamed_for_other_errors(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="'NoneType' object is not callable"):
+        train(tmp_path, Forgetful(output))
+    vit = ViTForImageClassification(ViTConfig(image_size=4, patch_size=2, **SIZES))
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute"):
+        call_model(vit, {"head_mask": torch.ones(1)}, needs_logits=True)
+
+
+def test_only_the_column_that_is_unknown_is_named() -> None:
+    with pytest.raises(DataError, match=r"takes \['columns'\], but the data has .* \['mask', 'x'\]; .* drop 'x'$"):
+        call_model(Wrapped(output), {"x": torch.ones(1), "mask": torch.ones(1)}, needs_logits=True)
 
 
 def test_other_errors_of_a_model_are_left_as_they_are(tmp_path: Path) -> None:
