@@ -25,7 +25,8 @@ class PairEncoder:
     """Function for `Dataset.map` that tokenizes text and label, or source and target, of all views of a row.
 
     Args:
-        model: The model; its configuration names classes, end tokens and the number of positions.
+        model: The model, which gives its configuration, the tokens around targets and the number of positions. It is
+            not kept, since `Dataset.map` pickles this function for a hash.
         tokenizer: Its tokenizer.
         max_tokens: Number of tokens after which a text is cut; None: 512, or the positions of the model if fewer.
 
@@ -34,7 +35,7 @@ class PairEncoder:
     """
 
     def __init__(self, model: Any, tokenizer: Any, max_tokens: int | None) -> None:
-        self.model, self.tokenizer = model, tokenizer
+        self.config, self.tokenizer = model.config, tokenizer
         self.loss = derived_sample_loss(model)
         self.positions = max_positions(model)
         if max_tokens is not None and self.positions is not None and max_tokens > self.positions:
@@ -43,6 +44,9 @@ class PairEncoder:
                 "it out"
             )
         self.max_tokens = max_tokens or min(MAX_TOKENS, self.positions or MAX_TOKENS)
+        if self.loss in LANGUAGE_LOSSES:
+            self.affixes = target_affixes(model, tokenizer)
+            self.prompt_start, _ = added_tokens(tokenizer)
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return the columns of the model for all views; None for an absent partner."""
@@ -59,7 +63,7 @@ class PairEncoder:
                 if prefix + LABEL in row:
                     names.append(LABELS)
                     if encoded is not None:
-                        encoded[LABELS] = label_of(self.model, self.loss, row[prefix + LABEL], row, prefix + LABEL)
+                        encoded[LABELS] = label_of(self.config, self.loss, row[prefix + LABEL], row, prefix + LABEL)
             columns |= {prefix + name: None if encoded is None else encoded[name] for name in names}
         return columns
 
@@ -68,12 +72,11 @@ class PairEncoder:
         return {"input_ids": ids, "attention_mask": [1] * len(ids)}
 
     def _generated(self, source: str, target: str) -> dict[str, Any]:
-        affixes = target_affixes(self.model, self.tokenizer)
+        affixes, left = self.affixes, self.prompt_start
         room = self.max_tokens - len(affixes.start) - len(affixes.end)
         ids = self.tokenizer(target, add_special_tokens=False).input_ids
         if self.loss != "causal":
             return {**self._input(source), LABELS: [*affixes.start, *ids[:room], *affixes.end]}
-        left, _ = added_tokens(self.tokenizer)
         prompt = self.tokenizer(source, add_special_tokens=False).input_ids
         if self.positions is not None:  # prompt and target share them; at least one token of the prompt is kept
             room = min(room, self.positions - len(left) - 1 - len(affixes.start) - len(affixes.end))
@@ -106,12 +109,12 @@ def max_positions(model: Any) -> int | None:
     return positions - max((table.padding_idx + 1 for table in tables if table.padding_idx is not None), default=0)
 
 
-def label_of(model: Any, loss: str | None, value: Any, row: Mapping[str, Any], column: str) -> Any:
+def label_of(config: Any, loss: str | None, value: Any, row: Mapping[str, Any], column: str) -> Any:
     """Return the label of a view as the model needs it: the number of a class, a number, or a list of numbers.
 
     Args:
-        model: The model.
-        loss: Its loss, `derived_sample_loss`.
+        config: Configuration of the model.
+        loss: Loss of the model, `derived_sample_loss`.
         value: Content of the cell. Whole numbers may be floats, as in a column of a CSV file with empty cells.
         row: Row, for messages.
         column: Column, for messages.
@@ -124,7 +127,7 @@ def label_of(model: Any, loss: str | None, value: Any, row: Mapping[str, Any], c
         raise DataError(f"{place}: is empty; give a label")
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if loss == "classification":
-        names = model.config.label2id or {}
+        names = config.label2id or {}
         if isinstance(value, str) and value in names:
             return names[value]
         if is_number and float(value).is_integer():
@@ -134,7 +137,7 @@ def label_of(model: Any, loss: str | None, value: Any, row: Mapping[str, Any], c
             "as an integer"
         )
     if loss == "multi_label":
-        size = model.config.num_labels
+        size = config.num_labels
         if (
             not isinstance(value, list)
             or len(value) != size
@@ -203,7 +206,7 @@ def _with_whole_labels(rows: datasets.Dataset, model: Any, loss: str | None) -> 
         if column != LABELS or rows.features[name] == datasets.Value("int64"):
             continue
         labels = [
-            None if view and _is_missing(row[name]) else label_of(model, loss, row[name], row, name)
+            None if view and _is_missing(row[name]) else label_of(model.config, loss, row[name], row, name)
             for row in rows.select_columns([ROW_ID, name])
         ]
         rows = rows.remove_columns(name).add_column(name, labels)

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import dill
 import pandas as pd
 import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification, RobertaConfig, RobertaForSequenceClassification
 
 from dair_hf.commands.main import run
-from dair_hf.commands.pair_encoder import encode_pairs, max_positions
+from dair_hf.commands.pair_encoder import PairEncoder, encode_pairs, max_positions
 from dair_hf.commands.pair_files import read_pairs
 from dair_hf.errors import DataError
 from dair_hf.pair_report.report import JSON_FILE, PairReport
@@ -187,6 +188,22 @@ def test_long_texts_are_cut_to_the_positions_of_the_model(tmp_path: Path, models
     assert len(encoded["input_ids"][0]) == positions
     if model != "bert":
         assert encoded["augmented_labels"][0][-1] == tiny.EOS and len(encoded["augmented_labels"][0]) == positions
+
+
+@pytest.mark.parametrize("model", ["bert", "t5"])
+def test_the_encoder_does_not_hold_the_model(model: str) -> None:
+    """`Dataset.map` pickles it for a hash, which would copy all weights."""
+    made = bert() if model == "bert" else tiny.model(model)
+    encoder = PairEncoder(made, tiny.tokenizer(), None)
+
+    def refuse(self: Any, protocol: int) -> Any:
+        raise AssertionError("pickled")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.Module, "__reduce_ex__", refuse)
+        dill.dumps(encoder)
+        with pytest.raises(AssertionError, match="pickled"):
+            dill.dumps(made)
 
 
 def test_positions_of_padding_are_not_those_of_tokens() -> None:
