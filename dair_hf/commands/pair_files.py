@@ -13,7 +13,7 @@ import datasets
 from dair_hf.data.collator import ROW_ID
 from dair_hf.data.view_columns import AUGMENTED_PREFIX, is_augmented
 from dair_hf.errors import DataError, is_out_of_memory
-from dair_hf.io.files import decode_json, parse_json
+from dair_hf.io.files import decode_json, decode_utf8, parse_json, read_bytes
 
 JSON_LINES = ".jsonl"
 READERS: dict[str, Callable[..., datasets.Dataset]] = {
@@ -79,14 +79,7 @@ def _read(path: Path) -> datasets.Dataset | datasets.DatasetDict:
 
 def _text_of(path: Path) -> str:
     """Return the content of a file; raise a `DataError` if it is empty or not UTF-8."""
-    content = path.read_bytes()
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{path}: line {line}: not UTF-8 text (byte 0x{content[error.start]:02x}); save the file as UTF-8"
-        ) from error
+    text = decode_utf8(read_bytes(path), str(path))
     if not text.strip():
         raise DataError(f"{path}: is empty; give paired rows")
     return text

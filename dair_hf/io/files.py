@@ -307,6 +307,31 @@ def decode_json(content: bytes | str, **options: Any) -> Any:
         raise json.JSONDecodeError(message, "", 0) from error
 
 
+def decode_utf8(content: bytes, label: str) -> str:
+    r"""Decode a text in UTF-8, with or without a byte order mark.
+
+    Args:
+        content: Content of a file.
+        label: Name of its source, for messages.
+
+    Raises:
+        DataError: Not UTF-8; the message contains label, line and byte.
+
+    Example:
+        >>> decode_utf8(b"one\ntw\xf6", "a.txt")
+        Traceback (most recent call last):
+        dair_hf.errors.DataError: a.txt: line 2: not UTF-8 text (byte 0xf6); save the file as UTF-8
+    """
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        read = error.object  # without the byte order mark, from which `start` counts
+        line = read.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{label}: line {line}: not UTF-8 text (byte 0x{read[error.start]:02x}); save the file as UTF-8"
+        ) from error
+
+
 class _YamlLoader(yaml.SafeLoader):
     """Safe loader that reads `1e-3` as a number, as in YAML 1.2, and refuses duplicate keys."""
 

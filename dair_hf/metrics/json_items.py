@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import Any
 
 from dair_hf.errors import DataError
-from dair_hf.io.files import decode_json, read_bytes
+from dair_hf.io.files import decode_json, decode_utf8, read_bytes
 
 _GZIP = b"\x1f\x8b"
 
@@ -22,10 +22,7 @@ def read_text(path: str) -> str:
     content = read_bytes(path)
     if content.startswith(_GZIP):
         raise DataError(f"{path}: this file is compressed; unpack it first, for example with gunzip")
-    try:
-        return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text (byte {error.start}); save the file as UTF-8") from error
+    return decode_utf8(content, path).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def parse_lines(text: str, path: str) -> list[tuple[str, Any]]:

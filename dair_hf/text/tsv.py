@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
+from dair_hf.io.files import decode_utf8
 
 
 class TableRow(NamedTuple):
@@ -42,14 +43,8 @@ def read_tsv(source: Source, name: str, columns: Sequence[str]) -> list[TableRow
         >>> read_tsv(Source("reviews.tsv"), "reviews.tsv", ["Text"])[0].where  # doctest: +SKIP
         'reviews.tsv, line 2'
     """
-    label, content = source.label(name), source.read(name)
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{label}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8"
-        ) from error
+    label = source.label(name)
+    text = decode_utf8(source.read(name), label)
     # Not `splitlines`, which also breaks lines at control characters that texts may hold.
     lines = csv.reader(io.StringIO(text, newline=""), delimiter="\t", strict=True)
     rows: list[TableRow] = []

@@ -19,7 +19,15 @@ import torch
 from safetensors.torch import save_file
 
 from dair_hf.errors import DataError, NonFiniteLossError
-from dair_hf.io.files import atomic_path, read_json, require_output_file, write_generated, write_json, write_text
+from dair_hf.io.files import (
+    atomic_path,
+    decode_utf8,
+    read_json,
+    require_output_file,
+    write_generated,
+    write_json,
+    write_text,
+)
 from tests.fixtures.paths import ROOT
 
 
@@ -205,6 +213,15 @@ def test_invalid_json_is_named(tmp_path: Path, content: bytes, message: str) -> 
     (tmp_path / "state.json").write_bytes(content)
     with pytest.raises(DataError, match=message):
         read_json(tmp_path / "state.json")
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_text_that_is_not_utf8_is_named_with_its_line(mark: bytes) -> None:
+    assert decode_utf8(mark + "one\ntwö".encode(), "a.txt") == "one\ntwö"
+    with pytest.raises(DataError, match=r"^a.txt: line 2: not UTF-8 text \(byte 0xf6\); save the file as UTF-8$"):
+        decode_utf8(mark + b"one\ntw\xf6", "a.txt")
+    with pytest.raises(DataError, match=r"^a.txt: line 3: not UTF-8 text \(byte 0xff\)"):
+        decode_utf8(mark + b"1\n2\n\xff", "a.txt")
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:

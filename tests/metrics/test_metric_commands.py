@@ -217,7 +217,7 @@ def test_missing_and_binary_files_are_refused(tmp_path: Path, capsys: pytest.Cap
     assert joint_goal_main(["--predictions", str(binary), "--references", str(binary)]) == 2
     printed = capsys.readouterr().err
     assert f"{absent}: no such file" in printed
-    assert f"{binary}: not UTF-8 text (byte 0)" in printed
+    assert f"{binary}: line 1: not UTF-8 text (byte 0xff); save the file as UTF-8" in printed
 
 
 def views(name: str, original: Any, augmented: Any = None) -> list[dict[str, Any]]:

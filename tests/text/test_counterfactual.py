@@ -116,7 +116,7 @@ def test_unknown_labels_and_missing_columns_are_refused(
 def test_bytes_that_are_not_utf8_are_refused(folder: Path) -> None:
     path = folder / "sentiment_dev_paired.tsv"
     path.write_bytes(path.read_bytes().replace(b"<br />", b"\x96", 1))
-    with pytest.raises(DataError, match=r"dev_paired\.tsv, line 2: byte 0x96 is not UTF-8"):
+    with pytest.raises(DataError, match=r"dev_paired\.tsv: line 2: not UTF-8 text \(byte 0x96\)"):
         read_sentiment(folder, "dev")
 
 

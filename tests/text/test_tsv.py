@@ -39,7 +39,7 @@ def test_windows_files_are_read(tmp_path: Path, content: bytes) -> None:
         (b"a\tc\n1\t2\n", r"table\.tsv, line 1: no column b \(found a, c\); add it"),
         (b"a\tb\n1\t2\n1\n", r"table\.tsv, line 3: found 1 cells, the header has 2"),
         (b"a\tb\n1\t2\t3\n", r"table\.tsv, line 2: found 3 cells"),
-        (b"a\tb\n1\t2\n1\tcaf\xe9\n", r"table\.tsv, line 3: byte 0xe9 is not UTF-8"),
+        (b"a\tb\n1\t2\n1\tcaf\xe9\n", r"table\.tsv: line 3: not UTF-8 text \(byte 0xe9\)"),
         (b'a\tb\n1\t"2\n', r"table\.tsv, line 2: .*check the double quotes"),
         (b'a\tb\n1\t"2"x\n', r"table\.tsv, line 2: .*check the double quotes"),
         (b"a\tb\n", r"table\.tsv: holds no rows"),
