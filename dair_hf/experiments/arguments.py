@@ -116,8 +116,9 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
 
     A field without a value in the file is set to None if it accepts None, and refused otherwise. A field whose
     `metadata["replaced_by"]` names an option of the command line loses its value of the file; both on the command line
-    are refused. A dataclass with a method `check_with(others, given)` then checks itself beside the other instances;
-    `given` are the names of the fields that the file or the command line sets.
+    are refused. A dataclass with a method `check_with(others, given, options)` then checks itself beside the other
+    instances; `given` are the names of the fields that the file or the command line sets, `options` of those that the
+    command line sets.
 
     Args:
         types: Dataclasses whose fields carry `metadata["help"]` and have distinct names.
@@ -161,7 +162,7 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
             raise DataError(f"--{name} and --{other} are both given; keep one of them")
     for settings in parsed:
         if hasattr(settings, "check_with"):
-            settings.check_with(parsed, given | set(values))
+            settings.check_with(parsed, given | set(values), given)
     return parsed
 
 

@@ -118,16 +118,18 @@ class ComparisonConfig:
         if unused := sorted(name for name in self.lambdas or {} if METHOD_PRESETS[name][0] not in REGULARIZED):
             raise DataError(f"lambdas: {', '.join(unused)} has no lambda; remove it")
 
-    def check_with(self, others: Sequence[Any], given: Collection[str]) -> None:
+    def check_with(self, others: Sequence[Any], given: Collection[str], options: Collection[str] = ()) -> None:
         """Refuse settings of a recipe that its runs would ignore, and methods that it cannot run.
 
         Args:
             others: All settings of the recipe.
             given: Names of the fields that were set.
+            options: Names of those that the command line sets.
 
         Raises:
-            DataError: `method`, `regularizer` or `seed` is set to something else than its default, or a method needs
-                what no settings provide.
+            DataError: `method`, `regularizer` or `seed` is set to something else than its default, the command line
+                sets `dair_lambda` though `lambdas` sets that of all methods, or a method needs what no settings
+                provide.
 
         Example:
             >>> ComparisonConfig(["erm"]).check_with([DAIRConfig("out", seed=7)], {"seed"})
@@ -142,6 +144,11 @@ class ComparisonConfig:
                         f"{name}={getattr(args, name)} has no effect, since {listed} lists what is compared: "
                         f"{getattr(self, listed)}; set --{listed} instead"
                     )
+        if "dair_lambda" in options and self.regularized and not set(self.regularized).difference(self.lambdas or {}):
+            raise DataError(
+                f"dair_lambda has no effect, since lambdas sets that of {', '.join(self.regularized)}: {self.lambdas}; "
+                "set --lambdas instead"
+            )
         provided = {name for settings in others for name in getattr(settings, "provided_methods", ())}
         for name in self.methods:
             if name in REQUIREMENTS and name not in provided:

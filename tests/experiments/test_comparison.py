@@ -312,6 +312,20 @@ def test_sweep_of_the_command_line_replaces_the_lambdas_of_the_file(tmp_path: Pa
     assert (config.lambdas, config.lambda_sweep) == (None, [1.0, 2.0])
 
 
+def test_lambda_that_the_lambdas_of_all_methods_override_is_refused(tmp_path: Path) -> None:
+    path, types = tmp_path / "settings.yaml", [ComparisonConfig, DAIRConfig]
+    path.write_text("output_dir: out\nuse_cpu: true\nmethods: [erm, dair, kl]\nlambdas: {dair: 2, kl: 1}\n")
+    options = ["--config", str(path), "--dair_lambda", "auto"]
+    with pytest.raises(DataError, match="^dair_lambda has no effect, since lambdas sets that of dair, kl: .*; set"):
+        parse_arguments(types, options)
+    # KL keeps its own.
+    runs = runs_of(*parse_arguments(types, [*options, "--lambdas", "{kl: 1}"]))
+    assert {run.method: run.args.dair_lambda for run in runs} == {"erm": "auto", "dair": "auto", "kl": 1.0}
+    # A lambda of the file is the default of methods that may be added.
+    path.write_text(path.read_text() + "dair_lambda: 5\n")
+    assert parse_arguments(types, options[:2])[1].dair_lambda == 5.0
+
+
 def test_lambda_and_sweep_of_the_command_line_are_refused() -> None:
     options = ["--output_dir", "out", "--use_cpu", "true", "--lambda_sweep", "1", "2", "--dair_lambda", "auto"]
     with pytest.raises(DataError, match="--lambda_sweep and --dair_lambda are both given; keep one of them"):

@@ -158,15 +158,18 @@ class SearchConfig:
                 "run, and other databases are not supported"
             )
 
-    def check_with(self, others: Sequence[Any], given: Collection[str]) -> None:
+    def check_with(self, others: Sequence[Any], given: Collection[str], options: Collection[str] = ()) -> None:
         """Refuse settings that would have no effect.
 
         Args:
             others: All settings of the recipe.
             given: Names of the fields that were set.
+            options: Names of those that the command line sets; beside a grid, a lambda of the file is the default of
+                runs without one.
 
         Raises:
-            DataError: A setting of a search without a grid, of a pruner without one, or of another pruner.
+            DataError: A setting of a search without a grid, of a pruner without one, or of another pruner; or the
+                command line sets lambda beside a grid.
 
         Example:
             >>> SearchConfig(search_grid="vqa").check_with([], {"search_grid", "search_warmup"})
@@ -180,6 +183,9 @@ class SearchConfig:
             needs["search_startup"] = "search_pruner=median"
         for name in sorted(needs.keys() & set(given)):
             raise DataError(f"{name} has no effect without {needs[name]}; set that too, or leave it out")
+        grid = "search_grid" if self.search_grid is not None else "search_lambdas"
+        if self.lambdas and (unused := sorted({"dair_lambda", "lambda_sweep"}.intersection(options))):
+            raise DataError(f"{unused[0]} has no effect beside {grid}, which chooses lambda; leave out one of them")
 
     @property
     def prunes(self) -> bool:

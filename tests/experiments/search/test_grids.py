@@ -11,6 +11,7 @@ import pytest
 from dair_hf import DAIRConfig
 from dair_hf.errors import DataError
 from dair_hf.experiments.arguments import parse_arguments
+from dair_hf.experiments.comparison import ComparisonConfig
 from dair_hf.experiments.search.grids import GRIDS, SearchConfig, log_grid
 
 
@@ -122,6 +123,28 @@ def test_settings_without_effect_are_refused(settings: dict[str, Any], given: st
     with pytest.raises(DataError, match=message):
         config.check_with([config], {given})
     config.check_with([config], {"seeds", *settings})
+
+
+@pytest.mark.parametrize("grid", [["--search_lambdas", "1", "2"], ["--search_grid", "vqa"], "search_lambdas: [1, 2]"])
+@pytest.mark.parametrize("option", ["dair_lambda", "lambda_sweep"])
+def test_lambda_of_the_command_line_beside_a_grid_is_refused(tmp_path: Path, grid: Any, option: str) -> None:
+    path, options = tmp_path / "settings.yaml", grid if isinstance(grid, list) else []
+    path.write_text("" if options else f"{grid}\n")
+    given = [*(["--config", str(path)] if not options else []), "--output_dir", "out", "--use_cpu", "true", *options]
+    types = [SearchConfig, ComparisonConfig, DAIRConfig]
+    assert parse_arguments(types, given)[0].lambdas
+    name = "search_grid" if "--search_grid" in options else "search_lambdas"
+    with pytest.raises(DataError, match=f"^{option} has no effect beside {name}, which chooses lambda; leave out"):
+        parse_arguments(types, [*given, f"--{option}", "3"])
+    if not options:  # the command line may empty the list of the file
+        assert not parse_arguments(types, [*given, f"--{option}", "3", "--search_lambdas"])[0].lambdas
+
+
+def test_lambda_of_the_file_may_stand_beside_a_grid_of_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text("output_dir: out\nuse_cpu: true\ndair_lambda: 3\n")
+    search, args = parse_arguments([SearchConfig, DAIRConfig], ["--config", str(path), "--search_lambdas", "1"])
+    assert (search.lambdas, args.dair_lambda) == ((1.0,), 3.0)
 
 
 def test_recipes_check_the_settings_of_a_search(tmp_path: Path) -> None:
