@@ -134,9 +134,10 @@ def curve_charts(report: PairReport) -> list[Chart]:
             "rho",
             "Inconsistency rho during training",
             [("inconsistency", "rho", ORIGINAL)],
-            "rho, 0 to 2",
-            "rho = E[R] / E[(l + l~) / 2]: 0 if both views of every pair have the same loss, 2 if one of them has "
-            "none. Unlike R it does not depend on how large the losses are.",
+            "rho",
+            "rho = E[R] / E[(l + l~) / 2]. With R_sq or R_l1 it is 0 if both views of every pair have the same loss, "
+            "and 2 if one of them has none; with R_kl or R_js it may be larger. R_sq and R_l1 grow with the losses, rho "
+            "does not.",
         ),
         _curves(
             report,

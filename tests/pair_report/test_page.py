@@ -80,6 +80,15 @@ def strings_of(value: Any) -> list[str]:
     return [text for item in items for text in strings_of(item)]
 
 
+@pytest.mark.parametrize("regularizer", ["sq", "kl", "js"])
+def test_rho_of_distributions_has_no_bound(regularizer: str) -> None:
+    report = small_report()
+    report.settings["regularizer"] = regularizer
+    (rho,) = [chart for chart in charts_of(report) if chart.name == "rho"]
+    assert rho.figure.layout.yaxis.title.text == "rho"
+    assert "2 if one of them has none; with R_kl or R_js it may be larger" in rho.note
+
+
 def test_page_names_the_charts_it_has_numbers_for() -> None:
     whole = {chart.name for chart in charts_of(small_report())}
     assert whole == {"scatter", "losses", "consistency", "rho", "unlearned", "lambda", "weights", "group_0"}
