@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from dair_hf.data.batch_layout import BatchLayout
@@ -14,7 +15,7 @@ from dair_hf.data.view_columns import view_prefix
 from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX, causal_nll, cross_entropy, seq2seq_nll
 
-CLASS_LOSSES = (cross_entropy, seq2seq_nll, causal_nll)  # that take the numbers of classes or tokens
+NUMBERED_LOSSES = (cross_entropy, seq2seq_nll, causal_nll)  # whose labels are numbers of classes or tokens
 
 
 def require_class_labels(
@@ -30,7 +31,8 @@ def require_class_labels(
         labels: Labels of the same views, `[N, ...]`.
 
     Raises:
-        DataError: Labels are no integers, have another shape than the logits, or name a class that there is not.
+        DataError: Labels are neither int64 nor uint8, have another shape than the logits, or name a class that there
+            is not.
     """
     if labels.is_floating_point() and labels.shape == logits.shape:
         return  # probabilities of classes, which torch takes
@@ -41,10 +43,10 @@ def require_class_labels(
         name = f"row {row} of the batch" if row_ids is None else f"row {row_ids[row]!r}"
         return f"{name}: {view_prefix(numbers[view])}{LABELS}"
 
-    dtype = str(labels.dtype).removeprefix("torch.")
-    if labels.is_floating_point() or dtype == "bool":
+    if labels.dtype not in (torch.int64, torch.uint8):  # those that torch takes
+        dtype = str(labels.dtype).removeprefix("torch.")
         raise DataError(
-            f"{where(0)} is of type {dtype}, but this sample loss takes the number of a class, an integer; convert the "
+            f"{where(0)} is of type {dtype}, but this sample loss takes the number of a class as int64; convert the "
             "labels, such as labels.long(), or set another sample_loss"
         )
     if labels.shape != logits.shape[:-1]:

@@ -28,7 +28,7 @@ from dair_hf.losses.objective import (
     pair_slopes,
 )
 from dair_hf.losses.per_sample import SAMPLE_LOSSES, SampleLoss, full_precision
-from dair_hf.training.forward.class_labels import CLASS_LOSSES, require_class_labels
+from dair_hf.training.forward.class_labels import NUMBERED_LOSSES, require_class_labels
 from dair_hf.training.forward.model_call import call_model, require_inputs
 from dair_hf.training.forward.plan import (
     Forward,
@@ -304,7 +304,7 @@ class PairLoss:
 
         def run() -> tuple[Any, Tensor]:
             outputs = call_model(model, inputs, self.args.uses_features or self.sample_loss in SAMPLE_LOSSES.values())
-            if labels is not None and self.sample_loss in CLASS_LOSSES:
+            if labels is not None and self.sample_loss in NUMBERED_LOSSES:
                 check(outputs.logits, labels)
             return outputs, self.sample_loss(outputs, labels)  # type: ignore[arg-type]
 

@@ -13,7 +13,7 @@ from dair_hf import DAIRTrainer, DataError, TensorPairs
 from tests.fixtures import points
 
 
-def train(folder: Path, labels: Tensor, partners: Tensor | None = None, as_rows: bool = False) -> DAIRTrainer:
+def train(folder: Path, labels: Tensor, partners: Tensor | None = None) -> DAIRTrainer:
     x = points.points(8)[0]
     partners = labels if partners is None else partners
     data: Any = TensorPairs(
@@ -35,6 +35,7 @@ def classes(*changes: tuple[int, int]) -> Tensor:
     ("labels", "message"),
     [
         (classes().double(), "row 'r/0': labels is of type float64, but this sample loss takes the number of a class"),
+        (classes().int(), r"row 'r/0': labels is of type int32, .* a class as int64; convert .* labels.long\(\)"),
         (classes().bool(), r"row 'r/0': labels is of type bool, .*; convert the labels, such as labels.long\(\)"),
         (classes()[:, None], r"row 'r/0': labels has the shape \[1\], but the logits \[2\], .* labels.squeeze\(-1\)"),
         (classes((6, 5)), "row 'r/6': labels holds 5, but the model has 2 classes: labels are 0 to 1, and -100 for no"),
