@@ -63,8 +63,9 @@ def resumable_checkpoint(path: str | bool, folder: str) -> str:
         )
     if Path(found).is_dir() and not is_finished(Path(found)):
         raise DataError(
-            f"resume_from_checkpoint={found!r} was cut off while it was saved; resume another checkpoint, or the last "
-            "complete one with resume_from_checkpoint=True"
+            f"resume_from_checkpoint={found!r} has no complete trainer_state.json: it was cut off while it was saved, "
+            "or is no checkpoint of a Trainer; resume another one, or the last complete one with "
+            "resume_from_checkpoint=True, or load the model of this folder to train it from the start"
         )
     return found
 
