@@ -27,7 +27,11 @@ class RepairingLock(JournalFileSymlinkLock):
     def acquire(self) -> bool:
         """Wait for the lock, and repair the journal."""
         acquired = super().acquire()
-        remove_incomplete_line(self.file)
+        try:
+            remove_incomplete_line(self.file)
+        except BaseException:
+            self.release()  # Optuna does so only after a lock that was acquired
+            raise
         return acquired
 
 

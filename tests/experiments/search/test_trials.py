@@ -17,7 +17,7 @@ import optuna
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.experiments.search import trials
+from dair_hf.experiments.search import journal, trials
 from dair_hf.experiments.search.trials import Outcome, TrialStudy
 from tests.fixtures import tiny
 from tests.fixtures.paths import ROOT
@@ -256,6 +256,18 @@ def test_incomplete_line_is_ignored_by_processes_that_are_at_work(tmp_path: Path
     assert first.run(execute).finished == second.run(execute).finished == {point: point for point in POINTS}
     for line in file.read_text().splitlines()[:-1]:
         json.loads(line)
+
+
+def test_lock_is_released_where_the_journal_cannot_be_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(file: Path) -> None:
+        raise OSError("no space left")
+
+    file = tmp_path / "study.log"
+    file.touch()
+    monkeypatch.setattr(journal, "remove_incomplete_line", fail)
+    with pytest.raises(OSError, match="no space left"):
+        journal.RepairingLock(file).acquire()
+    assert [path.name for path in tmp_path.iterdir()] == ["study.log"]
 
 
 def test_damaged_line_is_named(tmp_path: Path) -> None:
