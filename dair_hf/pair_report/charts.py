@@ -136,8 +136,8 @@ def curve_charts(report: PairReport) -> list[Chart]:
             [("inconsistency", "rho", ORIGINAL)],
             "rho",
             "rho = E[R] / E[(l + l~) / 2]. With R_sq or R_l1 it is 0 if both views of every pair have the same loss, "
-            "and 2 if one of them has none; with R_kl or R_js it may be larger. R_sq and R_l1 grow with the losses, rho "
-            "does not.",
+            "and 2 if one of them has none; with R_kl or R_js it may be larger. R_sq and R_l1 grow with the losses, "
+            "rho does not.",
         ),
         _curves(
             report,
