@@ -27,12 +27,13 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
+from dair_hf.data.few_pairs import keep_partners
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import ComparisonConfig, Result, Run, claim_output_folder, train_evaluate_save
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.modeling import ModelConfig, load_text_classifier
-from dair_hf.text.task import TextConfig, encode_rows, keep_partners, load_rows, text_evaluator, tokenizer_for
+from dair_hf.text.task import TextConfig, encode_rows, load_rows, text_evaluator, tokenizer_for
 
 # Every test row has a partner, so the originals that are right are the denominator of CM.
 COLUMNS = [

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
+from dair_hf.data.few_pairs import check_share
 from dair_hf.dialog.demo import generate_dialogs, make_names
 from dair_hf.dialog.linking.foods import FOOD
 from dair_hf.dialog.linking.spelling import ATTRACTION, HOTEL, PLACE, RESTAURANT
@@ -144,6 +145,13 @@ class DialogConfig:
         },
     )
     redraw_partners: bool = field(default=True, metadata={"help": "Draw new names in each epoch."})
+    pair_share: float = field(
+        default=1.0,
+        metadata={
+            "help": "Share of the training dialogues whose turns have partners, in [0, 1]; the others are trained on "
+            "without. The choice depends on the seed only."
+        },
+    )
     preset: str = field(default="any_of", metadata={"help": "Preset of the joint goal accuracy."})
     strict_audit: bool = field(default=False, metadata={"help": "Refuse to train on pairs that fail the audit."})
     allow_low_ceiling: bool = field(
@@ -200,6 +208,7 @@ class DialogConfig:
                 + (", or evaluate_on=validation, which holds dialogues out" if is_test else "")
             )
         check_limits(self)
+        check_share(self.pair_share)
         if self.vocabulary < 1:
             raise DataError(f"vocabulary={self.vocabulary}; it must be at least 1")
         resolve_convention(self.preset)

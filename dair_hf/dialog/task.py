@@ -14,6 +14,7 @@ from datasets import Dataset
 from numpy.typing import NDArray
 
 from dair_hf.config import DAIRConfig
+from dair_hf.data.few_pairs import keep_partners
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.view_columns import VIEWS
 from dair_hf.dialog.audit.audit import audit, names_of
@@ -163,6 +164,7 @@ def training_pairs(
 
     def draw(epoch: int) -> Dataset:
         pairs = redraw(encoded, training_augmenter(config, args.seed), epoch if config.redraw_partners else 0)
+        pairs = keep_partners(pairs, config.pair_share, args.seed, groups="dialogue_id")
         return pairs.map(partners, batched=True, desc="Tokenizing partners")
 
     return EpochPairs(draw)

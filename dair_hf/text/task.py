@@ -7,13 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import torch
 from datasets import Dataset
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from dair_hf.data.counter_rng import subset
-from dair_hf.data.view_columns import AUGMENTED_PREFIX
+from dair_hf.data.few_pairs import check_share
 from dair_hf.errors import DataError
 from dair_hf.evaluation.evaluator import PairEvaluation, PairEvaluator
 from dair_hf.evaluation.statistics import ratios_with_intervals
@@ -121,8 +119,7 @@ class TextConfig:
         for name, choices in (("task", tuple(TASKS)), ("revisions", tuple(REVISIONS)), ("model_kind", MODEL_KINDS)):
             if getattr(self, name) not in choices:
                 raise DataError(f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(choices)}")
-        if not 0.0 <= self.pair_share <= 1.0:
-            raise DataError(f"pair_share={self.pair_share} must be in [0, 1]: 0.1 is every tenth row")
+        check_share(self.pair_share)
         for name, lowest in (("min_count", 1), ("max_tokens", 8)):
             if getattr(self, name) < lowest:
                 raise DataError(f"{name}={getattr(self, name)}; it must be at least {lowest}")
@@ -204,33 +201,6 @@ def tokenizer_for(train: Dataset, config: TextConfig, model: ModelConfig) -> Pre
 def encode_rows(rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: TextConfig) -> Dataset:
     """Tokenize both views of paired rows."""
     return rows.map(TextEncoder(tokenizer, config.texts, config.max_tokens), batched=True, desc="Tokenizing")
-
-
-def keep_partners(rows: Dataset, share: float, seed: int) -> Dataset:
-    """Remove the partners of all but a random share of the rows; a larger share contains the rows of a smaller one.
-
-    Args:
-        rows: Paired rows.
-        share: Share of the rows that keep their partner, in [0, 1].
-        seed: Seed of the choice.
-
-    Example:
-        >>> rows = Dataset.from_dict({"x": [1, 2], "augmented_x": [3, 4]})
-        >>> keep_partners(rows, 0.5, seed=0)["augmented_x"][:]
-        [None, 4]
-    """
-    if share == 1.0:
-        return rows
-    kept = subset(torch.arange(len(rows)), share, seed, "text/pair_share").tolist()
-    augmented = [name for name in rows.column_names if name.startswith(AUGMENTED_PREFIX)]
-
-    def remove(batch: Mapping[str, Sequence[Any]], indices: Sequence[int]) -> dict[str, list[Any]]:
-        return {
-            name: [value if kept[index] else None for value, index in zip(batch[name], indices, strict=True)]
-            for name in augmented
-        }
-
-    return rows.map(remove, with_indices=True, batched=True, features=rows.features, desc="Removing partners")
 
 
 def is_correct(predictions: Sequence[Any], references: Sequence[int]) -> NDArray[np.bool_]:

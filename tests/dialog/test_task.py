@@ -151,3 +151,17 @@ def test_figures_of_pairs_decide_for_every_row() -> None:
         "dair_released": "dair_released(consistency_slots=all, empty_answer=score)",
     }
     assert pair_rules("sgd_fuzzy") == "sgd_fuzzy, scores of 1"
+
+
+def test_dialogues_keep_their_partners_in_every_epoch_or_in_none(tmp_path: Path) -> None:
+    config = DialogConfig(train_dialogs=20, test_dialogs=3, pair_share=0.3)
+    dialogs = load_dialogs(config)
+    encoder = DialogEncoder(tokenizer_for([dialogs.train], config))
+    pairs = training_pairs(dialogs.train, encoder, config, DAIRConfig(str(tmp_path), method="dair", use_cpu=True))
+    kept = []
+    for epoch in (0, 1):
+        pairs.set_epoch(epoch)
+        rows = pairs.pairs
+        assert [ids is None for ids in rows["augmented_labels"]] == [h is None for h in rows["augmented_history"]]
+        kept.append({row["dialogue_id"] for row in rows if row["augmented_history"] is not None})
+    assert len(kept[0]) == 6 and kept[0] == kept[1]

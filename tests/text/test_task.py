@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datasets import Dataset
 
 from dair_hf.errors import DataError
 from dair_hf.evaluation.evaluator import PairEvaluator
@@ -18,7 +17,6 @@ from dair_hf.text.task import (
     TwoWayEvaluator,
     encode_rows,
     is_correct,
-    keep_partners,
     load_rows,
     text_evaluator,
     tokenizer_for,
@@ -84,26 +82,6 @@ def test_models_from_scratch_read_the_encoded_rows(folder: Path, kind: str, task
         assert (network.config.max_position_embeddings, network.config.num_attention_heads) == (40, 2)
     else:
         assert network.config.segments == len(config.texts)
-
-
-def test_some_rows_lose_their_partner() -> None:
-    count = 50
-    rows = Dataset.from_dict(
-        {"x": list(range(count)), "augmented_x": list(range(count)), "augmented_y": [[row] for row in range(count)]}
-    )
-    kept = {
-        share: {row["x"] for row in keep_partners(rows, share, 0) if row["augmented_x"] is not None}
-        for share in (0.1, 0.5)
-    }
-    assert [len(kept[share]) for share in (0.1, 0.5)] == [5, 25] and kept[0.1] < kept[0.5]
-    half = keep_partners(rows, 0.5, 0)
-    assert half["x"][:] == list(range(count)) and half.features == rows.features
-    for row in half:
-        has_partner = row["x"] in kept[0.5]
-        assert (row["augmented_x"], row["augmented_y"]) == ((row["x"], [row["x"]]) if has_partner else (None, None))
-    assert keep_partners(rows, 0.5, 1)["augmented_x"][:] != half["augmented_x"][:]
-    assert set(keep_partners(rows, 0.0, 0)["augmented_x"]) == {None}
-    assert keep_partners(rows, 1.0, 0) is rows
 
 
 def test_the_other_direction_is_that_of_swapped_views() -> None:

@@ -1,0 +1,46 @@
+"""Few pairs: which rows keep their partners."""
+
+from __future__ import annotations
+
+import pytest
+from datasets import Dataset
+
+from dair_hf.data.few_pairs import keep_partners
+from dair_hf.errors import DataError
+
+
+def test_some_rows_lose_their_partner() -> None:
+    count = 50
+    rows = Dataset.from_dict(
+        {"x": list(range(count)), "augmented_x": list(range(count)), "augmented_y": [[row] for row in range(count)]}
+    )
+    kept = {
+        share: {row["x"] for row in keep_partners(rows, share, 0) if row["augmented_x"] is not None}
+        for share in (0.1, 0.5)
+    }
+    assert [len(kept[share]) for share in (0.1, 0.5)] == [5, 25] and kept[0.1] < kept[0.5]
+    half = keep_partners(rows, 0.5, 0)
+    assert half["x"][:] == list(range(count)) and half.features == rows.features
+    for row in half:
+        has_partner = row["x"] in kept[0.5]
+        assert (row["augmented_x"], row["augmented_y"]) == ((row["x"], [row["x"]]) if has_partner else (None, None))
+    assert keep_partners(rows, 0.5, 1)["augmented_x"][:] != half["augmented_x"][:]
+    assert set(keep_partners(rows, 0.0, 0)["augmented_x"]) == {None}
+    assert keep_partners(rows, 1.0, 0) is rows
+
+
+def test_groups_keep_or_lose_their_partners_together() -> None:
+    names = [f"d{number % 20}" for number in range(100)]
+    rows = Dataset.from_dict({"dialogue_id": names, "augmented_x": [1] * 100, "augmented_2_x": [2] * 100})
+    half = keep_partners(rows, 0.5, 3, groups="dialogue_id")
+    kept = {row["dialogue_id"] for row in half if row["augmented_x"] is not None}
+    assert len(kept) == 10
+    for row in half:
+        expected = (1, 2) if row["dialogue_id"] in kept else (None, None)
+        assert (row["augmented_x"], row["augmented_2_x"]) == expected
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
+def test_shares_out_of_range_are_refused(share: float) -> None:
+    with pytest.raises(DataError, match="pair_share"):
+        keep_partners(Dataset.from_dict({"augmented_x": [1]}), share, 0)
