@@ -155,13 +155,16 @@ def summarize_logs(outputs: Path) -> dict[str, dict[str, Any]]:
     """Return lambda and gradient share over the last half of training, from the logs of finished runs.
 
     Args:
-        outputs: Folder with one output folder of a recipe for each task.
+        outputs: Folder with the output folders of a recipe, named as the tasks; those of some tasks may be absent.
 
     Raises:
-        DataError: A run has no logs.
+        DataError: No task has an output folder, or the runs of one have no logs.
     """
     summary = {}
-    for task in TASKS:
+    present = [task for task in TASKS if (outputs / task.name).is_dir()]
+    if not present:
+        raise DataError(f"{outputs}: no output folder of a task ({', '.join(task.name for task in TASKS)})")
+    for task in present:
         late: list[dict[str, float]] = []
         for path in sorted((outputs / task.name / "runs").glob("*/trainer_state.json")):
             history = [log for log in read_json(path)["log_history"] if "lambda_target" in log]
@@ -186,7 +189,9 @@ def main() -> None:
     parser.add_argument("--outputs", type=Path, help="folder of the recipes' output folders, to summarize their logs")
     options = parser.parse_args()
     if options.outputs is not None:
-        write_json(options.results / LOGS, summarize_logs(options.outputs))
+        file = options.results / LOGS
+        known = read_json(file) if file.exists() else {}
+        write_json(file, {**known, **summarize_logs(options.outputs)})
     print(table(options.results))
 
 
