@@ -34,7 +34,7 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedModel, set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs
 from dair_hf.dialog.audit.ceiling import Ceiling
-from dair_hf.dialog.data import DialogConfig, DialogData, load_dialogs, tokenizer_for
+from dair_hf.dialog.data import DEMO, DialogConfig, DialogData, load_dialogs, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.previous_state import with_predicted_states
 from dair_hf.dialog.renaming.entities import EntityAugmenter
@@ -77,6 +77,21 @@ COLUMNS = [
     Column("attainable_augmented_{accuracy}", "JGA unseen, attainable", optional=True),
     Column("attainable_cm", "CM, attainable", ("attainable_cm_numerator", "attainable_cm_denominator"), optional=True),
 ]
+# Of generated dialogues, whose test rows have two partners.
+DEMO_COLUMNS = [
+    Column("original_{accuracy}", "JGA known"),
+    Column("augmented_{accuracy}_partner_1", "JGA unseen"),
+    Column("augmented_{accuracy}_partner_2", "JGA misleading"),
+    Column("cm_partner_1", "CM unseen"),
+    Column("cm_partner_2", "CM misleading"),
+    Column("all_correct", "all right"),
+]
+DEMO_NOTE = (
+    "Known: names of the training dialogues, in the area in which training has them. Unseen: names that no training "
+    "dialogue has, over the turns in which a name changes. Misleading: known names in another area, over the turns "
+    "whose state has an area and a name. CM: of the turns right with known names, the share that stays right. All "
+    "right: turns in which a name changes, right with all their names."
+)
 NOTE = (
     "CM and both right: turns in which a name changes. JGA unseen and CM, all turns: all turns, as in the paper; a "
     "turn without a changed name counts as two identical views. Attainable (shown if it is not all of them): turns "
@@ -156,6 +171,7 @@ def main() -> None:
     encoder = DialogEncoder.for_settings(model, tokenizer, data)
     runs, settings = list(runs_of(comparison, args)), {"data": data, "model": model}
     files = {"train": dialogs.train._fingerprint, "test": dialogs.test._fingerprint}
+    is_demo = data.source == DEMO
     files["renaming"] = f"revision {EntityAugmenter.revision}"
     is_finished = None not in finished_records(folder, runs, settings, files).values()
     ceiling = None if is_finished else check_pairs(dialogs, data, encoder, folder)
@@ -163,13 +179,17 @@ def main() -> None:
         runs,
         lambda run: train_and_evaluate(run, model, encoder, dialogs, data, ceiling),
         folder,
-        f"Known and unseen names, {dialogs.name}",
-        [column._replace(key=column.key.format(accuracy=accuracy_key(data.preset))) for column in COLUMNS],
+        f"Known, unseen and misleading names, {dialogs.name}" if is_demo else f"Known and unseen names, {dialogs.name}",
+        [
+            column._replace(key=column.key.format(accuracy=accuracy_key(data.preset)))
+            for column in (DEMO_COLUMNS if is_demo else COLUMNS)
+        ],
         settings,
         files,
         [
             f"Joint goal accuracy preset `{data.preset}`; {lambda_note(comparison, args)}.",
-            f"{NOTE} CM and both right, which decide for each turn, are by `{pair_rules(data.preset)}`.",
+            f"{DEMO_NOTE if is_demo else NOTE} CM and right pairs, which decide for each turn, are by "
+            f"`{pair_rules(data.preset)}`.",
         ],
     )
 

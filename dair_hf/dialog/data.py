@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,14 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from dair_hf.data.few_pairs import check_share
-from dair_hf.dialog.demo import generate_dialogs, make_names
+from dair_hf.dialog.demo import (
+    DOMAINS,
+    NAMES_PER_SLOT,
+    areas_of,
+    generate_dialogs,
+    make_names,
+    pair_with_misleading_names,
+)
 from dair_hf.dialog.linking.foods import FOOD
 from dair_hf.dialog.linking.spelling import ATTRACTION, HOTEL, PLACE, RESTAURANT
 from dair_hf.dialog.readers.multiwoz import SPLITS, read_multiwoz
@@ -73,7 +81,8 @@ READERS = {
         validation_split="dev",
     ),
 }
-SOURCES = ("demo", *READERS)
+DEMO = "demo"
+SOURCES = (DEMO, *READERS)
 EVALUATED = ("test", "validation")
 # Without the method that takes names from a bank: test rows have those.
 AUGMENTATIONS = tuple(method for method in METHODS if method != "swap")
@@ -93,7 +102,7 @@ class DialogConfig:
     """
 
     source: str = field(
-        default="demo", metadata={"help": f"demo (generated) or {' or '.join(READERS)}.", "choices": SOURCES}
+        default=DEMO, metadata={"help": f"demo (generated) or {' or '.join(READERS)}.", "choices": SOURCES}
     )
     data_dir: str | None = field(
         default=None,
@@ -108,6 +117,22 @@ class DialogConfig:
             "help": "Schema-Guided Dialogue (SGD), the source of unseen names for MultiWOZ: folder or archive of the "
             "raw files, or the JSON file written by data_scripts/prepare_sgd_entities.py, which is enough unless "
             "pretrain is set. WOZ 2.0 has unseen food types of its own."
+        },
+    )
+    demo_domains: list[str] = field(
+        default_factory=lambda: list(DOMAINS),
+        metadata={"help": f"What generated dialogues are about: some of {', '.join(DOMAINS)}."},
+    )
+    demo_names: int = field(
+        default=NAMES_PER_SLOT,
+        metadata={"help": "Known names of each kind of place in generated dialogues, >= 15."},
+    )
+    demo_annotation_errors: float = field(
+        default=0.0,
+        metadata={
+            "help": "Share, in [0, 1], of the requests for an area in generated training dialogues whose annotation is "
+            "another area than the user names. The place lies in the annotated area, so that its name tells the "
+            "annotation better than the text does. Test dialogues have no errors."
         },
     )
     train_split: str = field(
@@ -225,6 +250,11 @@ class DialogConfig:
                 f"source={self.source} generates its dialogues, so {' and '.join(given)} would not be read; leave it "
                 f"out, or set source={' or '.join(READERS)} to read data"
             )
+        demo_only = {"demo_names": NAMES_PER_SLOT, "demo_annotation_errors": 0.0, "demo_domains": list(DOMAINS)}
+        if reader is not None and (given := [n for n, default in demo_only.items() if getattr(self, n) != default]):
+            raise DataError(
+                f"source={self.source} generates nothing, so {' and '.join(given)} has no effect; leave it out"
+            )
         if reader is not None and "sgd_dir" not in needed and self.sgd_dir is not None:
             raise DataError(
                 f"source={self.source} has unseen names of its own, so sgd_dir would not be read; leave it out, or set "
@@ -275,7 +305,7 @@ class DialogData(NamedTuple):
     Attributes:
         name: Name of the data, for tables and model cards.
         train: Training rows, without partners.
-        test: Test rows, without partners.
+        test: Test rows, without partners; generated ones have second partners, with misleading names.
         unseen_names: Kind -> names that are in no training row.
         pretrain: Rows of other dialogues to pretrain on, or None.
     """
@@ -297,16 +327,7 @@ def load_dialogs(config: DialogConfig) -> DialogData:
     """
     reader = READERS.get(config.source)
     if reader is None:
-        known = make_names("train")
-        return DialogData(
-            "generated dialogues",
-            generate_dialogs(config.train_dialogs or 1000, names=known, seed=1, prefix="TRAIN"),
-            generate_dialogs(
-                config.test_dialogs or 200, names=known, seed=2 + EVALUATED.index(config.evaluate_on), prefix="TEST"
-            ),
-            make_names(config.evaluate_on),
-            None,
-        )
+        return _generated(config)
     assert config.data_dir is not None
     train = read_rows(config.data_dir, config.train_split, config.source)
     if config.evaluated_split is not None:
@@ -327,6 +348,25 @@ def load_dialogs(config: DialogConfig) -> DialogData:
     train, test = first_dialogs(train, config.train_dialogs), first_dialogs(test, config.test_dialogs)
     warn_of_shared_dialogs(train, test)
     return DialogData(name, train, test, unseen, pretrain)
+
+
+def _generated(config: DialogConfig) -> DialogData:
+    known = make_names("train", names_per_slot=config.demo_names)
+    generate = functools.partial(generate_dialogs, names=known, domains=config.demo_domains, areas=areas_of(known))
+    train = generate(
+        config.train_dialogs or 1000, seed=1, prefix="TRAIN", annotation_errors=config.demo_annotation_errors
+    )
+    test, misleading = (
+        generate(
+            config.test_dialogs or 200,
+            seed=2 + EVALUATED.index(config.evaluate_on),
+            prefix="TEST",
+            misleading=misleading,
+        )
+        for misleading in (False, True)
+    )
+    pairs = pair_with_misleading_names(test, misleading)
+    return DialogData("generated dialogues", train, pairs, make_names(config.evaluate_on), None)
 
 
 def _sgd_names(config: DialogConfig) -> dict[str, list[str]]:

@@ -3,24 +3,29 @@
 A dialogue is about one or two of hotel, restaurant and attraction and may end with a taxi between them. Names are drawn
 from a given bank, so that the same dialogues can be generated with known and with unseen names. Names are made of
 syllables; each word belongs to exactly one of the three name splits.
+
+If places have an area, a name tells the area before the model has read what the user asked for: a shortcut, as in real
+data, where each hotel is in one place. `pair_with_misleading_names` shows which model takes it.
 """
 
 from __future__ import annotations
 
 import random
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from datasets import Dataset
 
-from dair_hf.data.view_columns import VIEW_PREFIXES
+from dair_hf.data.view_columns import VIEW_PREFIXES, view_prefix
 from dair_hf.dialog.text.rows import SYSTEM, USER, Mention, NameEntry, RowBuilder, Utterance
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.conventions import NAME_SLOTS
 
 NameBank = Mapping[str, Sequence[str]]
 NAMES_PER_SLOT = 24
+DOMAINS = ("hotel", "restaurant", "attraction")
 NAME_SPLITS = ("train", "validation", "test")
 
 _ONSETS = tuple("b br c ch d dr f fl g gr h j k l m n p pl qu r s sh st t th tr v w y z".split())
@@ -29,6 +34,8 @@ _CODAS = ("", "", "d", "f", "k", "l", "m", "n", "p", "r", "s", "t", "x")
 # After this many user turns nothing is changed and no taxi is called.
 _MAX_TURNS_BEFORE_END = 3
 _WORDS_IN_A_NAME = (1, 1, 2, 2, 3)
+# Two that the system recommends, and one to which the user changes.
+_PLACES_IN_A_VISIT = 3
 
 _AREAS = ("north", "south", "east", "west", "centre")
 _PRICES = ("cheap", "moderate", "expensive")
@@ -65,7 +72,7 @@ _SEARCH = {
     "restaurant": (
         "i want {restaurant-food} food in the {restaurant-area} .",
         "is there a {restaurant-pricerange} restaurant in the {restaurant-area} ?",
-        "find me a {restaurant-pricerange} restaurant with {restaurant-food} food .",
+        "find me a {restaurant-pricerange} restaurant with {restaurant-food} food in the {restaurant-area} .",
     ),
     "attraction": (
         "i would like to see a {attraction-type} .",
@@ -133,6 +140,18 @@ _KNOWN_NAMES, _OTHER_NAMES = 8, 16
 class _Place(NamedTuple):
     slot: str
     name: str
+
+
+class _Areas(NamedTuple):
+    """How names and annotated areas belong together, see `generate_dialogs`."""
+
+    of_names: Mapping[str, str]
+    misleading: bool
+    errors: float
+
+    def suit(self, name: str, annotated: str | None) -> bool:
+        """Return whether a place may follow the request for an area."""
+        return annotated is None or (self.of_names[name] == annotated) != self.misleading
 
 
 def _text_words() -> set[str]:
@@ -236,9 +255,12 @@ def example_pairs(n_rows: int = 400, *, seed: int = 0) -> Dataset:
 class _Dialogue:
     """Dialogue under construction."""
 
-    def __init__(self, rng: random.Random, names: NameBank) -> None:
+    def __init__(self, rng: random.Random, names: NameBank, areas: _Areas | None) -> None:
         self.rng = rng
+        # Names have a generator of their own: how many are drawn until one suits must not change the rest.
+        self.choices = random.Random(f"names/{rng.random()}")
         self.bank = names
+        self.areas = areas
         self.utterances: list[Utterance] = []
         self.mentions: list[Mention] = []
         self.places: list[_Place] = []
@@ -249,10 +271,10 @@ class _Dialogue:
         """Draw a place of this domain that is not yet in the dialogue."""
         slot = f"{domain}-name"
         used = {place.name for place in self.places}
+        area = self.state.get(f"{domain}-area")
         while True:
-            # One draw per attempt, so that banks of equal size give dialogues that differ only in names.
-            name = self.rng.choice(self.bank[slot])
-            if name not in used:
+            name = self.choices.choice(self.bank[slot])
+            if name not in used and (self.areas is None or self.areas.suit(name, area)):
                 self.places.append(_Place(slot, name))
                 return self.places[-1]
 
@@ -268,10 +290,16 @@ class _Dialogue:
             elif word.startswith("{") and word.endswith("}"):
                 slot = word[1:-1]
                 word = self.rng.choice(_VALUES[slot])
-                self.state[slot] = word
+                self.state[slot] = self._annotated(slot, word)
             text.append(word)
             length += len(word) + 1
         self.utterances.append(Utterance(speaker, " ".join(text)))
+
+    def _annotated(self, slot: str, value: str) -> str:
+        """Return the annotated value of a slot: for some areas another one than the user names."""
+        if self.areas is None or not slot.endswith("-area") or self.rng.random() >= self.areas.errors:
+            return value
+        return self.rng.choice([area for area in _AREAS if area != value])
 
     def user(self, template: str, **places: _Place) -> None:
         self.say(USER, template, **places)
@@ -318,32 +346,71 @@ class _Dialogue:
         self.user(template)
 
 
-def _check_bank(names: NameBank) -> None:
-    for slot in NAME_SLOTS:
+def _check_bank(names: NameBank, domains: Sequence[str], areas: _Areas | None) -> None:
+    if not domains or not set(domains) <= set(DOMAINS):
+        raise DataError(f"domains: {list(domains)}; give one or more of {', '.join(DOMAINS)}")
+    for slot in (f"{domain}-name" for domain in domains):
         bank = names.get(slot, ())
         if len(set(bank)) < 4 or len(set(bank)) != len(bank) or not all(name.strip() for name in bank):
             raise DataError(
                 f"names: {slot}: a dialogue needs at least 4 different, non-empty names, "
                 f"found {len(bank)} ({len(set(bank))} different); give a larger bank"
             )
+        if areas is None:
+            continue
+        if missing := [name for name in bank if areas.of_names.get(name) not in _AREAS]:
+            raise DataError(f"areas: {missing[0]!r} has no area; give each name one of {', '.join(_AREAS)}")
+        counts = Counter(areas.of_names[name] for name in bank)
+        if min(counts[area] for area in _AREAS) < _PLACES_IN_A_VISIT:
+            raise DataError(
+                f"names: {slot}: each area needs at least {_PLACES_IN_A_VISIT} names, found {dict(counts)}; give at "
+                f"least {_PLACES_IN_A_VISIT * len(_AREAS)} names, and areas_of(names) as areas"
+            )
 
 
-def generate_dialogs(n_dialogs: int, *, names: NameBank, seed: int = 0, prefix: str = "DEMO") -> Dataset:
+def areas_of(names: NameBank) -> dict[str, str]:
+    """Give each name an area of the town; each area gets as many names of a slot as another, or one more.
+
+    Example:
+        >>> sorted(areas_of({"hotel-name": ["jona", "tibul", "wacho"]}).items())
+        [('jona', 'north'), ('tibul', 'south'), ('wacho', 'east')]
+    """
+    return {name: _AREAS[number % len(_AREAS)] for bank in names.values() for number, name in enumerate(bank)}
+
+
+def generate_dialogs(
+    n_dialogs: int,
+    *,
+    names: NameBank,
+    seed: int = 0,
+    prefix: str = "DEMO",
+    domains: Sequence[str] = DOMAINS,
+    areas: Mapping[str, str] | None = None,
+    misleading: bool = False,
+    annotation_errors: float = 0.0,
+) -> Dataset:
     """Generate dialogues as rows (`dair_hf.dialog.text.rows.FEATURES`), one per user turn.
 
-    With the same seed, banks of equal size give dialogues that differ only in names.
+    With the same seed, banks of equal size give dialogues that differ only in names, and so do `misleading` and not.
 
     Args:
         n_dialogs: Number of dialogues, of one to five rows each.
         names: Name slot -> names to draw from, at least four per slot.
         seed: Random seed.
         prefix: Prefix of the dialogue ids.
+        domains: What the dialogues are about: some of "hotel", "restaurant" and "attraction".
+        areas: Name -> area in which the place lies (`areas_of`). If the user asks for an area, the place lies in the
+            area that is annotated. None: in any.
+        misleading: The place lies in another area than the annotated one.
+        annotation_errors: Share of the requests for an area whose annotation is another area than the user names, in
+            [0, 1]. The place follows the annotation. With errors a name tells the annotated area better than the text.
 
     Returns:
         The rows, dialogue by dialogue.
 
     Raises:
-        DataError: `n_dialogs` is not positive, or a slot has too few names.
+        DataError: `n_dialogs` is not positive, a domain is unknown, a slot has too few names or a name no area, or
+            `misleading` or `annotation_errors` are given without areas, or out of range.
 
     Example:
         >>> rows = generate_dialogs(2, names=make_names("train"), seed=1)
@@ -352,19 +419,24 @@ def generate_dialogs(n_dialogs: int, *, names: NameBank, seed: int = 0, prefix: 
     """
     if n_dialogs < 1:
         raise DataError(f"n_dialogs: expected at least 1, found {n_dialogs}; ask for some dialogues")
-    _check_bank(names)
+    if not 0.0 <= annotation_errors <= 1.0:
+        raise DataError(f"annotation_errors={annotation_errors} must be in [0, 1]: 0.3 is three areas of ten")
+    if areas is None and (misleading or annotation_errors):
+        raise DataError("misleading and annotation_errors need areas; give areas_of(names)")
+    how = None if areas is None else _Areas(areas, misleading, annotation_errors)
+    _check_bank(names, domains, how)
     rng = random.Random(f"dialogs/{seed}")
     builder = RowBuilder()
     for index in range(n_dialogs):
-        dialogue = _Dialogue(rng, names)
-        domains = rng.sample(("hotel", "restaurant", "attraction"), rng.choice((1, 1, 1, 2)))
-        for position, domain in enumerate(domains):
+        dialogue = _Dialogue(rng, names, how)
+        visited = rng.sample(list(domains), min(rng.choice((1, 1, 1, 2)), len(domains)))
+        for position, domain in enumerate(visited):
             if position:
                 dialogue.system(rng.choice(_DONE))
             dialogue.visit(domain)
         if len(dialogue.states) < _MAX_TURNS_BEFORE_END and rng.random() < 0.4:
             dialogue.system(rng.choice(_DONE))
-            dialogue.ride(domains)
+            dialogue.ride(visited)
         builder.add_dialogue(
             f"{prefix}{index:05d}",
             dialogue.utterances,
@@ -373,3 +445,35 @@ def generate_dialogs(n_dialogs: int, *, names: NameBank, seed: int = 0, prefix: 
             [NameEntry(place.slot, place.name, [place.name]) for place in dict.fromkeys(dialogue.places)],
         )
     return builder.build()
+
+
+def pair_with_misleading_names(rows: Dataset, misleading: Dataset) -> Dataset:
+    """Add the same dialogues with misleading names as second partners (`augmented_2_history`, `augmented_2_state`).
+
+    Turns in which no name could mislead have none: those whose state lacks the area, or the name, of a place.
+
+    Args:
+        rows: Dialogues whose places lie in the annotated area.
+        misleading: The same dialogues, generated with `misleading=True`.
+
+    Returns:
+        The rows with two more columns.
+
+    Example:
+        >>> names = make_names("train")
+        >>> rows, misleading = (
+        ...     generate_dialogs(9, names=names, areas=areas_of(names), misleading=it) for it in (False, True)
+        ... )
+        >>> pairs = pair_with_misleading_names(rows, misleading)
+        >>> sum(state is not None for state in pairs["augmented_2_state"]), len(pairs)
+        (0, 0)
+    """
+    partners: dict[str, list[Any]] = {"history": [], "state": []}
+    for row, twin in zip(rows, misleading, strict=True):
+        state = {entry["slot"] for entry in row["state"]}
+        misleads = any({f"{domain}-area", f"{domain}-name"} <= state for domain in DOMAINS)
+        for name, values in partners.items():
+            values.append(twin[name] if misleads else None)
+    for name, values in partners.items():
+        rows = rows.add_column(view_prefix(2) + name, values, feature=rows.features[name])
+    return rows

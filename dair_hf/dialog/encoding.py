@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from dair_hf.data.view_columns import VIEW_PREFIXES
+from dair_hf.data.view_columns import columns_of_views
 from dair_hf.dialog.data import DialogConfig, check_limits
 from dair_hf.dialog.text.rows import history_to_text
 from dair_hf.dialog.text.state import state_from_row, target_text
@@ -48,7 +48,7 @@ class DialogEncoder:
         target_end: Token ids behind each target. Default: the tokenizer's end token.
         preset: Preset of the joint goal accuracy, for which targets are written.
         lower_case: Lower-case histories and states.
-        views: Prefixes of the views to encode.
+        views: Prefixes of the views to encode. None: all that the rows have.
 
     Raises:
         DataError: A limit is too small, the tokenizer has no end token, or the preset is unknown.
@@ -65,7 +65,7 @@ class DialogEncoder:
     target_end: tuple[int, ...] | None = None
     preset: str = "any_of"
     lower_case: bool = False
-    views: tuple[str, ...] = VIEW_PREFIXES
+    views: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -117,8 +117,9 @@ class DialogEncoder:
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[list[int] | None]]:
         """Return the model columns of a batch of rows; the augmented ones are None for rows without partner."""
         columns: dict[str, list[list[int] | None]] = {}
-        for prefix in self.views:
-            if prefix + "history" in batch:
+        present = [name.removesuffix("history") for name in columns_of_views("history", batch).values()]
+        for prefix in present if self.views is None else self.views:
+            if prefix in present:
                 encoded = self._encode(batch[prefix + "history"], batch[prefix + "state"])
                 columns |= {prefix + name: values for name, values in encoded.items()}
         return columns

@@ -11,7 +11,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from dair_hf.data.view_columns import VIEW_PREFIXES
+from dair_hf.data.view_columns import columns_of_views
 from dair_hf.dialog.text.rows import SYSTEM, USER
 from dair_hf.dialog.text.spans import normalize_name
 from dair_hf.dialog.text.state import state_from_row, target_text
@@ -80,7 +80,8 @@ def with_predicted_states(pairs: Dataset, predict: Callable[[list[list[dict[str,
         histories.
     """
     ids = pairs["dialogue_id"][:]
-    histories = {view: pairs[f"{view}history"][:] for view in VIEW_PREFIXES if f"{view}history" in pairs.column_names}
+    columns = columns_of_views("history", pairs.column_names).values()
+    histories = {name.removesuffix("history"): pairs[name][:] for name in columns}
     # The longest history of a view has all its turns.
     whole: dict[tuple[str, str], History] = {}
     for view, of_view in histories.items():

@@ -100,8 +100,8 @@ def correctness_metrics(
         - over all rows, with rows without a partner as two identical views: `original_accuracy`,
           `augmented_accuracy` (over all partners), `cm_all_rows`;
         - if P > 1: `all_correct`, over the rows with a partner, the share with all views correct; `cm_partner_1`,
-          `cm_partner_2` and so on, the CM of the pairs with that partner number. Their number, over all rows, is
-          `partners`, as int.
+          `cm_partner_2` and so on, the CM of the pairs with that partner number, and likewise
+          `augmented_accuracy_partner_1`, their accuracy. The number of pairs, over all rows, is `partners`, as int.
 
         `cm_numerator`, `cm_denominator`, `cm_all_rows_numerator` and `cm_all_rows_denominator` as int. A ratio over no
         rows is NaN.
@@ -155,6 +155,7 @@ def correctness_metrics(
         ratios["all_correct"] = (paired & (cm | ~partner).all(1), paired)
         for number, exists in enumerate(partner.T):
             ratios[f"cm_partner_{number + 1}"] = (cm[:, number] & exists, original & exists)
+            ratios[f"augmented_accuracy_partner_{number + 1}"] = (augmented[:, number] & exists, exists)
     for name in ("cm", "cm_all_rows"):
         numerator, denominator = map(np.sum, ratios[name])
         counts |= {f"{name}_numerator": int(numerator), f"{name}_denominator": int(denominator)}

@@ -8,7 +8,14 @@ import re
 import pytest
 
 from dair_hf.dialog import demo
-from dair_hf.dialog.demo import example_pairs, generate_dialogs, make_names
+from dair_hf.dialog.demo import (
+    DOMAINS,
+    areas_of,
+    example_pairs,
+    generate_dialogs,
+    make_names,
+    pair_with_misleading_names,
+)
 from dair_hf.dialog.text.rows import FEATURES, validate_rows
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.conventions import NAME_SLOTS
@@ -78,16 +85,13 @@ def test_the_same_seed_gives_the_same_dialogues(rows, names):
     assert generate_dialogs(N_DIALOGS, names=names, seed=6).to_list() != rows.to_list()
 
 
-def test_another_bank_changes_only_the_names(rows, names):
-    unseen = make_names("test", seed=3)
-    place_of = {name: (slot, index) for slot in NAME_SLOTS for index, name in enumerate(names[slot])}
-    twins = generate_dialogs(N_DIALOGS, names=unseen, seed=5)
+def require_twins(rows, twins, may_follow):
+    """Require that dialogues differ in names only, each replaced by one that may follow it."""
     for row, twin in zip(rows, twins, strict=True):
         assert row["row_id"] == twin["row_id"]
         renamed = {}
         for old, new in zip(row["names"], twin["names"], strict=True):
-            slot, index = place_of[old["name"]]
-            assert new["name"] == unseen[slot][index]
+            assert may_follow(old["name"], new["name"])
             renamed[old["name"]] = new["name"]
         for old_turn, new_turn in zip(row["history"], twin["history"], strict=True):
             text = old_turn["text"]
@@ -95,6 +99,83 @@ def test_another_bank_changes_only_the_names(rows, names):
                 text = text.replace(old, new)
             assert text == new_turn["text"]
         assert {s: [renamed.get(v, v) for v in values] for s, values in flat_state(row).items()} == flat_state(twin)
+
+
+def test_another_bank_changes_only_the_names(rows, names):
+    unseen = make_names("test", seed=3)
+    other = {name: unseen[slot][index] for slot in NAME_SLOTS for index, name in enumerate(names[slot])}
+    twins = generate_dialogs(N_DIALOGS, names=unseen, seed=5)
+    require_twins(rows, twins, lambda old, new: other[old] == new)
+
+
+def places_with_areas(rows):
+    """Yield the names of the turns whose state has area and name of a place, with the area."""
+    for row in rows:
+        state = flat_state(row)
+        for domain in DOMAINS:
+            if {f"{domain}-area", f"{domain}-name"} <= state.keys():
+                yield state[f"{domain}-name"][0], state[f"{domain}-area"][0], row
+
+
+@pytest.mark.parametrize("errors", [0.0, 0.3])
+def test_names_tell_the_annotated_area_and_the_text_tells_most(names, errors):
+    areas = areas_of(names)
+    rows = generate_dialogs(1000, names=names, seed=5, areas=areas, annotation_errors=errors)
+    found = list(places_with_areas(rows))
+    assert len(found) > 300 and all(areas[name] == area for name, area, _ in found)
+    said = [area in " ".join(turn["text"] for turn in row["history"]) for _, area, row in found]
+    # Of another place in the same dialogue, too, an area may be said.
+    assert abs(sum(said) / len(said) - (1 - errors)) < 0.05
+
+
+def test_misleading_names_lie_elsewhere_and_nothing_else_changes(names):
+    areas = areas_of(names)
+    rows, twins = (
+        generate_dialogs(N_DIALOGS, names=names, seed=5, areas=areas, misleading=misleading)
+        for misleading in (False, True)
+    )
+    require_twins(rows, twins, lambda old, new: True)
+    pairs = pair_with_misleading_names(rows, twins)
+    partners = 0
+    for row, twin in zip(pairs, twins, strict=True):
+        places = list(places_with_areas([row]))
+        assert (row["augmented_2_state"] is None) == (row["augmented_2_history"] is None) == (not places)
+        if places:
+            partners += 1
+            assert (row["augmented_2_history"], row["augmented_2_state"]) == (twin["history"], twin["state"])
+            for name, area, _ in places_with_areas([twin]):
+                assert areas[name] != area and area in " ".join(turn["text"] for turn in twin["history"])
+    assert partners > 0.2 * len(rows)
+
+
+def test_dialogues_of_one_domain(names):
+    rows = generate_dialogs(50, names=names, domains=["restaurant"])
+    slots = {slot.split("-")[0] for row in rows for slot in flat_state(row)}
+    assert slots == {"restaurant", "taxi"}
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"domains": ["bar"]}, "domains: .'bar'.; give one or more of hotel"),
+        ({"domains": []}, "give one or more of hotel"),
+        ({"misleading": True}, "need areas; give areas_of"),
+        ({"annotation_errors": 0.1}, "need areas; give areas_of"),
+        ({"annotation_errors": 1.5, "areas": {}}, r"annotation_errors=1.5 must be in \[0, 1\]"),
+        ({"areas": {}}, "has no area; give each name one of north"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(names, settings, message):
+    with pytest.raises(DataError, match=message):
+        generate_dialogs(3, names=names, **settings)
+
+
+def test_an_area_needs_enough_names():
+    few = make_names("train", names_per_slot=14)
+    with pytest.raises(DataError, match="each area needs at least 3 names"):
+        generate_dialogs(3, names=few, areas=areas_of(few))
+    enough = make_names("train", names_per_slot=15)
+    generate_dialogs(200, names=enough, areas=areas_of(enough), domains=["hotel"])
 
 
 def test_every_name_of_a_state_was_mentioned_and_every_mention_spells_its_name(rows):

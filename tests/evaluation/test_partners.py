@@ -45,6 +45,9 @@ def test_metrics_of_several_partners_by_hand() -> None:
         "cm_partner_1": 3 / 3,
         "cm_partner_2": 1 / 2,
         "cm_partner_3": 0 / 1,
+        "augmented_accuracy_partner_1": 3 / 3,
+        "augmented_accuracy_partner_2": 2 / 3,
+        "augmented_accuracy_partner_3": 0 / 1,
     }
     for key, value in expected.items():
         assert found[key] == pytest.approx(value, abs=1e-12), key
