@@ -44,8 +44,8 @@ def read_pairs(path: Path) -> datasets.Dataset:
         raise DataError(f"{path}: holds the splits {splits}; name the folder of one of them")
     if path.suffix.lower() == ".csv" and len(rows.column_names) == 1 and AUGMENTED_PREFIX in rows.column_names[0]:
         raise DataError(
-            f"{path}: its columns are not separated by commas (found one, {rows.column_names[0]!r:.80}); write it anew, "
-            "with commas"
+            f"{path}: its columns are not separated by commas (found one, {rows.column_names[0]!r:.80}); write it "
+            "anew, with commas"
         )
     if not len(rows) or not any(map(is_augmented, rows.column_names)):
         raise DataError(

@@ -227,7 +227,7 @@ def tensor_fingerprint(*tensors: Tensor) -> str:
 def _as_list(views: View | Sequence[View] | None) -> list[View]:
     if views is None:
         return []
-    return list(views) if isinstance(views, (list, tuple)) else [views]
+    return list(views) if isinstance(views, Sequence) else [views]
 
 
 def _mask(has_partner: Tensor, partners: int) -> np.ndarray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -58,10 +57,9 @@ class ReportOptions:
     worst: int = 100
 
     def __post_init__(self) -> None:
-        if isinstance(self.worst, bool) or not isinstance(self.worst, Integral) or self.worst < 1:
-            raise DataError(
-                f"worst={self.worst!r}: must be a whole number >= 1, the number of pairs that the report shows"
-            )
+        worst: Any = self.worst
+        if isinstance(worst, bool) or not isinstance(worst, (int, np.integer)) or worst < 1:
+            raise DataError(f"worst={worst!r}: must be a whole number >= 1, the number of pairs that the report shows")
 
 
 @dataclass(frozen=True)
