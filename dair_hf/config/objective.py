@@ -141,7 +141,7 @@ class ObjectiveConfig:
         """
         self._convert_values()
         if not isinstance(self.regularizer, CustomRegularizer):
-            require_choice("regularizer", self.regularizer, REGULARIZERS)
+            require_choice("regularizer", self.regularizer, REGULARIZERS, "or a function (l, l~) -> R")
         if self.method in REGULARIZERS:
             raise DataError(
                 f"method={self.method!r} is unknown; it is a regularizer: set regularizer={self.method!r} and one of "
@@ -280,10 +280,12 @@ def is_finite(value: Any) -> bool:
         return False
 
 
-def require_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+def require_choice(name: str, value: Any, choices: Sequence[str], alternative: str = "") -> None:
     """Refuse a value that is none of the choices."""
     if value not in choices:
-        raise DataError(f"{name}={value!r} is unknown; use one of {', '.join(choices)}")
+        raise DataError(
+            f"{name}={value!r} is unknown; use one of {', '.join([*choices, *filter(None, [alternative])])}"
+        )
 
 
 def require_number(name: str, value: Any, lowest: float, alternative: str = "") -> None:

@@ -33,6 +33,8 @@ from dair_hf.pair_report.scores import (
 
 Groups = str | Sequence[str] | Mapping[str, Sequence[Any]] | None
 
+MAX_NAMED_ROWS = 8  # in an error
+
 CURVES = (
     "loss_original",
     "loss_augmented",
@@ -55,8 +57,9 @@ class ReportOptions:
     worst: int = 100
 
     def __post_init__(self) -> None:
-        if self.worst < 1:
-            raise DataError(f"worst={self.worst}: must be at least 1, the number of pairs that the report shows")
+        worst: Any = self.worst
+        if isinstance(worst, bool) or not isinstance(worst, (int, np.integer)) or worst < 1:
+            raise DataError(f"worst={worst!r}: must be a whole number >= 1, the number of pairs that the report shows")
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,8 @@ def build_report(
         **gen_kwargs: Arguments of `generate`, for the evaluator.
 
     Raises:
-        DataError: No row has a partner, two rows have the same `row_id`, or as `DAIRTrainer.pair_report`.
+        DataError: No row has a partner, two rows have the same `row_id`, a loss is not finite, or as
+            `DAIRTrainer.pair_report`.
     """
     require_report_libraries()  # before the model is run
     views = views_of(data)
@@ -130,17 +134,24 @@ def build_report(
     pairs = rows, numbers + 1
     if not len(rows):
         raise DataError("pair_report: no pair has a target in both views; were the targets truncated?")
+    row_ids = list(views.row_ids)
+    left, right = losses[rows, 0], losses[pairs]
+    broken = ~(np.isfinite(left) & np.isfinite(right))
+    if broken.any():
+        named = [str(row_ids[row]) for row in dict.fromkeys(rows[broken].tolist())][:MAX_NAMED_ROWS]
+        raise DataError(
+            f"pair_report: the loss of {broken.sum()} of {len(rows)} pairs is not finite: {named}; check these rows "
+            "and the weights of the model"
+        )
     groupings = groupings_of(views, pairs, options.groups, targets[:, 0], label_names(trainer.model))
     # Only of these rows is it known that training saw them: other data may use the same ids.
     was_trained = data is trainer.train_dataset
-    row_ids = list(views.row_ids)
     sums = steps = np.zeros(len(rows))
     if was_trained:
         sums, steps = trainer.pair_history.sums([row_ids[row] for row in rows], pairs[1])
     correct, answers = None, None
     if evaluator is not None:
         correct, answers = _correctness(trainer, data, views, pairs, as_evaluator(evaluator), gen_kwargs)
-    left, right = losses[rows, 0], losses[pairs]
     paired = targets[np.unique(rows)]
     dair_lambda = trainer.lambda_control.latest
     values = PairValues(

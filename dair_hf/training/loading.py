@@ -32,6 +32,7 @@ from dair_hf.data.sampling import (
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.data.view_columns import is_augmented, parse_column, require_numbered
 from dair_hf.errors import DataError
+from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.trees.batches import GroupBatchSampler, rows_by_group, tree_sampler
 
 logger = logging.get_logger(__name__)
@@ -153,6 +154,7 @@ class PairWatch:
         self._found_on_rank = False
         self._reached_end = False
         self._steps = 0
+        self._pairs = 0  # with targets in both views
 
     def see(
         self,
@@ -192,6 +194,22 @@ class PairWatch:
         if self._steps == STEPS_WATCHED or self._reached_end:
             raise DataError(message)
         logger.warning(message)
+
+    def see_targets(self, pairs: int, state: TrainerState) -> None:
+        """Warn once if no row of the first steps of this process has targets in both views.
+
+        Args:
+            pairs: Number of such rows in one optimizer step.
+            state: State of the trainer.
+        """
+        self._pairs += pairs
+        steps = state.global_step + 1
+        if not self._pairs and steps in (STEPS_WATCHED, state.max_steps):
+            logger.warning(
+                f"No row of the first {steps} steps has a target in both views (pairs is 0 in the log), so partners "
+                "train nothing; check whether the labels of partners, or of rows that have one, are all "
+                f"{IGNORE_INDEX}."
+            )
 
 
 def add_online_partners(
