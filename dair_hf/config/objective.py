@@ -74,9 +74,10 @@ class ObjectiveConfig:
     dair_lambda: LambdaValue = field(
         default=0.5,
         metadata={
-            "help": "Weight of R, >= 0, in the unit of `normalization`: lambda_pair = lambda_token * mean target "
-            "length. The paper uses 0.5 in token units for dialogues. auto: chosen at every step so that the gradient "
-            "of lambda R has lambda_target times the size of the gradient of the losses.",
+            "help": "Weight of R, >= 0, in the unit of `normalization`: lambda_pair = lambda_token * target "
+            "tokens / (2 * pairs), where the factor is the mean target length if every row has one partner. The paper "
+            "uses 0.5 in token units for dialogues. auto: chosen at every step so that the gradient of lambda R has "
+            "lambda_target times the size of the gradient of the losses.",
         },
     )
     lambda_target: float = field(

@@ -134,10 +134,10 @@ def subtitle_of(report: PairReport) -> str:
     parts = [str(settings["model"])] if "model" in settings else []
     if "method" in settings:
         method = str(settings["method"]).upper()
-        if settings.get("dair_lambda") is not None:
-            method += (
-                f" with R_{settings['regularizer']}, lambda {settings['dair_lambda']:g} per {settings['normalization']}"
-            )
+        if "dair_lambda" in settings:
+            value = settings["dair_lambda"]
+            size = "not set yet" if value is None else f"{value:g} per {settings['normalization']}"
+            method += f" with R_{settings['regularizer']}, lambda {size}"
         parts.append(method)
     if settings.get("steps"):
         parts.append(f"{settings['steps']:,} steps")

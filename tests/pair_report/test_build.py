@@ -13,6 +13,7 @@ import torch
 
 from dair_hf import DataError, EpochPairs, PairEvaluator
 from dair_hf.pair_report.build import curves_of
+from dair_hf.pair_report.page import subtitle_of
 from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport
 from tests.fixtures import points, tiny
 
@@ -62,12 +63,14 @@ def test_losses_are_those_of_the_views_and_the_worst_come_first(tmp_path: Path) 
     assert (tmp_path / PAGE_FILE).stat().st_size > 100_000
 
 
-def test_weights_are_those_of_the_trained_objective_in_token_units(tmp_path: Path) -> None:
-    """With lambda per token the weight of a pair is lambda times the mean number of target tokens."""
-    data = tiny.pairs("bart", 6, partner=lambda row: True)
+@pytest.mark.parametrize("paired", [6, 2])
+def test_weights_are_those_of_the_trained_objective_in_token_units(tmp_path: Path, paired: int) -> None:
+    """With lambda per token the weight of a pair is lambda times the target tokens of all rows / (2 pairs)."""
+    data = tiny.pairs("bart", 6, partner=lambda row: row < paired)
     settings = {"method": "dair", "dair_lambda": 0.5, "normalization": "token"}
     report = tiny.trainer(tmp_path / "run", "bart", None, **settings).pair_report(data, folder=tmp_path)
-    tokens = np.mean([len(labels) for name in ("labels", "augmented_labels") for labels in data[name][:]])
+    all_labels = [*data["labels"][:], *data["augmented_labels"][:paired]]
+    tokens = sum(len(labels) for labels in all_labels) / (2 * paired)
     left, right = np.array(report.pairs["loss_original"]), np.array(report.pairs["loss_augmented"])
     np.testing.assert_allclose(
         report.pairs["weight_original"], 0.5 + 0.5 * tokens * (1 - np.sqrt(right / left)), rtol=1e-5
@@ -256,6 +259,18 @@ def test_lambda_that_sets_itself_and_divergences(tmp_path: Path) -> None:
     compared = made.pair_report(data, folder=tmp_path / "kl")
     assert compared.settings["regularizer"] == "kl" and "weight_original" not in compared.pairs
     assert "unlearned_share" not in compared.summary
+
+
+def test_a_lambda_that_sets_itself_is_unknown_before_training(tmp_path: Path) -> None:
+    trainer = points.trainer(tmp_path / "run", points.pairs(4), method="dair", dair_lambda="auto")
+    report = trainer.pair_report(folder=tmp_path)
+    assert report.settings["dair_lambda"] is None
+    assert "weight_original" not in report.pairs and "unlearned_share" not in report.summary
+    assert "DAIR with R_sq, lambda not set yet" in subtitle_of(report)
+    assert "DAIR with R_sq, lambda not set yet" in (tmp_path / PAGE_FILE).read_text()
+    trainer.train()
+    trained = trainer.pair_report(folder=tmp_path)
+    assert trained.settings["dair_lambda"] >= 0 and "weight_original" in trained.pairs
 
 
 def test_two_rows_with_the_same_name_are_refused(tmp_path: Path) -> None:
