@@ -16,7 +16,7 @@ SECTION_KEYS = {"section", "notes", "plots", "groups"}
 PLOT_KEYS = {"file", "caption", "draw"}
 CLAIM_KEYS = {
     "id", "setup", "method", "quantity", "paper", "paper_runs", "better", "tolerance", "scale", "digits",
-    "experiment", "where", "metric", "minus", "relation", "other", "not_run", "deviations",
+    "experiment", "where", "metric", "minus", "relation", "other", "not_run", "deviations", "why",
 }  # fmt: skip
 # A group may set any of these for all of its claims.
 GROUP_KEYS = (CLAIM_KEYS - {"paper", "other", "relation", "minus"}) | {"claims"}
@@ -25,7 +25,7 @@ MINUS_KEYS = {"experiment", "where"}
 BETTER = ("higher", "lower", "neither")
 RELATIONS = ("above", "below", "near", "not_above")
 TYPES: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("paper", "setup", "method", "quantity", "not_run", "deviations"), (str,)),
+    **dict.fromkeys(("paper", "setup", "method", "quantity", "not_run", "deviations", "why"), (str,)),
     **dict.fromkeys(("scale", "tolerance"), (int, float)),
     **dict.fromkeys(("digits", "paper_runs"), (int,)),
     **dict.fromkeys(("where", "minus"), (dict,)),
@@ -82,6 +82,7 @@ class Claim:
         relation: "above", "below", "near" or "not_above": claimed relation of our value to that of `other`.
         other: Records of the value to compare with.
         deviations: Differences from the paper's setup.
+        why: Why it does not hold here, as far as known.
     """
 
     id: str
@@ -99,6 +100,7 @@ class Claim:
     relation: str | None = None
     other: Source | None = None
     deviations: str = ""
+    why: str = ""
 
     @property
     def printed(self) -> PrintedValue | None:

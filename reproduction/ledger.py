@@ -44,6 +44,10 @@ Standard deviations are over seeds, with n - 1."""
 # Kinds of verdicts, in the order of the summary.
 KINDS = ("inside", "better", "worse", "differs", "holds", "undecided", "does not hold", "undefined", "not run")
 
+# Kinds listed at the top, under "What does not hold here, and why".
+FAILED = ("worse", "differs", "does not hold")
+UNKNOWN = "not known"
+
 # Tolerance for float64 rounding: 33.2 - 32.7 is more than 0.5.
 SLACK = 1e-9
 
@@ -255,7 +259,8 @@ def ledger(sections: Sequence[Section], results: Path) -> str:
         [section.title, count.total(), *(count[kind] for kind in kinds)]
         for section, count in zip(sections, counts, strict=True)
     ]
-    lines = ["# The ledger of claims", "", RULES, "", *_table(["Section", "claims", *kinds], summary)]
+    lines = ["# The ledger of claims", "", *_what_fails(judged), "", "## How it is judged", "", RULES, ""]
+    lines += _table(["Section", "claims", *kinds], summary)
     for section, verdicts in zip(sections, judged, strict=True):
         lines += ["", f"## {section.title}", ""]
         for note in section.notes:
@@ -270,6 +275,29 @@ def ledger(sections: Sequence[Section], results: Path) -> str:
                 lines += ["", f"![{plot.caption}]({plot.file})"]
     lines += ["", "## The runs behind it", "", *_runs_table(sections, results, read)]
     return "\n".join(lines) + "\n"
+
+
+def _what_fails(judged: Sequence[Sequence[tuple[Claim, Verdict]]]) -> list[str]:
+    """Return the section on the claims that fail, and on those that nothing here decides."""
+    rows = [(claim, verdict) for section in judged for claim, verdict in section]
+    failed = [(claim, verdict) for claim, verdict in rows if verdict.kind in FAILED]
+    counts = Counter(verdict.kind for _, verdict in rows)
+    lines = [
+        "## What does not hold here, and why",
+        "",
+        f"Of {len(rows)} claims {len(failed)} fail here; {counts['undecided']} are undecided, for want of seeds or "
+        f"because the paper prints no deviation; {counts['not run']} were not run. The rest holds.",
+    ]
+    reasons: dict[str, list[list[str]]] = {}
+    for claim, verdict in failed:
+        row = [f"{claim.setup}: {claim.method}, {claim.quantity}", claim.paper.replace("+-", "±"), verdict.ours]
+        reasons.setdefault(claim.why or UNKNOWN, []).append(row)
+    for why, of_reason in reasons.items():
+        lines += ["", f"**{why}**" if why == UNKNOWN else why.strip(), ""]
+        lines += _table(["Claim", "Paper", "Ours"], of_reason)
+    if not_run := dict.fromkeys(claim.not_run for claim, verdict in rows if claim.source is None):
+        lines += ["", "Not run:", "", *(f"- {reason}" for reason in not_run)]
+    return lines
 
 
 def _runs_table(sections: Sequence[Section], results: Path, read: Callable[[Path], list[Record]]) -> list[str]:

@@ -81,7 +81,7 @@ def test_the_unit_of_lambda_is_named(tmp_path: Path) -> None:
             {"method": "trades", "normalization": "token"},
             "method='trades' and normalization='token' cannot be combined.*use normalization='pair'",
         ),
-        ({"regularizer": "sqrt"}, f"regularizer='sqrt' is unknown; use one of {', '.join(REGULARIZERS)}$"),
+        ({"regularizer": "sqrt"}, f"regularizer='sqrt' is unknown; use one of {', '.join(REGULARIZERS)}, or a"),
         ({"normalization": "mean"}, "normalization='mean' is unknown; use one of pair, token"),
         ({"pair_dropout": "same"}, "pair_dropout='same' is unknown; use one of independent, shared"),
         ({"gradient_cache": 0}, "gradient_cache=0 is out of range; it must be an integer >= 1, or None"),

@@ -39,7 +39,7 @@ def load_trained(name: str) -> tuple[Any, Any]:
     Raises:
         DataError: There is no such model, or its class is unknown.
     """
-    with explained(name, *LOADING_ERRORS):
+    with explained(name if Path(name).exists() else f"{name}: is no folder here; from the Hub", *LOADING_ERRORS):
         config = AutoConfig.from_pretrained(name)
         names = config.architectures or []
         kind = getattr(transformers, names[0], None) if names else None

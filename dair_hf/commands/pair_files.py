@@ -42,6 +42,11 @@ def read_pairs(path: Path) -> datasets.Dataset:
     if isinstance(rows, datasets.DatasetDict):
         splits = list(rows)
         raise DataError(f"{path}: holds the splits {splits}; name the folder of one of them")
+    if path.suffix.lower() == ".csv" and len(rows.column_names) == 1 and AUGMENTED_PREFIX in rows.column_names[0]:
+        raise DataError(
+            f"{path}: its columns are not separated by commas (found one, {rows.column_names[0]!r:.80}); write it "
+            "anew, with commas"
+        )
     if not len(rows) or not any(map(is_augmented, rows.column_names)):
         raise DataError(
             f"{path}: found {len(rows)} rows with the columns {rows.column_names}; partners have the columns of their "

@@ -69,10 +69,12 @@ def report(
     knows the losses of the steps of training.
     """
     from dair_hf.io.files import require_output_file
-    from dair_hf.pair_report.page import write_report
-    from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport, is_report, json_value, pair_name
+    from dair_hf.pair_report.page import require_report_folder, write_report
+    from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport, json_value, pair_name
 
     is_drawn_again = source.endswith(".json")
+    if not is_drawn_again and Path(source).is_file():
+        raise DataError(f"{source}: is a file, not a model; the order is dair-hf report MODEL PAIRS")
     if is_drawn_again == (pairs is not None):
         needed = "only the page is drawn again, so leave out PAIRS" if is_drawn_again else "name a file of pairs, too"
         raise DataError(f"{source}: {needed}: dair-hf report MODEL PAIRS, or dair-hf report pair_report.json")
@@ -86,14 +88,15 @@ def report(
             f"{', '.join(unused)}: has no effect when a page is drawn again; leave it out, or make the report anew: "
             "dair-hf report MODEL PAIRS"
         )
+    made = PairReport.read(source) if is_drawn_again else None
+    require_report_folder(folder)  # files of another kind are not replaced by --overwrite either
     if is_drawn_again and not (folder / JSON_FILE).exists():
         require_output_file(folder / PAGE_FILE, [source], overwrite)
     elif not is_drawn_again or not (folder / JSON_FILE).samefile(source):
-        require_output_file(folder / JSON_FILE, [pairs or source], overwrite, is_report)
+        require_output_file(folder / JSON_FILE, [pairs or source], overwrite)
     elif {"title", "worst"} & options and not overwrite:
         raise DataError(f"{source}: would be changed, too; name another --output, or give --overwrite")
-    if is_drawn_again:
-        made = PairReport.read(source)
+    if made is not None:
         if "title" in options:
             made.title = title or ""
         if "worst" in options:

@@ -74,9 +74,10 @@ class ObjectiveConfig:
     dair_lambda: LambdaValue = field(
         default=0.5,
         metadata={
-            "help": "Weight of R, >= 0, in the unit of `normalization`: lambda_pair = lambda_token * mean target "
-            "length. The paper uses 0.5 in token units for dialogues. auto: chosen at every step so that the gradient "
-            "of lambda R has lambda_target times the size of the gradient of the losses.",
+            "help": "Weight of R, >= 0, in the unit of `normalization`: lambda_pair = lambda_token * target "
+            "tokens / (2 * pairs), where the factor is the mean target length if every row has one partner. The paper "
+            "uses 0.5 in token units for dialogues. auto: chosen at every step so that the gradient of lambda R has "
+            "lambda_target times the size of the gradient of the losses.",
         },
     )
     lambda_target: float = field(
@@ -141,7 +142,7 @@ class ObjectiveConfig:
         """
         self._convert_values()
         if not isinstance(self.regularizer, CustomRegularizer):
-            require_choice("regularizer", self.regularizer, REGULARIZERS)
+            require_choice("regularizer", self.regularizer, REGULARIZERS, "or a function (l, l~) -> R")
         if self.method in REGULARIZERS:
             raise DataError(
                 f"method={self.method!r} is unknown; it is a regularizer: set regularizer={self.method!r} and one of "
@@ -280,10 +281,12 @@ def is_finite(value: Any) -> bool:
         return False
 
 
-def require_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+def require_choice(name: str, value: Any, choices: Sequence[str], alternative: str = "") -> None:
     """Refuse a value that is none of the choices."""
     if value not in choices:
-        raise DataError(f"{name}={value!r} is unknown; use one of {', '.join(choices)}")
+        raise DataError(
+            f"{name}={value!r} is unknown; use one of {', '.join([*choices, *filter(None, [alternative])])}"
+        )
 
 
 def require_number(name: str, value: Any, lowest: float, alternative: str = "") -> None:

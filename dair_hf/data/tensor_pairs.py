@@ -39,8 +39,8 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         columns: Further columns `{name: N values}` that the model does not see, such as references.
 
     Raises:
-        DataError: Views or columns of different lengths, a view without columns, or views that differ in columns or in
-            the type or shape of a column.
+        DataError: A view of another kind or without columns, views or columns of different lengths, or views that
+            differ in columns or in the type or shape of a column.
 
     Example:
         >>> pairs = TensorPairs({"x": torch.tensor([1.0, 2.0])}, lambda rows, epoch: {"x": 10.0 * rows + epoch})
@@ -244,8 +244,13 @@ def _mask(has_partner: Tensor, partners: int) -> np.ndarray:
 
 def _lengths(number: int, view: View) -> dict[str, int]:
     name = f"{variant_name(number)} view"
-    if not isinstance(view, Mapping):
+    if callable(view) and not isinstance(view, Tensor):
         return {}
+    if not isinstance(view, Mapping):
+        raise DataError(
+            f"the {name} is a {type(view).__name__}; give a mapping of tensors or a callable as the original view "
+            "first, then one or a list of them as the augmented views"
+        )
     if not view:
         raise DataError(f"the {name} has no columns; give it at least one tensor")
     for column, values in view.items():

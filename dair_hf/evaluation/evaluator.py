@@ -55,7 +55,7 @@ class PairEvaluator:
         preset: Convention of that accuracy, named in the model card.
 
     Raises:
-        DataError: The name of a score gives two metrics the same key.
+        DataError: `correct` is no function, or the name of a score gives two metrics the same key.
 
     Example:
         >>> evaluator = PairEvaluator(lambda predictions, references: [p == r for p, r in zip(predictions, references)])
@@ -73,6 +73,11 @@ class PairEvaluator:
     preset: str | None = None
 
     def __post_init__(self) -> None:
+        if not callable(self.correct):
+            raise DataError(
+                f"evaluator: correct={self.correct!r:.80} is no function (predictions, references) -> [N] bool; give "
+                "one, or a PairEvaluator"
+            )
         self.require_distinct_keys()
 
     def cluster_column(self, columns: Collection[str]) -> str | None:
@@ -105,9 +110,7 @@ class PairEvaluator:
         Example:
             >>> PairEvaluator(lambda predictions, references: [True]).require_distinct_keys(["long"])
         """
-        partners = np.ones((1, 2), dtype=bool)  # several have all keys
-        changed = None if self.answers is None else ~partners
-        keys = set(self._renamed(correctness_metrics([True], partners, answer_changed=changed, n_bootstrap=1)))
+        keys = self.metric_names()
         added = {
             f"scores: {name!r}": {f"{variant}_{name}{bound}" for variant in VIEWS for bound in ("", "_low", "_high")}
             for name in self.scores
@@ -118,6 +121,12 @@ class PairEvaluator:
             if taken := sorted(keys & its_keys):
                 raise DataError(f"{name} adds the metric {taken[0]!r}, which exists without it; choose another name")
             keys |= its_keys
+
+    def metric_names(self) -> set[str]:
+        """Return the names of the metrics of correctness."""
+        partners = np.ones((1, 2), dtype=bool)  # several have all keys
+        changed = None if self.answers is None else ~partners
+        return set(self._renamed(correctness_metrics([True], partners, answer_changed=changed, n_bootstrap=1)))
 
     def _renamed(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Return metrics under keys with the name of the accuracy."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from transformers import GenerationConfig
+from transformers import GenerationConfig, GenerationMixin
 
 from dair_hf.errors import DataError
 
@@ -51,6 +52,19 @@ def effective_config(model: Any, arguments: Mapping[str, Any]) -> GenerationConf
             f"generation: num_return_sequences={config.num_return_sequences}: a view has one answer; leave it out"
         )
     return config
+
+
+def unknown_arguments(model: Any, arguments: Mapping[str, Any]) -> list[str]:
+    """Return the names of arguments that are neither settings of generation nor inputs of a language model.
+
+    Args:
+        model: The model.
+        arguments: Arguments of `generate`.
+    """
+    functions = (GenerationMixin.generate, model.generate, model.forward) if arguments else ()
+    taken = {name for function in functions for name in inspect.signature(function).parameters}
+    settings = getattr(model, "generation_config", None)
+    return [name for name in arguments if name not in taken and not hasattr(settings, name)]
 
 
 def passed_setting(arguments: Mapping[str, Any], name: str) -> Any:

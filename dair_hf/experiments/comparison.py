@@ -100,6 +100,7 @@ class ComparisonConfig:
     )
 
     def __post_init__(self) -> None:
+        require_list("methods", self.methods)
         if unknown := sorted({*self.methods, *(self.lambdas or {})} - set(METHOD_PRESETS)):
             raise DataError(f"methods: unknown {', '.join(unknown)}; use {', '.join(METHOD_PRESETS)}")
         # Of any type, since YAML does not check the values of a mapping.

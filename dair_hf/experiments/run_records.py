@@ -241,7 +241,7 @@ def finished_record(
         if path.exists():
             raise
         return None  # also if another process has just moved it
-    if not isinstance(record, dict) or "settings_fingerprint" not in record:
+    if not isinstance(record, dict) or not {"settings_fingerprint", "metrics"} <= record.keys():
         raise DataError(f"{path}: not the record of a run; choose another output_dir, or move the file away")
     if record["settings_fingerprint"] == fingerprint(config, run.args, data):
         return record

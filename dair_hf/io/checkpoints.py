@@ -53,7 +53,7 @@ def resumable_checkpoint(path: str | bool, folder: str) -> str:
         folder: Folder of checkpoints.
 
     Raises:
-        DataError: There is none, or it was cut off while it was saved.
+        DataError: There is none, the path is that of something else, or it was cut off while it was saved.
     """
     found = last_checkpoint(Path(folder)) if path is True else str(path)
     if found is None:
@@ -61,13 +61,31 @@ def resumable_checkpoint(path: str | bool, folder: str) -> str:
             f"resume_from_checkpoint=True, but {folder} has no complete checkpoint; leave it out to train from the "
             "start, or give the path of a checkpoint, from whose weights training then goes on"
         )
-    if Path(found).is_dir() and not is_finished(Path(found)):
+    if not Path(found).is_dir():
+        problem = (
+            "is no folder; give that of a checkpoint" if Path(found).exists() else "does not exist; check the path"
+        )
+        held = _held(Path(found).parent)
+        raise DataError(
+            f"resume_from_checkpoint={found!r} {problem}" + (f": {Path(found).parent} holds {held}" if held else "")
+        )
+    if not is_finished(Path(found)) and (held := _held(Path(found))):
+        raise DataError(
+            f"resume_from_checkpoint={found!r} is no checkpoint, but a folder that holds {held}; give one of them, or "
+            "True for the last complete one in output_dir"
+        )
+    if not is_finished(Path(found)):
         raise DataError(
             f"resume_from_checkpoint={found!r} has no complete trainer_state.json: it was cut off while it was saved, "
             "or is no checkpoint of a Trainer; resume another one, or the last complete one with "
             "resume_from_checkpoint=True, or load the model of this folder to train it from the start"
         )
     return found
+
+
+def _held(folder: Path) -> str:
+    """Return the names of the checkpoints in a folder, in words."""
+    return ", ".join(path.name for path in sorted(folder.glob("checkpoint-*"), key=_number_of))
 
 
 def _problem(checkpoint: Path) -> str | None:
@@ -78,6 +96,11 @@ def _problem(checkpoint: Path) -> str | None:
     for kind, patterns in _PARTS.items():
         if not any(fnmatch.filter(names, pattern) for pattern in patterns):
             return f"{kind} missing"
+    for path in sorted(checkpoint.glob("*.json")):
+        try:
+            read_json(path)
+        except DataError:
+            return f"{path.name} damaged"
     for index in checkpoint.glob("*.safetensors.index.json"):
         if absent := sorted({*read_json(index)["weight_map"].values()} - {*names}):
             return f"{absent[0]} missing"

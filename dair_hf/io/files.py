@@ -103,6 +103,34 @@ def _open_stream(target: FilePath) -> BinaryIO:
     return open(target, "ab")
 
 
+def require_writable_folder(folder: Any, name: str) -> Path:
+    """Return the path of a folder for output, which need not exist, before the work whose results it shall hold.
+
+    Args:
+        folder: The folder.
+        name: Name of the argument, for messages.
+
+    Raises:
+        DataError: It is no path, something else is there, or it cannot be written.
+
+    Example:
+        >>> require_writable_folder("", "folder")
+        Traceback (most recent call last):
+        dair_hf.errors.DataError: folder='' names no folder; give one, such as 'pair_report'
+    """
+    if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
+        raise DataError(f"{name}={folder!r} names no folder; give one, such as 'pair_report'")
+    with explain_write_errors(folder):
+        existing = Path(os.path.realpath(folder))
+        while not existing.exists():
+            existing = existing.parent
+        if not existing.is_dir():
+            raise DataError(f"{existing}: is no folder; name another one")
+        if not os.access(existing, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(existing))
+    return Path(folder)
+
+
 def require_output_file(
     target: FilePath,
     sources: Iterable[FilePath] = (),
@@ -153,9 +181,18 @@ def write_generated(target: FilePath, text: str, mark: str) -> Path:
     Raises:
         DataError: As `atomic_path`, or the existing file was not generated.
     """
+    require_generated(target, mark)
+    return write_text(target, text)
+
+
+def require_generated(target: FilePath, mark: str) -> None:
+    """Refuse to replace a file that does not contain `mark`.
+
+    Raises:
+        DataError: There is such a file.
+    """
     if Path(target).is_file() and mark.encode() not in read_bytes(target):
         raise DataError(f"{target}: does not contain {mark!r}, so it was not generated; move it away")
-    return write_text(target, text)
 
 
 def write_json(target: FilePath, value: Any) -> Path:

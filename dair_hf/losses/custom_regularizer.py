@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,9 @@ class CustomRegularizer:
     Args:
         function: `(original, augmented) -> [B]`, nats per row, differentiable in both.
 
+    Raises:
+        DataError: It is no function of two arguments.
+
     Example:
         >>> squared = CustomRegularizer(lambda original, augmented: (original - augmented) ** 2)
         >>> squared(torch.tensor([4.0]), torch.tensor([1.0]))
@@ -30,9 +34,18 @@ class CustomRegularizer:
     """
 
     def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
-        if not callable(function):
-            raise DataError(f"regularizer={function!r} is no function (l, l~) -> R of the losses of pairs")
         self.function = function
+        remedy = "give a function (l, l~) -> R of the losses of pairs, each [B]"
+        if isinstance(function, type):
+            raise DataError(f"regularizer={self!r} is a class; {remedy}, or an instance")
+        if not callable(function):
+            raise DataError(f"regularizer={self!r} is no function; {remedy}")
+        try:
+            inspect.signature(function).bind(None, None)
+        except TypeError as error:
+            raise DataError(f"regularizer={self!r} does not take two arguments; {remedy}") from error
+        except ValueError:
+            pass  # a built-in function without a signature
 
     def __call__(self, original: Tensor, augmented: Tensor) -> Tensor:
         """Return R of every pair, `[B]`.

@@ -315,7 +315,8 @@ def normalized_objective(
     - "token" (the authors' dialog code): `sum_b (l_b + l~_b) / tokens + lambda * sum_b R_b / pairs`, where the losses
       of several partners of a row are summed, and their R averaged.
 
-    With `m` target tokens per view on average, and one partner per row, `lambda_pair = lambda_token * m`. With
+    A pair has the same balance of losses and R in both if `lambda_pair = lambda_token * tokens / (2 * pairs)`. That is
+    `lambda_token * m`, with `m` target tokens per view on average, if every row has one partner. With
     `view_weights` the losses of pairs count `2 w l + 2 w~ l~` in token normalization.
 
     Args:

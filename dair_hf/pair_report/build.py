@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from dair_hf.config import DAIRConfig
-from dair_hf.data.batch_layout import trained_partners
+from dair_hf.data.batch_layout import BatchLayout, trained_partners
 from dair_hf.data.view_columns import VIEWS
 from dair_hf.errors import DataError
 from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator
@@ -32,6 +32,8 @@ from dair_hf.pair_report.scores import (
 )
 
 Groups = str | Sequence[str] | Mapping[str, Sequence[Any]] | None
+
+MAX_NAMED_ROWS = 8  # in an error
 
 CURVES = (
     "loss_original",
@@ -55,8 +57,9 @@ class ReportOptions:
     worst: int = 100
 
     def __post_init__(self) -> None:
-        if self.worst < 1:
-            raise DataError(f"worst={self.worst}: must be at least 1, the number of pairs that the report shows")
+        worst: Any = self.worst
+        if isinstance(worst, bool) or not isinstance(worst, (int, np.integer)) or worst < 1:
+            raise DataError(f"worst={worst!r}: must be a whole number >= 1, the number of pairs that the report shows")
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,9 @@ class PairValues:
         augmented: Losses of the partners, `[N]`.
         scores: Scores that rank them, `[N]`.
         steps: Number of training steps in each score, `[N]`.
-        dair_lambda: Lambda after training, in the unit of `normalization`.
+        dair_lambda: Lambda after training, in the unit of `normalization`; None with auto before training.
         weights: Gradient weights c and c~, `[2, N]`, see `gradient_weights_of`; None if the run did not use DAIR on
-            losses.
+            losses, or lambda is None.
         correct: Correctness of both views, `[N, 2]` bool; None without an evaluator.
         answers: Answers to both views, N lists of two; None without an evaluator.
     """
@@ -83,7 +86,7 @@ class PairValues:
     augmented: np.ndarray
     scores: np.ndarray
     steps: np.ndarray
-    dair_lambda: float
+    dair_lambda: float | None
     weights: np.ndarray | None
     correct: np.ndarray | None = None
     answers: list[list[str]] | None = None
@@ -115,7 +118,8 @@ def build_report(
         **gen_kwargs: Arguments of `generate`, for the evaluator.
 
     Raises:
-        DataError: No row has a partner, two rows have the same `row_id`, or as `DAIRTrainer.pair_report`.
+        DataError: No row has a partner, two rows have the same `row_id`, a loss is not finite, or as
+            `DAIRTrainer.pair_report`.
     """
     require_report_libraries()  # before the model is run
     views = views_of(data)
@@ -130,18 +134,26 @@ def build_report(
     pairs = rows, numbers + 1
     if not len(rows):
         raise DataError("pair_report: no pair has a target in both views; were the targets truncated?")
+    row_ids = list(views.row_ids)
+    left, right = losses[rows, 0], losses[pairs]
+    broken = ~(np.isfinite(left) & np.isfinite(right))
+    if broken.any():
+        named = [str(row_ids[row]) for row in dict.fromkeys(rows[broken].tolist())][:MAX_NAMED_ROWS]
+        raise DataError(
+            f"pair_report: the loss of {broken.sum()} of {len(rows)} pairs is not finite: {named}; check these rows "
+            "and the weights of the model"
+        )
     groupings = groupings_of(views, pairs, options.groups, targets[:, 0], label_names(trainer.model))
     # Only of these rows is it known that training saw them: other data may use the same ids.
     was_trained = data is trainer.train_dataset
-    row_ids = list(views.row_ids)
     sums = steps = np.zeros(len(rows))
     if was_trained:
         sums, steps = trainer.pair_history.sums([row_ids[row] for row in rows], pairs[1])
     correct, answers = None, None
     if evaluator is not None:
         correct, answers = _correctness(trainer, data, views, pairs, as_evaluator(evaluator), gen_kwargs)
-    left, right = losses[rows, 0], losses[pairs]
-    paired = targets[np.unique(rows)]
+    # Of all rows, as training counts them: rows without a partner add tokens, but no pair.
+    _, pair_count, tokens = BatchLayout(targets > 0, targets).counts(with_partners=True)
     dair_lambda = trainer.lambda_control.latest
     values = PairValues(
         *pairs,
@@ -150,7 +162,7 @@ def build_report(
         disagreement(left, right, sums, steps),
         steps,
         dair_lambda,
-        gradient_weights_of(trainer.args, rows, left, right, dair_lambda, paired.sum() / (2 * len(paired))),
+        gradient_weights_of(trainer.args, rows, left, right, dair_lambda, tokens / (2 * pair_count)),
         correct,
         answers,
     )
@@ -224,7 +236,7 @@ def _summary(values: PairValues, rows: int, tables: list[dict[str, Any]]) -> dic
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in summary.items()}
 
 
-def _settings(trainer: Any, dair_lambda: float) -> dict[str, Any]:
+def _settings(trainer: Any, dair_lambda: float | None) -> dict[str, Any]:
     args: DAIRConfig = trainer.args
     settings = {"model": type(trainer.model).__name__, "method": args.method, "steps": trainer.state.global_step}
     if args.uses_regularizer:
@@ -238,8 +250,8 @@ def gradient_weights_of(
     rows: np.ndarray,
     original: np.ndarray,
     augmented: np.ndarray,
-    dair_lambda: float,
-    mean_targets: float,
+    dair_lambda: float | None,
+    tokens_per_pair: float,
 ) -> np.ndarray | None:
     """Return the weights c and c~_p of `c grad l + sum_p c~_p grad l~_p`, the gradient of a row, at each of its pairs.
 
@@ -252,11 +264,12 @@ def gradient_weights_of(
         rows: Row of each of N pairs.
         original: Losses of the originals, `[N]`, nats per row.
         augmented: Losses of the partners, `[N]`.
-        dair_lambda: Lambda, in the unit of `normalization`.
-        mean_targets: Half the mean number of targets of a row, by which lambda per token becomes lambda per pair.
+        dair_lambda: Lambda, in the unit of `normalization`; None: unknown.
+        tokens_per_pair: `tokens / (2 * pairs)`, by which lambda per token becomes lambda per pair, see
+            `train_metrics.sum_terms`.
 
     Returns:
-        `[2, N]`; None if the run does not use DAIR on losses.
+        `[2, N]`; None if the run does not use DAIR on losses, or lambda is unknown.
 
     Example:
         >>> rows, left, right = np.array([7, 7]), np.array([4.0, 4.0]), np.array([1.0, 16.0])
@@ -266,11 +279,11 @@ def gradient_weights_of(
                [-0.25,  0.5 ]])
     """
     regularizer = args.loss_regularizer
-    if args.method != "dair" or regularizer is None:
+    if args.method != "dair" or regularizer is None or dair_lambda is None:
         return None
     adds_losses = args.normalization == "token"
     if adds_losses:
-        dair_lambda *= mean_targets
+        dair_lambda *= tokens_per_pair
     slopes = regularizer.slopes(torch.from_numpy(original), torch.from_numpy(augmented), args.loss_epsilon)
     first, second = (
         dair_lambda * slope.numpy() * (args.stop_gradient != view) for view, slope in zip(VIEWS, slopes, strict=True)

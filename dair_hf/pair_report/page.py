@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dair_hf.errors import DataError
-from dair_hf.io.files import FilePath, require_output_file, write_generated, write_json
+from dair_hf.io.files import (
+    FilePath,
+    require_generated,
+    require_output_file,
+    require_writable_folder,
+    write_generated,
+    write_json,
+)
 from dair_hf.pair_report.charts import charts_of
 from dair_hf.pair_report.differences import Segment, mark_differences
 from dair_hf.pair_report.report import (
@@ -92,6 +99,17 @@ def render_page(report: PairReport) -> str:
     )
 
 
+def require_report_folder(folder: FilePath) -> None:
+    """Refuse a folder that cannot take a report, before the model is run.
+
+    Raises:
+        DataError: The folder cannot be written, or holds other files of these names.
+    """
+    path = require_writable_folder(folder, "folder")
+    require_output_file(path / JSON_FILE, overwrite=True, is_own=is_report)
+    require_generated(path / PAGE_FILE, MARK)
+
+
 def write_report(report: PairReport, folder: FilePath) -> Path:
     """Write `pair_report.json` and `pair_report.html` to a folder, and return the path of the page.
 
@@ -104,7 +122,7 @@ def write_report(report: PairReport, folder: FilePath) -> Path:
             installed.
     """
     page = render_page(report)  # before anything is written
-    require_output_file(Path(folder) / JSON_FILE, overwrite=True, is_own=is_report)
+    require_report_folder(folder)
     path = write_generated(Path(folder) / PAGE_FILE, page, MARK)
     write_json(Path(folder) / JSON_FILE, report.to_dict())
     return path
@@ -116,10 +134,10 @@ def subtitle_of(report: PairReport) -> str:
     parts = [str(settings["model"])] if "model" in settings else []
     if "method" in settings:
         method = str(settings["method"]).upper()
-        if settings.get("dair_lambda") is not None:
-            method += (
-                f" with R_{settings['regularizer']}, lambda {settings['dair_lambda']:g} per {settings['normalization']}"
-            )
+        if "dair_lambda" in settings:
+            value = settings["dair_lambda"]
+            size = "not set yet" if value is None else f"{value:g} per {settings['normalization']}"
+            method += f" with R_{settings['regularizer']}, lambda {size}"
         parts.append(method)
     if settings.get("steps"):
         parts.append(f"{settings['steps']:,} steps")

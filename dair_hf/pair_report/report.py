@@ -26,7 +26,7 @@ class PairReport:
     Attributes:
         title: Title of the page.
         settings: What was reported on: `model`, `method`, `steps` (optimizer steps taken), and for methods with R
-            `regularizer`, `dair_lambda` and `normalization`, the unit of lambda.
+            `regularizer`, `dair_lambda` (None with auto before training) and `normalization`, its unit.
         summary: `rows`, `pairs`; means over the pairs `loss_original`, `loss_augmented`, `consistency` (R_sq) and
             `inconsistency` (rho = E[R_sq] / E[(l + l~) / 2]); `unlearned_share`, if the run used DAIR;
             `steps_per_pair`, how often training saw a pair on average, 0 if the ranking is by the final model alone;

@@ -12,16 +12,19 @@ from typing import Any
 from accelerate.parallelism_config import ParallelismConfig
 from torch import Tensor, nn
 from transformers import Trainer
+from transformers.utils import logging
 
 from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.checks import columns_of
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError, explained
+from dair_hf.evaluation.evaluator import PairEvaluator
 from dair_hf.losses.objective import LOSS_REGULARIZERS
 from dair_hf.losses.per_sample import SampleLoss, causal_nll, huber, seq2seq_nll, squared_error
 from dair_hf.trees.batches import require_column
 
+logger = logging.get_logger(__name__)
 # Settings of the objective of `method`, with their defaults, that another objective would ignore.
 FOR_SUMS_OVER_PAIRS = {
     "view_weights": None, "stop_gradient": None, "lambda_scheduler_type": "constant", "lambda_warmup_steps": None,
@@ -87,6 +90,43 @@ def require_groups(args: DAIRConfig, train_dataset: Any, eval_dataset: Any) -> N
     for name, data in data_sets.items():
         if (columns := columns_of(data)) is not None:
             require_column(args.share_prefixes, args.share_prefixes, columns, name)
+
+
+def warn_of_unused_target(args: DAIRConfig) -> None:
+    """Warn of settings of `dair_lambda="auto"` beside a number; no error, since a search may go from one to the other.
+
+    Args:
+        args: Settings.
+    """
+    defaults = DAIRConfig.__dataclass_fields__
+    names = [name for name in ("lambda_target", "lambda_max") if getattr(args, name) != defaults[name].default]
+    if names and args.dair_lambda != AUTO and args.uses_regularizer:
+        given = ", ".join(f"{name}={getattr(args, name):g}" for name in names)
+        logger.warning(
+            f"{given}: no effect with dair_lambda={args.dair_lambda:g}; set dair_lambda='auto', or leave it out."
+        )
+
+
+def require_evaluator_of_metric(args: DAIRConfig, eval_dataset: Any) -> None:
+    """Refuse a metric of an evaluator for the best model of a trainer that has no evaluator.
+
+    Args:
+        args: Settings.
+        eval_dataset: Evaluation data, also several by name, or None.
+
+    Raises:
+        DataError: `metric_for_best_model` is such a metric.
+    """
+    if args.metric_for_best_model is None or args.eval_strategy == "no":
+        return
+    metric = args.metric_for_best_model.removeprefix("eval_")
+    prefixes = [f"{name}_" for name in eval_dataset] if isinstance(eval_dataset, dict) else [""]
+    names = PairEvaluator(lambda predictions, references: [True]).metric_names()
+    if any(metric == prefix + name for prefix in prefixes for name in names):
+        raise DataError(
+            f"metric_for_best_model={args.metric_for_best_model!r} needs an evaluator; pass evaluator= to DAIRTrainer, "
+            "or name another metric, such as eval_loss"
+        )
 
 
 def refuse_unsupported(

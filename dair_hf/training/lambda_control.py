@@ -33,7 +33,7 @@ class LambdaControl(TrainerCallback):
     relative inconsistency; for R_l1 it is `2 lambda`. Sums cost nothing, unlike norms at logits or weights; for a
     regression `r` is the error, so that the share is exact at the output of the model. It is exact for several
     partners, with `stop_gradient`, and for functions of the losses; for KL and JS, which are none, `8 R` replaces
-    `|grad R|^2`.
+    `|grad R|^2`, and `4 R` with `stop_gradient`, as R_sq has half its squared norm in each view.
 
     The sums of a step are reduced over all micro-batches and ranks, and enter exponential means (`SMOOTHING`). Lambda
     of a step follows from the means of earlier steps, so that it is known before the forward and is the same however
@@ -123,9 +123,14 @@ class LambdaControl(TrainerCallback):
         return 0.0 if isinstance(given, str) else given
 
     @property
-    def latest(self) -> float:
-        """Lambda of the last training step, in the unit of `normalization`; before training that of evaluations."""
-        return self.in_evaluation if self._latest is None else float(self._latest)
+    def latest(self) -> float | None:
+        """Lambda of the last training step, in the unit of `normalization`.
+
+        Before training it is the number, without its schedule; None with auto.
+        """
+        if self._latest is None:
+            return None if isinstance(self.args.dair_lambda, str) else self.args.dair_lambda
+        return float(self._latest)
 
     def logs(self, step: int) -> dict[str, float]:
         """Return the scalars to log after `step` steps.
@@ -167,8 +172,8 @@ def root_gradients(losses: Tensor, terms: PairTerms, slopes: PairSlopes | None, 
     Args:
         losses: Loss of every view, `[B, V]`, nats per row; 0 for absent partners.
         terms: Unreduced terms, each `[B]`.
-        slopes: Slopes of R (`PairLoss.slopes`); None, if R compares output distributions: `8 R` takes the place of the
-            squared norm, which is exact for R_sq.
+        slopes: Slopes of R (`PairLoss.slopes`); None, if R compares output distributions: `8 R`, or `4 R` with
+            `stop_gradient`, takes the place of the squared norm, which is exact for R_sq of a pair.
         args: Configuration of the run.
 
     Returns:
@@ -183,7 +188,7 @@ def root_gradients(losses: Tensor, terms: PairTerms, slopes: PairSlopes | None, 
         divisor = 1 if args.normalization == "token" else several
         of_losses = 4 * (weight**2 * original + (augmented_weight**2 * partners / divisor**2).sum(1))
         if slopes is None:
-            of_r = 8 * terms.consistency
+            of_r = (8 if args.stop_gradient is None else 4) * terms.consistency
         else:
             of_r = 4 * (original * slopes.original**2 + (partners * (slopes.partners / several) ** 2).sum(1))
         return torch.stack([of_r, of_losses], dim=1).clamp(min=0.0)

@@ -11,7 +11,9 @@ import datasets
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.data_loader import BatchSamplerShard, SkipBatchSampler
 from torch import nn
+from torch.utils.data import BatchSampler
 from transformers import TrainerCallback, TrainerState
 from transformers.trainer_utils import RemoveColumnsCollator
 from transformers.utils import logging
@@ -32,6 +34,7 @@ from dair_hf.data.sampling import (
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.data.view_columns import is_augmented, parse_column, require_numbered
 from dair_hf.errors import DataError
+from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.trees.batches import GroupBatchSampler, rows_by_group, tree_sampler
 
 logger = logging.get_logger(__name__)
@@ -153,6 +156,7 @@ class PairWatch:
         self._found_on_rank = False
         self._reached_end = False
         self._steps = 0
+        self._pairs = 0  # with targets in both views
 
     def see(
         self,
@@ -192,6 +196,22 @@ class PairWatch:
         if self._steps == STEPS_WATCHED or self._reached_end:
             raise DataError(message)
         logger.warning(message)
+
+    def see_targets(self, pairs: int, state: TrainerState) -> None:
+        """Warn once if no row of the first steps of this process has targets in both views.
+
+        Args:
+            pairs: Number of such rows in one optimizer step.
+            state: State of the trainer.
+        """
+        self._pairs += pairs
+        steps = state.global_step + 1
+        if not self._pairs and steps in (STEPS_WATCHED, state.max_steps):
+            logger.warning(
+                f"No row of the first {steps} steps has a target in both views (pairs is 0 in the log), so partners "
+                "train nothing; check whether the labels of partners, or of rows that have one, are all "
+                f"{IGNORE_INDEX}."
+            )
 
 
 def add_online_partners(
@@ -248,9 +268,36 @@ def mask_repeated_rows(batch: dict[str, Any], layout: BatchLayout, accelerator: 
     Otherwise the update would depend on the number of ranks.
     """
     state = accelerator.gradient_state
-    if accelerator.num_processes == 1 or not state.end_of_dataloader or state.remainder <= 0:
+    if accelerator.num_processes == 1 or not state.end_of_dataloader:
         return
-    mask = view_mask(batch)
-    count = max(0, state.remainder - accelerator.process_index * len(mask))
-    mask[count:] = False
+    count = rows_in_last_batch(state.active_dataloader)
+    if count is None:
+        return
+    view_mask(batch)[count:] = False
     batch[LAYOUT] = layout.first(count)
+
+
+def rows_in_last_batch(loader: Any) -> int | None:
+    """Return how many rows of the last batch of this rank are not repeated; they come first.
+
+    `accelerate` knows the number in `GradientState.remainder`, but not in a resumed epoch, whose sampler is wrapped in
+    a `SkipBatchSampler` without a batch size.
+
+    Args:
+        loader: Data loader of one rank, as `accelerate` prepared it.
+
+    Returns:
+        The number; None if no row is repeated: the last batch is full or dropped, or the loader has a sampler of the
+        batches of its rank, or a stream.
+    """
+    sampler = loader.sampler if isinstance(loader.sampler, BatchSampler) else loader.batch_sampler
+    while isinstance(sampler, SkipBatchSampler):
+        sampler = sampler.batch_sampler
+    if not isinstance(sampler, BatchSamplerShard) or sampler.drop_last or sampler.batch_size is None:
+        return None
+    of_all_ranks = sampler.batch_size * (1 if sampler.split_batches else sampler.num_processes)
+    remainder = len(getattr(sampler.batch_sampler, "sampler", loader.dataset)) % of_all_ranks
+    if remainder == 0:
+        return None
+    of_rank = of_all_ranks // sampler.num_processes
+    return min(max(0, remainder - sampler.process_index * of_rank), of_rank)

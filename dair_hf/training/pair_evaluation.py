@@ -21,20 +21,21 @@ from dair_hf.data.checks import require_named_partners, require_rows
 from dair_hf.data.collator import LABELS, LAYOUT, ROW_ID, VIEW_MASK, PairCollator
 from dair_hf.errors import DataError
 from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator, subset_names
+from dair_hf.evaluation.generation_settings import unknown_arguments
 from dair_hf.evaluation.prediction import PairPredictor, chosen_class, output_of, padded_array
 from dair_hf.evaluation.views import PairViews, TensorViews, require_predictions_file, views_of
 from dair_hf.io.processes import on_first_rank
 from dair_hf.losses.objective import Counts, PairTerms
 from dair_hf.losses.per_sample import full_precision
 from dair_hf.pair_report.build import Groups, ReportOptions, build_report
-from dair_hf.pair_report.page import write_report
+from dair_hf.pair_report.page import require_report_folder, write_report
 from dair_hf.pair_report.report import PairReport
 from dair_hf.training.finiteness import FinitenessCheck, negative_losses, undefined_roots
 from dair_hf.training.forward.pair_loss import PairLoss
 from dair_hf.training.lambda_control import LambdaControl, root_gradients
 from dair_hf.training.loading import eval_order
 from dair_hf.training.model_card import PairResult
-from dair_hf.training.sample_loss import CLASS_LOSSES, LANGUAGE_LOSSES, derived_sample_loss
+from dair_hf.training.sample_loss import CLASS_LOSSES, LANGUAGE_LOSSES, base_model_of, derived_sample_loss
 from dair_hf.training.train_metrics import lowest_slopes, mean_terms, sum_terms
 from dair_hf.trees.forest import FOREST
 
@@ -337,10 +338,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
                 "evaluate_pairs needs an evaluator: a PairEvaluator or a function (predictions, references) -> [N] "
                 "bool; pass it here or to DAIRTrainer"
             )
-        if misplaced := sorted({field.name for field in fields(PairEvaluator)}.intersection(gen_kwargs)):
-            raise DataError(f"evaluate_pairs: give {', '.join(misplaced)} to PairEvaluator, and the evaluator here")
-        if gen_kwargs and not self.generates:
-            raise DataError(f"evaluate_pairs: {', '.join(gen_kwargs)}: this model does not generate, so leave it out")
+        self._require_generation_arguments("evaluate_pairs", gen_kwargs)
         # Before hours of generation.
         evaluator.require_distinct_keys(subset_names(subsets))
         if predictions_file is not None:
@@ -433,8 +431,9 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             What was written.
 
         Raises:
-            DataError: No pair, data without random access, two rows with the same `row_id`, an unknown column, a folder
-                that cannot be written, or plotly is not installed.
+            DataError: No pair, data without random access, two rows with the same `row_id`, an unknown column, a loss
+                that is not finite, an unknown option, a folder that cannot be written or holds other files of these
+                names, or plotly is not installed.
 
         Example:
             >>> report = trainer.pair_report(folder="out", groups="domain")  # doctest: +SKIP
@@ -443,9 +442,28 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         """
         data = self.train_dataset if dataset is None else dataset
         require_rows(data, "dataset")
-        report = build_report(self, data, evaluator, ReportOptions(title, groups, texts, worst), **gen_kwargs)
+        options = ReportOptions(title, groups, texts, worst)
+        if evaluator is not None:
+            evaluator = as_evaluator(evaluator)
+            self._require_generation_arguments("pair_report", gen_kwargs)
+        elif gen_kwargs:
+            raise DataError(
+                f"pair_report: {', '.join(gen_kwargs)}: no option of the report, and without an evaluator no answers "
+                "are generated; leave it out"
+            )
+        on_first_rank(lambda: require_report_folder(folder))
+        report = build_report(self, data, evaluator, options, **gen_kwargs)
         on_first_rank(lambda: write_report(report, folder))
         return report
+
+    def _require_generation_arguments(self, caller: str, gen_kwargs: Mapping[str, Any]) -> None:
+        """Refuse keyword arguments that are none of `generate`, or that a model does not take as it never generates."""
+        if misplaced := sorted({field.name for field in fields(PairEvaluator)}.intersection(gen_kwargs)):
+            raise DataError(f"{caller}: give {', '.join(misplaced)} to PairEvaluator, and the evaluator here")
+        if gen_kwargs and not self.generates:
+            raise DataError(f"{caller}: {', '.join(gen_kwargs)}: this model does not generate, so leave it out")
+        if unknown := unknown_arguments(base_model_of(self.model), gen_kwargs):
+            raise DataError(f"{caller}: {', '.join(unknown)}: is no argument of generate; check the name")
 
     def _predictor(self) -> PairPredictor:
         reduce = self.preprocess_logits_for_metrics

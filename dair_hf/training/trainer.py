@@ -58,10 +58,12 @@ from dair_hf.training.checks import (
     refuse_scheduler,
     refuse_unsupported,
     refuse_unsupported_launch,
+    require_evaluator_of_metric,
     require_gradient,
     require_groups,
     require_model,
     require_scalar,
+    warn_of_unused_target,
 )
 from dair_hf.training.environments import BatchObjective, FreshOptimizer, PenalizedRisk
 from dair_hf.training.finiteness import FinitenessCheck
@@ -288,6 +290,7 @@ class DAIRTrainer(PairEvaluationTrainer):
                 f"Dropout is on ({settings}): the views of a pair get different masks, so R is above 0 even for "
                 "identical views. Set pair_dropout='shared' to use the same masks."
             )
+        warn_of_unused_target(self.args)
         if resume_from_checkpoint:
             resume_from_checkpoint = resumable_checkpoint(resume_from_checkpoint, self.args.output_dir)
         return super().train(resume_from_checkpoint, *args, **kwargs)
@@ -315,6 +318,12 @@ class DAIRTrainer(PairEvaluationTrainer):
         self.lambda_control.reset()
         self._set_row_rules()  # embeddings may have been resized
         require_groups(self.args, self.train_dataset, self.eval_dataset)
+        if (
+            self.evaluator is None
+            and self.compute_metrics is None
+            and type(self).evaluate is PairEvaluationTrainer.evaluate
+        ):
+            require_evaluator_of_metric(self.args, self.eval_dataset)
         data, needs_pairs = self.train_dataset, self.args.uses_partners and self.augmenter is None
         self._pair_watch = PairWatch(
             not needs_pairs or require_pairs(data, self._known_columns(data), self.args.method, "train_dataset")
@@ -424,6 +433,8 @@ class DAIRTrainer(PairEvaluationTrainer):
         if self.augmenter is not None and self.args.uses_partners:
             batches = [self._with_online_partners(batch, number) for number, batch in enumerate(batches)]
         local = np.sum([self.pair_loss.layout(batch).counts(self.args.uses_partners) for batch in batches], axis=0)
+        if self.args.uses_partners:
+            self._pair_watch.see_targets(int(local[1]), self.state)
         counts = Counts(*self.accelerator.reduce(on_device(local, device), "sum"))
         # The sum over ranks stays on the device, unless this rank has no target.
         if local[2] == 0 and counts.tokens == 0:

@@ -202,7 +202,9 @@ def test_empty_output_is_refused(
         (["{json}", "{pairs}"], "leave out PAIRS"),
         (["{model}", "{folder}/none.jsonl"], "no such file"),
         (["{model}", "{folder}/pairs.txt"], "of an unknown kind; give .jsonl"),
-        (["{folder}/nothing", "{pairs}"], "nothing: "),
+        (["{folder}/nothing", "{pairs}"], "nothing: is no folder here; from the Hub: "),
+        (["{pairs}", "{model}"], "pairs.jsonl: is a file, not a model; the order is dair-hf report MODEL PAIRS"),
+        (["{model}", "{folder}/semicolons.csv"], "semicolons.csv: its columns are not separated by commas"),
         (["{folder}/other.json"], "is no pair report"),
         (["{model}", "{folder}/plain.jsonl"], "partners have the columns of their originals"),
         (["{model}", "{folder}/unknown.jsonl"], "row '0', column 'label': 'maybe' is no class of the model: no, yes"),
@@ -229,6 +231,7 @@ def test_what_cannot_be_reported_is_refused_in_one_message(
     (tmp_path / "plain.jsonl").write_text('{"text": "w4", "label": 0}\n')
     (tmp_path / "unknown.jsonl").write_text(json.dumps({**ROWS[0], "label": "maybe"}) + "\n")
     (tmp_path / "columns.jsonl").write_text('{"x": "w4", "augmented_x": "w5"}\n')
+    (tmp_path / "semicolons.csv").write_text("text;label;augmented_text\nw4;0;w5\n")
     write_report(small_report(), tmp_path / "made")
     content = small_report().to_dict()
     columns = content["pairs"]
@@ -253,6 +256,21 @@ def test_an_earlier_report_is_replaced_only_if_asked(
     assert PairReport.read(tmp_path / "out" / JSON_FILE) == small_report()
     assert run([*command, "--overwrite"]) == 0
     assert PairReport.read(tmp_path / "out" / JSON_FILE).summary["rows"] == 3
+
+
+@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_page_of_the_user_is_refused_with_one_message_before_the_model_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], again: bool, overwrite: list[str]
+) -> None:
+    write_report(small_report(), tmp_path / "made")
+    (tmp_path / "own").mkdir()
+    page = tmp_path / "own" / PAGE_FILE
+    page.write_text("my page")
+    source = [str(tmp_path / "made" / JSON_FILE)] if again else ["no-model", str(written(tmp_path, ROWS, "jsonl"))]
+    assert run(["report", *source, "--output", str(tmp_path / "own"), *overwrite]) == 2
+    assert "so it was not generated; move it away" in capsys.readouterr().err
+    assert page.read_text() == "my page"
 
 
 def test_help_imports_neither_torch_nor_transformers() -> None:

@@ -41,6 +41,19 @@ def assert_same_batch(found: dict[str, Any], expected: dict[str, Any]) -> None:
             assert list(found[name]) == list(values)
 
 
+@pytest.mark.parametrize(
+    ("views", "message"),
+    [
+        (([original()], original()), "the original view is a list; give a mapping .* as the original view first"),
+        ((original(), [original(), 3]), "the augmented_2 view is a int; give"),
+        ((X, X), "the original view is a Tensor; give"),
+    ],
+)
+def test_views_of_another_kind_are_refused(views: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        TensorPairs(*views)
+
+
 @pytest.mark.parametrize("indices", [[0, 1, 2, 3], [3, 1], [2], [2, 0, 2]])
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("frozen", [False, True])

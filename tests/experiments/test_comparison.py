@@ -65,6 +65,7 @@ def test_runs_by_hand(tmp_path: Path) -> None:
         ({"methods": ["erm", "mixup"]}, "methods: unknown mixup; use erm, da, kl, js, dair, dair_l1"),
         ({"lambdas": {"q": 1.0}}, "methods: unknown q"),
         ({"methods": []}, "methods is empty; give at least one entry"),
+        ({"methods": "dair"}, r"methods='dair' is no list; give one, such as \['dair'\]"),
         ({"seeds": []}, "seeds is empty; give at least one entry"),
         ({"methods": ["da", "da"]}, r"methods=\['da', 'da'\] contains an entry twice"),
         ({"seeds": [1, 1]}, r"seeds=\[1, 1\] contains an entry twice"),

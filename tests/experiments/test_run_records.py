@@ -45,11 +45,11 @@ def test_finished_record(tmp_path: Path) -> None:
         return finished_record(tmp_path, run, {"a": 1}, {})
 
     assert find() is None
-    path.write_text(json.dumps({"settings_fingerprint": expected, "x": 1}))
-    assert find() == {"settings_fingerprint": expected, "x": 1}
+    path.write_text(json.dumps({"settings_fingerprint": expected, "metrics": {"x": 1}}))
+    assert find() == {"settings_fingerprint": expected, "metrics": {"x": 1}}
     shared = {key: value for key, value in run.args.to_dict().items() if key not in SECRETS}
     before = {"a": 2, "b": 3, "training": json.loads(json.dumps(shared, default=str))}
-    path.write_text(json.dumps({"settings_fingerprint": "cd", "config": before}))
+    path.write_text(json.dumps({"settings_fingerprint": "cd", "metrics": {}, "config": before}))
     message = (
         r"with other settings \(a was 2, is 1; b was 3, is absent\); choose another output_dir, move this file away"
     )
@@ -58,6 +58,7 @@ def test_finished_record(tmp_path: Path) -> None:
     for content, message in (
         ('{"settings_fing', "line 1, column 2: not valid JSON .*delete it to repeat the run"),
         ("[1]", "not the record of a run"),
+        (f'{{"settings_fingerprint": "{expected}"}}', "not the record of a run"),
     ):
         path.write_text(content)
         with pytest.raises(DataError, match=rf"erm_seed0\.json: {message}"):
@@ -87,8 +88,9 @@ def test_changed_settings(tmp_path: Path) -> None:
 
     # Fields that were added later have their default, and paths are ignored.
     assert changed(before) == []
-    write_json(tmp_path / "erm_seed0.json", {"settings_fingerprint": "older", **before})
-    assert finished_record(tmp_path, run, config, data) == {"settings_fingerprint": "older", **before}
+    older = {"settings_fingerprint": "older", "metrics": {}, **before}
+    write_json(tmp_path / "erm_seed0.json", older)
+    assert finished_record(tmp_path, run, config, data) == older
     assert changed(before, added=(1, 3)) == ["data.added was [1, 2], is [1, 3]"]
     assert changed(before, rows=3) == ["data.rows was 4, is 3"]
     assert changed({**before, "data": {"train": "e"}}) == ['fingerprint of data.train was "e", is "d"']
@@ -100,7 +102,7 @@ def test_changed_settings(tmp_path: Path) -> None:
         'fingerprint of data.train was "d", is "new"'
     ]
     # A record without settings cannot be compared.
-    write_json(tmp_path / "erm_seed0.json", {"settings_fingerprint": "older"})
+    write_json(tmp_path / "erm_seed0.json", {"settings_fingerprint": "older", "metrics": {}})
     with pytest.raises(DataError, match="with other settings"):
         finished_record(tmp_path, run, {}, {})
 

@@ -44,6 +44,7 @@ def test_points_do_not_depend_on_the_order_of_records() -> None:
         ([record(1.0, 0, acc=0.5), record(2.0, 1, acc=0.5)], r"different seeds \(1: \[0\], 2: \[1\]\)"),
         ([record(1.0, accuracy=0.5, cm=1)], "l1_s0: no metric 'acc'; it has accuracy, cm"),
         ([record(1.0, acc=None)], "lambda 1: acc is undefined in a run"),
+        ([record(1.0, acc=float("nan"))], "lambda 1: acc is undefined in a run"),
     ],
 )
 def test_invalid_records_are_refused(records: Any, message: str) -> None:

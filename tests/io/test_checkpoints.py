@@ -13,7 +13,7 @@ import torch
 from transformers import TrainerState
 
 from dair_hf import DataError
-from dair_hf.io.checkpoints import last_checkpoint
+from dair_hf.io.checkpoints import last_checkpoint, resumable_checkpoint
 from tests.fixtures import points
 
 
@@ -24,6 +24,7 @@ def checkpoint(folder: Path, step: int, state: str | None = None) -> str:
     safetensors.torch.save_file({"means": torch.ones(2)}, path / "lambda.safetensors")  # a state, not weights
     for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
         torch.save({}, path / name)
+    (path / "config.json").write_text('{"model_type": "points"}')
     if state is not None:
         (path / "trainer_state.json").write_text(state)
     return str(path)
@@ -50,6 +51,7 @@ def test_last_checkpoint_is_complete(tmp_path: Path) -> None:
         ("model.safetensors", 50, "model.safetensors damaged"),
         ("model.safetensors", 0, "model.safetensors damaged"),
         ("optimizer.pt", 300, "optimizer.pt damaged"),
+        ("config.json", 5, "config.json damaged"),
     ],
 )
 def test_checkpoint_that_lost_a_file_is_skipped_with_a_warning(
@@ -69,6 +71,23 @@ def test_checkpoint_that_lost_a_file_is_skipped_with_a_warning(
         assert last_checkpoint(tmp_path) is None
     assert said[0] == f"Incomplete, ignored: {damaged} ({problem}). Training resumes from {older}."
     assert len(said) == 2 and f"{damaged} ({problem}). Training resumes from the start" in said[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "' is no checkpoint, but a folder that holds checkpoint-1, checkpoint-10; give one of them, or True for"),
+        ("checkpoint-99", "' does not exist; check the path: .* holds checkpoint-1, checkpoint-10$"),
+        ("empty/checkpoint-99", "' does not exist; check the path$"),
+        ("file", "' is no folder; give that of a checkpoint"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path, name: str, message: str) -> None:
+    for step in (1, 10):
+        checkpoint(tmp_path, step, f'{{"global_step": {step}}}')
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(DataError, match=f"^resume_from_checkpoint='{tmp_path / name}{message}"):
+        resumable_checkpoint(str(tmp_path / name), str(tmp_path))
 
 
 class Killed(BaseException):

@@ -70,6 +70,30 @@ def test_anything_but_one_value_per_pair_is_refused(returned: Any, found: str) -
         CustomRegularizer(returned)(torch.ones(3), torch.ones(3))
 
 
+@pytest.mark.parametrize(
+    ("regularizer", "message"),
+    [
+        (lambda one: one, "regularizer=.*<lambda> does not take two arguments; give a function .l, l~. -> R of"),
+        (lambda one, other, third: one, "regularizer=.*<lambda> does not take two arguments"),
+        (torch.nn.MSELoss, "regularizer=MSELoss is a class; give a function .l, l~. -> R of .* or an instance"),
+        ("l2", "regularizer='l2' is unknown; use one of sq, l1, kl, js, or a function .l, l~. -> R"),
+        (3, "regularizer=3 is unknown; .* or a function .l, l~. -> R"),
+    ],
+)
+def test_what_is_no_function_of_two_losses_is_refused(tmp_path: Path, regularizer: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        tiny.config(tmp_path, regularizer=regularizer)
+
+
+def test_modules_and_functions_with_defaults_are_regularizers(tmp_path: Path) -> None:
+    for function in (
+        torch.nn.MSELoss(reduction="none"),
+        torch.dist,
+        lambda one, other, power=2: (one - other) ** power,
+    ):
+        assert tiny.config(tmp_path, regularizer=function).regularizer.function is function
+
+
 def test_settings_with_a_function_are_copied_saved_and_printed(tmp_path: Path) -> None:
     args = tiny.config(tmp_path, regularizer=lambda one, other: (one - other) ** 2)
     assert copy.deepcopy(args).regularizer is args.regularizer

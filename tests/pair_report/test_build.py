@@ -13,6 +13,7 @@ import torch
 
 from dair_hf import DataError, EpochPairs, PairEvaluator
 from dair_hf.pair_report.build import curves_of
+from dair_hf.pair_report.page import subtitle_of
 from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport
 from tests.fixtures import points, tiny
 
@@ -62,12 +63,14 @@ def test_losses_are_those_of_the_views_and_the_worst_come_first(tmp_path: Path) 
     assert (tmp_path / PAGE_FILE).stat().st_size > 100_000
 
 
-def test_weights_are_those_of_the_trained_objective_in_token_units(tmp_path: Path) -> None:
-    """With lambda per token the weight of a pair is lambda times the mean number of target tokens."""
-    data = tiny.pairs("bart", 6, partner=lambda row: True)
+@pytest.mark.parametrize("paired", [6, 2])
+def test_weights_are_those_of_the_trained_objective_in_token_units(tmp_path: Path, paired: int) -> None:
+    """With lambda per token the weight of a pair is lambda times the target tokens of all rows / (2 pairs)."""
+    data = tiny.pairs("bart", 6, partner=lambda row: row < paired)
     settings = {"method": "dair", "dair_lambda": 0.5, "normalization": "token"}
     report = tiny.trainer(tmp_path / "run", "bart", None, **settings).pair_report(data, folder=tmp_path)
-    tokens = np.mean([len(labels) for name in ("labels", "augmented_labels") for labels in data[name][:]])
+    all_labels = [*data["labels"][:], *data["augmented_labels"][:paired]]
+    tokens = sum(len(labels) for labels in all_labels) / (2 * paired)
     left, right = np.array(report.pairs["loss_original"]), np.array(report.pairs["loss_augmented"])
     np.testing.assert_allclose(
         report.pairs["weight_original"], 0.5 + 0.5 * tokens * (1 - np.sqrt(right / left)), rtol=1e-5
@@ -158,6 +161,11 @@ def test_tensors_and_pairs_drawn_anew(tmp_path: Path) -> None:
         (tiny.pairs("bart", 3), {"groups": "nope"}, "groups: the data has no column 'nope'"),
         (tiny.pairs("bart", 3), {"texts": "nope"}, "texts: the data has no column 'nope'"),
         (tiny.pairs("bart", 3), {"worst": 0}, "worst=0"),
+        (tiny.pairs("bart", 3), {"worst": "5"}, "worst='5': must be a whole number >= 1"),
+        (tiny.pairs("bart", 3), {"worst": 2.5}, "worst=2.5: must be"),
+        (tiny.pairs("bart", 3), {"evaluator": "accuracy"}, "correct='accuracy' is no function"),
+        (tiny.pairs("bart", 3), {"tittle": "x", "wort": 3}, "pair_report: tittle, wort: no option of the report"),
+        (tiny.pairs("bart", 3), {"evaluator": equal, "tittle": "x"}, "tittle: is no argument of generate"),
     ],
 )
 def test_what_makes_no_report_is_refused(tmp_path: Path, data: Any, options: dict[str, Any], message: str) -> None:
@@ -165,6 +173,49 @@ def test_what_makes_no_report_is_refused(tmp_path: Path, data: Any, options: dic
     with pytest.raises(DataError, match=message):
         trainer.pair_report(data, folder=tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        (3, "^folder=3 names no folder; give one, such as 'pair_report'"),
+        ("", "^folder='' names no folder"),
+        ("{own}/notes.txt", "notes.txt: is no folder; name another one"),
+        ("{own}/notes.txt/report", "notes.txt: is no folder; name another one"),
+        ("{own}/page", "pair_report.html: does not contain .* so it was not generated; move it away"),
+        ("{own}/json", "pair_report.json: was not written by this command; name another file, or move this one away"),
+    ],
+)
+def test_a_folder_that_cannot_take_the_report_is_refused_before_the_model_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Any, message: str
+) -> None:
+    for name, file in (("page", PAGE_FILE), ("json", JSON_FILE)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text("[]")
+    (tmp_path / "notes.txt").write_text("mine")
+    trainer = tiny.trainer(tmp_path / "run", "bart", None)
+    monkeypatch.setattr(trainer, "pair_losses", lambda data: pytest.fail("the model was run"))
+    given = folder.format(own=tmp_path) if isinstance(folder, str) else folder
+    with pytest.raises(DataError, match=message):
+        trainer.pair_report(tiny.pairs("bart", 3), folder=given)
+    assert (tmp_path / "page" / PAGE_FILE).read_text() == (tmp_path / "json" / JSON_FILE).read_text() == "[]"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_losses_that_are_not_finite_are_refused_with_the_rows(tmp_path: Path, value: float) -> None:
+    data = points.rows_of(points.pairs(4))
+    rows = [dict(row) for row in data]
+    rows[1]["x"], rows[2]["augmented_x"] = [value, 0.0], [value, 0.0]
+    trainer = points.trainer(tmp_path / "run", None, method="da")
+    with pytest.raises(DataError, match=r"^pair_report: the loss of 2 of 4 pairs is not finite: \['1', '2'\]; check"):
+        trainer.pair_report(datasets.Dataset.from_list(rows), folder=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_arguments_of_generate_are_refused_for_models_that_do_not_generate(tmp_path: Path) -> None:
+    trainer = points.trainer(tmp_path / "run", points.pairs(4), method="da")
+    with pytest.raises(DataError, match="^pair_report: num_beams: this model does not generate, so leave it out"):
+        trainer.pair_report(None, points.correct, folder=tmp_path / "out", num_beams=2)
 
 
 def test_rows_that_are_left_out_are_refused(tmp_path: Path) -> None:
@@ -208,6 +259,18 @@ def test_lambda_that_sets_itself_and_divergences(tmp_path: Path) -> None:
     compared = made.pair_report(data, folder=tmp_path / "kl")
     assert compared.settings["regularizer"] == "kl" and "weight_original" not in compared.pairs
     assert "unlearned_share" not in compared.summary
+
+
+def test_a_lambda_that_sets_itself_is_unknown_before_training(tmp_path: Path) -> None:
+    trainer = points.trainer(tmp_path / "run", points.pairs(4), method="dair", dair_lambda="auto")
+    report = trainer.pair_report(folder=tmp_path)
+    assert report.settings["dair_lambda"] is None
+    assert "weight_original" not in report.pairs and "unlearned_share" not in report.summary
+    assert "DAIR with R_sq, lambda not set yet" in subtitle_of(report)
+    assert "DAIR with R_sq, lambda not set yet" in (tmp_path / PAGE_FILE).read_text()
+    trainer.train()
+    trained = trainer.pair_report(folder=tmp_path)
+    assert trained.settings["dair_lambda"] >= 0 and "weight_original" in trained.pairs
 
 
 def test_two_rows_with_the_same_name_are_refused(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def reported(folder: Path, data: Any, **settings: Any) -> PairReport:
 def weights_of_rows(normalization: str) -> dict[tuple[int, int], tuple[float, float]]:
     """Derivatives of the objective of every row by its losses."""
     found = {}
-    views = EXISTS.any(1).sum() + EXISTS.sum()  # one target each
+    views = len(X) + EXISTS.sum()  # one target each; rows without a partner count, too
     for row in range(len(X)):
         numbers = [partner for of, partner in PAIRS if of == row]
         if not numbers:

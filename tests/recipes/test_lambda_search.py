@@ -14,7 +14,7 @@ from tests.fixtures.recipe_runs import CONFIGS, QUIET, command_line, run, run_tw
 
 pytestmark = pytest.mark.slow
 
-GRID = {"search_lambdas": [0.1, 1, 1000], "methods": "dair", "seeds": 0, "lambda_sweep": 1}
+GRID = {"search_lambdas": [0.1, 1, 1000], "methods": "dair", "seeds": 0}
 SIZE = {"train_rows": 1000, "validation_rows": 300, "num_train_epochs": 4, "lr_drop_epochs": 2}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import shutil
@@ -254,6 +255,22 @@ def test_ledger_line_by_line(results: Path) -> None:
         "| PGD: PGD, clean | 82.89 | - | not run: needs a GPU. |  |",
         "",
     ]
+
+
+def test_what_fails_stands_first_with_its_reason(results: Path) -> None:
+    claims = copy.deepcopy(CLAIMS)
+    of_adv = claims["sections"][0]["groups"][0]["claims"]
+    for number, reason in enumerate(("Colours differ.", "Colours differ.", None)):
+        claim = {"id": f"bad{number}", "method": "ERM", "paper": "90.00 +- 0.01", "where": {"method": "erm"}}
+        of_adv.append({**claim, "metric": "theta", **({} if reason is None else {"why": reason})})
+    (results / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
+    text = write_ledger(results)
+    first = text.split("\n## ")[1]
+    assert first.startswith("What does not hold here, and why\n\nOf 9 claims 3 fail here; 2 are undecided")
+    row = "| Adv.: ERM, accuracy | 90.00 ± 0.01 | 50.00 ± 0.00, n = 2 |"
+    assert first.count(row) == 3 and first.count("Colours differ.") == 1
+    assert first.index("Colours differ.") < first.index(row) < first.index("not known")
+    assert "- needs a GPU." in first
 
 
 def test_relation_must_hold_for_each_metric(results: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 
 from tests.fixtures import points, tiny
 from tests.fixtures.distributed_run import (
+    RESUMED,
     attack_case,
     evaluate_case,
     leading_half,
@@ -63,6 +64,14 @@ def test_two_processes_log_the_metrics_of_one(two_processes: list[dict[str, Any]
         assert one.keys() == two.keys() >= {"loss", "loss_original", "partner_share", "rows", "pairs"}
         assert two.pop("loss") == pytest.approx(one.pop("loss"), rel=1e-6)  # the Trainer sums it in float32
         assert two == pytest.approx(one, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(RESUMED))
+def test_a_run_resumed_within_an_epoch_trains_the_rows_that_two_processes_repeat_no_more_often(
+    two_processes: list[dict[str, Any]], name: str
+) -> None:
+    for rank in two_processes:
+        assert tiny.distance(rank[f"{name}-resumed"], rank[name]["weights"]) == 0.0
 
 
 def test_token_batches_are_distributed_over_processes(two_processes: list[dict[str, Any]]) -> None:

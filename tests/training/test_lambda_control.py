@@ -85,6 +85,22 @@ def test_output_distributions_count_as_r_of_losses_would(tmp_path: Path) -> None
     assert found.tolist() == [[8 * 3, 4 + 1], [0, 0]]
 
 
+@pytest.mark.parametrize("stopped", ["original", "augmented"])
+@pytest.mark.parametrize("regularizer", ["kl", "js"])
+def test_output_distributions_with_a_stopped_view_count_as_r_sq_would(
+    tmp_path: Path, regularizer: str, stopped: str
+) -> None:
+    losses, exists = torch.tensor([[4.0, 9.0]], dtype=torch.float64), torch.tensor([[True]])
+    args = tiny.config(tmp_path, stop_gradient=stopped, loss_epsilon=1e-300)
+    pair_loss = PairLoss(args, cross_entropy)
+    terms, targets = pair_loss.terms_of_losses(losses, exists), torch.ones(1, 2, dtype=torch.long)
+    slopes = pair_loss.slopes(SimpleNamespace(losses=losses, targets=targets))  # type: ignore[arg-type]
+    expected = root_gradients(losses, terms, slopes, args)
+    found = root_gradients(losses, terms, None, tiny.config(tmp_path, regularizer=regularizer, stop_gradient=stopped))
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+    assert found[0, 0].item() == pytest.approx(4 * 1.0)
+
+
 # ---- the rule ----
 
 

@@ -10,11 +10,15 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from accelerate.data_loader import BatchSamplerShard, DataLoaderShard, skip_first_batches
+from accelerate.state import PartialState
 from torch import Tensor
+from torch.utils.data import BatchSampler, SequentialSampler
 
 from dair_hf import DAIRConfig, DAIRTrainer, DataError, PairEvaluator
-from dair_hf.data.sampling import EpochPairs
+from dair_hf.data.sampling import EpochPairs, TokenBatchSampler
 from dair_hf.data.tensor_pairs import TensorPairs
+from dair_hf.training.loading import rows_in_last_batch
 from tests.fixtures import points, tiny
 
 PAIRED = torch.tensor([True, False, True] * 5)
@@ -294,3 +298,36 @@ def test_columns_that_a_collator_does_not_list_are_removed(tmp_path: Path) -> No
         reading(tmp_path, told().remove_columns("row_id"), ReadsAll(), method="erm").train()
     with pytest.raises(KeyError, match="image"):
         reading(tmp_path, told(), ReadsAll(), method="erm").train()
+
+
+@pytest.mark.parametrize("skipped", [0, 1])
+@pytest.mark.parametrize("as_sampler", [False, True])
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("n_rows", [12, 13, 16, 19, 24])
+def test_rows_that_accelerate_repeats_in_the_last_batch_are_known_after_batches_were_skipped(
+    n_rows: int, drop_last: bool, split: bool, as_sampler: bool, skipped: int
+) -> None:
+    """Batches of three ranks: every row once, if those that count are put together."""
+    PartialState(cpu=True)
+    trained, repeated = [], 0
+    for rank in range(3):
+        batches = BatchSampler(SequentialSampler(range(n_rows)), 6 if split else 2, drop_last)
+        shard = BatchSamplerShard(batches, num_processes=3, process_index=rank, split_batches=split)
+        how: dict[str, Any] = {"sampler": shard, "batch_size": None} if as_sampler else {"batch_sampler": shard}
+        loader = DataLoaderShard(np.arange(n_rows), _drop_last=drop_last, **how)
+        loader = skip_first_batches(loader, skipped) if skipped else loader
+        read = [batch.tolist() for batch in loader]
+        assert all(len(batch) == 2 for batch in read)
+        count = rows_in_last_batch(loader)
+        kept = read[-1] if count is None else read[-1][:count]
+        repeated += len(read[-1]) - len(kept)
+        trained += [row for batch in read[:-1] for row in batch] + kept
+    expected = range(6 * skipped, n_rows - n_rows % 6 if drop_last else n_rows)
+    assert sorted(trained) == list(expected)
+    assert repeated == (0 if drop_last else -n_rows % 6)
+
+
+def test_no_row_of_a_sampler_of_ready_batches_is_repeated() -> None:
+    loader = DataLoaderShard(list(range(6)), batch_sampler=TokenBatchSampler([1] * 6, max_tokens=4))
+    assert rows_in_last_batch(loader) is None

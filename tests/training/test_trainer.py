@@ -354,6 +354,35 @@ def test_best_model_and_early_stopping_can_use_the_consistency_metric(tmp_path: 
     assert tiny.distance(tiny.weights(made.model), tiny.weights(best)) == 0.0
 
 
+def evaluated_points(folder: Path, eval_dataset: Any, **settings: Any) -> DAIRTrainer:
+    given = {"data_collator": points.stack, "processing_class": None, "sample_loss": "binary", **settings}
+    strategies = {"max_steps": 2, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "best"}
+    data = points.pairs(8)
+    return tiny.trainer(folder, "none", data, built=points.model(), eval_dataset=eval_dataset, **strategies, **given)
+
+
+@pytest.mark.parametrize("metric", ["eval_cm", "cm", "augmented_accuracy"])
+@pytest.mark.parametrize("several", [False, True])
+def test_a_metric_of_the_evaluator_for_the_best_model_needs_one(tmp_path: Path, metric: str, several: bool) -> None:
+    data, named = points.pairs(8), f"eval_a_{metric.removeprefix('eval_')}" if several else metric
+    made = evaluated_points(tmp_path, {"a": data} if several else data, metric_for_best_model=named)
+    with pytest.raises(
+        DataError, match=f"^metric_for_best_model='{named}' needs an evaluator; pass evaluator= to DAIR"
+    ):
+        made.train()
+    assert made.state.global_step == 0
+    made.evaluator = PairEvaluator(points.correct)
+    made.train()
+    assert made.state.global_step == 2
+
+
+def test_metrics_of_the_user_for_the_best_model_need_no_evaluator(tmp_path: Path) -> None:
+    settings = {"metric_for_best_model": "cm", "compute_metrics": lambda prediction: {"cm": 1.0}}
+    made = evaluated_points(tmp_path, points.pairs(8), **settings)
+    made.train()
+    assert made.state.best_metric == 1.0
+
+
 def test_several_evaluation_sets_have_metrics_under_their_names(tmp_path: Path) -> None:
     sets = {"known": tiny.pairs("gpt2", 5), "unseen": tiny.pairs("gpt2", 3, seed=1)}
     metrics = tiny.trainer(tmp_path, "gpt2", None, eval_dataset=sets, evaluator=same).evaluate(max_new_tokens=3)

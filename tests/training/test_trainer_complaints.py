@@ -19,7 +19,7 @@ import torch
 from transformers import DataCollatorForSeq2Seq
 
 from dair_hf import DAIRConfig, DataError, PairCollator, PairEvaluator
-from tests.fixtures import tiny
+from tests.fixtures import points, tiny
 
 
 def batches_of(trainer: Any) -> list[dict[str, Any]]:
@@ -202,7 +202,7 @@ def twins(kind: str) -> datasets.Dataset:
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the messages of the trainer's logger."""
+    """Return the messages of the loggers of a training."""
     found: list[str] = []
 
     class Keep(logging.Handler):
@@ -210,8 +210,9 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             found.append(record.getMessage())
 
     handler = Keep()
-    logger = logging.getLogger("dair_hf.training.trainer")
-    monkeypatch.setattr(logger, "handlers", [*logger.handlers, handler])
+    for name in ("trainer", "checks", "loading"):
+        logger = logging.getLogger(f"dair_hf.training.{name}")
+        monkeypatch.setattr(logger, "handlers", [*logger.handlers, handler])
     return found
 
 
@@ -228,6 +229,40 @@ def test_dropout_makes_identical_views_differ_and_is_warned_of_once(
     assert name in message
     assert "R is above 0 even for identical views" in message
     assert "Set pair_dropout='shared'" in message
+
+
+@pytest.mark.parametrize(
+    ("settings", "warning"),
+    [
+        (
+            {"lambda_target": 4.0},
+            "lambda_target=4: no effect with dair_lambda=0.5; set dair_lambda='auto', or leave it",
+        ),
+        ({"lambda_target": 4.0, "lambda_max": 9.0}, "lambda_target=4, lambda_max=9: no effect with"),
+        ({"lambda_target": 4.0, "method": "da"}, None),
+        ({"lambda_target": 4.0, "dair_lambda": "auto"}, None),
+        ({}, None),
+    ],
+)
+def test_settings_of_auto_beside_a_number_are_warned_of(
+    tmp_path: Path, said: list[str], settings: dict[str, Any], warning: str | None
+) -> None:
+    points.trainer(tmp_path, points.pairs(8), max_steps=1, **settings).train()
+    found = [message for message in said if "lambda" in message]
+    assert found == [] if warning is None else len(found) == 1 and found[0].startswith(warning)
+
+
+@pytest.mark.parametrize("has_targets", [False, True])
+def test_pairs_without_targets_in_both_views_are_warned_of_once(
+    tmp_path: Path, said: list[str], has_targets: bool
+) -> None:
+    rows = [dict(row) for row in tiny.pairs("gpt2", 6)]
+    for row in rows:
+        if row["augmented_labels"] is not None and not has_targets:
+            row["augmented_labels"] = [-100] * len(row["augmented_labels"])
+    tiny.trainer(tmp_path, "gpt2", datasets.Dataset.from_list(rows), num_train_epochs=2).train()
+    found = [message for message in said if "has a target in both views (pairs is 0 in the log)" in message]
+    assert len(found) == (not has_targets)
 
 
 @pytest.mark.parametrize("regularizer", ["sq", "kl"])

@@ -9,7 +9,7 @@ from typing import Any
 
 from accelerate import PartialState
 
-from dair_hf.config import DAIRConfig
+from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.errors import DataError
 from dair_hf.experiments.comparison import ComparisonConfig, compare, lambda_note, runs_of, with_settings
 from dair_hf.experiments.report import Column
@@ -143,9 +143,17 @@ def search_or_compare(
         The table of the comparison, as `compare`; "" after a search.
 
     Raises:
-        DataError: As `compare` and `LambdaSearch`; or a grid is given, and no method has a lambda or `lambdas` sets it.
+        DataError: As `compare` and `LambdaSearch`; `metrics` are not one or two; or a grid is given, and no
+            method has a lambda, or `lambdas` or "auto" sets it.
     """
+    if isinstance(metrics, str) or len(metrics) not in (1, 2):
+        raise DataError(
+            f"metrics={metrics!r}: give a list of one or two names, that of the metric that chooses lambda and that of "
+            "CM, such as ['augmented_accuracy', 'cm']"
+        )
     if search.lambdas:
+        if args.dair_lambda == AUTO:
+            raise DataError(f"dair_lambda={AUTO!r} has no effect beside a grid to search; leave out one of them")
         if comparison.lambdas:
             raise DataError("lambdas and a grid to search are both given; keep one of them")
         if not comparison.regularized:

@@ -278,6 +278,36 @@ def search_methods(folder: Path, methods: list[str], **comparison: Any) -> list[
     return executed
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"metrics": []}, r"^metrics=\[\]: give a list of one or two names"),
+        ({"metrics": ["acc", "cm", "x"]}, "^metrics=.*: give a list of one or two names"),
+        ({"metrics": "cm"}, "^metrics='cm': give a list of one or two names"),
+        ({"dair_lambda": "auto"}, "^dair_lambda='auto' has no effect beside a grid to search"),
+    ],
+)
+def test_arguments_that_a_search_cannot_use_are_refused(tmp_path: Path, given: dict[str, Any], message: str) -> None:
+    args = tiny.config(tmp_path, dair_lambda=given.get("dair_lambda", 0.5))
+    rest: Any = (lambda run, split: pytest.fail("a run was started"), "title", [Column("acc", "ACC")], {}, {})
+    with pytest.raises(DataError, match=message):
+        search_or_compare(
+            SearchConfig(search_lambdas=[1.0]), ComparisonConfig(["dair"]), args, *rest,
+            metrics=given.get("metrics", ["acc"]),
+        )  # fmt: skip
+
+
+def test_a_record_without_metrics_is_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.search().run(bench.validate)
+    path = tmp_path / "search" / "dair" / "dair_lambda1_seed0.json"
+    record = read_json(path)
+    del record["metrics"]
+    path.write_text(json.dumps(record))
+    with pytest.raises(DataError, match="dair_lambda1_seed0.json: not the record of a run; choose another output_dir"):
+        bench.search().run(bench.validate)
+
+
 def test_every_method_with_a_lambda_is_searched(tmp_path: Path) -> None:
     executed = search_methods(tmp_path, ["erm", "kl", "dair"])
     grid = [(method, value) for method in ("kl", "dair") for value in (0.1, 1, 10)]
