@@ -34,7 +34,7 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedModel, set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs
 from dair_hf.dialog.audit.ceiling import Ceiling
-from dair_hf.dialog.data import DEMO, DialogConfig, DialogData, load_dialogs, tokenizer_for
+from dair_hf.dialog.data import DialogConfig, DialogData, load_dialogs, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.previous_state import with_predicted_states
 from dair_hf.dialog.renaming.entities import EntityAugmenter
@@ -77,8 +77,8 @@ COLUMNS = [
     Column("attainable_augmented_{accuracy}", "JGA unseen, attainable", optional=True),
     Column("attainable_cm", "CM, attainable", ("attainable_cm_numerator", "attainable_cm_denominator"), optional=True),
 ]
-# Of generated dialogues, whose test rows have two partners.
-DEMO_COLUMNS = [
+# Of test rows with two partners: unseen and misleading names.
+MISLEADING_COLUMNS = [
     Column("original_{accuracy}", "JGA known"),
     Column("augmented_{accuracy}_partner_1", "JGA unseen"),
     Column("augmented_{accuracy}_partner_2", "JGA misleading"),
@@ -86,7 +86,7 @@ DEMO_COLUMNS = [
     Column("cm_partner_2", "CM misleading"),
     Column("all_correct", "all right"),
 ]
-DEMO_NOTE = (
+MISLEADING_NOTE = (
     "Known: names of the training dialogues, in the area in which training has them. Unseen: names that no training "
     "dialogue has, over the turns in which a name changes. Misleading: known names in another area, over the turns "
     "whose state has an area and a name. CM: of the turns right with known names, the share that stays right. All "
@@ -171,7 +171,7 @@ def main() -> None:
     encoder = DialogEncoder.for_settings(model, tokenizer, data)
     runs, settings = list(runs_of(comparison, args)), {"data": data, "model": model}
     files = {"train": dialogs.train._fingerprint, "test": dialogs.test._fingerprint}
-    is_demo = data.source == DEMO
+    misleads = data.demo_areas
     files["renaming"] = f"revision {EntityAugmenter.revision}"
     is_finished = None not in finished_records(folder, runs, settings, files).values()
     ceiling = None if is_finished else check_pairs(dialogs, data, encoder, folder)
@@ -179,16 +179,18 @@ def main() -> None:
         runs,
         lambda run: train_and_evaluate(run, model, encoder, dialogs, data, ceiling),
         folder,
-        f"Known, unseen and misleading names, {dialogs.name}" if is_demo else f"Known and unseen names, {dialogs.name}",
+        f"Known, unseen and misleading names, {dialogs.name}"
+        if misleads
+        else f"Known and unseen names, {dialogs.name}",
         [
             column._replace(key=column.key.format(accuracy=accuracy_key(data.preset)))
-            for column in (DEMO_COLUMNS if is_demo else COLUMNS)
+            for column in (MISLEADING_COLUMNS if misleads else COLUMNS)
         ],
         settings,
         files,
         [
             f"Joint goal accuracy preset `{data.preset}`; {lambda_note(comparison, args)}.",
-            f"{DEMO_NOTE if is_demo else NOTE} CM and right pairs, which decide for each turn, are by "
+            f"{MISLEADING_NOTE if misleads else NOTE} CM and right pairs, which decide for each turn, are by "
             f"`{pair_rules(data.preset)}`.",
         ],
     )

@@ -81,8 +81,7 @@ READERS = {
         validation_split="dev",
     ),
 }
-DEMO = "demo"
-SOURCES = (DEMO, *READERS)
+SOURCES = ("demo", *READERS)
 EVALUATED = ("test", "validation")
 # Without the method that takes names from a bank: test rows have those.
 AUGMENTATIONS = tuple(method for method in METHODS if method != "swap")
@@ -102,7 +101,7 @@ class DialogConfig:
     """
 
     source: str = field(
-        default=DEMO, metadata={"help": f"demo (generated) or {' or '.join(READERS)}.", "choices": SOURCES}
+        default="demo", metadata={"help": f"demo (generated) or {' or '.join(READERS)}.", "choices": SOURCES}
     )
     data_dir: str | None = field(
         default=None,
@@ -125,12 +124,19 @@ class DialogConfig:
     )
     demo_names: int = field(
         default=NAMES_PER_SLOT,
-        metadata={"help": "Known names of each kind of place in generated dialogues, >= 15."},
+        metadata={"help": "Known names of each kind of place in generated dialogues, >= 4; with demo_areas >= 15."},
+    )
+    demo_areas: bool = field(
+        default=False,
+        metadata={
+            "help": "Known places of generated dialogues have an area, which their names give away. Test turns get "
+            "second partners: known names that lie elsewhere."
+        },
     )
     demo_annotation_errors: float = field(
         default=0.0,
         metadata={
-            "help": "Share, in [0, 1], of the requests for an area in generated training dialogues whose annotation is "
+            "help": "With demo_areas: share, in [0, 1], of the requests for an area in training whose annotation is "
             "another area than the user names. The place lies in the annotated area, so that its name tells the "
             "annotation better than the text does. Test dialogues have no errors."
         },
@@ -250,7 +256,12 @@ class DialogConfig:
                 f"source={self.source} generates its dialogues, so {' and '.join(given)} would not be read; leave it "
                 f"out, or set source={' or '.join(READERS)} to read data"
             )
-        demo_only = {"demo_names": NAMES_PER_SLOT, "demo_annotation_errors": 0.0, "demo_domains": list(DOMAINS)}
+        demo_only = {
+            "demo_names": NAMES_PER_SLOT,
+            "demo_areas": False,
+            "demo_annotation_errors": 0.0,
+            "demo_domains": list(DOMAINS),
+        }
         if reader is not None and (given := [n for n, default in demo_only.items() if getattr(self, n) != default]):
             raise DataError(
                 f"source={self.source} generates nothing, so {' and '.join(given)} has no effect; leave it out"
@@ -305,7 +316,7 @@ class DialogData(NamedTuple):
     Attributes:
         name: Name of the data, for tables and model cards.
         train: Training rows, without partners.
-        test: Test rows, without partners; generated ones have second partners, with misleading names.
+        test: Test rows, without partners; with `demo_areas` they have second partners, with misleading names.
         unseen_names: Kind -> names that are in no training row.
         pretrain: Rows of other dialogues to pretrain on, or None.
     """
@@ -352,21 +363,18 @@ def load_dialogs(config: DialogConfig) -> DialogData:
 
 def _generated(config: DialogConfig) -> DialogData:
     known = make_names("train", names_per_slot=config.demo_names)
-    generate = functools.partial(generate_dialogs, names=known, domains=config.demo_domains, areas=areas_of(known))
+    areas = areas_of(known) if config.demo_areas else None
+    generate = functools.partial(generate_dialogs, names=known, domains=config.demo_domains, areas=areas)
     train = generate(
         config.train_dialogs or 1000, seed=1, prefix="TRAIN", annotation_errors=config.demo_annotation_errors
     )
-    test, misleading = (
-        generate(
-            config.test_dialogs or 200,
-            seed=2 + EVALUATED.index(config.evaluate_on),
-            prefix="TEST",
-            misleading=misleading,
-        )
-        for misleading in (False, True)
+    generate_test = functools.partial(
+        generate, config.test_dialogs or 200, seed=2 + EVALUATED.index(config.evaluate_on), prefix="TEST"
     )
-    pairs = pair_with_misleading_names(test, misleading)
-    return DialogData("generated dialogues", train, pairs, make_names(config.evaluate_on), None)
+    test = generate_test()
+    if areas is not None:
+        test = pair_with_misleading_names(test, generate_test(misleading=True))
+    return DialogData("generated dialogues", train, test, make_names(config.evaluate_on), None)
 
 
 def _sgd_names(config: DialogConfig) -> dict[str, list[str]]:

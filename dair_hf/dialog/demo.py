@@ -72,7 +72,7 @@ _SEARCH = {
     "restaurant": (
         "i want {restaurant-food} food in the {restaurant-area} .",
         "is there a {restaurant-pricerange} restaurant in the {restaurant-area} ?",
-        "find me a {restaurant-pricerange} restaurant with {restaurant-food} food in the {restaurant-area} .",
+        "find me a {restaurant-pricerange} restaurant with {restaurant-food} food .",
     ),
     "attraction": (
         "i would like to see a {attraction-type} .",
@@ -257,8 +257,8 @@ class _Dialogue:
 
     def __init__(self, rng: random.Random, names: NameBank, areas: _Areas | None) -> None:
         self.rng = rng
-        # Names have a generator of their own: how many are drawn until one suits must not change the rest.
-        self.choices = random.Random(f"names/{rng.random()}")
+        # With areas names have a generator of their own: how many are drawn until one suits must not change the rest.
+        self.choices = rng if areas is None else random.Random(f"names/{rng.random()}")
         self.bank = names
         self.areas = areas
         self.utterances: list[Utterance] = []
@@ -273,6 +273,7 @@ class _Dialogue:
         used = {place.name for place in self.places}
         area = self.state.get(f"{domain}-area")
         while True:
+            # One draw per attempt, so that banks of equal size give dialogues that differ only in names.
             name = self.choices.choice(self.bank[slot])
             if name not in used and (self.areas is None or self.areas.suit(name, area)):
                 self.places.append(_Place(slot, name))
@@ -314,7 +315,10 @@ class _Dialogue:
         if rng.random() < 0.4:
             self.name_place(rng.choice(_REQUEST[domain]), domain)
         else:
-            self.user(rng.choice(_SEARCH[domain]))
+            searches = _SEARCH[domain]
+            if self.areas is not None:
+                searches = tuple(text for text in searches if f"{{{domain}-area}}" in text)
+            self.user(rng.choice(searches))
             place = self.draw_place(domain)
             if rng.random() < 0.3:
                 self.system(rng.choice(_RECOMMEND_TWO), name=place, other=self.draw_place(domain))
@@ -399,8 +403,8 @@ def generate_dialogs(
         seed: Random seed.
         prefix: Prefix of the dialogue ids.
         domains: What the dialogues are about: some of "hotel", "restaurant" and "attraction".
-        areas: Name -> area in which the place lies (`areas_of`). If the user asks for an area, the place lies in the
-            area that is annotated. None: in any.
+        areas: Name -> area in which the place lies (`areas_of`). Users then search by area, and a place lies in the
+            area that is annotated. None: users search by anything, and names have nothing to do with areas.
         misleading: The place lies in another area than the annotated one.
         annotation_errors: Share of the requests for an area whose annotation is another area than the user names, in
             [0, 1]. The place follows the annotation. With errors a name tells the annotated area better than the text.
@@ -429,7 +433,7 @@ def generate_dialogs(
     builder = RowBuilder()
     for index in range(n_dialogs):
         dialogue = _Dialogue(rng, names, how)
-        visited = rng.sample(list(domains), min(rng.choice((1, 1, 1, 2)), len(domains)))
+        visited = rng.sample(tuple(domains), min(rng.choice((1, 1, 1, 2)), len(domains)))
         for position, domain in enumerate(visited):
             if position:
                 dialogue.system(rng.choice(_DONE))

@@ -19,6 +19,7 @@ from dair_hf.dialog.data import (
     tokenizer_for,
 )
 from dair_hf.dialog.demo import generate_dialogs, make_names
+from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.readers.multiwoz import read_multiwoz
 from dair_hf.dialog.readers.sgd import build_bank, read_entity_names, read_sgd
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
@@ -306,3 +307,26 @@ def test_two_processes_pair_the_same(real_data: Path, record_property: Callable[
         record_property(f"seconds_{processes}", round(time.perf_counter() - start, 2))
         print(f"\nnum_proc={processes}: {time.perf_counter() - start:.1f} s")
     assert found[1].data.table.equals(found[2].data.table)
+
+
+def test_misleading_names_in_the_test_only() -> None:
+    config = DialogConfig(
+        train_dialogs=40, test_dialogs=40, demo_domains=["restaurant"], demo_names=15, demo_areas=True,
+        demo_annotation_errors=0.3,
+    )  # fmt: skip
+    dialogs = load_dialogs(config)
+    assert "augmented_2_state" not in dialogs.train.column_names
+    misleading = [row for row in dialogs.test if row["augmented_2_state"] is not None]
+    assert 10 < len(misleading) < len(dialogs.test)
+    pairs = evaluation_pairs(dialogs, config)
+    encoded = pairs.map(DialogEncoder(tokenizer_for([dialogs.train], config)), batched=True)
+    for row in encoded:
+        assert (row["augmented_2_input_ids"] is None) == (row["augmented_2_history"] is None)
+        if row["augmented_2_labels"] is not None:
+            assert row["augmented_2_labels"] != row["labels"]
+
+
+@pytest.mark.parametrize("name, value", [("demo_areas", True), ("demo_names", 15), ("demo_domains", ["hotel"])])
+def test_settings_of_generated_dialogues_are_refused_for_others(name: str, value: object) -> None:
+    with pytest.raises(DataError, match=f"{name} has no effect; leave it out"):
+        DialogConfig(source="woz2", data_dir="data", **{name: value})
