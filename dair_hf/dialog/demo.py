@@ -315,7 +315,7 @@ class _Dialogue:
         if rng.random() < 0.4:
             self.name_place(rng.choice(_REQUEST[domain]), domain)
         else:
-            searches = _SEARCH[domain]
+            searches: tuple[str, ...] = _SEARCH[domain]
             if self.areas is not None:
                 searches = tuple(text for text in searches if f"{{{domain}-area}}" in text)
             self.user(rng.choice(searches))
