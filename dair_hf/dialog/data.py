@@ -256,6 +256,10 @@ class DialogConfig:
                 f"source={self.source} generates its dialogues, so {' and '.join(given)} would not be read; leave it "
                 f"out, or set source={' or '.join(READERS)} to read data"
             )
+        if self.demo_annotation_errors and not self.demo_areas:
+            raise DataError(
+                f"demo_annotation_errors={self.demo_annotation_errors} needs demo_areas=true; set that, or leave it out"
+            )
         demo_only = {
             "demo_names": NAMES_PER_SLOT,
             "demo_areas": False,

@@ -143,7 +143,7 @@ class _Place(NamedTuple):
 
 
 class _Areas(NamedTuple):
-    """How names and annotated areas belong together, see `generate_dialogs`."""
+    """Rule by which the name of a place follows the annotated area; the settings are those of `generate_dialogs`."""
 
     of_names: Mapping[str, str]
     misleading: bool

@@ -330,3 +330,8 @@ def test_misleading_names_in_the_test_only() -> None:
 def test_settings_of_generated_dialogues_are_refused_for_others(name: str, value: object) -> None:
     with pytest.raises(DataError, match=f"{name} has no effect; leave it out"):
         DialogConfig(source="woz2", data_dir="data", **{name: value})
+
+
+def test_errors_of_annotation_need_areas() -> None:
+    with pytest.raises(DataError, match="demo_annotation_errors=0.3 needs demo_areas=true"):
+        DialogConfig(demo_annotation_errors=0.3)
