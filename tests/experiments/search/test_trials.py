@@ -15,6 +15,7 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.storages.journal import JournalFileSymlinkLock
 
 from dair_hf.errors import DataError
 from dair_hf.experiments.search import journal, trials
@@ -249,8 +250,11 @@ def test_incomplete_line_is_ignored_by_processes_that_are_at_work(tmp_path: Path
     first, second = open_study(file, shared=True), open_study(file, shared=True)
 
     def execute(point: str) -> Outcome:
-        with file.open("ab") as journal:
-            journal.write(b'{"op_code":8,"worker_id":"kil')  # another process is killed here
+        lock = JournalFileSymlinkLock(str(file))  # heartbeats of this process wait for it, as for that of any writer
+        lock.acquire()
+        with file.open("ab") as torn:
+            torn.write(b'{"op_code":8,"worker_id":"kil')  # another process is killed here
+        lock.release()
         return Outcome(1.0, point)
 
     assert first.run(execute).finished == second.run(execute).finished == {point: point for point in POINTS}
