@@ -33,6 +33,14 @@ def test_some_rows_lose_their_partner() -> None:
     assert keep_partners(rows, 1.0, 0) is rows
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_columns_keep_their_type_where_a_whole_batch_loses_its_partners(seed: int) -> None:
+    rows = Dataset.from_dict({"augmented_x": list(range(3000))})
+    one = keep_partners(rows, 1 / 3000, seed)
+    assert one.features == rows.features
+    assert sum(value is not None for value in one["augmented_x"]) == 1
+
+
 def test_groups_keep_or_lose_their_partners_together() -> None:
     names = [f"d{number % 20}" for number in range(100)]
     rows = Dataset.from_dict({"dialogue_id": names, "augmented_x": [1] * 100, "augmented_2_x": [2] * 100})

@@ -317,6 +317,15 @@ def test_misleading_names_in_the_test_only() -> None:
     )  # fmt: skip
     dialogs = load_dialogs(config)
     assert "augmented_2_state" not in dialogs.train.column_names
+    asked: dict[str, list[bool]] = {"train": [], "test": []}
+    for split, rows in (("train", dialogs.train), ("test", dialogs.test)):
+        for row in rows:
+            state = {entry["slot"]: entry["values"][0] for entry in row["state"]}
+            assert {slot.split("-")[0] for slot in state} <= {"restaurant", "taxi"}
+            if "restaurant-area" in state:
+                texts = " ".join(turn["text"] for turn in row["history"])
+                asked[split].append(f" in the {state['restaurant-area']} " in texts)
+    assert all(asked["test"]) and 0.5 < sum(asked["train"]) / len(asked["train"]) < 0.9
     misleading = [row for row in dialogs.test if row["augmented_2_state"] is not None]
     assert 10 < len(misleading) < len(dialogs.test)
     pairs = evaluation_pairs(dialogs, config)

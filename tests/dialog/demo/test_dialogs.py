@@ -122,6 +122,18 @@ def test_names_tell_the_annotated_area_and_the_text_tells_most(names, errors):
     assert abs(sum(said) / len(said) - (1 - errors)) < 0.05
 
 
+@pytest.mark.parametrize("errors", [0.0, 0.3, 1.0])
+def test_the_stated_share_of_requests_is_annotated_with_another_area(names, errors):
+    rows = generate_dialogs(
+        600, names=names, seed=5, areas=areas_of(names), annotation_errors=errors, domains=["attraction"]
+    )
+    wrong = []
+    for row in rows:
+        if said := re.search(r" in the (\w+) [.?]$", row["history"][-1]["text"]):
+            wrong.append(said[1] != flat_state(row)["attraction-area"][0])
+    assert len(wrong) > 300 and abs(sum(wrong) / len(wrong) - errors) < (0.05 if errors == 0.3 else 1e-9)
+
+
 def test_misleading_names_lie_elsewhere_and_nothing_else_changes(names):
     areas = areas_of(names)
     rows, twins = (
