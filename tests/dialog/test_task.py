@@ -158,10 +158,12 @@ def test_dialogues_keep_their_partners_in_every_epoch_or_in_none(tmp_path: Path)
     dialogs = load_dialogs(config)
     encoder = DialogEncoder(tokenizer_for([dialogs.train], config))
     pairs = training_pairs(dialogs.train, encoder, config, DAIRConfig(str(tmp_path), method="dair", use_cpu=True))
+    other = DAIRConfig(str(tmp_path), method="dair", use_cpu=True, seed=7)
+    of_seed = training_pairs(dialogs.train, encoder, config, other)
     kept = []
-    for epoch in (0, 1):
-        pairs.set_epoch(epoch)
-        rows = pairs.pairs
+    for drawn, epoch in ((pairs, 0), (pairs, 1), (of_seed, 0)):
+        drawn.set_epoch(epoch)
+        rows = drawn.pairs
         assert [ids is None for ids in rows["augmented_labels"]] == [h is None for h in rows["augmented_history"]]
         kept.append({row["dialogue_id"] for row in rows if row["augmented_history"] is not None})
-    assert len(kept[0]) == 6 and kept[0] == kept[1]
+    assert [len(dialogues) for dialogues in kept] == [6, 6, 6] and kept[0] == kept[1] != kept[2]
