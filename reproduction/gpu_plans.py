@@ -81,6 +81,6 @@ def plan_steps(timings: Mapping[str, float | str], left: float, seconds: float, 
         needed = (seconds - left + FEWEST_STEPS * working[best] / STEPS_SAFETY) / 60
         raise DataError(
             f"base: {max(steps, 0)} steps of {working[best]:.2g} s fit into --minutes {seconds / 60:g}; give at least "
-            f"{needed:.1f}"
+            f"{math.ceil(10 * needed) / 10:g}"
         )
     return {"max_steps": min(steps, most), "attn_implementation": best, "seconds_per_step": dict(timings)}
