@@ -189,7 +189,7 @@ def test_a_method_its_figures_and_its_table(data: Path, trained: Path, monkeypat
         answers[row["row_id"]] = tokenizer.decode(written, skip_special_tokens=True)
     lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
     predicted = {line["row_id"]: line for line in lines if line["variant"] == "original"}
-    assert predicted.keys() == answers.keys()
+    assert predicted.keys() == answers.keys() and any(answers.values())
     assert all(predicted[row]["prediction"].startswith(answer[:20]) for row, answer in answers.items())
     metrics = record["metrics"]
     right = sum(line["correct"] for line in predicted.values())
