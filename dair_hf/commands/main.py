@@ -8,11 +8,11 @@ import sys
 
 import typer
 
-from dair_hf.commands.report import report
+from dair_hf.commands import audit, evaluate, jga, report, train
 
 EPILOG = (
     "Exit status: 0 success; 1 unexpected error, with a file that holds the traceback; 2 refused, with one line that "
-    "says what to do; 130 Ctrl-C; 141 the reader of the output is gone; 143 SIGTERM."
+    "says what to do; 3 findings of audit --strict; 130 Ctrl-C; 141 the reader of the output is gone; 143 SIGTERM."
 )
 
 app = typer.Typer(
@@ -22,15 +22,13 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # with rich, --help takes twice as long
 )
-
-
-@app.callback()
-def _root() -> None:
-    """Keep `report` a subcommand, although it is the only one."""
-
-
-app.command("report", epilog=EPILOG)(report)
+app.command("evaluate", epilog=EPILOG)(evaluate.evaluate)
+app.command("audit", epilog=EPILOG)(audit.audit)
+app.command("report", epilog=EPILOG)(report.report)
+app.command("jga", context_settings=jga.CONTEXT, add_help_option=False)(jga.jga)
+app.command("train", epilog=EPILOG, context_settings=train.CONTEXT)(train.train)
 
 
 def run(arguments: list[str] | None = None) -> int:
