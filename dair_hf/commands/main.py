@@ -24,11 +24,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # with rich, --help takes twice as long
 )
-app.command("evaluate", epilog=EPILOG)(evaluate.evaluate)
-app.command("audit", epilog=EPILOG)(audit.audit)
-app.command("report", epilog=EPILOG)(report.report)
-app.command("jga", context_settings=jga.CONTEXT, add_help_option=False)(jga.jga)
-app.command("train", epilog=EPILOG, context_settings=train.CONTEXT)(train.train)
+for name, function, short_help in (
+    ("evaluate", evaluate.evaluate, "Evaluate a model on pairs: accuracy, CM, flips."),
+    ("audit", audit.audit, "Say what is wrong with a file of pairs."),
+    ("report", report.report, "Show where the views of pairs disagree."),
+    ("train", train.train, "Run a recipe; --list shows all."),
+):
+    settings = train.CONTEXT if name == "train" else {}
+    app.command(name, short_help=short_help, epilog=EPILOG, context_settings=settings)(function)
+# Its --help is that of the metric.
+jga_command = app.command(
+    "jga", short_help="Compute joint goal accuracy.", context_settings=jga.CONTEXT, add_help_option=False
+)
+jga_command(jga.jga)
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -25,7 +25,7 @@ from dair_hf.commands.pair_files import read_pairs
 from dair_hf.data.collator import LABELS
 from dair_hf.data.view_columns import columns_of_views
 from dair_hf.errors import DataError
-from dair_hf.evaluation.answers import MATCHES, matches
+from dair_hf.evaluation.answers import MATCHES, matches, reference_keys
 from dair_hf.evaluation.evaluator import PairEvaluation
 from dair_hf.evaluation.views import PairIndex
 from dair_hf.experiments.run_records import provenance
@@ -215,22 +215,25 @@ def _generation(trainer: Any, settings: EvaluationSettings) -> dict[str, Any]:
 
 
 def _warn_of_lost_targets(pairs: Dataset, tokenizer: Any, column: str | None, rule: str) -> None:
-    """Warn of references that no answer can equal, since their tokens stand for another text."""
+    """Warn of references that no answer can equal, since their tokens stand for another text.
+
+    Raises:
+        DataError: A reference has nothing that the rule compares.
+    """
     if tokenizer is None or column is None:
         return
-    key, lost, total = MATCHES[rule].key, [], 0
+    lost, total = [], 0
     labels = columns_of_views(LABELS, pairs.column_names)
     texts = columns_of_views(column, pairs.column_names)
-    for view in labels.keys() & texts.keys():
+    for view in sorted(labels.keys() & texts.keys()):
         columns = pairs.select_columns([labels[view], texts[view]])
-        for number, row in enumerate(columns):
-            if row[labels[view]] is None:
-                continue
-            total += 1
-            tokens = [token for token in row[labels[view]] if token != IGNORE_INDEX]
-            read = tokenizer.decode(tokens, skip_special_tokens=True)
-            if key(read) != key(row[texts[view]]):
-                lost.append((number, row[texts[view]], read))
+        rows = [(number, *row.values()) for number, row in enumerate(columns) if row[labels[view]] is not None]
+        total += len(rows)
+        wanted = reference_keys(rule, [text for _, _, text in rows])
+        for (number, ids, text), key in zip(rows, wanted, strict=True):
+            read = tokenizer.decode([token for token in ids if token != IGNORE_INDEX], skip_special_tokens=True)
+            if MATCHES[rule].key(read) != key:
+                lost.append((number, text, read))
     if lost and int(os.environ.get("RANK", "0")) == 0:
         number, text, read = lost[0]
         print(

@@ -185,8 +185,8 @@ def _shipped(kind: str, name: str, what: str) -> Path:
     names = _names(kind)
     if name not in names:
         near = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean {near[0]}?" if near else f"dair-hf train --list shows {what}s"
-        raise DataError(f"{name}: no {what} of this name is shipped; {hint} A file of your own ends in .yaml")
+        hint = f"did you mean {near[0]}?" if near else f"dair-hf train --list shows the {what}s"
+        raise DataError(f"{name}: no {what} of this name is shipped; {hint} (a file of your own ends in .yaml)")
     return recipes_folder() / kind / f"{name}.yaml"
 
 
@@ -200,21 +200,25 @@ def _print_list(as_json: bool) -> None:
         listed: dict[str, Any] = {"configurations": [item._asdict() for item in found], "launchers": launchers}
         typer.echo(json.dumps(listed, ensure_ascii=False))
         return
+    if sys.stdout.isatty():
+        _print_table(found)
+    else:  # for grep and cut
+        typer.echo("\n".join("\t".join((item.name, item.trains, item.needs, item.time)) for item in found))
+    typer.echo(f"launchers for --launch: {', '.join(launchers)}")
+    typer.echo(f"their files are in {recipes_folder()}")
+
+
+def _print_table(found: list[Configuration]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("name", no_wrap=True)
+    table = Table("name", box=SIMPLE_HEAD, pad_edge=False, expand=True)
     for column, ratio in (("what it trains", 4), ("needs", 2), ("time", 2)):
         table.add_column(column, ratio=ratio)
     for item in found:
         table.add_row(item.name, item.trains, item.needs, item.time)
-    # Without a terminal, lines are not broken at the width of one, so that `grep` finds whole entries.
-    console = Console(width=None if sys.stdout.isatty() else 400, highlight=False, soft_wrap=False, markup=False)
-    console.print(table)
-    typer.echo(f"launchers for --launch: {', '.join(launchers)}")
-    typer.echo(f"their files are in {recipes_folder()}")
+    Console(highlight=False, markup=False).print(table)
 
 
 def _launch(settings: Path, arguments: list[str]) -> None:

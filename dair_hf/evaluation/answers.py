@@ -82,19 +82,27 @@ def matches(name: str, answers: Sequence[str], references: Sequence[str]) -> lis
         >>> matches("last-number", ["So it is 1,000.0.", "42"], ["1000", "-42"])
         [True, False]
     """
-    key = MATCHES[require_match(name)].key
-    keys = [key(reference) for reference in references]
-    if None in keys:
-        raise DataError(f"match {name}: the reference {references[keys.index(None)]!r:.80} has no number; use exact")
-    return [key(answer) == wanted for answer, wanted in zip(answers, keys, strict=True)]
+    wanted = reference_keys(name, references)
+    return [MATCHES[name].key(answer) == key for answer, key in zip(answers, wanted, strict=True)]
 
 
-def require_match(name: str) -> str:
-    """Return the name of a rule; refuse an unknown one.
+def reference_keys(name: str, references: Sequence[str]) -> list[Hashable]:
+    """Return what answers are compared with by a rule.
+
+    Args:
+        name: Name in `MATCHES`.
+        references: N references.
 
     Raises:
-        DataError: There is no such rule.
+        DataError: There is no such rule, or no answer can equal a reference, such as one without a number.
+
+    Example:
+        >>> reference_keys("ignore-case", ["Paris "])
+        ['paris']
     """
     if name not in MATCHES:
         raise DataError(f"match {name!r}: no such rule; use one of {', '.join(MATCHES)}")
-    return name
+    keys = [MATCHES[name].key(reference) for reference in references]
+    if None in keys:
+        raise DataError(f"match {name}: the reference {references[keys.index(None)]!r:.80} has no number; use exact")
+    return keys

@@ -132,8 +132,8 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
         One instance of each type.
 
     Raises:
-        DataError: The file is missing, no YAML mapping or of another recipe, a field or option is unknown, or a value is
-            invalid, missing or without effect beside the others.
+        DataError: The file is missing, no YAML mapping or of another recipe, a field or option is unknown, or a value
+            is invalid, missing or without effect beside the others.
 
     Example:
         >>> from dair_hf.config import DAIRConfig
