@@ -85,5 +85,6 @@ def audit(
         typer.echo(f"{pairs}: {sizes} ({compared})")
         for finding in findings:
             typer.echo(finding.line())
-        typer.echo(f"{len(findings)} findings" if findings else "nothing is wrong")
+        number = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
+        typer.echo(number if findings else "nothing is wrong")
     return FINDINGS if strict and findings else 0
