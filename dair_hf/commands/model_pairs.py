@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
+from datasets import Dataset
 from transformers import AutoConfig, AutoTokenizer, DataCollatorForSeq2Seq, DataCollatorWithPadding, TrainerState
 from transformers.utils import cached_file
 
@@ -95,34 +96,11 @@ def report_on_model(
     """
     rows = read_pairs(path)
     model, tokenizer = load_trained(name)
-    if tokenizer is None and LABELS not in rows.column_names and {TEXT, SOURCE} & set(rows.column_names):
-        raise DataError(
-            f"{name}: has no tokenizer files; save the tokenizer of its training there (tokenizer.save_pretrained), or "
-            "give pairs of token ids"
-        )
-    try:
-        pairs = encode_pairs(rows, model, tokenizer, max_tokens)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from error
+    pairs = encoded_for(rows, name, model, tokenizer, path, max_tokens)
     texts = [column for column in (SOURCE, TARGET, TEXT) if column in pairs.column_names]
     classifies = derived_sample_loss(model) == "classification"
     with tempfile.TemporaryDirectory() as folder:
-        args = DAIRConfig(
-            folder,
-            method="da" if dair_lambda is None else "dair",
-            dair_lambda=dair_lambda or 0.0,
-            per_device_eval_batch_size=batch_size,
-            report_to="none",
-            disable_tqdm=True,
-        )
-        collator = None
-        if tokenizer is not None:
-            collator = DataCollatorWithPadding(tokenizer) if classifies else DataCollatorForSeq2Seq(tokenizer)
-        trainer = DAIRTrainer(
-            model, args, None if collator is None else PairCollator(collator), processing_class=tokenizer
-        )
-        if (Path(name) / STATE_FILE).is_file():
-            trainer.state = TrainerState.load_from_json(str(Path(name) / STATE_FILE))
+        trainer = pair_trainer(name, model, tokenizer, folder, batch_size, dair_lambda)
         report = build_report(
             trainer,
             pairs,
@@ -131,6 +109,65 @@ def report_on_model(
         )
     report.settings = {"model": name, **{k: v for k, v in report.settings.items() if k not in ("model", "method")}}
     return report
+
+
+def encoded_for(rows: Dataset, name: str, model: Any, tokenizer: Any, path: Path, max_tokens: int | None) -> Dataset:
+    """Return the pairs of a file as columns of a model.
+
+    Raises:
+        DataError: The model has no tokenizer that the pairs need, or the pairs do not fit it.
+    """
+    if tokenizer is None and LABELS not in rows.column_names and {TEXT, SOURCE} & set(rows.column_names):
+        raise DataError(
+            f"{name}: has no tokenizer files; save the tokenizer of its training there (tokenizer.save_pretrained), or "
+            "give pairs of token ids"
+        )
+    try:
+        return encode_pairs(rows, model, tokenizer, max_tokens)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def pair_trainer(
+    name: str,
+    model: Any,
+    tokenizer: Any,
+    folder: str,
+    batch_size: int,
+    dair_lambda: float | None = None,
+    show_progress: bool = False,
+    use_cpu: bool = False,
+) -> DAIRTrainer:
+    """Return a trainer that evaluates a model, with the logs of its training if they are beside it.
+
+    Args:
+        name: Model id on the Hub or local folder.
+        model: The model.
+        tokenizer: Its tokenizer, or None.
+        folder: Folder for what a trainer may write.
+        batch_size: Pairs run at once.
+        dair_lambda: Lambda of the training in pair units; None: unknown.
+        show_progress: Whether to show progress bars.
+        use_cpu: Whether to leave GPUs aside.
+    """
+    args = DAIRConfig(
+        folder,
+        method="da" if dair_lambda is None else "dair",
+        dair_lambda=dair_lambda or 0.0,
+        per_device_eval_batch_size=batch_size,
+        report_to="none",
+        disable_tqdm=not show_progress,
+        use_cpu=use_cpu,
+    )
+    collator = None
+    if tokenizer is not None:
+        classifies = derived_sample_loss(model) == "classification"
+        collator = DataCollatorWithPadding(tokenizer) if classifies else DataCollatorForSeq2Seq(tokenizer)
+    pairs_collator = None if collator is None else PairCollator(collator)
+    trainer = DAIRTrainer(model, args, pairs_collator, processing_class=tokenizer)
+    if (Path(name) / STATE_FILE).is_file():
+        trainer.state = TrainerState.load_from_json(str(Path(name) / STATE_FILE))
+    return trainer
 
 
 def _equal_classes(predictions: Sequence[Any], references: Sequence[Any]) -> list[bool]:

@@ -11,12 +11,11 @@ from typing import Any
 
 import datasets
 import pytest
-from transformers import BertConfig, BertForSequenceClassification
 
 from dair_hf.commands.main import run
 from dair_hf.pair_report.page import write_report
 from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport
-from tests.fixtures import tiny
+from tests.fixtures import saved_models, tiny
 from tests.fixtures.report_page import small_report
 
 ROWS: list[dict[str, Any]] = [
@@ -28,20 +27,7 @@ ROWS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("classifier")
-    config = BertConfig(
-        vocab_size=tiny.VOCAB,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-        max_position_embeddings=16,
-        id2label={0: "no", 1: "yes"},
-        label2id={"no": 0, "yes": 1},
-    )
-    BertForSequenceClassification(config).save_pretrained(folder)
-    tiny.tokenizer().save_pretrained(folder)
-    return folder
+    return saved_models.classifier(tmp_path_factory.mktemp("classifier"))
 
 
 def written(folder: Path, rows: list[dict[str, Any]], kind: str) -> Path:
