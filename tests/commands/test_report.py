@@ -107,7 +107,7 @@ def test_second_partners_are_pairs_of_their_own(
     for row in rows:
         del row["augmented_2_label"]
     assert run(["report", str(classifier), str(written(tmp_path, rows, "jsonl")), "--output", str(tmp_path / "b")]) == 2
-    assert "the pairs lack the column augmented_2_label" in capsys.readouterr().err
+    assert "lacks the column augmented_2_label" in capsys.readouterr().err
 
 
 def test_lambda_and_the_log_of_the_training_are_used(tmp_path: Path, classifier: Path) -> None:
