@@ -78,7 +78,7 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
         default=None,
         metadata={
             "help": "Number of tokens, >= 2, after which texts that the trainer tokenizes are cut: prompt and answer "
-            "of a decoder-only model together, input and target of an encoder-decoder apart, the text of a classifier. A "
+            "of a decoder-only model together, input and target of an encoder-decoder apart, a text to classify. A "
             "prompt before an answer loses its beginning, a target its end, anything else what "
             "tokenizer.truncation_side says. Rows that are cut are counted in a warning; a chat that keeps no turn of "
             "the assistant is refused. None: the positions of the model. Tokenised data are not cut.",

@@ -13,53 +13,46 @@ from dair_hf.errors import DataError
 FORMULA = "formula"  # column with the calculation, for `NumberAugmenter(formula_column=...)`
 NAMES = ("Ann", "Ben", "Carla", "Dev", "Eva", "Femi", "Gus", "Hana")
 THINGS = ("apples", "books", "coins", "pens", "stamps", "shells")
-# Question and formula; numbers in their order in the question. The second number of a difference is the smaller one.
+# Question, formula and answer. The first number has two digits, the second one.
 TEMPLATES = (
-    ("{a} has {x} {t} . {b} has {y} {t} . How many {t} does {a} have ?", "n1"),
-    ("{a} has {x} {t} . {b} has {y} {t} . How many {t} does {b} have ?", "n2"),
-    ("{a} has {x} {t} . {b} gives {a} {y} {t} . How many {t} does {a} have now ?", "n1 + n2"),
-    ("{a} buys {y} {t} and finds {x} {t} . How many {t} is that in all ?", "n1 + n2"),
-    ("{a} has {x} {t} and gives {y} {t} to {b} . How many {t} are left ?", "n1 - n2"),
+    ("{a} has {x} {t} , {b} has {y} . How many has {a} ?", "n1", "{x}"),
+    ("{b} has {y} {t} , {a} has {x} . How many has {b} ?", "n1", "{y}"),
+    ("{a} has {x} {t} and gets {y} . How many now ?", "n1 + n2", "{x} + {y} = {sum}"),
+    ("{a} has {x} {t} and gives {b} {y} . How many now ?", "n1 - n2", "{x} - {y} = {difference}"),
 )
 
 
-def generate_problems(
-    count: int, numbers: Sequence[int], seed: int, name: str = "train", templates: Sequence[int] | None = None
-) -> datasets.Dataset:
-    """Generate word problems whose numbers come from a list.
+def generate_problems(count: int, numbers: Sequence[int], seed: int, name: str = "train") -> datasets.Dataset:
+    """Generate word problems whose first number comes from a list; the second one is 1 to 9.
 
     Args:
         count: Number of problems, >= 1.
-        numbers: Numbers of the questions, at least two, all positive.
+        numbers: First numbers of the questions, all above 9.
         seed: Seed of names, things and numbers.
         name: Beginning of the `row_id`.
-        templates: Numbers of the templates; None: all of `TEMPLATES`.
 
     Returns:
         `count` rows of `row_id`, `prompt`, `completion` and `formula`.
 
     Raises:
-        DataError: Fewer than two numbers, or one that is not positive.
+        DataError: No numbers, or one below 10.
 
     Example:
-        >>> row = generate_problems(1, [3, 20], seed=0, templates=[4])[0]
-        >>> row["completion"], row["formula"]
-        ('17', 'n1 - n2')
+        >>> row = generate_problems(1, [20], seed=4)[0]
+        >>> row["prompt"], row["completion"], row["formula"]
+        ('Ben has 20 pens and gets 7 . How many now ?', '20 + 7 = 27', 'n1 + n2')
     """
-    values = sorted(set(numbers))
-    if len(values) < 2 or values[0] < 1:
-        raise DataError(f"numbers={values!r:.80}: give at least two positive numbers")
+    if not numbers or min(numbers) < 10:
+        raise DataError(f"numbers={sorted(numbers)!r:.80}: give whole numbers from 10 on")
     generator = random.Random(f"word problems/{name}/{seed}")
-    chosen = range(len(TEMPLATES)) if templates is None else templates
-    rows = []
+    values, rows = sorted(numbers), []
     for row in range(count):
-        question, formula = TEMPLATES[generator.choice(list(chosen))]
+        question, formula, answer = generator.choice(TEMPLATES)
         first, second = generator.sample(NAMES, 2)
-        low, high = sorted(generator.sample(values, 2))
-        x, y = (high, low) if "-" in formula or generator.random() < 0.5 else (low, high)
+        x, y = generator.choice(values), generator.randint(1, 9)
         prompt = question.format(a=first, b=second, t=generator.choice(THINGS), x=x, y=y)
-        result = {"n1": x, "n2": y, "n1 + n2": x + y, "n1 - n2": x - y}[formula]
-        rows.append({ROW_ID: f"{name}/{row}", "prompt": prompt, "completion": str(result), FORMULA: formula})
+        completion = answer.format(x=x, y=y, sum=x + y, difference=x - y)
+        rows.append({ROW_ID: f"{name}/{row}", "prompt": prompt, "completion": completion, FORMULA: formula})
     return datasets.Dataset.from_list(rows)
 
 

@@ -107,8 +107,12 @@ def with_row_ids(rows: datasets.Dataset) -> datasets.Dataset:
     return rows.add_column(ROW_ID, [str(number) for number in range(len(rows))])
 
 
-def read_rows(path: Path) -> datasets.Dataset:
-    """Read the rows of a file, which must have columns of partners.
+def read_rows(path: Path, needs_partners: bool = True) -> datasets.Dataset:
+    """Read the rows of a file.
+
+    Args:
+        path: As in `pairs_from_jsonl`.
+        needs_partners: Whether there must be columns of partners.
 
     Raises:
         DataError: As `read_pairs`.
@@ -126,7 +130,7 @@ def read_rows(path: Path) -> datasets.Dataset:
             f"{path}: its columns are not separated by commas (found one, {rows.column_names[0]!r:.80}); write it "
             "anew, with commas"
         )
-    if not len(rows) or not any(map(is_augmented, rows.column_names)):
+    if not len(rows) or (needs_partners and not any(map(is_augmented, rows.column_names))):
         raise DataError(
             f"{path}: found {len(rows)} rows with the columns {rows.column_names}; partners have the columns of their "
             f"originals with the prefix {AUGMENTED_PREFIX!r}"
@@ -225,6 +229,7 @@ def _read(path: Path) -> datasets.Dataset | datasets.DatasetDict:
             raise
         if is_text and path.suffix.lower() != ".csv":
             _check_json(path, _text_of(path))
+            _check_cells(path, _text_of(path))
         cause: BaseException = error
         while isinstance(cause, datasets.exceptions.DatasetGenerationError) and cause.__cause__ is not None:
             cause = cause.__cause__
@@ -257,3 +262,15 @@ def _check_json(path: Path, text: str) -> None:
             ) from error
         if not isinstance(row, dict):
             raise DataError(f"{path}: line {number}: found {row!r:.80}; give one object in each line")
+
+
+def _check_cells(path: Path, text: str) -> None:
+    """Raise a `DataError` that names the first line with a cell that its form does not have, if there is one."""
+    if text.lstrip().startswith("["):
+        return
+    lines = [(number, decode_json(line)) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    columns = {name: None for _, row in lines for name in row}
+    forms = [form for form in FORMS if set(form.needed) <= set(columns)]
+    for number, row in lines:
+        for form in forms:
+            check_row({**columns, **row}, form, f"{path}: line {number}")
