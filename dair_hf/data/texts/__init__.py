@@ -1,4 +1,4 @@
-"""Paired rows, from a data set to batches of pairs."""
+"""Text data: files, forms, chats, and their encoding as the columns of a model."""
 
 from dair_hf.lazy import lazy_submodules
 
