@@ -25,7 +25,7 @@ from dair_hf.modeling import LOADING_ERRORS
 from dair_hf.pair_report.build import ReportOptions, build_report
 from dair_hf.pair_report.report import PairReport
 from dair_hf.training.sample_loss import derived_sample_loss
-from dair_hf.training.text_rows import max_positions
+from dair_hf.training.texts.needs import max_positions
 from dair_hf.training.trainer import DAIRTrainer
 
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
@@ -108,7 +108,6 @@ def report_on_model(
             f"{name}: has no tokenizer files; save the tokenizer of its training there (tokenizer.save_pretrained), or "
             "give pairs of token ids"
         )
-    texts = [column for form in FORMS for column in form.columns if is_text and column in columns and column != LABEL]
     classifies = derived_sample_loss(model) == "classification"
     with tempfile.TemporaryDirectory() as folder:
         args = DAIRConfig(
@@ -129,6 +128,8 @@ def report_on_model(
             pairs = trainer.tokenize(_with_whole_labels(rows, trainer), "its data")
         except DataError as error:
             raise DataError(f"{path}: {error}") from error
+        shown = [column for form in FORMS for column in form.columns if column in pairs.column_names]
+        texts = [column for column in shown if is_text and column != LABEL]
         report = build_report(
             trainer,
             pairs,

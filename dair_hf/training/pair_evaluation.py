@@ -36,7 +36,7 @@ from dair_hf.training.lambda_control import LambdaControl, root_gradients
 from dair_hf.training.loading import eval_order
 from dair_hf.training.model_card import PairResult
 from dair_hf.training.sample_loss import CLASS_LOSSES, LANGUAGE_LOSSES, base_model_of, derived_sample_loss
-from dair_hf.training.text_rows import TextRows
+from dair_hf.training.texts.rows import TextRows
 from dair_hf.training.train_metrics import lowest_slopes, mean_terms, sum_terms
 from dair_hf.trees.forest import FOREST
 

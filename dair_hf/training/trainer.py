@@ -93,7 +93,7 @@ from dair_hf.training.sample_loss import (
     row_rules,
 )
 from dair_hf.training.schedules import epoch_drops, half_life
-from dair_hf.training.text_rows import TextRows
+from dair_hf.training.texts.rows import TextRows
 from dair_hf.training.train_metrics import lowest_slopes, mean_terms, sum_terms
 from dair_hf.trees.attention import nodes_at_once
 from dair_hf.trees.batches import ForestCollator, GroupBatchSampler
@@ -246,15 +246,8 @@ class DAIRTrainer(PairEvaluationTrainer):
 
     def _tokenize_own(self, data_collator: Any) -> None:
         """Tokenize the text data of the trainer, before collator and data loaders are made for them."""
-        base = getattr(data_collator, "base_collator", data_collator)
-        is_default = base is None
-        self._text_rows = TextRows(
-            self.model,
-            self.processing_class,
-            self._loss_name(),
-            self.args,
-            default_data_collator if is_default else base,
-        )
+        base = getattr(data_collator, "base_collator", data_collator) or default_data_collator
+        self._text_rows = TextRows(lambda: self.model, self.processing_class, self._loss_name(), self.args, base)
         self.train_dataset = self.tokenize(self.train_dataset, "train_dataset")
         self.eval_dataset = self.tokenize(self.eval_dataset, "eval_dataset")
 

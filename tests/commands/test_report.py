@@ -95,7 +95,7 @@ def test_second_partners_are_pairs_of_their_own(
         {**row, "augmented_2_text": text, "augmented_2_label": label}
         for row, (text, label) in zip(ROWS, second, strict=True)
     ]
-    rows[2]["augmented_text"] = None
+    rows[2] |= {"augmented_text": None, "augmented_label": None}
     pairs = written(tmp_path, rows, "jsonl")
     assert run(["report", str(classifier), str(pairs), "--output", str(tmp_path / "out")]) == 0
     report = PairReport.read(tmp_path / "out" / JSON_FILE)
@@ -208,7 +208,7 @@ def test_empty_output_is_refused(
         (["{folder}/other.json"], "is no pair report"),
         (["{model}", "{folder}/plain.jsonl"], "partners have the columns of their originals"),
         (["{model}", "{folder}/unknown.jsonl"], "row '0', column 'label': 'maybe' is no class of the model: no, yes"),
-        (["{model}", "{folder}/columns.jsonl"], "give text and label, source and target"),
+        (["{model}", "{folder}/columns.jsonl"], "give text and label, or columns of the model"),
         (["{model}", "{pairs}", "--group", "nope"], "groups: the data has no column 'nope'"),
         (["{model}", "{pairs}", "--worst", "0"], "--worst"),
         (["{model}", "{pairs}", "--no-such-option"], "--no-such-option"),

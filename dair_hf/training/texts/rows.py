@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import datasets
 import numpy as np
-from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.checks import columns_of, require_named_partners
 from dair_hf.data.collator import LABELS, ROW_ID
-from dair_hf.data.texts.encoder import CUT_INPUT, CUT_TARGET, NO_END, NOTES, ModelNeeds, TextEncoder
+from dair_hf.data.texts.encoder import CUT_INPUT, CUT_TARGET, NO_END, NOTES, TextEncoder
 from dair_hf.data.texts.forms import (
     CHATS,
     INPUT_IDS,
@@ -29,15 +29,13 @@ from dair_hf.data.texts.forms import (
 from dair_hf.data.view_columns import is_augmented, parse_column
 from dair_hf.errors import DataError
 from dair_hf.evaluation.evaluator import PairEvaluator
-from dair_hf.evaluation.generation_settings import end_tokens
 from dair_hf.evaluation.matching import same_classes, same_texts
-from dair_hf.evaluation.target_tokens import TargetAffixes, added_tokens, target_affixes
 from dair_hf.training.sample_loss import LANGUAGE_LOSSES, base_model_of
+from dair_hf.training.texts.needs import model_needs
 
 logger = logging.get_logger(__name__)
 
 TEXT_LOSSES = ("classification", "multi_label", "squared", "huber")  # of models that give a text a label
-UNLIMITED = 10**6  # `tokenizer.model_max_length` of a tokenizer that knows no limit is 10^30
 NOTED = {
     CUT_INPUT: "inputs that were cut",
     CUT_TARGET: "targets that were cut, so that answers to them end early",
@@ -59,15 +57,17 @@ class TextRows:
     """Encoder of the text data of a trainer. Equal objects are encoded once.
 
     Args:
-        model: The model.
+        model_of: Returns the model of the trainer, which `model_init` may replace.
         tokenizer: `processing_class` of the trainer.
         loss: Name of the sample loss.
         args: Settings of the run, with `max_length`.
         base_collator: Collator of single views. One that reads texts itself gets them.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, loss: str | None, args: DAIRConfig, base_collator: Any) -> None:
-        self.model, self.tokenizer, self.loss, self.args = model, tokenizer, loss, args
+    def __init__(
+        self, model_of: Callable[[], Any], tokenizer: Any, loss: str | None, args: DAIRConfig, base_collator: Any
+    ) -> None:
+        self.model_of, self.tokenizer, self.loss, self.args = model_of, tokenizer, loss, args
         self._read_by_collator = frozenset(getattr(base_collator, "columns", ()))
         is_known = str(getattr(base_collator, "__module__", "")).startswith("transformers.")
         self._passes_texts = not is_known and not args.remove_unused_columns
@@ -141,7 +141,7 @@ class TextRows:
         """Return the columns of data that are to be encoded here; None for other data."""
         if data is None or self._passes_texts:
             return None
-        base = base_model_of(self.model)
+        base = base_model_of(self.model_of())
         if not isinstance(base, PreTrainedModel) or base.main_input_name != INPUT_IDS:
             return None
         columns = columns_of(data)
@@ -160,7 +160,7 @@ class TextRows:
                 "datasets.IterableDataset only; pass one of them, or rows with the model's own columns"
             )
         tokenizer = self._require_tokenizer(name)
-        loss, model = self.loss, type(base_model_of(self.model)).__name__
+        loss, model = self.loss, type(base_model_of(self.model_of())).__name__
         if loss not in (*LANGUAGE_LOSSES, *TEXT_LOSSES):
             raise DataError(
                 f"{name} has the columns {columns}, but texts are not tokenized for {model} with "
@@ -172,7 +172,7 @@ class TextRows:
             read = {*form.columns, *(name for name in columns if parse_column(name)[1] in form.columns)}
             require_named_partners(columns, read, name)
             require_partner_columns(form, columns)
-            needs = model_needs(self.model, tokenizer, loss, self.args.max_length)
+            needs = model_needs(self.model_of(), tokenizer, loss, self.args.max_length)
             encoder = TextEncoder(form, tokenizer, needs, columns, answers=answers)
         except DataError as error:
             raise error if str(error).startswith(name) else DataError(f"{name} {error}") from error
@@ -202,7 +202,7 @@ class TextRows:
                 raise DataError(f"{name}: {type(tokenizer).__name__} has no padding token; set tokenizer.pad_token")
             tokenizer.pad_token = tokenizer.eos_token
             logger.info(f"tokenizer.pad_token={tokenizer.pad_token!r}, its end token, since it had none")
-        config = base_model_of(self.model).config.get_text_config()
+        config = base_model_of(self.model_of()).config.get_text_config()
         if config.pad_token_id is None and self.loss in TEXT_LOSSES:
             config.pad_token_id = tokenizer.pad_token_id  # decoder-only classifiers read the last token before padding
         return tokenizer
@@ -229,52 +229,3 @@ def _nearly_holds_text(columns: list[str]) -> bool:
     names = {parse_column(name)[1] for name in columns}
     inputs = {"text", "prompt", "source"} & names
     return bool(inputs) and any(map(is_augmented, columns)) and any(f"augmented_{name}" in columns for name in inputs)
-
-
-def model_needs(model: Any, tokenizer: Any, loss: str | None, max_length: int | None = None) -> ModelNeeds:
-    """Return what a model needs of encoded texts.
-
-    Args:
-        model: The model, possibly with adapters.
-        tokenizer: Its tokenizer.
-        loss: Name of its sample loss.
-        max_length: Number of tokens after which texts are cut; None: the positions of the model, or
-            `tokenizer.model_max_length`.
-
-    Raises:
-        DataError: The model has fewer positions than `max_length`, or a target needs an end token, and there is none.
-    """
-    base = base_model_of(model)
-    limit, name = max_positions(base), type(base).__name__
-    if max_length is not None:
-        if limit is not None and max_length > limit:
-            raise DataError(f"max_length={max_length}: {name} has {limit} positions; give at most as many, or leave it")
-        limit = max_length
-    elif limit is None and tokenizer.model_max_length < UNLIMITED:
-        limit = tokenizer.model_max_length
-    if loss not in LANGUAGE_LOSSES:
-        config = base.config
-        return ModelNeeds(loss, name, limit, dict(config.label2id or {}), config.num_labels)
-    affixes: TargetAffixes = target_affixes(base, tokenizer)
-    ends = end_tokens(base.generation_config)
-    if tokenizer.eos_token_id is not None:
-        ends = {*ends, tokenizer.eos_token_id}
-    before, _ = added_tokens(tokenizer)
-    return ModelNeeds(loss, name, limit, {}, 0, before, affixes.start, affixes.end, frozenset(ends))
-
-
-def max_positions(model: Any) -> int | None:
-    """Return the number of tokens that a model has positions for; None if there is no limit.
-
-    Example:
-        >>> from transformers import BertConfig, BertModel
-        >>> config = BertConfig(vocab_size=8, hidden_size=4, num_hidden_layers=1, num_attention_heads=1)
-        >>> max_positions(BertModel(config))
-        512
-    """
-    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if not isinstance(positions, int) or positions < 1:
-        return None
-    # RoBERTa and its relatives keep the positions up to that of padding free.
-    tables = (module for name, module in model.named_modules() if "position" in name and type(module) is nn.Embedding)
-    return positions - max((table.padding_idx + 1 for table in tables if table.padding_idx is not None), default=0)
