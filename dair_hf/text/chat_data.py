@@ -151,7 +151,8 @@ def load_chat_data(config: ChatConfig, seed: int = 0) -> ChatData:
             parts, notes = [pairs_from_jsonl(paths) for paths in lists], []
     if config.as_chat:
         parts = [rows.map(as_messages, remove_columns=_texts(rows)) for rows in parts]
-    return ChatData(name, *parts, notes)
+    train, test = parts
+    return ChatData(name, train, test, notes)
 
 
 def as_messages(row: dict[str, Any]) -> dict[str, Any]:
@@ -198,7 +199,8 @@ def _problems(config: ChatConfig, seed: int) -> ChatData:
         rows, report = NumberAugmenter(formula_column=FORMULA, exclude=excluded, seed=seed).pairs(problems)
         parts.append(rows)
         notes.append(f"{name}: {report}")
-    return ChatData("generated problems", *parts, notes)
+    train, test = parts
+    return ChatData("generated problems", train, test, notes)
 
 
 def _plain_rows(paths: Sequence[str]) -> datasets.Dataset:

@@ -48,6 +48,8 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
 
     Attributes:
         args: Configuration of the run.
+        train_dataset: Training rows, with the model's columns.
+        eval_dataset: Evaluation rows, or a dictionary of several sets, with the model's columns.
         data_collator: Collator of pairs.
         evaluator: The task's evaluator; None: none was given.
         sample_loss_name: Name of the sample loss; None for a callable.
@@ -57,6 +59,8 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
     """
 
     args: DAIRConfig
+    train_dataset: Any
+    eval_dataset: Any
     data_collator: PairCollator
     evaluator: PairEvaluator | None
     sample_loss_name: str | None

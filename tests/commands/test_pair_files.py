@@ -61,8 +61,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return folders
 
 
-def encoded_by(folder: Path, rows: datasets.Dataset, model: Any) -> datasets.Dataset:
-    trainer = DAIRTrainer(model, tiny.config(folder, max_length=None), processing_class=tiny.tokenizer())
+def encoded_by(folder: Path, rows: datasets.Dataset, model: Any, length: int | None = None) -> datasets.Dataset:
+    trainer = DAIRTrainer(model, tiny.config(folder, max_length=length), processing_class=tiny.tokenizer())
     encoded = trainer.tokenize(_with_whole_labels(rows, trainer))
     assert isinstance(encoded, datasets.Dataset)
     return encoded
@@ -204,8 +204,8 @@ def test_long_texts_are_cut_to_the_positions_of_the_model(tmp_path: Path, models
     assert run(["report", str(models[model]), str(path), "--output", str(tmp_path / "out")]) == 0
     assert PairReport.read(tmp_path / "out" / JSON_FILE).summary["pairs"] == 1
     made = bert() if model == "bert" else tiny.model(model)
-    encoded = encoded_by(tmp_path, read_pairs(path), made)
-    positions = {"bert": 16, "gpt2": 32, "bart": 32, "t5": 700}[model]
+    positions = {"bert": 16, "gpt2": 32, "bart": 32, "t5": 512}[model]
+    encoded = encoded_by(tmp_path, read_pairs(path), made, 512 if model == "t5" else None)
     assert len(encoded["input_ids"][0]) == positions
     if model != "bert":
         assert encoded["augmented_labels"][0][-1] == tiny.EOS and len(encoded["augmented_labels"][0]) == positions

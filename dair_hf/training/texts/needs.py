@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from dair_hf.data.texts.encoder import ModelNeeds
+from dair_hf.errors import DataError
 from dair_hf.evaluation.generation_settings import end_tokens
 from dair_hf.evaluation.target_tokens import TargetAffixes, added_tokens, target_affixes
 from dair_hf.training.sample_loss import LANGUAGE_LOSSES, base_model_of
