@@ -15,8 +15,8 @@ from dair_hf.data.texts.files import pairs_from_jsonl, read_rows, with_row_ids
 from dair_hf.data.texts.forms import COMPLETION, PROMPT
 from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError, explained
-from dair_hf.evaluation.evaluator import PairEvaluator
 from dair_hf.evaluation.answers import same_texts
+from dair_hf.evaluation.evaluator import PairEvaluator
 from dair_hf.text.word_problems import FORMULA, generate_problems, known_and_unseen
 
 PROBLEMS, GSM8K, FILES = "problems", "gsm8k", "files"

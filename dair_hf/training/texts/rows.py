@@ -28,8 +28,8 @@ from dair_hf.data.texts.forms import (
 )
 from dair_hf.data.view_columns import is_augmented, parse_column
 from dair_hf.errors import DataError
-from dair_hf.evaluation.evaluator import PairEvaluator
 from dair_hf.evaluation.answers import same_classes, same_texts
+from dair_hf.evaluation.evaluator import PairEvaluator
 from dair_hf.training.sample_loss import LANGUAGE_LOSSES, base_model_of
 from dair_hf.training.texts.needs import model_needs
 
