@@ -97,7 +97,10 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def _digest(config: Path) -> str:
-    return hashlib.sha256(json.dumps(read_yaml(config), sort_keys=True, default=str).encode()).hexdigest()[:16]
+    settings = read_yaml(config)
+    if isinstance(settings, dict):
+        settings.pop("recipe", None)  # no setting of the runs; the command names the recipe
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def is_done(experiment: Experiment, results: Path) -> bool:

@@ -282,11 +282,12 @@ def _what_fails(judged: Sequence[Sequence[tuple[Claim, Verdict]]]) -> list[str]:
     rows = [(claim, verdict) for section in judged for claim, verdict in section]
     failed = [(claim, verdict) for claim, verdict in rows if verdict.kind in FAILED]
     counts = Counter(verdict.kind for _, verdict in rows)
+    undefined = f"; {counts['undefined']} have no defined value" if counts["undefined"] else ""
     lines = [
         "## What does not hold here, and why",
         "",
         f"Of {len(rows)} claims {len(failed)} fail here; {counts['undecided']} are undecided, for want of seeds or "
-        f"because the paper prints no deviation; {counts['not run']} were not run. The rest holds.",
+        f"because the paper prints no deviation; {counts['not run']} were not run{undefined}. The rest holds.",
     ]
     reasons: dict[str, list[list[str]]] = {}
     for claim, verdict in failed:
@@ -295,7 +296,7 @@ def _what_fails(judged: Sequence[Sequence[tuple[Claim, Verdict]]]) -> list[str]:
     for why, of_reason in reasons.items():
         lines += ["", f"**{why}**" if why == UNKNOWN else why.strip(), ""]
         lines += _table(["Claim", "Paper", "Ours"], of_reason)
-    if not_run := dict.fromkeys(claim.not_run for claim, verdict in rows if claim.source is None):
+    if not_run := dict.fromkeys(claim.not_run or verdict.holds for claim, verdict in rows if verdict.kind == "not run"):
         lines += ["", "Not run:", "", *(f"- {reason}" for reason in not_run)]
     return lines
 

@@ -22,7 +22,8 @@ FLOORS = (
     {"evaluation"},
     {"metrics", "pair_report"},
     {"training", "dialog", "regression", "text", "vision", "vqa"},
-    {"experiments", "commands"},
+    {"experiments"},
+    {"commands"},
 )
 NEW_ROOM = (
     "the room {room!r} has no floor: add it to FLOORS in tests/test_architecture.py, above all that it imports, and to "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -226,17 +227,48 @@ def test_ci_script_is_executable_bash() -> None:
     subprocess.run(["bash", "-n", script], check=True)
 
 
-@pytest.mark.slow
-def test_wheel_holds_types_and_metrics(tmp_path: Path) -> None:
-    source = tmp_path / "source"
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
     for name in TRACKED:
-        if name.startswith("dair_hf/") or name in ("pyproject.toml", "README.md", "LICENSE"):
+        if name.startswith(("dair_hf/", "recipes/")) or name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*command, "--wheel-dir", tmp_path, source], check=True, capture_output=True, text=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([*command, "--wheel-dir", folder, source], check=True, capture_output=True, text=True)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+@pytest.mark.slow
+def test_wheel_holds_types_metrics_and_recipes(wheel: Path) -> None:
     inside = zipfile.ZipFile(wheel).namelist()
     assert set(inside) >= {name for name in TRACKED if name.startswith("dair_hf/")}
+    assert set(inside) >= {f"dair_hf/{name}" for name in TRACKED if name.startswith("recipes/")}
     assert "dair_hf/py.typed" in inside
-    assert not [name for name in inside if name.startswith(("tests/", "recipes/", "reproduction/"))]
+    assert {re.split(r"[/-]", name)[0] for name in inside} == {"dair_hf"}
+
+
+@pytest.mark.slow
+def test_a_recipe_of_the_wheel_trains_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
+    target, work = tmp_path / "installed", tmp_path / "work"
+    work.mkdir()
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", target, wheel]
+    subprocess.run(pip, check=True, capture_output=True, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(target), "OMP_NUM_THREADS": "1"}
+
+    def dair_hf(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "dair_hf.commands", *arguments]
+        return subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=280)
+
+    assert dair_hf("train", "--list").stdout.splitlines()[-1] == f"their files are in {target}/dair_hf/recipes"
+    small = ["--train_dialogs", "30", "--test_dialogs", "4", "--max_steps", "2", "--warmup_steps", "0"]
+    quiet = ["--disable_tqdm", "true", "--allow_low_ceiling", "true", "--use_cpu", "true"]
+    done = dair_hf("train", "demo", "--methods", "erm", *small, *quiet)
+    assert done.returncode == 0, done.stderr[-2000:]
+    record = json.loads((work / "outputs" / "demo" / "erm_seed0.json").read_text())
+    assert record["config"]["training"]["max_steps"] == 2 and record["git_revision"] is None
+    assert sorted(path.name for path in work.iterdir()) == ["outputs"]
+    refused = dair_hf("train", "demo", "--max_stepz", "2")
+    assert (refused.returncode, refused.stderr) == (2, "error: unknown option --max_stepz; did you mean 'max_steps'?\n")

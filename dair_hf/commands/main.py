@@ -8,11 +8,11 @@ import sys
 
 import typer
 
-from dair_hf.commands.report import report
+from dair_hf.commands import audit, evaluate, jga, report, train
 
 EPILOG = (
     "Exit status: 0 success; 1 unexpected error, with a file that holds the traceback; 2 refused, with one line that "
-    "says what to do; 130 Ctrl-C; 141 the reader of the output is gone; 143 SIGTERM."
+    "says what to do; 3 findings of audit --strict; 130 Ctrl-C; 141 the reader of the output is gone; 143 SIGTERM."
 )
 
 app = typer.Typer(
@@ -22,15 +22,21 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # with rich, --help takes twice as long
 )
-
-
-@app.callback()
-def _root() -> None:
-    """Keep `report` a subcommand, although it is the only one."""
-
-
-app.command("report", epilog=EPILOG)(report)
+for name, function, short_help in (
+    ("evaluate", evaluate.evaluate, "Evaluate a model on pairs: accuracy, CM, flips."),
+    ("audit", audit.audit, "Say what is wrong with a file of pairs."),
+    ("report", report.report, "Show where the views of pairs disagree."),
+    ("train", train.train, "Run a recipe; --list shows all."),
+):
+    settings = train.CONTEXT if name == "train" else {}
+    app.command(name, short_help=short_help, epilog=EPILOG, context_settings=settings)(function)
+# Its --help is that of the metric.
+jga_command = app.command(
+    "jga", short_help="Compute joint goal accuracy.", context_settings=jga.CONTEXT, add_help_option=False
+)
+jga_command(jga.jga)
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -13,14 +13,16 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from dair_hf.data.few_pairs import check_share
-from dair_hf.dialog.demo import (
-    DOMAINS,
-    NAMES_PER_SLOT,
-    areas_of,
+from dair_hf.dialog.demo.dialogs import (
+    MIN_NAMES,
+    MIN_NAMES_WITH_AREAS,
     generate_dialogs,
-    make_names,
     pair_with_misleading_names,
+    require_domains,
+    require_error_rate,
 )
+from dair_hf.dialog.demo.names import MAX_NAMES_PER_SLOT, NAMES_PER_SLOT, areas_of, make_names
+from dair_hf.dialog.demo.texts import DOMAINS
 from dair_hf.dialog.linking.foods import FOOD
 from dair_hf.dialog.linking.spelling import ATTRACTION, HOTEL, PLACE, RESTAURANT
 from dair_hf.dialog.readers.multiwoz import SPLITS, read_multiwoz
@@ -120,11 +122,14 @@ class DialogConfig:
     )
     demo_domains: list[str] = field(
         default_factory=lambda: list(DOMAINS),
-        metadata={"help": f"What generated dialogues are about: some of {', '.join(DOMAINS)}."},
+        metadata={"help": f"What generated dialogues are about: some of {', '.join(DOMAINS)}, each once."},
     )
     demo_names: int = field(
         default=NAMES_PER_SLOT,
-        metadata={"help": "Known names of each kind of place in generated dialogues, >= 4; with demo_areas >= 15."},
+        metadata={
+            "help": f"Known names of each kind of place in generated dialogues, from {MIN_NAMES} (with demo_areas "
+            f"{MIN_NAMES_WITH_AREAS}) to {MAX_NAMES_PER_SLOT}."
+        },
     )
     demo_areas: bool = field(
         default=False,
@@ -179,7 +184,7 @@ class DialogConfig:
     pair_share: float = field(
         default=1.0,
         metadata={
-            "help": "Share of the training dialogues whose turns have partners, in [0, 1]; the others are trained on "
+            "help": "Share of the training dialogues whose turns have partners, in (0, 1]; the others are trained on "
             "without. The choice depends on the seed only."
         },
     )
@@ -207,7 +212,8 @@ class DialogConfig:
         default=None,
         metadata={
             "help": "Pretrain a base for all methods on the SGD training dialogues: fields of DAIRConfig that differ "
-            "from the run, such as {max_steps: 2000}. Needed for a model from scratch on real data."
+            "from the run, such as {max_steps: 2000}; with {method: da}, all names also occur scrambled. Needed for a "
+            "model from scratch on real data."
         },
     )
 
@@ -239,7 +245,7 @@ class DialogConfig:
                 + (", or evaluate_on=validation, which holds dialogues out" if is_test else "")
             )
         check_limits(self)
-        check_share(self.pair_share)
+        check_share("pair_share", self.pair_share)
         if self.vocabulary < 1:
             raise DataError(f"vocabulary={self.vocabulary}; it must be at least 1")
         resolve_convention(self.preset)
@@ -256,20 +262,7 @@ class DialogConfig:
                 f"source={self.source} generates its dialogues, so {' and '.join(given)} would not be read; leave it "
                 f"out, or set source={' or '.join(READERS)} to read data"
             )
-        if self.demo_annotation_errors and not self.demo_areas:
-            raise DataError(
-                f"demo_annotation_errors={self.demo_annotation_errors} needs demo_areas=true; set that, or leave it out"
-            )
-        demo_only = {
-            "demo_names": NAMES_PER_SLOT,
-            "demo_areas": False,
-            "demo_annotation_errors": 0.0,
-            "demo_domains": list(DOMAINS),
-        }
-        if reader is not None and (given := [n for n, default in demo_only.items() if getattr(self, n) != default]):
-            raise DataError(
-                f"source={self.source} generates nothing, so {' and '.join(given)} has no effect; leave it out"
-            )
+        _check_generated(self)
         if reader is not None and "sgd_dir" not in needed and self.sgd_dir is not None:
             raise DataError(
                 f"source={self.source} has unseen names of its own, so sgd_dir would not be read; leave it out, or set "
@@ -299,6 +292,44 @@ class DialogConfig:
         reader = READERS.get(self.source)
         slots = MULTIWOZ_NAMES if reader is None else reader.rename_slots
         return {slot: kind for slot, kind in slots.items() if kind != PLACE or self.places}
+
+
+def _check_generated(config: DialogConfig) -> None:
+    """Refuse settings of generated dialogues that are out of range, or given for other data.
+
+    Raises:
+        DataError: One is.
+    """
+    defaults: dict[str, Any] = {
+        "demo_names": NAMES_PER_SLOT,
+        "demo_areas": False,
+        "demo_annotation_errors": 0.0,
+        "demo_domains": list(DOMAINS),
+    }
+    given = [name for name, default in defaults.items() if getattr(config, name) != default]
+    if config.source != "demo":
+        if given:
+            raise DataError(
+                f"source={config.source} generates nothing, so {' and '.join(given)} would have no effect; leave it out"
+            )
+        return
+    if config.places:
+        raise DataError(
+            "places=true needs names of towns, of which generated dialogues have none; leave it out, or set "
+            f"source={' or '.join(READERS)}"
+        )
+    require_domains("demo_domains", config.demo_domains)
+    fewest = MIN_NAMES_WITH_AREAS if config.demo_areas else MIN_NAMES
+    if not fewest <= config.demo_names <= MAX_NAMES_PER_SLOT:
+        raise DataError(
+            f"demo_names={config.demo_names}; with demo_areas={str(config.demo_areas).lower()} it must be from "
+            f"{fewest} to {MAX_NAMES_PER_SLOT}"
+        )
+    require_error_rate("demo_annotation_errors", config.demo_annotation_errors)
+    if config.demo_annotation_errors and not config.demo_areas:
+        raise DataError(
+            f"demo_annotation_errors={config.demo_annotation_errors} needs demo_areas=true; set that, or leave it out"
+        )
 
 
 def check_limits(settings: Any) -> None:

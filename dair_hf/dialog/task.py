@@ -155,7 +155,7 @@ def training_pairs(
         args: Method and seed.
 
     Returns:
-        The training set for the trainer.
+        The training set for the trainer; without `redraw_partners`, one draw for all epochs.
     """
     encoded = model_rows(rows, config).map(encoder, batched=True, desc="Tokenizing")
     if not args.uses_partners:
@@ -163,11 +163,33 @@ def training_pairs(
     partners = replace(encoder, views=("augmented_",))
 
     def draw(epoch: int) -> Dataset:
-        pairs = redraw(encoded, training_augmenter(config, args.seed), epoch if config.redraw_partners else 0)
+        pairs = redraw(encoded, training_augmenter(config, args.seed), epoch)
         pairs = keep_partners(pairs, config.pair_share, args.seed, groups="dialogue_id")
         return pairs.map(partners, batched=True, desc="Tokenizing partners")
 
-    return EpochPairs(draw)
+    return EpochPairs(draw) if config.redraw_partners else draw(0)
+
+
+def base_pairs(
+    rows: Dataset, encoder: DialogEncoder, config: DialogConfig, args: DAIRConfig, num_proc: int | None = None
+) -> Dataset:
+    """Encode the rows that a base is trained on; if its method uses partners, these have new names, drawn once.
+
+    Args:
+        rows: Rows of other dialogues, whose slots need not be those of the experiment: all their names are replaced.
+        encoder: Encoder of the rows for the model.
+        config: Augmentation settings.
+        args: Method and seed of the base.
+        num_proc: Number of processes, as in `Dataset.map`.
+    """
+    encoded = model_rows(rows, config).map(encoder, batched=True, num_proc=num_proc, desc="Tokenizing base")
+    if not args.uses_partners:
+        return encoded
+    slots = sorted({entry["slot"] for names in rows["names"] for entry in names})
+    augmenter = EntityAugmenter(config.augmentation, seed=args.seed, slots=slots, covariant_only=config.covariant_only)
+    partners = replace(encoder, views=("augmented_",))
+    pairs = redraw(encoded, augmenter, num_proc=num_proc)
+    return pairs.map(partners, batched=True, num_proc=num_proc, desc="Tokenizing partners of the base")
 
 
 def evaluation_pairs(dialogs: DialogData, config: DialogConfig) -> Dataset:

@@ -120,6 +120,9 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
     instances; `given` are the names of the fields that the file or the command line sets, `options` of those that the
     command line sets.
 
+    The line `recipe: NAME` of a file is no field: it tells `dair-hf train` which recipe to run. Another recipe beside
+    that one refuses the file.
+
     Args:
         types: Dataclasses whose fields carry `metadata["help"]` and have distinct names.
         argv: Command-line options; None: those of the process. A mapping is written as `--lambdas '{kl: 1.0}'`
@@ -129,8 +132,8 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
         One instance of each type.
 
     Raises:
-        DataError: The file is missing or not a YAML mapping, a field or option is unknown, or a value is invalid,
-            missing or without effect beside the others.
+        DataError: The file is missing, no YAML mapping or of another recipe, a field or option is unknown, or a value
+            is invalid, missing or without effect beside the others.
 
     Example:
         >>> from dair_hf.config import DAIRConfig
@@ -189,10 +192,22 @@ def _read_settings(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
     values = read_yaml(path)
     if not isinstance(values, dict):
         raise DataError(f"{path}: found {type(values).__name__} at the top; write one `field: value` per line")
+    if "recipe" not in fields:
+        _check_recipe(path, values.pop("recipe", None))
     for name in values:
         if name not in fields:
             raise DataError(f"{path}: unknown field {name!r}{_hint(str(name), fields)}")
     return values
+
+
+def _check_recipe(path: Path, recipe: Any) -> None:
+    """Refuse a configuration of another recipe that lies beside the running one."""
+    program = Path(sys.argv[0])
+    if recipe is not None and program.stem != recipe and (program.parent / f"{recipe}.py").is_file():
+        raise DataError(
+            f"{path}: belongs to the recipe {recipe}, but {program.name} is running; start {recipe}.py, or dair-hf "
+            "train, which finds the recipe, or change the line `recipe:`"
+        )
 
 
 def _check_kind(place: str, value: Any, accepted: set[Any]) -> None:

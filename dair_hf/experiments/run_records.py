@@ -136,6 +136,13 @@ def run_record(
         "config": plain_config(config),
         "data": dict(data),
         "settings_fingerprint": settings_fingerprint,
+        **provenance(),
+    }
+
+
+def provenance() -> dict[str, Any]:
+    """Return versions, git revision, hardware and the time, for the record of something that has just finished."""
+    return {
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "git_revision": git_revision(),
         "hardware": {

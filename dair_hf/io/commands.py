@@ -21,7 +21,7 @@ from dair_hf.errors import DataError, NonFiniteLossError, is_out_of_memory
 from dair_hf.io.files import is_disk_full, mount_point_and_free_bytes
 from dair_hf.io.folders import claimed_folders, release_unused_folders
 
-FAILED, REFUSED, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 130, 141, 143
+FAILED, REFUSED, FINDINGS, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 3, 130, 141, 143
 _HTTP_CLIENTS = {"httpx", "httpx2", "requests", "urllib3"}
 # Seconds that other ranks wait before printing an error, so that rank 0 can print the same one and end them.
 GRACE = 15.0
@@ -40,8 +40,9 @@ def exit_status(main: Callable[[], int | None]) -> int:
 
     Returns:
         0: success. 1: unexpected error; the line names a file with the traceback. 2: invalid input, or the run stopped;
-        the line says where, what, and what to do. 130 and 143: ended by SIGINT (Ctrl-C) or SIGTERM. 141: the reader of
-        the output, such as `head`, closed the pipe; nothing is printed.
+        the line says where, what, and what to do. 3: findings, of a command that was asked to fail on them. 130 and
+        143: ended by SIGINT (Ctrl-C) or SIGTERM. 141: the reader of the output, such as `head`, closed the pipe;
+        nothing is printed.
     """
     return _run(main)[0]
 

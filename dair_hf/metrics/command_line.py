@@ -31,7 +31,9 @@ A state may also be nested, {"hotel": {"area": "east"}}, or a list, [{"slot": "h
 _INPUTS = ("predictions", "references", "correct", "compare")  # options that name files to read
 
 
-def metric_parser(metric: str, usage: str, description: str, formats: str) -> argparse.ArgumentParser:
+def metric_parser(
+    metric: str, usage: str, description: str, formats: str, program: str | None = None
+) -> argparse.ArgumentParser:
     """Return the parser of a metric's command line, still without options.
 
     Args:
@@ -39,9 +41,10 @@ def metric_parser(metric: str, usage: str, description: str, formats: str) -> ar
         usage: Required and most important options.
         description: Text above the options.
         formats: Text below the options, about the input files.
+        program: Name of the command; None: `python -m` and the module.
     """
     return argparse.ArgumentParser(
-        prog=f"python -m dair_hf.metrics.{metric}",
+        prog=program or f"python -m dair_hf.metrics.{metric}",
         usage=f"%(prog)s {usage} [options]",
         description=description,
         epilog=formats,

@@ -13,7 +13,7 @@ from dair_hf.config import DAIRConfig
 from dair_hf.data.batch_layout import BatchLayout, trained_partners
 from dair_hf.data.view_columns import VIEWS
 from dair_hf.errors import DataError
-from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator
+from dair_hf.evaluation.evaluator import Correct, PairEvaluation, PairEvaluator, as_evaluator
 from dair_hf.evaluation.statistics import as_correct
 from dair_hf.evaluation.views import PairViews, views_of
 from dair_hf.io.processes import on_first_rank
@@ -106,14 +106,18 @@ class _Recorder:
 
 
 def build_report(
-    trainer: Any, data: Any, evaluator: PairEvaluator | Correct | None, options: ReportOptions, **gen_kwargs: Any
+    trainer: Any,
+    data: Any,
+    evaluator: PairEvaluator | Correct | PairEvaluation | None,
+    options: ReportOptions,
+    **gen_kwargs: Any,
 ) -> PairReport:
     """Build the report on pairs, with the losses of a trainer's model. Every process must call this function.
 
     Args:
         trainer: A `DAIRTrainer`.
         data: Paired rows with random access.
-        evaluator: What counts as right; None: losses only.
+        evaluator: What counts as right, or the evaluation of all views by the same model; None: losses only.
         options: Options of the report.
         **gen_kwargs: Arguments of `generate`, for the evaluator.
 
@@ -151,7 +155,7 @@ def build_report(
         sums, steps = trainer.pair_history.sums([row_ids[row] for row in rows], pairs[1])
     correct, answers = None, None
     if evaluator is not None:
-        correct, answers = _correctness(trainer, data, views, pairs, as_evaluator(evaluator), gen_kwargs)
+        correct, answers = _correctness(trainer, data, views, pairs, evaluator, gen_kwargs)
     # Of all rows, as training counts them: rows without a partner add tokens, but no pair.
     _, pair_count, tokens = BatchLayout(targets > 0, targets).counts(with_partners=True)
     dair_lambda = trainer.lambda_control.latest
@@ -299,14 +303,18 @@ def _correctness(
     data: Any,
     views: PairViews,
     pairs: tuple[np.ndarray, np.ndarray],
-    evaluator: PairEvaluator,
+    evaluator: PairEvaluator | Correct | PairEvaluation,
     gen_kwargs: dict[str, Any],
 ) -> tuple[np.ndarray, list[list[str]]]:
     """Return correctness and answers of both views of pairs (their rows, and numbers of partners), `[K, 2]` each."""
-    recorder = _Recorder(evaluator.correct)
-    trainer.evaluate_pairs(data, replace(evaluator, correct=recorder), n_bootstrap=0, data_name=None, **gen_kwargs)
-    right = as_correct(recorder.right, "correct", views.describe_view)
-    answers = recorder.predictions if evaluator.answers is None else evaluator.answers(recorder.predictions)
+    if isinstance(evaluator, PairEvaluation):
+        right, answers = evaluator.correct, evaluator.answers
+    else:
+        evaluator = as_evaluator(evaluator)
+        recorder = _Recorder(evaluator.correct)
+        trainer.evaluate_pairs(data, replace(evaluator, correct=recorder), n_bootstrap=0, data_name=None, **gen_kwargs)
+        right = as_correct(recorder.right, "correct", views.describe_view)
+        answers = recorder.predictions if evaluator.answers is None else evaluator.answers(recorder.predictions)
     names = label_names(trainer.model)
     shown = [names(int(a)) if isinstance(a, (int, np.integer)) else _shown(a) for a in answers]
     original, partners = views.by_row("answers", np.arange(len(shown)))

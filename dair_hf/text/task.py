@@ -91,7 +91,7 @@ class TextConfig:
     pair_share: float = field(
         default=1.0,
         metadata={
-            "help": "Share of the training rows that keep their partner, in [0, 1]; the others are trained on without "
+            "help": "Share of the training rows that keep their partner, in (0, 1]; the others are trained on without "
             "one. The choice depends on the seed only."
         },
     )
@@ -119,7 +119,7 @@ class TextConfig:
         for name, choices in (("task", tuple(TASKS)), ("revisions", tuple(REVISIONS)), ("model_kind", MODEL_KINDS)):
             if getattr(self, name) not in choices:
                 raise DataError(f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(choices)}")
-        check_share(self.pair_share)
+        check_share("pair_share", self.pair_share)
         for name, lowest in (("min_count", 1), ("max_tokens", 8)):
             if getattr(self, name) < lowest:
                 raise DataError(f"{name}={getattr(self, name)}; it must be at least {lowest}")

@@ -11,12 +11,11 @@ from typing import Any
 
 import datasets
 import pytest
-from transformers import BertConfig, BertForSequenceClassification
 
 from dair_hf.commands.main import run
 from dair_hf.pair_report.page import write_report
 from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport
-from tests.fixtures import tiny
+from tests.fixtures import saved_models, tiny
 from tests.fixtures.report_page import small_report
 
 ROWS: list[dict[str, Any]] = [
@@ -28,20 +27,7 @@ ROWS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("classifier")
-    config = BertConfig(
-        vocab_size=tiny.VOCAB,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-        max_position_embeddings=16,
-        id2label={0: "no", 1: "yes"},
-        label2id={"no": 0, "yes": 1},
-    )
-    BertForSequenceClassification(config).save_pretrained(folder)
-    tiny.tokenizer().save_pretrained(folder)
-    return folder
+    return saved_models.classifier(tmp_path_factory.mktemp("classifier"))
 
 
 def written(folder: Path, rows: list[dict[str, Any]], kind: str) -> Path:
@@ -95,7 +81,7 @@ def test_second_partners_are_pairs_of_their_own(
         {**row, "augmented_2_text": text, "augmented_2_label": label}
         for row, (text, label) in zip(ROWS, second, strict=True)
     ]
-    rows[2]["augmented_text"] = None
+    rows[2] |= {"augmented_text": None, "augmented_label": None}
     pairs = written(tmp_path, rows, "jsonl")
     assert run(["report", str(classifier), str(pairs), "--output", str(tmp_path / "out")]) == 0
     report = PairReport.read(tmp_path / "out" / JSON_FILE)
@@ -107,7 +93,7 @@ def test_second_partners_are_pairs_of_their_own(
     for row in rows:
         del row["augmented_2_label"]
     assert run(["report", str(classifier), str(written(tmp_path, rows, "jsonl")), "--output", str(tmp_path / "b")]) == 2
-    assert "the pairs lack the column augmented_2_label" in capsys.readouterr().err
+    assert "lacks the column augmented_2_label" in capsys.readouterr().err
 
 
 def test_lambda_and_the_log_of_the_training_are_used(tmp_path: Path, classifier: Path) -> None:
@@ -208,7 +194,7 @@ def test_empty_output_is_refused(
         (["{folder}/other.json"], "is no pair report"),
         (["{model}", "{folder}/plain.jsonl"], "partners have the columns of their originals"),
         (["{model}", "{folder}/unknown.jsonl"], "row '0', column 'label': 'maybe' is no class of the model: no, yes"),
-        (["{model}", "{folder}/columns.jsonl"], "give text and label, source and target"),
+        (["{model}", "{folder}/columns.jsonl"], "give text and label, or columns of the model"),
         (["{model}", "{pairs}", "--group", "nope"], "groups: the data has no column 'nope'"),
         (["{model}", "{pairs}", "--worst", "0"], "--worst"),
         (["{model}", "{pairs}", "--no-such-option"], "--no-such-option"),

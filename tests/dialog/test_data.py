@@ -18,7 +18,8 @@ from dair_hf.dialog.data import (
     load_dialogs,
     tokenizer_for,
 )
-from dair_hf.dialog.demo import generate_dialogs, make_names
+from dair_hf.dialog.demo.dialogs import generate_dialogs
+from dair_hf.dialog.demo.names import make_names
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.readers.multiwoz import read_multiwoz
 from dair_hf.dialog.readers.sgd import build_bank, read_entity_names, read_sgd
@@ -316,6 +317,15 @@ def test_misleading_names_in_the_test_only() -> None:
     )  # fmt: skip
     dialogs = load_dialogs(config)
     assert "augmented_2_state" not in dialogs.train.column_names
+    asked: dict[str, list[bool]] = {"train": [], "test": []}
+    for split, rows in (("train", dialogs.train), ("test", dialogs.test)):
+        for row in rows:
+            state = {entry["slot"]: entry["values"][0] for entry in row["state"]}
+            assert {slot.split("-")[0] for slot in state} <= {"restaurant", "taxi"}
+            if "restaurant-area" in state:
+                texts = " ".join(turn["text"] for turn in row["history"])
+                asked[split].append(f" in the {state['restaurant-area']} " in texts)
+    assert all(asked["test"]) and 0.5 < sum(asked["train"]) / len(asked["train"]) < 0.9
     misleading = [row for row in dialogs.test if row["augmented_2_state"] is not None]
     assert 10 < len(misleading) < len(dialogs.test)
     pairs = evaluation_pairs(dialogs, config)
@@ -328,10 +338,31 @@ def test_misleading_names_in_the_test_only() -> None:
 
 @pytest.mark.parametrize("name, value", [("demo_areas", True), ("demo_names", 15), ("demo_domains", ["hotel"])])
 def test_settings_of_generated_dialogues_are_refused_for_others(name: str, value: object) -> None:
-    with pytest.raises(DataError, match=f"{name} has no effect; leave it out"):
+    with pytest.raises(DataError, match=f"{name} would have no effect; leave it out"):
         DialogConfig(source="woz2", data_dir="data", **{name: value})
 
 
-def test_errors_of_annotation_need_areas() -> None:
-    with pytest.raises(DataError, match="demo_annotation_errors=0.3 needs demo_areas=true"):
-        DialogConfig(demo_annotation_errors=0.3)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"demo_annotation_errors": 0.3}, "demo_annotation_errors=0.3 needs demo_areas=true; set that, or leave it"),
+        ({"demo_annotation_errors": 1.5, "demo_areas": True}, r"demo_annotation_errors=1.5 must be in \[0, 1\]"),
+        ({"demo_annotation_errors": float("nan"), "demo_areas": True}, "demo_annotation_errors=nan must be in"),
+        ({"demo_names": 3}, "demo_names=3; with demo_areas=false it must be from 4 to 10000"),
+        ({"demo_names": 14, "demo_areas": True}, "demo_names=14; with demo_areas=true it must be from 15 to 10000"),
+        ({"demo_names": 10_001}, "demo_names=10001; with"),
+        ({"demo_domains": ["bar"]}, "demo_domains: .'bar'.; give one or more of hotel, restaurant, attraction"),
+        ({"demo_domains": ["hotel", "hotel"]}, "demo_domains: .'hotel', 'hotel'.; give one"),
+        ({"demo_domains": []}, "demo_domains: ..; give one"),
+        ({"places": True}, "places=true needs names of towns, of which generated dialogues have none; leave it out"),
+        ({"pair_share": 0.0}, r"pair_share=0.0 must be in \(0, 1\]: .* use method='erm'"),
+    ],
+)  # fmt: skip
+def test_settings_of_generated_dialogues_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        DialogConfig(**settings)
+
+
+def test_the_least_settings_of_generated_dialogues_suffice() -> None:
+    for settings in ({"demo_names": 4}, {"demo_names": 15, "demo_areas": True}):
+        load_dialogs(DialogConfig(train_dialogs=200, test_dialogs=50, **settings))  # type: ignore[arg-type]

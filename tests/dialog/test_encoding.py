@@ -12,7 +12,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from dair_hf.dialog.data import DialogConfig
-from dair_hf.dialog.demo import generate_dialogs, make_names
+from dair_hf.dialog.demo.dialogs import generate_dialogs
+from dair_hf.dialog.demo.names import make_names
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
 from dair_hf.dialog.tokenizer import build_tokenizer

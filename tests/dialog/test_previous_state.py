@@ -11,7 +11,8 @@ from datasets import Dataset
 from dair_hf import DAIRConfig
 from dair_hf.dialog.audit.audit import audit
 from dair_hf.dialog.data import DialogConfig, load_dialogs, tokenizer_for
-from dair_hf.dialog.demo import generate_dialogs, make_names
+from dair_hf.dialog.demo.dialogs import generate_dialogs
+from dair_hf.dialog.demo.names import make_names
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.previous_state import with_gold_states, with_predicted_states
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw

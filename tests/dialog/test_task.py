@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 from dair_hf import DAIRConfig, EpochPairs
 from dair_hf.dialog.data import DialogConfig, load_dialogs, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
+from dair_hf.dialog.readers.sgd import read_sgd
 from dair_hf.dialog.task import (
     accuracy_key,
+    base_pairs,
     check_pairs,
     evaluation_pairs,
     is_correct,
@@ -23,6 +26,7 @@ from dair_hf.dialog.task import (
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.belief_text import parse
 from dair_hf.metrics.state.joint_goal import joint_goal_accuracy
+from tests.fixtures.dialogs import write_sgd
 
 
 def checked(folder: Path, **settings: Any) -> Any:
@@ -72,6 +76,35 @@ def test_each_epoch_tokenizes_the_partners_only(tmp_path: Path, monkeypatch: pyt
     # The columns are those of encoding both views at once.
     whole = encoder(pairs.pairs[:])
     assert {name: pairs.pairs[name][:] for name in whole} == whole
+
+
+def test_partners_that_are_not_redrawn_are_drawn_once(tmp_path: Path) -> None:
+    config = DialogConfig(train_dialogs=3, test_dialogs=3)
+    dialogs = load_dialogs(config)
+    encoder = DialogEncoder(tokenizer_for([dialogs.train], config))
+    args = DAIRConfig(str(tmp_path), method="dair", use_cpu=True)
+    redrawn = training_pairs(dialogs.train, encoder, config, args)
+    fixed = training_pairs(dialogs.train, encoder, replace(config, redraw_partners=False), args)
+    assert isinstance(fixed, type(dialogs.train))
+    assert fixed["augmented_input_ids"][:] == redrawn.at(0)["augmented_input_ids"][:]
+    assert fixed["augmented_input_ids"][:] != redrawn.at(1)["augmented_input_ids"][:]
+
+
+def test_base_with_scrambled_names_of_any_slot(tmp_path: Path) -> None:
+    """The slots of SGD are not those of the experiment, and yet its names are scrambled."""
+    write_sgd(tmp_path)
+    rows = read_sgd(tmp_path, "train")[0]
+    config = DialogConfig()
+    encoder = DialogEncoder(tokenizer_for([rows], config), causal=True)
+    plain = base_pairs(rows, encoder, config, DAIRConfig(str(tmp_path), method="erm", use_cpu=True))
+    assert plain.column_names == [*rows.column_names, "input_ids", "attention_mask", "labels"]
+    pairs = base_pairs(rows, encoder, config, DAIRConfig(str(tmp_path), method="da", use_cpu=True))
+    assert pairs["input_ids"][:] == plain["input_ids"][:]
+    for row in pairs:
+        name, new = row["state"][0]["values"][0], row["augmented_state"][0]["values"][0]
+        assert name != new and sorted(name.lower().replace(" ", "")) == sorted(new.lower().replace(" ", ""))
+        text = encoder.tokenizer.decode(row["augmented_input_ids"])
+        assert new.lower() in text and name.lower() not in text
 
 
 def test_targets_that_score_as_wrong_are_refused_unless_allowed(tmp_path: Path) -> None:
@@ -158,10 +191,12 @@ def test_dialogues_keep_their_partners_in_every_epoch_or_in_none(tmp_path: Path)
     dialogs = load_dialogs(config)
     encoder = DialogEncoder(tokenizer_for([dialogs.train], config))
     pairs = training_pairs(dialogs.train, encoder, config, DAIRConfig(str(tmp_path), method="dair", use_cpu=True))
+    other = DAIRConfig(str(tmp_path), method="dair", use_cpu=True, seed=7)
+    of_seed = training_pairs(dialogs.train, encoder, config, other)
     kept = []
-    for epoch in (0, 1):
-        pairs.set_epoch(epoch)
-        rows = pairs.pairs
+    for drawn, epoch in ((pairs, 0), (pairs, 1), (of_seed, 0)):
+        drawn.set_epoch(epoch)
+        rows = drawn.pairs
         assert [ids is None for ids in rows["augmented_labels"]] == [h is None for h in rows["augmented_history"]]
         kept.append({row["dialogue_id"] for row in rows if row["augmented_history"] is not None})
-    assert len(kept[0]) == 6 and kept[0] == kept[1]
+    assert [len(dialogues) for dialogues in kept] == [6, 6, 6] and kept[0] == kept[1] != kept[2]

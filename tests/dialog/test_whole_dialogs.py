@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dair_hf.dialog.demo import generate_dialogs, make_names
+from dair_hf.dialog.demo.dialogs import generate_dialogs
+from dair_hf.dialog.demo.names import make_names
 from dair_hf.dialog.whole_dialogs import first_dialogs, held_out
 from dair_hf.errors import DataError
 

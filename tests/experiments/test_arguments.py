@@ -266,3 +266,17 @@ def test_any_text_is_read_back(tmp_path: Path) -> None:
     for value in values:
         path = write_settings(tmp_path, yaml.safe_dump({"place": value}, allow_unicode=True))
         assert parse_arguments(TYPES, ["--config", path])[1].place == value
+
+
+def test_a_configuration_of_another_recipe_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "mine.yaml"
+    config.write_text("recipe: colors\noutput_dir: out\n")
+    for name in ("colors", "shapes"):
+        (tmp_path / f"{name}.py").touch()
+    options = ["--config", str(config)]
+    for program in (tmp_path / "colors.py", tmp_path / "elsewhere" / "mine.py", Path("")):
+        monkeypatch.setattr(sys, "argv", [str(program)])
+        assert parse_arguments([DAIRConfig], options)[0].output_dir == "out"
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "shapes.py")])
+    with pytest.raises(DataError, match=r"mine\.yaml: belongs to the recipe colors, but shapes\.py is running"):
+        parse_arguments([DAIRConfig], options)

@@ -15,6 +15,7 @@ import pytest
 from dair_hf import DAIRConfig
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import ComparisonConfig, runs_of
+from dair_hf.io.files import read_yaml
 from tests.fixtures.paths import ROOT
 from tests.fixtures.recipe_runs import CONFIGS, RECIPES
 
@@ -55,11 +56,13 @@ def test_commands_are_read_from_headers() -> None:
 
 def test_every_recipe_has_a_configuration() -> None:
     assert {COMMANDS[path][0] for path in OF_RECIPES} == set(NAMES)
-    others = {path.name: path.read_text(encoding="utf-8") for path in set(FILES) - set(OF_RECIPES)}
-    without = [
-        name for name, text in others.items() if f"-m reproduction.theory --config recipes/configs/{name}" not in text
-    ]
-    assert without == [], "the header must hold the command: accelerate launch recipes/NAME.py --config ..."
+    without = set(FILES) - set(OF_RECIPES)
+    assert without == set(), "the header must hold the command: accelerate launch recipes/NAME.py --config ..."
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_configuration_names_the_recipe_of_its_command(path: Path) -> None:
+    assert read_yaml(path)["recipe"] == COMMANDS[path][0]
 
 
 @pytest.mark.parametrize("path", OF_RECIPES, ids=lambda path: path.name)
@@ -78,8 +81,9 @@ def test_the_command_of_a_configuration_is_valid(path: Path) -> None:
 def test_a_configuration_says_what_to_expect(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.startswith("# ")
+    assert re.search(r"^# Needs: ", text, re.MULTILINE) and re.search(r"^# Hours: ", text, re.MULTILINE)
     if COMMANDS[path][0] != "multiwoz_simpletod":
-        assert re.search(r"^# Expect", text, re.MULTILINE) and re.search(r"^# Hours", text, re.MULTILINE)
+        assert re.search(r"^# Expect", text, re.MULTILINE)
 
 
 def test_the_readme_and_the_experiments_name_what_is_there() -> None:
@@ -88,7 +92,7 @@ def test_the_readme_and_the_experiments_name_what_is_there() -> None:
     texts = [readme, *(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))]
     texts.append((ROOT / "results" / "experiments.yaml").read_text(encoding="utf-8"))
     known = {path.name for folder in (CONFIGS, RECIPES / "accelerate_configs") for path in folder.glob("*.yaml")}
-    known |= {path.name for path in (ROOT / "results").glob("*.yaml")}
+    known |= {path.name for folder in ("results", "reproduction") for path in (ROOT / folder).glob("*.yaml")}
     named = {name for text in texts for name in re.findall(r"[`/](\w+\.yaml)\b", text)}
     assert named - known == set(), "a configuration that does not exist"
     unnamed = {path.stem for path in FILES if path.name not in named} - set(NAMES)

@@ -106,6 +106,23 @@ def test_demo_writes_records_table_and_plot(demo: Any) -> None:
     assert not list(folder.rglob(".*"))
 
 
+@pytest.mark.parametrize("preset", ["any_of", "parlai_v22"])
+def test_names_that_give_areas_away(preset: str, tmp_path: Path) -> None:
+    """Every column of the table has a value, counted again from the predictions."""
+    run(output_dir=tmp_path, methods=["dair"], demo_areas="true", test_dialogs=9, preset=preset, save_strategy="no",
+        save_steps=None)  # fmt: skip
+    lines = predictions(tmp_path / "runs" / "dair_seed0")
+    right = {(line["row_id"], line["variant"]): line["correct"] for line in lines}
+    variants = ("original", "augmented", "augmented_2")
+    expected = {variant: [right[key] for key in right if key[1] == variant] for variant in variants}
+    metrics = read(tmp_path / "dair_seed0.json")["metrics"]
+    assert metrics["partners"] == len(expected["augmented"]) + len(expected["augmented_2"]) > metrics["pairs"] > 0
+    means = [f"{sum(values) / len(values):.3f}" for values in expected.values()]
+    table = [line.split(" | ") for line in (tmp_path / "comparison.md").read_text().splitlines() if line[:1] == "|"]
+    assert table[0][2:5] == ["JGA known", "JGA unseen", "JGA misleading"] and table[2][2:5] == means
+    assert "All figures, which decide for each turn, are by" in (tmp_path / "comparison.md").read_text()
+
+
 def test_model_card_of_a_run(demo: Any) -> None:
     card = (demo[0] / "runs" / "dair_seed0" / "README.md").read_text()
     assert "This model is trained from scratch on the generated dialogues dataset." in card

@@ -99,7 +99,7 @@ def test_finished_runs_are_not_repeated(outputs: Path) -> None:
 
 
 def test_shipped_configuration_is_valid() -> None:
-    path = ROOT / "recipes" / "configs" / "theory.yaml"
+    path = ROOT / "reproduction" / "theory.yaml"
     (config,) = parse_arguments([TheoryConfig], ["--config", str(path)])
     assert config.output_dir == "outputs/theory"
     assert config.dair_lambda in config.lambdas

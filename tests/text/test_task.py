@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"model_kind": "cnn"}, "model_kind='cnn' is unknown"),
         ({"task": "nli", "revisions": "all"}, "revisions='all' is unknown"),
         ({"revisions": "premise"}, "a review has one revision, leave it out"),
-        ({"pair_share": 1.5}, r"pair_share=1.5 must be in \[0, 1\]"),
+        ({"pair_share": 1.5}, r"pair_share=1.5 must be in \(0, 1\]"),
         ({"min_count": 0}, "min_count=0; it must be at least 1"),
         ({"max_tokens": 7}, "max_tokens=7; it must be at least 8"),
     ],

@@ -12,20 +12,24 @@ from typing import Any
 from dair_hf.metrics import command_line
 from dair_hf.metrics.command_line import percentage
 from dair_hf.metrics.state.conventions import resolve_convention
-from dair_hf.metrics.state.items import pair_turns, read_items_file
-from dair_hf.metrics.state.joint_goal import summarize_turns
 
 _RATIOS = ("joint_goal_accuracy", "joint_goal_accuracy_names", "slot_precision", "slot_recall", "slot_f1")
 _COUNTS = ("turns", "turns_skipped", "empty_predictions", "empty_references", "references_with_dontcare")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status, see `dair_hf.io.commands.exit_status`."""
+def main(argv: Sequence[str] | None = None, program: str | None = None) -> int:
+    """Run the command and return its exit status, see `dair_hf.io.commands.exit_status`.
+
+    Args:
+        argv: Options; None: those of the process.
+        program: Name of the command in messages; None: `python -m` and the module.
+    """
     parser = command_line.metric_parser(
         "joint_goal_accuracy",
         "--predictions FILE --references FILE [--preset NAME]",
         "Compute the joint goal accuracy of predicted dialogue states under a named convention.",
         command_line.STATE_FORMATS,
+        program,
     )
     parser.add_argument("--predictions", required=True, metavar="FILE", help="predicted states, as JSON lines")
     parser.add_argument("--references", required=True, metavar="FILE", help="gold states, as JSON lines")
@@ -34,6 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
 
     def compute() -> dict[str, Any]:
+        # Here, so that --help is shown at once.
+        from dair_hf.metrics.state.items import pair_turns, read_items_file
+        from dair_hf.metrics.state.joint_goal import summarize_turns
+
         name, convention = resolve_convention(arguments.preset, **command_line.selected_switches(arguments))
         predictions, references = (
             read_items_file(getattr(arguments, name), name) for name in ("predictions", "references")

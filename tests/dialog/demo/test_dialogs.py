@@ -7,15 +7,9 @@ import re
 
 import pytest
 
-from dair_hf.dialog import demo
-from dair_hf.dialog.demo import (
-    DOMAINS,
-    areas_of,
-    example_pairs,
-    generate_dialogs,
-    make_names,
-    pair_with_misleading_names,
-)
+from dair_hf.dialog.demo.dialogs import generate_dialogs, pair_with_misleading_names
+from dair_hf.dialog.demo.names import NAMES_PER_SLOT, areas_of, make_names
+from dair_hf.dialog.demo.texts import DOMAINS
 from dair_hf.dialog.text.rows import FEATURES, validate_rows
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.conventions import NAME_SLOTS
@@ -77,7 +71,7 @@ def test_names_are_reproducible_and_depend_on_the_seed(names):
     assert make_names("train", seed=4) != names
     assert make_names("test", seed=3) != make_names("validation", seed=3)
     assert {len(name.split()) for bank in names.values() for name in bank} == {1, 2, 3}
-    assert {slot: len(bank) for slot, bank in names.items()} == dict.fromkeys(NAME_SLOTS, demo.NAMES_PER_SLOT)
+    assert {slot: len(bank) for slot, bank in names.items()} == dict.fromkeys(NAME_SLOTS, NAMES_PER_SLOT)
 
 
 def test_the_same_seed_gives_the_same_dialogues(rows, names):
@@ -128,6 +122,18 @@ def test_names_tell_the_annotated_area_and_the_text_tells_most(names, errors):
     assert abs(sum(said) / len(said) - (1 - errors)) < 0.05
 
 
+@pytest.mark.parametrize("errors", [0.0, 0.3, 1.0])
+def test_the_stated_share_of_requests_is_annotated_with_another_area(names, errors):
+    rows = generate_dialogs(
+        600, names=names, seed=5, areas=areas_of(names), annotation_errors=errors, domains=["attraction"]
+    )
+    wrong = []
+    for row in rows:
+        if said := re.search(r" in the (\w+) [.?]$", row["history"][-1]["text"]):
+            wrong.append(said[1] != flat_state(row)["attraction-area"][0])
+    assert len(wrong) > 300 and abs(sum(wrong) / len(wrong) - errors) < (0.05 if errors == 0.3 else 1e-9)
+
+
 def test_misleading_names_lie_elsewhere_and_nothing_else_changes(names):
     areas = areas_of(names)
     rows, twins = (
@@ -148,6 +154,23 @@ def test_misleading_names_lie_elsewhere_and_nothing_else_changes(names):
     assert partners > 0.2 * len(rows)
 
 
+def test_partners_that_mislead_nobody_are_refused(names):
+    areas = areas_of(names)
+    short = generate_dialogs(40, names=names, seed=5, areas=areas)
+    first = short.filter(lambda row: not list(places_with_areas([row])))
+    with pytest.raises(DataError, match=f"none of {len(first)} turns has the area and the name of a place"):
+        pair_with_misleading_names(first, first)
+    with pytest.raises(DataError, match="rows are others than those of rows; generate both with the same seed"):
+        pair_with_misleading_names(short, generate_dialogs(40, names=names, seed=6, areas=areas, misleading=True))
+
+
+@pytest.mark.parametrize("bank", [["é", "日本 屋", "ü-x", "ß"], ["[name]", "{hotel-area}", "%s", "a b"]])
+def test_names_may_have_any_characters(bank):
+    rows = generate_dialogs(40, names=dict.fromkeys(NAME_SLOTS, bank), seed=1)
+    validate_rows(rows, "demo")
+    assert {mention["name"] for row in rows for mention in row["entities"]} == set(bank)
+
+
 def test_dialogues_of_one_domain(names):
     rows = generate_dialogs(50, names=names, domains=["restaurant"])
     slots = {slot.split("-")[0] for row in rows for slot in flat_state(row)}
@@ -159,6 +182,7 @@ def test_dialogues_of_one_domain(names):
     [
         ({"domains": ["bar"]}, "domains: .'bar'.; give one or more of hotel"),
         ({"domains": []}, "give one or more of hotel"),
+        ({"domains": ["hotel", "hotel"]}, "domains: .'hotel', 'hotel'.; give one or more of .*, each once"),
         ({"misleading": True}, "need areas; give areas_of"),
         ({"annotation_errors": 0.1}, "need areas; give areas_of"),
         ({"annotation_errors": 1.5, "areas": {}}, r"annotation_errors=1.5 must be in \[0, 1\]"),
@@ -242,36 +266,6 @@ def test_bad_numbers_and_splits_are_refused(names):
         generate_dialogs(0, names=names)
     with pytest.raises(DataError, match="unknown name split 'dev'; choose one of train, validation, test"):
         make_names("dev")
-
-
-# ---------------------------------------------------------------- example pairs
-
-
-def test_example_pairs_name_another_restaurant_and_keep_the_rest():
-    rows = example_pairs(300, seed=2)
-    assert rows.column_names == ["row_id", "source", "target", "augmented_source", "augmented_target"]
-    assert len(set(rows["row_id"])) == 300
-    known = set(make_names("train", names_per_slot=8)["restaurant-name"])
-    others = set(make_names("test", names_per_slot=16)["restaurant-name"])
-    met: set[str] = set()
-    for row in rows:
-        asked = dict(part.split(" = ") for part in row["target"].split(" ; "))
-        assert all(value in row["source"] for value in asked.values())
-        if row["augmented_source"] is None:
-            assert row["augmented_target"] is None and "name" not in asked
-            continue
-        partner = dict(part.split(" = ") for part in row["augmented_target"].split(" ; "))
-        assert asked["name"] in known and partner["name"] in others
-        assert row["augmented_source"] == row["source"].replace(asked["name"], partner["name"])
-        assert {**asked, "name": partner["name"]} == partner
-        met |= {asked["name"], partner["name"]}
-    assert met == known | others
-    assert 0.6 < sum(row["augmented_source"] is not None for row in rows) / 300 < 0.85
-
-
-def test_example_pairs_depend_on_the_seed():
-    assert example_pairs(20)[:] == example_pairs(20)[:]
-    assert example_pairs(20)["source"][:] != example_pairs(20, seed=1)["source"][:]
-    assert not set(example_pairs(20)["row_id"]) & set(example_pairs(20, seed=1)["row_id"])
-    with pytest.raises(DataError, match="n_rows: expected at least 1, found 0"):
-        example_pairs(0)
+    for count in (0, -1, 10_001, 10**9):
+        with pytest.raises(DataError, match=f"names_per_slot={count}; it must be from 1 to 10000"):
+            make_names("train", names_per_slot=count)

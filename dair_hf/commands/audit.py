@@ -1,0 +1,90 @@
+"""`dair-hf audit`: what is wrong with a file of pairs."""
+
+from __future__ import annotations
+
+from dair_hf.io.commands import FINDINGS
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dair_hf.errors import DataError
+
+
+def audit(
+    pairs: Annotated[
+        Path,
+        typer.Argument(
+            help="Paired rows: .jsonl, .json, .csv or .parquet, or a folder of `datasets` (save_to_disk).",
+            show_default=False,
+        ),
+    ],
+    against: Annotated[
+        Path | None,
+        typer.Option(help="Another file, such as that of training: report what is in both.", show_default=False),
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            help="Column of the input; may be given several times. Default: columns with partners that are no label.",
+            show_default=False,
+        ),
+    ] = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label",
+            help="Column of the label; may be given several times. Default: label, labels, target and completion.",
+            show_default=False,
+        ),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(help="Name of a check to leave out, such as no_partner; may be given several times."),
+    ] = None,
+    strict: Annotated[bool, typer.Option(help="End with status 3 if there are findings.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> int:
+    """Say what is wrong with a file of pairs: one line for each finding, with the first rows and what to do.
+
+    The file may be faulty: lines that are no JSON are reported, too. Nothing is changed.
+    """
+    from dair_hf.commands.pair_audit.findings import CHECKS, audit_rows, label_changes
+    from dair_hf.commands.pair_audit.findings import as_json as findings_as_json
+    from dair_hf.commands.pair_audit.rows import read_rows
+
+    if unknown := sorted(set(allow or ()) - set(CHECKS)):
+        raise DataError(f"--allow {unknown[0]}: no check has this name; the checks are {', '.join(CHECKS)}")
+    data = read_rows(pairs, inputs, labels)
+    other = None if against is None else read_rows(against, labels=labels, paired=False)
+    if other is not None and (missing := [name for name in data.inputs if name not in other.columns]):
+        raise DataError(
+            f"{against}: has no column {missing[0]!r} to compare with {pairs}, only {list(other.columns)}; name common "
+            "columns by --input"
+        )
+    findings = [finding for finding in audit_rows(data, other) if finding.name not in (allow or ())]
+    partners = sum(1 for _ in data.pairs())
+    counts = {"rows": len(data.rows), "partners": partners, **label_changes(data)}
+    if as_json:
+        result: dict[str, Any] = {
+            "file": str(pairs),
+            "against": None if against is None else str(against),
+            "inputs": list(data.inputs),
+            "labels": list(data.labels),
+            "counts": counts,
+            "findings": findings_as_json(findings),
+        }
+        typer.echo(json.dumps(result, ensure_ascii=False))
+    else:
+        compared = f"input {', '.join(data.inputs) or 'none'}; label {', '.join(data.labels) or 'none'}"
+        changed = ", ".join(f"{name.replace('_', ' ')} in {count}" for name, count in counts.items() if "label" in name)
+        sizes = ", ".join(filter(None, [f"{len(data.rows)} rows, {partners} partners", changed]))
+        typer.echo(f"{pairs}: {sizes} ({compared})")
+        for finding in findings:
+            typer.echo(finding.line())
+        number = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
+        typer.echo(number if findings else "nothing is wrong")
+    return FINDINGS if strict and findings else 0

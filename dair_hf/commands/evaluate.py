@@ -1,0 +1,112 @@
+"""`dair-hf evaluate`: a model on the pairs of a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dair_hf.errors import DataError
+from dair_hf.evaluation.answers import MATCHES
+
+RULES = "; ".join(f"{name}: {match.description}" for name, match in MATCHES.items())
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(help="Model id on the Hub, or local folder.", show_default=False)],
+    pairs: Annotated[
+        Path,
+        typer.Argument(
+            help="Paired rows: .jsonl, .json, .csv or .parquet, or a folder of `datasets` (save_to_disk). Columns text "
+            "and label for classifiers, source and target for models that generate, each also with the prefix "
+            "augmented_.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[str, typer.Option(help="Folder for evaluation.json and predictions.jsonl.")] = "pair_evaluation",
+    match: Annotated[
+        str | None,
+        typer.Option(
+            help=f"When a generated answer is right. {RULES}. Default: exact; classifiers always use label, the class "
+            "with the largest logit.",
+            show_default=False,
+        ),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Pairs run at once.")] = 16,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="Tokens after which texts are cut; default: 512, or the positions of the model if fewer."
+        ),
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens after which answers end; default: those of the longest target and 8 more."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Read the first rows only, for a try.")] = None,
+    clusters: Annotated[
+        str | None,
+        typer.Option(help="Column of units that belong together, for the intervals; default: dialogue_id, else rows."),
+    ] = None,
+    bootstrap: Annotated[int, typer.Option(min=0, help="Resamples for the intervals; 0: none.")] = 1000,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, cuda:1 or mps; default: the first GPU, else the CPU.")
+    ] = None,
+    report: Annotated[bool, typer.Option("--report", help="Also write the pair report to the folder.")] = False,
+    progress: Annotated[bool, typer.Option(help="Show progress bars on stderr.")] = True,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an earlier evaluation in the folder.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Answer both views of all pairs: accuracy, consistency metric CM in both directions, flips, with intervals.
+
+    CM is the share of the originals answered right whose partner is answered right as well; reverse CM is the same from
+    partner to original. Intervals are 95 % percentile intervals of a bootstrap.
+    """
+    started = time.perf_counter()
+    from dair_hf.evaluation.views import require_predictions_file
+    from dair_hf.io.columns import align
+    from dair_hf.io.files import require_output_file, require_writable_folder
+
+    if match is not None and match not in (*MATCHES, "label"):
+        raise DataError(f"--match {match}: no such rule; use one of {', '.join(MATCHES)}, label")
+    if Path(model).is_file():
+        raise DataError(f"{model}: is a file, not a model; the order is dair-hf evaluate MODEL PAIRS")
+    if not pairs.exists():
+        raise DataError(f"{pairs}: no such file; check the path")
+    folder = require_writable_folder(output, "--output")
+
+    from dair_hf.commands.model_evaluation import (
+        PREDICTIONS_FILE,
+        RECORD_FILE,
+        EvaluationSettings,
+        evaluate_model,
+        is_record,
+        table_of,
+    )
+
+    require_output_file(folder / RECORD_FILE, [pairs], overwrite, is_record)
+    require_predictions_file(folder / PREDICTIONS_FILE)
+    if report:
+        from dair_hf.pair_report.page import require_report_folder, require_report_libraries
+
+        require_report_libraries()
+        require_report_folder(folder)
+    settings = EvaluationSettings(match, batch_size, max_tokens, max_new_tokens, limit, clusters, bootstrap, device)
+    record = evaluate_model(model, pairs, folder, settings, report, progress, started)
+    if int(os.environ.get("RANK", "0")):
+        return
+    if as_json:
+        typer.echo(json.dumps(record, ensure_ascii=False))
+        return
+    metrics = record["metrics"]
+    rule = record["settings"]["rule"]
+    typer.echo(f"{model} on {pairs}: {metrics['pairs']} pairs of {metrics['rows']} rows; right: {rule}")
+    typer.echo("\n".join(align(table_of(metrics))))
+    files = [RECORD_FILE, PREDICTIONS_FILE, *(["pair_report.html"] if report else [])]
+    typer.echo(f"took {record['seconds']['total']:.1f} s; wrote {', '.join(str(folder / file) for file in files)}")

@@ -1,0 +1,360 @@
+"""Evaluation of a model on the pairs of a file: answers to all views, the metrics, and the record of both."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from datasets.utils import logging as datasets_logging
+from transformers.utils import logging as transformers_logging
+
+from dair_hf.commands.model_pairs import load_trained, pair_trainer, text_columns, tokenized
+from dair_hf.data.collator import LABELS
+from dair_hf.data.texts.files import read_pairs
+from dair_hf.data.view_columns import columns_of_views
+from dair_hf.errors import DataError
+from dair_hf.evaluation.answers import MATCHES, matches, reference_keys
+from dair_hf.evaluation.evaluator import PairEvaluation
+from dair_hf.evaluation.views import PairIndex
+from dair_hf.experiments.run_records import provenance
+from dair_hf.io.archives import sha256_of
+from dair_hf.io.files import write_json
+from dair_hf.losses.per_sample import IGNORE_INDEX
+from dair_hf.pair_report.build import ReportOptions, build_report, label_names
+from dair_hf.pair_report.page import write_report
+from dair_hf.text.task import TwoWayEvaluator, is_correct
+from dair_hf.training.sample_loss import LANGUAGE_LOSSES, derived_sample_loss
+
+RECORD_FILE, PREDICTIONS_FILE = "evaluation.json", "predictions.jsonl"
+LABEL = "label"  # the rule of classifiers
+TARGETS = ("target", "completion")  # columns of texts that generated answers are compared with
+RECORD_KEYS = {"model", "pairs", "settings", "metrics", "seconds"}
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """Settings of an evaluation."""
+
+    match: str | None = field(metadata={"help": "Rule by which an answer is right; None: exact, or label."})
+    batch_size: int = field(metadata={"help": "Pairs run at once."})
+    max_tokens: int | None = field(metadata={"help": "Tokens after which texts are cut."})
+    max_new_tokens: int | None = field(metadata={"help": "Tokens after which answers end."})
+    limit: int | None = field(metadata={"help": "Number of rows that are read."})
+    clusters: str | None = field(metadata={"help": "Column of what the bootstrap resamples together."})
+    bootstrap: int = field(metadata={"help": "Number of resamples for intervals."})
+    device: str | None = field(metadata={"help": "cpu, cuda, cuda:1, mps; None: what there is."})
+
+
+@dataclass(frozen=True)
+class RecordingEvaluator(TwoWayEvaluator):
+    """`TwoWayEvaluator` that keeps what it evaluated.
+
+    Attributes:
+        evaluations: Views, predictions, references and evaluation of each call.
+    """
+
+    evaluations: list[tuple[PairIndex, list[Any], list[Any], PairEvaluation]] = field(default_factory=list)
+
+    def evaluate_views(
+        self, index: PairIndex, predictions: list[Any], references: list[Any], *args: Any, **kwargs: Any
+    ) -> PairEvaluation:
+        """Evaluate the views of paired data, see `PairEvaluator.evaluate_views`."""
+        evaluation = super().evaluate_views(index, predictions, references, *args, **kwargs)
+        self.evaluations.append((index, predictions, references, evaluation))
+        return evaluation
+
+
+def evaluate_model(
+    name: str,
+    path: Path,
+    folder: Path,
+    settings: EvaluationSettings,
+    with_report: bool,
+    show_progress: bool,
+    started: float,
+) -> dict[str, Any]:
+    """Evaluate a model on the pairs of a file; write record and predictions.
+
+    Args:
+        name: Model id on the Hub or local folder.
+        path: File of pairs.
+        folder: Folder of the output.
+        settings: Settings.
+        with_report: Whether to write the pair report as well.
+        show_progress: Whether to show progress bars.
+        started: `time.perf_counter()` at the start of the command.
+
+    Returns:
+        The record, as it is written.
+
+    Raises:
+        DataError: Model or pairs cannot be read, or do not fit each other or the settings.
+    """
+    clock = _Clock(started)
+    clock.lap("imports")
+    use_cpu = _choose_device(settings.device)
+    with _progress_bars(show_progress):
+        rows = read_pairs(path)
+        rows = rows.select(range(min(settings.limit or len(rows), len(rows))))
+        clock.lap("reading")
+        model, tokenizer = load_trained(name)
+        evaluator = _evaluator_for(name, model, rows, settings)
+        clock.lap("loading")
+        with tempfile.TemporaryDirectory() as scratch:
+            trainer = pair_trainer(
+                name,
+                model,
+                tokenizer,
+                scratch,
+                settings.batch_size,
+                settings.max_tokens,
+                show_progress=show_progress,
+                use_cpu=use_cpu,
+            )
+            pairs = tokenized(rows, trainer, path)
+            if derived_sample_loss(model) in LANGUAGE_LOSSES:
+                _warn_of_lost_targets(pairs, tokenizer, evaluator.references, settings.match or "exact")
+            else:
+                _require_known_classes(pairs, model, path)
+            clock.lap("tokenizing")
+            metrics = trainer.evaluate_pairs(
+                pairs, evaluator, n_bootstrap=settings.bootstrap, data_name=None, **_generation(trainer, settings)
+            )
+            clock.lap("answering")
+            ((index, predictions, references, evaluation),) = evaluator.evaluations
+            report = None
+            if with_report:
+                options = ReportOptions(path.stem, texts=text_columns(pairs) or None)
+                report = build_report(trainer, pairs, evaluation, options)
+                clock.lap("report")
+    record = {
+        "model": _described(name, model, str(trainer.args.device)),
+        "pairs": {"path": str(path), "fingerprint": _fingerprint(path, rows), "rows": len(rows)},
+        "settings": {**asdict(settings), "match": evaluator.preset, "rule": _rule(str(evaluator.preset))},
+        "metrics": {key: _finite(value) for key, value in metrics.items()},
+        "seconds": {},
+        **provenance(),
+    }
+    if trainer.is_world_process_zero():
+        if not trainer.generates:
+            names = label_names(model)
+            predictions, references = ([names(int(value)) for value in values] for values in (predictions, references))
+        index.write(folder / PREDICTIONS_FILE, predictions, references, evaluation.correct)
+        if report is not None:
+            report.settings = {
+                "model": name,
+                **{k: v for k, v in report.settings.items() if k not in ("model", "method")},
+            }
+            write_report(report, folder)
+        record["seconds"] = clock.seconds()
+        write_json(folder / RECORD_FILE, record)
+    return record
+
+
+def is_record(value: Any) -> bool:
+    """Return whether the content of a file is a record of this command."""
+    return isinstance(value, dict) and value.keys() >= RECORD_KEYS
+
+
+class _Clock:
+    """Wall time of the parts of a command."""
+
+    def __init__(self, started: float) -> None:
+        self.start = self.last = started
+        self.parts: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        """End a part."""
+        now = time.perf_counter()
+        self.parts[name], self.last = round(now - self.last, 2), now
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds of all parts and their total."""
+        return {**self.parts, "total": round(time.perf_counter() - self.start, 2)}
+
+
+def _evaluator_for(name: str, model: Any, rows: Dataset, settings: EvaluationSettings) -> RecordingEvaluator:
+    """Return the evaluator of a model; refuse a model without answers, and settings without effect on it."""
+    loss, match = derived_sample_loss(model), settings.match
+    if loss == "classification":
+        if match not in (None, LABEL):
+            raise DataError(f"--match {match}: {name} is a classifier, whose answers are classes; leave it out")
+        if settings.max_new_tokens is not None:
+            raise DataError(f"--max-new-tokens: {name} is a classifier, which generates nothing; leave it out")
+        return RecordingEvaluator(
+            is_correct, answers=lambda classes: list(map(int, classes)), clusters=settings.clusters, preset=LABEL
+        )
+    if loss not in LANGUAGE_LOSSES:
+        raise DataError(
+            f"{name}: {type(model).__name__} neither generates answers nor gives a text one class; name a model that "
+            "does, or evaluate it in Python, by DAIRTrainer.evaluate_pairs"
+        )
+    if match == LABEL:
+        raise DataError(f"--match label: {name} generates texts; use one of {', '.join(MATCHES)}")
+    rule = match or "exact"
+    return RecordingEvaluator(
+        lambda answers, references: matches(rule, answers, references),
+        answers=lambda answers: [MATCHES[rule].key(answer) for answer in answers],
+        # The texts of the file, not what is left of them after tokenization.
+        references=next(filter(lambda name: _holds_texts(rows, name), TARGETS), None),
+        clusters=settings.clusters,
+        preset=rule,
+    )
+
+
+def _holds_texts(rows: Dataset, column: str) -> bool:
+    return column in rows.column_names and rows.features[column].dtype in ("string", "large_string")
+
+
+def _generation(trainer: Any, settings: EvaluationSettings) -> dict[str, Any]:
+    """Return arguments of `generate`: the same command gives the same answers."""
+    if not trainer.generates:
+        return {}
+    length = {} if settings.max_new_tokens is None else {"max_new_tokens": settings.max_new_tokens}
+    return {"do_sample": False, "temperature": None, "top_p": None, "top_k": None, **length}
+
+
+def _warn_of_lost_targets(pairs: Dataset, tokenizer: Any, column: str | None, rule: str) -> None:
+    """Warn of references that no answer can equal, since their tokens stand for another text.
+
+    Raises:
+        DataError: A reference has nothing that the rule compares.
+    """
+    if tokenizer is None or column is None:
+        return
+    lost, total = [], 0
+    labels = columns_of_views(LABELS, pairs.column_names)
+    texts = columns_of_views(column, pairs.column_names)
+    for view in sorted(labels.keys() & texts.keys()):
+        columns = pairs.select_columns([labels[view], texts[view]])
+        rows = [(number, *row.values()) for number, row in enumerate(columns) if row[labels[view]] is not None]
+        total += len(rows)
+        wanted = reference_keys(rule, [text for _, _, text in rows])
+        for (number, ids, text), key in zip(rows, wanted, strict=True):
+            read = tokenizer.decode([token for token in ids if token != IGNORE_INDEX], skip_special_tokens=True)
+            if MATCHES[rule].key(read) != key:
+                lost.append((number, text, read))
+    if lost and int(os.environ.get("RANK", "0")) == 0:
+        number, text, read = lost[0]
+        print(
+            f"warning: {len(lost)} of {total} references cannot be answered, since the tokenizer loses part of them or "
+            f"--max-tokens cuts them: row {number}: {text!r:.60} becomes {read!r:.60}",
+            file=sys.stderr,
+        )
+
+
+def _require_known_classes(pairs: Dataset, model: Any, path: Path) -> None:
+    """Refuse labels that are no class of the model: every answer to them would count as wrong."""
+    size = model.config.num_labels
+    for name in columns_of_views(LABELS, pairs.column_names).values():
+        for number, label in enumerate(pairs[name]):
+            if label is not None and not 0 <= int(label) < size:
+                raise DataError(
+                    f"{path}: row {number}, column {name!r}: the label {label} is no class of the model, which has "
+                    f"{size} (0 to {size - 1}); name another model, or renumber the labels"
+                )
+
+
+def _choose_device(device: str | None) -> bool:
+    """Make one GPU visible, unless a launcher has chosen; return whether to use the CPU.
+
+    Raises:
+        DataError: There is no such device.
+    """
+    chosen = re.fullmatch(r"cpu|mps|cuda(?::(\d+))?", device or "cuda")
+    if chosen is None:
+        raise DataError(f"--device {device}: use cpu, cuda, cuda:1 (the second GPU) or mps")
+    if device == "cpu":
+        return True
+    if device == "mps":
+        if not torch.backends.mps.is_available():
+            raise DataError("--device mps: this machine has none; leave it out, or use cpu")
+        return False
+    count, number = torch.cuda.device_count(), int(chosen[1] or 0)
+    if device is not None and number >= count:
+        raise DataError(f"--device {device}: {count} GPUs are visible; leave it out, or use cpu")
+    if count > 1 and "WORLD_SIZE" not in os.environ:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[number]
+    return False
+
+
+@contextlib.contextmanager
+def _progress_bars(shown: bool) -> Iterator[None]:
+    """Hide the progress bars of loading and tokenizing, unless they are wanted."""
+    if shown:
+        yield
+        return
+    transformers_logging.disable_progress_bar()
+    datasets_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.enable_progress_bar()
+        datasets_logging.enable_progress_bar()
+
+
+def _described(name: str, model: Any, device: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "class": type(model).__name__,
+        "revision": getattr(model.config, "_commit_hash", None),
+        "parameters": model.num_parameters(),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": device,
+    }
+
+
+def _rule(match: str) -> str:
+    return "the class with the largest logit is the label" if match == LABEL else MATCHES[match].description
+
+
+def _fingerprint(path: Path, rows: Dataset) -> str:
+    """Return the SHA-256 of a file, or the fingerprint of a folder of `datasets`."""
+    return f"sha256:{sha256_of(path)}" if path.is_file() else f"datasets:{rows._fingerprint}"
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def table_of(metrics: dict[str, Any]) -> Sequence[Sequence[str]]:
+    """Return the rows of the printed table: name, value, interval, and numerator and denominator."""
+    pairs, right = metrics["pairs"], metrics["cm_denominator"]
+    both, revisions = metrics["cm_numerator"], metrics["reverse_cm_denominator"]
+    lines = [
+        ("accuracy, originals", "original_accuracy_pairs", right),
+        ("accuracy, partners", "augmented_accuracy_pairs", revisions),
+        ("CM: of right originals, partners right", "cm", both),
+        ("reverse CM: of right partners, originals right", "reverse_cm", both),
+        ("both right", "both_correct", both),
+        ("right, partner wrong", "pos_to_neg", right - both),
+        ("wrong, partner right", "neg_to_pos", revisions - both),
+        ("answer changes", "flipped", None),
+    ]
+    totals = {"cm": right, "reverse_cm": revisions}
+    table = [("", "share", "95 % interval", "count")]
+    for label, key, count in lines:
+        table.append((label, *_cells(metrics, key), "" if count is None else f"{count}/{totals.get(key, pairs)}"))
+    if metrics["rows"] != pairs:
+        table.append(("accuracy, all originals", *_cells(metrics, "original_accuracy"), f"of {metrics['rows']}"))
+    if "all_correct" in metrics:
+        table.append(("right with all partners", *_cells(metrics, "all_correct"), ""))
+    return table
+
+
+def _cells(metrics: dict[str, Any], key: str) -> tuple[str, str]:
+    value, low, high = (metrics.get(name) for name in (key, f"{key}_low", f"{key}_high"))
+    interval = "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+    return ("undefined" if value is None else f"{value:.3f}"), interval

@@ -1,0 +1,163 @@
+"""Rows of a paired file for its audit: unlike training, an audit also reads files with faulty rows."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dair_hf.data.view_columns import is_augmented, parse_column, partner_numbers, view_prefix
+from dair_hf.errors import DataError
+from dair_hf.io.files import decode_json, decode_utf8, read_bytes
+
+JSON_KINDS = (".jsonl", ".json")
+ID = "row_id"
+# Columns that hold what a model answers; all other columns with partners are its input.
+LABEL_NAMES = ("label", "labels", "target", "completion")
+
+
+@dataclass(frozen=True)
+class PairRows:
+    """Rows of a paired file, as they are.
+
+    Attributes:
+        path: The file.
+        rows: Column -> value, for each row; absent values are None or missing.
+        columns: All columns.
+        inputs: Columns of the originals that are compared as input.
+        labels: Columns of the originals that are compared as label.
+        invalid_lines: Numbers of the lines that hold no JSON object, from 1.
+    """
+
+    path: Path
+    rows: Sequence[Mapping[str, Any]]
+    columns: Sequence[str]
+    inputs: Sequence[str]
+    labels: Sequence[str]
+    invalid_lines: Sequence[int] = field(default=())
+
+    @property
+    def views(self) -> list[int]:
+        """Views of the file, 0 for the originals."""
+        return [0, *partner_numbers(self.columns)]
+
+    def name(self, number: int) -> str:
+        """Return the name of a row: its `row_id`, else its number from 0."""
+        value = self.rows[number].get(ID)
+        return str(number if value is None else value)
+
+    def has_view(self, row: Mapping[str, Any], view: int) -> bool:
+        """Return whether a row has a view: a value in one of its columns."""
+        return not view or any(row.get(view_prefix(view) + name) is not None for name in (*self.inputs, *self.labels))
+
+    def pairs(self) -> Iterator[tuple[int, Mapping[str, Any], int]]:
+        """Yield number and columns of the row, and the view, of every partner."""
+        partners = self.views[1:]
+        for number, row in enumerate(self.rows):
+            for view in partners:
+                if self.has_view(row, view):
+                    yield number, row, view
+
+    def input_of(self, row: Mapping[str, Any], view: int) -> tuple[Any, ...]:
+        """Return the input of a view, hashable."""
+        return tuple(hashable(row.get(view_prefix(view) + name)) for name in self.inputs)
+
+    def label_of(self, row: Mapping[str, Any], view: int) -> tuple[Any, ...]:
+        """Return the label of a view, hashable; a partner without a column of its own has that of the original."""
+        names = [view_prefix(view) + name for name in self.labels]
+        own = [wanted if wanted in self.columns else name for wanted, name in zip(names, self.labels, strict=True)]
+        return tuple(hashable(row.get(name)) for name in own)
+
+
+def read_rows(
+    path: Path, inputs: Collection[str] | None = None, labels: Collection[str] | None = None, paired: bool = True
+) -> PairRows:
+    """Read a file of pairs. Of JSON, lines that hold no object are noted; other kinds are read as for training.
+
+    Args:
+        path: JSON lines, JSON, CSV or Parquet file, or a folder of `datasets`.
+        inputs: Columns of the input; None: those with partners that hold no labels.
+        labels: Columns of the labels; None: those of `LABEL_NAMES` that the file has.
+        paired: Whether to refuse a file without columns of partners.
+
+    Raises:
+        DataError: The file cannot be read, has no rows, no columns of partners, or lacks a named column.
+    """
+    invalid: list[int] = []
+    if path.suffix.lower() in JSON_KINDS and path.is_file():
+        rows, invalid = _json_rows(decode_utf8(read_bytes(path), str(path)))
+    else:
+        from dair_hf.data.texts.files import read_pairs
+
+        rows = [{name: None if _is_nan(value) else value for name, value in row.items()} for row in read_pairs(path)]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    if not rows:
+        found = f"found {len(invalid)} lines, none with a JSON object" if invalid else "is empty"
+        raise DataError(f"{path}: {found}; give paired rows, one object in each line")
+    if paired and not any(map(is_augmented, columns)):
+        raise DataError(
+            f"{path}: found {len(rows)} rows with the columns {columns}; partners have the columns of their originals "
+            "with the prefix 'augmented_'"
+        )
+    for name in (*(inputs or ()), *(labels or ())):
+        if name not in columns:
+            raise DataError(f"{path}: has no column {name!r}, only {columns}")
+    chosen = list(labels) if labels is not None else [name for name in LABEL_NAMES if name in columns]
+    if inputs is None:
+        with_partners = {parse_column(name)[1] for name in columns if is_augmented(name)}
+        inputs = [name for name in columns if name in with_partners and name not in (*chosen, ID)]
+    return PairRows(path, rows, columns, list(inputs), chosen, invalid)
+
+
+def text_of(value: Any) -> str:
+    """Return a text, or the texts of a list of messages, as one text; empty for anything else.
+
+    Example:
+        >>> text_of([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}])
+        'Hi Hello'
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (list, tuple)):
+        return " ".join(filter(None, map(text_of, value)))
+    return text_of(value.get("content")) if isinstance(value, Mapping) else ""
+
+
+def hashable(value: Any) -> Any:
+    """Return a value as it is if it is hashable, else its JSON."""
+    return json.dumps(value, sort_keys=True, default=str) if isinstance(value, (list, dict)) else value
+
+
+def _json_rows(text: str) -> tuple[list[Mapping[str, Any]], list[int]]:
+    if text.lstrip().startswith("["):
+        try:
+            items = list(enumerate(decode_json(text), 1))
+        except json.JSONDecodeError:
+            items = []
+        if items:
+            return [row for _, row in items if isinstance(row, dict)], [n for n, row in items if not _is_row(row)]
+    rows: list[Mapping[str, Any]] = []
+    invalid: list[int] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = decode_json(line)
+        except (json.JSONDecodeError, RecursionError):
+            row = None
+        if isinstance(row, dict):
+            rows.append(row)
+        else:
+            invalid.append(number)
+    return rows, invalid
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)

@@ -1,0 +1,230 @@
+"""`dair-hf train`: run the recipe of a configuration, one that is shipped or one of your own."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from dair_hf.errors import DataError
+from dair_hf.io.files import decode_utf8, parse_yaml, read_bytes
+
+# Everything after CONFIG is for the recipe, also `--help`.
+CONTEXT = {"allow_extra_args": True, "allow_interspersed_args": False}
+_YAML = (".yaml", ".yml")
+
+
+class Configuration(NamedTuple):
+    """A shipped configuration, as the header of its file describes it.
+
+    Attributes:
+        name: Name of the file without its ending.
+        recipe: Recipe that reads it.
+        trains: What it trains.
+        needs: Data and machine.
+        time: Time that it takes.
+    """
+
+    name: str
+    recipe: str
+    trains: str
+    needs: str
+    time: str
+
+
+def train(
+    context: typer.Context,
+    config: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of a shipped configuration (see --list), or YAML file with a line `recipe: NAME`. All that "
+            "follows is for the recipe: --max_steps 100, or --help for the list.",
+            show_default=False,
+        ),
+    ] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="List the shipped configurations and launchers.")] = False,
+    launch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LAUNCHER",
+            help="Start several processes by accelerate launch: the name of shipped settings, such as ddp, or a file "
+            "of accelerate config.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With --list: print JSON.")] = False,
+) -> None:
+    """Train and compare the methods of a recipe: dair-hf train [OPTIONS] CONFIG [OPTIONS OF THE RECIPE].
+
+    The command writes to the output_dir of the configuration, below the current folder. Finished runs are kept; the
+    same command continues where an earlier one ended.
+    """
+    if show_list:
+        if config is not None or launch is not None:
+            raise DataError("--list stands alone; leave out the rest, or leave out --list to train")
+        _print_list(as_json)
+        return
+    if as_json:
+        raise DataError("--json has no effect without --list; recipes write JSON to their output_dir")
+    if config is None:
+        raise DataError("CONFIG is missing; name a configuration, such as demo; dair-hf train --list shows all")
+    path = find_configuration(config)
+    recipe = recipe_of(path)
+    if launch is not None:
+        _launch(find_launcher(launch), [config, *context.args])
+    sys.argv = [str(recipe), "--config", str(path), *context.args]
+    runpy.run_path(str(recipe), run_name="__main__")
+
+
+def recipes_folder() -> Path:
+    """Return the folder of the recipes: in an installation inside the package, in a clone beside it.
+
+    Raises:
+        DataError: There is none.
+    """
+    package = Path(__file__).resolve().parents[1]
+    candidates = (package / "recipes", package.parent / "recipes")
+    for folder in candidates:
+        if (folder / "configs").is_dir():
+            return folder
+    raise DataError(f"{candidates[0]}: the recipes are missing; install dair-hf again")
+
+
+def find_configuration(name: str) -> Path:
+    """Return the file of a configuration.
+
+    Args:
+        name: Name of a shipped configuration, or path of a YAML file.
+
+    Raises:
+        DataError: There is no such configuration.
+
+    Example:
+        >>> find_configuration("demo").name
+        'demo.yaml'
+    """
+    if name.endswith(_YAML) or "/" in name:
+        path = Path(name)
+        if not path.exists():
+            shipped = f"; the shipped configuration is {path.stem}" if path.stem in _names("configs") else ""
+            raise DataError(f"{path}: no such file{shipped or '; dair-hf train --list shows the shipped ones'}")
+        return path
+    return _shipped("configs", name, "configuration")
+
+
+def find_launcher(name: str) -> Path:
+    """Return a file with settings of `accelerate launch`: a shipped one by its name, or the one with this path.
+
+    Raises:
+        DataError: There is no such file.
+    """
+    if name.endswith(_YAML) or "/" in name:
+        if not Path(name).is_file():
+            raise DataError(f"--launch {name}: no such file; check the path")
+        return Path(name)
+    return _shipped("accelerate_configs", name, "launcher")
+
+
+def recipe_of(path: Path) -> Path:
+    """Return the script of the recipe that a configuration names in its line `recipe: NAME`.
+
+    Raises:
+        DataError: The file cannot be read, or names no recipe.
+    """
+    folder = recipes_folder()
+    known = sorted(script.stem for script in folder.glob("*.py"))
+    settings = parse_yaml(decode_utf8(read_bytes(path), str(path)), str(path))
+    recipe = settings.get("recipe") if isinstance(settings, dict) else None
+    if recipe is None:
+        raise DataError(f"{path}: does not say which recipe it is for; add a line `recipe: NAME`, {_one_of(known)}")
+    if recipe not in known:
+        raise DataError(f"{path}: recipe: found {recipe!r:.80}; name {_one_of(known)}")
+    return folder / f"{recipe}.py"
+
+
+def shipped_configurations() -> list[Configuration]:
+    """Return the shipped configurations, by name."""
+    return [_described(path) for path in sorted((recipes_folder() / "configs").glob("*.yaml"))]
+
+
+def _described(path: Path) -> Configuration:
+    """Describe a configuration by its header: the first sentence, and the lines `Needs:` and `Hours:`."""
+    text = decode_utf8(read_bytes(path), str(path))
+    header = re.match(r"(?:#.*\n)*", text)
+    lines = [line.removeprefix("#").strip() for line in header[0].splitlines()] if header else []
+    # A paragraph ends at an empty line, and where the next one begins with its name.
+    paragraphs = re.split(r"\n\n+|\n(?=(?:Expect|Needs|Hours)\b)", "\n".join(lines))
+    joined = [" ".join(paragraph.split()) for paragraph in paragraphs]
+    named = {name: rest for name, colon, rest in (text.partition(": ") for text in joined) if colon}
+    return Configuration(
+        path.stem,
+        recipe_of(path).stem,
+        _sentence(joined[0]),
+        _sentence(named.get("Needs", "not stated")),
+        _sentence(named.get("Hours", "not stated")),
+    )
+
+
+def _sentence(text: str) -> str:
+    """Return the first sentence of a text, without the dot at its end."""
+    return re.split(r"(?<=[.?!])\s+(?=[A-Z])", text, maxsplit=1)[0].removesuffix(".")
+
+
+def _names(kind: str) -> list[str]:
+    return sorted(path.stem for path in (recipes_folder() / kind).glob("*.yaml"))
+
+
+def _shipped(kind: str, name: str, what: str) -> Path:
+    names = _names(kind)
+    if name not in names:
+        near = difflib.get_close_matches(name, names, 1)
+        hint = f"did you mean {near[0]}?" if near else f"dair-hf train --list shows the {what}s"
+        raise DataError(f"{name}: no {what} of this name is shipped; {hint} (a file of your own ends in .yaml)")
+    return recipes_folder() / kind / f"{name}.yaml"
+
+
+def _one_of(names: list[str]) -> str:
+    return f"one of {', '.join(names)}"
+
+
+def _print_list(as_json: bool) -> None:
+    found, launchers = shipped_configurations(), _names("accelerate_configs")
+    if as_json:
+        listed: dict[str, Any] = {"configurations": [item._asdict() for item in found], "launchers": launchers}
+        typer.echo(json.dumps(listed, ensure_ascii=False))
+        return
+    if sys.stdout.isatty():
+        _print_table(found)
+    else:  # for grep and cut
+        typer.echo("\n".join("\t".join((item.name, item.trains, item.needs, item.time)) for item in found))
+    typer.echo(f"launchers for --launch: {', '.join(launchers)}")
+    typer.echo(f"their files are in {recipes_folder()}")
+
+
+def _print_table(found: list[Configuration]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("name", box=SIMPLE_HEAD, pad_edge=False, expand=True)
+    for column, ratio in (("what it trains", 4), ("needs", 2), ("time", 2)):
+        table.add_column(column, ratio=ratio)
+    for item in found:
+        table.add_row(item.name, item.trains, item.needs, item.time)
+    Console(highlight=False, markup=False).print(table)
+
+
+def _launch(settings: Path, arguments: list[str]) -> None:
+    """Replace this process by `accelerate launch`, which starts this command in every process."""
+    command = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--quiet"]
+    command += ["--config_file", str(settings), "-m", "dair_hf.commands", "train", *arguments]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, command)

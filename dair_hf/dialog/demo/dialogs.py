@@ -1,0 +1,320 @@
+"""Generated dialogues in the format of MultiWOZ.
+
+A dialogue is about one or two of hotel, restaurant and attraction and may end with a taxi between them. Names are drawn
+from a given bank, so that the same dialogues can be generated with known and with unseen names.
+
+If places have an area, a name tells the area before the model has read what the user asked for: a shortcut, as in real
+data, where each hotel is in one place. `pair_with_misleading_names` shows which model takes it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from datasets import Dataset
+
+from dair_hf.data.view_columns import view_prefix
+from dair_hf.dialog.demo.names import NameBank
+from dair_hf.dialog.demo.texts import (
+    ACCEPT,
+    AREAS,
+    CHANGE,
+    CHOOSE,
+    DOMAINS,
+    DONE,
+    RECOMMEND,
+    RECOMMEND_TWO,
+    REQUEST,
+    SEARCH,
+    TAXI,
+    VALUES,
+)
+from dair_hf.dialog.text.rows import SYSTEM, USER, Mention, NameEntry, RowBuilder, Utterance
+from dair_hf.errors import DataError
+
+# After this many user turns nothing is changed and no taxi is called.
+_MAX_TURNS_BEFORE_END = 3
+# Two that the system recommends, and one to which the user changes.
+_PLACES_IN_A_VISIT = 3
+# Of each kind of place: without areas, and with them.
+MIN_NAMES = 4
+MIN_NAMES_WITH_AREAS = _PLACES_IN_A_VISIT * len(AREAS)
+
+
+class _Place(NamedTuple):
+    slot: str
+    name: str
+
+
+class _Areas(NamedTuple):
+    """Rule by which the name of a place follows the annotated area; the settings are those of `generate_dialogs`."""
+
+    of_names: Mapping[str, str]
+    misleading: bool
+    errors: float
+
+    def suit(self, name: str, annotated: str | None) -> bool:
+        """Return whether a place may follow the request for an area."""
+        return annotated is None or (self.of_names[name] == annotated) != self.misleading
+
+
+class _Dialogue:
+    """Dialogue under construction."""
+
+    def __init__(self, rng: random.Random, names: NameBank, areas: _Areas | None) -> None:
+        self.rng = rng
+        # With areas names have a generator of their own: how many are drawn until one suits must not change the rest.
+        self.choices = rng if areas is None else random.Random(f"names/{rng.random()}")
+        self.bank = names
+        self.areas = areas
+        self.utterances: list[Utterance] = []
+        self.mentions: list[Mention] = []
+        self.places: list[_Place] = []
+        self.state: dict[str, str] = {}
+        self.states: dict[int, dict[str, list[str]]] = {}
+
+    def draw_place(self, domain: str) -> _Place:
+        """Draw a place of this domain that is not yet in the dialogue."""
+        slot = f"{domain}-name"
+        used = {place.name for place in self.places}
+        area = self.state.get(f"{domain}-area")
+        while True:
+            # One draw per attempt, so that banks of equal size give dialogues that differ only in names.
+            name = self.choices.choice(self.bank[slot])
+            if name not in used and (self.areas is None or self.areas.suit(name, area)):
+                self.places.append(_Place(slot, name))
+                return self.places[-1]
+
+    def say(self, speaker: str, template: str, **places: _Place) -> None:
+        """Add an utterance. Each "{slot}" is drawn and added to the state, each "[role]" becomes a mention."""
+        text: list[str] = []
+        length = 0
+        for word in template.split():
+            if word.startswith("[") and word.endswith("]"):
+                place = places[word[1:-1]]
+                word = place.name
+                self.mentions.append(Mention(*place, len(self.utterances), length, length + len(word)))
+            elif word.startswith("{") and word.endswith("}"):
+                slot = word[1:-1]
+                word = self.rng.choice(VALUES[slot])
+                self.state[slot] = self._annotated(slot, word)
+            text.append(word)
+            length += len(word) + 1
+        self.utterances.append(Utterance(speaker, " ".join(text)))
+
+    def _annotated(self, slot: str, value: str) -> str:
+        """Return the annotated value of a slot: for some areas another one than the user names."""
+        if self.areas is None or not slot.endswith("-area") or self.rng.random() >= self.areas.errors:
+            return value
+        return self.rng.choice([area for area in AREAS if area != value])
+
+    def user(self, template: str, **places: _Place) -> None:
+        self.say(USER, template, **places)
+        self.states[len(self.utterances) - 1] = {slot: [value] for slot, value in self.state.items()}
+
+    def system(self, template: str, **places: _Place) -> None:
+        self.say(SYSTEM, template, **places)
+
+    def visit(self, domain: str) -> None:
+        """Add turns in which the user names a place or the system recommends one; the user may then change it."""
+        rng = self.rng
+        if rng.random() < 0.4:
+            self.name_place(rng.choice(REQUEST[domain]), domain)
+        else:
+            searches: tuple[str, ...] = SEARCH[domain]
+            if self.areas is not None:
+                searches = tuple(text for text in searches if f"{{{domain}-area}}" in text)
+            self.user(rng.choice(searches))
+            place = self.draw_place(domain)
+            if rng.random() < 0.3:
+                self.system(rng.choice(RECOMMEND_TWO), name=place, other=self.draw_place(domain))
+                self.state[place.slot] = place.name
+                self.user(rng.choice(CHOOSE), name=place)
+            else:
+                self.system(rng.choice(RECOMMEND), name=place)
+                self.state[place.slot] = place.name
+                self.user(rng.choice(ACCEPT[domain]))
+        if len(self.states) < _MAX_TURNS_BEFORE_END and rng.random() < 0.2:
+            self.system(rng.choice(DONE))
+            self.name_place(rng.choice(CHANGE[domain]), domain)
+
+    def name_place(self, template: str, domain: str) -> None:
+        """Add a turn in which the user names a place."""
+        place = self.draw_place(domain)
+        self.state[place.slot] = place.name
+        self.user(template, name=place)
+
+    def ride(self, domains: Sequence[str]) -> None:
+        """Add a taxi between the places, which the user calls "the hotel" and so on."""
+        departure, destination = self.rng.sample(list(domains), 2) if len(domains) > 1 else (domains[0], domains[0])
+        usable = TAXI if len(domains) > 1 else tuple(t for t in TAXI if "{departure}" not in t)
+        template = self.rng.choice(usable)
+        for role, domain in (("departure", departure), ("destination", destination)):
+            if "{" + role + "}" in template:
+                self.state[f"taxi-{role}"] = self.state[f"{domain}-name"]
+                template = template.replace("{" + role + "}", domain)
+        self.user(template)
+
+
+def require_domains(name: str, domains: Sequence[str]) -> None:
+    """Refuse values that are not some of `DOMAINS`, each once.
+
+    Args:
+        name: Name of the setting, for the message.
+        domains: Its values.
+
+    Raises:
+        DataError: None is given, one is unknown, or one is given twice.
+    """
+    if not domains or not set(domains) <= set(DOMAINS) or len(set(domains)) < len(domains):
+        raise DataError(f"{name}: {list(domains)}; give one or more of {', '.join(DOMAINS)}, each once")
+
+
+def require_error_rate(name: str, rate: float) -> None:
+    """Refuse a share of wrong annotations that is outside [0, 1].
+
+    Args:
+        name: Name of the setting, for the message.
+        rate: Its value.
+
+    Raises:
+        DataError: It is.
+    """
+    if not 0.0 <= rate <= 1.0:
+        raise DataError(f"{name}={rate} must be in [0, 1]: 0.3 is three areas of ten")
+
+
+def _check_bank(names: NameBank, domains: Sequence[str], areas: _Areas | None) -> None:
+    for slot in (f"{domain}-name" for domain in domains):
+        bank = names.get(slot, ())
+        if len(set(bank)) < MIN_NAMES or len(set(bank)) != len(bank) or not all(name.strip() for name in bank):
+            raise DataError(
+                f"names: {slot}: a dialogue needs at least {MIN_NAMES} different, non-empty names, "
+                f"found {len(bank)} ({len(set(bank))} different); give a larger bank"
+            )
+        if areas is None:
+            continue
+        if missing := [name for name in bank if areas.of_names.get(name) not in AREAS]:
+            raise DataError(f"areas: {missing[0]!r} has no area; give each name one of {', '.join(AREAS)}")
+        counts = Counter(areas.of_names[name] for name in bank)
+        if min(counts[area] for area in AREAS) < _PLACES_IN_A_VISIT:
+            raise DataError(
+                f"names: {slot}: each area needs at least {_PLACES_IN_A_VISIT} names, found {dict(counts)}; give at "
+                f"least {MIN_NAMES_WITH_AREAS} names, and areas_of(names) as areas"
+            )
+
+
+def generate_dialogs(
+    n_dialogs: int,
+    *,
+    names: NameBank,
+    seed: int = 0,
+    prefix: str = "DEMO",
+    domains: Sequence[str] = DOMAINS,
+    areas: Mapping[str, str] | None = None,
+    misleading: bool = False,
+    annotation_errors: float = 0.0,
+) -> Dataset:
+    """Generate dialogues as rows (`dair_hf.dialog.text.rows.FEATURES`), one per user turn.
+
+    With the same seed, banks of equal size give dialogues that differ only in names, and so do `misleading` and not.
+
+    Args:
+        n_dialogs: Number of dialogues, of one to five rows each.
+        names: Name slot -> names to draw from, at least four per slot.
+        seed: Random seed.
+        prefix: Prefix of the dialogue ids.
+        domains: What the dialogues are about: some of "hotel", "restaurant" and "attraction".
+        areas: Name -> area in which the place lies (`areas_of`). Users then search by area, and a place lies in the
+            area that is annotated. None: users search by anything, and names have nothing to do with areas.
+        misleading: The place lies in another area than the annotated one.
+        annotation_errors: Share of the requests for an area whose annotation is another area than the user names, in
+            [0, 1]. The place follows the annotation. With errors a name tells the annotated area better than the text.
+
+    Returns:
+        The rows, dialogue by dialogue.
+
+    Raises:
+        DataError: `n_dialogs` is not positive, a domain is unknown or given twice, a slot has too few names or a name
+            no area, or `misleading` or `annotation_errors` are given without areas, or out of range.
+
+    Example:
+        >>> from dair_hf.dialog.demo.names import make_names
+        >>> rows = generate_dialogs(2, names=make_names("train"), seed=1)
+        >>> rows[0]["row_id"], rows[0]["history"][0]["speaker"]
+        ('DEMO00000/0', 'user')
+    """
+    if n_dialogs < 1:
+        raise DataError(f"n_dialogs: expected at least 1, found {n_dialogs}; ask for some dialogues")
+    require_domains("domains", domains)
+    require_error_rate("annotation_errors", annotation_errors)
+    if areas is None and (misleading or annotation_errors):
+        raise DataError("misleading and annotation_errors need areas; give areas_of(names)")
+    how = None if areas is None else _Areas(areas, misleading, annotation_errors)
+    _check_bank(names, domains, how)
+    rng = random.Random(f"dialogs/{seed}")
+    builder = RowBuilder()
+    for index in range(n_dialogs):
+        dialogue = _Dialogue(rng, names, how)
+        visited = rng.sample(tuple(domains), min(rng.choice((1, 1, 1, 2)), len(domains)))
+        for position, domain in enumerate(visited):
+            if position:
+                dialogue.system(rng.choice(DONE))
+            dialogue.visit(domain)
+        if len(dialogue.states) < _MAX_TURNS_BEFORE_END and rng.random() < 0.4:
+            dialogue.system(rng.choice(DONE))
+            dialogue.ride(visited)
+        builder.add_dialogue(
+            f"{prefix}{index:05d}",
+            dialogue.utterances,
+            dialogue.states,
+            dialogue.mentions,
+            [NameEntry(place.slot, place.name, [place.name]) for place in dict.fromkeys(dialogue.places)],
+        )
+    return builder.build()
+
+
+def pair_with_misleading_names(rows: Dataset, misleading: Dataset) -> Dataset:
+    """Add the same dialogues with misleading names as second partners (`augmented_2_history`, `augmented_2_state`).
+
+    Turns in which no name could mislead have none: those whose state lacks the area, or the name, of a place.
+
+    Args:
+        rows: Dialogues whose places lie in the annotated area.
+        misleading: The same dialogues, generated with `misleading=True`.
+
+    Returns:
+        The rows with two more columns.
+
+    Raises:
+        DataError: The dialogues are not the same, or a name could mislead in none of their turns.
+
+    Example:
+        >>> from dair_hf.dialog.demo.names import areas_of, make_names
+        >>> names = make_names("train")
+        >>> rows, misleading = (
+        ...     generate_dialogs(9, names=names, areas=areas_of(names), misleading=it) for it in (False, True)
+        ... )
+        >>> pairs = pair_with_misleading_names(rows, misleading)
+        >>> sum(state is not None for state in pairs["augmented_2_state"]), len(pairs)
+        (6, 21)
+    """
+    if rows["row_id"][:] != misleading["row_id"][:]:
+        raise DataError("misleading: its rows are others than those of rows; generate both with the same seed")
+    partners: dict[str, list[Any]] = {"history": [], "state": []}
+    for row, twin in zip(rows, misleading, strict=True):
+        state = {entry["slot"] for entry in row["state"]}
+        misleads = any({f"{domain}-area", f"{domain}-name"} <= state for domain in DOMAINS)
+        for name, values in partners.items():
+            values.append(twin[name] if misleads else None)
+    if not any(partners["state"]):
+        raise DataError(
+            f"none of {len(rows)} turns has the area and the name of a place, so no name can mislead; generate more "
+            "dialogues"
+        )
+    for name, values in partners.items():
+        rows = rows.add_column(view_prefix(2) + name, values, feature=rows.features[name])
+    return rows

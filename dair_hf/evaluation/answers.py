@@ -1,0 +1,128 @@
+"""Rules by which answers of a model count as right, by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from dair_hf.errors import DataError
+
+# A sign is part of a number only where nothing stands before it, unlike in 7-3; commas separate thousands.
+_NUMBER = re.compile(r"(?:(?<![\w.)])-)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])-?\.\d+")
+
+
+class Match(NamedTuple):
+    """Rule by which an answer counts as right: its key is that of the reference.
+
+    Attributes:
+        description: The rule, in words.
+        key: Function from a text to what is compared; None for a text that can never be right.
+    """
+
+    description: str
+    key: Callable[[str], Hashable]
+
+
+def collapse_spaces(text: str) -> str:
+    """Return a text with single spaces and none at its ends.
+
+    Example:
+        >>> collapse_spaces(" a  b ")
+        'a b'
+    """
+    return " ".join(text.split())
+
+
+def first_line(text: str) -> str:
+    r"""Return the first line of a text that is not empty.
+
+    Example:
+        >>> first_line("\n Paris.\nQuestion: and Rome?")
+        'Paris.'
+    """
+    return next((line for line in map(collapse_spaces, text.splitlines()) if line), "")
+
+
+def last_number(text: str) -> Decimal | None:
+    """Return the last number of a text; None if it has none.
+
+    Example:
+        >>> last_number("7-3 makes 4, so 1,004.50"), last_number("-2"), last_number("none")
+        (Decimal('1004.50'), Decimal('-2'), None)
+    """
+    found = _NUMBER.findall(text)
+    return Decimal(found[-1].replace(",", "")) if found else None
+
+
+MATCHES: Mapping[str, Match] = MappingProxyType(
+    {
+        "exact": Match("equal texts, where spaces and line breaks count as one space", collapse_spaces),
+        "ignore-case": Match("as exact, without regard to upper case", lambda text: collapse_spaces(text).casefold()),
+        "first-line": Match("equal first lines that are not empty", first_line),
+        "last-number": Match("equal last numbers, 1,000.0 the same as 1000", last_number),
+    }
+)
+
+
+def matches(name: str, answers: Sequence[str], references: Sequence[str]) -> list[bool]:
+    """Return which answers are right by a rule.
+
+    Args:
+        name: Name in `MATCHES`.
+        answers: N answers.
+        references: N references.
+
+    Raises:
+        DataError: There is no such rule, or no answer can equal a reference, such as one without a number.
+
+    Example:
+        >>> matches("last-number", ["So it is 1,000.0.", "42"], ["1000", "-42"])
+        [True, False]
+    """
+    wanted = reference_keys(name, references)
+    return [MATCHES[name].key(answer) == key for answer, key in zip(answers, wanted, strict=True)]
+
+
+def reference_keys(name: str, references: Sequence[str]) -> list[Hashable]:
+    """Return what answers are compared with by a rule.
+
+    Args:
+        name: Name in `MATCHES`.
+        references: N references.
+
+    Raises:
+        DataError: There is no such rule, or no answer can equal a reference, such as one without a number.
+
+    Example:
+        >>> reference_keys("ignore-case", ["Paris "])
+        ['paris']
+    """
+    if name not in MATCHES:
+        raise DataError(f"match {name!r}: no such rule; use one of {', '.join(MATCHES)}")
+    keys = [MATCHES[name].key(reference) for reference in references]
+    if None in keys:
+        raise DataError(f"match {name}: the reference {references[keys.index(None)]!r:.80} has no number; use exact")
+    return keys
+
+
+def same_texts(predictions: Sequence[str], references: Sequence[str]) -> list[bool]:
+    r"""Return which answers are right by the rule "exact".
+
+    Example:
+        >>> same_texts([" 42 \n", "a  b", "Yes"], ["42", "a b", "yes"])
+        [True, True, False]
+    """
+    return matches("exact", predictions, references)
+
+
+def same_classes(predictions: Sequence[Any], references: Sequence[Any]) -> list[bool]:
+    """Return which predicted classes are the labels.
+
+    Example:
+        >>> same_classes([0, 1], [0, 2])
+        [True, False]
+    """
+    return [int(given) == int(wanted) for given, wanted in zip(predictions, references, strict=True)]

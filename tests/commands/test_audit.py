@@ -1,0 +1,178 @@
+"""`dair-hf audit`: every finding, and files that training refuses."""
+
+from __future__ import annotations
+
+from dair_hf.io.commands import FINDINGS, REFUSED
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+from dair_hf.commands.main import run
+from dair_hf.commands.pair_audit.findings import CHECKS
+
+# Sound rows: distinct inputs, both labels, a partner each.
+SOUND = [
+    {
+        "row_id": f"r{number}",
+        "text": f"the meal of table {number} was good",
+        "label": "pos",
+        "augmented_text": f"the meal of table {number} was bad",
+        "augmented_label": "neg",
+    }
+    for number in range(3)
+] + [{"row_id": "r3", "text": "a poor one", "label": "neg", "augmented_text": "a fine one", "augmented_label": "pos"}]
+
+
+def changed(**columns: Any) -> list[dict[str, Any]]:
+    """The sound rows, with other values in the last one."""
+    return [*SOUND[:-1], {**SOUND[-1], **columns}]
+
+
+def findings(
+    capsys: pytest.CaptureFixture[str], path: Path, *options: str, status: int = FINDINGS
+) -> dict[str, dict[str, Any]]:
+    assert run(["audit", str(path), "--json", "--strict", *options]) == status
+    return {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+CASES = {
+    "orphan_columns": (changed(augmented_txt="x"), 1, ["augmented_txt"]),
+    "mixed_types": (changed(label=0), 1, ["label: text in row r0 and number in row r3"]),
+    "duplicate_row_ids": (changed(row_id="r1"), 1, ["r1"]),
+    "duplicate_rows": ([*SOUND, {**SOUND[0], "row_id": "r4"}, {**SOUND[0], "row_id": "r5"}], 2, ["r4", "r5"]),
+    "contradictory_labels": (changed(text=SOUND[0]["text"]), 1, ["r3"]),
+    "empty_texts": (changed(text=" "), 1, ["r3 original"]),
+    "empty_labels": (changed(label=None), 1, ["r3 original"]),
+    "broken_characters": (changed(augmented_text="a fine \ufffd one"), 1, ["r3 augmented"]),
+    "no_partner": (changed(augmented_text=None, augmented_label=None), 1, ["r3"]),
+    "incomplete_partners": (changed(augmented_label=None), 1, ["r3"]),
+    "identical_partners": (changed(augmented_text="a poor one", augmented_label="neg"), 1, ["r3"]),
+    "relabelled_originals": (changed(augmented_text="a poor one"), 1, ["r3"]),
+    "different_texts": (changed(augmented_text="a fine one, and then much more that has been added"), 1, ["r3"]),
+    "unseen_labels": (changed(augmented_label="Pos"), 1, ["r3"]),
+}
+
+
+@pytest.mark.parametrize("check", CASES)
+def test_each_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str], check: str) -> None:
+    rows, count, names = CASES[check]
+    found = findings(capsys, write(tmp_path / "pairs.jsonl", rows))
+    assert found[check]["count"] == count and found[check]["rows"] == names
+    # A label that is missing or of another type is also one that differs.
+    assert set(found) - {check} <= {"unseen_labels", "contradictory_labels", "incomplete_partners"}
+    assert findings(capsys, write(tmp_path / "sound.jsonl", SOUND), status=0) == {}
+
+
+def test_every_check_is_tested() -> None:
+    assert set(CHECKS) - set(CASES) == {"invalid_lines", "leaked_rows", "labels_not_in_other_file"}
+
+
+def test_words_in_common_decide_for_texts_of_equal_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = changed(text="one two three four five", augmented_text="six seven eight nine ten")
+    assert "different_texts" in findings(capsys, write(tmp_path / "pairs.jsonl", rows))
+    rows = changed(text="one two three four five", augmented_text="six seven eight nine five")
+    assert findings(capsys, write(tmp_path / "pairs.jsonl", rows), status=0) == {}
+
+
+def test_one_line_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(
+        tmp_path / "pairs.jsonl", [{**row, "augmented_text": None, "augmented_label": None} for row in SOUND * 2]
+    )
+    assert run(["audit", str(path)]) == 0
+    first, *lines, last = capsys.readouterr().out.splitlines()
+    assert first == f"{path}: 8 rows, 0 partners, label changed in 0, label unchanged in 0 (input text; label label)"
+    assert [line.partition(":")[0] for line in lines] == ["duplicate_row_ids", "duplicate_rows", "no_partner"]
+    assert lines[2].startswith("no_partner: 8 of 8 rows (r0, r1, r2, r3, ...): no partner; make one")
+    assert last == "3 findings"
+    allowed = [part for name in ("duplicate_row_ids", "duplicate_rows", "no_partner") for part in ("--allow", name)]
+    assert run(["audit", str(path), "--strict", *allowed]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["nothing is wrong"]
+    assert run(["audit", str(path), "--allow", "nope"]) == REFUSED
+    assert "no check has this name" in capsys.readouterr().err
+
+
+def test_lines_that_are_no_json_are_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "pairs.jsonl", SOUND)
+    path.write_text(path.read_text() + '\n["x"]\n{"text": \n' + "[" * 100_000 + "\n")
+    found = findings(capsys, path)
+    assert found["invalid_lines"]["rows"] == ["line 6", "line 7", "line 8"] and set(found) == {"invalid_lines"}
+    assert (found["invalid_lines"]["count"], found["invalid_lines"]["total"]) == (3, 7)
+    array = tmp_path / "pairs.json"
+    array.write_text(json.dumps(SOUND))
+    assert findings(capsys, array, status=0) == {}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "folder"])
+def test_other_kinds_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    rows, path = (
+        datasets.Dataset.from_list(changed(augmented_text=None, augmented_label=None)),
+        tmp_path / f"pairs.{kind}",
+    )
+    if kind == "folder":
+        rows.save_to_disk(path)
+    else:
+        (rows.to_csv if kind == "csv" else rows.to_parquet)(str(path))
+    assert list(findings(capsys, path)) == ["no_partner"]
+
+
+def test_leaks_into_another_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = [
+        {"text": "  A FINE one", "label": "pos"},  # the partner of r3, up to case and spaces
+        {"text": "something else", "label": "pos"},
+    ]
+    test, other = write(tmp_path / "test.jsonl", SOUND), write(tmp_path / "train.jsonl", train)
+    found = findings(capsys, test, "--against", str(other))
+    assert found["leaked_rows"]["rows"] == ["r3"]
+    # The partners of r0, r1 and r2 are "neg", and so is the original of r3.
+    assert found["labels_not_in_other_file"]["count"] == 4 and set(found) == {"leaked_rows", "labels_not_in_other_file"}
+    train = [{"text": "something else", "label": "pos"}, {"text": "and more", "label": "neg"}]
+    assert findings(capsys, test, "--against", str(write(other, train)), status=0) == {}
+    assert run(["audit", str(test), "--against", str(write(other, [{"source": "x"}]))]) == REFUSED
+    assert "has no column 'text' to compare with" in capsys.readouterr().err
+
+
+def test_messages_second_partners_and_named_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def talk(text: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": text}]
+
+    rows = [
+        {"messages": talk("a"), "answer": "1", "augmented_messages": talk("b"), "augmented_answer": "2",
+         "augmented_2_messages": talk("a"), "augmented_2_answer": "1"},
+        {"messages": talk("c"), "answer": "2", "augmented_messages": talk(" "), "augmented_answer": "1"},
+    ]  # fmt: skip
+    path = write(tmp_path / "pairs.jsonl", rows)
+    found = findings(capsys, path, "--label", "answer")
+    assert found["identical_partners"]["rows"] == ["0"] and found["identical_partners"]["total"] == 3
+    assert set(found) <= {"identical_partners", "empty_texts"}
+    assert run(["audit", str(path), "--label", "nope"]) == REFUSED
+    assert "has no column 'nope'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"text": "caf\xe9"}\n', "line 1: not UTF-8 text (byte 0xe9)"),
+        (b"", "is empty"),
+        (b"no\n", "found 1 lines, none with a JSON object"),
+        (b'{"text": "a"}\n', "partners have the columns of their originals"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, message: str
+) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_bytes(content)
+    assert run(["audit", str(path)]) == REFUSED
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert run(["audit", str(tmp_path / "none.jsonl")]) == REFUSED
+    assert "none.jsonl" in capsys.readouterr().err

@@ -1,0 +1,258 @@
+"""`dair-hf evaluate`: figures against plain loops, files, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertForMaskedLM,
+    BertModel,
+)
+
+from dair_hf.commands.main import run
+from dair_hf.io.archives import sha256_of
+from tests.fixtures import saved_models, tiny
+
+WORDS = [f"w{number}" for number in range(4, tiny.VOCAB)]
+CLASSES = [
+    {
+        "text": f"{WORDS[row]} {WORDS[row + 1]}",
+        "label": ("yes", "no")[row % 2],
+        "augmented_text": None if row % 4 == 3 else f"{WORDS[row]} {WORDS[(5 * row) % 20]}",
+        "augmented_label": None if row % 4 == 3 else ("yes", "no")[row % 3 == 0],
+    }
+    for row in range(14)
+]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    saved_models.classifier(folder / "classifier")
+    for kind in ("t5", "bart", "gpt2"):
+        saved_models.generator(folder / kind, kind)
+    for name, kind in (("base", BertModel), ("masked", BertForMaskedLM)):
+        kind(saved_models.bert_config()).save_pretrained(folder / name)
+        tiny.tokenizer().save_pretrained(folder / name)
+    AutoModelForSequenceClassification.from_pretrained(folder / "classifier").save_pretrained(folder / "bare")
+    return folder
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def figures(right: list[tuple[bool, bool | None]]) -> dict[str, tuple[int, int]]:
+    """Numerators and denominators, counted one by one."""
+    pairs = [(first, second) for first, second in right if second is not None]
+    return {
+        "original_accuracy_pairs": (sum(a for a, _ in pairs), len(pairs)),
+        "augmented_accuracy_pairs": (sum(b for _, b in pairs), len(pairs)),
+        "cm": (sum(a and b for a, b in pairs), sum(a for a, _ in pairs)),
+        "reverse_cm": (sum(a and b for a, b in pairs), sum(b for _, b in pairs)),
+        "both_correct": (sum(a and b for a, b in pairs), len(pairs)),
+        "pos_to_neg": (sum(a and not b for a, b in pairs), len(pairs)),
+        "neg_to_pos": (sum(b and not a for a, b in pairs), len(pairs)),
+        "original_accuracy": (sum(a for a, _ in right), len(right)),
+    }
+
+
+def assert_figures(metrics: dict[str, Any], right: list[tuple[bool, bool | None]]) -> None:
+    for key, (top, bottom) in figures(right).items():
+        assert metrics[key] == (pytest.approx(top / bottom) if bottom else None), key
+        if bottom:
+            assert metrics[f"{key}_low"] <= metrics[key] <= metrics[f"{key}_high"]
+
+
+def test_classifier_against_a_plain_loop(tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs, out = write(tmp_path / "pairs.jsonl", CLASSES), tmp_path / "out"
+    name = str(models / "classifier")
+    assert run(["evaluate", name, str(pairs), "--output", str(out), "--no-progress", "--device", "cpu"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    record = json.loads((out / "evaluation.json").read_text())
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    model = AutoModelForSequenceClassification.from_pretrained(name).eval()
+
+    def answer(text: str) -> str:
+        with torch.no_grad():
+            logits = model(**tokenizer(text, return_tensors="pt")).logits
+        return model.config.id2label[int(logits.argmax())]
+
+    right, expected = [], []
+    for view in ("", "augmented_"):
+        for number, row in enumerate(CLASSES):
+            if row[f"{view}text"] is not None:
+                given, wanted = answer(row[f"{view}text"]), row[f"{view}label"]
+                variant = "augmented" if view else "original"
+                expected.append([str(number), variant, given, wanted, given == wanted])
+    lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert [list(line.values()) for line in lines] == expected
+    for number in range(len(CLASSES)):
+        of_row = {line[1]: line[4] for line in expected if line[0] == str(number)}
+        right.append((of_row["original"], of_row.get("augmented")))
+    assert 0 < sum(first for first, _ in right) < len(right), "the case must hold right and wrong answers"
+    assert_figures(record["metrics"], right)
+    top, bottom = figures(right)["cm"]
+    (line,) = (line for line in printed if line.startswith("CM:"))
+    assert line.endswith(f"{top}/{bottom}") and f"{top / bottom:.3f}" in line
+    assert printed[-1].startswith("took ") and str(out / "predictions.jsonl") in printed[-1]
+    assert record["pairs"] == {"path": str(pairs), "fingerprint": f"sha256:{sha256_of(pairs)}", "rows": len(CLASSES)}
+    assert record["settings"]["match"] == "label" and record["model"]["class"] == "BertForSequenceClassification"
+    assert record["versions"]["torch"] == torch.__version__ and record["seconds"]["total"] > 0
+
+
+@pytest.mark.parametrize(("kind", "loader"), [("bart", AutoModelForSeq2SeqLM), ("gpt2", AutoModelForCausalLM)])
+def test_generated_answers_against_generate(
+    tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str], kind: str, loader: Any
+) -> None:
+    name = str(models / kind)
+    model, tokenizer = loader.from_pretrained(name).eval(), AutoTokenizer.from_pretrained(name)
+
+    def answer(source: str) -> str:
+        ids = tokenizer(source, return_tensors="pt").input_ids
+        made = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=3)
+        return tokenizer.decode(made[0] if kind == "bart" else made[0, ids.shape[1] :], skip_special_tokens=True)
+
+    rows: list[dict[str, Any]] = []
+    for number in range(6):
+        source, other = f"{WORDS[number]} {WORDS[number + 3]}", f"{WORDS[number + 7]}"
+        # Of every other view the target is what the model says.
+        target = answer(source) if number % 2 else "w4 w5 w6"
+        augmented = answer(other) if number % 3 else "w4 w5 w6"
+        rows.append({"source": source, "target": target or "w4", "augmented_source": other})
+        rows[-1]["augmented_target"] = augmented or "w4"
+    pairs, out = write(tmp_path / "pairs.jsonl", rows), tmp_path / "out"
+    command = ["evaluate", name, str(pairs), "--output", str(out), "--no-progress", "--max-new-tokens", "3", "--json"]
+    assert run(command) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record == json.loads((out / "evaluation.json").read_text())
+    lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    sources = [row[column] for column in ("source", "augmented_source") for row in rows]
+    assert [line["prediction"].split() for line in lines] == [answer(source).split() for source in sources]
+    right = [
+        (answer(row["source"]).split() == row["target"].split(),
+         answer(row["augmented_source"]).split() == row["augmented_target"].split())
+        for row in rows
+    ]  # fmt: skip
+    assert_figures(record["metrics"], right)
+    assert record["settings"]["match"] == "exact" and record["settings"]["max_new_tokens"] == 3
+    assert any(first for first, _ in right) and not all(first for first, _ in right)
+
+
+def test_references_that_the_tokenizer_loses_are_reported(
+    tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"source": "w4", "target": "w5 Unknown", "augmented_source": "w6", "augmented_target": "w7"}]
+    pairs = write(tmp_path / "pairs.jsonl", rows)
+    common = ["--no-progress", "--output"]
+    assert run(["evaluate", str(models / "t5"), str(pairs), *common, str(tmp_path / "a")]) == 0
+    assert "warning: 1 of 2 references cannot be answered" in capsys.readouterr().err
+    rows[0]["target"] = "w5"
+    assert run(["evaluate", str(models / "t5"), str(write(pairs, rows)), *common, str(tmp_path / "b")]) == 0
+    assert "cannot be answered" not in capsys.readouterr().err
+
+
+def test_limit_report_and_overwrite(tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs, out = write(tmp_path / "pairs.jsonl", CLASSES), tmp_path / "out"
+    command = ["evaluate", str(models / "classifier"), str(pairs), "--output", str(out), "--no-progress"]
+    assert run([*command, "--limit", "5", "--report", "--bootstrap", "0"]) == 0
+    record = json.loads((out / "evaluation.json").read_text())
+    assert record["metrics"]["rows"] == 5 and "cm_low" not in record["metrics"]
+    report = json.loads((out / "pair_report.json").read_text())
+    assert report["summary"]["cm_numerator"] == record["metrics"]["cm_numerator"]
+    assert report["summary"]["cm_denominator"] == record["metrics"]["cm_denominator"]
+    capsys.readouterr()
+    assert run(command) == 2
+    assert "evaluation.json: already exists; name another file, or give --overwrite" in capsys.readouterr().err
+    assert json.loads((out / "evaluation.json").read_text()) == record
+    assert run([*command, "--overwrite"]) == 0
+    assert json.loads((out / "evaluation.json").read_text())["metrics"]["rows"] == len(CLASSES)
+    (out / "evaluation.json").write_text("{}")
+    assert run([*command, "--overwrite"]) == 2, "a file of another program is never replaced"
+
+
+GENERATED = {"source": "w4", "target": "w5", "augmented_source": "w6", "augmented_target": "w7"}
+
+
+@pytest.mark.parametrize(
+    ("model", "rows", "options", "message"),
+    [
+        ("classifier", [GENERATED], [], "source and target, but BertForSequenceClassification needs text"),
+        ("t5", CLASSES, [], "has the columns text and label, but T5ForConditionalGeneration needs "),
+        ("base", CLASSES, [], "BertModel neither generates answers nor gives a text one class"),
+        ("masked", CLASSES, [], "BertForMaskedLM neither generates answers nor gives a text one class"),
+        ("bare", CLASSES, [], "bare: has no tokenizer files"),
+        ("absent", CLASSES, [], "absent"),
+        ("classifier", [{**CLASSES[0], "label": 7}], [], "label"),
+        ("classifier", [{**CLASSES[0], "label": 7, "augmented_label": 0}], [], "column 'labels': the label 7"),
+        ("classifier", [{"text": "w4", "label": 0}], [], "partners have the columns of their originals"),
+        ("classifier", CLASSES, ["--match", "exact"], "is a classifier, whose answers are classes"),
+        ("classifier", CLASSES, ["--match", "close"], "--match close: no such rule"),
+        ("classifier", CLASSES, ["--max-new-tokens", "4"], "is a classifier, which generates nothing"),
+        ("classifier", CLASSES, ["--device", "tpu"], "--device tpu: use cpu, cuda"),
+        ("classifier", CLASSES, ["--clusters", "nope"], "clusters='nope': the data have no such column"),
+        ("t5", [GENERATED], ["--match", "label"], "--match label: "),
+        ("t5", [{**GENERATED, "target": "none"}], ["--match", "last-number"], "the reference 'none' has no number"),
+        ("t5", [GENERATED], ["--limit", "0"], "--limit"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_evaluated_is_refused_in_one_line(
+    tmp_path: Path,
+    models: Path,
+    capsys: pytest.CaptureFixture[str],
+    model: str,
+    rows: list[dict[str, Any]],
+    options: list[str],
+    message: str,
+) -> None:
+    pairs, out = write(tmp_path / "pairs.jsonl", rows), tmp_path / "out"
+    assert run(["evaluate", str(models / model), str(pairs), "--output", str(out), "--no-progress", *options]) == 2
+    error = capsys.readouterr().err
+    assert message in error and (error.count("\n") == 1 or options[:1] == ["--limit"])
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"text": "caf\xe9"}\n', "line 1: not UTF-8 text (byte 0xe9)"),
+        (b'{"text": "w4"\n', "line 1"),
+        (b"", "is empty"),
+        (b'["w4"]\n', "pairs.jsonl"),
+    ],
+)
+def test_faulty_files_are_refused_in_one_line(
+    tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str], content: bytes, message: str
+) -> None:
+    (tmp_path / "pairs.jsonl").write_bytes(content)
+    command = ["evaluate", str(models / "classifier"), str(tmp_path / "pairs.jsonl"), "--no-progress"]
+    assert run([*command, "--output", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    (tmp_path / "file").write_text("")
+    assert run([*command, "--output", str(tmp_path / "file" / "out")]) == 2
+    assert "is no folder; name another one" in capsys.readouterr().err
+
+
+def test_a_model_that_samples_is_evaluated_without_chance(tmp_path: Path, models: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(models / "gpt2")
+    model.generation_config.update(do_sample=True, temperature=5.0, top_p=0.9)
+    model.save_pretrained(tmp_path / "sampling")
+    tiny.tokenizer().save_pretrained(tmp_path / "sampling")
+    pairs = write(tmp_path / "pairs.jsonl", [GENERATED])
+    for number in range(2):
+        command = ["evaluate", str(tmp_path / "sampling"), str(pairs), "--no-progress", "--max-new-tokens", "8"]
+        assert run([*command, "--output", str(tmp_path / f"out{number}")]) == 0
+    plain = ["evaluate", str(models / "gpt2"), str(pairs), "--no-progress", "--max-new-tokens", "8"]
+    assert run([*plain, "--output", str(tmp_path / "plain")]) == 0
+    texts = [(tmp_path / name / "predictions.jsonl").read_text() for name in ("out0", "out1", "plain")]
+    assert texts[0] == texts[1] == texts[2]

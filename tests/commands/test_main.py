@@ -1,0 +1,133 @@
+"""`dair-hf`: help without slow imports, and the exit status of the examples in docs/commands.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dair_hf.commands import main
+from dair_hf.io import commands
+from tests.fixtures import tiny
+from tests.fixtures.paths import ROOT
+
+PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+SUBCOMMANDS = ("evaluate", "audit", "report", "train", "jga")
+# Each of them takes longer to import than all that `--help` needs.
+SLOW = {"torch", "transformers", "datasets", "accelerate", "evaluate", "numpy", "pyarrow", "plotly", "rich"}
+
+
+def imported_by(*arguments: str) -> tuple[int, set[str], str]:
+    """Exit status, top-level modules and output of the command in a new process."""
+    code = (
+        "import json, sys; from dair_hf.commands.main import run\n"
+        "try: status = run(sys.argv[1:])\n"
+        "except SystemExit as ended: status = ended.code\n"
+        "print(json.dumps([status, [name for name in sys.modules if '.' not in name]]), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=tiny.child_environment()
+    )
+    status, modules = json.loads(done.stderr.splitlines()[-1])
+    return status, set(modules), done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in SUBCOMMANDS)], ids=" ".join)
+def test_help_imports_nothing_slow(arguments: list[str]) -> None:
+    status, modules, shown = imported_by(*arguments)
+    assert (status, modules & SLOW) == (0, set())
+    assert shown.lower().startswith("usage: ") and "--help" in shown
+    if "jga" not in arguments:
+        assert "Exit status: 0 success" in shown and "3 findings of" in " ".join(shown.split())
+
+
+def test_the_audit_of_json_lines_imports_nothing_slow_and_the_rule_sees_what_is(tmp_path: Path) -> None:
+    (tmp_path / "pairs.jsonl").write_text('{"text": "a", "augmented_text": "b"}\n')
+    status, modules, shown = imported_by("audit", str(tmp_path / "pairs.jsonl"))
+    assert (status, modules & SLOW) == (0, set()) and shown.splitlines()[-1] == "nothing is wrong"
+    (tmp_path / "pairs.csv").write_text("text,augmented_text\na,b\n")
+    assert {"datasets", "torch"} & imported_by("audit", str(tmp_path / "pairs.csv"))[1]
+
+
+def test_all_subcommands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--help"]) == 0
+    shown = capsys.readouterr().out.partition("Commands:")[2]
+    listed = re.findall(r"^  (\w+)  +[A-Z]", shown, re.MULTILINE)
+    assert sorted(listed) == sorted(SUBCOMMANDS)
+    assert "..." not in shown, "a description that is too long"
+    assert [name for name in SUBCOMMANDS if f"`dair-hf {name}" not in PAGE] == []
+    assert main.run(["nope"]) == 2
+    assert "nope" in capsys.readouterr().err
+
+
+def test_jga_is_the_metric(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [{"hotel-area": ["east"]}, {"hotel-area": ["west"]}]
+    for name, states in (("p", [lines[0], lines[0]]), ("r", lines)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(state) + "\n" for state in states))
+    files = ["--predictions", str(tmp_path / "p.jsonl"), "--references", str(tmp_path / "r.jsonl")]
+    assert main.run(["jga", *files, "--n_bootstrap", "0", "--json", str(tmp_path / "out.json")]) == 0
+    assert json.loads((tmp_path / "out.json").read_text())["joint_goal_accuracy"] == 0.5
+    assert re.search(r"joint_goal_accuracy +50\.00 %", capsys.readouterr().out)
+    with pytest.raises(SystemExit) as ended:
+        main.run(["jga", *files, "--nope"])
+    assert ended.value.code == 2 and "dair-hf jga: error: " in capsys.readouterr().err
+    assert main.run(["jga", *files[:3], str(tmp_path / "none.jsonl")]) == 2
+
+
+def examples() -> dict[int, str]:
+    """Exit status -> example, of the table in docs/commands.md."""
+    rows = re.findall(r"^\| (\d+) \| .* \| `(.*)` \|$", PAGE, re.MULTILINE)
+    return {int(status): command.replace("\\|", "|") for status, command in rows}
+
+
+def test_every_exit_status_has_an_example() -> None:
+    names = ("FAILED", "REFUSED", "FINDINGS", "INTERRUPTED", "BROKEN_PIPE", "TERMINATED")
+    assert set(examples()) == {0, *(getattr(commands, name) for name in names)}
+    shown = main.EPILOG
+    assert all(re.search(rf"\b{status}\b", shown) for status in examples())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the code of the page has run, with `dair-hf` in bin/."""
+    made = tmp_path_factory.mktemp("page")
+    (made / "bin").mkdir()
+    program = made / "bin" / "dair-hf"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m dair_hf.commands "$@"\n')
+    program.chmod(0o755)
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
+    done = call(made, [sys.executable, "-c", code])
+    assert done.returncode == 0, done.stderr[-2000:]
+    return made
+
+
+def call(folder: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = {**tiny.child_environment(), "OMP_NUM_THREADS": "1"}
+    environment["PATH"] = f"{folder / 'bin'}{os.pathsep}{environment['PATH']}"
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("status", "command"), examples().items(), ids=lambda value: str(value) if isinstance(value, int) else ""
+)
+def test_an_example_ends_with_the_status_that_the_page_says(folder: Path, status: int, command: str) -> None:
+    done = call(folder, ["bash", "-c", f"set -o pipefail; {command}"])
+    assert done.returncode == status, done.stderr[-2000:]
+    if status == commands.REFUSED:
+        assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert not (folder / "stopped").exists()
+
+
+@pytest.mark.slow
+def test_the_evaluation_of_the_page(folder: Path) -> None:
+    done = call(folder, ["dair-hf", "evaluate", "model", "pairs.jsonl", "--output", "evaluation"])
+    assert done.returncode == 0, done.stderr[-2000:]
+    record = json.loads((folder / "evaluation" / "evaluation.json").read_text())
+    assert record["metrics"]["cm"] == 1.0, "the words are those of the training"
+    assert "Predicting: 100%" in done.stderr, "the progress bar"

@@ -1,0 +1,139 @@
+"""`dair-hf train`: configurations by name and by path, the list, and what reaches the recipe."""
+
+from __future__ import annotations
+
+from dair_hf.io.commands import REFUSED
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dair_hf.commands import train
+from dair_hf.commands.main import run
+from tests.fixtures import tiny
+from tests.fixtures.recipe_runs import CONFIGS, RECIPES
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Command lines of the recipes that were started; none of them runs."""
+    lines: list[list[str]] = []
+
+    def record(path: str, run_name: str) -> None:
+        assert run_name == "__main__" and sys.argv[0] == path
+        lines.append(list(sys.argv))
+
+    monkeypatch.setattr(sys, "argv", ["dair-hf"])
+    monkeypatch.setattr(runpy, "run_path", record)
+    return lines
+
+
+def test_everything_after_the_configuration_is_for_the_recipe(started: list[list[str]]) -> None:
+    options = ["--methods", "erm", "dair", "--max_steps=2", "--json", "--help"]
+    assert run(["train", "demo", *options]) == 0
+    assert started == [[str(RECIPES / "multiwoz_simpletod.py"), "--config", str(CONFIGS / "demo.yaml"), *options]]
+
+
+def test_a_file_of_the_user(
+    tmp_path: Path, started: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("demo.yaml").write_text("recipe: colored_mnist\n")
+    assert run(["train", "demo.yaml"]) == 0
+    assert started.pop() == [str(RECIPES / "colored_mnist.py"), "--config", "demo.yaml"]
+    Path("demo.yaml").write_text("seeds: [1]\n")
+    assert run(["train", "demo.yaml"]) == REFUSED
+    assert "demo.yaml: does not say which recipe it is for; add a line `recipe: NAME`, one of cifar10" in (
+        capsys.readouterr().err
+    )
+    Path("demo.yaml").write_text("recipe: [a]\n")
+    assert run(["train", "demo.yaml"]) == REFUSED
+    assert "recipe: found ['a']; name one of" in capsys.readouterr().err
+    assert started == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dem"], "dem: no configuration of this name is shipped; did you mean demo?"),
+        (["zzz"], "dair-hf train --list shows the configurations"),
+        (["woz2.yaml"], "woz2.yaml: no such file; the shipped configuration is woz2"),
+        (["some/own.yaml"], "some/own.yaml: no such file"),
+        ([], "CONFIG is missing"),
+        (["--json", "demo"], "--json has no effect without --list"),
+        (["--list", "demo"], "--list stands alone"),
+        (["--max_steps", "3", "demo"], "--max_steps"),
+        (["--launch", "dpp", "demo"], "dpp: no launcher of this name is shipped; did you mean ddp?"),
+        (["--launch", "own.yaml", "demo"], "--launch own.yaml: no such file"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(
+    started: list[list[str]], capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert run(["train", *arguments]) == REFUSED
+    assert message in capsys.readouterr().err and started == []
+
+
+def test_the_list_names_every_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", "--list"]) == 0
+    *lines, launchers, folder = capsys.readouterr().out.splitlines()
+    assert [line.split("\t")[0] for line in lines] == sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+    shown = {line.split("\t")[0]: line.split("\t")[1:] for line in lines}
+    assert shown["demo"] == [
+        "The demo: does a model follow a renamed hotel?", "nothing", "2 cores, about ten minutes for the four methods",
+    ]  # fmt: skip
+    assert shown["woz2"][1] == "WOZ 2.0 (--data_dir)"
+    assert shown["cv_vqa"][1].startswith("VQA v2 train and val as published")
+    assert "cpu_processes" in launchers and folder.endswith(str(RECIPES))
+    assert run(["train", "--list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert {item["name"]: item["recipe"] for item in listed["configurations"]}["vilt_lora"] == "vqa_saaa"
+    assert [item["trains"] for item in listed["configurations"]] == [line.split("\t")[1] for line in lines]
+    assert [item["name"] for item in listed["configurations"] if "not stated" in item.values()] == []
+
+
+def test_recipes_are_found_in_a_clone_and_in_an_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert train.recipes_folder() == RECIPES
+    module = tmp_path / "site-packages" / "dair_hf" / "commands" / "train.py"
+    (module.parents[1] / "recipes" / "configs").mkdir(parents=True)
+    monkeypatch.setattr(train, "__file__", str(module))
+    assert train.recipes_folder() == module.parents[1] / "recipes"
+    (module.parents[1] / "recipes").rename(tmp_path / "site-packages" / "recipes")
+    assert train.recipes_folder() == tmp_path / "site-packages" / "recipes", "beside the package, as in a clone"
+
+
+def test_launchers_start_the_same_command(started: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[Any] = []
+
+    def execute(program: str, command: list[str]) -> None:
+        commands.append((program, command))
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execv", execute)
+    with pytest.raises(SystemExit):
+        run(["train", "--launch", "ddp", "demo", "--seeds", "1"])
+    ((program, command),) = commands
+    assert program == command[0] == sys.executable and started == []
+    settings = str(RECIPES / "accelerate_configs" / "ddp.yaml")
+    assert command[-8:] == ["--config_file", settings, "-m", "dair_hf.commands", "train", "demo", "--seeds", "1"]
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_model(tmp_path: Path) -> None:
+    small = ["--train_dialogs", "30", "--test_dialogs", "4", "--max_steps", "2", "--warmup_steps", "0"]
+    quiet = ["--disable_tqdm", "true", "--allow_low_ceiling", "true", "--use_cpu", "true"]
+    command = [sys.executable, "-m", "dair_hf.commands", "train", "--launch", "cpu_processes", "demo"]
+    environment = {**tiny.child_environment(), "OMP_NUM_THREADS": "1"}
+    options = ["--methods", "erm", *small, *quiet]
+    done = subprocess.run(
+        [*command, *options], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    record = json.loads((tmp_path / "outputs" / "demo" / "erm_seed0.json").read_text())
+    assert record["hardware"]["processes"] == 2

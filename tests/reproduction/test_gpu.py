@@ -1,0 +1,268 @@
+"""Parts of the comparison on a GPU, tried at tiny size on a CPU: plans by hand, runs, interruptions, figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+import transformers
+from datasets import load_from_disk
+
+from dair_hf.dialog.data import read_rows
+from dair_hf.errors import DataError
+from dair_hf.io.files import read_json
+from reproduction import gpu, gpu_base, gpu_plans
+from tests.fixtures.cifar import noise_images, write_parquet
+from tests.fixtures.dialogs import UNSEEN, write_multiwoz21, write_sgd
+from tests.fixtures.paths import ROOT
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def command(data: Path, output: Path, *options: str) -> list[str]:
+    return ["--data", str(data), "--output", str(output), "--small", *options]
+
+
+def start(*argv: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "reproduction.gpu", *argv],
+        cwd=ROOT, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+
+
+def run(*argv: str) -> tuple[int, str]:
+    """Run the command to its end; return exit status and output."""
+    with start(*argv) as process:
+        printed, _ = process.communicate(timeout=500)
+    return process.returncode, printed
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------
+
+
+def test_epochs_fill_the_time_and_no_more() -> None:
+    timing = gpu_plans.Timing(startup=20, warmup=10, epoch=15, evaluation=60)
+    for minutes in (1.95, 2.5, 7.3):
+        epochs = gpu_plans.plan_epochs(timing, minutes, most=1000)
+        total = [20 + 10 + 15 * count + 60 for count in (epochs, epochs + 1)]
+        assert total[0] <= 0.9 * 60 * minutes < total[1]
+    assert gpu_plans.plan_epochs(timing, 7.3, most=4) == 4
+    with pytest.raises(DataError, match=r"one epoch takes 15 s, start and evaluation 90 s; give --minutes 2 or more"):
+        gpu_plans.plan_epochs(timing._replace(startup=20.5), 1.9, most=20)
+
+
+def test_steps_of_the_base_fill_the_time_with_the_fastest_attention() -> None:
+    plan = gpu_plans.plan_steps({"flex_attention": 0.05, "sdpa": 0.25}, left=100, seconds=120, most=9999)
+    assert (plan["max_steps"], plan["attn_implementation"]) == (1900, "flex_attention")
+    assert gpu_plans.plan_steps({"sdpa": 0.25}, left=100, seconds=120, most=7)["max_steps"] == 7
+    broken = gpu_plans.plan_steps(
+        {"flex_attention": "RuntimeError: no compiler", "sdpa": 0.25}, left=100, seconds=120, most=9999
+    )
+    assert (broken["max_steps"], broken["attn_implementation"]) == (380, "sdpa")
+    assert broken["seconds_per_step"]["flex_attention"] == "RuntimeError: no compiler"
+    with pytest.raises(DataError, match=r"3 steps of 0\.25 s fit into --minutes 1; give at least 1\.1"):
+        gpu_plans.plan_steps({"sdpa": 0.25}, left=0.9, seconds=60, most=9999)
+    with pytest.raises(DataError, match="no attention works"):
+        gpu_plans.plan_steps({"sdpa": "OutOfMemoryError"}, left=100, seconds=120, most=9999)
+
+
+def test_a_step_is_timed_without_the_first_ones() -> None:
+    clock = gpu_base.StepClock()
+    clock.ends = [0.0, 50.0, *(60.0 + 2 * step for step in range(20))]
+    assert clock.seconds_per_step() == 2
+    assert gpu_base.timed(lambda **_: 1 / 0) == "ZeroDivisionError: division by zero"
+
+
+def test_every_part_needs_a_gpu_unless_it_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = gpu.parse_options(command(tmp_path, tmp_path / "out", "--part", "erm"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    options.small = False
+    with pytest.raises(DataError, match="no GPU: .* give --small"):
+        gpu.Runner(options, 0)
+
+
+def test_settings_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.chdir(ROOT)
+    options = gpu.parse_options(["--data", str(tmp_path), "--output", str(tmp_path / "out"), "--part", "erm"])
+    runner = gpu.Runner(options, 0)
+    (tmp_path / "cifar10").mkdir()
+    for family in (gpu.DIALOGS, gpu.CIFAR10):
+        settings = gpu.read_yaml(runner.settings_file("erm", family, {"attn_implementation": "flex_attention"}))
+        assert settings["bf16"] and settings["tf32"] and not settings["use_cpu"]
+    settings = gpu.read_yaml(runner.settings_file("erm", gpu.DIALOGS, {"attn_implementation": "flex_attention"}))
+    assert settings["attn_implementation"] == "flex_attention" and settings["dataloader_num_workers"] > 0
+    # 60 to 100 million parameters, at a vocabulary of some thousand words.
+    config = transformers.AutoConfig.for_model(**settings["model_settings"], vocab_size=2500)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    assert 60e6 < sum(weights.numel() for weights in model.parameters()) < 100e6
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_multiwoz21(folder / "multiwoz21", 12)
+    write_sgd(folder / "sgd")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Output of all parts before the methods."""
+    output = tmp_path_factory.mktemp("gpu") / "out"
+    for part in ("data", "base", "plan"):
+        status, printed = run(*command(data, output, "--part", part, "--minutes", "4"))
+        assert status == 0, printed
+    return output
+
+
+@pytest.mark.slow
+def test_parts_name_what_is_missing(data: Path, tmp_path: Path) -> None:
+    status, printed = run(*command(data, tmp_path, "--part", "base"))
+    assert status == 2 and "base/dair_hf_manifest.json is missing; run --part data first" in printed
+    status, printed = run(*command(data, tmp_path, "--part", "dair_0.02"))
+    assert status == 2 and "dair_0.02: " in printed and "base_seed0.json is missing; run --part base first" in printed
+    status, printed = run(*command(data, tmp_path, "--part", "cifar10_pgd"))
+    assert (
+        status == 2
+        and f"CIFAR-10: {data / 'cifar10'} does not exist; give its folder or archive by --cifar10" in printed
+    )
+    assert "Traceback" not in printed
+
+
+@pytest.mark.slow
+def test_base_is_trained_on_scrambled_names(trained: Path) -> None:
+    pairs = load_from_disk(trained / "data" / "base" / "pairs")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(trained / "data" / "base" / "tokenizer")
+    texts = [(tokenizer.decode(row["input_ids"]), tokenizer.decode(row["augmented_input_ids"])) for row in pairs]
+    names = ("aspen lodge", "elm rooms", "sino", "blue door", "old pier", "rose garden")
+    assert len(texts) == 6
+    for name, (original, augmented) in zip(names, texts, strict=True):
+        assert name in original and name not in augmented
+        assert len(original) == len(augmented)  # scrambled letters
+    record = read_json(trained / "base" / "base_seed0.json")
+    assert record["metrics"]["steps"] == record["config"]["plan"]["max_steps"] >= gpu_plans.FEWEST_STEPS
+    assert record["metrics"]["epochs"] == record["metrics"]["steps"]  # one batch holds all dialogues
+    assert record["config"]["training"]["method"] == "da"
+    assert not (trained / "base" / "training").exists()
+
+
+@pytest.mark.slow
+def test_a_method_its_figures_and_its_table(data: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figures are those of the model, asked row by row through plain `generate`."""
+    plan = read_json(trained / "plan.json")
+    assert plan["num_train_epochs"] == gpu.SMALL_EPOCHS and plan["attn_implementation"] == "sdpa"
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(gpu, "remove_weights", lambda folder: None)
+    argv = command(data, trained, "--part", "dair_0.02", "--minutes", "4")
+    with mock.patch.object(sys, "argv", ["gpu.py", *argv]):
+        gpu.main()
+    record = read_json(trained / "multiwoz21" / "dair_lambda0.02_seed0.json")
+    assert record["config"]["training"]["num_train_epochs"] == plan["num_train_epochs"]
+    assert record["config"]["model"]["model_name_or_path"] == str(trained / "base" / "model")
+
+    folder = trained / "multiwoz21" / "runs" / "dair_lambda0.02_seed0"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    rows = read_rows(trained / "data" / "multiwoz21", "test")
+    rows = rows.select(range(12))  # of six dialogues
+    encode = runpy.run_path(str(ROOT / "recipes" / "multiwoz_simpletod.py"))["DialogEncoder"]
+    encoder = encode(tokenizer, 832, 192, causal=True, lower_case=True)
+    answers = {}
+    for row in rows:
+        prompt = tokenizer(encoder.source(row["history"]) + " <belief>", add_special_tokens=False).input_ids
+        written = model.generate(torch.tensor([prompt]), max_new_tokens=40, do_sample=False)[0, len(prompt) :]
+        answers[row["row_id"]] = tokenizer.decode(written, skip_special_tokens=True)
+    lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    predicted = {line["row_id"]: line for line in lines if line["variant"] == "original"}
+    assert predicted.keys() == answers.keys() and any(answers.values())
+    assert all(predicted[row]["prediction"].startswith(answer[:20]) for row, answer in answers.items())
+    metrics = record["metrics"]
+    right = sum(line["correct"] for line in predicted.values())
+    assert metrics["original_joint_goal_accuracy"] == pytest.approx(right / 12)
+    changed = [line for line in lines if line["variant"] == "augmented"]
+    assert metrics["pairs"] == len(changed) > 0
+    assert {e["values"][0].lower() for line in changed for e in line["reference"] if e["slot"] == "hotel-name"} <= {
+        name.lower() for name in UNSEEN
+    }
+
+    gpu_base_file, before = trained / "base" / "base_seed0.json", time.time_ns()
+    shutil.rmtree(folder)
+    status, printed = run(*command(data, trained, "--part", "dair_0.02"))
+    assert status == 0 and "dair_0.02: finished before" in printed and "| dair_lambda0.02 | 1 |" in printed
+    assert not folder.exists() and gpu_base_file.stat().st_mtime_ns < before
+    # Fewer minutes than the epochs were planned for.
+    status, printed = run(*command(data, trained, "--part", "da", "--minutes", "1"))
+    assert status == 2 and "2 epochs were planned for --minutes 4, and all methods need equally many" in printed
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_from_its_checkpoint_and_leaves_no_weights(
+    data: Path, trained: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    shutil.copytree(trained, output)
+    plan = read_json(output / "plan.json")
+    (output / "plan.json").write_text(json.dumps({**plan, "num_train_epochs": 30}))
+    argv = command(data, output, "--part", "erm", "--minutes", "4")
+    folder = output / "multiwoz21" / "runs" / "erm_seed0"
+    with start(*argv) as process:
+        end = time.monotonic() + 200
+        while not (folder / "checkpoint-10").exists():
+            assert process.poll() is None and time.monotonic() < end
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert process.stdout
+        process.stdout.close()
+    assert not (output / "multiwoz21" / "erm_seed0.json").exists()
+    status, printed = run(*argv)
+    assert status == 0, printed
+    log = (output / "logs" / "erm.log").read_text()
+    assert 0 < log.count("'loss'") <= 30 - 5  # of 30 epochs of one step, those before the checkpoint are not repeated
+    assert (output / "multiwoz21" / "erm_seed0.json").exists()
+    assert not list(folder.glob("checkpoint-*")) and not list(folder.glob("*.safetensors"))
+    assert (folder / "predictions.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_a_part_that_is_out_of_time_is_stopped(data: Path, trained: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    shutil.copytree(trained, output)
+    plan = read_json(output / "plan.json")
+    (output / "plan.json").write_text(json.dumps({**plan, "minutes": 0.05}))
+    status, printed = run(*command(data, output, "--part", "kl", "--minutes", "0.05"))
+    assert status == 2 and "kl: not finished within --minutes 0.05; run the part again, which resumes" in printed
+    assert not (output / "multiwoz21" / "kl_seed0.json").exists()
+
+
+@pytest.mark.slow
+def test_cifar10(tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    write_parquet(images / "train.parquet", noise_images(100))
+    write_parquet(images / "test.parquet", noise_images(40, seed=1))
+    output = tmp_path / "out"
+    for part in ("cifar10_plan", "cifar10_mart"):
+        status, printed = run(*command(tmp_path, output, "--part", part, "--cifar10", str(images), "--minutes", "4"))
+        assert status == 0, printed
+    record = read_json(output / "cifar10" / "mart_lambda6_seed0.json")
+    assert (
+        record["config"]["training"]["num_train_epochs"] == read_json(output / "cifar10_plan.json")["num_train_epochs"]
+    )
+    assert record["config"]["attacks"]["epsilon"] == pytest.approx(8 / 255)
+    assert "| mart_lambda6 | 1 |" in printed
+    assert not list((output / "cifar10" / "runs" / "mart_lambda6_seed0").glob("*.safetensors"))
