@@ -16,7 +16,7 @@ STAMP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo results bench test lint format clean
+.PHONY: help install demo results bench test lint docs format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,10 +58,13 @@ lint: $(STAMP) ## Check style and types: ruff and mypy
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
 
+docs: $(STAMP) ## Build the documentation site in docs/_build, without warnings
+	OMP_NUM_THREADS=1 $(OFFLINE) $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build
+
 format: $(STAMP) ## Fix and format the code with ruff
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
 clean: ## Remove the environment, caches and build files; keep outputs
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist *.egg-info docs/_build docs/api/modules .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
