@@ -6,7 +6,9 @@ from typing import Any
 
 import dair_hf
 
-PROJECT = tomllib.loads(Path(__file__).with_name("..").joinpath("pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = tomllib.loads(Path(__file__).with_name("..").joinpath("pyproject.toml").read_text(encoding="utf-8"))[
+    "project"
+]
 FILES = f"{PROJECT['urls']['Repository']}/blob/main/"
 
 project = "dair_hf"

@@ -47,9 +47,9 @@ def module_name(file: str) -> str:
 
 
 def read_tree(text: str) -> list[str]:
-    """The paths of the README's file tree: indented or drawn names, each before its description."""
+    """The paths of a page's file tree: indented or drawn names, each before its description."""
     section = re.search(r"^#+ [^\n]*\btree\b[^\n]*\n(.*?)(?=^#+ |\Z)", text, re.DOTALL | re.MULTILINE | re.IGNORECASE)
-    assert section is not None, "the README has no section with the file tree"
+    assert section is not None, "the page has no section with the file tree"
     paths: list[str] = []
     parents: list[tuple[int, str]] = []
     for line in re.sub("[│├└─]", " ", section[1]).splitlines():
@@ -75,8 +75,8 @@ def test_read_tree_understands_indents_and_lines() -> None:
     assert read_tree(drawn) == ["a/", "a/b.py", "a/c/", "a/c/d.py"]
 
 
-def test_file_tree_of_the_readme_is_true() -> None:
-    named = set(read_tree((ROOT / "README.md").read_text(encoding="utf-8")))
+def test_file_tree_of_the_architecture_is_true() -> None:
+    named = set(read_tree((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")))
     folders = {str(parent) + "/" for name in TRACKED for parent in Path(name).parents if str(parent) != "."}
     assert named - folders - set(TRACKED) == set(), "the file tree names what is not there"
 
