@@ -66,5 +66,5 @@ format: $(STAMP) ## Fix and format the code with ruff
 	$(BIN)/python -m ruff format .
 
 clean: ## Remove the environment, caches and build files; keep outputs
-	rm -rf .venv build dist *.egg-info docs/_build docs/api/modules .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist *.egg-info docs/_build docs/api/modules docs/jupyter_execute .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -87,8 +87,8 @@ def test_a_configuration_says_what_to_expect(path: Path) -> None:
 
 
 def test_the_pages_and_the_experiments_name_what_is_there() -> None:
-    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    assert [name for name in NAMES if f"`{name}.py`" not in page and f"recipes/{name}.py" not in page] == []
+    table = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    assert [name for name in NAMES if f"`{name}.py`" not in table and f"recipes/{name}.py" not in table] == []
     texts = [
         (ROOT / "README.md").read_text(encoding="utf-8"),
         *(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md"))),
