@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from dair_hf.data.collator import PairCollator as PairCollator
     from dair_hf.data.sampling import EpochPairs as EpochPairs
     from dair_hf.data.tensor_pairs import TensorPairs as TensorPairs
+    from dair_hf.data.texts.files import pairs_from_jsonl as pairs_from_jsonl
     from dair_hf.errors import DataError as DataError
     from dair_hf.errors import NonFiniteLossError as NonFiniteLossError
     from dair_hf.errors import SlotNameWarning as SlotNameWarning
@@ -30,6 +31,7 @@ _HOMES = {
     "SlotNameWarning": "dair_hf.errors",
     "TensorPairs": "dair_hf.data.tensor_pairs",
     "UndefinedMetricWarning": "dair_hf.errors",
+    "pairs_from_jsonl": "dair_hf.data.texts.files",
 }
 __all__ = ["__version__", *_HOMES]
 

@@ -19,10 +19,9 @@ from datasets import Dataset
 from datasets.utils import logging as datasets_logging
 from transformers.utils import logging as transformers_logging
 
-from dair_hf.commands.model_pairs import encoded_for, load_trained, pair_trainer
-from dair_hf.commands.pair_encoder import SOURCE, TARGET, TEXT
-from dair_hf.commands.pair_files import read_pairs
+from dair_hf.commands.model_pairs import load_trained, pair_trainer, text_columns, tokenized
 from dair_hf.data.collator import LABELS
+from dair_hf.data.texts.files import read_pairs
 from dair_hf.data.view_columns import columns_of_views
 from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import MATCHES, matches, reference_keys
@@ -39,6 +38,7 @@ from dair_hf.training.sample_loss import LANGUAGE_LOSSES, derived_sample_loss
 
 RECORD_FILE, PREDICTIONS_FILE = "evaluation.json", "predictions.jsonl"
 LABEL = "label"  # the rule of classifiers
+TARGETS = ("target", "completion")  # columns of texts that generated answers are compared with
 RECORD_KEYS = {"model", "pairs", "settings", "metrics", "seconds"}
 
 
@@ -111,16 +111,23 @@ def evaluate_model(
         model, tokenizer = load_trained(name)
         evaluator = _evaluator_for(name, model, rows, settings)
         clock.lap("loading")
-        pairs = encoded_for(rows, name, model, tokenizer, path, settings.max_tokens)
-        if derived_sample_loss(model) in LANGUAGE_LOSSES:
-            _warn_of_lost_targets(pairs, tokenizer, evaluator.references, settings.match or "exact")
-        else:
-            _require_known_classes(pairs, model, path)
-        clock.lap("tokenizing")
         with tempfile.TemporaryDirectory() as scratch:
             trainer = pair_trainer(
-                name, model, tokenizer, scratch, settings.batch_size, show_progress=show_progress, use_cpu=use_cpu
+                name,
+                model,
+                tokenizer,
+                scratch,
+                settings.batch_size,
+                settings.max_tokens,
+                show_progress=show_progress,
+                use_cpu=use_cpu,
             )
+            pairs = tokenized(rows, trainer, path)
+            if derived_sample_loss(model) in LANGUAGE_LOSSES:
+                _warn_of_lost_targets(pairs, tokenizer, evaluator.references, settings.match or "exact")
+            else:
+                _require_known_classes(pairs, model, path)
+            clock.lap("tokenizing")
             metrics = trainer.evaluate_pairs(
                 pairs, evaluator, n_bootstrap=settings.bootstrap, data_name=None, **_generation(trainer, settings)
             )
@@ -128,8 +135,8 @@ def evaluate_model(
             ((index, predictions, references, evaluation),) = evaluator.evaluations
             report = None
             if with_report:
-                texts = [column for column in (SOURCE, TARGET, TEXT) if column in pairs.column_names]
-                report = build_report(trainer, pairs, evaluation, ReportOptions(path.stem, texts=texts or None))
+                options = ReportOptions(path.stem, texts=text_columns(pairs) or None)
+                report = build_report(trainer, pairs, evaluation, options)
                 clock.lap("report")
     record = {
         "model": _described(name, model, str(trainer.args.device)),
@@ -200,10 +207,14 @@ def _evaluator_for(name: str, model: Any, rows: Dataset, settings: EvaluationSet
         lambda answers, references: matches(rule, answers, references),
         answers=lambda answers: [MATCHES[rule].key(answer) for answer in answers],
         # The texts of the file, not what is left of them after tokenization.
-        references=TARGET if TARGET in rows.column_names else None,
+        references=next(filter(lambda name: _holds_texts(rows, name), TARGETS), None),
         clusters=settings.clusters,
         preset=rule,
     )
+
+
+def _holds_texts(rows: Dataset, column: str) -> bool:
+    return column in rows.column_names and rows.features[column].dtype in ("string", "large_string")
 
 
 def _generation(trainer: Any, settings: EvaluationSettings) -> dict[str, Any]:

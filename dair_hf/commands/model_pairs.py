@@ -8,24 +8,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import datasets
 import transformers
-from datasets import Dataset
-from transformers import AutoConfig, AutoTokenizer, DataCollatorForSeq2Seq, DataCollatorWithPadding, TrainerState
+from transformers import AutoConfig, AutoTokenizer, TrainerState
 from transformers.utils import cached_file
 
-from dair_hf.commands.pair_encoder import SOURCE, TARGET, TEXT, encode_pairs
-from dair_hf.commands.pair_files import read_pairs
 from dair_hf.config import DAIRConfig
-from dair_hf.data.collator import LABELS, PairCollator
+from dair_hf.data.collator import LABELS, ROW_ID
+from dair_hf.data.texts.files import read_pairs
+from dair_hf.data.texts.forms import FORMS, INPUT_IDS, LABEL, form_of, is_missing, name_of
+from dair_hf.data.texts.labels import label_of
+from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError, explained
+from dair_hf.evaluation.answers import same_classes
 from dair_hf.modeling import LOADING_ERRORS
 from dair_hf.pair_report.build import ReportOptions, build_report
 from dair_hf.pair_report.report import PairReport
-from dair_hf.training.sample_loss import derived_sample_loss
+from dair_hf.training.texts.needs import max_positions
 from dair_hf.training.trainer import DAIRTrainer
 
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 STATE_FILE = "trainer_state.json"
+MAX_TOKENS = 512  # by default
 
 
 def load_trained(name: str) -> tuple[Any, Any]:
@@ -96,36 +100,17 @@ def report_on_model(
     """
     rows = read_pairs(path)
     model, tokenizer = load_trained(name)
-    pairs = encoded_for(rows, name, model, tokenizer, path, max_tokens)
-    texts = [column for column in (SOURCE, TARGET, TEXT) if column in pairs.column_names]
-    classifies = derived_sample_loss(model) == "classification"
     with tempfile.TemporaryDirectory() as folder:
-        trainer = pair_trainer(name, model, tokenizer, folder, batch_size, dair_lambda)
+        trainer = pair_trainer(name, model, tokenizer, folder, batch_size, max_tokens, dair_lambda)
+        pairs = tokenized(rows, trainer, path)
         report = build_report(
             trainer,
             pairs,
-            _equal_classes if classifies else None,
-            ReportOptions(title, groups, texts or None, worst),
+            same_classes if trainer.sample_loss_name == "classification" else None,
+            ReportOptions(title, groups, text_columns(pairs) or None, worst),
         )
     report.settings = {"model": name, **{k: v for k, v in report.settings.items() if k not in ("model", "method")}}
     return report
-
-
-def encoded_for(rows: Dataset, name: str, model: Any, tokenizer: Any, path: Path, max_tokens: int | None) -> Dataset:
-    """Return the pairs of a file as columns of a model.
-
-    Raises:
-        DataError: The model has no tokenizer that the pairs need, or the pairs do not fit it.
-    """
-    if tokenizer is None and LABELS not in rows.column_names and {TEXT, SOURCE} & set(rows.column_names):
-        raise DataError(
-            f"{name}: has no tokenizer files; save the tokenizer of its training there (tokenizer.save_pretrained), or "
-            "give pairs of token ids"
-        )
-    try:
-        return encode_pairs(rows, model, tokenizer, max_tokens)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from error
 
 
 def pair_trainer(
@@ -134,6 +119,7 @@ def pair_trainer(
     tokenizer: Any,
     folder: str,
     batch_size: int,
+    max_tokens: int | None = None,
     dair_lambda: float | None = None,
     show_progress: bool = False,
     use_cpu: bool = False,
@@ -146,9 +132,13 @@ def pair_trainer(
         tokenizer: Its tokenizer, or None.
         folder: Folder for what a trainer may write.
         batch_size: Pairs run at once.
+        max_tokens: Tokens after which texts are cut; None: 512, or the positions of the model if fewer.
         dair_lambda: Lambda of the training in pair units; None: unknown.
         show_progress: Whether to show progress bars.
         use_cpu: Whether to leave GPUs aside.
+
+    Raises:
+        DataError: The model has fewer positions than `max_tokens`.
     """
     args = DAIRConfig(
         folder,
@@ -158,17 +148,67 @@ def pair_trainer(
         report_to="none",
         disable_tqdm=not show_progress,
         use_cpu=use_cpu,
+        max_length=_length(model, max_tokens),
     )
-    collator = None
-    if tokenizer is not None:
-        classifies = derived_sample_loss(model) == "classification"
-        collator = DataCollatorWithPadding(tokenizer) if classifies else DataCollatorForSeq2Seq(tokenizer)
-    pairs_collator = None if collator is None else PairCollator(collator)
-    trainer = DAIRTrainer(model, args, pairs_collator, processing_class=tokenizer)
+    trainer = DAIRTrainer(model, args, processing_class=tokenizer)
     if (Path(name) / STATE_FILE).is_file():
         trainer.state = TrainerState.load_from_json(str(Path(name) / STATE_FILE))
     return trainer
 
 
-def _equal_classes(predictions: Sequence[Any], references: Sequence[Any]) -> list[bool]:
-    return [int(prediction) == int(reference) for prediction, reference in zip(predictions, references, strict=True)]
+def tokenized(rows: datasets.Dataset, trainer: DAIRTrainer, path: Path) -> datasets.Dataset:
+    """Return the pairs of a file with the columns of the model; their texts stay beside them.
+
+    Raises:
+        DataError: The pairs need a tokenizer that the model lacks, or do not fit the model.
+    """
+    columns, model = rows.column_names, trainer.model
+    is_text = INPUT_IDS not in columns and any(form.inputs[0] in columns for form in FORMS)
+    if trainer.processing_class is None and LABELS not in columns and is_text:
+        raise DataError(
+            f"{model.name_or_path}: has no tokenizer files; save the tokenizer of its training there "
+            "(tokenizer.save_pretrained), or give pairs of token ids"
+        )
+    try:
+        if INPUT_IDS not in columns and model.main_input_name == INPUT_IDS:
+            form_of(columns, trainer.generates, type(model).__name__)  # or the reason why it is none
+        return trainer.tokenize(_with_whole_labels(rows, trainer), "its data")
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def text_columns(pairs: datasets.Dataset) -> list[str]:
+    """Return the columns of tokenized pairs that hold texts, without labels."""
+    present = [column for form in FORMS for column in form.columns if column in pairs.column_names and column != LABEL]
+    return list(dict.fromkeys(present))
+
+
+def _length(model: Any, max_tokens: int | None) -> int:
+    """Return the number of tokens after which texts are cut."""
+    positions = max_positions(model)
+    if max_tokens is not None and positions is not None and max_tokens > positions:
+        raise DataError(
+            f"--max-tokens {max_tokens}: the model has {positions} positions; give at most as many, or leave it out"
+        )
+    return max_tokens or min(MAX_TOKENS, positions or MAX_TOKENS)
+
+
+def _with_whole_labels(rows: datasets.Dataset, trainer: DAIRTrainer) -> datasets.Dataset:
+    """Return tokenised rows with class numbers as integers, which a column with empty cells may hold as floats."""
+    if trainer.sample_loss_name != "classification":
+        return rows
+    config: Any = trainer.model.config
+    for column in rows.column_names:
+        view, name = parse_column(column)
+        if name != LABELS or rows.features[column] == datasets.Value("int64"):
+            continue
+        labels = [
+            None
+            if view and is_missing(row[column])
+            else label_of(
+                row[column], "classification", config.label2id or {}, config.num_labels, name_of(row, number), column
+            )
+            for number, row in enumerate(rows.select_columns([ROW_ID, column]))
+        ]
+        rows = rows.remove_columns(column).add_column(column, labels)
+    return rows

@@ -34,8 +34,8 @@ def report(
         Path | None,
         typer.Argument(
             help="Paired rows: .jsonl, .csv or .parquet, or a folder of `datasets` (save_to_disk). Columns text and "
-            "label, or source and target, or tokenised columns, each also with the prefix augmented_; augmented_2_ for "
-            "a second partner, and so on.",
+            "label, prompt and completion, messages, source and target, or tokenised columns, each also with the "
+            "prefix augmented_; augmented_2_ for a second partner, and so on.",
             show_default=False,
         ),
     ] = None,

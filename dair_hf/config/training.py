@@ -74,6 +74,16 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
             "tokens.",
         },
     )
+    max_length: int | None = field(
+        default=None,
+        metadata={
+            "help": "Number of tokens, >= 2, after which texts that the trainer tokenizes are cut: prompt and answer "
+            "of a decoder-only model together, input and target of an encoder-decoder apart, a text to classify. A "
+            "prompt before an answer loses its beginning, a target its end, anything else what "
+            "tokenizer.truncation_side says. Rows that are cut are counted in a warning; a chat that keeps no turn of "
+            "the assistant is refused. None: the positions of the model. Tokenised data are not cut.",
+        },
+    )
     chunked_loss: bool = field(
         default=False,
         metadata={
@@ -170,10 +180,18 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
         require_choice("forward_mode", self.forward_mode, FORWARD_MODES)
         require_choice("pair_dropout", self.pair_dropout, DROPOUT_MODES)
         require_number("learning_rate", self.learning_rate, 0.0)
-        for name in ("gradient_cache", "max_tokens_per_batch", "generation_batch_size", "lr_half_life_steps"):
+        for name in (
+            "gradient_cache",
+            "max_tokens_per_batch",
+            "max_length",
+            "generation_batch_size",
+            "lr_half_life_steps",
+        ):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise DataError(f"{name}={value!r} is out of range; it must be an integer >= 1, or None")
+        if self.max_length is not None and self.max_length < 2:
+            raise DataError(f"max_length={self.max_length} is out of range; it must be an integer >= 2, or None")
         for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
             if getattr(self, name) < 1:
                 raise DataError(f"{name}={getattr(self, name)} is out of range; it must be an integer >= 1")

@@ -1,4 +1,4 @@
-"""Comparison of generated answers with references, by name."""
+"""Rules by which answers of a model count as right, by name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from decimal import Decimal
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dair_hf.errors import DataError
 
@@ -106,3 +106,23 @@ def reference_keys(name: str, references: Sequence[str]) -> list[Hashable]:
     if None in keys:
         raise DataError(f"match {name}: the reference {references[keys.index(None)]!r:.80} has no number; use exact")
     return keys
+
+
+def same_texts(predictions: Sequence[str], references: Sequence[str]) -> list[bool]:
+    r"""Return which answers are right by the rule "exact".
+
+    Example:
+        >>> same_texts([" 42 \n", "a  b", "Yes"], ["42", "a b", "yes"])
+        [True, True, False]
+    """
+    return matches("exact", predictions, references)
+
+
+def same_classes(predictions: Sequence[Any], references: Sequence[Any]) -> list[bool]:
+    """Return which predicted classes are the labels.
+
+    Example:
+        >>> same_classes([0, 1], [0, 2])
+        [True, False]
+    """
+    return [int(given) == int(wanted) for given, wanted in zip(predictions, references, strict=True)]

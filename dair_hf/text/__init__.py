@@ -1,4 +1,4 @@
-"""Classification of texts under counterfactual revisions."""
+"""Texts under counterfactual revisions, and word problems."""
 
 from dair_hf.lazy import lazy_submodules
 

@@ -36,6 +36,7 @@ from dair_hf.training.forward.pair_loss import PairLoss
 from dair_hf.training.lambda_control import LambdaControl, root_gradients
 from dair_hf.training.loading import eval_order
 from dair_hf.training.sample_loss import CLASS_LOSSES, LANGUAGE_LOSSES, base_model_of, derived_sample_loss
+from dair_hf.training.texts.rows import TextRows
 from dair_hf.training.train_metrics import lowest_slopes, mean_terms, sum_terms
 from dair_hf.trees.forest import FOREST
 
@@ -47,6 +48,8 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
 
     Attributes:
         args: Configuration of the run.
+        train_dataset: Training rows, with the model's columns.
+        eval_dataset: Evaluation rows, or a dictionary of several sets, with the model's columns.
         data_collator: Collator of pairs.
         evaluator: The task's evaluator; None: none was given.
         sample_loss_name: Name of the sample loss; None for a callable.
@@ -56,12 +59,15 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
     """
 
     args: DAIRConfig
+    train_dataset: Any
+    eval_dataset: Any
     data_collator: PairCollator
     evaluator: PairEvaluator | None
     sample_loss_name: str | None
     generates: bool
     lambda_control: LambdaControl
     _finiteness: FinitenessCheck
+    _text_rows: TextRows
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -73,6 +79,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         self._evaluated_rows: list[Tensor] = []
         self._kept_views = 0  # views of every row whose losses are kept, for `pair_losses`
         self._rows_seen = 0
+        self._answered: Any = None  # rows to which answers are generated
         self._answers: Tensor | None = None
         self._exists: Tensor | None = None
 
@@ -84,6 +91,21 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
     def _known_columns(self, data: Any) -> list[str]:
         """Return the columns of some data that are read."""
         raise NotImplementedError
+
+    def tokenize(self, dataset: Any, name: str = "dataset") -> Any:
+        """Return rows of text as rows with the model's columns; other data as they are.
+
+        Training and evaluation do so themselves, once for each object. Texts in the columns of a known form
+        (`pairs_from_jsonl`) are tokenized, unless there are `input_ids` or the collator reads the texts.
+
+        Args:
+            dataset: Rows, a dictionary of several sets, or None.
+            name: Name of the data, for messages.
+
+        Raises:
+            DataError: There is no tokenizer, the columns do not fit the model, or a cell cannot be used.
+        """
+        return self._text_rows(dataset, name)
 
     # ---- loop over the originals ----
 
@@ -172,7 +194,8 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             prediction_loss_only = self.args.prediction_loss_only
         self._evaluated_rows, self._rows_seen, self._answers, self._exists = [], 0, None, None
         if self.generates and not prediction_loss_only:
-            originals = views_of(dataloader.dataset).originals()
+            answered = dataloader.dataset if self._answered is None else self._answered
+            originals = views_of(answered).originals()
             answers = self._predictor().predict(self._model_columns(originals), dict(self._gen_kwargs or {}))
             self._answers = torch.from_numpy(padded_array(answers))
         self.gather_function = self._gather_rows
@@ -251,6 +274,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             data_name = dataset if data_name is None else data_name
             dataset = self.eval_dataset[dataset]
         require_rows(dataset, "eval_dataset")
+        dataset = self.tokenize(dataset, "eval_dataset")
         if self.evaluator is not None:
             in_card = {} if data_name is None else {"data_name": data_name}
             self._evaluate_pairs_args = (dataset, {**in_card, **gen_kwargs})
@@ -259,10 +283,13 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         # Dropped rows must not be the shortest; the loader of persistent workers is used again for predictions.
         keeps_order = returns_predictions or args.dataloader_drop_last or args.dataloader_persistent_workers
         self._sorts_by_length = not keeps_order
+        chosen = eval_dataset if isinstance(eval_dataset, str) else dataset
+        if self.generates and returns_predictions:
+            self._answered = self._text_rows.for_answers(dataset, "eval_dataset")
         try:
-            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
+            return super().evaluate(chosen, ignore_keys, metric_key_prefix, **gen_kwargs)
         finally:
-            self._evaluate_pairs_args, self._sorts_by_length = None, False
+            self._evaluate_pairs_args, self._sorts_by_length, self._answered = None, False, None
 
     def predict(
         self,
@@ -271,8 +298,14 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         metric_key_prefix: str = "test",
         **gen_kwargs: Any,
     ) -> PredictionOutput:
-        """Predict as `Seq2SeqTrainer` does: predictions and labels of the originals, in the order of the data."""
+        """Predict as `Seq2SeqTrainer` does: predictions and labels of the originals, in the order of the data.
+
+        In chats, the last turn of the assistant is predicted.
+        """
         require_rows(test_dataset, "test_dataset")
+        test_dataset = self.tokenize(test_dataset, "test_dataset")
+        if self.generates and not self.args.prediction_loss_only:
+            test_dataset = self._text_rows.for_answers(test_dataset, "test_dataset")
         return super().predict(test_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
 
     def evaluate_pairs(
@@ -299,8 +332,10 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
           `lambda logits, labels: logits`.
 
         Args:
-            dataset: Paired rows, tokenised; None: `eval_dataset`.
-            evaluator: The task's `PairEvaluator`, or its `correct` alone; None: the trainer's.
+            dataset: Paired rows, tokenised or texts; None: `eval_dataset`. In a chat, the last turn of the assistant is
+                the answer.
+            evaluator: The task's `PairEvaluator`, or its `correct` alone; None: the trainer's, else for texts
+                `answers.same_texts` of answers (equal, up to white space) and `answers.same_classes`.
             subsets: Name -> one bool per row. Adds the same metrics over these rows, such as `attainable_cm`.
             n_bootstrap: Number of resamples; 0: no intervals.
             predictions_file: File for one JSON line per view: row_id, variant, prediction, reference, correct. Replaces
@@ -332,7 +367,12 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             >>> metrics["cm"], metrics["long_cm"]  # doctest: +SKIP
             (0.91, 0.84)
         """
+        data = self.eval_dataset if dataset is None else dataset
+        require_rows(data, "dataset")
+        data = self.tokenize(data)
         evaluator = self.evaluator if evaluator is None else as_evaluator(evaluator)
+        if evaluator is None:
+            evaluator = self._text_rows.evaluator_of(data, self.generates)
         if evaluator is None:
             raise DataError(
                 "evaluate_pairs needs an evaluator: a PairEvaluator or a function (predictions, references) -> [N] "
@@ -343,8 +383,8 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         evaluator.require_distinct_keys(subset_names(subsets))
         if predictions_file is not None:
             require_predictions_file(predictions_file)
-        data = self.eval_dataset if dataset is None else dataset
-        require_rows(data, "dataset")
+        if self.generates:
+            data = self._text_rows.for_answers(data, "dataset")
         views = views_of(data)
         views.require_unique_rows()
         if not isinstance(views, TensorViews):
@@ -384,6 +424,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         Raises:
             DataError: Data without random access, or rows are left out, because of `dataloader_drop_last`.
         """
+        dataset = self.tokenize(dataset)
         self._kept_views = count = 1 + views_of(dataset).partners.shape[1]
         try:
             self.evaluation_loop(self.get_test_dataloader(dataset), "Losses of pairs", prediction_loss_only=True)
@@ -416,7 +457,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         alone. Pairs with a faulty label are among the first. Every process must call this method; the main one writes.
 
         Args:
-            dataset: Paired rows, tokenised; None: the training data.
+            dataset: Paired rows, tokenised or texts; None: the training data.
             evaluator: The task's `PairEvaluator`, or its `correct` alone. Adds answers, CM and flips by group; a model
                 that generates has to answer all views for that. None: losses only.
             folder: Folder for `pair_report.html` and `pair_report.json`; earlier reports are replaced.
@@ -442,6 +483,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         """
         data = self.train_dataset if dataset is None else dataset
         require_rows(data, "dataset")
+        data = self.tokenize(data)
         options = ReportOptions(title, groups, texts, worst)
         if evaluator is not None:
             evaluator = as_evaluator(evaluator)

@@ -94,6 +94,7 @@ from dair_hf.training.sample_loss import (
     row_rules,
 )
 from dair_hf.training.schedules import epoch_drops, half_life
+from dair_hf.training.texts.rows import TextRows
 from dair_hf.training.train_metrics import lowest_slopes, mean_terms, sum_terms
 from dair_hf.trees.attention import nodes_at_once
 from dair_hf.trees.batches import ForestCollator, GroupBatchSampler
@@ -123,9 +124,9 @@ class DAIRTrainer(PairEvaluationTrainer):
         data_collator: A `PairCollator`, or a collator of single views, which is wrapped in one. None: padding of inputs
             and of token labels if there is a tokenizer, else plain stacking.
         train_dataset: Paired rows: a `datasets.Dataset`, `EpochPairs`, `TensorPairs`, or any torch data set of such
-            rows.
+            rows. Rows of text in a known form (`pairs_from_jsonl`) are tokenized, also those of other arguments.
         eval_dataset: Paired rows, or a dictionary of several evaluation sets.
-        processing_class: Tokenizer, which decodes predictions and labels.
+        processing_class: Tokenizer, which encodes texts and decodes predictions and labels.
         sample_loss: Loss of a row: a name in `per_sample.SAMPLE_LOSSES`, or a callable `(outputs, labels) -> [rows]`.
             None: the loss that the model computes from its labels (`sample_loss.derived_sample_loss`). Before the first
             step, a named loss is compared with the model's own.
@@ -200,6 +201,7 @@ class DAIRTrainer(PairEvaluationTrainer):
             logger.info(f"sample_loss={self.sample_loss_name!r}, derived from {name}")
         refuse_unsupported(args, self.sample_loss, objective, augmenter, self.model)
         self.generates = self._answers_in_text()
+        self._tokenize_own(data_collator)
         if data_collator is None:
             data_collator = self._default_collator()
         # A copy, since its rules are those of this model.
@@ -242,6 +244,13 @@ class DAIRTrainer(PairEvaluationTrainer):
             self._pair_loss = PairLoss(args, self.sample_loss, decoder_inputs_of(model), chunked)
             self._pair_loss_key = key
         return self._pair_loss
+
+    def _tokenize_own(self, data_collator: Any) -> None:
+        """Tokenize the text data of the trainer, before collator and data loaders are made for them."""
+        base = getattr(data_collator, "base_collator", data_collator) or default_data_collator
+        self._text_rows = TextRows(lambda: self.model, self.processing_class, self._loss_name(), self.args, base)
+        self.train_dataset = self.tokenize(self.train_dataset, "train_dataset")
+        self.eval_dataset = self.tokenize(self.eval_dataset, "eval_dataset")
 
     def _answers_in_text(self) -> bool:
         """Return whether predictions are generated: by `predict_with_generate`, or by the kind of model."""
@@ -318,6 +327,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         self._finiteness.clear()
         self.lambda_control.reset()
         self._set_row_rules()  # embeddings may have been resized
+        self.train_dataset = self.tokenize(self.train_dataset, "train_dataset")  # it may have been assigned since
         require_groups(self.args, self.train_dataset, self.eval_dataset)
         if (
             self.evaluator is None

@@ -187,7 +187,7 @@ GENERATED = {"source": "w4", "target": "w5", "augmented_source": "w6", "augmente
     ("model", "rows", "options", "message"),
     [
         ("classifier", [GENERATED], [], "source and target, but BertForSequenceClassification needs text"),
-        ("t5", CLASSES, [], "has the columns text and label, but T5ForConditionalGeneration needs source and target"),
+        ("t5", CLASSES, [], "has the columns text and label, but T5ForConditionalGeneration needs "),
         ("base", CLASSES, [], "BertModel neither generates answers nor gives a text one class"),
         ("masked", CLASSES, [], "BertForMaskedLM neither generates answers nor gives a text one class"),
         ("bare", CLASSES, [], "bare: has no tokenizer files"),

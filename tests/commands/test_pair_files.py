@@ -14,11 +14,16 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification, RobertaConfig, RobertaForSequenceClassification
 
+from dair_hf import DAIRTrainer
 from dair_hf.commands.main import run
-from dair_hf.commands.pair_encoder import PairEncoder, encode_pairs, max_positions
-from dair_hf.commands.pair_files import read_pairs
+from dair_hf.commands.model_pairs import _with_whole_labels
+from dair_hf.data.texts.encoder import TextEncoder
+from dair_hf.data.texts.files import read_pairs
+from dair_hf.data.texts.forms import form_of
 from dair_hf.errors import DataError
 from dair_hf.pair_report.report import JSON_FILE, PairReport
+from dair_hf.training.sample_loss import derived_sample_loss
+from dair_hf.training.texts.needs import max_positions, model_needs
 from tests.fixtures import tiny
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
@@ -56,6 +61,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return folders
 
 
+def encoded_by(folder: Path, rows: datasets.Dataset, model: Any, length: int | None = None) -> datasets.Dataset:
+    trainer = DAIRTrainer(model, tiny.config(folder, max_length=length), processing_class=tiny.tokenizer())
+    encoded = trainer.tokenize(_with_whole_labels(rows, trainer))
+    assert isinstance(encoded, datasets.Dataset)
+    return encoded
+
+
 def lines(*rows: dict[str, Any]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
@@ -69,8 +81,16 @@ def without(row: dict[str, Any], *names: str, **others: Any) -> dict[str, Any]:
     [
         ("bare", lines(TEXTS), "bare0: has no tokenizer files; save the tokenizer"),
         ("bert", lines(TARGETS), "has the columns source and target, but BertForSequenceClassification needs text and"),
-        ("gpt2", lines(TEXTS), "has the columns text and label, but GPT2LMHeadModel needs source and target"),
-        ("t5", lines(TEXTS), "has the columns text and label, but T5ForConditionalGeneration needs source and target"),
+        (
+            "gpt2",
+            lines(TEXTS),
+            "has the columns text and label, but GPT2LMHeadModel needs prompt and completion, or m",
+        ),
+        (
+            "t5",
+            lines(TEXTS),
+            "has the columns text and label, but T5ForConditionalGeneration needs prompt and completion, or m",
+        ),
         ("bert", lines(TEXTS, {**TEXTS, "text": 5}), "row '1', column 'text': found 5; give a text in quotes"),
         ("bert", lines({**TEXTS, "text": None}), "row '0', column 'text': is empty; give a text"),
         ("bert", lines({**TEXTS, "augmented_text": 7}), "row '0', column 'augmented_text': found 7"),
@@ -144,7 +164,7 @@ def test_whole_labels_of_columns_with_gaps_are_integers(
         rows[1]["augmented_labels"] = None
     frame, path = pd.DataFrame(rows), tmp_path / f"pairs.{kind}"
     frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path)
-    encoded = encode_pairs(read_pairs(path), bert(), tiny.tokenizer(), None)
+    encoded = encoded_by(tmp_path, read_pairs(path), bert())
     assert [encoded["labels"][:], encoded["augmented_labels"][:]] == [[1, 0], [0, None]]
     assert all(type(label) is int for label in encoded["labels"])
     assert run(["report", str(models["bert"]), str(path), "--output", str(tmp_path / "out")]) == 0
@@ -152,7 +172,7 @@ def test_whole_labels_of_columns_with_gaps_are_integers(
 
 def test_labels_of_a_regression_stay_floats(tmp_path: Path) -> None:
     rows = datasets.Dataset.from_list([{**TEXTS, "row_id": "a", "label": 2.5}, {**TEXTS, "row_id": "b"}])
-    encoded = encode_pairs(rows, bert(num_labels=1, id2label=None, label2id=None), tiny.tokenizer(), None)
+    encoded = encoded_by(tmp_path, rows, bert(num_labels=1, id2label=None, label2id=None))
     assert encoded["labels"][:] == [2.5, 1.0] and encoded.features["labels"].dtype == "float64"
 
 
@@ -167,7 +187,8 @@ def test_words_of_a_csv_are_no_empty_cells(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["bert", "gpt2"])
 def test_files_for_both_kinds_of_model_serve_each(tmp_path: Path, models: dict[str, Path], model: str) -> None:
     path = tmp_path / "pairs.JSONL"
-    half = {"augmented_source": None} if model == "gpt2" else ALONE  # a partner in the columns of the other kind
+    # A partner in the columns of the other kind.
+    half = {"augmented_source": None, "augmented_target": None} if model == "gpt2" else ALONE
     path.write_text(lines({**TEXTS, **TARGETS}, {**TEXTS, **TARGETS, **half}))
     assert run(["report", str(models[model]), str(path), "--output", str(tmp_path / "out")]) == 0
     (name,) = {"bert": ["label"], "gpt2": ["target tokens"]}[model]
@@ -183,8 +204,8 @@ def test_long_texts_are_cut_to_the_positions_of_the_model(tmp_path: Path, models
     assert run(["report", str(models[model]), str(path), "--output", str(tmp_path / "out")]) == 0
     assert PairReport.read(tmp_path / "out" / JSON_FILE).summary["pairs"] == 1
     made = bert() if model == "bert" else tiny.model(model)
-    encoded = encode_pairs(read_pairs(path), made, tiny.tokenizer(), None)
     positions = {"bert": 16, "gpt2": 32, "bart": 32, "t5": 512}[model]
+    encoded = encoded_by(tmp_path, read_pairs(path), made, 512 if model == "t5" else None)
     assert len(encoded["input_ids"][0]) == positions
     if model != "bert":
         assert encoded["augmented_labels"][0][-1] == tiny.EOS and len(encoded["augmented_labels"][0]) == positions
@@ -194,7 +215,9 @@ def test_long_texts_are_cut_to_the_positions_of_the_model(tmp_path: Path, models
 def test_the_encoder_does_not_hold_the_model(model: str) -> None:
     """`Dataset.map` pickles it for a hash, which would copy all weights."""
     made = bert() if model == "bert" else tiny.model(model)
-    encoder = PairEncoder(made, tiny.tokenizer(), None)
+    columns = ["text", "label"] if model == "bert" else ["source", "target"]
+    needs = model_needs(made, tiny.tokenizer(), derived_sample_loss(made))
+    encoder = TextEncoder(form_of(columns, model != "bert", model), tiny.tokenizer(), needs, columns)
 
     def refuse(self: Any, protocol: int) -> Any:
         raise AssertionError("pickled")

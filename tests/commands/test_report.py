@@ -81,7 +81,7 @@ def test_second_partners_are_pairs_of_their_own(
         {**row, "augmented_2_text": text, "augmented_2_label": label}
         for row, (text, label) in zip(ROWS, second, strict=True)
     ]
-    rows[2]["augmented_text"] = None
+    rows[2] |= {"augmented_text": None, "augmented_label": None}
     pairs = written(tmp_path, rows, "jsonl")
     assert run(["report", str(classifier), str(pairs), "--output", str(tmp_path / "out")]) == 0
     report = PairReport.read(tmp_path / "out" / JSON_FILE)
@@ -93,7 +93,7 @@ def test_second_partners_are_pairs_of_their_own(
     for row in rows:
         del row["augmented_2_label"]
     assert run(["report", str(classifier), str(written(tmp_path, rows, "jsonl")), "--output", str(tmp_path / "b")]) == 2
-    assert "the pairs lack the column augmented_2_label" in capsys.readouterr().err
+    assert "lacks the column augmented_2_label" in capsys.readouterr().err
 
 
 def test_lambda_and_the_log_of_the_training_are_used(tmp_path: Path, classifier: Path) -> None:
@@ -194,7 +194,7 @@ def test_empty_output_is_refused(
         (["{folder}/other.json"], "is no pair report"),
         (["{model}", "{folder}/plain.jsonl"], "partners have the columns of their originals"),
         (["{model}", "{folder}/unknown.jsonl"], "row '0', column 'label': 'maybe' is no class of the model: no, yes"),
-        (["{model}", "{folder}/columns.jsonl"], "give text and label, source and target"),
+        (["{model}", "{folder}/columns.jsonl"], "give text and label, or columns of the model"),
         (["{model}", "{pairs}", "--group", "nope"], "groups: the data has no column 'nope'"),
         (["{model}", "{pairs}", "--worst", "0"], "--worst"),
         (["{model}", "{pairs}", "--no-such-option"], "--no-such-option"),

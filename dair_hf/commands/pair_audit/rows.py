@@ -90,7 +90,7 @@ def read_rows(
     if path.suffix.lower() in JSON_KINDS and path.is_file():
         rows, invalid = _json_rows(decode_utf8(read_bytes(path), str(path)))
     else:
-        from dair_hf.commands.pair_files import read_pairs
+        from dair_hf.data.texts.files import read_pairs
 
         rows = [{name: None if _is_nan(value) else value for name, value in row.items()} for row in read_pairs(path)]
     columns = list(dict.fromkeys(name for row in rows for name in row))

@@ -1,0 +1,247 @@
+"""Partners of word problems: other numbers in the question, and the answer that follows from them."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import datasets
+
+from dair_hf.augment.solutions import ChainError, Solution, solution_by_formula, solution_by_steps
+from dair_hf.augment.spelled_numbers import SpelledNumber, find_numbers, rewrite, values_of_words
+from dair_hf.data.collator import ROW_ID
+from dair_hf.data.view_columns import view_prefix
+from dair_hf.errors import DataError
+
+Formula = Callable[[list[Fraction]], Any]
+
+REASON = "_number_reason"  # column with the reason why a row has no partner, dropped after it was counted
+ATTEMPTS = 200  # draws of new numbers before a row is given up
+NO_NUMBERS = "the question has no number that may change"
+NO_DRAW = "no drawn numbers kept the kind of every result (whole, positive)"
+
+
+class NumberPartner(NamedTuple):
+    """Partner of a problem, or the reason why it has none.
+
+    Attributes:
+        question: The new question; None without a partner.
+        answer: The new answer; None without a partner.
+        reason: Why there is no partner; None if there is one.
+    """
+
+    question: str | None
+    answer: str | None
+    reason: str | None
+
+
+@dataclass
+class NumberReport:
+    """How many rows got a partner with other numbers, and why the rest did not.
+
+    Attributes:
+        rows: Number of rows.
+        changed: Rows with a partner.
+        skipped: Reason -> ids of the rows without a partner.
+    """
+
+    rows: int
+    changed: int
+    skipped: dict[str, list[str]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [f"{self.changed} of {self.rows} rows have a partner with other numbers"]
+        for reason, rows in sorted(self.skipped.items(), key=lambda item: -len(item[1])):
+            lines.append(f"{len(rows)} have none, such as row {rows[0]!r}: {reason}")
+        return "\n".join(lines)
+
+
+class NumberAugmenter:
+    r"""Changes the numbers of word problems, and the answer with them.
+
+    New numbers have as many digits before and after the decimal point as the old ones, and the same spelling: `1,200`
+    may become `3,750`, `$40` `$85`, and `3.5` `7.2`. Numbers with equal values change together. A row keeps no partner,
+    with the reason in the report, unless its answer follows from its numbers in one way only.
+
+    How the answer follows is given by
+
+    - the answer itself, if it shows its steps in the annotations of GSM8K, `<<48/2=24>>`, and ends with `#### 72`: a
+      number of a step is the result of an earlier step, a number of the question, or a constant (`answer=None`);
+    - a formula, an expression of `n1`, `n2`, ... (the numbers of the question in order, those that are kept included),
+      such as `"n1 * n2 - n3"`;
+    - a function of the list of these numbers, as `fractions.Fraction`, that returns the result;
+    - a column with such an expression for every row (`formula_column`).
+
+    The old numbers must give the old answer. New results must be positive and whole where the old ones were, and need
+    no more decimals; draws for which they are not are drawn again. Numbers are also changed in the text of the answer.
+
+    A step may contain a constant that only the meaning of the question gives, such as the 4 sides of a square. If a
+    number of the question has the same value, it is taken for that number, except for common words ("twice", "half",
+    "dozen", "hours", `augment.spelled_numbers.WORDS`), whose rows get no partner. Read some partners before you train.
+
+    Args:
+        answer: Expression or function; None: the annotations.
+        formula_column: Column of expressions, in place of `answer`.
+        question: Column of the question.
+        target: Column of the answer.
+        keep: Regular expression. A number at which a match begins or through which it goes stays, such as
+            `r"\d+ wheels|\d+ minutes per hour"`.
+        exclude: Values that are never drawn, such as those of the test.
+        partners: Number of partners per row, >= 1.
+        seed: Draws depend on it, the `row_id` and the number of the partner only.
+
+    Raises:
+        DataError: An expression or a pattern is not valid, or both `answer` and `formula_column` are given.
+
+    Example:
+        >>> augmenter = NumberAugmenter("n1 + n2", seed=1)
+        >>> partner = augmenter.partner("Ann has 23 pens and buys 14. How many?", "37", "a/0")
+        >>> partner.question, partner.answer
+        ('Ann has 68 pens and buys 75. How many?', '143')
+        >>> augmenter.partner("Ann has 23 pens and buys 14. How many?", "36", "a/0").reason
+        'the formula gives 37 for the old numbers, which the answer does not contain'
+    """
+
+    revision = 1  # part of the fingerprint by which `Dataset.map` finds earlier results
+
+    def __init__(
+        self,
+        answer: Formula | str | None = None,
+        *,
+        formula_column: str | None = None,
+        question: str = "prompt",
+        target: str = "completion",
+        keep: str | None = None,
+        exclude: Collection[int] = (),
+        partners: int = 1,
+        seed: int = 0,
+    ) -> None:
+        if answer is not None and formula_column is not None:
+            raise DataError("answer and formula_column both say how the answer follows; give one of them")
+        if answer is not None and not callable(answer) and not isinstance(answer, str):
+            raise DataError(
+                f"answer={answer!r:.80}: give an expression such as 'n1 + n2', or a function of the numbers"
+            )
+        if isinstance(partners, bool) or not isinstance(partners, int) or partners < 1:
+            raise DataError(f"partners={partners!r}: must be a whole number >= 1")
+        try:
+            self.keep = None if keep is None else re.compile(keep)
+        except re.error as error:
+            raise DataError(f"keep={keep!r}: is no regular expression ({error})") from error
+        self.answer, self.formula_column = answer, formula_column
+        self.question, self.target = question, target
+        self.exclude = frozenset(map(Fraction, exclude))
+        self.partners, self.seed, self.made_by = partners, seed, self.revision
+
+    def pairs(self, rows: datasets.Dataset) -> tuple[datasets.Dataset, NumberReport]:
+        """Return rows with the columns of partners, None for rows without one, and a report on them.
+
+        Rows without `row_id` get their number.
+
+        Raises:
+            DataError: A column is missing, or a cell is no text.
+        """
+        needed = [self.question, self.target, *([self.formula_column] if self.formula_column else [])]
+        if missing := [name for name in needed if name not in rows.column_names]:
+            raise DataError(f"rows: have no column {missing[0]!r}, only {rows.column_names}; name it")
+        if ROW_ID not in rows.column_names:
+            rows = rows.add_column(ROW_ID, [str(number) for number in range(len(rows))])
+        texts = {prefix + name for prefix in map(view_prefix, range(1, 1 + self.partners)) for name in needed[:2]}
+        features = {**rows.features, **dict.fromkeys(sorted(texts), datasets.Value("string"))}
+        pairs = rows.map(
+            self, features=datasets.Features({**features, REASON: datasets.Value("string")}), desc="Changing numbers"
+        )
+        skipped: dict[str, list[str]] = {}
+        for row_id, reason in zip(pairs[ROW_ID], pairs[REASON], strict=True):
+            if reason is not None:
+                skipped.setdefault(reason, []).append(str(row_id))
+        count = len(rows) - sum(map(len, skipped.values()))
+        return pairs.remove_columns(REASON), NumberReport(len(rows), count, skipped)
+
+    def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the columns of the partners of a row, and the reason if the first has none."""
+        columns: dict[str, Any] = {}
+        for name in (self.question, self.target):
+            if not isinstance(row[name], str):
+                raise DataError(f"row {str(row.get(ROW_ID))!r}, column {name!r}: found {row[name]!r:.80}; give a text")
+        formula = row[self.formula_column] if self.formula_column else None
+        for number in range(1, 1 + self.partners):
+            made = self.partner(row[self.question], row[self.target], str(row[ROW_ID]), number, formula)
+            prefix = view_prefix(number)
+            columns |= {prefix + self.question: made.question, prefix + self.target: made.answer}
+            columns.setdefault(REASON, made.reason)
+        return columns
+
+    def partner(
+        self, question: str, answer: str, row_id: str, number: int = 1, formula: str | None = None
+    ) -> NumberPartner:
+        """Return the partner of one problem.
+
+        Args:
+            question: The question.
+            answer: The answer.
+            row_id: Its name, from which the draws follow.
+            number: Number of the partner.
+            formula: Expression for this row.
+
+        Raises:
+            DataError: The expression is not valid.
+        """
+        numbers = find_numbers(question)
+        kept = self._kept(question, numbers)
+        rule = self.answer if formula is None else formula
+        try:
+            solution = self._solution(question, answer, numbers, kept, rule)
+        except ChainError as error:
+            return NumberPartner(None, None, str(error))
+        free = [spelled for at, spelled in enumerate(numbers) if at not in kept and spelled.value in solution.variables]
+        if not free:
+            return NumberPartner(None, None, NO_NUMBERS)
+        generator = random.Random(f"numbers/{self.seed}/{number}/{row_id}")
+        for _ in range(ATTEMPTS):
+            new = self._draw(free, generator)
+            results = None if new is None else solution.results(new)
+            if new is None or results is None:
+                continue
+            changed = {at: new[s.value] for at, s in enumerate(numbers) if at not in kept and s.value in new}
+            text = rewrite(question, [(s, changed[at]) for at, s in enumerate(numbers) if at in changed])
+            return NumberPartner(text, solution.answer(new, results), None)
+        return NumberPartner(None, None, NO_DRAW)
+
+    def _solution(
+        self, question: str, answer: str, numbers: Sequence[SpelledNumber], kept: Collection[int], rule: Any
+    ) -> Solution:
+        free = {spelled.value for at, spelled in enumerate(numbers) if at not in kept}
+        fixed = {spelled.value for at, spelled in enumerate(numbers) if at in kept} | values_of_words(question)
+        if rule is None:
+            return solution_by_steps(answer, free, fixed)
+        return solution_by_formula(
+            answer, [(spelled.value, at not in kept) for at, spelled in enumerate(numbers)], fixed, rule
+        )
+
+    def _kept(self, question: str, numbers: Sequence[SpelledNumber]) -> set[int]:
+        """Return the numbers of a question that stay: those that `keep` matches, and parts of fractions."""
+        spans = [] if self.keep is None else [match.span() for match in self.keep.finditer(question)]
+        return {
+            at
+            for at, spelled in enumerate(numbers)
+            if spelled.is_fixed or any(begin < spelled.end and spelled.start < end for begin, end in spans)
+        }
+
+    def _draw(self, free: Sequence[SpelledNumber], generator: random.Random) -> dict[Fraction, Fraction] | None:
+        """Return old -> new value; None if two values became equal, or a value is excluded."""
+        new: dict[Fraction, Fraction] = {}
+        for spelled in free:
+            if spelled.value not in new:
+                new[spelled.value] = spelled.draw(generator)
+        values = Counter(new.values())
+        if any(spelled.spell(new[spelled.value]) is None for spelled in free):
+            return None  # of two spellings of a value, 3 and 3.0, one has fewer decimals
+        if max(values.values()) > 1 or self.exclude & set(values) or any(old == now for old, now in new.items()):
+            return None
+        return new

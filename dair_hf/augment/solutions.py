@@ -1,0 +1,288 @@
+"""How the answer of a word problem follows from its numbers: by the steps that it shows, or by a formula."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from dair_hf.augment.spelled_numbers import SpelledNumber, find_numbers, rewrite
+from dair_hf.errors import DataError
+
+_STEP = re.compile(r"<<([^<>=]*)=([^<>=]*)>>")
+_FINAL = re.compile(r"####\s*\$?\s*(-?[\d,]*\.?\d+)")
+_LITERAL = re.compile(r"\d[\d,]*\.?\d*|\.\d+")
+_OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+MAX_LENGTH = 200  # characters of an expression
+
+
+class ChainError(Exception):
+    """An answer does not follow from the numbers of its question in one way only; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One calculation of a solution.
+
+    Attributes:
+        expression: Expression of the names `x0`, `x1`, ... of its numbers.
+        values: Old value of each of these numbers.
+        result: Old result.
+    """
+
+    expression: ast.expr
+    values: tuple[Fraction, ...]
+    result: Fraction
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Calculation of an answer from the values of a question.
+
+    Attributes:
+        text: The answer.
+        steps: Its steps; numbers with equal values are the same number.
+        variables: Values of the question that occur in a step, and may change.
+        function: Function of all numbers of the question, in place of steps; None: the steps.
+        numbers: All numbers of the question, for `function`: value, and whether it may change.
+    """
+
+    text: str
+    steps: tuple[Step, ...]
+    variables: frozenset[Fraction]
+    function: Callable[[list[Fraction]], Fraction] | None = None
+    numbers: tuple[tuple[Fraction, bool], ...] = ()
+
+    def results(self, new: Mapping[Fraction, Fraction]) -> dict[Fraction, Fraction] | None:
+        """Return old -> new result of every step; None if a result changes its kind, or does not fit its spelling.
+
+        Args:
+            new: Old -> new value of the variables.
+        """
+        results: dict[Fraction, Fraction] = {}
+        try:
+            if self.function is not None:
+                old = self.function([value for value, _ in self.numbers])
+                results[old] = self.function([new.get(value, value) if may else value for value, may in self.numbers])
+            for step in self.steps:
+                known = {**new, **results}
+                values = [known.get(value, value) for value in step.values]
+                results[step.result] = evaluate(step.expression, {f"x{at}": value for at, value in enumerate(values)})
+        except (ArithmeticError, ValueError):
+            return None
+        for old, now in results.items():
+            if now < 0 or (old > 0 and now == 0) or (old.denominator == 1 and now.denominator != 1):
+                return None
+        if any(spelled.spell(value) is None for spelled, value in self._changes(new, results)):
+            return None
+        return results
+
+    def answer(self, new: Mapping[Fraction, Fraction], results: Mapping[Fraction, Fraction]) -> str:
+        """Return the answer with new numbers."""
+        return rewrite(self.text, self._changes(new, results))
+
+    def _changes(
+        self, new: Mapping[Fraction, Fraction], results: Mapping[Fraction, Fraction]
+    ) -> list[tuple[SpelledNumber, Fraction]]:
+        known = {**new, **results}
+        found = numbers_of_answer(self.text)
+        return [(spelled, known[spelled.value]) for spelled in found if spelled.value in known]
+
+
+def numbers_of_answer(text: str) -> list[SpelledNumber]:
+    """Return the numbers of an answer, also those within calculations such as `<<48/2=24>>`.
+
+    Example:
+        >>> [int(number.value) for number in numbers_of_answer("48/2 = <<48/2=24>>24 clips #### 24")]
+        [48, 2, 48, 2, 24, 24, 24]
+    """
+    found = []
+    for match in _LITERAL.finditer(text):
+        literal = match[0].rstrip(".,")
+        spelled = find_numbers(literal)
+        if len(spelled) == 1 and spelled[0].end == len(literal):
+            start = match.start()
+            found.append(spelled[0]._replace(start=start, end=start + len(literal)))
+    return found
+
+
+def solution_by_steps(answer: str, free: Collection[Fraction], fixed: Collection[Fraction]) -> Solution:
+    """Return the solution that an answer with annotations shows.
+
+    Args:
+        answer: The answer, with `<<48/2=24>>` for every calculation and `#### 72` at its end.
+        free: Values of the question that may change.
+        fixed: Values of the question that stay, and those of its words.
+
+    Raises:
+        ChainError: With the reason.
+
+    Example:
+        >>> solution = solution_by_steps("half: <<48/2=24>>24 #### 24", {Fraction(48)}, {Fraction(2)})
+        >>> new = {Fraction(48): Fraction(62)}
+        >>> solution.answer(new, solution.results(new))
+        'half: <<62/2=31>>31 #### 31'
+    """
+    final, shown = _FINAL.search(answer), _STEP.findall(answer)
+    if not shown:
+        raise ChainError("the answer has no steps such as <<48/2=24>>")
+    if final is None:
+        raise ChainError("the answer does not end with its result, such as #### 72")
+    steps: list[Step] = []
+    for left, right in shown:
+        expression, values = parse(left)
+        old = evaluate(expression, {f"x{at}": value for at, value in enumerate(values)})
+        stated = _number(right)
+        if old != stated:
+            raise ChainError("a step does not have the result that it states, or a rounded one")
+        steps.append(Step(expression, tuple(values), old))
+    results = [step.result for step in steps]
+    if _number(final[1]) not in results:
+        raise ChainError("the result of the answer is that of no step")
+    _require_one_way(steps, free, fixed)
+    used = {value for step in steps for value in step.values}
+    solution = Solution(answer, tuple(steps), frozenset(used & set(free)))
+    _require_known(solution, free, results)
+    return solution
+
+
+def solution_by_formula(
+    answer: str,
+    numbers: Sequence[tuple[Fraction, bool]],
+    fixed: Collection[Fraction],
+    rule: str | Callable[[list[Fraction]], Any],
+) -> Solution:
+    """Return the solution of a formula.
+
+    Args:
+        answer: The answer, which contains the result.
+        numbers: All numbers of the question: value, and whether it may change.
+        fixed: Values of those that stay, and of the words of the question.
+        rule: Expression of `n1`, `n2`, ..., or a function of the list of numbers.
+
+    Raises:
+        ChainError: The formula does not give the answer.
+        DataError: The expression is not valid, or the function returns no number.
+    """
+
+    def calculate(values: list[Fraction]) -> Fraction:
+        if isinstance(rule, str):
+            return evaluate(_parsed(rule), {f"n{at}": value for at, value in enumerate(values, 1)})
+        result = rule(values)
+        try:
+            return Fraction(result)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"answer: the function returned {result!r:.80}; return a number") from error
+
+    try:
+        result = calculate([value for value, _ in numbers])
+    except ArithmeticError as error:
+        raise ChainError("the formula divides by zero") from error
+    except KeyError as error:
+        raise ChainError(f"the formula names {error}, but the question has only {len(numbers)} numbers") from error
+    shown = {spelled.value for spelled in numbers_of_answer(answer)}
+    free = {value for value, may in numbers if may}
+    if result not in shown:
+        raise ChainError(f"the formula gives {result} for the old numbers, which the answer does not contain")
+    if len(shown) > 1 and (result in free or shown & free & set(fixed)):
+        raise ChainError("a number of the answer may be one of the question, or something else of the same value")
+    return Solution(answer, (), frozenset(free), calculate, tuple(numbers))
+
+
+def parse(text: str) -> tuple[ast.expr, list[Fraction]]:
+    """Return an expression with its numbers replaced by the names `x0`, `x1`, ..., and their values.
+
+    Raises:
+        ChainError: It is no arithmetic expression.
+
+    Example:
+        >>> parse("$1,200*.5")[1]
+        [Fraction(1200, 1), Fraction(1, 2)]
+    """
+    values: list[Fraction] = []
+
+    def name(match: re.Match[str]) -> str:
+        values.append(_number(match[0]))
+        return f" x{len(values) - 1} "
+
+    cleaned = text.replace("$", "").replace("x", "*").replace("%", "/100")
+    try:
+        tree = ast.parse(_LITERAL.sub(name, cleaned).strip(), mode="eval").body
+        evaluate(tree, {f"x{at}": value for at, value in enumerate(values)})
+    except (SyntaxError, ValueError, KeyError, ArithmeticError, DataError) as error:
+        raise ChainError("a step is no calculation with + - * / and brackets") from error
+    return tree, values
+
+
+def evaluate(tree: ast.expr, names: Mapping[str, Fraction]) -> Fraction:
+    """Return the exact value of an arithmetic expression.
+
+    Raises:
+        DataError: It contains something else than names, numbers, + - * / and brackets.
+
+    Example:
+        >>> evaluate(ast.parse("n1 / n2", mode="eval").body, {"n1": Fraction(1), "n2": Fraction(3)})
+        Fraction(1, 3)
+    """
+    if isinstance(tree, ast.Name):
+        return names[tree.id]
+    if isinstance(tree, ast.Constant) and isinstance(tree.value, int | float) and not isinstance(tree.value, bool):
+        return Fraction(str(tree.value))
+    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
+        return -evaluate(tree.operand, names)
+    if isinstance(tree, ast.BinOp) and type(tree.op) in _OPERATIONS:
+        return Fraction(_OPERATIONS[type(tree.op)](evaluate(tree.left, names), evaluate(tree.right, names)))
+    raise DataError(f"formula: {ast.unparse(tree)!r:.80} is no arithmetic; use n1, n2, ..., numbers, + - * / and ()")
+
+
+def _parsed(rule: str) -> ast.expr:
+    if len(rule) > MAX_LENGTH:
+        raise DataError(f"formula: has {len(rule)} characters, but may have {MAX_LENGTH}")
+    try:
+        return ast.parse(rule.strip(), mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        raise DataError(f"formula: {rule!r:.80} is no expression; give one such as 'n1 * n2 - n3'") from error
+
+
+def _number(text: str) -> Fraction:
+    try:
+        return Fraction(text.replace(",", "").replace("$", "").replace("%", "").strip())
+    except (ValueError, ZeroDivisionError) as error:
+        raise ChainError("a step states something else than a number") from error
+
+
+def _require_one_way(steps: Sequence[Step], free: Collection[Fraction], fixed: Collection[Fraction]) -> None:
+    """Refuse a value with two sources: two of numbers that may change, numbers and words that stay, and results."""
+    if both := set(free) & set(fixed):
+        used = {value for step in steps for value in step.values}
+        if both & used:
+            raise ChainError("a number of the question has the value of one that stays, or of a word such as twice")
+    results: set[Fraction] = set()
+    for step in steps:
+        if step.result in results:
+            raise ChainError("two steps have the same result")
+        if step.result in free or step.result in fixed or step.result in step.values:
+            raise ChainError("a result has the value of a number or a word of the question")
+        results.add(step.result)
+    for at, step in enumerate(steps):
+        if {later.result for later in steps[at:]} & set(step.values):
+            raise ChainError("a step uses the result of a later one")
+
+
+def _require_known(solution: Solution, free: Collection[Fraction], results: Sequence[Fraction]) -> None:
+    """Refuse an answer if changed numbers would be equal to each other or to its constants by accident."""
+    if not solution.variables:
+        raise ChainError("no step uses a number of the question that may change")
+    shown = {spelled.value for spelled in numbers_of_answer(solution.text)}
+    unused = (shown & set(free)) - solution.variables - set(results)
+    if unused:
+        raise ChainError("the answer mentions a number of the question that no step uses")

@@ -1,0 +1,192 @@
+"""Tokens of chats, and which of them the assistant wrote."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dair_hf.errors import DataError, explained
+
+ASSISTANT = "assistant"
+MARKS = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")  # around the assistant's turns, in some templates
+
+Message = Mapping[str, Any]
+
+
+class ChatTokens(NamedTuple):
+    """Tokens of a chat.
+
+    Attributes:
+        ids: Token ids.
+        is_target: Which tokens are to be learned: those of the assistant, up to the end token of each turn.
+        has_ends: Whether every turn of the assistant has an end token, at which generation stops.
+    """
+
+    ids: list[int]
+    is_target: list[bool]
+    has_ends: bool
+
+
+def encode_chat(
+    tokenizer: Any,
+    messages: Sequence[Message],
+    ends: Collection[int],
+    where: str,
+    *,
+    first: int = 0,
+    tools: Any = None,
+) -> ChatTokens:
+    """Tokenize a chat by the template of the tokenizer, and find the tokens that the assistant wrote.
+
+    A template with `{% generation %}` marks them itself. With any other template, turn i is what the rendered messages
+    up to i add to the rendered messages before i with the generation prompt, if both are prefixes of the whole chat.
+
+    Args:
+        tokenizer: Tokenizer with a chat template.
+        messages: Messages with `role` and `content`.
+        ends: Tokens that end generation. What a template writes after the first one in a turn, such as a line break, is
+            no target, since no answer has it.
+        where: Name of the row, for messages.
+        first: Number of the first message that can be a target.
+        tools: Tools of the template, if any.
+
+    Raises:
+        DataError: There is no template, it refuses the messages, no turn is a target, or the template writes an earlier
+            turn otherwise once messages follow, so that its tokens are not known.
+
+    Example:
+        >>> encode_chat(tokenizer, [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}], {2},
+        ...             "row '0'")  # doctest: +SKIP
+        ChatTokens(ids=[5, 9, 6, 8, 2], is_target=[False, False, False, True, True], has_ends=True)
+    """
+    with explained("the tokenizer has no chat template; set tokenizer.chat_template, or give texts", ValueError):
+        template = tokenizer.get_chat_template(tools=tools)
+    if not any(message["role"] == ASSISTANT for message in messages[first:]):
+        raise DataError(f"{where}: no message has the role {ASSISTANT!r}, so there is nothing to learn; leave it out")
+    if messages[0]["role"] == ASSISTANT:
+        raise DataError(f"{where}: begins with a message of the {ASSISTANT}; begin with one of the user or the system")
+    if MARKS.search(template):
+        ids, turns = _marked_turns(tokenizer, messages, first, tools, where)
+    else:
+        text, spans = assistant_spans(tokenizer, messages, where, first=first, tools=tools)
+        ids, turns = _tokens_of_spans(tokenizer, text, spans)
+    return _until_ends(ids, turns, ends)
+
+
+def render(
+    tokenizer: Any, messages: Sequence[Message], where: str, *, tools: Any = None, add_generation_prompt: bool = False
+) -> str:
+    """Return a chat as text, by the template of the tokenizer.
+
+    Raises:
+        DataError: The template refuses the messages, for example because roles do not alternate.
+    """
+    try:
+        text = tokenizer.apply_chat_template(
+            list(messages), tools=tools, tokenize=False, add_generation_prompt=add_generation_prompt
+        )
+    except Exception as error:  # of jinja2, and whatever an expression of the template raises
+        reason = " ".join(str(error).split())
+        raise DataError(f"{where}: the chat template refuses its messages: {reason[:300]}; change them") from error
+    return str(text)
+
+
+def assistant_spans(
+    tokenizer: Any, messages: Sequence[Message], where: str, *, first: int = 0, tools: Any = None
+) -> tuple[str, list[tuple[int, int]]]:
+    """Return a chat as text, and the spans of characters that the assistant wrote, by differences of prefixes.
+
+    Args:
+        tokenizer: Tokenizer with a chat template.
+        messages: Messages with `role` and `content`.
+        where: Name of the row, for messages.
+        first: Number of the first message whose span is returned.
+        tools: Tools of the template, if any.
+
+    Raises:
+        DataError: The text up to a turn is no prefix of the whole text.
+    """
+    text = render(tokenizer, messages, where, tools=tools)
+    spans = []
+    for number, message in enumerate(messages):
+        if number < first or message["role"] != ASSISTANT:
+            continue
+        before = render(tokenizer, messages[:number], where, tools=tools, add_generation_prompt=True)
+        after = text
+        if number + 1 < len(messages):
+            after = render(tokenizer, messages[: number + 1], where, tools=tools)
+        if not (text.startswith(before) and text.startswith(after) and len(before) < len(after)):
+            raise DataError(
+                f"{where}: the chat template writes message {number} otherwise than after the messages before it alone "
+                f"({_difference(text, before, after)}), so the tokens of the assistant are not known. Templates that "
+                "drop the thinking of earlier turns do so; give prompt and completion, with the last turn as "
+                "completion, or a template with {% generation %} around the assistant's turns"
+            )
+        spans.append((len(before), len(after)))
+    return text, spans
+
+
+def _difference(text: str, before: str, after: str) -> str:
+    """Return the words for the first place where a prefix differs from the whole text."""
+    prefix = after if text.startswith(before) else before
+    at = next((place for place, (a, b) in enumerate(zip(text, prefix, strict=False)) if a != b), len(text))
+    return f"{prefix[at : at + 30]!r} became {text[at : at + 30]!r}"
+
+
+def _marked_turns(
+    tokenizer: Any, messages: Sequence[Message], first: int, tools: Any, where: str
+) -> tuple[list[int], list[int]]:
+    """Return the tokens of a chat, and for each the number of its marked turn from 1, or 0."""
+    try:
+        encoded = tokenizer.apply_chat_template(
+            list(messages), tools=tools, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
+        )
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{where}: the chat template refuses its messages: {reason[:300]}; change them") from error
+    ids, mask = list(encoded["input_ids"]), list(encoded["assistant_masks"])
+    if first:
+        prompt = render(tokenizer, messages[:first], where, tools=tools, add_generation_prompt=True)
+        mask[: len(tokenizer(prompt, add_special_tokens=False).input_ids)] = []
+        mask = [0] * (len(ids) - len(mask)) + mask
+    if not any(mask):
+        raise DataError(f"{where}: {{% generation %}} of the chat template marks no token; mend the template")
+    turns, turn = [], 0
+    for at, is_marked in enumerate(mask):
+        turn += bool(is_marked) and not (at and mask[at - 1])
+        turns.append(turn if is_marked else 0)
+    return ids, turns
+
+
+def _tokens_of_spans(tokenizer: Any, text: str, spans: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """Return the tokens of a text, and for each the number of its span from 1, or 0."""
+    borders = [border for span in spans for border in span]
+    if tokenizer.is_fast:
+        encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        offsets = encoded["offset_mapping"]
+        if not any(start < border < end for start, end in offsets for border in borders):
+            numbers = [
+                next((n for n, (begin, end) in enumerate(spans, 1) if begin <= at < end), 0) for at, _ in offsets
+            ]
+            return list(encoded["input_ids"]), numbers
+    # A token must not reach from a prompt into an answer: generation reads the prompt alone.
+    ids: list[int] = []
+    turns: list[int] = []
+    cuts = [0, *borders, len(text)]
+    for number, (begin, end) in enumerate(zip(cuts, cuts[1:], strict=False)):
+        part = tokenizer(text[begin:end], add_special_tokens=False).input_ids if begin < end else []
+        ids += part
+        turns += [number // 2 + 1 if number % 2 else 0] * len(part)
+    return ids, turns
+
+
+def _until_ends(ids: list[int], turns: list[int], ends: Collection[int]) -> ChatTokens:
+    """Return the tokens of a chat; targets of each turn go up to its first end token."""
+    ended: set[int] = set()
+    is_target = []
+    for token, turn in zip(ids, turns, strict=True):
+        is_target.append(turn > 0 and turn not in ended)
+        if turn and token in ends:
+            ended.add(turn)
+    return ChatTokens(ids, is_target, ended == set(turns) - {0})

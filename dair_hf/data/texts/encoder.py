@@ -1,0 +1,227 @@
+"""Encoding of the texts of all views of a row as the columns of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dair_hf.data.collator import LABELS
+from dair_hf.data.texts.chat import ASSISTANT, encode_chat
+from dair_hf.data.texts.forms import (
+    CLASSES,
+    COMPLETIONS,
+    INPUT_IDS,
+    LABEL,
+    MESSAGES,
+    TEXT,
+    TEXT_PAIR,
+    TOOLS,
+    TextForm,
+    messages_of,
+    name_of,
+    text_of,
+    view_of,
+)
+from dair_hf.data.texts.labels import label_of
+from dair_hf.data.view_columns import partner_numbers, view_prefix
+from dair_hf.errors import DataError
+from dair_hf.losses.per_sample import IGNORE_INDEX
+
+NOTES = "_text_notes"  # column of what happened to the texts of a row, dropped after it was read
+CUT_INPUT, CUT_TARGET, NO_END = 1, 2, 4  # bits of a note
+
+
+@dataclass(frozen=True)
+class ModelNeeds:
+    """What a model needs of encoded texts.
+
+    Attributes:
+        loss: Name of its sample loss: "seq2seq", "causal", "classification", ...
+        name: Name of its class, for messages.
+        limit: Largest number of tokens of a sequence; None: no limit.
+        label2id: Name of a class -> its number.
+        num_labels: Number of classes.
+        before_prompt: Tokens at the start of a prompt of a decoder-only model.
+        before_target: Tokens at the start of a target.
+        after_target: Tokens at the end of a target.
+        ends: Tokens that end generation.
+    """
+
+    loss: str | None
+    name: str
+    limit: int | None = None
+    label2id: Mapping[str, int] = field(default_factory=dict)
+    num_labels: int = 0
+    before_prompt: tuple[int, ...] = ()
+    before_target: tuple[int, ...] = ()
+    after_target: tuple[int, ...] = ()
+    ends: frozenset[int] = frozenset()
+
+    @property
+    def generates(self) -> bool:
+        """Whether it is a language model."""
+        return self.loss in ("seq2seq", "causal")
+
+
+class TextEncoder:
+    """Function for `Dataset.map(with_indices=True)` that makes the columns of a model of the texts of all views.
+
+    - A classifier or a regression: the tokens of `text`, or of `text` and `text_pair`; the label.
+    - An encoder-decoder: the tokens of the prompt, and as labels those of the completion with its end token.
+    - A decoder-only model: one sequence of both, with the prompt masked in the labels.
+    - A chat: one sequence by the chat template, of which the turns of the assistant are labels.
+
+    Texts longer than `needs.limit` are cut: a prompt of a decoder-only model on the left, since its end leads to the
+    answer; a target on the right, before its end token; others on `tokenizer.truncation_side`.
+
+    Args:
+        form: Form of the data.
+        tokenizer: Tokenizer of the model.
+        needs: What the model needs.
+        columns: Columns of the data.
+        answers: Whether answers are to be generated: the last turn of a chat is then its only target.
+
+    Raises:
+        DataError: The model cannot read this form of data.
+    """
+
+    revision = 1  # part of the fingerprint by which `Dataset.map` finds earlier results
+
+    def __init__(
+        self, form: TextForm, tokenizer: Any, needs: ModelNeeds, columns: Sequence[str], *, answers: bool = False
+    ) -> None:
+        self.form, self.tokenizer, self.needs, self.answers = form, tokenizer, needs, answers
+        self.made_by = self.revision
+        self.views = [0, *partner_numbers(columns)]
+        if form is CLASSES:
+            self.has_target = [view_prefix(view) + LABEL in columns for view in self.views]
+            self.names = [INPUT_IDS, "attention_mask"]
+            if TEXT_PAIR in columns and "token_type_ids" in tokenizer.model_input_names:
+                self.names.append("token_type_ids")
+        else:
+            self.has_target = [True] * len(self.views)
+            self.names = [INPUT_IDS, "attention_mask"]
+        if form.inputs == (MESSAGES,) and needs.loss != "causal":
+            raise DataError(f"has the column {MESSAGES}, but {needs.name} is no decoder-only model; give texts")
+
+    def __call__(self, row: Mapping[str, Any], number: int = 0) -> dict[str, Any]:
+        """Return the columns of the model for all views; None for an absent partner."""
+        columns: dict[str, Any] = {}
+        where, notes = name_of(row, number), 0
+        for view, has_target in zip(self.views, self.has_target, strict=True):
+            prefix = view_prefix(view)
+            content = view_of(row, self.form, view, where)
+            encoded: dict[str, Any] = {}
+            if content is not None:
+                encoded, note = self._encoded(content, row, where, prefix)
+                notes |= note
+            names = [*self.names, LABELS] if has_target else self.names
+            columns |= {prefix + name: encoded.get(name) for name in names}
+        return {**columns, NOTES: notes}
+
+    def _encoded(
+        self, content: Mapping[str, Any], row: Mapping[str, Any], where: str, prefix: str
+    ) -> tuple[dict[str, Any], int]:
+        """Return the columns of a view, and a note on its texts."""
+        needs = self.needs
+        if self.form is CLASSES:
+            texts = [text_of(content[name], where, prefix + name) for name in (TEXT, TEXT_PAIR) if name in content]
+            encoded, note = self._input(*texts)
+            label = content[LABEL]
+            encoded[LABELS] = label_of(label, needs.loss, needs.label2id, needs.num_labels, where, prefix + LABEL)
+            return encoded, note
+        tools = row.get(TOOLS)
+        if self.form.target is None:
+            return self._chat(messages_of(content[MESSAGES], where, prefix + MESSAGES), where, prefix, tools)
+        source, target = self.form.inputs[0], self.form.target
+        if self.form is COMPLETIONS and isinstance(content[source], list):
+            return self._chat_completion(content, where, prefix, tools)
+        prompt = text_of(content[source], where, prefix + source)
+        return self._completion(prompt, text_of(content[target], where, prefix + target))
+
+    def _input(self, *texts: str) -> tuple[dict[str, Any], int]:
+        limit = self.needs.limit
+        encoded = self.tokenizer(*texts, truncation=limit is not None, max_length=limit)
+        is_cut = limit is not None and len(encoded[INPUT_IDS]) == limit and self._is_longer(limit, *texts)
+        return {name: list(encoded[name]) for name in self.names if name in encoded}, CUT_INPUT * is_cut
+
+    def _is_longer(self, limit: int, *texts: str) -> bool:
+        return len(self.tokenizer(*texts, truncation=False, verbose=False)[INPUT_IDS]) > limit
+
+    def _completion(self, prompt: str, target: str) -> tuple[dict[str, Any], int]:
+        needs = self.needs
+        around = len(needs.before_target) + len(needs.after_target)
+        ids = self.tokenizer(target, add_special_tokens=False, verbose=False).input_ids
+        if needs.loss == "seq2seq":
+            room = len(ids) if needs.limit is None else max(0, needs.limit - around)
+            encoded, note = self._input(prompt)
+            encoded[LABELS] = [*needs.before_target, *ids[:room], *needs.after_target]
+            return encoded, note | CUT_TARGET * (len(ids) > room)
+        start = list(needs.before_prompt)
+        # Prompt and target share the sequence; at least one token of the prompt is kept.
+        room = len(ids) if needs.limit is None else max(0, needs.limit - len(start) - 1 - around)
+        labels = [*needs.before_target, *ids[:room], *needs.after_target]
+        prompt_ids = self.tokenizer(prompt, add_special_tokens=False, verbose=False).input_ids
+        kept = len(prompt_ids) if needs.limit is None else max(0, needs.limit - len(start) - len(labels))
+        cut = CUT_INPUT * (len(prompt_ids) > kept) | CUT_TARGET * (len(ids) > room)
+        left = [*start, *prompt_ids[max(0, len(prompt_ids) - kept) :]]
+        return _sequence([*left, *labels], [False] * len(left) + [True] * len(labels)), cut
+
+    def _chat_completion(
+        self, content: Mapping[str, Any], where: str, prefix: str, tools: Any
+    ) -> tuple[dict[str, Any], int]:
+        """Encode a prompt and a completion of messages: those of the assistant in the completion are targets."""
+        source, target = self.form.inputs[0], str(self.form.target)
+        if self.needs.loss != "causal":
+            raise DataError(
+                f"{where}, column {prefix + source!r}: holds messages, but {self.needs.name} is no decoder-only model; "
+                "give texts"
+            )
+        prompt = messages_of(content[source], where, prefix + source)
+        if prompt[-1]["role"] == ASSISTANT:
+            raise DataError(
+                f"{where}, column {prefix + source!r}: ends with a message of the {ASSISTANT}; move it to {target}"
+            )
+        completion = messages_of(content[target], where, prefix + target)
+        return self._fitted(prompt + completion, len(prompt), where, tools)
+
+    def _chat(self, messages: list[dict[str, Any]], where: str, prefix: str, tools: Any) -> tuple[dict[str, Any], int]:
+        if self.answers:
+            turns = [number for number, message in enumerate(messages) if message["role"] == ASSISTANT]
+            last = turns[-1] if turns else 0
+            return self._fitted(messages[: last + 1], last, where, tools)
+        chat = encode_chat(self.tokenizer, messages, self.needs.ends, where, tools=tools)
+        limit, note = self.needs.limit, 0 if chat.has_ends else NO_END
+        if limit is None or len(chat.ids) <= limit:
+            return _sequence(chat.ids, chat.is_target), note
+        side = self.tokenizer.truncation_side
+        kept = slice(-limit, None) if side == "left" else slice(limit)
+        if not any(chat.is_target[kept][1:]):
+            raise DataError(
+                f"{where}, column {prefix + MESSAGES!r}: has {len(chat.ids)} tokens, and the {limit} that are kept on "
+                f"its {'right' if side == 'left' else 'left'} hold none of the {ASSISTANT}; raise max_length, set "
+                f"tokenizer.truncation_side={'right' if side == 'left' else 'left'!r}, or leave the row out"
+            )
+        is_cut = CUT_TARGET if sum(chat.is_target[kept]) < sum(chat.is_target) else CUT_INPUT
+        return _sequence(chat.ids[kept], chat.is_target[kept]), note | is_cut
+
+    def _fitted(self, messages: list[dict[str, Any]], first: int, where: str, tools: Any) -> tuple[dict[str, Any], int]:
+        """Encode messages of which those from `first` on are the answer: too long, the prompt is cut on its left."""
+        chat = encode_chat(self.tokenizer, messages, self.needs.ends, where, first=first, tools=tools)
+        ids, is_target = chat.ids, chat.is_target
+        begin, end = is_target.index(True), len(ids) - is_target[::-1].index(True)
+        ids, is_target = ids[:end], is_target[:end]  # what follows the last target has no effect
+        note = 0 if chat.has_ends else NO_END
+        limit = self.needs.limit
+        if limit is None or end <= limit:
+            return _sequence(ids, is_target), note
+        kept = max(1, limit - (end - begin))
+        note |= CUT_INPUT if end - begin < limit else CUT_INPUT | CUT_TARGET
+        cut = slice(begin - kept, begin - kept + limit)
+        return _sequence(ids[cut], is_target[cut]), note
+
+
+def _sequence(ids: list[int], is_target: list[bool]) -> dict[str, Any]:
+    labels = [token if counts else IGNORE_INDEX for token, counts in zip(ids, is_target, strict=True)]
+    return {INPUT_IDS: ids, "attention_mask": [1] * len(ids), LABELS: labels}

@@ -1,0 +1,64 @@
+"""What a model needs of encoded texts: limits, labels, and the tokens around prompts and targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from dair_hf.data.texts.encoder import ModelNeeds
+from dair_hf.errors import DataError
+from dair_hf.evaluation.generation_settings import end_tokens
+from dair_hf.evaluation.target_tokens import TargetAffixes, added_tokens, target_affixes
+from dair_hf.training.sample_loss import LANGUAGE_LOSSES, base_model_of
+
+UNLIMITED = 10**6  # `tokenizer.model_max_length` of a tokenizer that knows no limit is 10^30
+
+
+def model_needs(model: Any, tokenizer: Any, loss: str | None, max_length: int | None = None) -> ModelNeeds:
+    """Return what a model needs of encoded texts.
+
+    Args:
+        model: The model, possibly with adapters.
+        tokenizer: Its tokenizer.
+        loss: Name of its sample loss.
+        max_length: Number of tokens after which texts are cut; None: the positions of the model, or
+            `tokenizer.model_max_length`.
+
+    Raises:
+        DataError: The model has fewer positions than `max_length`, or a target needs an end token, and there is none.
+    """
+    base = base_model_of(model)
+    limit, name = max_positions(base), type(base).__name__
+    if max_length is not None:
+        if limit is not None and max_length > limit:
+            raise DataError(f"max_length={max_length}: {name} has {limit} positions; give at most as many, or leave it")
+        limit = max_length
+    elif limit is None and tokenizer.model_max_length < UNLIMITED:
+        limit = tokenizer.model_max_length
+    if loss not in LANGUAGE_LOSSES:
+        config = base.config
+        return ModelNeeds(loss, name, limit, dict(config.label2id or {}), config.num_labels)
+    affixes: TargetAffixes = target_affixes(base, tokenizer)
+    ends = end_tokens(base.generation_config)
+    if tokenizer.eos_token_id is not None:
+        ends = {*ends, tokenizer.eos_token_id}
+    before, _ = added_tokens(tokenizer)
+    return ModelNeeds(loss, name, limit, {}, 0, before, affixes.start, affixes.end, frozenset(ends))
+
+
+def max_positions(model: Any) -> int | None:
+    """Return the number of tokens that a model has positions for; None if there is no limit.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> config = BertConfig(vocab_size=8, hidden_size=4, num_hidden_layers=1, num_attention_heads=1)
+        >>> max_positions(BertModel(config))
+        512
+    """
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if not isinstance(positions, int) or positions < 1:
+        return None
+    # RoBERTa and its relatives keep the positions up to that of padding free.
+    tables = (module for name, module in model.named_modules() if "position" in name and type(module) is nn.Embedding)
+    return positions - max((table.padding_idx + 1 for table in tables if table.padding_idx is not None), default=0)

@@ -1,0 +1,99 @@
+"""Tokens of chats: which of them the assistant wrote, against templates rendered by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dair_hf.data.texts.chat import encode_chat
+from dair_hf.errors import DataError
+from tests.fixtures import chats
+
+CHAT = [
+    {"role": "user", "content": "2 + 2 ?"},
+    {"role": "assistant", "content": " 4, \u00e9 "},
+    {"role": "user", "content": "assistant\nsays 4"},
+    {"role": "assistant", "content": "5"},
+]
+SYSTEM = [{"role": "system", "content": "Be brief ."}, *CHAT]
+TEMPLATES = {
+    "chatml": chats.CHATML, "marked": chats.MARKED, "llama3": chats.LLAMA3, "mistral": chats.MISTRAL,
+    "gemma": chats.GEMMA,
+}  # fmt: skip
+
+
+def ends_of(tokenizer: Any) -> set[int]:
+    return {tokenizer.eos_token_id}
+
+
+@pytest.mark.parametrize("first", [0, 3])
+@pytest.mark.parametrize("messages", [CHAT, SYSTEM, CHAT[:3]], ids=["chat", "system", "open"])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_turns_of_the_assistant(name: str, messages: list[dict[str, str]], first: int) -> None:
+    template = TEMPLATES[name]
+    tokenizer = chats.tokenizer(template)
+    if (name == "mistral" and messages is SYSTEM) or (first and messages is CHAT[:3]) or len(messages) == first:
+        with pytest.raises(DataError, match="roles must alternate|nothing to learn"):
+            encode_chat(tokenizer, messages, ends_of(tokenizer), "row 'a'", first=first)
+        return
+    ids: list[int] = []
+    targets: list[bool] = []
+    turn = 0
+    skipped = sum(message["role"] == "assistant" for message in messages[:first])
+    for text, learned in chats.by_hand(template, messages):
+        part = tokenizer(text, add_special_tokens=False).input_ids
+        turn += learned
+        ids += part
+        targets += [learned and turn > skipped] * len(part)
+    made = encode_chat(tokenizer, messages, ends_of(tokenizer), "row 'a'", first=first)
+    assert made.ids == ids and made.is_target == targets and made.has_ends and any(targets)
+
+
+def test_without_the_end_token_of_the_template_answers_do_not_end() -> None:
+    tokenizer = chats.tokenizer(chats.CHATML, end="</s>")
+    made = encode_chat(tokenizer, CHAT, ends_of(tokenizer), "row 'a'")
+    assert not made.has_ends
+    # The line break after each turn is then learned, too.
+    assert sum(made.is_target) == len(" 4, \u00e9 5".encode()) + 2 * 2
+
+
+def test_thinking_that_is_dropped_later_is_refused_and_that_of_the_last_turn_is_learned() -> None:
+    tokenizer = chats.tokenizer(chats.THINKING)
+    with pytest.raises(DataError) as refused:
+        encode_chat(tokenizer, CHAT, ends_of(tokenizer), "row 'a'")
+    assert "row 'a': the chat template writes message 1 otherwise" in str(refused.value)
+    assert "'<think></think>" in str(refused.value) and "{% generation %}" in str(refused.value)
+    made = encode_chat(tokenizer, CHAT, ends_of(tokenizer), "row 'a'", first=3)
+    learned = [token for token, counts in zip(made.ids, made.is_target, strict=True) if counts]
+    assert tokenizer.decode(learned) == "<think></think>5<|im_end|>"
+
+
+def test_a_token_never_reaches_from_the_prompt_into_the_answer() -> None:
+    """With a merge of the last byte of the prompt and the first of the answer, generation would read another prompt."""
+    tokenizer = chats.tokenizer("{% for m in messages %}{{ m['role'][0] + ':' + m['content'] }}{% endfor %}"
+                                "{% if add_generation_prompt %}{{ 'a:' }}{% endif %}")  # fmt: skip
+    tokenizer.add_tokens([":x"])
+    messages = [{"role": "user", "content": "b"}, {"role": "assistant", "content": "xy"}]
+    one_pass = tokenizer("u:ba:xy", add_special_tokens=False).input_ids
+    made = encode_chat(tokenizer, messages, set(), "row 'a'")
+    prompt = tokenizer("u:ba:", add_special_tokens=False).input_ids
+    assert made.ids[: len(prompt)] == prompt and len(made.ids) == len(one_pass) + 1
+    assert tokenizer.decode(made.ids[len(prompt) :]) == "xy" and made.is_target == [False] * 5 + [True] * 2
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "message"),
+    [
+        (None, CHAT, "the tokenizer has no chat template; set tokenizer.chat_template"),
+        (chats.CHATML, CHAT[:1], "row 'a': no message has the role 'assistant'"),
+        (chats.CHATML, CHAT[1:], "row 'a': begins with a message of the assistant"),
+        (chats.MISTRAL, [CHAT[0], CHAT[0], CHAT[1]], "row 'a': the chat template refuses its messages: roles must"),
+        (chats.CHATML, [CHAT[0], {"role": "assistant"}], "row 'a': the chat template refuses its messages"),
+    ],
+)
+def test_chats_that_cannot_be_used(template: str | None, messages: list[dict[str, str]], message: str) -> None:
+    tokenizer = chats.tokenizer(template)
+    with pytest.raises(DataError) as refused:
+        encode_chat(tokenizer, messages, ends_of(tokenizer), "row 'a'")
+    assert message in str(refused.value)

@@ -1,0 +1,105 @@
+"""`pairs_from_jsonl`: what it reads, and what it refuses, with line and field."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pandas as pd
+import pytest
+
+import dair_hf
+from dair_hf import DataError, pairs_from_jsonl
+
+COMPLETION: dict[str, Any] = {
+    "prompt": "2 + 3 =", "completion": "5", "augmented_prompt": "7 + 1 =", "augmented_completion": "8",
+}  # fmt: skip
+ALONE = {**COMPLETION, "augmented_prompt": None, "augmented_completion": None}
+USER, ANSWER = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}
+
+
+def written(folder: Path, *rows: Any, name: str = "pairs.jsonl") -> Path:
+    path = folder / name
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def test_rows_with_and_without_partners(tmp_path: Path) -> None:
+    """A partner is absent if its columns are null or missing; row ids go through all files."""
+    first = written(tmp_path, COMPLETION, "", ALONE, {"prompt": "1", "completion": "1"})
+    second = written(
+        tmp_path, {**COMPLETION, "augmented_prompt": "2 + 3 =", "augmented_completion": "5"}, name="b.jsonl"
+    )
+    rows = pairs_from_jsonl([first, second])
+    assert isinstance(rows, datasets.Dataset) and rows["row_id"][:] == ["0", "1", "2", "3"]
+    assert rows["augmented_prompt"][:] == ["7 + 1 =", None, None, "2 + 3 ="]
+    assert pairs_from_jsonl(str(first)).to_list() == rows.to_list()[:3]
+    assert "pairs_from_jsonl" in dair_hf.__all__
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "parquet"])
+def test_other_kinds_of_files(tmp_path: Path, kind: str) -> None:
+    row = {"text": "a", "text_pair": "b", "label": "no", "augmented_text_pair": "c", "augmented_2_text_pair": "d"}
+    path = tmp_path / f"pairs.{kind}"
+    frame = pd.DataFrame([{**row, "row_id": "x"}])
+    if kind == "json":
+        path.write_text(json.dumps([{**row, "row_id": "x"}]))
+    elif kind == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_parquet(path)
+    assert pairs_from_jsonl(path).to_list() == [{**row, "row_id": "x"}]
+
+
+def test_messages_with_different_fields(tmp_path: Path) -> None:
+    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f"}}]}
+    rows = pairs_from_jsonl(
+        written(
+            tmp_path, {"messages": [USER, ANSWER], "augmented_messages": [USER, call]}, {"messages": [USER, ANSWER]}
+        )
+    )
+    assert rows[0]["messages"][1]["content"] == "Hello" and rows[1]["augmented_messages"] is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([COMPLETION, "", {**COMPLETION, "completion": 5.5}], "line 3, column 'completion': found"),
+        ([COMPLETION, {**COMPLETION, "prompt": None}], "line 2, column 'prompt': is empty; give a text"),
+        ([COMPLETION, {**COMPLETION, "augmented_completion": None}],
+         "line 2, column 'augmented_completion': is empty, but augmented_prompt is not; give both, or"),
+        ([COMPLETION, {**COMPLETION, "augmented_prompt": None}],
+         "line 2, column 'augmented_prompt': is empty, but augmented_completion is not"),
+        ([{**COMPLETION, "prompt": [USER]}], "line 1, column 'completion': of prompt and completion one is a text"),
+        ([{"messages": [], "augmented_messages": [USER]}], "line 1, column 'messages': is empty; give a list of"),
+        ([{"messages": "Hi", "augmented_messages": "Ho"}], "line 1, column 'messages': found 'Hi'; give a list of"),
+        ([{"messages": [{"from": "user"}], "augmented_messages": [USER]}], "message 0 is {'from': 'user'"),
+        ([{"messages": [{"role": "user"}], "augmented_messages": [USER]}], "message 0 has no content"),
+        ([{"prompt": "a", "completion": "b", "augmented_completion": "c"}],
+         "lacks the column augmented_prompt, but has augmented_completion: one input cannot have two targets"),
+        ([{**COMPLETION, "augmented_2_prompt": "x"}], "lacks the column augmented_2_completion"),
+        ([{"prompt": "a", "completion": "b"}], "partners have the columns of their originals with the prefix"),
+        ([{"question": "a", "augmented_question": "b"}], "give text and label, or prompt and completion, or messages"),
+        ([{"prompt": "a", "completion": "b", "aug_prompt": "c", "augmented_completion": "d"}], "aug_prompt"),
+        ([{"text": "a", "label": None, "augmented_text": "b"}], "line 1, column 'label': is empty; give a label"),
+        ([COMPLETION, '{"prompt": '], "line 2, column 12: not valid JSON"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named_with_line_and_field(tmp_path: Path, rows: list[Any], message: str) -> None:
+    path = written(tmp_path, *rows)
+    with pytest.raises(DataError) as refused:
+        pairs_from_jsonl(path)
+    assert str(refused.value).startswith(str(path)) and message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_files_that_do_not_fit_together(tmp_path: Path) -> None:
+    first, second = written(tmp_path, COMPLETION), written(tmp_path, {**COMPLETION, "topic": "a"}, name="b.jsonl")
+    with pytest.raises(DataError, match=r"b\.jsonl: only one of it and .*pairs\.jsonl has \['topic'\]"):
+        pairs_from_jsonl([first, second])
+    with pytest.raises(DataError, match="names no file"):
+        pairs_from_jsonl([])
+    with pytest.raises(DataError, match="no such file"):
+        pairs_from_jsonl(tmp_path / "none.jsonl")

@@ -1,0 +1,99 @@
+"""The recipe on texts and chats: generated problems, and adapters of a chat model on files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dair_hf.text.chat_data import ChatConfig, as_messages, load_chat_data, same_last_numbers
+from dair_hf.text.word_problems import TEMPLATES
+from tests.fixtures import chats
+from tests.fixtures.recipe_runs import assert_ends_with_one_line, predictions, read, run
+
+RECIPE = "chat_pairs"
+QUESTION = "Ann has 23 pens and buys 14."
+ANSWER = "23+14=<<23+14=37>>37 pens #### 37"
+
+
+def test_test_numbers_occur_nowhere_in_training() -> None:
+    data = load_chat_data(ChatConfig(train_problems=300, test_problems=60))
+    of_train = {
+        number for row in data.train for name in ("prompt", "augmented_prompt") for number in numbers(row[name])
+    }
+    known = {number for row in data.train for number in numbers(row["prompt"])}
+    unseen = {number for row in data.test for number in numbers(row["augmented_prompt"])}
+    assert unseen and not unseen & of_train and len(of_train) > len(known) == 15
+    assert {number for row in data.test for number in numbers(row["prompt"])} <= known
+    for row in data.test:
+        for prefix in ("", "augmented_"):
+            answer = row[prefix + "completion"]
+            left, equals, right = answer.partition("=")
+            assert not equals or eval(left) == int(right)
+            assert {"n1": not equals, "n1 + n2": "+" in left, "n1 - n2": "-" in left}[row["formula"]]
+    assert len({row["formula"] for row in data.test}) == len(TEMPLATES) - 1
+
+
+def numbers(text: str | None) -> set[int]:
+    return {int(word) for word in (text or "").split() if word.isdigit() and len(word) == 2}
+
+
+def test_last_numbers_and_messages() -> None:
+    given, wanted = ["1 #### 7", "So 1,200 in all.", "7 or 8", ""], ["7", "1200", "7", ""]
+    assert same_last_numbers(given, wanted) == [True, True, False, False]
+    made = as_messages({"row_id": "a", "prompt": "p", "completion": "c", "augmented_prompt": None, "formula": "n1"})
+    assert made == {
+        "prompt": [{"role": "user", "content": "p"}],
+        "completion": [{"role": "assistant", "content": "c"}],
+        "augmented_prompt": None,
+    }
+
+
+@pytest.mark.slow
+def test_generated_problems_with_every_method(tmp_path: Path) -> None:
+    options = ["--train_problems", "60", "--test_problems", "12", "--max_steps", "4", "--warmup_steps", "1"]
+    run(RECIPE, "arithmetic", tmp_path, *options, "--per_device_train_batch_size", "4")
+    for method in ("erm", "da", "kl", "dair"):
+        metrics = read(tmp_path / f"{method}_seed0.json")["metrics"]
+        found = predictions(tmp_path / "runs" / f"{method}_seed0")
+        assert len(found) == 24 and metrics["pairs"] == 12
+        assert metrics["original_accuracy"] == sum(v["correct"] for v in found if v["variant"] == "original") / 12
+    assert "test: 12 of 12 rows have a partner" in (tmp_path / "comparison.md").read_text()
+
+
+@pytest.mark.slow
+def test_adapters_of_a_chat_model_on_files(tmp_path: Path) -> None:
+    tokenizer = chats.tokenizer()
+    chats.llama(tokenizer).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    row: dict[str, Any] = {"prompt": QUESTION, "completion": ANSWER}
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for _ in range(4)))
+    options = [
+        "--source", "files", "--train_files", str(file), "--test_files", str(file),
+        "--number_partners", "true", "--model_name_or_path", str(tmp_path / "model"), "--methods", "dair",
+        "--num_train_epochs", "1", "--per_device_train_batch_size", "2", "--bf16", "false", "--max_length", "200",
+        "--generation_max_length", "240", "--warmup_steps", "0", "--save_strategy", "no",
+    ]  # fmt: skip
+    run(RECIPE, "chat_lora", tmp_path / "out", *options)
+    metrics = read(tmp_path / "out" / "dair_seed0.json")["metrics"]
+    assert (metrics["rows"], metrics["pairs"]) == (4, 4)
+    assert (tmp_path / "out" / "runs" / "dair_seed0" / "adapter_config.json").is_file()
+    references = {view["reference"] for view in predictions(tmp_path / "out" / "runs" / "dair_seed0")}
+    assert ANSWER in references and len(references) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--source", "files"], "train_files is not set"),
+        (["--known_numbers", "80"], "leave none of 90 numbers for partners"),
+        (["--source", "web"], "web"),
+        (["--train_problems", "0"], "it must be at least 1"),
+    ],
+)
+def test_bad_input_ends_with_one_line(tmp_path: Path, options: list[str], message: str) -> None:
+    assert_ends_with_one_line(RECIPE, "arithmetic", tmp_path / "out", options, message)

@@ -1,0 +1,328 @@
+"""Text data given to a trainer as they are: encoded as by hand, trained, answered and reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import BertConfig, BertForSequenceClassification, DataCollatorWithPadding, set_seed
+
+from dair_hf import DAIRTrainer, DataError, EpochPairs, PairCollator
+from dair_hf.data.texts.forms import CLASSES
+from tests.fixtures import chats, tiny
+
+PAIRS: list[dict[str, Any]] = [
+    {
+        "row_id": "a",
+        "prompt": "w4 w5 w6",
+        "completion": "w7",
+        "augmented_prompt": "w8",
+        "augmented_completion": "w9 w10",
+    },
+    {"row_id": "b", "prompt": "w11", "completion": "w12 w13", "augmented_prompt": None, "augmented_completion": None},
+]
+CHAT = [{"role": "user", "content": "a?"}, {"role": "assistant", "content": "bc"}]
+LONGER = [*CHAT, {"role": "user", "content": "d?"}, {"role": "assistant", "content": "e"}]
+CLASSES_OF_TEXTS: list[dict[str, Any]] = [
+    {"row_id": "a", "text": "w4 w5", "label": "yes", "augmented_text": "w6", "augmented_label": "no"},
+    {"row_id": "b", "text": "w7", "label": "no", "augmented_text": None, "augmented_label": None},
+]
+
+
+def rows_of(rows: list[dict[str, Any]], times: int = 1) -> datasets.Dataset:
+    many = [
+        {**row, "row_id": f"{row['row_id']}{copy}" if times > 1 else row["row_id"]}
+        for copy in range(times)
+        for row in rows
+    ]
+    return datasets.Dataset.from_list(many)
+
+
+def bert(**settings: Any) -> BertForSequenceClassification:
+    set_seed(0)
+    names = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = BertConfig(vocab_size=tiny.VOCAB, max_position_embeddings=16, **{**sizes, **names, **settings})
+    return BertForSequenceClassification(config)
+
+
+def trainer(folder: Path, model: Any, data: Any = None, tokenizer: Any = None, **settings: Any) -> DAIRTrainer:
+    fields = set(tiny.DAIRConfig.__dataclass_fields__)
+    return DAIRTrainer(
+        model,
+        tiny.config(folder, **{name: value for name, value in settings.items() if name in fields}),
+        train_dataset=data,
+        processing_class=tiny.tokenizer() if tokenizer is None else tokenizer,
+        **{name: value for name, value in settings.items() if name not in fields},
+    )
+
+
+@pytest.mark.parametrize("names", [("prompt", "completion"), ("source", "target")])
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_prompts_and_completions_are_encoded_as_by_hand(tmp_path: Path, kind: str, names: tuple[str, str]) -> None:
+    renamed = rows_of(PAIRS).rename_columns(
+        {
+            prefix + old: prefix + new
+            for prefix in ("", "augmented_")
+            for old, new in zip(("prompt", "completion"), names, strict=True)
+        }
+    )
+    made = trainer(tmp_path, tiny.model(kind), renamed).train_dataset
+    end = [tiny.EOS]
+    by_hand = [
+        tiny.view(kind, [4, 5, 6], [7, *end]),
+        tiny.view(kind, [8], [9, 10, *end]),
+        tiny.view(kind, [11], [12, 13, *end]),
+    ]
+    for name in ("input_ids", "attention_mask", "labels"):
+        assert made[name][:] == [by_hand[0][name], by_hand[2][name]]
+        assert made[f"augmented_{name}"][:] == [by_hand[1][name], None]
+
+
+def test_training_on_texts_is_training_on_their_tokens(tmp_path: Path) -> None:
+    texts = rows_of(PAIRS, 6)
+    tokens = trainer(tmp_path, tiny.model("llama"), texts).train_dataset.remove_columns(list(PAIRS[0])[1:])
+    of_texts, of_tokens = (
+        trainer(tmp_path, tiny.model("llama"), data, method="dair", dair_lambda=0.5, max_steps=3)
+        for data in (texts, tokens)
+    )
+    assert of_tokens.train_dataset is tokens
+    for made in (of_texts, of_tokens):
+        made.train()
+    assert tiny.distance(tiny.weights(of_texts.model), tiny.weights(of_tokens.model)) == 0
+    assert tiny.distance(tiny.weights(of_texts.model), tiny.weights(tiny.model("llama"))) > 0
+
+
+def test_a_shared_completion_is_that_of_the_original(tmp_path: Path) -> None:
+    shared = rows_of(PAIRS).remove_columns("augmented_completion")
+    made = trainer(tmp_path, tiny.model("llama"), shared).train_dataset
+    assert made["augmented_labels"][:] == [[-100, 7, tiny.EOS], None]
+    given = rows_of(PAIRS)
+    assert trainer(tmp_path, tiny.model("llama"), given).train_dataset["augmented_labels"][0] != [-100, 7, tiny.EOS]
+
+
+def test_classes_by_name_and_pairs_of_texts(tmp_path: Path) -> None:
+    made = trainer(tmp_path, bert(), rows_of(CLASSES_OF_TEXTS)).train_dataset
+    assert made["input_ids"][:] == [[4, 5], [7]] and made["augmented_input_ids"][:] == [[6], None]
+    assert made["labels"][:] == [1, 0] and made["augmented_labels"][:] == [0, None]
+    assert "label" not in made.column_names and made["text"][0] == "w4 w5"
+    pairs = [{"row_id": "a", "text": "w4", "text_pair": "w5", "label": 1.5, "augmented_text_pair": "w6"}]
+    regression = trainer(tmp_path, bert(num_labels=1, id2label=None, label2id=None), rows_of(pairs)).train_dataset
+    assert regression["input_ids"][0] == [4, 5] and regression["augmented_input_ids"][0] == [4, 6]
+    assert regression["labels"][:] == [1.5] and "augmented_labels" not in regression.column_names
+    with pytest.raises(DataError, match=r"row 'a', column 'label': 'maybe' is no class of the model: no, yes"):
+        trainer(tmp_path, bert(), rows_of([{**CLASSES_OF_TEXTS[0], "label": "maybe"}]))
+
+
+def test_a_classifier_is_trained_evaluated_and_reported_without_more_arguments(tmp_path: Path) -> None:
+    rows = rows_of(CLASSES_OF_TEXTS, 8)
+    made = trainer(tmp_path, bert(), rows, method="da", learning_rate=0.05, num_train_epochs=10)
+    made.train()
+    metrics = made.evaluate_pairs(rows, n_bootstrap=0)
+    assert metrics["original_accuracy"] == metrics["cm"] == 1.0 and metrics["pairs"] == 8
+    flipped = rows.map(lambda row: {"label": {"yes": "no", "no": "yes"}[row["label"]]})
+    assert made.evaluate_pairs(flipped, n_bootstrap=0)["original_accuracy"] == 0.0
+    assert made.predict(rows).label_ids.tolist() == [1, 0] * 8
+    report = made.pair_report(rows, folder=tmp_path / "report")
+    # The same object that was trained on: the history of training counts.
+    assert report.summary["pairs"] == 8 and report.summary["steps_per_pair"] == 10
+    with pytest.raises(DataError, match="evaluate_pairs needs an evaluator"):
+        made.evaluate_pairs(made.train_dataset.select([0]))
+
+
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_answers_are_compared_with_completions(tmp_path: Path, kind: str) -> None:
+    rows = rows_of(PAIRS, 8)
+    made = trainer(tmp_path, tiny.model(kind), rows, method="da", learning_rate=0.02, num_train_epochs=25)
+    made.train()
+    file = tmp_path / "predictions.jsonl"
+    metrics = made.evaluate_pairs(rows, n_bootstrap=0, predictions_file=file)
+    assert metrics["original_accuracy"] == metrics["cm"] == 1.0
+    assert '"reference": "w9 w10"' in file.read_text()
+    never = made.evaluate_pairs(rows, lambda answers, references: [False] * len(answers), n_bootstrap=0)
+    assert never["original_accuracy"] == 0.0
+    assert made.evaluate(rows)["eval_loss"] < 0.5
+
+
+def chat_rows() -> datasets.Dataset:
+    other = [{"role": "user", "content": "f?"}, *CHAT[1:]]
+    return datasets.Dataset.from_list(
+        [
+            {
+                "row_id": "a",
+                "messages": LONGER,
+                "augmented_messages": [*CHAT, LONGER[2], {**LONGER[3], "content": "gh"}],
+            },
+            {"row_id": "b", "messages": CHAT, "augmented_messages": other},
+            {"row_id": "c", "messages": [*CHAT, LONGER[2]], "augmented_messages": None},
+        ]
+    )
+
+
+def test_all_turns_are_trained_and_the_last_one_is_answered(tmp_path: Path) -> None:
+    tokenizer = chats.tokenizer()
+    made = trainer(tmp_path, chats.llama(tokenizer), chat_rows(), tokenizer)
+    train = made.train_dataset
+    learned = ["".join(tokenizer.decode([token]) for token in labels if token != -100) for labels in train["labels"][:]]
+    assert learned == ["bc<|im_end|>e<|im_end|>", "bc<|im_end|>", "bc<|im_end|>"]
+    seen: list[tuple[list[str], list[str]]] = []
+
+    def correct(predictions: list[str], references: list[str]) -> list[bool]:
+        seen.append((predictions, references))
+        return [True] * len(references)
+
+    made.evaluate_pairs(chat_rows(), correct, n_bootstrap=0)
+    assert seen[0][1] == ["e", "bc", "bc", "gh", "bc"]
+    # The prompt ends where the last turn begins, whatever follows it.
+    answered = made._text_rows.for_answers(train, "rows")
+    prompts = [
+        tokenizer.decode([token for token, label in zip(ids, labels, strict=True) if label == -100])
+        for ids, labels in zip(answered["input_ids"], answered["labels"], strict=True)
+    ]
+    assert [prompt.count("<|im_start|>assistant\n") for prompt in prompts] == [2, 1, 1]
+    assert all(prompt.endswith("<|im_start|>assistant\n") for prompt in prompts)
+
+
+def test_prompts_and_completions_of_messages(tmp_path: Path) -> None:
+    """As `messages`, but for the turns of the prompt, which are not learned."""
+    tokenizer = chats.tokenizer(chats.THINKING)  # refused for all turns
+    row = {
+        "row_id": "a",
+        "prompt": LONGER[:3],
+        "completion": LONGER[3:],
+        "augmented_prompt": CHAT[:1],
+        "augmented_completion": CHAT[1:],
+    }
+    made = trainer(tmp_path, chats.llama(tokenizer), datasets.Dataset.from_list([row]), tokenizer).train_dataset
+    for prefix, answer in (("", "e"), ("augmented_", "bc")):
+        learned = tokenizer.decode([token for token in made[prefix + "labels"][0] if token != -100])
+        assert learned == f"<think></think>{answer}<|im_end|>"
+    with pytest.raises(DataError, match="row 'a': the chat template writes message 1 otherwise"):
+        trainer(tmp_path, chats.llama(tokenizer), chat_rows(), tokenizer)
+
+
+@pytest.mark.slow
+def test_adapters_learn_a_chat_and_resume(tmp_path: Path) -> None:
+    tokenizer = chats.tokenizer()
+
+    def adapted() -> Any:
+        set_seed(1)
+        return get_peft_model(chats.llama(tokenizer, hidden_size=32), LoraConfig(r=8, target_modules="all-linear"))
+
+    def run(folder: Path, **settings: Any) -> DAIRTrainer:
+        return trainer(
+            folder, adapted(), chat_rows(), tokenizer, method="dair", dair_lambda=0.1, learning_rate=0.02,
+            per_device_train_batch_size=3, **{"max_steps": 12, "num_train_epochs": 1, **settings},
+        )  # fmt: skip
+
+    whole = run(tmp_path / "whole", save_strategy="steps", save_steps=6)
+    frozen = {name: value.clone() for name, value in whole.model.named_parameters() if not value.requires_grad}
+    before = whole.evaluate(chat_rows())["eval_loss"]
+    whole.train()
+    assert whole.evaluate(chat_rows())["eval_loss"] < before
+    assert all(torch.equal(value, whole.model.get_parameter(name)) for name, value in frozen.items())
+    resumed = run(tmp_path / "again")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-6"))
+    assert tiny.distance(tiny.weights(resumed.model), tiny.weights(whole.model)) == 0
+
+
+def test_streams_are_encoded_as_they_are_read(tmp_path: Path) -> None:
+    stream = rows_of(PAIRS, 4).to_iterable_dataset()
+    of_stream = trainer(tmp_path, tiny.model("llama"), stream, method="da", max_steps=2, dataloader_num_workers=0)
+    of_stream.train()
+    row = next(iter(of_stream.train_dataset))
+    assert row["input_ids"] == [4, 5, 6, 7, tiny.EOS] and row["augmented_labels"] == [-100, 9, 10, tiny.EOS]
+    assert tiny.distance(tiny.weights(of_stream.model), tiny.weights(tiny.model("llama"))) > 0
+
+
+def test_prompts_lose_their_beginning_and_targets_their_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = trainer(tmp_path, tiny.model("llama"), rows_of(PAIRS), max_length=4)
+    assert made.train_dataset["input_ids"][:] == [[5, 6, 7, tiny.EOS], [11, 12, 13, tiny.EOS]]
+    shorter = trainer(tmp_path, tiny.model("llama"), rows_of(PAIRS), max_length=3)
+    assert shorter.train_dataset["input_ids"][:] == [[6, 7, tiny.EOS], [11, 12, tiny.EOS]]
+    with pytest.raises(DataError, match=r"dataset: row 'a': its answer is longer than max_length=3"):
+        shorter.evaluate_pairs(rows_of(PAIRS))
+    assert made.evaluate_pairs(rows_of(PAIRS), n_bootstrap=0)["rows"] == 2
+    with pytest.raises(DataError, match=r"max_length=33: LlamaForCausalLM has 32 positions"):
+        trainer(tmp_path, tiny.model("llama"), rows_of(PAIRS), max_length=33)
+    with pytest.raises(DataError, match="max_length=1 is out of range"):
+        tiny.config(tmp_path, max_length=1)
+
+
+def test_a_chat_that_keeps_no_answer_is_refused(tmp_path: Path) -> None:
+    tokenizer, rows = chats.tokenizer(), chat_rows().remove_columns("augmented_messages")
+    with pytest.raises(DataError) as refused:
+        trainer(tmp_path, chats.llama(tokenizer), rows, tokenizer, max_length=10)
+    assert "row 'a', column 'messages': has" in str(refused.value)
+    assert "hold none of the assistant; raise max_length, set tokenizer.truncation_side='left'" in str(refused.value)
+    tokenizer.truncation_side = "left"
+    made = trainer(tmp_path, chats.llama(tokenizer), rows.select([0]), tokenizer, max_length=10).train_dataset
+    assert len(made["input_ids"][0]) == 10 and tokenizer.eos_token_id in made["labels"][0]
+
+
+def test_texts_that_someone_else_reads_are_left_alone(tmp_path: Path) -> None:
+    """Token ids win over texts, and a collator that names its columns over the trainer."""
+
+    class Reader:
+        columns = ("text",)
+
+        def __call__(self, views: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+            encoded = [
+                {"input_ids": tiny.tokenizer()(view["text"]).input_ids, "labels": view["labels"]} for view in views
+            ]
+            return dict(DataCollatorWithPadding(tiny.tokenizer())(encoded))
+
+    rows = rows_of(CLASSES_OF_TEXTS)
+    encoded = trainer(tmp_path, bert(), rows).train_dataset
+    assert trainer(tmp_path, bert(), encoded).train_dataset is encoded
+    own = datasets.Dataset.from_list([{"row_id": "a", "text": "w4", "label": 0, "labels": 0, "augmented_text": "w5"}])
+    assert trainer(tmp_path, bert(), own, data_collator=PairCollator(Reader())).train_dataset is own
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "settings", "message"),
+    [
+        (bert, rows_of(PAIRS), {}, "train_dataset has the columns prompt and completion, but BertForSequence"),
+        (lambda: tiny.model("llama"), rows_of(CLASSES_OF_TEXTS), {}, "needs prompt and completion, or messages, or s"),
+        (
+            lambda: tiny.model("t5"),
+            chat_rows(),
+            {},
+            "has the column messages, but T5ForConditionalGeneration is no dec",
+        ),
+        (
+            lambda: tiny.model("llama"),
+            datasets.Dataset.from_list([{**PAIRS[0], "messages": CHAT}]),
+            {},
+            "has the columns prompt and completion, and also messages; which are to be trained on?",
+        ),
+        (
+            lambda: tiny.model("llama"),
+            EpochPairs(lambda epoch: rows_of(PAIRS)),
+            {},
+            "train_dataset is a EpochPairs with columns of text, which are tokenized for datasets.Dataset and",
+        ),
+        (bert, rows_of(CLASSES_OF_TEXTS), {"sample_loss": "soft_score"}, "not tokenized for BertForSequenceClassif"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(
+    tmp_path: Path, model: Callable[[], Any], data: Any, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError) as refused:
+        trainer(tmp_path, model(), data, **settings)
+    assert message in str(refused.value)
+
+
+def test_texts_need_a_tokenizer_which_pads_with_its_end_token_if_it_must(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="train_dataset has columns of text, which takes a tokenizer"):
+        DAIRTrainer(bert(), tiny.config(tmp_path), train_dataset=rows_of(CLASSES_OF_TEXTS))
+    tokenizer = tiny.tokenizer()
+    tokenizer.pad_token = None
+    trainer(tmp_path, tiny.model("llama"), rows_of(PAIRS), tokenizer)
+    assert tokenizer.pad_token_id == tiny.EOS
+    assert CLASSES.needed == ("text", "label")
