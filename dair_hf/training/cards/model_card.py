@@ -201,8 +201,13 @@ def _objective_section(args: DAIRConfig, training: TrainingFacts) -> list[str]:
         data.append(f"{training.rows:,} rows{partners}")
     if data:
         lines.append(f"training data: {'; '.join(data)}")
+    method = (
+        f"Trained with [DAIR]({PAPER}), which penalizes different losses of a sample and its augmented partner."
+        if args.uses_regularizer
+        else f"Trained without a term on consistency, as a baseline of [DAIR]({PAPER})."
+    )
     return [
-        f"Trained with [DAIR]({PAPER}), which penalizes different losses of a sample and its augmented partner.",
+        method,
         "",
         *(f"- {line}" for line in [*lines, f"version: dair_hf {_version()}"]),
     ]

@@ -165,6 +165,12 @@ def test_lambda_that_sets_itself_is_stated_with_its_last_value(tmp_path: Path) -
         assert "- lambda: auto, gradient share" in text
 
 
+def test_a_baseline_is_not_called_dair(tmp_path: Path) -> None:
+    for method, sentence in (("da", "Trained without a term on consistency"), ("dair", "Trained with [DAIR]")):
+        text = written(tmp_path / "README.md", method=method).text
+        assert [line for line in text.splitlines() if line.startswith("Trained with")][0].startswith(sentence)
+
+
 def test_placeholders_of_the_trainer_are_left_out_and_its_training_procedure_is_kept(tmp_path: Path) -> None:
     made = tiny.trainer(tmp_path, "t5", None)
     super(type(made), made).create_model_card()
