@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= dev
+INSTALL ?= $(VENV)/bin/python -m pip install
 CONFIG ?= recipes/configs/demo.yaml
 DATA ?= $(DAIR_DATA)
 PYTEST_ARGS ?= --numprocesses 2 --dist loadfile
@@ -27,7 +28,7 @@ install: $(STAMP) ## Create the virtual environment and install the library, onc
 # The stamp records the last installation, which is repeated only when the requirements change.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[$(EXTRAS)]'
+	$(INSTALL) -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
 demo: $(STAMP) ## Train and compare the methods on generated dialogues; writes outputs/demo
