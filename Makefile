@@ -59,8 +59,8 @@ lint: $(STAMP) ## Check style and types: ruff and mypy
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
 
-docs: $(STAMP) ## Build the documentation site in docs/_build, without warnings
-	OMP_NUM_THREADS=1 $(OFFLINE) $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build
+docs: $(STAMP) ## Build the documentation site in docs/_build/html, without warnings; some minutes
+	OMP_NUM_THREADS=1 $(OFFLINE) $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d docs/_build/doctrees docs docs/_build/html
 
 format: $(STAMP) ## Fix and format the code with ruff
 	$(BIN)/python -m ruff check --fix .
