@@ -1,34 +1,31 @@
-# docker build -t dair-hf .
-# mkdir -p outputs
-# docker run --rm --user "$(id -u):$(id -g)" -v "$PWD/outputs:/app/outputs" dair-hf
-#
-# Create the folder first, since a folder created by Docker belongs to root; the container runs as you. For another recipe,
-# add its command, and its data as another volume:
-#
-#   docker run ... -v "$PWD/mnist:/data/mnist:ro" dair-hf \
-#       accelerate launch recipes/colored_mnist.py --config recipes/configs/colored_mnist_adv.yaml --mnist /data/mnist
-#
-# For a GPU, add --gpus all; the host needs NVIDIA's container toolkit. The build installs torch from PyPI, which includes
-# CUDA. For an image without CUDA, add --build-arg PIP_EXTRA_INDEX_URL=<the address of an index with CPU wheels>.
-# For a recipe that downloads a model from the Hub, add -e HF_HUB_OFFLINE=0.
+# Image that runs every recipe as any user, on a CPU or an NVIDIA GPU; docs/scaling.md (section 6) shows how.
 FROM python:3.11-slim
 
-ARG PIP_EXTRA_INDEX_URL
-# Caches are in folders that any user may write to.
-ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 \
-    HOME=/tmp HF_HOME=/tmp/huggingface MPLCONFIGDIR=/tmp/matplotlib HF_HUB_DISABLE_TELEMETRY=1
+# Build of torch: "cpu", or a version of CUDA such as "cu130".
+ARG TORCH=cpu
 
-RUN useradd --uid 1000 dair && mkdir -p /app/outputs && chown -R dair:dair /app && chmod 777 /app/outputs
+# The user of `docker run --user` may have neither a name nor a home: caches go to a folder that all may write to, and
+# programs that ask for the user's name get one.
+ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 UV_NO_CACHE=1 UV_SYSTEM_PYTHON=1 \
+    USER=dair HOME=/cache XDG_CACHE_HOME=/cache HF_HOME=/cache/huggingface MPLCONFIGDIR=/cache/matplotlib \
+    TORCHINDUCTOR_CACHE_DIR=/cache/inductor TRITON_CACHE_DIR=/cache/triton HF_HUB_DISABLE_TELEMETRY=1
+
+# Recipes write below `outputs` of the current folder: the mounted folder.
+RUN useradd --uid 1000 --no-create-home --home-dir /cache dair \
+    && mkdir --mode=1777 /cache /outputs \
+    && mkdir /app && ln -s /outputs /app/outputs
 WORKDIR /app
 
 # The requirements change less often than the code; this layer is rebuilt only when they change.
-COPY --chown=dair:dair pyproject.toml constraints.txt README.md LICENSE ./
-COPY --chown=dair:dair dair_hf/__init__.py dair_hf/__init__.py
-RUN pip install -c constraints.txt '.[demo,images,regression,search,fuzzy,attacks]' && pip uninstall --yes dair-hf
+COPY pyproject.toml setup.py constraints.txt README.md LICENSE ./
+COPY dair_hf/__init__.py dair_hf/__init__.py
+RUN pip install uv==0.13.9 \
+    && uv pip install --torch-backend "$TORCH" --constraint constraints.txt '.[recipes,report]' \
+    && uv pip uninstall dair-hf
 
-COPY --chown=dair:dair . .
-RUN pip install --no-deps -c constraints.txt .
+COPY . .
+RUN uv pip install --no-deps .
 
-USER dair
+USER 1000:1000
 ENV HF_HUB_OFFLINE=1
-CMD ["accelerate", "launch", "recipes/multiwoz_simpletod.py", "--config", "recipes/configs/demo.yaml"]
+CMD ["dair-hf", "train", "demo"]

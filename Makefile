@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= dev
+INSTALL ?= $(VENV)/bin/python -m pip install
 CONFIG ?= recipes/configs/demo.yaml
 DATA ?= $(DAIR_DATA)
 PYTEST_ARGS ?= --numprocesses 2 --dist loadfile
@@ -16,7 +17,7 @@ STAMP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo results bench test lint format clean
+.PHONY: help install demo results bench test lint docs format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,7 +28,7 @@ install: $(STAMP) ## Create the virtual environment and install the library, onc
 # The stamp records the last installation, which is repeated only when the requirements change.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[$(EXTRAS)]'
+	$(INSTALL) -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
 demo: $(STAMP) ## Train and compare the methods on generated dialogues; writes outputs/demo
@@ -58,10 +59,13 @@ lint: $(STAMP) ## Check style and types: ruff and mypy
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
 
+docs: $(STAMP) ## Build the documentation site in docs/_build/html, without warnings; some minutes
+	OMP_NUM_THREADS=1 $(OFFLINE) $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d docs/_build/doctrees docs docs/_build/html
+
 format: $(STAMP) ## Fix and format the code with ruff
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
 clean: ## Remove the environment, caches and build files; keep outputs
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist *.egg-info docs/_build docs/api/modules docs/jupyter_execute .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

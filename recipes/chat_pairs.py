@@ -1,3 +1,9 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["dair-hf[text]"]
+# [tool.uv.sources]
+# dair-hf = { path = "..", editable = true }
+# ///
 """LoRA or training from scratch of any decoder-only model on pairs of texts or chats: ERM, DA-ERM, KL and DAIR.
 
 Command (no data, no network; minutes on one core; writes outputs/arithmetic):

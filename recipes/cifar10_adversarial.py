@@ -1,3 +1,9 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["dair-hf[vision]"]
+# [tool.uv.sources]
+# dair-hf = { path = "..", editable = true }
+# ///
 """Adversarial robustness: the partner is the worst image near the original that an attack finds (paper, section 7).
 
 Command (MNIST from a local folder or the Hub; two minutes a run on two cores):

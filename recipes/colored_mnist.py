@@ -1,3 +1,9 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["dair-hf[search,vision]"]
+# [tool.uv.sources]
+# dair-hf = { path = "..", editable = true }
+# ///
 """Colored MNIST: a color that agrees with the label in training and misleads at test (section 4 of the paper).
 
 Command (downloads MNIST, or reads parquet or IDX files from --mnist FOLDER; three minutes a run on two cores):

@@ -1,3 +1,9 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["dair-hf[search,text]"]
+# [tool.uv.sources]
+# dair-hf = { path = "..", editable = true }
+# ///
 """Counterfactual texts: people edited reviews, or premises and hypotheses, so that the label changes.
 
 Command (two minutes on one core; `--cad` takes a clone of acmi-lab/counterfactually-augmented-data, or its files):

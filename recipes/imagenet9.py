@@ -1,3 +1,9 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["dair-hf[vision]"]
+# [tool.uv.sources]
+# dair-hf = { path = "..", editable = true }
+# ///
 """ImageNet-9: a classifier that looks at the foreground, whatever the background (section 8 of the paper).
 
 Command (draws its images, no download; two minutes a run on two cores):

@@ -1,3 +1,9 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["dair-hf[dialog]"]
+# [tool.uv.sources]
+# dair-hf = { path = "..", editable = true }
+# ///
 """Dialog state tracking with renamed entities: SimpleTOD-style models trained with ERM, DA-ERM, KL and DAIR.
 
 Command (no data, no network; about ten minutes on two cores; writes outputs/demo):

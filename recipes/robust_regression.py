@@ -1,3 +1,9 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["dair-hf[regression,search]"]
+# [tool.uv.sources]
+# dair-hf = { path = "..", editable = true }
+# ///
 """Robust regression: a spurious feature that misleads at test, and noise in the targets (section 6 of the paper).
 
 Command (needs the Drug Discovery file qsar.mat of the TERM repository; half a minute a run on two cores):

@@ -1,3 +1,9 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["dair-hf[search,vision]"]
+# [tool.uv.sources]
+# dair-hf = { path = "..", editable = true }
+# ///
 """Rotated 6 and 9: half a turn makes one the other, so the label must change with the image (section 3 of the paper).
 
 Command (downloads MNIST, or reads parquet or IDX files from --mnist FOLDER; two minutes a run on two cores):

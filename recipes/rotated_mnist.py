@@ -1,3 +1,9 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["dair-hf[search,vision]"]
+# [tool.uv.sources]
+# dair-hf = { path = "..", editable = true }
+# ///
 """Rotated MNIST: digits trained at some angles, augmented at others, tested upright (section 5 of the paper).
 
 Command (downloads MNIST, or reads parquet or IDX files from --mnist FOLDER; three minutes a run on two cores):

@@ -1,3 +1,9 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["dair-hf[vqa]"]
+# [tool.uv.sources]
+# dair-hf = { path = "..", editable = true }
+# ///
 """Visual question answering under edited images: remove what is asked about, and the answer must change.
 
 Command (no data, no network; about ten minutes on two cores; writes outputs/counting_scenes_cv):

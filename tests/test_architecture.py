@@ -27,7 +27,7 @@ FLOORS = (
 )
 NEW_ROOM = (
     "the room {room!r} has no floor: add it to FLOORS in tests/test_architecture.py, above all that it imports, and to "
-    "the tables of docs/architecture.md and README.md; then run python docs/draw_architecture.py"
+    "the table and the file tree of docs/architecture.md; then run python docs/draw_architecture.py"
 )
 TOPS = ("reproduction", "recipes", "data_scripts", "benchmarks", "tests")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -14,7 +15,10 @@ from tests.fixtures.paths import ROOT
 
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
-PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if page.stem != "architecture")
+# Pages that hold no code but commands.
+WITHOUT_CODE = ("architecture", "index", "recipes", "results")
+PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if page.stem not in WITHOUT_CODE)
+NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 
 
 def code_of(page: Path) -> str:
@@ -38,6 +42,19 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
         metrics, of_several = map(ast.literal_eval, done.stdout.splitlines()[-2:])
         assert min(metrics[key] for key in ("original_accuracy", "augmented_accuracy", "cm", "both_correct")) > 0.9
         assert of_several["cm_partner_1"] == metrics["cm"] and 0 <= of_several["cm_partner_2"] <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_code_of_a_notebook_runs_and_its_outputs_are_stored(notebook: Path, tmp_path: Path) -> None:
+    cells = [cell for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    assert any(cell["outputs"] for cell in cells)
+    done = run("\n\n".join("".join(cell["source"]) for cell in cells), tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_pages_without_code_have_none() -> None:
+    assert [name for name in WITHOUT_CODE if code_of(ROOT / "docs" / f"{name}.md")] == []
 
 
 @pytest.mark.slow

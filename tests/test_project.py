@@ -14,6 +14,7 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -47,9 +48,9 @@ def module_name(file: str) -> str:
 
 
 def read_tree(text: str) -> list[str]:
-    """The paths of the README's file tree: indented or drawn names, each before its description."""
+    """The paths of a page's file tree: indented or drawn names, each before its description."""
     section = re.search(r"^#+ [^\n]*\btree\b[^\n]*\n(.*?)(?=^#+ |\Z)", text, re.DOTALL | re.MULTILINE | re.IGNORECASE)
-    assert section is not None, "the README has no section with the file tree"
+    assert section is not None, "the page has no section with the file tree"
     paths: list[str] = []
     parents: list[tuple[int, str]] = []
     for line in re.sub("[│├└─]", " ", section[1]).splitlines():
@@ -75,8 +76,8 @@ def test_read_tree_understands_indents_and_lines() -> None:
     assert read_tree(drawn) == ["a/", "a/b.py", "a/c/", "a/c/d.py"]
 
 
-def test_file_tree_of_the_readme_is_true() -> None:
-    named = set(read_tree((ROOT / "README.md").read_text(encoding="utf-8")))
+def test_file_tree_of_the_architecture_is_true() -> None:
+    named = set(read_tree((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")))
     folders = {str(parent) + "/" for name in TRACKED for parent in Path(name).parents if str(parent) != "."}
     assert named - folders - set(TRACKED) == set(), "the file tree names what is not there"
 
@@ -202,10 +203,103 @@ def test_constraints_pin_all_that_is_required() -> None:
     assert set(extras) >= {"fuzzy", "plots", "images", "search", "regression", "demo", "test", "lint", "dev", "all"}
 
 
+def released_version(changelog: str) -> str:
+    """The version of the newest entry that is not `Unreleased`; its entry must have a date, or say it has none yet."""
+    return re.findall(r"^## \[(\d[^\]]*)\] - (?:\d{4}-\d\d-\d\d|not released yet)$", changelog, re.MULTILINE)[0]
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "version" not in project["project"] and project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "dair_hf.__version__"}
+    (stated,) = [
+        ast.literal_eval(node.value)
+        for node in parse("dair_hf/__init__.py").body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__version__"
+    ]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == stated
+    assert released_version((ROOT / "CHANGELOG.md").read_text(encoding="utf-8")) == stated
+    assert citation["repository-code"] == project["project"]["urls"]["Repository"]
+
+
+def test_newest_entry_of_a_changelog() -> None:
+    entries = "# C\n\n## [Unreleased]\n\n## [2.0.1] - 2030-01-02\n\n## [2.0.0] - 2029-01-02\n"
+    assert released_version(entries) == "2.0.1"
+    with pytest.raises(IndexError):
+        released_version("## [Unreleased]\n\n## 2.0.1\n")
+
+
+def test_supported_versions_of_python_are_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = [line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r"Python :: \d\.", line)]
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == named == ["3.11", "3.12", "3.13"]
+    assert project["requires-python"] == f">={named[0]}"
+
+
+def script_metadata(source: str) -> dict[str, Any]:
+    """The inline metadata of a script (PEP 723)."""
+    (block,) = re.findall(r"^# /// script\n((?:#(?: .*)?\n)+?)# ///$", source, re.MULTILINE)
+    return tomllib.loads("".join(line[2:] + "\n" for line in block.splitlines()))
+
+
+@pytest.mark.parametrize("file", [name for name in PYTHON if re.fullmatch(r"recipes/\w+\.py", name)])
+def test_a_recipe_names_the_extras_that_it_needs(file: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    source = (ROOT / file).read_text(encoding="utf-8")
+    metadata = script_metadata(source)
+    assert metadata["requires-python"] == project["requires-python"]
+    assert metadata["tool"]["uv"]["sources"] == {"dair-hf": {"path": "..", "editable": True}}
+    (requirement,) = metadata["dependencies"]
+    extras = set(re.fullmatch(r"dair-hf\[([\w,]+)\]", requirement)[1].split(","))
+    assert extras <= set(project["optional-dependencies"])
+    task = next(room for room in ("dialog", "text", "vision", "vqa", "regression") if f"dair_hf.{room}." in source)
+    assert task in extras
+    assert ("search" in extras) == ("dair_hf.experiments.search" in source)
+    assert f"dair-hf[{','.join(sorted(extras))}]" == requirement
+    assert extras <= set(re.split(r"[\[\],]", project["optional-dependencies"]["recipes"][0]))
+
+
+def test_a_script_without_metadata_is_noticed() -> None:
+    assert script_metadata('# /// script\n# dependencies = ["a"]\n# ///\n"""D."""\n') == {"dependencies": ["a"]}
+    with pytest.raises(ValueError, match="not enough values"):
+        script_metadata('"""D."""\n')
+
+
+def unpinned_actions(workflow: str) -> list[str]:
+    """Actions that are named by a tag or a branch, which can be moved, rather than by a commit."""
+    used = re.findall(r"^\s*(?:- )?uses: (\S+)", workflow, re.MULTILINE)
+    return [name for name in used if not re.fullmatch(r"\./\S+|[\w./-]+@[0-9a-f]{40}", name)]
+
+
+WORKFLOWS = [name for name in TRACKED if name.startswith(".github/workflows/")]
+
+
+@pytest.mark.parametrize("file", WORKFLOWS)
+def test_a_workflow_has_least_rights_and_pinned_actions(file: str) -> None:
+    text = (ROOT / file).read_text(encoding="utf-8")
+    workflow = yaml.safe_load(text)
+    assert unpinned_actions(text) == []
+    assert workflow["permissions"] in ({}, {"contents": "read"})
+    assert "concurrency" in workflow
+    rights = {name: job["permissions"] for name, job in workflow["jobs"].items() if "permissions" in job}
+    expected: dict[str, dict[str, Any]] = {
+        "docs.yml": {"deploy": {"pages": "write", "id-token": "write"}},
+        "release.yml": {"publish": {"id-token": "write"}},
+    }
+    assert rights == expected.get(Path(file).name, {})
+    assert all("timeout-minutes" in job for job in workflow["jobs"].values())
+
+
+def test_an_action_named_by_its_tag_is_noticed() -> None:
+    text = f"steps:\n  - uses: a/b@v4\n  - name: c\n    uses: d/e/f@{'0' * 40} # v1\n  - uses: ./g\n"
+    assert unpinned_actions(text) == ["a/b@v4"]
+    assert WORKFLOWS, "no workflows were checked"
+
+
 def test_citation_holds_the_paper() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    assert citation["version"] == version
     (paper,) = citation["references"]
     assert paper["title"] == "Robustness through Data Augmentation Loss Consistency"
     assert [author["family-names"] for author in paper["authors"]] == [

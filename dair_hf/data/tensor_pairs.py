@@ -132,7 +132,7 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
             number: 0 for the original view, p for partner p.
 
         Returns:
-            `{column: [B, ...]}`.
+            Columns `[B, ...]` by their names.
 
         Raises:
             DataError: A callable did not return a dictionary of tensors with one entry per row.

@@ -25,7 +25,7 @@ class JsonMetric(evaluate.Metric):
     """Metric of any JSON values.
 
     `evaluate` stores inputs with one fixed type, so every item is stored as its JSON text. A metric defines the texts
-    below, `_compute`, and `_encode`: (predictions, references, **extra inputs) -> JSON texts of both. It imports this
+    below, `_compute`, and `_encode`: (predictions, references, further inputs) -> JSON texts of both. It imports this
     module, not this class, because `evaluate.load` takes the first metric class in a metric's module.
 
     Attributes:

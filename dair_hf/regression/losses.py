@@ -88,7 +88,7 @@ def tilted_loss(losses: Tensor, tilt: float) -> Tensor:
 
     Args:
         losses: `[B]`.
-        tilt: `t`, in 1 / units of the loss, not 0. The rounding error is about 1e-7 / |t| in float32.
+        tilt: `t`, in 1 / units of the loss, not 0. The rounding error is about `1e-7 / |t|` in float32.
 
     Returns:
         A scalar in the units of the loss.

@@ -1,8 +1,8 @@
 """Objectives of a whole batch: baselines with the views as environments, and DAIR on aggregated losses.
 
 `DAIRTrainer(objective=...)` takes any callable `(outputs, step) -> scalar`: `outputs` are the `PairOutputs` of a batch
-and `step` is the number of optimizer steps taken so far. The classes of this module are `nn.Module`s, so that their
-state (the weights of Group DRO) is saved in checkpoints and restored on a resume.
+and `step` is the number of optimizer steps taken so far. The classes of this module derive from `nn.Module`, so that
+their state (the weights of Group DRO) is saved in checkpoints and restored on a resume.
 
 The original view is the first environment, the augmented view the second; a row without a partner is in the first only.
 If rows have several partners, each partner number is an environment of its own (DAIR on aggregated losses takes one).

@@ -30,11 +30,11 @@ from dair_hf.losses.per_sample import full_precision
 from dair_hf.pair_report.build import Groups, ReportOptions, build_report
 from dair_hf.pair_report.page import require_report_folder, write_report
 from dair_hf.pair_report.report import PairReport
+from dair_hf.training.cards.model_card import PairResult
 from dair_hf.training.finiteness import FinitenessCheck, negative_losses, undefined_roots
 from dair_hf.training.forward.pair_loss import PairLoss
 from dair_hf.training.lambda_control import LambdaControl, root_gradients
 from dair_hf.training.loading import eval_order
-from dair_hf.training.model_card import PairResult
 from dair_hf.training.sample_loss import CLASS_LOSSES, LANGUAGE_LOSSES, base_model_of, derived_sample_loss
 from dair_hf.training.texts.rows import TextRows
 from dair_hf.training.train_metrics import lowest_slopes, mean_terms, sum_terms

@@ -53,6 +53,8 @@ from dair_hf.losses.chunked import ChunkedLoss
 from dair_hf.losses.objective import Counts
 from dair_hf.losses.per_sample import IGNORE_INDEX, SampleLoss, causal_nll
 from dair_hf.pair_report.history import PairHistory
+from dair_hf.training.cards.model_card import TrainingFacts, description_of, write_model_card
+from dair_hf.training.cards.model_use import ModelFacts
 from dair_hf.training.checks import (
     dropout_rates,
     refuse_scheduler,
@@ -79,7 +81,6 @@ from dair_hf.training.loading import (
     mask_repeated_rows,
     train_sampler,
 )
-from dair_hf.training.model_card import description_of, write_model_card
 from dair_hf.training.pair_evaluation import PairEvaluationTrainer
 from dair_hf.training.sample_loss import (
     LANGUAGE_LOSSES,
@@ -632,9 +633,14 @@ class DAIRTrainer(PairEvaluationTrainer):
     # ---- model card ----
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write the model card: the Trainer's, with method, lambda and its unit, data and metrics of pairs."""
+        """Write the model card: the Trainer's, with model, use, method, lambda and its unit, data and metrics."""
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
+            training = TrainingFacts.of(self.train_dataset, kwargs.get("dataset"))
+            training.final_lambda = self.lambda_control.latest
+            training.objective = description_of(self.batch_objective)
+            training.augmenter = description_of(self.augmenter)
+            repo = getattr(self, "hub_model_id", None) or self.args.hub_model_id  # the former has the user's name
+            model = ModelFacts(self.accelerator.unwrap_model(self.model), self.processing_class, repo)
             path, reports = Path(self.args.output_dir) / "README.md", list(self.pair_results.values())
-            objective, augmenter = description_of(self.batch_objective), description_of(self.augmenter)
-            write_model_card(path, self.args, reports, objective, augmenter)
+            write_model_card(path, self.args, reports, training, model)

@@ -86,14 +86,17 @@ def test_a_configuration_says_what_to_expect(path: Path) -> None:
         assert re.search(r"^# Expect", text, re.MULTILINE)
 
 
-def test_the_readme_and_the_experiments_name_what_is_there() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [name for name in NAMES if f"`{name}.py`" not in readme and f"recipes/{name}.py" not in readme] == []
-    texts = [readme, *(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))]
+def test_the_pages_and_the_experiments_name_what_is_there() -> None:
+    table = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    assert [name for name in NAMES if f"`{name}.py`" not in table and f"recipes/{name}.py" not in table] == []
+    texts = [
+        (ROOT / "README.md").read_text(encoding="utf-8"),
+        *(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md"))),
+    ]
     texts.append((ROOT / "results" / "experiments.yaml").read_text(encoding="utf-8"))
     known = {path.name for folder in (CONFIGS, RECIPES / "accelerate_configs") for path in folder.glob("*.yaml")}
     known |= {path.name for folder in ("results", "reproduction") for path in (ROOT / folder).glob("*.yaml")}
     named = {name for text in texts for name in re.findall(r"[`/](\w+\.yaml)\b", text)}
     assert named - known == set(), "a configuration that does not exist"
     unnamed = {path.stem for path in FILES if path.name not in named} - set(NAMES)
-    assert unnamed == set(), "name these configurations in the README or in results/experiments.yaml"
+    assert unnamed == set(), "name these configurations in docs/recipes.md or in results/experiments.yaml"

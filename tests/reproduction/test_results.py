@@ -1,4 +1,4 @@
-"""The shipped claims, experiments and records: every printed value once, a recipe for each, and a matching README."""
+"""The shipped claims, experiments and records: every printed value once, a recipe for each, and matching pages."""
 
 from __future__ import annotations
 
@@ -141,7 +141,8 @@ def test_stored_records_distinguish_pairs_from_all_rows() -> None:
         metrics = record["metrics"]
         assert "compared" not in metrics, record["name"]
         if {"cm_numerator", "both_correct", "pairs"} <= metrics.keys() and metrics["pairs"]:
-            both, right, pairs = metrics["cm_numerator"], metrics["cm_denominator"], metrics["pairs"]
+            both, right = metrics["cm_numerator"], metrics["cm_denominator"]
+            pairs = metrics.get("partners", metrics["pairs"])  # a row with several partners is as many pairs
             assert metrics["both_correct"] == pytest.approx(both / pairs)
             assert metrics["cm"] == (pytest.approx(both / right) if right else None)
             checked += 1
@@ -154,9 +155,9 @@ def test_stored_records_distinguish_pairs_from_all_rows() -> None:
     assert checked > 200
 
 
-def readme_rows(heading: str) -> list[list[str]]:
-    """Return the cells of the README's table whose header starts with `heading`."""
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+def table_rows(heading: str) -> list[list[str]]:
+    """Return the cells of the table of docs/results.md whose header starts with `heading`."""
+    lines = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").splitlines()
     (start,) = (index + 2 for index, line in enumerate(lines) if line.startswith(heading))
     stop = next(index for index in range(start, len(lines)) if not lines[index].startswith("|"))
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[start:stop]]
@@ -165,21 +166,24 @@ def readme_rows(heading: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("folder", "heading"),
     [
-        ("demo", "| method | seeds | JGA known | JGA unseen | CM | both right | CM, all turns |"),
+        (
+            "demo",
+            "| method | seeds | JGA known | JGA unseen | JGA misleading | CM unseen | CM misleading | all right |",
+        ),
         ("multiwoz21_small", "| method | JGA | JGA, SGD names | CM | both right | CM, all turns |"),
     ],
 )
-def test_readme_shows_the_dialogue_tables(folder: str, heading: str) -> None:
+def test_page_shows_the_dialogue_tables(folder: str, heading: str) -> None:
     lines = (RESULTS / folder / "comparison.md").read_text(encoding="utf-8").splitlines()
     stored = {row[0]: row[1:] for row in ([c.strip() for c in line.split("|")[1:-1]] for line in lines) if len(row) > 3}
     methods = {"ERM": "erm", "DA-ERM": "da", "KL": "kl", "DAIR": "dair"}
     first = 0 if "seeds" in heading else 1  # the stored tables begin with the number of runs
-    for method, *cells in readme_rows(heading):
+    for method, *cells in table_rows(heading):
         expected = stored[methods[method]][first : first + len(cells)]
         assert [cell.split(" (")[0] for cell in cells] == [cell.split(" (")[0] for cell in expected], method
 
 
-# Row of the README -> experiment, metrics, scale.
+# Row of the page -> experiment, metrics, scale.
 EXPERIMENT_ROWS: dict[str, tuple[str, list[str], float]] = {
     "Colored MNIST, Adv.": ("colored_mnist_adv/methods", ["accuracy_c3"], 100),
     "Colored MNIST, Rnd.": ("colored_mnist_rnd/methods", ["accuracy_c3"], 100),
@@ -195,9 +199,9 @@ EXPERIMENT_ROWS: dict[str, tuple[str, list[str], float]] = {
 }
 
 
-def test_readme_is_bold_where_differences_are_significant() -> None:
+def test_page_is_bold_where_differences_are_significant() -> None:
     """Means match the records. DAIR is bold if and only if it is significantly better than ERM and DA-ERM (t-test)."""
-    rows = readme_rows("| experiment | seeds | ERM | DA-ERM | DAIR |")
+    rows = table_rows("| experiment | seeds | ERM | DA-ERM | DAIR |")
     assert len(rows) == len(EXPERIMENT_ROWS)
     for label, _, *cells, _ in rows:
         ((experiment, keys, scale),) = (row for start, row in EXPERIMENT_ROWS.items() if label.startswith(start))
@@ -223,3 +227,24 @@ def test_readme_is_bold_where_differences_are_significant() -> None:
             ]
             assert ("**" in printed["dair"][index]) == all(better), (label, key)
             assert "**" not in printed["erm"][index]
+
+
+def test_readme_is_short_and_its_tables_are_those_of_the_page() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(readme) <= 8000
+    rows = [line for line in readme.splitlines() if line.startswith("|")]
+    assert len(rows) > 10
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").splitlines()
+    assert [row for row in rows if row not in page] == []
+
+
+def test_stated_runs_of_the_demo_are_those_of_its_records() -> None:
+    """The expectation in the header of demo.yaml: known, unseen, misleading and all right, for each method."""
+    lines = (ROOT / "recipes" / "configs" / "demo.yaml").read_text(encoding="utf-8").splitlines()
+    header = " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
+    partners = [f"augmented_joint_goal_accuracy_partner_{number}" for number in (1, 2)]
+    keys = ["original_joint_goal_accuracy", *partners, "all_correct"]
+    for name, method in (("ERM", "erm"), ("DA-ERM", "da"), ("KL", "kl"), ("DAIR", "dair")):
+        runs = [record["metrics"] for record in records_below("demo") if record["method"] == method]
+        stated = ", ".join(f"{statistics.fmean(run[key] for run in runs):.3f}" for key in keys)
+        assert len(runs) == 3 and f" {name} {stated}" in header

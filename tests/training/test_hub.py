@@ -1,4 +1,4 @@
-"""Pushing a paired run to a Hub and loading it again, with the real client against a Hub on the loopback interface.
+"""Pushing paired runs and metrics to a Hub and loading them again, with the real client, on the loopback interface.
 
 Each side runs in a process of its own with empty caches: what is loaded can only have come over the wire.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import dair_hf
 from tests.fixtures.hub_protocol import USER
 from tests.fixtures.hub_server import HubServer
 
@@ -84,6 +85,113 @@ def test_card_of_a_paired_run(pushed: tuple[HubServer, Path], kind: str, repo: s
     )
     if kind == "gpt2":
         assert (metadata["base_model"], metadata["library_name"]) == (BASE, "peft")
+        assert f"- base model: [{BASE}](https://huggingface.co/{BASE})" in text.splitlines()
+        targets = ", ".join(sorted(json.loads(server.files(repo)["adapter_config.json"].content)["target_modules"]))
+        assert f"- adapter: LoRA, rank 2, alpha 64, on `{targets}`" in text.splitlines()
+    else:
+        assert "- base model: none, trained from scratch" in text.splitlines()
+    for line in (
+        "- training data: Tiny training; 8 rows, of which 5 have an augmented view",
+        f"- version: dair_hf {dair_hf.__version__}",
+    ):
+        assert line in text.splitlines(), line
+    cms = [line for line in text.splitlines() if line.startswith("| consistency metric")]
+    assert [line.split(" | ")[0] for line in cms] == [
+        "| consistency metric (strict)",
+        "| consistency metric, all rows (strict)",
+    ]
+    assert all(re.search(r"\| \d\.\d{4} to \d\.\d{4} \|$", line) for line in cms)
+    assert "More information needed" not in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "repo"), [("t5", FULL), ("gpt2", ADAPTER)])
+def test_the_code_of_a_card_loads_the_model_and_answers(pushed: tuple[HubServer, Path], kind: str, repo: str) -> None:
+    server, folder = pushed
+    (code,) = re.findall(r"^```python\n(.*?)^```", server.card(repo)[1], re.DOTALL | re.MULTILINE)
+    # As pushed_run.py asked the model before it was pushed: its first prompt, and six tokens, special ones included.
+    for given, asked in (
+        ("a text as in the training data", "w4 w5 w6"),
+        ("max_new_tokens=64", "max_new_tokens=6, do_sample=False"),
+        ("skip_special_tokens=True", "skip_special_tokens=False"),
+    ):
+        assert given in code
+        code = code.replace(given, asked)
+    home = folder / f"hf_card_{kind}"
+    answer = server.run_python(code, hf_home=home, HF_TOKEN="").stdout.strip()
+    expected = json.loads((folder / f"{kind}_push.json").read_text())["texts"][0]
+    assert answer == (expected if kind == "t5" else expected.removeprefix("w4 w5 w6").strip())
+    absent = code.replace(repo, f"{USER}/nothing")
+    assert absent != code
+    assert server.run_python(absent, hf_home=home, HF_TOKEN="", check=False).returncode != 0
+
+
+@pytest.mark.slow
+def test_a_run_with_adapters_resumes_from_its_checkpoint_on_the_hub(hub_server: HubServer, tmp_path: Path) -> None:
+    run = f"gpt2={ADAPTER}={BASE}"
+    hub_server.run_python(RUN, "push_checkpoint", tmp_path, run, hf_home=tmp_path / "hf_push")
+    files = set(hub_server.files(ADAPTER))
+    assert {
+        "last-checkpoint/adapter_model.safetensors",
+        "last-checkpoint/adapter_config.json",
+        "last-checkpoint/optimizer.pt",
+        "last-checkpoint/trainer_state.json",
+    } <= files
+    assert not [path for path in files if path.endswith("model.safetensors") and "adapter" not in path]
+    hub_server.run_python(RUN, "resume_checkpoint", tmp_path, run, hf_home=tmp_path / "hf_load", HF_TOKEN="")
+    whole, resumed = (
+        json.loads((tmp_path / f"gpt2_{action}.json").read_text())
+        for action in ("push_checkpoint", "resume_checkpoint")
+    )
+    assert resumed.pop("steps") == 4
+    assert resumed == whole
+
+
+PUSH_METRIC = """
+import sys
+import dair_hf.metrics
+from huggingface_hub import HfApi
+repo, name = sys.argv[1:]
+HfApi().create_repo(repo, repo_type="space", space_sdk="gradio")
+HfApi().upload_folder(
+    repo_id=repo, repo_type="space", folder_path=getattr(dair_hf.metrics, name), ignore_patterns=["__pycache__/*"]
+)
+"""
+LOAD_METRIC = """
+import json, sys, evaluate
+metric = evaluate.load(sys.argv[1])
+print(json.dumps(metric.compute(**json.loads(sys.argv[2]))))
+"""
+STATES = {"predictions": ['{"hotel-area": "north"}', "{}"], "references": ['{"hotel-area": "north"}'] * 2}
+ANSWERS = {"predictions": ["2", "a cat"], "references": [json.dumps(["2"] * 10), json.dumps(["dog"] * 10)]}
+CORRECTNESS = {"original_correct": [True, True, False], "augmented_correct": [True, False, True]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "given", "key", "value"),
+    [
+        ("consistency", CORRECTNESS, "cm", 0.5),
+        ("joint_goal_accuracy", STATES, "joint_goal_accuracy", 0.5),
+        ("vqa_accuracy", ANSWERS, "vqa_accuracy_simple", 0.5),
+    ],
+)
+def test_a_metric_is_pushed_as_a_space_and_loaded_from_it(
+    hub_server: HubServer, tmp_path: Path, name: str, given: dict[str, object], key: str, value: float
+) -> None:
+    repo = f"{USER}/{name}"
+    hub_server.run_python(PUSH_METRIC, repo, name, hf_home=tmp_path / "hf_push")
+    files = set(hub_server.files(f"spaces/{repo}"))
+    assert {"README.md", "app.py", "requirements.txt", f"{name}.py"} <= files
+    assert not [path for path in files if "__pycache__" in path]
+    online = {"HF_TOKEN": "", "HF_UPDATE_DOWNLOAD_COUNTS": "0"}
+    done = hub_server.run_python(LOAD_METRIC, repo, json.dumps(given), hf_home=tmp_path / "hf_load", **online)
+    assert json.loads(done.stdout)[key] == value
+    absent = f"{USER}/absent"
+    failed = hub_server.run_python(
+        LOAD_METRIC, absent, json.dumps(given), hf_home=tmp_path / "hf_load", check=False, **online
+    )
+    assert failed.returncode != 0 and f"Module '{absent}' doesn't exist on the Hugging Face Hub" in failed.stderr
 
 
 @pytest.mark.slow

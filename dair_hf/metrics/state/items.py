@@ -1,12 +1,16 @@
 """Dialogue states as metrics accept them, with or without ids.
 
-A state is one of
+A state is one of:
+
     {"hotel-area": ["east"], "hotel-stars": "4"}                     slot -> values, or one value
     {"hotel": {"area": "east"}}                                      domain -> slot -> values
     [{"slot": "hotel-area", "values": ["east"]}]                     as in the rows of a dataset
+
 or the JSON text of one of them. An item is a state, or an object with the state under "state" and an id:
+
     {"row_id": "MUL0003/4", "state": ...}                            or "id" instead of "row_id"
     {"dialogue_id": "MUL0003", "turn_id": 4, "state": ...}
+
 If a list contains several views of a row, "variant" tells them apart: "original" (the default), "augmented", and for
 further partners "augmented_2" and so on.
 

@@ -1,9 +1,13 @@
 """Predicted answers and annotations as metrics accept them: the public JSON files of VQA, rows of a dataset, or lists.
 
 A prediction is an answer or, as in the public result files, an object with the id of its question:
+
     {"question_id": 458752000, "answer": "net"}
-A reference is the list of the annotators' answers, or an object with this list, as in the public annotation files
+
+A reference is the list of the annotators' answers, or an object with this list, as in the public annotation files:
+
     {"question_id": 458752000, "answers": [{"answer": "net"}, ...], "answer_type": "other", "question_type": ...}
+
 or as in the rows of a dataset, "answers": ["net", ...]. An annotation file, {"annotations": [...]}, may replace the
 list of references. "row_id" may replace "question_id". If a question is asked about several edits of an image, an
 "image_id" in all objects distinguishes them.

@@ -5,13 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from huggingface_hub import ModelCard
+from peft import LoraConfig, get_peft_model
 from torch import Tensor
+from transformers import T5ForConditionalGeneration
 
 from dair_hf import PairEvaluator
+from dair_hf.training.cards.model_card import PairResult, TrainingFacts, describe_objective, write_model_card
+from dair_hf.training.cards.model_use import ModelFacts, describe_model, usage
 from dair_hf.training.environments import GroupDRO
 from dair_hf.training.forward.pair_loss import PairOutputs
-from dair_hf.training.model_card import PairResult, describe_objective, write_model_card
 from tests.fixtures import points, tiny
 
 METRICS = {
@@ -137,3 +141,100 @@ def test_several_partners_of_a_row_are_counted(tmp_path: Path) -> None:
     assert "5 of 8 rows have an augmented view, 9 in all, each a pair with its original; the metric" in text
     assert "| right on all views of a row | 0.2500 | - |" in text.splitlines()
     assert "9 in all" not in written(path).text
+
+
+def test_the_card_counts_training_rows_and_pairs(tmp_path: Path) -> None:
+    made = tiny.trainer(tmp_path, "t5", tiny.pairs("t5", 6))  # rows 1 and 4 have no partner
+    made.create_model_card(dataset=["First", "Second"])
+    lines = (tmp_path / "README.md").read_text(encoding="utf-8").splitlines()
+    assert "- training data: First, Second; 6 rows, of which 4 have an augmented view" in lines
+    made.train_dataset = tiny.pairs("t5", 6).to_iterable_dataset()
+    made.create_model_card()
+    text = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "- training data" not in text, "the rows of a stream are not known"
+
+
+def test_lambda_that_sets_itself_is_stated_with_its_last_value(tmp_path: Path) -> None:
+    path = tmp_path / "README.md"
+    path.write_text("---\nlibrary_name: transformers\n---\n# Tiny\n", encoding="utf-8")
+    args = tiny.config(tmp_path, dair_lambda="auto")
+    for latest, lines in ((0.03125, ["- lambda of the last step: 0.03125"]), (None, [])):
+        write_model_card(path, args, [], TrainingFacts(final_lambda=latest))
+        text = path.read_text(encoding="utf-8")
+        assert [line for line in text.splitlines() if "last step" in line] == lines
+        assert "- lambda: auto, gradient share" in text
+
+
+def test_a_baseline_is_not_called_dair(tmp_path: Path) -> None:
+    for method, sentence in (("da", "Trained without a term on consistency"), ("dair", "Trained with [DAIR]")):
+        text = written(tmp_path / "README.md", method=method).text
+        assert [line for line in text.splitlines() if line.startswith("Trained with")][0].startswith(sentence)
+
+
+def test_placeholders_of_the_trainer_are_left_out_and_its_training_procedure_is_kept(tmp_path: Path) -> None:
+    made = tiny.trainer(tmp_path, "t5", None)
+    super(type(made), made).create_model_card()
+    before = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert before.count("More information needed") == 3
+    made.create_model_card()
+    after = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "More information needed" not in after and "## Intended uses" not in after
+    kept = before[before.index("## Training procedure") :].strip()
+    assert kept in after
+
+
+def test_a_model_from_a_folder_is_named_without_its_path(tmp_path: Path) -> None:
+    folder = tmp_path / "secret" / "base_7"
+    tiny.model("t5", dtype=torch.float32).save_pretrained(folder)
+    loaded = T5ForConditionalGeneration.from_pretrained(folder)
+    tiny.trainer(tmp_path / "run", "t5", None, built=loaded).create_model_card()
+    text = (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
+    assert "This model is a fine-tuned version of the local model `base_7` on" in " ".join(text.split())
+    assert "- base model: `base_7`, a local folder" in text.splitlines()
+    assert "secret" not in text and "trained from scratch" not in text
+
+
+def test_adapters_are_described_and_loaded_onto_their_base() -> None:
+    base = tiny.model("gpt2", dtype=torch.float32)
+    base.config._name_or_path = base.name_or_path = "you/base"
+    adapted = get_peft_model(
+        base, LoraConfig(task_type="CAUSAL_LM", r=2, lora_alpha=8, target_modules=["c_attn"], fan_in_fan_out=True)
+    )
+    facts = ModelFacts(adapted, tiny.tokenizer(), "you/tracker")
+    # Two layers; c_attn maps 16 to 48, so that A is 2 x 16 and B is 48 x 2.
+    trained = 2 * (2 * 16 + 48 * 2)
+    total = sum(weight.numel() for weight in tiny.model("gpt2").parameters()) + trained
+    assert describe_model(facts) == [
+        "base model: [you/base](https://huggingface.co/you/base)",
+        "class: `GPT2LMHeadModel`",
+        "adapter: LoRA, rank 2, alpha 8, on `c_attn`",
+        f"parameters: {total:,}, of which {trained} are trained",
+    ]
+    assert usage(facts, "folder")[:7] == [
+        "```python",
+        "from peft import PeftModel",
+        "from transformers import AutoTokenizer, GPT2LMHeadModel",
+        "",
+        'tokenizer = AutoTokenizer.from_pretrained("you/tracker")',
+        'base = GPT2LMHeadModel.from_pretrained("you/base")',
+        'model = PeftModel.from_pretrained(base, "you/tracker")',
+    ]
+    assert not any("adapters only" in line for line in usage(facts, "folder"))
+
+
+def test_code_for_other_kinds_of_models() -> None:
+    classifier = usage(ModelFacts(points.model()), "out")
+    assert classifier[1:4] == [
+        "from tests.fixtures.points import PointsModel",
+        "",
+        'model = PointsModel.from_pretrained("out")',
+    ]
+    assert "generate" not in " ".join(classifier)
+
+    class Local(points.PointsModel):
+        pass
+
+    assert usage(ModelFacts(Local(points.PointsConfig())), "out") == [
+        "The class `test_code_for_other_kinds_of_models.<locals>.Local` belongs to no installed package; load it with "
+        "its own code."
+    ]
