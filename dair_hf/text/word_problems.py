@@ -40,7 +40,7 @@ def generate_problems(count: int, numbers: Sequence[int], seed: int, name: str =
     Example:
         >>> row = generate_problems(1, [20], seed=4)[0]
         >>> row["prompt"], row["completion"], row["formula"]
-        ('Ben has 20 pens and gets 7 . How many now ?', '20 + 7 = 27', 'n1 + n2')
+        ('Ben has 8 coins , Gus has 20 . How many has Ben ?', '8', 'n1')
     """
     if not numbers or min(numbers) < 10:
         raise DataError(f"numbers={sorted(numbers)!r:.80}: give whole numbers from 10 on")

@@ -49,7 +49,7 @@ def test_a_file_of_the_user(
     assert started.pop() == [str(RECIPES / "colored_mnist.py"), "--config", "demo.yaml"]
     Path("demo.yaml").write_text("seeds: [1]\n")
     assert run(["train", "demo.yaml"]) == REFUSED
-    assert "demo.yaml: does not say which recipe it is for; add a line `recipe: NAME`, one of cifar10" in (
+    assert "demo.yaml: does not say which recipe it is for; add a line `recipe: NAME`, one of chat_pairs, " in (
         capsys.readouterr().err
     )
     Path("demo.yaml").write_text("recipe: [a]\n")
@@ -86,7 +86,7 @@ def test_the_list_names_every_configuration(capsys: pytest.CaptureFixture[str]) 
     assert [line.split("\t")[0] for line in lines] == sorted(path.stem for path in CONFIGS.glob("*.yaml"))
     shown = {line.split("\t")[0]: line.split("\t")[1:] for line in lines}
     assert shown["demo"] == [
-        "The demo: does a model follow a renamed hotel?", "nothing", "2 cores, about ten minutes for the four methods",
+        "The demo: a shortcut that pairs take away", "nothing", "2 cores, about seven minutes for the four methods",
     ]  # fmt: skip
     assert shown["woz2"][1] == "WOZ 2.0 (--data_dir)"
     assert shown["cv_vqa"][1].startswith("VQA v2 train and val as published")
