@@ -42,7 +42,7 @@ class NumberPartner(NamedTuple):
 
 @dataclass
 class NumberReport:
-    """How many rows got a partner with other numbers, and why the rest did not.
+    """Counts of the rows that got a partner with other numbers, and of the reasons why the rest did not.
 
     Attributes:
         rows: Number of rows.

@@ -1,4 +1,4 @@
-"""How the answer of a word problem follows from its numbers: by the steps that it shows, or by a formula."""
+"""Solutions of word problems: the answer as a function of the numbers, by the steps that it shows or by a formula."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 from dair_hf.commands.model_pairs import load_trained, pair_trainer, text_columns, tokenized
 from dair_hf.data.collator import LABELS
 from dair_hf.data.texts.files import read_pairs
+from dair_hf.data.texts.forms import GENERATED
 from dair_hf.data.view_columns import columns_of_views
 from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import MATCHES, matches, reference_keys
@@ -38,7 +39,7 @@ from dair_hf.training.sample_loss import LANGUAGE_LOSSES, derived_sample_loss
 
 RECORD_FILE, PREDICTIONS_FILE = "evaluation.json", "predictions.jsonl"
 LABEL = "label"  # the rule of classifiers
-TARGETS = ("target", "completion")  # columns of texts that generated answers are compared with
+TARGETS = tuple(form.target for form in GENERATED if form.target)  # columns that generated answers are compared with
 RECORD_KEYS = {"model", "pairs", "settings", "metrics", "seconds"}
 
 

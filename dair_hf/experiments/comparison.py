@@ -221,16 +221,15 @@ def lambda_note(config: ComparisonConfig, args: DAIRConfig) -> str:
         'lambda 0.1 to 1, as shown in each row (per pair: objective = sum of f / rows)'
         >>> lambda_note(ComparisonConfig(lambdas={"kl": 1.0}), DAIRConfig("out", dair_lambda=2))
         'lambda 2, 1 for kl (per pair: objective = sum of f / rows)'
+        >>> lambda_note(ComparisonConfig(["erm", "kl"], {"kl": 1.0}), DAIRConfig("out"))
+        'lambda 1 for kl (per pair: objective = sum of f / rows)'
     """
     if config.lambda_sweep and config.regularized:
         lambdas = f"{min(config.lambda_sweep):g} to {max(config.lambda_sweep):g}, as shown in each row"
     else:
-        by_method = (config.lambdas or {}).items()
-        lambdas = args.lambda_text + "".join(
-            f", {value if value == AUTO else f'{value:g}'} for {name}"
-            for name, value in by_method
-            if name in config.methods
-        )
+        own = {name: value for name, value in (config.lambdas or {}).items() if name in config.methods}
+        shared = [] if own and own.keys() >= set(config.regularized) else [args.lambda_text]
+        lambdas = ", ".join(shared + [f"{v if v == AUTO else f'{v:g}'} for {name}" for name, v in own.items()])
     return f"lambda {lambdas} ({args.lambda_unit})"
 
 

@@ -115,7 +115,7 @@ class ChatConfig:
 
     @property
     def evaluator(self) -> PairEvaluator:
-        """What makes an answer right."""
+        """Evaluator of the answers, by text or by their last number."""
         return PairEvaluator(same_last_numbers if self.compare == "number" else same_texts)
 
 

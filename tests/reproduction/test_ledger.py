@@ -275,6 +275,26 @@ def test_what_fails_stands_first_with_its_reason(results: Path) -> None:
     assert first.rstrip().endswith("Not run:\n\n- not run yet: adv (method = irm)\n- needs a GPU.")
 
 
+def test_relation_that_does_not_hold_is_among_what_fails(results: Path) -> None:
+    claims = copy.deepcopy(CLAIMS)
+    group = claims["sections"][0]["groups"][0]
+    below = {
+        "id": "below",
+        "method": "DAIR",
+        "paper": "DAIR below ERM",
+        "relation": "below",
+        "where": {"method": "dair"},
+    }
+    group["claims"] = [{**below, "other": {"where": {"method": "erm"}}}]
+    (results / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
+    for method, values in (("erm", (0.1, 0.11)), ("dair", (0.9, 0.91))):
+        for seed, accuracy in enumerate(values):
+            record = {"name": f"{method}_seed{seed}", "method": method, "seed": seed, "metrics": {"accuracy": accuracy}}
+            (results / "adv" / f"{method}_seed{seed}.json").write_text(json.dumps(record))
+    first = write_ledger(results).split("\n## ")[1]
+    assert "Of 2 claims 1 fail here" in first and "DAIR below ERM" in first
+
+
 def test_relation_must_hold_for_each_metric(results: Path) -> None:
     """The relation is undecided if it is for one metric, even one with a larger difference."""
     claims = json.loads(json.dumps(CLAIMS))

@@ -34,7 +34,7 @@ CUT_INPUT, CUT_TARGET, NO_END = 1, 2, 4  # bits of a note
 
 @dataclass(frozen=True)
 class ModelNeeds:
-    """What a model needs of encoded texts.
+    """Requirements of a model on encoded texts.
 
     Attributes:
         loss: Name of its sample loss: "seq2seq", "causal", "classification", ...
@@ -60,7 +60,7 @@ class ModelNeeds:
 
     @property
     def generates(self) -> bool:
-        """Whether it is a language model."""
+        """True for language models, which learn to write a target."""
         return self.loss in ("seq2seq", "causal")
 
 

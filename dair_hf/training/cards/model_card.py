@@ -98,7 +98,7 @@ def description_of(value: Any) -> str | None:
 
 @dataclass
 class TrainingFacts:
-    """What a card says about a training beside its configuration.
+    """Facts about a training that its configuration does not hold.
 
     Attributes:
         data: Name of the training data, or None.

@@ -1,4 +1,4 @@
-"""What a model needs of encoded texts: limits, labels, and the tokens around prompts and targets."""
+"""Requirements of a model on encoded texts: limits, labels, and the tokens around prompts and targets."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ NOTED = {
 
 @dataclass(frozen=True)
 class _Origin:
-    """Where encoded rows come from: the rows of text, their form, and the first row whose target was cut."""
+    """Origin of encoded rows: the rows of text, their form, and the first row whose target was cut."""
 
     rows: Any
     form: TextForm
