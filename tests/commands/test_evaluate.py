@@ -19,7 +19,7 @@ from transformers import (
 
 from dair_hf.commands.main import run
 from dair_hf.io.archives import sha256_of
-from tests.fixtures import saved_models, tiny
+from tests.fixtures import chats, saved_models, tiny
 
 WORDS = [f"w{number}" for number in range(4, tiny.VOCAB)]
 CLASSES = [
@@ -110,9 +110,16 @@ def test_classifier_against_a_plain_loop(tmp_path: Path, models: Path, capsys: p
     assert record["versions"]["torch"] == torch.__version__ and record["seconds"]["total"] > 0
 
 
-@pytest.mark.parametrize(("kind", "loader"), [("bart", AutoModelForSeq2SeqLM), ("gpt2", AutoModelForCausalLM)])
+@pytest.mark.parametrize(
+    ("kind", "loader", "columns"),
+    [
+        ("bart", AutoModelForSeq2SeqLM, ("source", "target")),
+        ("gpt2", AutoModelForCausalLM, ("source", "target")),
+        ("gpt2", AutoModelForCausalLM, ("prompt", "completion")),
+    ],
+)
 def test_generated_answers_against_generate(
-    tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str], kind: str, loader: Any
+    tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str], kind: str, loader: Any, columns: tuple[str, str]
 ) -> None:
     name = str(models / kind)
     model, tokenizer = loader.from_pretrained(name).eval(), AutoTokenizer.from_pretrained(name)
@@ -130,7 +137,8 @@ def test_generated_answers_against_generate(
         augmented = answer(other) if number % 3 else "w4 w5 w6"
         rows.append({"source": source, "target": target or "w4", "augmented_source": other})
         rows[-1]["augmented_target"] = augmented or "w4"
-    pairs, out = write(tmp_path / "pairs.jsonl", rows), tmp_path / "out"
+    named = [{key.replace("source", columns[0]).replace("target", columns[1]): row[key] for key in row} for row in rows]
+    pairs, out = write(tmp_path / "pairs.jsonl", named), tmp_path / "out"
     command = ["evaluate", name, str(pairs), "--output", str(out), "--no-progress", "--max-new-tokens", "3", "--json"]
     assert run(command) == 0
     record = json.loads(capsys.readouterr().out)
@@ -138,6 +146,8 @@ def test_generated_answers_against_generate(
     lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
     sources = [row[column] for column in ("source", "augmented_source") for row in rows]
     assert [line["prediction"].split() for line in lines] == [answer(source).split() for source in sources]
+    # References are the texts of the file, as they are.
+    assert [line["reference"] for line in lines] == [row[c] for c in ("target", "augmented_target") for row in rows]
     right = [
         (answer(row["source"]).split() == row["target"].split(),
          answer(row["augmented_source"]).split() == row["augmented_target"].split())
@@ -148,17 +158,45 @@ def test_generated_answers_against_generate(
     assert any(first for first, _ in right) and not all(first for first, _ in right)
 
 
+@pytest.mark.parametrize(("kind", "source", "target"), [("t5", "source", "target"), ("gpt2", "prompt", "completion")])
 def test_references_that_the_tokenizer_loses_are_reported(
-    tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str], kind: str, source: str, target: str
 ) -> None:
-    rows = [{"source": "w4", "target": "w5 Unknown", "augmented_source": "w6", "augmented_target": "w7"}]
+    rows = [{source: "w4", target: "w5 Unknown", f"augmented_{source}": "w6", f"augmented_{target}": "w7"}]
     pairs = write(tmp_path / "pairs.jsonl", rows)
     common = ["--no-progress", "--output"]
-    assert run(["evaluate", str(models / "t5"), str(pairs), *common, str(tmp_path / "a")]) == 0
+    assert run(["evaluate", str(models / kind), str(pairs), *common, str(tmp_path / "a")]) == 0
     assert "warning: 1 of 2 references cannot be answered" in capsys.readouterr().err
-    rows[0]["target"] = "w5"
-    assert run(["evaluate", str(models / "t5"), str(write(pairs, rows)), *common, str(tmp_path / "b")]) == 0
+    # References are the texts of the file, not what is left of them after tokenization.
+    first = json.loads((tmp_path / "a" / "predictions.jsonl").read_text().splitlines()[0])
+    assert first["reference"] == "w5 Unknown"
+    rows[0][target] = "w5"
+    assert run(["evaluate", str(models / kind), str(write(pairs, rows)), *common, str(tmp_path / "b")]) == 0
     assert "cannot be answered" not in capsys.readouterr().err
+
+
+def test_last_turn_of_a_chat_is_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = chats.tokenizer()
+    model = chats.llama(tokenizer).eval()
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "chat")
+
+    def answer(question: str) -> str:
+        text = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+        ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
+        made = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=4)
+        return tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True)
+
+    def chat(question: str, reply: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
+
+    rows = [{"messages": chat(question, "Yes."), "augmented_messages": chat(question * 2, "No.")} for question in "abc"]
+    pairs, out = write(tmp_path / "pairs.jsonl", rows), tmp_path / "out"
+    command = ["evaluate", str(tmp_path / "chat"), str(pairs), "--output", str(out), "--no-progress"]
+    assert run([*command, "--max-new-tokens", "4", "--json"]) == 0
+    lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert [line["prediction"] for line in lines] == [answer(q) for q in ("a", "b", "c", "aa", "bb", "cc")]
+    assert [line["reference"] for line in lines] == ["Yes."] * 3 + ["No."] * 3
 
 
 def test_limit_report_and_overwrite(tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str]) -> None:
