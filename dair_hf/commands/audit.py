@@ -54,7 +54,7 @@ def audit(
     """
     from dair_hf.commands.pair_audit.findings import CHECKS, audit_rows, label_changes
     from dair_hf.commands.pair_audit.findings import as_json as findings_as_json
-    from dair_hf.commands.pair_audit.rows import read_rows
+    from dair_hf.commands.pair_audit.rows import read_rows, refusal_of
 
     if unknown := sorted(set(allow or ()) - set(CHECKS)):
         raise DataError(f"--allow {unknown[0]}: no check has this name; the checks are {', '.join(CHECKS)}")
@@ -65,7 +65,8 @@ def audit(
             f"{against}: has no column {missing[0]!r} to compare with {pairs}, only {list(other.columns)}; name common "
             "columns by --input"
         )
-    findings = [finding for finding in audit_rows(data, other) if finding.name not in (allow or ())]
+    refusal = refusal_of(data) if inputs is None and labels is None else None
+    findings = [finding for finding in audit_rows(data, other, refusal) if finding.name not in (allow or ())]
     partners = sum(1 for _ in data.pairs())
     counts = {"rows": len(data.rows), "partners": partners, **label_changes(data)}
     if as_json:

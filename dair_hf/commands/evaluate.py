@@ -22,8 +22,8 @@ def evaluate(
         Path,
         typer.Argument(
             help="Paired rows: .jsonl, .json, .csv or .parquet, or a folder of `datasets` (save_to_disk). Columns text "
-            "and label for classifiers, source and target for models that generate, each also with the prefix "
-            "augmented_.",
+            "and label for classifiers; prompt and completion, messages, or source and target for models that "
+            "generate; each also with the prefix augmented_.",
             show_default=False,
         ),
     ],
@@ -106,7 +106,8 @@ def evaluate(
         return
     metrics = record["metrics"]
     rule = record["settings"]["rule"]
-    typer.echo(f"{model} on {pairs}: {metrics['pairs']} pairs of {metrics['rows']} rows; right: {rule}")
+    count = metrics.get("partners", metrics["pairs"])
+    typer.echo(f"{model} on {pairs}: {count} pairs of {metrics['rows']} rows; right: {rule}")
     typer.echo("\n".join(align(table_of(metrics))))
     files = [RECORD_FILE, PREDICTIONS_FILE, *(["pair_report.html"] if report else [])]
     typer.echo(f"took {record['seconds']['total']:.1f} s; wrote {', '.join(str(folder / file) for file in files)}")

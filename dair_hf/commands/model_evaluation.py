@@ -215,7 +215,8 @@ def _evaluator_for(name: str, model: Any, rows: Dataset, settings: EvaluationSet
 
 
 def _holds_texts(rows: Dataset, column: str) -> bool:
-    return column in rows.column_names and rows.features[column].dtype in ("string", "large_string")
+    # A completion may also be a list of messages, whose feature has no dtype.
+    return column in rows.column_names and getattr(rows.features[column], "dtype", None) in ("string", "large_string")
 
 
 def _generation(trainer: Any, settings: EvaluationSettings) -> dict[str, Any]:
@@ -332,7 +333,8 @@ def _finite(value: Any) -> Any:
 
 def table_of(metrics: dict[str, Any]) -> Sequence[Sequence[str]]:
     """Return the rows of the printed table: name, value, interval, and numerator and denominator."""
-    pairs, right = metrics["pairs"], metrics["cm_denominator"]
+    pairs = metrics.get("partners", metrics["pairs"])  # a row with several partners is as many pairs
+    right = metrics["cm_denominator"]
     both, revisions = metrics["cm_numerator"], metrics["reverse_cm_denominator"]
     lines = [
         ("accuracy, originals", "original_accuracy_pairs", right),
@@ -348,7 +350,7 @@ def table_of(metrics: dict[str, Any]) -> Sequence[Sequence[str]]:
     table = [("", "share", "95 % interval", "count")]
     for label, key, count in lines:
         table.append((label, *_cells(metrics, key), "" if count is None else f"{count}/{totals.get(key, pairs)}"))
-    if metrics["rows"] != pairs:
+    if metrics["rows"] != metrics["pairs"]:
         table.append(("accuracy, all originals", *_cells(metrics, "original_accuracy"), f"of {metrics['rows']}"))
     if "all_correct" in metrics:
         table.append(("right with all partners", *_cells(metrics, "all_correct"), ""))

@@ -13,6 +13,8 @@ import pytest
 
 from dair_hf.commands.main import run
 from dair_hf.commands.pair_audit.findings import CHECKS
+from dair_hf.data.texts.files import pairs_from_jsonl
+from dair_hf.errors import DataError
 
 # Sound rows: distinct inputs, both labels, a partner each.
 SOUND = [
@@ -45,6 +47,14 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 CASES = {
+    "refused": (
+        [{"text": "a", "augmented_text": "b"}],
+        1,
+        [
+            "has the columns ['text', 'augmented_text']; give text and label, or prompt and completion, or messages, "
+            "or source and target, each also with the prefix 'augmented_'"
+        ],
+    ),
     "orphan_columns": (changed(augmented_txt="x"), 1, ["augmented_txt"]),
     "mixed_types": (changed(label=0), 1, ["label: text in row r0 and number in row r3"]),
     "duplicate_row_ids": (changed(row_id="r1"), 1, ["r1"]),
@@ -68,8 +78,26 @@ def test_each_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str], check:
     found = findings(capsys, write(tmp_path / "pairs.jsonl", rows))
     assert found[check]["count"] == count and found[check]["rows"] == names
     # A label that is missing or of another type is also one that differs.
-    assert set(found) - {check} <= {"unseen_labels", "contradictory_labels", "incomplete_partners"}
+    assert set(found) - {check} <= {"unseen_labels", "contradictory_labels", "incomplete_partners", "refused"}
     assert findings(capsys, write(tmp_path / "sound.jsonl", SOUND), status=0) == {}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"text": "a", "label": 0, "augmentd_text": "b", "augmented_label": 1}, "has the column 'augmentd_text' but"),
+        ({"messages": [{"role": "user"}], "augmented_messages": None}, "message 0 has no content"),
+        ({"text": "a", "label": 0, "augmented_text": "b", "augmented_label": None}, "augmented_label"),
+    ],
+)  # fmt: skip
+def test_files_that_training_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], row: dict[str, Any], message: str
+) -> None:
+    path = write(tmp_path / "pairs.jsonl", [row])
+    with pytest.raises(DataError) as refusal:
+        pairs_from_jsonl(path)
+    (shown,) = findings(capsys, path)["refused"]["rows"]
+    assert message in shown and shown in str(refusal.value)
 
 
 def test_every_check_is_tested() -> None:

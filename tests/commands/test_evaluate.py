@@ -197,6 +197,20 @@ def test_last_turn_of_a_chat_is_the_answer(tmp_path: Path, capsys: pytest.Captur
     lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
     assert [line["prediction"] for line in lines] == [answer(q) for q in ("a", "b", "c", "aa", "bb", "cc")]
     assert [line["reference"] for line in lines] == ["Yes."] * 3 + ["No."] * 3
+    # The same as prompts with completions, which are lists of messages; and a second partner, the first once more.
+    split = [{"augmented_2_messages": row["augmented_messages"], **row} for row in rows]
+    split = [
+        {key.replace("messages", name): value[part] for key, value in row.items()
+         for name, part in (("prompt", slice(1)), ("completion", slice(1, 2)))}
+        for row in split
+    ]  # fmt: skip
+    capsys.readouterr()
+    command = ["evaluate", str(tmp_path / "chat"), str(write(pairs, split)), "--output", str(tmp_path / "split")]
+    assert run([*command, "--no-progress", "--max-new-tokens", "4"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    again = [json.loads(line) for line in (tmp_path / "split" / "predictions.jsonl").read_text().splitlines()]
+    assert [line["prediction"] for line in again] == [answer(q) for q in ("a", "b", "c", *("aa", "bb", "cc") * 2)]
+    assert "6 pairs of 3 rows" in printed[0] and all(line.endswith("/6") for line in printed if "accuracy" in line)
 
 
 def test_limit_report_and_overwrite(tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,12 +46,13 @@ def test_help_imports_nothing_slow(arguments: list[str]) -> None:
         assert "Exit status: 0 success" in shown and "3 findings of" in " ".join(shown.split())
 
 
-def test_the_audit_of_json_lines_imports_nothing_slow_and_the_rule_sees_what_is(tmp_path: Path) -> None:
-    (tmp_path / "pairs.jsonl").write_text('{"text": "a", "augmented_text": "b"}\n')
-    status, modules, shown = imported_by("audit", str(tmp_path / "pairs.jsonl"))
+def test_an_audit_by_named_columns_imports_nothing_slow_and_the_rule_sees_what_is(tmp_path: Path) -> None:
+    (tmp_path / "pairs.jsonl").write_text('{"question": "a", "augmented_question": "b"}\n')
+    audit = ["audit", str(tmp_path / "pairs.jsonl")]
+    status, modules, shown = imported_by(*audit, "--input", "question")
     assert (status, modules & SLOW) == (0, set()) and shown.splitlines()[-1] == "nothing is wrong"
-    (tmp_path / "pairs.csv").write_text("text,augmented_text\na,b\n")
-    assert {"datasets", "torch"} & imported_by("audit", str(tmp_path / "pairs.csv"))[1]
+    # Without names, it reads the file as training does.
+    assert {"datasets", "torch"} & imported_by(*audit)[1]
 
 
 def test_all_subcommands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

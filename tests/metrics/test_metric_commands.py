@@ -442,3 +442,14 @@ def test_commands_run_with_python_m(metric: str, write: Write) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("preset")
+
+
+def test_predictions_of_another_task_are_refused(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [{"row_id": "0", "variant": "original", "prediction": "10 ok", "reference": "10 ok", "correct": True}]
+    file = write("predictions.jsonl", lines)
+    assert joint_goal_main(["--predictions", file, "--references", file]) == 2
+    assert "predictions.jsonl:1: 'reference' holds '10 ok', which is no belief text" in capsys.readouterr().err
+    # A model may answer anything; an empty reference is an empty state.
+    lines[0] |= {"reference": ""}
+    file = write("empty.jsonl", lines)
+    assert joint_goal_main(["--predictions", file, "--references", file]) == 0

@@ -49,6 +49,7 @@ class Finding:
 # Name -> unit, problem, remedy. In the order in which they are reported.
 CHECKS = {
     "invalid_lines": ("lines", "no JSON object", "mend or remove these lines: training refuses the file"),
+    "refused": ("files", "training refuses to read it", "mend what the message names"),
     "orphan_columns": (
         "columns",
         "columns of partners without a column of the original",
@@ -116,14 +117,17 @@ CHECKS = {
 }
 
 
-def audit_rows(data: PairRows, other: PairRows | None = None) -> list[Finding]:
+def audit_rows(data: PairRows, other: PairRows | None = None, refusal: str | None = None) -> list[Finding]:
     """Return all findings on paired rows.
 
     Args:
         data: The rows.
         other: Rows that should share no input with them, such as those of training.
+        refusal: Message with which training refuses the file, or None.
     """
     found = _Findings(data)
+    if refusal is not None:
+        found.add_place("refused", refusal)
     _check_columns(found, data)
     _check_rows(found, data)
     _check_views(found, data)
@@ -149,6 +153,7 @@ class _Findings:
         self.rows: defaultdict[str, list[str]] = defaultdict(list)
         views = [view for row in data.rows for view in data.views if data.has_view(row, view)]
         self.totals = {
+            "files": 1,
             "lines": len(data.rows) + len(data.invalid_lines),
             "columns": len(data.columns),
             "rows": len(data.rows),

@@ -112,6 +112,22 @@ def read_rows(
     return PairRows(path, rows, columns, list(inputs), chosen, invalid)
 
 
+def refusal_of(data: PairRows) -> str | None:
+    """Return the message with which `pairs_from_jsonl` refuses the file of some rows; None if it takes them.
+
+    Lines that hold no JSON are a finding of their own. Rows with the model's own columns are not read as texts.
+    """
+    if data.invalid_lines or {"labels", "input_ids"} & set(data.columns):
+        return None
+    from dair_hf.data.texts.files import pairs_from_jsonl
+
+    try:
+        pairs_from_jsonl(data.path)
+    except DataError as error:
+        return str(error).removeprefix(f"{data.path}: ")
+    return None
+
+
 def text_of(value: Any) -> str:
     """Return a text, or the texts of a list of messages, as one text; empty for anything else.
 

@@ -141,6 +141,10 @@ def read_item(item: Any, where: str, key: str | None = None) -> Turn:
         if key not in item:
             raise DataError(f"{where}: the key 'state' is missing; found {', '.join(map(repr, item))}")
         state = item[key]
+        if key == _STATE_KEYS["references"] and isinstance(state, str) and state.strip() and not parse(state):
+            raise DataError(
+                f"{where}: {key!r} holds {state!r:.60}, which is no belief text such as 'hotel-area = east'"
+            )
         item = {**item, "state": parse(state) if isinstance(state, str) else state}
     return Turn(*read_view_id(item, where), read_state(item["state"], where), where)
 
