@@ -23,7 +23,7 @@ Formula = Callable[[list[Fraction]], Any]
 REASON = "_number_reason"  # column with the reason why a row has no partner, dropped after it was counted
 ATTEMPTS = 200  # draws of new numbers before a row is given up
 NO_NUMBERS = "the question has no number that may change"
-NO_DRAW = "no drawn numbers kept the kind of every result (whole, positive)"
+NO_DRAW = "no new numbers were found that keep the kind of every result (whole, positive)"
 
 
 class NumberPartner(NamedTuple):
@@ -107,7 +107,7 @@ class NumberAugmenter:
         'the formula gives 37 for the old numbers, which the answer does not contain'
     """
 
-    revision = 1  # part of the fingerprint by which `Dataset.map` finds earlier results
+    revision = 2  # part of the fingerprint by which `Dataset.map` finds earlier results
 
     def __init__(
         self,
@@ -170,15 +170,23 @@ class NumberAugmenter:
             if not isinstance(row[name], str):
                 raise DataError(f"row {str(row.get(ROW_ID))!r}, column {name!r}: found {row[name]!r:.80}; give a text")
         formula = row[self.formula_column] if self.formula_column else None
+        earlier: set[str | None] = set()
         for number in range(1, 1 + self.partners):
-            made = self.partner(row[self.question], row[self.target], str(row[ROW_ID]), number, formula)
+            made = self.partner(row[self.question], row[self.target], str(row[ROW_ID]), number, formula, earlier)
+            earlier.add(made.question)
             prefix = view_prefix(number)
             columns |= {prefix + self.question: made.question, prefix + self.target: made.answer}
             columns.setdefault(REASON, made.reason)
         return columns
 
     def partner(
-        self, question: str, answer: str, row_id: str, number: int = 1, formula: str | None = None
+        self,
+        question: str,
+        answer: str,
+        row_id: str,
+        number: int = 1,
+        formula: str | None = None,
+        earlier: Collection[str | None] = (),
     ) -> NumberPartner:
         """Return the partner of one problem.
 
@@ -188,6 +196,7 @@ class NumberAugmenter:
             row_id: Its name, from which the draws follow.
             number: Number of the partner.
             formula: Expression for this row.
+            earlier: Questions of the partners with lower numbers, which are not drawn again.
 
         Raises:
             DataError: The expression is not valid.
@@ -210,7 +219,8 @@ class NumberAugmenter:
                 continue
             changed = {at: new[s.value] for at, s in enumerate(numbers) if at not in kept and s.value in new}
             text = rewrite(question, [(s, changed[at]) for at, s in enumerate(numbers) if at in changed])
-            return NumberPartner(text, solution.answer(new, results), None)
+            if text not in earlier:
+                return NumberPartner(text, solution.answer(new, results), None)
         return NumberPartner(None, None, NO_DRAW)
 
     def _solution(

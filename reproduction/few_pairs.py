@@ -1,0 +1,98 @@
+"""Table of docs/results.md: counterfactual reviews, by model and by the share of originals that keep their revision.
+
+    python -m reproduction.few_pairs   # print the table from results/
+
+`results/counterfactual_sentiment/MODEL_SHARE/` holds the search for lambda on the dev split and, in `final/`, the runs
+on the test split with `paired.json`, the differences to DA-ERM over test rows and seeds.
+"""
+
+from __future__ import annotations
+
+from dair_hf.io.commands import run_recipe
+
+import argparse
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dair_hf.errors import DataError
+from dair_hf.io.files import read_json
+from reproduction.records import Record, metric_of, read_records
+
+FOLDER = "counterfactual_sentiment"
+MODELS = {"bag_of_words": "bag of words", "embeddings": "embeddings", "bilstm": "BiLSTM"}
+SHARES = (10, 30, 100)
+# Key in paired.json -> heading.
+DIFFERENCES = {
+    "original_accuracy": "originals",
+    "augmented_accuracy_pairs": "revisions",
+    "cm": "CM",
+    "both_correct": "both right",
+}
+
+
+def table(results: Path) -> str:
+    """Return the table in Markdown, one row for each model and share of pairs that was run.
+
+    Raises:
+        DataError: No experiment was run, or one lacks a method or its paired differences.
+    """
+    lines = [
+        "| model, share of pairs | seeds | ERM | DA-ERM | KL | DAIR | "
+        + " | ".join(f"DAIR - DA: {name}" for name in DIFFERENCES.values())
+        + " |",
+        "|---|---|---|---|---|---|" + "---|" * len(DIFFERENCES),
+    ]
+    for model, title in MODELS.items():
+        for share in SHARES:
+            folder = results / FOLDER / f"{model}_{share}"
+            if (folder / "final").is_dir():
+                lines.append(f"| {title}, {share} % | " + " | ".join(_cells(folder / "final")) + " |")
+    if len(lines) == 2:
+        raise DataError(f"{results / FOLDER}: holds no runs; make results runs them")
+    return "\n".join(lines)
+
+
+def _cells(folder: Path) -> list[str]:
+    runs: dict[str, list[Record]] = {}
+    for record in read_records(folder):
+        runs.setdefault(record.content["method"], []).append(record)
+    if missing := {"erm", "da", "kl", "dair"} - runs.keys():
+        raise DataError(f"{folder}: has no run of {', '.join(sorted(missing))}; run it again")
+    paired = read_json(folder / "paired.json")["differences"]["dair"]
+    return [
+        str(len(paired["seeds"])),
+        *(_both_right(runs[method], str(folder)) for method in ("erm", "da", "kl", "dair")),
+        *(_difference(paired[key]) for key in DIFFERENCES),
+    ]
+
+
+def _both_right(runs: list[Record], label: str) -> str:
+    """Return the mean share of pairs with both views right, with the lambda of a method that has one."""
+    value = statistics.mean(float(metric_of(run, "both_correct", label) or 0) for run in runs)
+    training = runs[0].content["config"]["training"]
+    return f"{value:.3f}" + (f" ({training['dair_lambda']:g})" if training["method"] == "dair" else "")
+
+
+def _difference(found: Mapping[str, Any]) -> str:
+    """Return a difference with its standard error, bold if it exceeds two of them.
+
+    Example:
+        >>> _difference({"difference": 0.03, "standard_error": 0.01})
+        '**+.030 ± .010**'
+    """
+    difference, error = found["difference"], found["standard_error"]
+    text = f"{difference:+.3f} ± {error:.3f}".replace("0.", ".")
+    return f"**{text}**" if abs(difference) > 2 * error else text
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of stored runs")
+    print(table(parser.parse_args().results))
+
+
+if __name__ == "__main__":
+    run_recipe(main)
