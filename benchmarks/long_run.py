@@ -39,7 +39,8 @@ from transformers import DataCollatorForSeq2Seq, TrainerCallback
 from workloads import quiet_settings, small_model
 
 from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs
-from dair_hf.dialog.data import DialogConfig, load_dialogs, tokenizer_for
+from dair_hf.dialog.config import DialogConfig
+from dair_hf.dialog.data import load_dialogs, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
 from dair_hf.experiments.checkpoints import train_resumable

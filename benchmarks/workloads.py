@@ -21,7 +21,8 @@ from transformers import (
 )
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.dialog.data import DialogConfig, read_rows, tokenizer_for
+from dair_hf.dialog.config import DialogConfig
+from dair_hf.dialog.data import read_rows, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig

@@ -40,7 +40,8 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedModel, set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer, EpochPairs
 from dair_hf.dialog.audit.ceiling import Ceiling
-from dair_hf.dialog.data import DialogConfig, DialogData, load_dialogs, tokenizer_for
+from dair_hf.dialog.config import DialogConfig
+from dair_hf.dialog.data import DialogData, load_dialogs, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.previous_state import with_predicted_states
 from dair_hf.dialog.renaming.entities import EntityAugmenter

@@ -17,7 +17,8 @@ from datasets import load_from_disk
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq, TrainerCallback
 
 from dair_hf import DAIRConfig, DAIRTrainer
-from dair_hf.dialog.data import DialogConfig, read_rows, tokenizer_for
+from dair_hf.dialog.config import DialogConfig
+from dair_hf.dialog.data import read_rows, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.readers.sgd import read_sgd
 from dair_hf.dialog.task import base_pairs

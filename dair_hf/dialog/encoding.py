@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from dair_hf.data.view_columns import columns_of_views
-from dair_hf.dialog.data import DialogConfig, check_limits
+from dair_hf.dialog.config import DialogConfig, check_limits
 from dair_hf.dialog.text.rows import history_to_text
 from dair_hf.dialog.text.state import state_from_row, target_text
 from dair_hf.errors import DataError

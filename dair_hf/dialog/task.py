@@ -19,7 +19,8 @@ from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.view_columns import VIEWS
 from dair_hf.dialog.audit.audit import audit, names_of
 from dair_hf.dialog.audit.ceiling import Ceiling
-from dair_hf.dialog.data import DialogConfig, DialogData
+from dair_hf.dialog.config import DialogConfig
+from dair_hf.dialog.data import DialogData
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.previous_state import with_gold_states
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from datasets import load_from_disk
 
-from dair_hf.dialog.data import DialogConfig, load_dialogs
+from dair_hf.dialog.config import DialogConfig
+from dair_hf.dialog.data import load_dialogs
 from dair_hf.dialog.readers.sources import multiwoz_files, sgd_files, woz2_downloads
 from dair_hf.dialog.text.rows import FEATURES
 from dair_hf.errors import DataError

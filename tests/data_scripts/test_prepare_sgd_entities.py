@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dair_hf.dialog.data import DialogConfig, load_dialogs, read_names
+from dair_hf.dialog.config import DialogConfig
+from dair_hf.dialog.data import load_dialogs, read_names
 from dair_hf.dialog.readers.sources import sgd_files
 from dair_hf.errors import DataError
 from tests.data_scripts.scripts import Done, mirror_path, run_script, served

@@ -10,14 +10,8 @@ from typing import Any
 import pytest
 from datasets import concatenate_datasets
 
-from dair_hf.dialog.data import (
-    READERS,
-    SOURCES,
-    DialogConfig,
-    Reader,
-    load_dialogs,
-    tokenizer_for,
-)
+from dair_hf.dialog.config import READERS, SOURCES, DialogConfig, Reader
+from dair_hf.dialog.data import load_dialogs, tokenizer_for
 from dair_hf.dialog.demo.dialogs import generate_dialogs
 from dair_hf.dialog.demo.names import make_names
 from dair_hf.dialog.encoding import DialogEncoder
@@ -127,7 +121,7 @@ def test_a_reader_needs_no_more_than_its_entry(folders: dict[str, str], monkeypa
     slots = {"hotels_1-hotel_name": "hotel", "hotels_1-destination": "place"}
     splits = {"train": "train", "test": "test"}
     monkeypatch.setitem(READERS, "sgd", Reader("SGD", read_sgd, slots, splits))
-    monkeypatch.setattr("dair_hf.dialog.data.SOURCES", ("demo", *READERS))
+    monkeypatch.setattr("dair_hf.dialog.config.SOURCES", ("demo", *READERS))
     with pytest.raises(DataError, match="source=sgd needs --data_dir and --sgd_dir"):
         DialogConfig(source="sgd")
     settings: dict[str, Any] = {"source": "sgd", "data_dir": folders["sgd_dir"], "sgd_dir": folders["sgd_dir"]}

@@ -11,7 +11,7 @@ from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from dair_hf.dialog.data import DialogConfig
+from dair_hf.dialog.config import DialogConfig
 from dair_hf.dialog.demo.dialogs import generate_dialogs
 from dair_hf.dialog.demo.names import make_names
 from dair_hf.dialog.encoding import DialogEncoder

@@ -10,7 +10,8 @@ from datasets import Dataset
 
 from dair_hf import DAIRConfig
 from dair_hf.dialog.audit.audit import audit
-from dair_hf.dialog.data import DialogConfig, load_dialogs, tokenizer_for
+from dair_hf.dialog.config import DialogConfig
+from dair_hf.dialog.data import load_dialogs, tokenizer_for
 from dair_hf.dialog.demo.dialogs import generate_dialogs
 from dair_hf.dialog.demo.names import make_names
 from dair_hf.dialog.encoding import DialogEncoder

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from dair_hf import DAIRConfig, EpochPairs
-from dair_hf.dialog.data import DialogConfig, load_dialogs, tokenizer_for
+from dair_hf.dialog.config import DialogConfig
+from dair_hf.dialog.data import load_dialogs, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.readers.sgd import read_sgd
 from dair_hf.dialog.task import (

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dair_hf import DAIRConfig
-from dair_hf.dialog.data import DialogConfig
+from dair_hf.dialog.config import DialogConfig
 from dair_hf.dialog.tokenizer import build_tokenizer
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import ComparisonConfig, runs_of

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from dair_hf.dialog.audit.audit import audit, names_of
-from dair_hf.dialog.data import DialogConfig, load_dialogs
+from dair_hf.dialog.config import DialogConfig
+from dair_hf.dialog.data import load_dialogs
 from dair_hf.dialog.linking.foods import FOODS, SPELLINGS
 from dair_hf.dialog.readers.woz2 import FOOD_SLOT, UNSEEN_FOODS, read_woz2, woz2_files
 from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
