@@ -5,9 +5,11 @@ from __future__ import annotations
 from dair_hf.io.commands import exit_status
 
 import sys
+from typing import Annotated
 
 import typer
 
+from dair_hf import __version__
 from dair_hf.commands import audit, evaluate, jga, report, train
 
 EPILOG = (
@@ -37,6 +39,21 @@ jga_command = app.command(
     "jga", short_help="Compute joint goal accuracy.", context_settings=jga.CONTEXT, add_help_option=False
 )
 jga_command(jga.jga)
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"dair-hf {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    is_asked: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    pass
 
 
 def run(arguments: list[str] | None = None) -> int:

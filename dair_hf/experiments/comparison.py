@@ -266,7 +266,12 @@ def runs_of(config: ComparisonConfig, args: DAIRConfig) -> Iterator[Run]:
 
 
 def claim_output_folder(args: Any) -> Path:
-    """Claim and return `args.output_dir`, the output folder of a recipe; see `dair_hf.io.folders.claim_folder`."""
+    """Claim and return `args.output_dir`, the output folder of a recipe; see `dair_hf.io.folders.claim_folder`.
+
+    Raises:
+        DataError: The folder cannot be claimed, or matplotlib is not installed: a table comes with a plot.
+    """
+    require_matplotlib()  # before data is prepared
     if PartialState().is_main_process:
         claim_folder(args.output_dir)
     return Path(args.output_dir)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dair_hf import __version__
 from dair_hf.commands import main
 from dair_hf.io import commands
 from tests.fixtures import tiny
@@ -53,6 +54,11 @@ def test_an_audit_by_named_columns_imports_nothing_slow_and_the_rule_sees_what_i
     assert (status, modules & SLOW) == (0, set()) and shown.splitlines()[-1] == "nothing is wrong"
     # Without names, it reads the file as training does.
     assert {"datasets", "torch"} & imported_by(*audit)[1]
+
+
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"dair-hf {__version__}\n"
 
 
 def test_all_subcommands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
