@@ -147,7 +147,7 @@ def collect(experiment: Experiment, output: Path, results: Path) -> int:
     for name, record in records.items():
         write_json(target / name, record)
     for table in tables:
-        for file in sorted([*table.parent.glob("*.md"), *table.parent.glob("*.png")]):
+        for file in sorted(path for kind in ("*.md", "*.png", "paired.json") for path in table.parent.glob(kind)):
             with atomic_path(target / file.relative_to(output)) as path:
                 shutil.copyfile(file, path)
     write_json(target / MARKER, settings)

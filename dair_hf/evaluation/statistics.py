@@ -256,7 +256,7 @@ def clustered_bootstrap(
     n_ratios = top.shape[1]
     sums = np.concatenate([top, bottom], axis=1)
     if clusters is not None:
-        sums = _sums_by_cluster(sums, clusters)
+        sums = sums_by_cluster(sums, clusters)
     low, high = np.full((2, n_ratios), np.nan)
     if len(sums) < 2:
         return low, high
@@ -378,7 +378,12 @@ def _require_length(name: str, length: int, rows: int) -> None:
         raise DataError(f"{name}: {length} values for {rows} rows; give one value for every row")
 
 
-def _sums_by_cluster(sums: NDArray[np.float64], clusters: Sequence[str]) -> NDArray[np.float64]:
+def sums_by_cluster(sums: NDArray[np.float64], clusters: Sequence[str]) -> NDArray[np.float64]:
+    """Sum the rows of each cluster, `[N, K]` -> `[clusters, K]`, by ascending name of the cluster.
+
+    Raises:
+        DataError: There is not one name for each row.
+    """
     if len(clusters) != len(sums):
         raise DataError(f"clusters: {len(clusters)} for {len(sums)} rows; give one cluster id for every row")
     _, index = np.unique(np.asarray(clusters, dtype=str), return_inverse=True)

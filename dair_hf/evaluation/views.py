@@ -31,6 +31,7 @@ from dair_hf.errors import DataError
 from dair_hf.io.files import atomic_path, decode_json, require_file
 
 PREDICTION_KEYS = ("row_id", "variant", "prediction", "reference", "correct")  # of a line of a predictions file
+CLUSTER_KEY = "cluster"  # optional last key
 CHUNK = 1024  # rows of a computed view that are held at once to read one of its columns
 
 
@@ -129,11 +130,17 @@ class PairIndex:
         )
 
     def write(
-        self, path: str | Path, predictions: Sequence[Any], references: Sequence[Any], correct: Iterable[Any]
+        self,
+        path: str | Path,
+        predictions: Sequence[Any],
+        references: Sequence[Any],
+        correct: Iterable[Any],
+        clusters: Sequence[Any] | None = None,
     ) -> None:
         """Write one JSON line per view: `row_id`, `variant`, `prediction`, `reference`, `correct`.
 
-        Variants are "original", "augmented", and for further partners "augmented_2" and so on.
+        Variants are "original", "augmented", and for further partners "augmented_2" and so on. With `clusters`, one
+        unit of resampling per row, such as its dialogue, each line also has a `cluster`.
 
         Raises:
             DataError: As `require_predictions_file`, or the file cannot be written.
@@ -152,6 +159,8 @@ class PairIndex:
                     bool(is_correct),
                 )
                 line = dict(zip(PREDICTION_KEYS, values, strict=True))
+                if clusters is not None:
+                    line[CLUSTER_KEY] = str(clusters[int(row)])
                 lines.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
@@ -174,7 +183,7 @@ def require_predictions_file(path: str | Path) -> None:
         first = None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error}); name another file") from error
-    if not isinstance(first, dict) or tuple(first) != PREDICTION_KEYS:
+    if not isinstance(first, dict) or tuple(first) not in (PREDICTION_KEYS, (*PREDICTION_KEYS, CLUSTER_KEY)):
         raise DataError(f"{path}: is no file of predictions, which could be replaced; name another file, or move it")
 
 

@@ -18,6 +18,7 @@ from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.counter_rng import require_seeds
 from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.experiments.checkpoints import save_run, train_resumable
+from dair_hf.experiments.paired import write_paired
 from dair_hf.experiments.plots import require_matplotlib
 from dair_hf.experiments.report import Column, write_comparison
 from dair_hf.experiments.run_records import (
@@ -283,6 +284,8 @@ def compare(
 ) -> str:
     """Execute the runs that have not finished, write one JSON for each, then write and print the comparison.
 
+    If the runs keep their predictions, the differences between methods follow, paired over test rows and seeds.
+
     The comparison also contains finished runs of earlier calls in this folder that differ in method, lambda and seed
     only. If the environment variable `DAIR_REDO_CHANGED` is set, finished runs with other settings are moved to
     `superseded/` and repeated, and earlier runs are left out.
@@ -328,7 +331,10 @@ def compare(
         names = (f"{r['name']} (lambda {r['config']['training'].get('dair_lambda', '-')})" for r in earlier)
         notes = [*notes, f"From earlier calls: {', '.join(names)}."]
     table = write_comparison(folder, title, [*records, *earlier], columns, notes)
-    print(f"\n{table}\n\nWritten to {folder}: comparison.md, .json, .png and one JSON per run.")
+    print(f"\n{table}\n")
+    if paired := write_paired(folder, [*records, *earlier]):
+        print(f"{paired}\n")
+    print(f"Written to {folder}: comparison.md, .json, .png and one JSON per run.")
     return table
 
 

@@ -338,8 +338,8 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
                 `answers.same_texts` of answers (equal, up to white space) and `answers.same_classes`.
             subsets: Name -> one bool per row. Adds the same metrics over these rows, such as `attainable_cm`.
             n_bootstrap: Number of resamples; 0: no intervals.
-            predictions_file: File for one JSON line per view: row_id, variant, prediction, reference, correct. Replaces
-                earlier predictions, and no other file.
+            predictions_file: File for one JSON line per view: row_id, variant, prediction, reference, correct, and
+                cluster if the evaluator has clusters. Replaces earlier predictions, and no other file.
             data_name: Name of the data in the model card; None: the card does not mention them.
             **gen_kwargs: Arguments of `generate`. The length of answers is the first that is given of: `max_new_tokens`
                 or `max_length` here or in a `generation_config` here, `args.generation_max_length`,
@@ -401,11 +401,10 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         predictions = predictor.decode(
             predictor.predict(self._model_columns(views), gen_kwargs, equal_labels=equal_labels)
         )
-        evaluation = evaluator.evaluate_views(
-            views, predictions, references, views.values(clusters) if clusters else None, subsets, n_bootstrap
-        )
+        units = views.values(clusters) if clusters else None
+        evaluation = evaluator.evaluate_views(views, predictions, references, units, subsets, n_bootstrap)
         if predictions_file is not None and self.is_world_process_zero():
-            views.write(predictions_file, evaluation.answers, references, evaluation.correct)
+            views.write(predictions_file, evaluation.answers, references, evaluation.correct, units)
         if data_name is not None:
             result = PairResult(data_name, evaluator.accuracy_name, evaluator.preset, evaluation.metrics)
             self.pair_results[data_name] = result

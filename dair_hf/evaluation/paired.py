@@ -1,0 +1,92 @@
+"""Difference between two models on the same test rows, over several seeds of training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dair_hf.errors import DataError
+from dair_hf.evaluation.statistics import sums_by_cluster
+
+
+class PairedDifference(NamedTuple):
+    """Difference of a metric between two models.
+
+    Attributes:
+        difference: Metric of the first model minus that of the second, means over seeds.
+        standard_error: Standard error of the difference.
+    """
+
+    difference: float
+    standard_error: float
+
+
+def paired_difference(first: Any, second: Any, clusters: Sequence[str] | None = None) -> PairedDifference:
+    """Compare a ratio of two sums between models that were trained with the same seeds and tested on the same rows.
+
+    The metric of seed s is `q_s = sum_i n_si / sum_i d_si`. An accuracy has d = 1; CM has n = both views correct and
+    d = original correct. With two fixed models `mcnemar` is the usual test. Here rows and seeds are both samples, and
+    every seed sees the same rows: a crossed design. Row i of seed s contributes
+
+        v_si = q_s + (n_si - q_s d_si) / mean_i(d_si)
+
+    (delta method; for an accuracy, v = n). With u the difference of v between the models, N rows and S seeds:
+
+        standard error^2 = var(row means of u) / N + var(seed means of u) / S - var(residuals) / (N S)
+
+    where residuals are what row and seed means leave, with (N - 1)(S - 1) degrees of freedom (crossed random effects;
+    Searle, Casella and McCulloch 1992, chapter 4). The difference of two noisy terms may come out too small, so the
+    result is never below either of the first two. One seed leaves only the first: its error says nothing about
+    other seeds.
+
+    Args:
+        first: Numerators and denominators of the first model, two arrays `[S, N]`.
+        second: Those of the second model.
+        clusters: `[N]` str, units that are independent of each other, such as dialogue ids; None: single rows.
+
+    Raises:
+        DataError: Shapes differ, there are fewer than two units, or a seed has a ratio over no rows.
+
+    Example:
+        >>> everything = [[1, 1, 1, 1]]
+        >>> paired_difference(([[1, 1, 1, 0]], everything), ([[1, 0, 0, 0]], everything))
+        PairedDifference(difference=0.5, standard_error=0.28867513459481287)
+    """
+    parts = [[np.atleast_2d(np.asarray(part, dtype=np.float64)) for part in model] for model in (first, second)]
+    shapes = {part.shape for model in parts for part in model}
+    if len(shapes) > 1 or any(len(shape) != 2 for shape in shapes):
+        raise DataError(f"numerators and denominators have the shapes {sorted(shapes)}; all must be [seeds, rows]")
+    difference = np.subtract(*(_contributions(*model) for model in parts))
+    seeds, rows = difference.shape
+    if clusters is not None:
+        # Deviations, since a sum of values would also vary with the number of rows of a cluster.
+        means = difference.mean(1, keepdims=True)
+        sums = sums_by_cluster((difference - means).T, clusters).T
+        difference = means + sums * sums.shape[1] / rows
+    units = difference.shape[1]
+    if units < 2:
+        raise DataError(f"{units} rows or clusters: a standard error needs two")
+    mean = difference.mean()
+    by_unit, by_seed = difference.mean(0), difference.mean(1)
+    of_units = by_unit.var(ddof=1) / units
+    if seeds == 1:
+        return PairedDifference(float(mean), float(np.sqrt(of_units)))
+    of_seeds = by_seed.var(ddof=1) / seeds
+    residuals = difference - by_unit - by_seed[:, None] + mean
+    of_residuals = (residuals**2).sum() / ((units - 1) * (seeds - 1)) / (units * seeds)
+    variance = max(of_units + of_seeds - of_residuals, of_units, of_seeds)
+    return PairedDifference(float(mean), float(np.sqrt(variance)))
+
+
+def _contributions(numerators: NDArray[np.float64], denominators: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return `[S, N]`, what each row contributes to the ratio of its seed; the mean over rows is the ratio."""
+    totals = denominators.sum(1, keepdims=True)
+    if not totals.all():
+        raise DataError(
+            f"seed number {int(np.argmin(totals != 0))}: the metric is a ratio over no rows, thus undefined"
+        )
+    ratio = numerators.sum(1, keepdims=True) / totals
+    return ratio + (numerators - ratio * denominators) * denominators.shape[1] / totals
