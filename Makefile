@@ -59,7 +59,7 @@ lint: $(STAMP) ## Check style and types: ruff and mypy
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
 
-docs: $(STAMP) ## Build the documentation site in docs/_build/html, without warnings; some minutes
+docs: $(STAMP) ## Build the documentation site in docs/_build/html, without warnings; a minute
 	OMP_NUM_THREADS=1 $(OFFLINE) $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d docs/_build/doctrees docs docs/_build/html
 
 format: $(STAMP) ## Fix and format the code with ruff
@@ -67,5 +67,5 @@ format: $(STAMP) ## Fix and format the code with ruff
 	$(BIN)/python -m ruff format .
 
 clean: ## Remove the environment, caches and build files; keep outputs
-	rm -rf .venv build dist *.egg-info docs/_build docs/api/modules docs/jupyter_execute .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist *.egg-info docs/_build docs/jupyter_execute .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

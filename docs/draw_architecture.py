@@ -28,7 +28,12 @@ Graph = Mapping[str, set[str]]
 def modules(root: Path = ROOT) -> dict[str, Path]:
     """Return the modules of the package, dotted name -> file."""
     files = sorted((root / PACKAGE).rglob("*.py"))
-    return {".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
+    return {
+        ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): file
+        for file in files
+    }
 
 
 def imported_names(source: str) -> Iterator[str]:
@@ -50,7 +55,12 @@ def file_graph(files: Mapping[str, Path]) -> dict[str, set[str]]:
     """Return which module imports which, packages' `__init__.py` left out: those only re-export."""
     plain = {name: file for name, file in files.items() if file.name != "__init__.py"}
     return {
-        name: {target for target in imported_names(file.read_text(encoding="utf-8")) if target in plain} - {name}
+        name: {
+            target
+            for target in imported_names(file.read_text(encoding="utf-8"))
+            if target in plain
+        }
+        - {name}
         for name, file in plain.items()
     }
 
@@ -70,7 +80,9 @@ def room_graph(graph: Graph) -> dict[str, set[str]]:
     rooms: dict[str, set[str]] = {}
     for module, targets in graph.items():
         room = room_of(module)
-        rooms.setdefault(room, set()).update(room_of(target) for target in targets if room_of(target) != room)
+        rooms.setdefault(room, set()).update(
+            room_of(target) for target in targets if room_of(target) != room
+        )
     return rooms
 
 
@@ -82,7 +94,12 @@ def circles(graph: Graph) -> list[tuple[str, str]]:
         [('a', 'b')]
     """
     reached = {node: _reached(graph, node) for node in graph}
-    return [(a, b) for a in sorted(graph) for b in sorted(reached[a]) if a < b and a in reached.get(b, ())]
+    return [
+        (a, b)
+        for a in sorted(graph)
+        for b in sorted(reached[a])
+        if a < b and a in reached.get(b, ())
+    ]
 
 
 def floors(graph: Graph) -> list[list[str]]:
@@ -96,12 +113,17 @@ def floors(graph: Graph) -> list[list[str]]:
 
     def rank_of(room: str) -> int:
         if room not in rank:
-            rank[room] = max((rank_of(target) + 1 for target in graph.get(room, ())), default=0)
+            rank[room] = max(
+                (rank_of(target) + 1 for target in graph.get(room, ())), default=0
+            )
         return rank[room]
 
     for room in graph:
         rank_of(room)
-    return [sorted(room for room in rank if rank[room] == floor) for floor in range(max(rank.values()) + 1)]
+    return [
+        sorted(room for room in rank if rank[room] == floor)
+        for floor in range(max(rank.values()) + 1)
+    ]
 
 
 def essential_arrows(graph: Graph) -> list[tuple[str, str]]:
@@ -176,7 +198,9 @@ def main() -> None:
         if module != PACKAGE:
             lines[room_of(module)] += len(file.read_text(encoding="utf-8").splitlines())
     for number, row in reversed(list(enumerate(floors(rooms), start=1))):
-        print(f"floor {number}: " + ", ".join(f"{room} ({lines[room]:,})" for room in row))
+        print(
+            f"floor {number}: " + ", ".join(f"{room} ({lines[room]:,})" for room in row)
+        )
     print(
         f"{len(rooms)} rooms, {sum(map(len, rooms.values()))} arrows between them, {len(circles(rooms))} circles; "
         f"{len(graph)} modules, {sum(map(len, graph.values()))} imports, {len(circles(graph))} circles; "
@@ -186,5 +210,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     main()

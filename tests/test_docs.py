@@ -69,3 +69,18 @@ def test_the_first_run_of_the_readme_ends_in_success(tmp_path: Path) -> None:
 
 def test_a_broken_page_is_noticed(tmp_path: Path) -> None:
     assert run("import dair_hf\ndair_hf.no_such_name", tmp_path).returncode != 0
+
+
+def missing_from_api(code: str, pages: str) -> set[str]:
+    """Modules that code imports from and that no page of the API documents; a package stands for its modules."""
+    used = set(re.findall(r"^\s*from (dair_hf\.[\w.]+) import", code, re.MULTILINE))
+    documented = re.findall(r"^\.\. auto\w+:: (dair_hf[\w.]*)", pages, re.MULTILINE)
+    return {name for name in used if not any(shown == name or shown.startswith(f"{name}.") for shown in documented)}
+
+
+def test_modules_that_the_pages_import_from_are_in_the_api() -> None:
+    api = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "api").glob("*.rst")))
+    code = "\n".join(code_of(page) for page in [*PAGES, ROOT / "README.md"])
+    assert len(re.findall("^from dair_hf", code, re.MULTILINE)) > 30
+    assert missing_from_api(code, api) == set(), "name these modules in docs/api"
+    assert missing_from_api("from dair_hf.trees.forest import build_forest", api) == {"dair_hf.trees.forest"}

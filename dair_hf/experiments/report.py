@@ -96,7 +96,8 @@ def plot_comparison(path: Path, title: str, records: Sequence[Mapping[str, Any]]
     # Each bar is wide enough for its two-digit label; the legend below wraps to as many lines as it needs.
     inches = 2.2 + max(1.5, 0.3 * len(methods)) * len(columns)
     legend_columns = max(1, min(len(methods), int(inches / 1.6)))
-    figure = Figure(figsize=(inches, 3.4 + 0.2 * math.ceil(len(methods) / legend_columns)), layout="constrained")
+    height = 3.4 + 0.2 * math.ceil(len(methods) / legend_columns)
+    figure = Figure(figsize=(inches, height), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     width = 0.8 / len(methods)
     for index, (method, runs) in enumerate(methods.items()):
@@ -106,10 +107,13 @@ def plot_comparison(path: Path, title: str, records: Sequence[Mapping[str, Any]]
         heights = [sample.mean if sample else 0.0 for sample in samples]
         bars = axes.bar(centers, heights, width * 0.92, label=method, color=f"C{index}")
         labels = [f"{sample.mean:.2f}" if sample else "-" for sample in samples]
-        axes.bar_label(bars, labels, fontsize=7, padding=2)
-        for center, points in zip(centers, values, strict=True):
+        texts = axes.bar_label(bars, labels, fontsize=7, padding=2)
+        for center, points, text in zip(centers, values, texts, strict=True):
             if len(runs) > 1:
                 axes.plot([center] * len(points), points, ".", color="black", markersize=3)
+                # Beyond the dots, which would hide the label.
+                beyond = max if text.xy[1] >= 0 else min
+                text.xy = (text.xy[0], beyond([text.xy[1], *points]))
     axes.set_xticks(range(len(columns)), [column.title for column in columns])
     everything = [run["metrics"] for run in records]
     drawn = [value for column in columns for value in _defined(everything, column)]

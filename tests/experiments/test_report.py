@@ -74,18 +74,22 @@ def test_plot_shows_the_values_of_the_records(tmp_path: Path, monkeypatch: pytes
     from matplotlib.image import imread
 
     labels: list[list[str]] = []
+    texts: list[Any] = []
     real = Axes.bar_label
 
     def spy(self: Axes, bars: Any, given: Any, **options: Any) -> Any:
         labels.append(list(given))
         assert [round(bar.get_height(), 6) for bar in bars] == ([0.5, 0.0] if given[0] == "0.50" else [0.9, 1.0])
-        return real(self, bars, given, **options)
+        texts.extend(real(self, bars, given, **options))
+        return texts[-len(given) :]
 
     monkeypatch.setattr(Axes, "bar_label", spy)
     records = [run("erm", jga=0.25, cm=None), run("erm", jga=0.75, cm=0.8), run("dair", jga=0.9, cm=1.0)]
     plot_comparison(tmp_path / "plot.png", "Title", records, COLUMNS)
     # A value that is undefined in any run is labeled "-", not 0.
     assert labels == [["0.50", "-"], ["0.90", "1.00"]]
+    # Labels are above the highest dot of several runs, else above the bar.
+    assert [float(text.xy[1]) for text in texts] == [0.75, 0.8, 0.9, 1.0]
     image = imread(tmp_path / "plot.png")
     assert image.shape[0] > 200
     assert image.shape[1] > 300
