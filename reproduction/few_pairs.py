@@ -69,7 +69,7 @@ def _cells(folder: Path) -> list[str]:
 
 
 def _both_right(runs: list[Record], label: str) -> str:
-    """Return the mean share of pairs with both views right, with the lambda of a method that has one; "-" without runs."""
+    """Return the mean share of pairs with both views right, and lambda if the method has one; "-" without runs."""
     if not runs:
         return "-"
     value = statistics.mean(float(metric_of(run, "both_correct", label) or 0) for run in runs)

@@ -5,20 +5,21 @@ from __future__ import annotations
 from dair_hf.io.commands import exit_status
 
 import sys
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from dair_hf import __version__
 from dair_hf.commands import audit, evaluate, jga, report, train
 
+PROGRAM = "dair-hf"  # also the name of the distribution
 EPILOG = (
     "Exit status: 0 success; 1 unexpected error, with a file that holds the traceback; 2 refused, with one line that "
     "says what to do; 3 findings of audit --strict; 130 Ctrl-C; 141 the reader of the output is gone; 143 SIGTERM."
 )
 
 app = typer.Typer(
-    name="dair-hf",
+    name=PROGRAM,
     help="Robustness through pairs of an original and an augmented sample.",
     epilog=EPILOG,
     no_args_is_help=True,
@@ -43,7 +44,7 @@ jga_command(jga.jga)
 
 def _show_version(is_asked: bool) -> None:
     if is_asked:
-        typer.echo(f"dair-hf {__version__}")
+        typer.echo(f"{PROGRAM} {version(PROGRAM)}")
         raise typer.Exit
 
 
