@@ -245,7 +245,7 @@ GENERATED = {"source": "w4", "target": "w5", "augmented_source": "w6", "augmente
         ("bare", CLASSES, [], "bare: has no tokenizer files"),
         ("absent", CLASSES, [], "absent"),
         ("classifier", [{**CLASSES[0], "label": 7}], [], "label"),
-        ("classifier", [{**CLASSES[0], "label": 7, "augmented_label": 0}], [], "column 'labels': the label 7"),
+        ("classifier", [{**CLASSES[0], "label": 7, "augmented_label": 0}], [], "column 'label': the label 7"),
         ("classifier", [{"text": "w4", "label": 0}], [], "partners have the columns of their originals"),
         ("classifier", CLASSES, ["--match", "exact"], "is a classifier, whose answers are classes"),
         ("classifier", CLASSES, ["--match", "close"], "--match close: no such rule"),

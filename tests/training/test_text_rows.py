@@ -119,6 +119,26 @@ def test_classes_by_name_and_pairs_of_texts(tmp_path: Path) -> None:
         trainer(tmp_path, bert(), rows_of([{**CLASSES_OF_TEXTS[0], "label": "maybe"}]))
 
 
+@pytest.mark.parametrize("column", ["label", "augmented_label"])
+def test_class_numbers_beyond_those_of_the_model_are_refused_before_training(tmp_path: Path, column: str) -> None:
+    good = {"text": "w4", "label": 1, "augmented_text": "w6", "augmented_label": 0}
+    rows = [good, good, {**good, column: 2}]
+    with pytest.raises(DataError, match=f"row '2', column '{column}': the label 2 is no class .* has 2 .0 to 1"):
+        trainer(tmp_path, bert(), datasets.Dataset.from_list(rows))
+    three = bert(num_labels=3, id2label=None, label2id=None)
+    assert trainer(tmp_path, three, datasets.Dataset.from_list(rows)).train_dataset[f"{column}s"][2] == 2
+
+
+def test_rows_without_names_are_called_by_their_number_in_batches(tmp_path: Path) -> None:
+    nameless = rows_of(CLASSES_OF_TEXTS, 4).remove_columns("row_id")
+    nameless = nameless.map(lambda row, number: {"text": f"w{4 + number}"}, with_indices=True)
+    shuffled = trainer(tmp_path, bert(), nameless, method="erm", per_device_train_batch_size=8)
+    (batch,) = shuffled.get_train_dataloader()
+    assert [int(number) for number in batch["row_id"]] == [ids[0] - 4 for ids in batch["input_ids"][:, 0].tolist()]
+    assert batch["row_id"] != sorted(batch["row_id"]), "the case must hold another order"
+    assert trainer(tmp_path, bert(), rows_of(CLASSES_OF_TEXTS)).train_dataset["row_id"][:] == ["a", "b"]
+
+
 def test_a_classifier_is_trained_evaluated_and_reported_without_more_arguments(tmp_path: Path) -> None:
     rows = rows_of(CLASSES_OF_TEXTS, 8)
     made = trainer(tmp_path, bert(), rows, method="da", learning_rate=0.05, num_train_epochs=10)

@@ -173,7 +173,9 @@ class TextRows:
             require_named_partners(columns, read, name)
             require_partner_columns(form, columns)
             needs = model_needs(self.model_of(), tokenizer, loss, self.args.max_length)
-            encoder = TextEncoder(form, tokenizer, needs, columns, answers=answers)
+            # Processes may number the rows of a stream each from 0.
+            names_rows = not isinstance(data, datasets.IterableDataset)
+            encoder = TextEncoder(form, tokenizer, needs, columns, answers=answers, names_rows=names_rows)
         except DataError as error:
             raise error if str(error).startswith(name) else DataError(f"{name} {error}") from error
         dropped = columns_to_drop(form, columns)
