@@ -23,7 +23,8 @@ from dair_hf.errors import DataError
 from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator, subset_names
 from dair_hf.evaluation.generation_settings import unknown_arguments
 from dair_hf.evaluation.prediction import PairPredictor, chosen_class, output_of, padded_array
-from dair_hf.evaluation.views import PairViews, TensorViews, require_predictions_file, views_of
+from dair_hf.evaluation.views import PairViews, TensorViews, TransformedViews, views_of
+from dair_hf.io.pair_files import require_predictions_file
 from dair_hf.io.processes import on_first_rank
 from dair_hf.losses.objective import Counts, PairTerms
 from dair_hf.losses.per_sample import full_precision
@@ -526,7 +527,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         return self.sample_loss_name or derived_sample_loss(self.model)
 
     def _model_columns(self, views: PairViews) -> PairViews:
-        if isinstance(views, TensorViews):
-            return views  # these have columns of the model only
+        if isinstance(views, TensorViews | TransformedViews):
+            return views  # these have columns of the model only, or make them of others
         columns = self._remove_unused_columns(views.dataset).column_names
         return views.select_columns([name for name in columns if name != self.args.share_prefixes])
