@@ -17,7 +17,7 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
 from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.batch_layout import view_mask
-from dair_hf.data.checks import require_named_partners, require_rows
+from dair_hf.data.checks import require_equal_classes, require_named_partners, require_rows
 from dair_hf.data.collator import LABELS, LAYOUT, ROW_ID, VIEW_MASK, PairCollator
 from dair_hf.errors import DataError
 from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator, subset_names
@@ -104,8 +104,12 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             name: Name of the data, for messages.
 
         Raises:
-            DataError: There is no tokenizer, the columns do not fit the model, or a cell cannot be used.
+            DataError: There is no tokenizer, the columns do not fit the model, a cell cannot be used, or labels number
+                their classes otherwise than those of the originals or the model.
         """
+        has_classes = self._loss_name() in ("classification", "token_classification")
+        config = getattr(base_model_of(self.model), "config", None)
+        require_equal_classes(dataset, (getattr(config, "label2id", None) or {}) if has_classes else {}, name)
         return self._text_rows(dataset, name)
 
     # ---- loop over the originals ----
