@@ -61,7 +61,7 @@ def load_trained(name: str) -> tuple[Any, Any]:
     with explained(name if Path(name).exists() else f"{name}: is no folder here; from the Hub", *LOADING_ERRORS):
         adapters = _adapters_of(name)
         model = _load_model(name) if adapters is None else _load_adapted(name, adapters)
-        places = [name] if adapters is None else [name, adapters.base_model_name_or_path]
+        places = [name] if adapters is None else [name, str(adapters.base_model_name_or_path)]
         tokenizer = next(filter(None, map(_load_tokenizer, places)), None)
     if tokenizer is not None and tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
