@@ -10,9 +10,11 @@ from typing import Annotated
 
 import typer
 
+from dair_hf.commands.evaluation_record import PREDICTIONS_FILE, RECORD_FILE, is_record
 from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import MATCHES
 
+OTHER_FOLDER = "name another folder with --output"
 RULES = "; ".join(f"{name}: {match.description}" for name, match in MATCHES.items())
 
 
@@ -69,29 +71,22 @@ def evaluate(
     partner to original. Intervals are 95 % percentile intervals of a bootstrap.
     """
     started = time.perf_counter()
-    from dair_hf.evaluation.views import require_predictions_file
     from dair_hf.io.columns import align
     from dair_hf.io.files import require_output_file, require_writable_folder
+    from dair_hf.io.pair_files import require_pairs_file, require_predictions_file
 
     if match is not None and match not in (*MATCHES, "label"):
         raise DataError(f"--match {match}: no such rule; use one of {', '.join(MATCHES)}, label")
     if Path(model).is_file():
         raise DataError(f"{model}: is a file, not a model; the order is dair-hf evaluate MODEL PAIRS")
-    if not pairs.exists():
-        raise DataError(f"{pairs}: no such file; check the path")
+    require_pairs_file(pairs)
     folder = require_writable_folder(output, "--output")
+    require_output_file(folder / RECORD_FILE, [pairs], overwrite, is_record, OTHER_FOLDER)
+    require_predictions_file(folder / PREDICTIONS_FILE, OTHER_FOLDER)
 
-    from dair_hf.commands.model_evaluation import (
-        PREDICTIONS_FILE,
-        RECORD_FILE,
-        EvaluationSettings,
-        evaluate_model,
-        is_record,
-        table_of,
-    )
+    # Slow, and thus after what can be refused without it.
+    from dair_hf.commands.model_evaluation import EvaluationSettings, evaluate_model, table_of
 
-    require_output_file(folder / RECORD_FILE, [pairs], overwrite, is_record)
-    require_predictions_file(folder / PREDICTIONS_FILE)
     if report:
         from dair_hf.pair_report.page import require_report_folder, require_report_libraries
 

@@ -19,6 +19,7 @@ from datasets import Dataset
 from datasets.utils import logging as datasets_logging
 from transformers.utils import logging as transformers_logging
 
+from dair_hf.commands.evaluation_record import PREDICTIONS_FILE, RECORD_FILE
 from dair_hf.commands.model_pairs import load_trained, pair_trainer, text_columns, tokenized
 from dair_hf.data.collator import LABELS
 from dair_hf.data.texts.files import read_pairs
@@ -35,12 +36,10 @@ from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.pair_report.build import ReportOptions, build_report, label_names
 from dair_hf.pair_report.page import write_report
 from dair_hf.text.task import TwoWayEvaluator, is_correct
-from dair_hf.training.sample_loss import LANGUAGE_LOSSES, derived_sample_loss
+from dair_hf.training.sample_loss import LANGUAGE_LOSSES, base_model_of, derived_sample_loss
 
-RECORD_FILE, PREDICTIONS_FILE = "evaluation.json", "predictions.jsonl"
 LABEL = "label"  # the rule of classifiers
 TARGETS = tuple(form.target for form in GENERATED if form.target)  # columns that generated answers are compared with
-RECORD_KEYS = {"model", "pairs", "settings", "metrics", "seconds"}
 
 
 @dataclass(frozen=True)
@@ -163,11 +162,6 @@ def evaluate_model(
     return record
 
 
-def is_record(value: Any) -> bool:
-    """Return whether the content of a file is a record of this command."""
-    return isinstance(value, dict) and value.keys() >= RECORD_KEYS
-
-
 class _Clock:
     """Wall time of the parts of a command."""
 
@@ -198,8 +192,8 @@ def _evaluator_for(name: str, model: Any, rows: Dataset, settings: EvaluationSet
         )
     if loss not in LANGUAGE_LOSSES:
         raise DataError(
-            f"{name}: {type(model).__name__} neither generates answers nor gives a text one class; name a model that "
-            "does, or evaluate it in Python, by DAIRTrainer.evaluate_pairs"
+            f"{name}: {type(base_model_of(model)).__name__} neither generates answers nor gives a text one class; "
+            "name a model that does, or evaluate it in Python, by DAIRTrainer.evaluate_pairs"
         )
     if match == LABEL:
         raise DataError(f"--match label: {name} generates texts; use one of {', '.join(MATCHES)}")
@@ -310,7 +304,7 @@ def _progress_bars(shown: bool) -> Iterator[None]:
 def _described(name: str, model: Any, device: str) -> dict[str, Any]:
     return {
         "name": name,
-        "class": type(model).__name__,
+        "class": type(base_model_of(model)).__name__,
         "revision": getattr(model.config, "_commit_hash", None),
         "parameters": model.num_parameters(),
         "dtype": str(model.dtype).removeprefix("torch."),

@@ -10,8 +10,16 @@ from typing import Any
 
 import datasets
 import transformers
-from transformers import AutoConfig, AutoTokenizer, TrainerState
-from transformers.utils import cached_file
+from peft import PeftConfig, PeftModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    TrainerState,
+)
+from transformers.utils import CONFIG_NAME, cached_file, find_adapter_config_file
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import LABELS, ROW_ID
@@ -24,10 +32,16 @@ from dair_hf.evaluation.answers import same_classes
 from dair_hf.modeling import LOADING_ERRORS
 from dair_hf.pair_report.build import ReportOptions, build_report
 from dair_hf.pair_report.report import PairReport
+from dair_hf.training.sample_loss import base_model_of
 from dair_hf.training.texts.needs import max_positions
 from dair_hf.training.trainer import DAIRTrainer
 
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+CLASS_OF_TASK: dict[str | None, Any] = {  # `task_type` of adapters
+    "CAUSAL_LM": AutoModelForCausalLM,
+    "SEQ_2_SEQ_LM": AutoModelForSeq2SeqLM,
+    "SEQ_CLS": AutoModelForSequenceClassification,
+}
 STATE_FILE = "trainer_state.json"
 MAX_TOKENS = 512  # by default
 
@@ -36,33 +50,77 @@ def load_trained(name: str) -> tuple[Any, Any]:
     """Load a model of the class that its configuration names, and its tokenizer.
 
     Args:
-        name: Model id on the Hub or local folder.
+        name: Model id on the Hub or local folder; of a model, or of adapters, which name their base model.
 
     Returns:
-        The model; its tokenizer, or None if it has no files of one.
+        The model; its tokenizer, or None if neither it nor its base has files of one.
 
     Raises:
-        DataError: There is no such model, or its class is unknown.
+        DataError: There is no such model or base, or its class is unknown.
     """
     with explained(name if Path(name).exists() else f"{name}: is no folder here; from the Hub", *LOADING_ERRORS):
-        config = AutoConfig.from_pretrained(name)
-        names = config.architectures or []
-        kind = getattr(transformers, names[0], None) if names else None
-        if kind is None:
-            raise DataError(
-                f"{name}: config.json names the class {names}, which transformers does not have; write the report in "
-                "Python, by DAIRTrainer.pair_report"
-            )
-        model = kind.from_pretrained(name, config=config)
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(name)
-        except (OSError, ValueError):
-            return model, None  # a model of images or tables
-        if not has_tokenizer_files(name, tokenizer):
-            return model, None
-    if tokenizer.pad_token is None:
+        adapters = _adapters_of(name)
+        model = _load_model(name) if adapters is None else _load_adapted(name, adapters)
+        places = [name] if adapters is None else [name, str(adapters.base_model_name_or_path)]
+        tokenizer = next(filter(None, map(_load_tokenizer, places)), None)
+    if tokenizer is not None and tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer
+
+
+def _adapters_of(name: str) -> PeftConfig | None:
+    """Return the configuration of adapters without a model; None for a model, also one with adapters beside it."""
+    with contextlib.suppress(OSError):
+        if cached_file(name, CONFIG_NAME) is not None:
+            return None
+    if find_adapter_config_file(name) is None:
+        return None
+    with explained(f"{name}: adapter_config.json", *LOADING_ERRORS, KeyError, TypeError):
+        adapters = PeftConfig.from_pretrained(name)
+    if not adapters.base_model_name_or_path:
+        raise DataError(
+            f"{name}: adapter_config.json names no base model; set base_model_name_or_path in it to the id or the "
+            "folder of the model that the adapters were trained on"
+        )
+    return adapters
+
+
+def _load_model(name: str, task: str | None = None, revision: str | None = None) -> Any:
+    """Load a model of the class for a task of adapters, else of the class that its configuration names."""
+    config = AutoConfig.from_pretrained(name, revision=revision)
+    names = config.architectures or []
+    kind: Any = CLASS_OF_TASK.get(task) or (getattr(transformers, names[0], None) if names else None)
+    if kind is None:
+        raise DataError(
+            f"{name}: config.json names the class {names}, which transformers does not have; write the report in "
+            "Python, by DAIRTrainer.pair_report"
+        )
+    return kind.from_pretrained(name, config=config, revision=revision)
+
+
+def _load_adapted(name: str, adapters: PeftConfig) -> Any:
+    """Load adapters on their base model."""
+    base = str(adapters.base_model_name_or_path)
+    try:
+        model = _load_model(base, adapters.task_type, adapters.revision)
+    except LOADING_ERRORS as error:
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"{name}: holds adapters of the model {base!r}, which cannot be loaded ({reason[:300]}); start in the "
+            "folder from which that path leads to it, or set base_model_name_or_path in adapter_config.json"
+        ) from error
+    # A RuntimeError tells of weights of another shape.
+    with explained(f"{name}: its adapters do not fit the model {base!r}", *LOADING_ERRORS, KeyError, RuntimeError):
+        return PeftModel.from_pretrained(model, name)
+
+
+def _load_tokenizer(name: str) -> Any:
+    """Load a tokenizer; None for a model of images or tables, and where there are no files of one."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError):
+        return None
+    return tokenizer if has_tokenizer_files(name, tokenizer) else None
 
 
 def has_tokenizer_files(name: str, tokenizer: Any) -> bool:
@@ -171,7 +229,7 @@ def tokenized(rows: datasets.Dataset, trainer: DAIRTrainer, path: Path) -> datas
         )
     try:
         if INPUT_IDS not in columns and model.main_input_name == INPUT_IDS:
-            form_of(columns, trainer.generates, type(model).__name__)  # or the reason why it is none
+            form_of(columns, trainer.generates, type(base_model_of(model)).__name__)  # or the reason why it is none
         return trainer.tokenize(_with_whole_labels(rows, trainer), "its data")
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
@@ -185,7 +243,7 @@ def text_columns(pairs: datasets.Dataset) -> list[str]:
 
 def _length(model: Any, max_tokens: int | None) -> int:
     """Return the number of tokens after which texts are cut."""
-    positions = max_positions(model)
+    positions = max_positions(base_model_of(model))
     if max_tokens is not None and positions is not None and max_tokens > positions:
         raise DataError(
             f"--max-tokens {max_tokens}: the model has {positions} positions; give at most as many, or leave it out"

@@ -10,6 +10,7 @@ import typer
 
 from dair_hf.errors import DataError
 
+OTHER_FOLDER = "name another folder with --output"
 # Options of `report` that need the model again.
 OPTIONS_OF_THE_MODEL = {
     "groups": "--group",
@@ -69,8 +70,7 @@ def report(
     knows the losses of the steps of training.
     """
     from dair_hf.io.files import require_output_file
-    from dair_hf.pair_report.page import require_report_folder, write_report
-    from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport, json_value, pair_name
+    from dair_hf.io.pair_files import require_pairs_file
 
     is_drawn_again = source.endswith(".json")
     if not is_drawn_again and Path(source).is_file():
@@ -88,12 +88,18 @@ def report(
             f"{', '.join(unused)}: has no effect when a page is drawn again; leave it out, or make the report anew: "
             "dair-hf report MODEL PAIRS"
         )
+    if pairs is not None:
+        require_pairs_file(pairs)
+
+    from dair_hf.pair_report.page import require_report_folder, write_report
+    from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport, json_value, pair_name
+
     made = PairReport.read(source) if is_drawn_again else None
     require_report_folder(folder)  # files of another kind are not replaced by --overwrite either
     if is_drawn_again and not (folder / JSON_FILE).exists():
-        require_output_file(folder / PAGE_FILE, [source], overwrite)
+        require_output_file(folder / PAGE_FILE, [source], overwrite, remedy=OTHER_FOLDER)
     elif not is_drawn_again or not (folder / JSON_FILE).samefile(source):
-        require_output_file(folder / JSON_FILE, [pairs or source], overwrite)
+        require_output_file(folder / JSON_FILE, [pairs or source], overwrite, remedy=OTHER_FOLDER)
     elif {"title", "worst"} & options and not overwrite:
         raise DataError(f"{source}: would be changed, too; name another --output, or give --overwrite")
     if made is not None:

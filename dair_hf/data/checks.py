@@ -10,6 +10,7 @@ import datasets
 import torch
 
 from dair_hf.data.collator import PADDING_ROW, ROW_ID
+from dair_hf.data.row_rules import LABEL_COLUMNS
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.data.view_columns import (
@@ -118,6 +119,48 @@ def require_pairs(data: Any, known: Collection[str], method: str, name: str) -> 
     if has_pair is False:
         raise DataError(no_pairs(name, columns, known, method))
     return bool(has_pair)
+
+
+def require_equal_classes(data: Any, label2id: Mapping[str, int], name: str) -> None:
+    """Refuse columns of labels that number their classes otherwise than the originals or the model.
+
+    Only columns of type `ClassLabel` name their classes. Names are compared without case; a name that the other side
+    lacks says nothing.
+
+    Args:
+        data: Rows, a dictionary of several sets, or None.
+        label2id: Name of a class -> its number, of the model; empty if it is no classifier.
+        name: Name of the data.
+
+    Raises:
+        DataError: A class has two numbers; the message names the columns.
+
+    Example:
+        >>> classes = datasets.Features({"label": datasets.ClassLabel(names=["no", "yes"])})
+        >>> rows = datasets.Dataset.from_dict({"label": [0, 1]}, features=classes)
+        >>> require_equal_classes(rows, {"NO": 0, "YES": 1}, "train_dataset")
+    """
+    if isinstance(data, Mapping):
+        for key, part in data.items():
+            require_equal_classes(part, label2id, f"{name}[{key!r}]")
+        return
+    numbers: dict[str, dict[str, int]] = {}
+    for column, feature in (getattr(data, "features", None) or {}).items():
+        of_token = getattr(feature, "feature", feature)
+        if parse_column(column)[1] in LABEL_COLUMNS and isinstance(of_token, datasets.ClassLabel):
+            numbers[column] = {text.casefold(): number for number, text in enumerate(of_token.names)}
+    of_model = {text.casefold(): number for text, number in label2id.items()}
+    for column, found in numbers.items():
+        original = parse_column(column)[1]
+        of_model_name = "model.config.label2id"
+        for other, expected in ((repr(original), numbers.get(original, {})), (of_model_name, of_model)):
+            for text in found:
+                if expected.get(text, found[text]) != found[text]:
+                    raise DataError(
+                        f"{name}, column {column!r}: the class {text!r} is number {found[text]}, but {expected[text]} "
+                        f"in {other}; renumber the column: dataset.align_labels_with_mapping("
+                        f"{other if other == of_model_name else expected}, {column!r})"
+                    )
 
 
 def no_pairs(name: str, columns: Sequence[str] | None, known: Collection[str], method: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,10 +29,11 @@ from dair_hf.data.view_columns import (
     view_prefix,
 )
 from dair_hf.errors import DataError
-from dair_hf.io.files import atomic_path, decode_json, require_file
+from dair_hf.io.files import atomic_path
+from dair_hf.io.pair_files import CLUSTER_KEY, PREDICTION_KEYS, require_predictions_file
+from dair_hf.losses.per_sample import IGNORE_INDEX
 
-PREDICTION_KEYS = ("row_id", "variant", "prediction", "reference", "correct")  # of a line of a predictions file
-CLUSTER_KEY = "cluster"  # optional last key
+BATCH = 64  # rows, possibly of images, that a transform makes at once
 CHUNK = 1024  # rows of a computed view that are held at once to read one of its columns
 
 
@@ -162,29 +164,6 @@ class PairIndex:
                 if clusters is not None:
                     line[CLUSTER_KEY] = str(clusters[int(row)])
                 lines.write(json.dumps(line, ensure_ascii=False) + "\n")
-
-
-def require_predictions_file(path: str | Path) -> None:
-    """Refuse a file for predictions if writing it would replace anything but earlier predictions.
-
-    Raises:
-        DataError: `path` is a folder, a block device or a socket, or an existing file whose first line is no
-            prediction of `PairIndex.write`.
-    """
-    file = require_file(path)
-    if not file.is_file() or not file.stat().st_size:
-        return
-    begin = f'{{"{PREDICTION_KEYS[0]}": '.encode()
-    try:
-        with file.open("rb") as lines:
-            # A large file of another kind may be a single line.
-            first = decode_json(begin + lines.readline()) if lines.read(len(begin)) == begin else None
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        first = None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}); name another file") from error
-    if not isinstance(first, dict) or tuple(first) not in (PREDICTION_KEYS, (*PREDICTION_KEYS, CLUSTER_KEY)):
-        raise DataError(f"{path}: is no file of predictions, which could be replaced; name another file, or move it")
 
 
 class PairViews(PairIndex):
@@ -429,9 +408,83 @@ class TensorViews(PairViews):
         return labels.shape[1] if labels is not None and labels.ndim > 1 else 0
 
 
+class TransformedViews(PairViews):
+    """Views of data whose transform makes other columns than are stored, such as pixels of images.
+
+    The transform always gets whole rows, since it may make one column of several. Stored columns of originals, such as
+    `row_id` or that of clusters, can be read as well.
+
+    Args:
+        dataset: Paired rows with a transform.
+
+    Raises:
+        DataError: No rows.
+
+    Example:
+        >>> data = datasets.Dataset.from_dict({"image": [1, 2], "label": [0, 1]}).with_transform(
+        ...     lambda rows: {"x": rows["image"], "augmented_x": [5, None], "labels": rows["label"]}
+        ... )
+        >>> TransformedViews(data).column("x")
+        [1, 2, 5]
+    """
+
+    def __init__(self, dataset: datasets.Dataset) -> None:
+        _require_any(dataset)
+        self.dataset = dataset
+        self._made = list(dataset[0])
+        small = [name for name in self._made if parse_column(name)[1] in (*LABEL_COLUMNS, ROW_ID, "input_ids")]
+        self._kept: dict[str, list[Any]] = {name: [] for name in small}
+        masks = np.zeros((len(dataset), max(partner_numbers(self._made), default=1)), dtype=bool)
+        for start, batch in self._batches():
+            for name in self._made:
+                if view := parse_column(name)[0]:
+                    masks[start : start + BATCH, view - 1] |= [value is not None for value in batch[name]]
+            for name, values in self._kept.items():
+                values.extend(batch[name])
+        PairIndex.__init__(self, masks)
+
+    def _batches(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        for start in range(0, len(self.dataset), BATCH):
+            yield start, self.dataset[start : start + BATCH]
+
+    @property
+    def column_names(self) -> list[str]:
+        """Columns that the transform makes, then those of originals that it leaves out, without labels."""
+        left = (name for name in self.dataset.column_names if name not in (*self._made, *LABEL_COLUMNS))
+        return [*self._made, *(name for name in left if not is_augmented(name))]
+
+    def values(self, name: str) -> Any:
+        """Return the values of a column for every row: as the transform makes them, or as they are stored."""
+        if name in self._kept:
+            return self._kept[name]
+        if name in self._made:
+            return [value for _, batch in self._batches() for value in batch[name]]
+        return self.dataset.with_format(None)[name][:]
+
+    def originals(self) -> TransformedViews:
+        """Return the original views alone."""
+        found = copy.copy(self)
+        PairIndex.__init__(found, np.zeros_like(self.partners))
+        return found
+
+    def select_columns(self, columns: list[str]) -> TransformedViews:
+        """Return the views: the transform may need any stored column, and makes those of the model."""
+        return self
+
+    def _measure(self, column: str, measure: Callable[[datasets.Dataset, str], np.ndarray]) -> np.ndarray:
+        values = self.column(column) if column in self._made else [0] * len(self)
+        return np.array([np.sum(np.asarray(value) != IGNORE_INDEX) if np.ndim(value) else 0 for value in values])
+
+
 def views_of(pairs: Any) -> PairViews:
     """Return the views of paired rows: `TensorPairs`, a `datasets.Dataset` or `EpochPairs`."""
-    return TensorViews(pairs) if isinstance(pairs, TensorPairs) else PairViews(pairs)
+    if isinstance(pairs, TensorPairs):
+        return TensorViews(pairs)
+    dataset = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
+    is_transformed = isinstance(dataset, datasets.Dataset) and dataset.format["type"] == "custom" and len(dataset)
+    if is_transformed and set(dataset[0]) != set(dataset.column_names):
+        return TransformedViews(dataset)
+    return PairViews(pairs)
 
 
 def _require_any(rows: Any) -> None:

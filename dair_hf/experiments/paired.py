@@ -15,8 +15,8 @@ import numpy as np
 
 from dair_hf.data.view_columns import variant_number
 from dair_hf.evaluation.paired import paired_difference
-from dair_hf.evaluation.views import CLUSTER_KEY
 from dair_hf.io.files import read_bytes, write_json, write_text
+from dair_hf.io.pair_files import CLUSTER_KEY
 
 BASELINE = "da"
 # Metric -> heading and (numerator, denominator), sums over the views of a row.

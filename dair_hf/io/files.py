@@ -136,6 +136,7 @@ def require_output_file(
     sources: Iterable[FilePath] = (),
     overwrite: bool = False,
     is_own: Callable[[Any], bool] | None = None,
+    remedy: str = "name another file",
 ) -> None:
     """Refuse the output file of a command if writing it would replace something else.
 
@@ -145,6 +146,7 @@ def require_output_file(
         overwrite: Allow an existing file to be replaced.
         is_own: Whether the command writes such JSON: an existing file with other content is never replaced. None: the
             command checks that itself, before it writes.
+        remedy: How the user names another output, for the message.
 
     Raises:
         DataError: `target` is a folder, a block device or a socket, is one of the sources, or exists although
@@ -153,11 +155,11 @@ def require_output_file(
     resolved = require_file(target)
     for source in sources:
         if os.path.realpath(source) == str(resolved) or (resolved.exists() and _is_same_file(source, resolved)):
-            raise DataError(f"{target}: is also read ({source}); name another file to write")
+            raise DataError(f"{target}: is also read ({source}); {remedy} to write")
     if not resolved.exists() or not resolved.stat().st_size or _is_stream(target):
         return
     if not overwrite:
-        raise DataError(f"{target}: already exists; name another file, or give --overwrite to replace it")
+        raise DataError(f"{target}: already exists; {remedy}, or give --overwrite to replace it")
     if is_own is None:
         return
     try:
@@ -165,7 +167,7 @@ def require_output_file(
     except DataError:
         was_written = False
     if not was_written:
-        raise DataError(f"{target}: was not written by this command; name another file, or move this one away")
+        raise DataError(f"{target}: was not written by this command; {remedy}, or move this one away")
 
 
 def write_text(target: FilePath, text: str) -> Path:

@@ -106,7 +106,7 @@ def require_report_folder(folder: FilePath) -> None:
         DataError: The folder cannot be written, or holds other files of these names.
     """
     path = require_writable_folder(folder, "folder")
-    require_output_file(path / JSON_FILE, overwrite=True, is_own=is_report)
+    require_output_file(path / JSON_FILE, overwrite=True, is_own=is_report, remedy="name another folder")
     require_generated(path / PAGE_FILE, MARK)
 
 

@@ -17,13 +17,14 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
 from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.batch_layout import view_mask
-from dair_hf.data.checks import require_named_partners, require_rows
+from dair_hf.data.checks import require_equal_classes, require_named_partners, require_rows
 from dair_hf.data.collator import LABELS, LAYOUT, ROW_ID, VIEW_MASK, PairCollator
 from dair_hf.errors import DataError
 from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator, subset_names
 from dair_hf.evaluation.generation_settings import unknown_arguments
 from dair_hf.evaluation.prediction import PairPredictor, chosen_class, output_of, padded_array
-from dair_hf.evaluation.views import PairViews, TensorViews, require_predictions_file, views_of
+from dair_hf.evaluation.views import PairViews, TensorViews, TransformedViews, views_of
+from dair_hf.io.pair_files import require_predictions_file
 from dair_hf.io.processes import on_first_rank
 from dair_hf.losses.objective import Counts, PairTerms
 from dair_hf.losses.per_sample import full_precision
@@ -103,8 +104,12 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             name: Name of the data, for messages.
 
         Raises:
-            DataError: There is no tokenizer, the columns do not fit the model, or a cell cannot be used.
+            DataError: There is no tokenizer, the columns do not fit the model, a cell cannot be used, or labels number
+                their classes otherwise than those of the originals or the model.
         """
+        has_classes = self._loss_name() in ("classification", "token_classification")
+        config = getattr(base_model_of(self.model), "config", None)
+        require_equal_classes(dataset, (getattr(config, "label2id", None) or {}) if has_classes else {}, name)
         return self._text_rows(dataset, name)
 
     # ---- loop over the originals ----
@@ -526,7 +531,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         return self.sample_loss_name or derived_sample_loss(self.model)
 
     def _model_columns(self, views: PairViews) -> PairViews:
-        if isinstance(views, TensorViews):
-            return views  # these have columns of the model only
+        if isinstance(views, TensorViews | TransformedViews):
+            return views  # these have columns of the model only, or make them of others
         columns = self._remove_unused_columns(views.dataset).column_names
         return views.select_columns([name for name in columns if name != self.args.share_prefixes])

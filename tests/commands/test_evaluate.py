@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
@@ -224,7 +227,10 @@ def test_limit_report_and_overwrite(tmp_path: Path, models: Path, capsys: pytest
     assert report["summary"]["cm_denominator"] == record["metrics"]["cm_denominator"]
     capsys.readouterr()
     assert run(command) == 2
-    assert "evaluation.json: already exists; name another file, or give --overwrite" in capsys.readouterr().err
+    assert (
+        "evaluation.json: already exists; name another folder with --output, or give --overwrite"
+        in capsys.readouterr().err
+    )
     assert json.loads((out / "evaluation.json").read_text()) == record
     assert run([*command, "--overwrite"]) == 0
     assert json.loads((out / "evaluation.json").read_text())["metrics"]["rows"] == len(CLASSES)
@@ -245,7 +251,7 @@ GENERATED = {"source": "w4", "target": "w5", "augmented_source": "w6", "augmente
         ("bare", CLASSES, [], "bare: has no tokenizer files"),
         ("absent", CLASSES, [], "absent"),
         ("classifier", [{**CLASSES[0], "label": 7}], [], "label"),
-        ("classifier", [{**CLASSES[0], "label": 7, "augmented_label": 0}], [], "column 'labels': the label 7"),
+        ("classifier", [{**CLASSES[0], "label": 7, "augmented_label": 0}], [], "column 'label': the label 7"),
         ("classifier", [{"text": "w4", "label": 0}], [], "partners have the columns of their originals"),
         ("classifier", CLASSES, ["--match", "exact"], "is a classifier, whose answers are classes"),
         ("classifier", CLASSES, ["--match", "close"], "--match close: no such rule"),
@@ -293,6 +299,64 @@ def test_faulty_files_are_refused_in_one_line(
     (tmp_path / "file").write_text("")
     assert run([*command, "--output", str(tmp_path / "file" / "out")]) == 2
     assert "is no folder; name another one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "pairs", "message"),
+    [
+        ("evaluate", "nothing.jsonl", "nothing.jsonl: no such file"),
+        ("evaluate", "pairs.txt", "pairs.txt: is of an unknown kind"),
+        ("evaluate", "pairs.jsonl", "evaluation.json: already exists; name another folder with --output"),
+        ("report", "nothing.jsonl", "nothing.jsonl: no such file"),
+    ],
+)
+def test_files_are_checked_before_slow_imports(tmp_path: Path, command: str, pairs: str, message: str) -> None:
+    for name in ("pairs.txt", "pairs.jsonl", "evaluation.json"):
+        (tmp_path / name).write_text("{}")
+    arguments = [command, "model", str(tmp_path / pairs), "--output", str(tmp_path)]
+    code = f"import sys; from dair_hf.commands.main import run; run({arguments}); sys.exit(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=tiny.child_environment())
+    assert message in done.stderr
+    assert "'typer'" in done.stderr and not {"'torch'", "'datasets'", "'transformers'"} & set(done.stderr.split(", "))
+
+
+@pytest.mark.parametrize(("kind", "task"), [("gpt2", "CAUSAL_LM"), ("gpt2", None), ("classifier", "SEQ_CLS")])
+def test_adapters_are_run_on_the_base_that_they_name(
+    tmp_path: Path, models: Path, kind: str, task: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    auto: Any = AutoModelForSequenceClassification if kind == "classifier" else AutoModelForCausalLM
+    torch.manual_seed(1)
+    target = "dense" if kind == "classifier" else "c_attn"
+    settings = LoraConfig(
+        task_type=task,
+        lora_alpha=640,
+        target_modules=[target],
+        init_lora_weights=False,
+        fan_in_fan_out=kind == "gpt2",
+    )
+    adapted = get_peft_model(auto.from_pretrained(models / kind), settings)
+    adapted.save_pretrained(tmp_path / "adapters")
+    adapted.merge_and_unload().save_pretrained(tmp_path / "merged")
+    tiny.tokenizer().save_pretrained(tmp_path / "merged")  # the adapters have that of their base
+    pairs = write(tmp_path / "pairs.jsonl", CLASSES if kind == "classifier" else [GENERATED])
+    said = {}
+    for name in (tmp_path / "adapters", tmp_path / "merged", models / kind):
+        out = tmp_path / f"of_{name.name}"
+        command = ["evaluate", str(name), str(pairs), "--output", str(out), "--no-progress", "--report", "--device"]
+        assert run([*command, "cpu"]) == 0
+        report = json.loads((out / "pair_report.json").read_text())
+        said[name.name] = report["summary"]["loss_original"], (out / "predictions.jsonl").read_text()
+    assert said["adapters"][0] == pytest.approx(said["merged"][0]) and said["adapters"][1] == said["merged"][1]
+    assert said["adapters"][0] != pytest.approx(said[kind][0]), "the adapters must change the model"
+
+    capsys.readouterr()
+    file = tmp_path / "adapters" / "adapter_config.json"
+    for base, message in (("gone", "holds adapters of the model 'gone', which cannot be loaded"), (None, "no base")):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": base}))
+        command = ["evaluate", str(tmp_path / "adapters"), str(pairs), "--output", str(tmp_path / "out")]
+        assert run([*command, "--no-progress"]) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1 and "base_model_name_or_path in" in error
 
 
 def test_a_model_that_samples_is_evaluated_without_chance(tmp_path: Path, models: Path) -> None:

@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 from dair_hf import DataError
 from dair_hf.evaluation.buckets import MORE_ROWS, buckets, tree_buckets
 from dair_hf.evaluation.prediction import predict_in_buckets
+from dair_hf.evaluation.views import views_of
 from tests.fixtures import tiny
+
+MODEL = ("input_ids", "attention_mask", "labels")
 
 
 @settings(max_examples=30, deadline=None)
@@ -105,6 +108,34 @@ def test_the_format_of_the_data_changes_neither_answers_nor_references(tmp_path:
         made.evaluate_pairs(rows, correct, n_bootstrap=0, max_new_tokens=2)
     assert given[0] == given[1]
     assert all(isinstance(reference, str) for reference in given[1][1])
+
+
+def test_a_transform_may_make_other_columns_than_are_stored(tmp_path: Path) -> None:
+    given: list[tuple[list[Any], list[Any]]] = []
+
+    def correct(predictions: list[Any], references: list[Any]) -> list[bool]:
+        given.append((predictions, references))
+        return [True] * len(predictions)
+
+    made = tiny.trainer(tmp_path, "t5", None, remove_unused_columns=False)
+    data = tiny.pairs("t5", 6).select_columns(["row_id", *(f"{p}{c}" for p in ("", "augmented_") for c in MODEL)])
+    stored = data.rename_columns({name: f"my_{name}" for name in data.column_names if name != "row_id"})
+    stored = stored.add_column("dialogue", ["a", "a", "b", "b", "b", "c"])
+
+    def renamed(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:  # fails without one of the stored columns
+        return {name: batch[f"my_{name}"] for name in data.column_names if name != "row_id"}
+
+    transformed = stored.with_transform(renamed)
+    metrics = made.evaluate_pairs(transformed, correct, n_bootstrap=0, predictions_file=tmp_path / "p.jsonl")
+    expected = made.evaluate_pairs(data, correct, n_bootstrap=0, predictions_file=tmp_path / "q.jsonl")
+    assert given[0] == given[1] and len(given[0][0]) > 6, "the case must hold partners"
+    assert metrics == expected and metrics["pairs"] < metrics["rows"], "and a row without one"
+    assert (tmp_path / "p.jsonl").read_text() == (tmp_path / "q.jsonl").read_text()
+    assert made.pair_losses(transformed)[0].tolist() == made.pair_losses(data)[0].tolist()
+    views = views_of(transformed)
+    assert views.values("dialogue") == stored["dialogue"][:] and len(views.originals()) == 6
+    with pytest.raises(DataError, match="column 'nope' is missing"):
+        views.column("nope")
 
 
 def all_correct(predictions: list[Any], references: list[Any]) -> list[bool]:

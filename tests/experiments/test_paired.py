@@ -11,8 +11,9 @@ import pytest
 from datasets import Dataset
 
 from dair_hf.evaluation.statistics import correctness_metrics
-from dair_hf.evaluation.views import PairIndex, require_predictions_file
+from dair_hf.evaluation.views import PairIndex
 from dair_hf.experiments.paired import paired_differences, write_paired
+from dair_hf.io.pair_files import require_predictions_file
 
 RNG = np.random.default_rng(1)
 

@@ -183,7 +183,7 @@ def test_what_makes_no_report_is_refused(tmp_path: Path, data: Any, options: dic
         ("{own}/notes.txt", "notes.txt: is no folder; name another one"),
         ("{own}/notes.txt/report", "notes.txt: is no folder; name another one"),
         ("{own}/page", "pair_report.html: does not contain .* so it was not generated; move it away"),
-        ("{own}/json", "pair_report.json: was not written by this command; name another file, or move this one away"),
+        ("{own}/json", "pair_report.json: was not written by this command; name another folder, or move this one away"),
     ],
 )
 def test_a_folder_that_cannot_take_the_report_is_refused_before_the_model_runs(

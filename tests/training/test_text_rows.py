@@ -119,6 +119,77 @@ def test_classes_by_name_and_pairs_of_texts(tmp_path: Path) -> None:
         trainer(tmp_path, bert(), rows_of([{**CLASSES_OF_TEXTS[0], "label": "maybe"}]))
 
 
+@pytest.mark.parametrize("column", ["label", "augmented_label"])
+def test_class_numbers_beyond_those_of_the_model_are_refused_before_training(tmp_path: Path, column: str) -> None:
+    good = {"text": "w4", "label": 1, "augmented_text": "w6", "augmented_label": 0}
+    rows = [good, good, {**good, column: 2}]
+    with pytest.raises(DataError, match=f"row '2', column '{column}': the label 2 is no class .* has 2 .0 to 1"):
+        trainer(tmp_path, bert(), datasets.Dataset.from_list(rows))
+    three = bert(num_labels=3, id2label=None, label2id=None)
+    assert trainer(tmp_path, three, datasets.Dataset.from_list(rows)).train_dataset[f"{column}s"][2] == 2
+
+
+CLASS = datasets.ClassLabel(names=["no", "yes"])
+SWAPPED = datasets.ClassLabel(names=["Yes", "No"])
+
+
+@pytest.mark.parametrize(
+    ("label", "partner", "model", "message"),
+    [
+        (CLASS, SWAPPED, {"id2label": None, "label2id": None}, "'augmented_label': the class 'yes' is number 0, but 1"),
+        (SWAPPED, SWAPPED, {}, "'label': the class 'yes' is number 0, but 1 in model.config.label2id; renumber"),
+        (CLASS, CLASS, {}, None),
+        (SWAPPED, SWAPPED, {"id2label": None, "label2id": None}, None),
+    ],
+)
+def test_classes_with_two_numbers_are_refused(
+    tmp_path: Path, label: Any, partner: Any, model: dict[str, Any], message: str | None
+) -> None:
+    rows = datasets.Dataset.from_list([{"text": "w4", "label": 1, "augmented_text": "w6", "augmented_label": 0}])
+    rows = rows.cast_column("label", label).cast_column("augmented_label", partner)
+    if message is None:
+        trainer(tmp_path, bert(**model), rows)
+        return
+    with pytest.raises(DataError, match=f"train_dataset, column {message}"):
+        trainer(tmp_path, bert(**model), rows)
+    numbers = {"no": 0, "yes": 1}
+    for column in ("label", "augmented_label"):
+        rows = rows.align_labels_with_mapping(numbers, column)  # as the message says
+    trainer(tmp_path, bert(**model), rows)
+
+
+def test_texts_under_other_names_are_refused_before_training(tmp_path: Path) -> None:
+    texts = {f"{prefix}text": f"{prefix}sentence" for prefix in ("", "augmented_")}
+    rows = rows_of(CLASSES_OF_TEXTS).rename_columns(texts)
+    with pytest.raises(DataError, match=r"train_dataset has the columns .*'sentence'.*; give text and label, or col"):
+        trainer(tmp_path, bert(), rows, method="erm")
+    talks = datasets.Dataset.from_list([{"conversations": [{"from": "human", "value": "a"}]}])
+    with pytest.raises(DataError, match=r"\['conversations'\]; give prompt and completion, or messages, or source"):
+        trainer(tmp_path, chats.llama(chats.tokenizer()), talks, chats.tokenizer())
+
+    def encode(batch: dict[str, list[Any]]) -> dict[str, Any]:
+        return {"input_ids": [[4]] * len(batch["sentence"]), "labels": [0] * len(batch["sentence"])}
+
+    collated: list[Any] = []
+    for others in (
+        {"train": rows.with_transform(encode), "remove_unused_columns": False},
+        {"train": rows, "data_collator": lambda views: collated.append(views), "remove_unused_columns": False},
+        {"train": rows.rename_columns({"sentence": "inputs_embeds"})},
+    ):
+        data = others.pop("train")
+        assert trainer(tmp_path, bert(), data, method="erm", **others).train_dataset is data
+
+
+def test_rows_without_names_are_called_by_their_number_in_batches(tmp_path: Path) -> None:
+    nameless = rows_of(CLASSES_OF_TEXTS, 4).remove_columns("row_id")
+    nameless = nameless.map(lambda row, number: {"text": f"w{4 + number}"}, with_indices=True)
+    shuffled = trainer(tmp_path, bert(), nameless, method="erm", per_device_train_batch_size=8)
+    (batch,) = shuffled.get_train_dataloader()
+    assert [int(number) for number in batch["row_id"]] == [ids[0] - 4 for ids in batch["input_ids"][:, 0].tolist()]
+    assert batch["row_id"] != sorted(batch["row_id"]), "the case must hold another order"
+    assert trainer(tmp_path, bert(), rows_of(CLASSES_OF_TEXTS)).train_dataset["row_id"][:] == ["a", "b"]
+
+
 def test_a_classifier_is_trained_evaluated_and_reported_without_more_arguments(tmp_path: Path) -> None:
     rows = rows_of(CLASSES_OF_TEXTS, 8)
     made = trainer(tmp_path, bert(), rows, method="da", learning_rate=0.05, num_train_epochs=10)

@@ -62,8 +62,12 @@ def encode_chat(
     """
     with explained("the tokenizer has no chat template; set tokenizer.chat_template, or give texts", ValueError):
         template = tokenizer.get_chat_template(tools=tools)
-    if not any(message["role"] == ASSISTANT for message in messages[first:]):
-        raise DataError(f"{where}: no message has the role {ASSISTANT!r}, so there is nothing to learn; leave it out")
+    roles = list(dict.fromkeys(message["role"] for message in messages[first:]))
+    if ASSISTANT not in roles:
+        raise DataError(
+            f"{where}: no message has the role {ASSISTANT!r}, so there is nothing to learn; found "
+            f"{', '.join(map(repr, roles)) or 'none'}; correct the role, or leave the row out"
+        )
     if messages[0]["role"] == ASSISTANT:
         raise DataError(f"{where}: begins with a message of the {ASSISTANT}; begin with one of the user or the system")
     if MARKS.search(template):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dair_hf.data.collator import LABELS
+from dair_hf.data.collator import LABELS, ROW_ID
 from dair_hf.data.texts.chat import ASSISTANT, encode_chat
 from dair_hf.data.texts.forms import (
     CLASSES,
@@ -41,7 +41,7 @@ class ModelNeeds:
         name: Name of its class, for messages.
         limit: Largest number of tokens of a sequence; None: no limit.
         label2id: Name of a class -> its number.
-        num_labels: Number of classes.
+        num_labels: Number of classes; 0: unknown.
         before_prompt: Tokens at the start of a prompt of a decoder-only model.
         before_target: Tokens at the start of a target.
         after_target: Tokens at the end of a target.
@@ -81,17 +81,26 @@ class TextEncoder:
         needs: What the model needs.
         columns: Columns of the data.
         answers: Whether answers are to be generated: the last turn of a chat is then its only target.
+        names_rows: Whether rows without a `row_id` get their number, which a shuffled batch would not tell.
 
     Raises:
         DataError: The model cannot read this form of data.
     """
 
-    revision = 1  # part of the fingerprint by which `Dataset.map` finds earlier results
+    revision = 2  # part of the fingerprint by which `Dataset.map` finds earlier results
 
     def __init__(
-        self, form: TextForm, tokenizer: Any, needs: ModelNeeds, columns: Sequence[str], *, answers: bool = False
+        self,
+        form: TextForm,
+        tokenizer: Any,
+        needs: ModelNeeds,
+        columns: Sequence[str],
+        *,
+        answers: bool = False,
+        names_rows: bool = False,
     ) -> None:
         self.form, self.tokenizer, self.needs, self.answers = form, tokenizer, needs, answers
+        self.names_rows = names_rows and ROW_ID not in columns
         self.made_by = self.revision
         self.views = [0, *partner_numbers(columns)]
         if form is CLASSES:
@@ -118,6 +127,8 @@ class TextEncoder:
                 notes |= note
             names = [*self.names, LABELS] if has_target else self.names
             columns |= {prefix + name: encoded.get(name) for name in names}
+        if self.names_rows:
+            columns[ROW_ID] = str(number)
         return {**columns, NOTES: notes}
 
     def _encoded(

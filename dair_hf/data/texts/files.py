@@ -31,9 +31,10 @@ from dair_hf.data.texts.forms import (
 from dair_hf.data.view_columns import AUGMENTED_PREFIX, is_augmented, parse_column, partner_numbers, view_prefix
 from dair_hf.errors import DataError, explained, is_out_of_memory
 from dair_hf.io.files import decode_json, decode_utf8, parse_json, read_bytes
+from dair_hf.io.pair_files import require_pairs_file
 
 JSON_LINES = ".jsonl"
-READERS: dict[str, Callable[..., datasets.Dataset]] = {
+READERS: dict[str, Callable[..., datasets.Dataset]] = {  # of the kinds in `PAIR_KINDS`
     JSON_LINES: datasets.Dataset.from_json,
     ".json": datasets.Dataset.from_json,
     # Only empty cells are missing, not texts such as "None" and "NA".
@@ -117,10 +118,7 @@ def read_rows(path: Path, needs_partners: bool = True) -> datasets.Dataset:
     Raises:
         DataError: As `read_pairs`.
     """
-    if not path.exists():
-        raise DataError(f"{path}: no such file; check the path")
-    if not path.is_dir() and path.suffix.lower() not in READERS:
-        raise DataError(f"{path}: is of an unknown kind; give {', '.join(READERS)}, or a folder of datasets")
+    require_pairs_file(path)
     rows = _read(path)
     if isinstance(rows, datasets.DatasetDict):
         splits = list(rows)

@@ -104,7 +104,10 @@ def form_of(columns: Collection[str], generates: bool, model: str) -> TextForm:
                 f"has the columns {form.inputs[0]} and {LABELS}; {form.inputs[0]} goes with {form.target}, and "
                 f"{LABELS} with tokenised columns: rename it, also that of the partners"
             )
-    raise DataError(f"has the columns {list(columns)}; give {needed}, or columns of the model with {LABELS}")
+    raise DataError(
+        f"has the columns {list(columns)}; give {needed}, or columns of the model with {LABELS}: rename what holds "
+        "them, also in the partners"
+    )
 
 
 def require_partner_columns(form: TextForm, columns: Collection[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from dair_hf.data.texts.forms import is_missing
 from dair_hf.errors import DataError
+from dair_hf.losses.per_sample import IGNORE_INDEX
 
 
 def label_of(
@@ -19,7 +20,7 @@ def label_of(
         value: Content of the cell. Whole numbers may be floats, as in a column of a CSV file with empty cells.
         loss: Name of the sample loss: "classification", "multi_label", or one of numbers.
         label2id: Name of a class -> its number, of the model.
-        num_labels: Number of classes.
+        num_labels: Number of classes; 0: unknown.
         where: Name of the row, for messages.
         column: Column, for messages.
 
@@ -38,6 +39,12 @@ def label_of(
         if isinstance(value, str) and value in label2id:
             return label2id[value]
         if is_number and float(value).is_integer():
+            if num_labels and not 0 <= value < num_labels and value != IGNORE_INDEX:
+                raise DataError(
+                    f"{place}: the label {int(value)} is no class of the model, which has {num_labels} (0 to "
+                    f"{num_labels - 1}); renumber the labels, or load the model with as many classes: "
+                    "from_pretrained(..., num_labels=...)"
+                )
             return int(value)
         raise DataError(
             f"{place}: {value!r:.80} is no class of the model: {', '.join(label2id)}; give the name of one, or its "

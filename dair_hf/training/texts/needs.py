@@ -10,7 +10,7 @@ from dair_hf.data.texts.encoder import ModelNeeds
 from dair_hf.errors import DataError
 from dair_hf.evaluation.generation_settings import end_tokens
 from dair_hf.evaluation.target_tokens import TargetAffixes, added_tokens, target_affixes
-from dair_hf.training.sample_loss import LANGUAGE_LOSSES, base_model_of
+from dair_hf.training.sample_loss import LANGUAGE_LOSSES, base_model_of, derived_sample_loss
 
 UNLIMITED = 10**6  # `tokenizer.model_max_length` of a tokenizer that knows no limit is 10^30
 
@@ -38,7 +38,9 @@ def model_needs(model: Any, tokenizer: Any, loss: str | None, max_length: int | 
         limit = tokenizer.model_max_length
     if loss not in LANGUAGE_LOSSES:
         config = base.config
-        return ModelNeeds(loss, name, limit, dict(config.label2id or {}), config.num_labels)
+        # A model of another loss may keep its number of classes elsewhere.
+        is_known = loss != "classification" or loss == derived_sample_loss(base)
+        return ModelNeeds(loss, name, limit, dict(config.label2id or {}), config.num_labels if is_known else 0)
     affixes: TargetAffixes = target_affixes(base, tokenizer)
     ends = end_tokens(base.generation_config)
     if tokenizer.eos_token_id is not None:

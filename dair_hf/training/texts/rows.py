@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from transformers.utils import logging
 from dair_hf.config import DAIRConfig
 from dair_hf.data.checks import columns_of, require_named_partners
 from dair_hf.data.collator import LABELS, ROW_ID
+from dair_hf.data.row_rules import LABEL_COLUMNS
 from dair_hf.data.texts.encoder import CUT_INPUT, CUT_TARGET, NO_END, NOTES, TextEncoder
 from dair_hf.data.texts.forms import (
     CHATS,
@@ -71,6 +73,7 @@ class TextRows:
         self._read_by_collator = frozenset(getattr(base_collator, "columns", ()))
         is_known = str(getattr(base_collator, "__module__", "")).startswith("transformers.")
         self._passes_texts = not is_known and not args.remove_unused_columns
+        self._may_make_inputs = not is_known  # a collator of the user
         self._encoded: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._answers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._origins: weakref.WeakKeyDictionary[Any, _Origin] = weakref.WeakKeyDictionary()
@@ -151,7 +154,17 @@ class TextRows:
             return None
         if not self._read_by_collator.isdisjoint(columns):
             return None
-        return columns if holds_text(columns) or _nearly_holds_text(columns) else None
+        is_text = holds_text(columns) or _nearly_holds_text(columns) or self._lacks_inputs(data, columns, base)
+        return columns if is_text else None
+
+    def _lacks_inputs(self, data: Any, columns: list[str], base: Any) -> bool:
+        """Return whether no column is an input of the model, so that texts must be under names of no form."""
+        if self._may_make_inputs or not isinstance(self.tokenizer, PreTrainedTokenizerBase):
+            return False
+        if getattr(data, "format", {}).get("type") == "custom":  # its transform may make them
+            return False
+        inputs = set(inspect.signature(base.forward).parameters).difference(LABEL_COLUMNS)
+        return inputs.isdisjoint(columns)
 
     def _encode(self, data: Any, columns: list[str], name: str, answers: bool = False) -> Any:
         if not isinstance(data, datasets.Dataset | datasets.IterableDataset):
@@ -173,7 +186,9 @@ class TextRows:
             require_named_partners(columns, read, name)
             require_partner_columns(form, columns)
             needs = model_needs(self.model_of(), tokenizer, loss, self.args.max_length)
-            encoder = TextEncoder(form, tokenizer, needs, columns, answers=answers)
+            # Processes may number the rows of a stream each from 0.
+            names_rows = not isinstance(data, datasets.IterableDataset)
+            encoder = TextEncoder(form, tokenizer, needs, columns, answers=answers, names_rows=names_rows)
         except DataError as error:
             raise error if str(error).startswith(name) else DataError(f"{name} {error}") from error
         dropped = columns_to_drop(form, columns)

@@ -87,6 +87,11 @@ def test_a_token_never_reaches_from_the_prompt_into_the_answer() -> None:
     [
         (None, CHAT, "the tokenizer has no chat template; set tokenizer.chat_template"),
         (chats.CHATML, CHAT[:1], "row 'a': no message has the role 'assistant'"),
+        (
+            chats.CHATML,
+            [CHAT[0], {"role": "asistant", "content": "4"}],
+            "nothing to learn; found 'user', 'asistant'; correct the role",
+        ),
         (chats.CHATML, CHAT[1:], "row 'a': begins with a message of the assistant"),
         (chats.MISTRAL, [CHAT[0], CHAT[0], CHAT[1]], "row 'a': the chat template refuses its messages: roles must"),
         (chats.CHATML, [CHAT[0], {"role": "assistant"}], "row 'a': the chat template refuses its messages"),
