@@ -28,7 +28,7 @@ from dair_hf.data.view_columns import columns_of_views
 from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import MATCHES, matches, reference_keys
 from dair_hf.evaluation.evaluator import PairEvaluation
-from dair_hf.evaluation.views import PairIndex
+from dair_hf.evaluation.view_index import PairIndex
 from dair_hf.experiments.run_records import provenance
 from dair_hf.io.archives import sha256_of
 from dair_hf.io.files import write_json

@@ -27,7 +27,7 @@ from dair_hf.dialog.renaming.entities import EntityAugmenter, redraw
 from dair_hf.dialog.text.state import state_from_row
 from dair_hf.evaluation.evaluator import PairEvaluation, PairEvaluator
 from dair_hf.evaluation.statistics import as_correct, ratios_with_intervals
-from dair_hf.evaluation.views import PairIndex
+from dair_hf.evaluation.view_index import PairIndex
 from dair_hf.io.files import write_json
 from dair_hf.io.processes import on_first_rank
 from dair_hf.metrics.state.belief_text import parse

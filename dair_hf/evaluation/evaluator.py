@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from dair_hf.data.view_columns import VIEWS
 from dair_hf.errors import DataError
 from dair_hf.evaluation.statistics import as_correct, correctness_metrics, ratios_with_intervals
-from dair_hf.evaluation.views import PairIndex
+from dair_hf.evaluation.view_index import PairIndex
 
 Correct = Callable[[list[Any], list[Any]], ArrayLike]
 

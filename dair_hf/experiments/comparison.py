@@ -22,6 +22,7 @@ from dair_hf.experiments.paired import write_paired
 from dair_hf.experiments.plots import require_matplotlib
 from dair_hf.experiments.report import Column, write_comparison
 from dair_hf.experiments.run_records import (
+    SETTINGS_NOTE,
     Result,
     Run,
     earlier_records,
@@ -349,7 +350,7 @@ def _prepare_run_folder(folder: Path, settings: str) -> None:
     Otherwise its checkpoints would be resumed under the new settings.
     """
     claim_folder(folder)
-    note = folder / "settings_fingerprint.txt"
+    note = folder / SETTINGS_NOTE
     previous = note.read_text(encoding="utf-8").strip() if note.exists() else settings
     if previous != settings:
         names = (f"{folder.name}_of_{previous}{end}" for end in ("", *(f"_{number}" for number in range(2, 1000))))

@@ -15,6 +15,7 @@ import numpy as np
 
 from dair_hf.data.view_columns import variant_number
 from dair_hf.evaluation.paired import paired_difference
+from dair_hf.experiments.run_records import SETTINGS_NOTE
 from dair_hf.io.files import read_bytes, write_json, write_text
 from dair_hf.io.pair_files import CLUSTER_KEY
 
@@ -29,7 +30,7 @@ METRICS: Mapping[str, tuple[str, str, str]] = {
 
 
 class Outcomes(NamedTuple):
-    """Which views of which rows a run has answered correctly.
+    """Correct answers of a run, as counts for each row.
 
     Attributes:
         rows: Names of the rows, N of them.
@@ -84,9 +85,9 @@ def paired_differences(folder: Path, records: Sequence[Mapping[str, Any]]) -> di
     """
     outcomes: dict[str, dict[int, Outcomes]] = {}
     for record in records:
-        file = folder / "runs" / record["name"] / "predictions.jsonl"
-        if file.is_file():
-            outcomes.setdefault(record["method"], {})[record["seed"]] = read_outcomes(file)
+        run = folder / "runs" / record["name"]
+        if _is_of(run, record) and (run / "predictions.jsonl").is_file():
+            outcomes.setdefault(record["method"], {})[record["seed"]] = read_outcomes(run / "predictions.jsonl")
     baseline = BASELINE if BASELINE in outcomes else next(iter(outcomes), BASELINE)
     reference = outcomes.pop(baseline, {})
     differences = {}
@@ -106,11 +107,12 @@ def paired_differences(folder: Path, records: Sequence[Mapping[str, Any]]) -> di
 def write_paired(folder: Path, records: Sequence[Mapping[str, Any]]) -> str:
     """Write the differences of a comparison to `paired.json` and `paired.md`, and return the table.
 
-    Without predictions of two methods nothing is written, and earlier files stay: their runs may be those of stored
-    records. It returns "".
+    Without predictions of two methods it returns "", and files of an earlier comparison are removed.
     """
     paired = paired_differences(folder, records)
     if paired is None:
+        for name in ("paired.json", "paired.md"):
+            (folder / name).unlink(missing_ok=True)
         return ""
     table = paired_table(paired)
     write_json(folder / "paired.json", paired)
@@ -145,6 +147,12 @@ def paired_table(paired: Mapping[str, Any]) -> str:
         cells = " | ".join(_cell(found.get(key)) for key in keys)
         lines.append(f"| {method} | {len(found['seeds'])} | {cells} |")
     return "\n".join(lines)
+
+
+def _is_of(run: Path, record: Mapping[str, Any]) -> bool:
+    """Return whether the folder of a run is that of its record, which may have been copied from elsewhere."""
+    note = run / SETTINGS_NOTE
+    return note.is_file() and note.read_text(encoding="utf-8").strip() == record["settings_fingerprint"]
 
 
 def _differences(first: Sequence[Outcomes], second: Sequence[Outcomes]) -> dict[str, dict[str, float]]:

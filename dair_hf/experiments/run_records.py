@@ -28,6 +28,7 @@ from dair_hf.io.folders import move_to_superseded
 
 REDO_CHANGED = "DAIR_REDO_CHANGED"
 PACKAGES = ("dair-hf", "torch", "transformers", "datasets", "accelerate", "evaluate", "peft", "numpy")
+SETTINGS_NOTE = "settings_fingerprint.txt"  # in the folder of a run
 SECRETS = ("hub_token", "push_to_hub_token")
 # Tracked files that do not change what a run does, as git excludes them.
 _WITHOUT_INFLUENCE = tuple(f":(top,exclude){kind}" for kind in ("results/*.json", "results/*.md", "*.png", "*.svg"))

@@ -15,7 +15,7 @@ from dair_hf.data.few_pairs import check_share
 from dair_hf.errors import DataError
 from dair_hf.evaluation.evaluator import PairEvaluation, PairEvaluator
 from dair_hf.evaluation.statistics import ratios_with_intervals
-from dair_hf.evaluation.views import PairIndex
+from dair_hf.evaluation.view_index import PairIndex
 from dair_hf.modeling import ModelConfig, load_tokenizer
 from dair_hf.text.counterfactual import NLI_LABELS, REVISIONS, SENTIMENT_LABELS, SPLITS, read_nli, read_sentiment
 from dair_hf.text.encoding import TextEncoder, tokenizer_of_texts

@@ -47,7 +47,8 @@ def test_variance_is_that_of_the_mean_over_simulated_experiments(row: float, see
 def test_ratio_agrees_with_the_jackknife(clustered: bool) -> None:
     original = RNG.random((2, 400)) < 0.7
     both = original & (RNG.random((2, 400)) < np.array([[0.8], [0.6]]))
-    names = np.arange(400) // 7 if clustered else np.arange(400)
+    # Clusters of 2 and of 12 rows: sums that are not centered would vary with the size.
+    names = np.repeat(np.arange(400), np.tile([2, 12], 200))[:400] if clustered else np.arange(400)
 
     def cm(keep: np.ndarray) -> float:
         of = both[:, keep].sum(1) / original[:, keep].sum(1)
@@ -71,6 +72,12 @@ def test_copies_of_rows_in_a_cluster_add_nothing() -> None:
     assert paired_difference(*copied, names) == pytest.approx(once)
     one = [(right[:1], ones[:1]) for right, ones in copied]
     assert paired_difference(*one).standard_error < 0.6 * paired_difference(*one, names).standard_error
+
+
+def test_variance_below_that_of_the_means_is_not_taken() -> None:
+    """Rows and seeds that only interact: the unbiased estimate is negative."""
+    found = paired_difference(accuracy([[1, 0], [0, 1]]), accuracy([[0, 1], [1, 0]]))
+    assert found == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(

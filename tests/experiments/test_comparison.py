@@ -20,6 +20,7 @@ from dair_hf.experiments.comparison import (
     ComparisonConfig,
     Result,
     Run,
+    claim_output_folder,
     compare,
     lambda_note,
     runs_of,
@@ -406,6 +407,16 @@ def test_run_that_modifies_its_arguments_is_still_recognized(tmp_path: Path) -> 
 def test_lambda_note(tmp_path: Path, settings: dict[str, Any], expected: str) -> None:
     args = DAIRConfig(str(tmp_path), use_cpu=True, dair_lambda=2.0)
     assert lambda_note(ComparisonConfig(**settings), args) == expected + "(per pair: objective = sum of f / rows)"
+
+
+def test_missing_matplotlib_is_reported_before_the_output_folder_is_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = DAIRConfig(str(tmp_path / "out"), report_to="none")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(DataError, match="need matplotlib"):
+        claim_output_folder(args)
+    assert not list(tmp_path.glob("out/*"))
 
 
 def test_missing_matplotlib_is_reported_before_the_first_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from datasets import Dataset
 
 from dair_hf.evaluation.statistics import correctness_metrics
-from dair_hf.evaluation.views import PairIndex
+from dair_hf.evaluation.view_index import PairIndex
 from dair_hf.experiments.paired import paired_differences, write_paired
 from dair_hf.io.pair_files import require_predictions_file
 
@@ -19,7 +19,8 @@ RNG = np.random.default_rng(1)
 
 
 def record(method: str, seed: int) -> dict[str, Any]:
-    return {"name": f"{method}_seed{seed}", "method": method, "seed": seed}
+    name = f"{method}_seed{seed}"
+    return {"name": name, "method": method, "seed": seed, "settings_fingerprint": f"of {name}"}
 
 
 def write_run(
@@ -27,6 +28,7 @@ def write_run(
 ) -> None:
     path = folder / "runs" / run["name"] / "predictions.jsonl"
     path.parent.mkdir(parents=True)
+    (path.parent / "settings_fingerprint.txt").write_text(run["settings_fingerprint"] + "\n")
     index = PairIndex(~np.isnan(augmented), [f"käse/{row}" for row in range(len(original))])
     correct = [original[r] if v == 0 else augmented[r, v - 1] for r, v in zip(index.rows, index.variants, strict=True)]
     index.write(path, correct, correct, [bool(value) for value in correct], clusters)
@@ -66,11 +68,16 @@ def test_only_methods_with_the_same_rows_and_seeds_are_compared(tmp_path: Path) 
     assert paired is not None and list(paired["differences"]) == ["dair"]
 
 
-def test_nothing_is_written_without_predictions(tmp_path: Path) -> None:
-    (tmp_path / "paired.json").write_text("{}")
-    assert write_paired(tmp_path, [record("da", 0), record("dair", 0)]) == ""
-    assert (tmp_path / "paired.json").read_text() == "{}"
-    assert not (tmp_path / "paired.md").exists()
+def test_files_of_an_earlier_comparison_do_not_stay(tmp_path: Path) -> None:
+    records = [record("da", 0), record("dair", 0)]
+    for run in records:
+        write_run(tmp_path, run, np.array([True, False] * 5), np.ones((10, 1)))
+    assert write_paired(tmp_path, records)
+    assert (tmp_path / "paired.json").exists() and (tmp_path / "paired.md").exists()
+    # The record was copied from elsewhere: the predictions at hand are those of another run.
+    records[1]["settings_fingerprint"] = "other"
+    assert write_paired(tmp_path, records) == ""
+    assert not (tmp_path / "paired.json").exists() and not (tmp_path / "paired.md").exists()
 
 
 def test_files_and_table(tmp_path: Path) -> None:
