@@ -107,7 +107,12 @@ def test_demo_writes_records_table_and_plot(demo: Any) -> None:
         assert not any(key.startswith("attainable") for key in record["metrics"])
         lines = predictions(folder / "runs" / name)
         assert len(lines) == record["metrics"]["rows"] + record["metrics"]["pairs"]
-        assert lines[0].keys() == {"row_id", "variant", "prediction", "reference", "correct"}
+        assert lines[0].keys() == {"row_id", "variant", "prediction", "reference", "correct", "cluster"}
+        assert all(line["row_id"].startswith(f"{line['cluster']}/") for line in lines)  # its dialogue
+    paired = read(folder / "paired.json")
+    assert paired["baseline"] == "erm" and paired["differences"].keys() <= {"dair", "kl"}
+    assert paired["clusters"] == len({line["cluster"] for line in lines}) < paired["rows"] == record["metrics"]["rows"]
+    assert (folder / "paired.md").read_text().splitlines()[0] in done.stdout
     # No incomplete files are left.
     assert not list(folder.rglob(".*"))
 

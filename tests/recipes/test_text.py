@@ -56,6 +56,10 @@ def test_reviews_with_every_method(cad: str, tmp_path: Path, capsys: pytest.Capt
             AutoModelForSequenceClassification.from_pretrained(folder), BagOfWordsForSequenceClassification
         )
         assert AutoTokenizer.from_pretrained(folder).tokenize("the FILM<br />") != []
+    paired = read(tmp_path / "paired.json")["differences"]
+    means = {name: read(tmp_path / f"{name}_seed0.json")["metrics"]["both_correct"] for name in methods}
+    for name in ("erm", "kl", "js", "dair_l1", "dair"):
+        assert paired[name]["both_correct"]["difference"] == pytest.approx(means[name] - means["da"])
     shown = capsys.readouterr().out
     assert "| method | runs | accuracy, originals | accuracy, revisions | CM, original to revision |" in shown
     assert "Every method keeps the epoch with the best dev accuracy" in (tmp_path / "comparison.md").read_text()

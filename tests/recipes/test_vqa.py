@@ -147,7 +147,10 @@ def test_figures_follow_from_the_predictions(compared: dict[str, Path], kind: st
     for line in predictions(folder):
         said, right = line["prediction"], line["prediction"] in line["reference"]
         assert said in answers
-        assert (line["correct"], set(line)) == (right, {"row_id", "variant", "prediction", "reference", "correct"})
+        assert (line["correct"], set(line)) == (
+            right,
+            {"row_id", "variant", "prediction", "reference", "correct", "cluster"},
+        )
         views[line["variant"]][line["row_id"]] = (said, right)
     assert views["original"].keys() == views["augmented"].keys()
     # A row id consists of question and edit.
