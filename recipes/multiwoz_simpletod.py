@@ -123,14 +123,14 @@ def initial_weights(
     if dialogs.pretrain is None:
         return model
     rows = dialogs.pretrain
-    name = f"base_{fingerprint(model, data, rows._fingerprint, args.seed)}"
-    folder = Path(args.output_dir).parent.parent / name
-    settings = {"method": "erm", **(data.pretrain or {})}
+    settings = {"method": "erm", "seed": args.seed, **(data.pretrain or {})}
+    folder = Path(args.output_dir).parent.parent
+    folder /= f"base_{fingerprint(model, data, rows._fingerprint, settings['seed'])}"
     base_args = with_settings(args, output_dir=f"{folder}_training", **settings)
 
     def make_trainer() -> DAIRTrainer:
         # Train all weights of the base; adapters are added later.
-        network = load_model(replace(model, lora_rank=0), encoder.tokenizer, args.seed)
+        network = load_model(replace(model, lora_rank=0), encoder.tokenizer, base_args.seed)
         return trainer_for(network, base_args, base_pairs(rows, encoder, data, base_args), encoder)
 
     return replace(model, model_name_or_path=str(train_base_once(folder, make_trainer)), model_settings=None)

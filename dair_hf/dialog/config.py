@@ -201,8 +201,8 @@ class DialogConfig:
         default=None,
         metadata={
             "help": "Pretrain a base for all methods on the SGD training dialogues: fields of DAIRConfig that differ "
-            "from the run, such as {max_steps: 2000}; with {method: da}, all names also occur scrambled. Needed for a "
-            "model from scratch on real data."
+            "from the run, such as {max_steps: 2000}; with {method: da}, all names also occur scrambled, and with "
+            "{seed: 0} one base serves all seeds. Needed for a model from scratch on real data."
         },
     )
 

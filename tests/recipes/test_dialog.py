@@ -273,6 +273,25 @@ def test_multiwoz_with_a_common_base(multiwoz: dict[str, Any], tmp_path: Path) -
     assert len(list(tmp_path.glob("base_*"))) == 2
 
 
+def base_weights(folder: Path) -> list[dict[str, torch.Tensor]]:
+    return [weights(path.parent) for path in sorted(folder.glob("base_*/model.safetensors"))]
+
+
+def test_seeds_have_bases_of_their_own_unless_pretrain_names_a_seed(multiwoz: dict[str, Any], tmp_path: Path) -> None:
+    settings: dict[str, Any] = {**multiwoz, "methods": ["da"], "seeds": [0, 1], "neighbour_attention": 0}
+    run(output_dir=tmp_path / "own", **settings)
+    one, other = base_weights(tmp_path / "own")
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+
+    settings["pretrain"] = json.dumps({**json.loads(settings["pretrain"]), "seed": 1})
+    run(output_dir=tmp_path / "common", **settings)
+    (common,) = base_weights(tmp_path / "common")
+    assert any(all(torch.equal(common[name], base[name]) for name in common) for base in (one, other))
+    # What follows the base differs between seeds.
+    trained = [weights(tmp_path / "common" / "runs" / f"da_seed{seed}") for seed in (0, 1)]
+    assert any(not torch.equal(trained[0][name], trained[1][name]) for name in common)
+
+
 def test_adapters_on_a_decoder_only_base(multiwoz: dict[str, Any], tmp_path: Path) -> None:
     run(
         output_dir=tmp_path,
