@@ -15,9 +15,10 @@ time and hardware. Models are small and trained from scratch (`--model_kind bag_
 `transformer`), or pretrained (`--model_kind pretrained --model_name_or_path NAME`). `--pair_share 0.1` leaves a tenth
 of the rows their partner, and `--search_lambdas 0.1 1 10 100` chooses the lambda of each method on the dev split.
 
-Steps: read originals and revisions; tokenize them with the words of the training texts, the same for all methods; train
-every method from the same weights, and keep the epoch with the best dev accuracy over both views, for every method
-alike; write accuracy on originals and revisions, CM in both directions and the share of pairs with both views right.
+Steps: read originals and revisions; tokenize them with the words of the training texts and of the revisions that are
+kept, the same for all methods; train every method from the same weights, and keep the epoch with the best dev accuracy
+over both views, for every method alike; write accuracy on originals and revisions, CM in both directions and the share
+of pairs with both views right.
 Finished runs are stored as JSON and not repeated.
 """
 
@@ -30,7 +31,7 @@ from functools import partial
 from pathlib import Path
 
 from datasets import Dataset
-from transformers import PreTrainedTokenizerBase, set_seed
+from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.data.few_pairs import keep_partners
@@ -60,15 +61,18 @@ def train_and_evaluate(
     data: TextConfig,
     model: ModelConfig,
     rows: Mapping[str, Dataset],
-    tokenizer: PreTrainedTokenizerBase,
 ) -> Result:
     """Train and evaluate one run from new weights, or those of the pretrained model."""
     set_seed(run.seed)
+    # Partners are removed before the words are counted: a model does not know the words of revisions it does not have.
+    rows = {**rows, "train": keep_partners(rows["train"], data.pair_share, run.seed)}
+    tokenizer = tokenizer_for(rows["train"], data, model)
+    encoded = {part: encode_rows(rows[part], tokenizer, data) for part in ("train", "dev", SPLITS[split])}
     trainer = DAIRTrainer(
         load_text_classifier(model, tokenizer, data.labels, run.seed),
         run.args,
-        train_dataset=keep_partners(rows["train"], data.pair_share, run.seed),
-        eval_dataset=rows["dev"],
+        train_dataset=encoded["train"],
+        eval_dataset=encoded["dev"],
         processing_class=tokenizer,
         evaluator=text_evaluator(),
     )
@@ -76,7 +80,7 @@ def train_and_evaluate(
     name = f"{data.title}, {SPLITS[split]}"
     return train_evaluate_save(
         trainer,
-        lambda trained: trained.evaluate_pairs(rows[SPLITS[split]], predictions_file=file, data_name=name),
+        lambda trained: trained.evaluate_pairs(encoded[SPLITS[split]], predictions_file=file, data_name=name),
         run,
         dataset=data.title,
     )
@@ -89,13 +93,11 @@ def main() -> None:
     model = data.complete(model)
     claim_output_folder(args)
     rows = load_rows(data)
-    tokenizer = tokenizer_for(rows["train"], data, model)
-    encoded = {split: encode_rows(part, tokenizer, data) for split, part in rows.items()}
     search_or_compare(
         search,
         comparison,
         args,
-        partial(train_and_evaluate, data=data, model=model, rows=encoded, tokenizer=tokenizer),
+        partial(train_and_evaluate, data=data, model=model, rows=rows),
         f"{data.title.capitalize()}, {data.model_kind.replace('_', ' ')}",
         COLUMNS,
         {"data": data, "model": model},

@@ -29,9 +29,9 @@ def plain_text(text: str) -> str:
 def tokenizer_of_texts(
     rows: Dataset, texts: Sequence[str], min_count: int, max_tokens: int, delimiters: bool
 ) -> PreTrainedTokenizerFast:
-    """Build the word tokenizer of a comparison, from the originals and the revisions of the training rows.
+    """Build the word tokenizer of a comparison, from the originals and the partners of the training rows.
 
-    All methods share it, so ERM knows the words that only revisions contain, but never learns their weights. A text is
+    All methods share it, so ERM knows the words that only partners contain, but never learns their weights. A text is
     counted once, even if several rows have it.
 
     Args:

@@ -107,8 +107,8 @@ class TextConfig:
     min_count: int = field(
         default=2,
         metadata={
-            "help": "Minimum count, >= 1, of a known word in the original and revised training texts; rarer words are "
-            "unknown. All methods share the vocabulary."
+            "help": "Minimum count, >= 1, of a known word in the training texts and the revisions that are kept; rarer "
+            "words are unknown. All methods share the vocabulary."
         },
     )
     max_tokens: int = field(

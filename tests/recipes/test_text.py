@@ -126,3 +126,12 @@ def test_a_pretrained_model(cad: str, tmp_path: Path) -> None:
 def test_bad_input_ends_with_one_line(cad: str, tmp_path: Path, options: list[str], message: str) -> None:
     source = [] if "--cad" in options or not options else ["--cad", cad]
     assert_ends_with_one_line(RECIPE, SENTIMENT, tmp_path / "out", [*source, *options], message)
+
+
+def test_words_of_removed_revisions_are_unknown(cad: str, tmp_path: Path) -> None:
+    vocabulary = {}
+    for share in ("0.1", "1"):
+        options = ["--cad", cad, *SHORT, "--methods", "erm", "--min_count", "1", "--pair_share", share]
+        run(RECIPE, SENTIMENT, tmp_path / share, *options)
+        vocabulary[share] = set(AutoTokenizer.from_pretrained(tmp_path / share / "runs" / "erm_seed0").get_vocab())
+    assert vocabulary["0.1"] < vocabulary["1"]
