@@ -259,7 +259,8 @@ def ledger(sections: Sequence[Section], results: Path) -> str:
         [section.title, count.total(), *(count[kind] for kind in kinds)]
         for section, count in zip(sections, counts, strict=True)
     ]
-    lines = ["# The ledger of claims", "", *_what_fails(judged), "", "## How it is judged", "", RULES, ""]
+    behind = [record for experiment in _experiments(sections) for record in read(results / experiment)]
+    lines = ["# The ledger of claims", "", *_what_fails(judged, behind), "", "## How it is judged", "", RULES, ""]
     lines += _table(["Section", "claims", *kinds], summary)
     for section, verdicts in zip(sections, judged, strict=True):
         lines += ["", f"## {section.title}", ""]
@@ -269,7 +270,8 @@ def ledger(sections: Sequence[Section], results: Path) -> str:
         for claim, verdict in verdicts:
             name, paper = f"{claim.setup}: {claim.method}, {claim.quantity}", claim.paper.replace("+-", "±")
             rows.append([name, paper, verdict.ours, verdict.holds, claim.deviations])
-        lines += _table(["Claim", "Paper", "Ours (mean ± std, n seeds)", "Holds", "Deviations"], rows)
+        if rows:
+            lines += _table(["Claim", "Paper", "Ours (mean ± std, n seeds)", "Holds", "Deviations"], rows)
         for plot in section.plots:
             if (results / plot.file).exists():
                 lines += ["", f"![{plot.caption}]({plot.file})"]
@@ -277,7 +279,29 @@ def ledger(sections: Sequence[Section], results: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _what_fails(judged: Sequence[Sequence[tuple[Claim, Verdict]]]) -> list[str]:
+def _baselines(rows: Sequence[tuple[Claim, Verdict]]) -> int:
+    return sum(verdict.kind == "better" and not claim.method.startswith("DAIR") for claim, verdict in rows)
+
+
+def _clean(record: Record) -> bool:
+    """Return whether a run names a commit whose files nobody had changed."""
+    revision = record.content.get("git_revision")
+    return bool(revision) and "dirty" not in str(revision)
+
+
+def _unclean(records: Sequence[Record]) -> list[str]:
+    """Return the sentence on runs whose code no commit holds, if there are any."""
+    count = sum(not _clean(record) for record in records)
+    if not count:
+        return []
+    return [
+        f"{count} of the {len(records)} runs behind these figures were made from a tree with changes that were not "
+        "committed, or from no repository: the commit in their record is not exactly their code. The table at the end "
+        "counts them."
+    ]
+
+
+def _what_fails(judged: Sequence[Sequence[tuple[Claim, Verdict]]], records: Sequence[Record]) -> list[str]:
     """Return the section on the claims that fail, and on those that nothing here decides."""
     rows = [(claim, verdict) for section in judged for claim, verdict in section]
     failed = [(claim, verdict) for claim, verdict in rows if verdict.kind in FAILED]
@@ -287,7 +311,12 @@ def _what_fails(judged: Sequence[Sequence[tuple[Claim, Verdict]]]) -> list[str]:
         "## What does not hold here, and why",
         "",
         f"Of {len(rows)} claims {len(failed)} fail here; {counts['undecided']} are undecided, for want of seeds or "
-        f"because the paper prints no deviation; {counts['not run']} were not run{undefined}. The rest holds.",
+        f"because the paper prints no deviation; {counts['not run']} were not run{undefined}. "
+        f"{counts['inside'] + counts['holds']} hold: they lie inside the interval, or their relation does. "
+        f"{counts['better']} lie outside on the better side; {_baselines(rows)} of these are of other methods than "
+        "DAIR, and weaken the paper's comparison.",
+        "",
+        *_unclean(records),
     ]
     reasons: dict[str, list[list[str]]] = {}
     for claim, verdict in failed:
@@ -302,18 +331,27 @@ def _what_fails(judged: Sequence[Sequence[tuple[Claim, Verdict]]]) -> list[str]:
 
 
 def _runs_table(sections: Sequence[Section], results: Path, read: Callable[[Path], list[Record]]) -> list[str]:
-    experiments = [claim.source.experiment for section in sections for claim in section.claims if claim.source]
     rows = []
-    for experiment in dict.fromkeys(experiments):
-        contents = [record.content for record in read(results / experiment)]
+    for experiment in _experiments(sections):
+        records = read(results / experiment)
+        contents = [record.content for record in records]
         if contents:
             methods = dict.fromkeys(str(content["method"]) for content in contents)
             seeds = sorted({int(content["seed"]) for content in contents})
             hardware = sorted({_hardware(content.get("hardware", {})) for content in contents})
-            rows.append(
-                [experiment, len(contents), ", ".join(methods), ", ".join(map(str, seeds)), "; ".join(hardware)]
-            )
-    return _table(["Folder", "runs", "methods", "seeds", "hardware"], rows)
+            clean = sorted({str(record.content["git_revision"]) for record in records if _clean(record)})
+            unclean = sum(not _clean(record) for record in records)
+            commits = ", ".join([*clean, *([f"{unclean} runs not clean"] if unclean else [])])
+            names = ", ".join(methods), ", ".join(map(str, seeds))
+            rows.append([experiment, len(contents), *names, commits, "; ".join(hardware)])
+    return _table(["Folder", "runs", "methods", "seeds", "commits", "hardware"], rows)
+
+
+def _experiments(sections: Sequence[Section]) -> list[str]:
+    """Return the folders that claims read, each once."""
+    return list(
+        dict.fromkeys(claim.source.experiment for section in sections for claim in section.claims if claim.source)
+    )
 
 
 def _hardware(hardware: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ Formula = Callable[[list[Fraction]], Any]
 REASON = "_number_reason"  # column with the reason why a row has no partner, dropped after it was counted
 ATTEMPTS = 200  # draws of new numbers before a row is given up
 NO_NUMBERS = "the question has no number that may change"
-NO_DRAW = "no new numbers were found that keep the kind of every result (whole, positive)"
+NO_DRAW = "no new numbers were found that are allowed and keep the kind of every result (whole, positive)"
 
 
 class NumberPartner(NamedTuple):
@@ -92,6 +92,7 @@ class NumberAugmenter:
         keep: Regular expression. A number at which a match begins or through which it goes stays, such as
             `r"\d+ wheels|\d+ minutes per hour"`.
         exclude: Values that are never drawn, such as those of the test.
+        exclude_results: Values that no result of the new numbers has; the numbers are drawn again.
         partners: Number of partners per row, >= 1.
         seed: Draws depend on it, the `row_id` and the number of the partner only.
 
@@ -118,6 +119,7 @@ class NumberAugmenter:
         target: str = "completion",
         keep: str | None = None,
         exclude: Collection[int] = (),
+        exclude_results: Collection[int] = (),
         partners: int = 1,
         seed: int = 0,
     ) -> None:
@@ -136,6 +138,7 @@ class NumberAugmenter:
         self.answer, self.formula_column = answer, formula_column
         self.question, self.target = question, target
         self.exclude = frozenset(map(Fraction, exclude))
+        self.exclude_results = frozenset(map(Fraction, exclude_results))
         self.partners, self.seed, self.made_by = partners, seed, self.revision
 
     def pairs(self, rows: datasets.Dataset) -> tuple[datasets.Dataset, NumberReport]:
@@ -215,7 +218,7 @@ class NumberAugmenter:
         for _ in range(ATTEMPTS):
             new = self._draw(free, generator)
             results = None if new is None else solution.results(new)
-            if new is None or results is None:
+            if new is None or results is None or not self.exclude_results.isdisjoint(results.values()):
                 continue
             changed = {at: new[s.value] for at, s in enumerate(numbers) if at not in kept and s.value in new}
             text = rewrite(question, [(s, changed[at]) for at, s in enumerate(numbers) if at in changed])

@@ -91,12 +91,13 @@ class ChatConfig:
     train_problems: int = field(default=3000, metadata={"help": "Number of generated training problems, >= 1."})
     test_problems: int = field(default=200, metadata={"help": "Number of generated test problems, >= 1."})
     known_numbers: int = field(
-        default=15, metadata={"help": "Numbers of two digits that the original training problems have, 1 to 80."}
+        default=15, metadata={"help": "Numbers of two digits that the original training problems have, >= 2."}
     )
     unseen_numbers: int = field(
         default=25,
         metadata={
-            "help": "Numbers of two digits that only test partners have, >= 1; partners in training have others."
+            "help": "Numbers of two digits that only test partners have, >= 1: no question and no answer of the "
+            "training rows has them."
         },
     )
 
@@ -190,13 +191,14 @@ def _last_number(text: str) -> float | None:
 def _problems(config: ChatConfig, seed: int) -> ChatData:
     known, others = known_and_unseen(FIRST_NUMBERS, config.known_numbers, seed)
     unseen = others[: config.unseen_numbers]
+    # No number or result of the training rows is one of the unseen numbers; those of the test are drawn from them.
+    not_in_training, not_drawn_in_test = set(unseen), set(FIRST_NUMBERS) - set(unseen)
+    sizes, draws = (config.train_problems, config.test_problems), (not_in_training, not_drawn_in_test)
     parts, notes = [], []
-    for name, count, excluded in (
-        ("train", config.train_problems, set(unseen)),
-        ("test", config.test_problems, set(FIRST_NUMBERS) - set(unseen)),
-    ):
-        problems = generate_problems(count, known, seed, name)
-        rows, report = NumberAugmenter(formula_column=FORMULA, exclude=excluded, seed=seed).pairs(problems)
+    for name, count, drawn, results in zip(("train", "test"), sizes, draws, (not_in_training, set()), strict=True):
+        problems = generate_problems(count, known, seed, name, exclude=results)
+        augmenter = NumberAugmenter(formula_column=FORMULA, exclude=drawn, exclude_results=results, seed=seed)
+        rows, report = augmenter.pairs(problems)
         parts.append(rows)
         notes.append(f"{name}: {report}")
     train, test = parts

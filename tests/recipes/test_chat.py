@@ -20,13 +20,14 @@ ANSWER = "23+14=<<23+14=37>>37 pens #### 37"
 
 def test_test_numbers_occur_nowhere_in_training() -> None:
     data = load_chat_data(ChatConfig(train_problems=300, test_problems=60))
-    of_train = {
-        number for row in data.train for name in ("prompt", "augmented_prompt") for number in numbers(row[name])
-    }
+    texts = [prefix + name for prefix in ("", "augmented_") for name in ("prompt", "completion")]
+    of_train = {number for row in data.train for name in texts for number in numbers(row[name])}
     known = {number for row in data.train for number in numbers(row["prompt"])}
     unseen = {number for row in data.test for number in numbers(row["augmented_prompt"])}
     assert unseen and not unseen & of_train and len(of_train) > len(known) == 15
     assert {number for row in data.test for number in numbers(row["prompt"])} <= known
+    # Unseen numbers are a random choice, not the lowest ones.
+    assert max(unseen) > 80 and min(unseen) < 30
     for row in data.test:
         for prefix in ("", "augmented_"):
             answer = row[prefix + "completion"]

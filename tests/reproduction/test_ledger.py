@@ -268,7 +268,9 @@ def test_what_fails_stands_first_with_its_reason(results: Path) -> None:
     first = text.split("\n## ")[1]
     assert first.startswith("What does not hold here, and why\n\nOf 9 claims 3 fail here; 2 are undecided")
     # Nor does a claim hold that was not run, or whose value is undefined.
-    assert "2 were not run; 1 have no defined value. The rest holds." in first
+    assert "2 were not run; 1 have no defined value. 1 hold: they lie inside the interval" in first
+    assert "0 lie outside on the better side; 0 of these are of other methods than DAIR" in first
+    assert "3 of the 3 runs behind these figures were made from a tree with changes" in first
     row = "| Adv.: ERM, accuracy | 90.00 ± 0.01 | 50.00 ± 0.00, n = 2 |"
     assert first.count(row) == 3 and first.count("Colours differ.") == 1
     assert first.index("Colours differ.") < first.index(row) < first.index("not known")
@@ -350,14 +352,32 @@ def test_summary_counts_every_claim_once(results: Path) -> None:
 
 def test_table_of_runs(results: Path) -> None:
     record = json.loads((results / "adv" / "dair_seed0.json").read_text())
-    record["hardware"] = {"gpus": ["H100"]}
+    record |= {"hardware": {"gpus": ["H100"]}, "git_revision": "abc1234"}
     (results / "adv" / "dair_seed0.json").write_text(json.dumps(record))
-    lines = write_ledger(results).split("## The runs behind it\n\n")[1].splitlines()
+    other = json.loads((results / "adv" / "erm_seed0.json").read_text())
+    (results / "adv" / "erm_seed0.json").write_text(json.dumps(other | {"git_revision": "abc1234-dirty"}))
+    text = write_ledger(results)
+    lines = text.split("## The runs behind it\n\n")[1].splitlines()
     assert lines == [
-        "| Folder | runs | methods | seeds | hardware |",
-        "|---|---|---|---|---|",
-        "| adv | 3 | dair, erm | 0, 1 | H100; x86_64, 2 cores, 1 threads |",
+        "| Folder | runs | methods | seeds | commits | hardware |",
+        "|---|---|---|---|---|---|",
+        # One tree had changes, and one run names no commit.
+        "| adv | 3 | dair, erm | 0, 1 | abc1234, 2 runs not clean | H100; x86_64, 2 cores, 1 threads |",
     ]
+    assert "2 of the 3 runs behind these figures" in text
+    for path in (results / "adv").glob("*_seed*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"git_revision": "abc1234"}))
+    assert "not committed" not in write_ledger(results)
+
+
+def test_better_baselines_are_counted_apart(results: Path) -> None:
+    claims = copy.deepcopy(CLAIMS)
+    of_adv = claims["sections"][0]["groups"][0]["claims"]
+    for method, where in (("ERM", "erm"), ("DAIR", "dair"), ("DAIR (lambda 1)", "dair")):
+        value = {"paper": "10.00 +- 0.01", "where": {"method": where}, "metric": "theta", "better": "higher"}
+        of_adv.append({"id": f"better {method}", "method": method, **value})
+    (results / "claims.yaml").write_text(yaml.safe_dump(claims, sort_keys=False))
+    assert "3 lie outside on the better side; 1 of these are of other methods" in write_ledger(results)
 
 
 def test_output_depends_on_the_records_only(results: Path, tmp_path: Path) -> None:
