@@ -68,7 +68,8 @@ def evaluate(
     """Answer both views of all pairs: accuracy, consistency metric CM in both directions, flips, with intervals.
 
     CM is the share of the originals answered right whose partner is answered right as well; reverse CM is the same from
-    partner to original. Intervals are 95 % percentile intervals of a bootstrap.
+    partner to original. Intervals are 95 % percentile intervals of a bootstrap; where all units agree, such as for
+    0 of 14, they are Wilson's.
     """
     started = time.perf_counter()
     from dair_hf.io.columns import align

@@ -8,6 +8,7 @@ from __future__ import annotations
 import reprlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,7 @@ def correctness_metrics(
             adds two keys. Ignored for absent partners.
         n_bootstrap: Number of resamples; 0: no intervals.
         seed: Seed of the resampling. The order of the rows does not matter.
-        confidence: Coverage of the percentile interval, in (0, 1).
+        confidence: Coverage of the intervals, in (0, 1); `clustered_bootstrap` says how they are made.
 
     Returns:
         `rows` and `pairs` (rows with a partner) as int. As float, each with `<key>_low` and `<key>_high`:
@@ -179,6 +180,8 @@ def ratios_with_intervals(
 ) -> dict[str, float]:
     """Compute ratios of sums over the same rows, with intervals from one clustered bootstrap.
 
+    Where all units have the same ratio, such as 0 of 14, the interval is Wilson's (`clustered_bootstrap`).
+
     Args:
         ratios: Name -> (numerators `[N]`, denominators `[N]`); the ratio is that of their sums.
         clusters: `[N]` str, units of resampling; None: single rows.
@@ -219,11 +222,16 @@ def clustered_bootstrap(
     seed: int = 0,
     confidence: float = 0.95,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute percentile intervals of K ratios of sums, resampling whole clusters with replacement.
+    """Compute intervals of K ratios of sums: percentiles of resamples of whole clusters, drawn with replacement.
 
     Turns of a dialogue are correlated, so whole dialogues are resampled. Rows are summed within each cluster. Clusters
     with equal sums are interchangeable, so a resample is a multinomial draw over the distinct sums: time and memory
     grow with their number instead of the number of rows.
+
+    If all clusters have the same ratio, such as 0 of 14, so has every resample, and its percentiles would claim
+    certainty. A share (0 <= numerator <= denominator in every row) then gets the score interval of Wilson (1927) for
+    that share of n trials, where n is the number of clusters with a denominator above 0: rows of a cluster may be
+    copies of each other. Other constant ratios keep an interval without width.
 
     Args:
         numerators: `[N, K]` float.
@@ -244,6 +252,9 @@ def clustered_bootstrap(
         >>> low, high = clustered_bootstrap([[1.0], [0.0], [1.0], [1.0]], [[1.0]] * 4, ["a", "a", "b", "b"])
         >>> float(low[0]), float(high[0])
         (0.5, 1.0)
+        >>> low, high = clustered_bootstrap([[0.0]] * 14, [[1.0]] * 14)
+        >>> round(float(low[0]), 3), round(float(high[0]), 3)
+        (0.0, 0.215)
     """
     if n_bootstrap < 1:
         raise DataError(f"n_bootstrap: must be at least 1, found {n_bootstrap}; 0 is for no intervals")
@@ -269,6 +280,12 @@ def clustered_bootstrap(
         defined = values[:, column][~np.isnan(values[:, column])]
         if defined.size:
             low[column], high[column] = np.quantile(defined, [tail, 1.0 - tail])
+    is_share = ((top >= 0) & (top <= bottom)).all(axis=0)
+    for column in np.flatnonzero(is_share & (sums[:, n_ratios:] > 0).any(axis=0)):
+        counted = sums[sums[:, n_ratios + column] > 0]
+        shares = counted[:, column] / counted[:, n_ratios + column]
+        if np.ptp(shares) < 1e-12:  # sums of scores such as 0.3 are rounded
+            low[column], high[column] = _wilson_interval(float(shares[0]), len(shares), confidence)
     return low, high
 
 
@@ -389,6 +406,16 @@ def sums_by_cluster(sums: NDArray[np.float64], clusters: Sequence[str]) -> NDArr
     _, index = np.unique(np.asarray(clusters, dtype=str), return_inverse=True)
     columns = [np.bincount(index, weights=column) for column in sums.T]
     return np.stack(columns, axis=1)
+
+
+def _wilson_interval(share: float, n: int, confidence: float) -> tuple[float, float]:
+    """Return the score interval of a share of n trials: the p with `|share - p| <= z sqrt(p (1 - p) / n)`."""
+    z = NormalDist().inv_cdf(0.5 + confidence / 2.0)
+    center = share + z**2 / (2 * n)
+    half = z * (share * (1.0 - share) / n + (z / (2 * n)) ** 2) ** 0.5
+    low, high = ((center + sign * half) / (1.0 + z**2 / n) for sign in (-1, 1))
+    # Exact at the ends, where rounding would put the share itself outside.
+    return (0.0 if share == 0.0 else low), (1.0 if share == 1.0 else high)
 
 
 def _divide(top: NDArray[np.float64], bottom: NDArray[np.float64]) -> NDArray[np.float64]:

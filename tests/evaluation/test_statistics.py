@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 
 from dair_hf.errors import DataError, UndefinedMetricWarning
 from dair_hf.evaluation.statistics import (
@@ -256,6 +257,40 @@ def test_one_cluster_has_no_interval() -> None:
     assert found["original_accuracy"] == 0.5
     assert math.isnan(found["original_accuracy_low"])
     assert "cm_low" not in correctness_metrics([1, 0], [1, 1], n_bootstrap=0)
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+@pytest.mark.parametrize(("right", "rows"), [(0, 14), (14, 14), (0, 2), (300, 300)])
+def test_a_constant_share_has_the_interval_of_wilson(right: int, rows: int, confidence: float) -> None:
+    expected = binomtest(right, rows).proportion_ci(confidence, method="wilson")
+    found = ratios_with_intervals({"share": ([right > 0] * rows, [1] * rows)}, confidence=confidence)
+    assert (found["share_low"], found["share_high"]) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    assert found["share_high"] - found["share_low"] > 0
+    assert found["share_low"] <= found["share"] <= found["share_high"]
+
+
+def test_constant_shares_count_the_clusters_in_which_they_are_defined() -> None:
+    # Five dialogues of three rows; of CM only the first two have a right original, whose partner is right as well.
+    dialogues = np.repeat(list("abcde"), 3).tolist()
+    original = [1, 0, 1] + [0, 1, 0] + [0] * 9
+    found = correctness_metrics(original, original, clusters=dialogues)
+    expected = binomtest(2, 2).proportion_ci(method="wilson")
+    assert (found["cm_low"], found["cm_high"]) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    flips = binomtest(0, 5).proportion_ci(method="wilson")
+    assert found["pos_to_neg_high"] == pytest.approx(flips.high, abs=1e-9)
+    # Each dialogue has one of two right: no width between them, and none between resamples.
+    halves = ratios_with_intervals({"share": ([1, 0] * 4, [1] * 8)}, ["a", "a", "b", "b", "c", "c", "d", "d"])
+    middle = binomtest(2, 4).proportion_ci(method="wilson")
+    assert (halves["share_low"], halves["share_high"]) == pytest.approx((middle.low, middle.high), abs=1e-9)
+
+
+def test_shares_that_vary_and_constants_that_are_no_shares_keep_the_bootstrap() -> None:
+    ones = np.ones(14)
+    one_right = np.eye(14)[0]
+    found = ratios_with_intervals({"share": (one_right, ones), "degrees": (ones * 20.5, ones)}, n_bootstrap=4000)
+    # The number of copies of the right row is Binomial(14, 1/14), whose percentile 97.5 is 3.
+    assert (found["share_low"], found["share_high"]) == (0.0, pytest.approx(3 / 14))
+    assert (found["degrees_low"], found["degrees_high"]) == (20.5, 20.5)
 
 
 def test_fifteen_thousand_rows_are_fast() -> None:
