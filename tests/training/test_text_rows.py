@@ -325,6 +325,55 @@ def test_prompts_lose_their_beginning_and_targets_their_end(tmp_path: Path, capl
         tiny.config(tmp_path, max_length=1)
 
 
+def warned(caplog: pytest.LogCaptureFixture, word: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if word in record.getMessage()]
+
+
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_empty_prompts_and_completions_are_counted(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    whole = {**PAIRS[0], "row_id": "whole"}
+    rows = [
+        whole,
+        {**whole, "row_id": "a", "completion": ""},
+        {**whole, "row_id": "b", "augmented_completion": " \n"},
+        {**whole, "row_id": "c", "prompt": "\t"},
+        *({**whole, "row_id": f"more{number}", "completion": ""} for number in range(2)),
+        PAIRS[1] | {"row_id": "no partner"},
+    ]
+    trainer(tmp_path, tiny.model(kind), rows_of(rows)).get_train_dataloader()
+    (target,), (prompt,) = warned(caplog, "empty target"), warned(caplog, "empty input")
+    assert target.startswith("train_dataset: 4 of 7 rows, such as row 'a', row 'b', row 'more0', have an empty target")
+    assert prompt.startswith("train_dataset: 1 of 7 rows, such as row 'c', have an empty input")
+    caplog.clear()
+    trainer(tmp_path, tiny.model(kind), rows_of([whole, rows[-1]])).get_train_dataloader()
+    assert warned(caplog, "empty") == []
+
+
+def test_empty_texts_of_classes_and_chats_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    texts = [CLASSES_OF_TEXTS[0] | {"augmented_text": ""}, CLASSES_OF_TEXTS[1]]
+    trainer(tmp_path, bert(), rows_of(texts)).get_train_dataloader()
+    (line,) = warned(caplog, "empty input")
+    assert "1 of 2 rows, such as row 'a', have" in line
+    caplog.clear()
+    silent = [*CHAT[:1], {"role": "assistant", "content": ""}]
+    asked = [{"role": "system", "content": ""}, {"role": "user", "content": " "}, CHAT[1]]
+    made = [{"messages": CHAT, "augmented_messages": silent}, {"messages": asked, "augmented_messages": CHAT}]
+    trainer(tmp_path, tiny.model("llama"), datasets.Dataset.from_list(made), chats.tokenizer()).get_train_dataloader()
+    (target,), (question,) = warned(caplog, "empty target"), warned(caplog, "empty input")
+    assert "1 of 2 rows, such as row '0', have" in target
+    assert "1 of 2 rows, such as row '1', have" in question
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_row_without_a_token_to_learn_is_refused(tmp_path: Path, streams: bool) -> None:
+    rows = rows_of([PAIRS[0], PAIRS[0] | {"row_id": "b", "prompt": " ", "completion": ""}])
+    data = rows.to_iterable_dataset() if streams else rows
+    with pytest.raises(DataError, match=r"row 'b', column 'completion': '' after prompt ' ' leaves Llama\w+ no token"):
+        list(trainer(tmp_path, tiny.model("llama"), data, max_steps=1).train_dataset)
+    # An encoder-decoder learns the end of the empty answer.
+    assert trainer(tmp_path, tiny.model("t5"), rows).train_dataset["labels"][1] == [tiny.EOS]
+
+
 def test_a_chat_that_keeps_no_answer_is_refused(tmp_path: Path) -> None:
     tokenizer, rows = chats.tokenizer(), chat_rows().remove_columns("augmented_messages")
     with pytest.raises(DataError) as refused:

@@ -29,7 +29,7 @@ from dair_hf.errors import DataError
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
 NOTES = "_text_notes"  # column of what happened to the texts of a row, dropped after it was read
-CUT_INPUT, CUT_TARGET, NO_END = 1, 2, 4  # bits of a note
+CUT_INPUT, CUT_TARGET, NO_END, EMPTY_INPUT, EMPTY_TARGET = 1, 2, 4, 8, 16  # bits of a note
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,8 @@ class TextEncoder:
     Texts longer than `needs.limit` are cut: a prompt of a decoder-only model on the left, since its end leads to the
     answer; a target on the right, before its end token; others on `tokenizer.truncation_side`.
 
+    A note says which texts are empty or white space. An empty target is learned as the end of the answer alone.
+
     Args:
         form: Form of the data.
         tokenizer: Tokenizer of the model.
@@ -84,10 +86,11 @@ class TextEncoder:
         names_rows: Whether rows without a `row_id` get their number, which a shuffled batch would not tell.
 
     Raises:
-        DataError: The model cannot read this form of data.
+        DataError: The model cannot read this form of data. Of a row: a cell cannot be used, or no token of a target is
+            left to train on.
     """
 
-    revision = 2  # part of the fingerprint by which `Dataset.map` finds earlier results
+    revision = 3  # part of the fingerprint by which `Dataset.map` finds earlier results
 
     def __init__(
         self,
@@ -124,7 +127,7 @@ class TextEncoder:
             encoded: dict[str, Any] = {}
             if content is not None:
                 encoded, note = self._encoded(content, row, where, prefix)
-                notes |= note
+                notes |= note | _empty_texts(content, self.form)
             names = [*self.names, LABELS] if has_target else self.names
             columns |= {prefix + name: encoded.get(name) for name in names}
         if self.names_rows:
@@ -149,7 +152,15 @@ class TextEncoder:
         if self.form is COMPLETIONS and isinstance(content[source], list):
             return self._chat_completion(content, where, prefix, tools)
         prompt = text_of(content[source], where, prefix + source)
-        return self._completion(prompt, text_of(content[target], where, prefix + target))
+        encoded, note = self._completion(prompt, text_of(content[target], where, prefix + target))
+        # The first token of a decoder-only model is predicted from nothing.
+        learned = encoded[LABELS][1:] if needs.loss == "causal" else encoded[LABELS]
+        if all(token == IGNORE_INDEX for token in learned):
+            raise DataError(
+                f"{where}, column {prefix + target!r}: {content[target]!r:.40} after {prefix}{source} "
+                f"{content[source]!r:.40} leaves {needs.name} no token to learn; give texts, or leave the row out"
+            )
+        return encoded, note
 
     def _input(self, *texts: str) -> tuple[dict[str, Any], int]:
         limit = self.needs.limit
@@ -231,6 +242,22 @@ class TextEncoder:
         note |= CUT_INPUT if end - begin < limit else CUT_INPUT | CUT_TARGET
         cut = slice(begin - kept, begin - kept + limit)
         return _sequence(ids[cut], is_target[cut]), note
+
+
+def _empty_texts(content: Mapping[str, Any], form: TextForm) -> int:
+    """Return a note on the empty texts of a view; of a chat, on the turns of the user and those of the assistant."""
+    note = 0
+    for column, value in content.items():
+        bit = EMPTY_TARGET if column == form.target else EMPTY_INPUT
+        if isinstance(value, str):
+            note |= bit * (not value.strip())
+        elif isinstance(value, list) and column not in (LABEL, TOOLS):
+            for message in value:
+                text = message.get("content") or ""
+                # A turn of the assistant may consist of calls of tools, and that of the system may be empty.
+                if isinstance(text, str) and not text.strip() and set(message) <= {"role", "content"}:
+                    note |= {ASSISTANT: EMPTY_TARGET, "user": EMPTY_INPUT}.get(message["role"], 0)
+    return note
 
 
 def _sequence(ids: list[int], is_target: list[bool]) -> dict[str, Any]:

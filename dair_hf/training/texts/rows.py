@@ -17,7 +17,15 @@ from dair_hf.config import DAIRConfig
 from dair_hf.data.checks import columns_of, require_named_partners
 from dair_hf.data.collator import LABELS, ROW_ID
 from dair_hf.data.row_rules import LABEL_COLUMNS
-from dair_hf.data.texts.encoder import CUT_INPUT, CUT_TARGET, NO_END, NOTES, TextEncoder
+from dair_hf.data.texts.encoder import (
+    CUT_INPUT,
+    CUT_TARGET,
+    EMPTY_INPUT,
+    EMPTY_TARGET,
+    NO_END,
+    NOTES,
+    TextEncoder,
+)
 from dair_hf.data.texts.forms import (
     CHATS,
     INPUT_IDS,
@@ -38,9 +46,13 @@ from dair_hf.training.texts.needs import model_needs
 logger = logging.get_logger(__name__)
 
 TEXT_LOSSES = ("classification", "multi_label", "squared", "huber")  # of models that give a text a label
+CUTS = (CUT_INPUT, CUT_TARGET)
 NOTED = {
     CUT_INPUT: "inputs that were cut",
     CUT_TARGET: "targets that were cut, so that answers to them end early",
+    EMPTY_INPUT: "an empty input; leave them out, or set all columns of a partner that does not exist to null",
+    EMPTY_TARGET: "an empty target, of which the model learns only to end its answer; unless that is meant, leave them "
+    "out, or set all columns of a partner that does not exist to null",
     NO_END: "turns of the assistant without an end token, so that answers will not end; set tokenizer.eos_token, or "
     "model.generation_config.eos_token_id, to the token with which the chat template ends a turn",
 }
@@ -223,19 +235,21 @@ class TextRows:
         return tokenizer
 
     def _report(self, encoded: datasets.Dataset, name: str, limit: int | None) -> str | None:
-        """Log how many texts were cut, and return the first row whose target was."""
+        """Log how many texts were cut or are empty, and in which rows; return the first row whose target was cut."""
         notes = np.asarray(encoded.with_format(None)[NOTES], dtype=np.int64)
         first: str | None = None
         for bit, what in NOTED.items():
             rows = np.flatnonzero(notes & bit)
             if not len(rows):
                 continue
-            row = name_of({ROW_ID: encoded[ROW_ID][int(rows[0])]} if ROW_ID in encoded.column_names else {}, rows[0])
-            limited = "" if bit == NO_END else f" at max_length={limit}"
+            has_ids = ROW_ID in encoded.column_names
+            shown = [name_of({ROW_ID: encoded[ROW_ID][row]} if has_ids else {}, row) for row in rows[:3].tolist()]
+            limited = f" at max_length={limit}" if bit in CUTS else ""
             if self.args.should_log:
-                logger.warning(f"{name}: {len(rows)} of {len(notes)} rows, such as {row}, have {what}{limited}")
+                examples = ", ".join(shown)
+                logger.warning(f"{name}: {len(rows)} of {len(notes)} rows, such as {examples}, have {what}{limited}")
             if bit == CUT_TARGET:
-                first = row
+                first = shown[0]
         return first
 
 
