@@ -281,7 +281,7 @@ def clustered_bootstrap(
         if defined.size:
             low[column], high[column] = np.quantile(defined, [tail, 1.0 - tail])
     is_share = ((top >= 0) & (top <= bottom)).all(axis=0)
-    for column in np.flatnonzero(is_share & (sums[:, n_ratios:] > 0).any(axis=0)):
+    for column in np.flatnonzero(is_share & (sums[:, n_ratios:] > 0).any(axis=0)).tolist():
         counted = sums[sums[:, n_ratios + column] > 0]
         shares = counted[:, column] / counted[:, n_ratios + column]
         if np.ptp(shares) < 1e-12:  # sums of scores such as 0.3 are rounded

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import inspect
 import json
 import re
 import sys
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +19,28 @@ from transformers import HfArgumentParser
 
 from dair_hf.errors import DataError
 from dair_hf.io.files import parse_yaml, read_yaml
+
+HELP, HELP_ALL = {"-h", "--help"}, "--help-all"
+# Fields of transformers that the short help shows as well.
+COMMON_FIELDS = {
+    "output_dir",
+    "num_train_epochs",
+    "max_steps",
+    "learning_rate",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "bf16",
+    "save_strategy",
+}
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Formatter that shows each option under one name; the others are its spellings with dashes."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if action.nargs == 0 or not action.option_strings:
+            return ", ".join(action.option_strings[: 2 if action.dest == "help" else 1])
+        return f"{action.option_strings[0]} {self._format_args(action, action.dest.upper())}"
 
 
 class SettingsParser(HfArgumentParser):
@@ -76,6 +99,51 @@ class SettingsParser(HfArgumentParser):
             raise DataError(f"unknown option {unknown[0]}{hint}")
         return tuple(parsed)
 
+    def arrange_help(self, path: Path | None, values: Mapping[str, Any], shows_all: bool) -> None:
+        """Group the options of the help by dataclass, and hide fields of transformers unless they matter here.
+
+        Call it only before the help is printed: it changes defaults.
+
+        Args:
+            path: File of settings, or None.
+            values: Values of the file, shown as defaults.
+            shows_all: Whether to show all fields of transformers, not only common ones and those in `values`.
+        """
+        self.formatter_class = _HelpFormatter
+        self.usage = "%(prog)s [--config FILE] [--OPTION VALUE ...]"
+        self.add_argument("--config", metavar="FILE", help="YAML file of settings.", default=path)
+        self.description = "Options take precedence over the file of settings; dashes may replace underscores."
+        if path is not None:
+            self.description += f" Defaults are those of {path}."
+        inherited: set[str] = set()
+        shown: set[str] = set()
+        for owner in self.dataclass_types:
+            own, of_transformers = _fields_by_origin(owner)
+            inherited |= of_transformers
+            sentence = re.split(r"[.:;](?:\s|$)", owner.__doc__ or owner.__name__)[0]
+            self._move_to_group("Objective and batches of pairs" if of_transformers else sentence, own)
+        if inherited:
+            shown = inherited if shows_all else inherited & (COMMON_FIELDS | set(values))
+            self._move_to_group("Training arguments of transformers", inherited)
+            self.add_argument(HELP_ALL, action="help", help=f"Show all {len(inherited)} training arguments, too.")
+            if not shows_all:
+                self.epilog = (
+                    f"{len(inherited - shown)} more training arguments of transformers are shown by {HELP_ALL}."
+                )
+        for action in self._actions:
+            if action.dest in inherited - shown:
+                action.help = argparse.SUPPRESS
+            elif isinstance(action, argparse._StoreFalseAction):
+                action.help, action.default = f"The same as --{action.dest} false.", argparse.SUPPRESS
+            elif action.dest in values:
+                action.default = values[action.dest]
+
+    def _move_to_group(self, title: str, names: Collection[str]) -> None:
+        group = self.add_argument_group(title)
+        group._group_actions += [action for action in self._actions if action.dest in names]
+        ungrouped = self._optionals._group_actions
+        ungrouped[:] = [action for action in ungrouped if action.dest not in names]
+
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
         """Add an argument; unlike in `argparse`, a percent sign in the help needs no escape."""
         settings.pop("replaced_by", None)  # metadata of a field, for `parse_arguments`
@@ -120,6 +188,9 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
     instances; `given` are the names of the fields that the file or the command line sets, `options` of those that the
     command line sets.
 
+    `--help` shows the fields of each dataclass as a group, with the values of the file as defaults. Of the fields of
+    transformers it shows the common ones and those of the file; `--help-all` shows all.
+
     The line `recipe: NAME` of a file is no field: it tells `dair-hf train` which recipe to run. Another recipe beside
     that one refuses the file.
 
@@ -159,6 +230,8 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
     for name, value in values.items():
         if value is not None or name in parser.fields_without_value:
             _check_kind(f"{path}: {name}", value, parser.field_types[name])
+    if HELP_ALL in options or not HELP.isdisjoint(options):
+        parser.arrange_help(path, values, HELP_ALL in options)
     parsed = parser.parse_settings(_as_options(values) + options)
     for name, other in replaced:
         if {name, other} <= given and any(getattr(settings, name, None) for settings in parsed):
@@ -242,6 +315,14 @@ def _as_options(values: Mapping[str, Any]) -> list[str]:
             # Joined with "=", because a value may start with a dash.
             options.append(f"--{name}={json.dumps(value, default=str) if isinstance(value, dict) else value}")
     return options
+
+
+def _fields_by_origin(owner: type) -> tuple[set[str], set[str]]:
+    """Return the names of the fields that a dataclass or a base of this library declares, and of all others."""
+    names = {field.name for field in dataclasses.fields(owner)}
+    ours = [base for base in owner.__mro__ if base.__module__.partition(".")[0] != "transformers"]
+    own = names & {name for base in ours for name in inspect.get_annotations(base)}
+    return own, names - own
 
 
 def _base_types(hint: Any) -> set[Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import Seq2SeqTrainingArguments
 
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
@@ -111,11 +113,41 @@ def test_mappings_of_the_trainer(tmp_path: Path) -> None:
     assert args.lr_scheduler_kwargs == {"min_lr": 0.1}
 
 
-def test_help_ends_without_error(capsys: pytest.CaptureFixture[str]) -> None:
+def help_of(capsys: pytest.CaptureFixture[str], *options: str) -> str:
     with pytest.raises(SystemExit) as ended:
-        parse_arguments([*TYPES, DAIRConfig], ["--help"])
+        parse_arguments([*TYPES, DAIRConfig], options)
     assert ended.value.code == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    return capsys.readouterr().out
+
+
+def test_help_begins_with_the_fields_of_the_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = help_of(capsys, "--help")
+    assert len(shown.split("--steps")[0].splitlines()) < 20, "nothing long before the first field"
+    places = [shown.index(f"\n  {name} ") for name in ("--steps", "--kind", "--dair_lambda", "--learning_rate")]
+    assert places == sorted(places)
+    inherited = {field.name for field in fields(Seq2SeqTrainingArguments) if field.init}
+    listed = set(re.findall(r"^  --(\w+)", shown, re.MULTILINE))
+    own = {field.name for kind in (First, Second) for field in fields(kind)}
+    # DAIRConfig declares some of the fields of transformers anew.
+    assert own < listed and {"method", "dair_lambda", "output_dir", "max_steps"} < listed
+    assert not {"neftune_noise_alpha", "adam_beta2", "hub_token"} & listed
+    hidden = inherited - listed
+    assert f"{len(hidden)} more training arguments of transformers are shown by --help-all" in " ".join(shown.split())
+    path = write_settings(tmp_path, "output_dir: out\nsteps: 7\nadam_beta2: 0.875\nnames: [b, c]\n")
+    shown = " ".join(help_of(capsys, "--config", path, "-h").split())
+    assert (
+        "Steps. (default: 7)" in shown and "Names. (default: ['b', 'c'])" in shown and "Flag. (default: False)" in shown
+    )
+    assert "(default: 0.875)" in shown and "--adam_beta1" not in shown
+    assert f"{len(hidden) - 1} more" in shown
+
+
+def test_help_of_all_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    whole = help_of(capsys, "--help-all")
+    listed = set(re.findall(r"^  --(\w+)", whole, re.MULTILINE))
+    assert {field.name for kind in (*TYPES, DAIRConfig) for field in fields(kind) if field.init} <= listed
+    assert "more training arguments" not in whole
+    shown = " ".join(whole.split())
     assert "Weights, 5 % of them. (default: None)" in shown
     # A percent sign that transformers has escaped.
     assert "slows down by ~10% " in shown or "at a cost of ~10% slower" in shown
