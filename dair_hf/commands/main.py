@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dair_hf.io.commands import exit_status
+from dair_hf.io.commands import INTERRUPTED, exit_status
 
 import sys
 from importlib.metadata import version
@@ -83,6 +83,8 @@ def run(arguments: list[str] | None = None) -> int:
                 raise
             error.show()
             return int(error.exit_code)
+        if result == INTERRUPTED:  # typer's answer to Ctrl-C, without a line
+            raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
 
     return exit_status(call)

@@ -5,27 +5,63 @@ A program that imports this module first also ends with one line when Ctrl-C int
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import socket
 import sys
+
+FAILED, REFUSED, FINDINGS, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 3, 130, 141, 143
+_NOTHING_LEFT = ", no incomplete file is left: run the same command again"
+_received: set[int] = set()  # SIGINT, after Ctrl-C
+
+
+def _is_other_rank() -> bool:
+    """Return whether rank 0, another process, prints the messages."""
+    rank = os.environ.get("RANK", "0")
+    return rank.isdecimal() and int(rank) > 0
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Raise KeyboardInterrupt and remember it: imports of compiled modules may end with another exception instead."""
+    _received.add(number)
+    raise KeyboardInterrupt
+
+
+def _end_interrupted(kind: type[BaseException], error: BaseException, stack: object) -> None:
+    """End with one line if Ctrl-C ends the program before its command starts; print other exceptions."""
+    if not _received and not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, stack)  # type: ignore[arg-type]
+        return
+    if not _is_other_rank() and sys.stderr is not None:
+        print(f"interrupted{_NOTHING_LEFT}", file=sys.stderr, flush=True)
+    sys.exit(INTERRUPTED)
+
+
+# Before the imports below, during which Ctrl-C may come. An interpreter that a user types into keeps its own.
+if not hasattr(sys, "ps1") and not sys.flags.interactive:
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _end_interrupted
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        try:
+            signal.signal(signal.SIGINT, _interrupt)
+        except ValueError:
+            pass  # only the main thread may set handlers
+
+import contextlib
+import socket
 import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 
 from dair_hf.errors import DataError, NonFiniteLossError, is_out_of_memory
 from dair_hf.io.files import is_disk_full, mount_point_and_free_bytes
 from dair_hf.io.folders import claimed_folders, release_unused_folders
 
-FAILED, REFUSED, FINDINGS, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 3, 130, 141, 143
 _HTTP_CLIENTS = {"httpx", "httpx2", "requests", "urllib3"}
 # Seconds that other ranks wait before printing an error, so that rank 0 can print the same one and end them.
 GRACE = 15.0
-_NOTHING_LEFT = ", no incomplete file is left: run the same command again"
 
 
 class _Terminated(BaseException):
@@ -72,6 +108,8 @@ def run_recipe(main: Callable[[], int | None]) -> None:
 def _run(main: Callable[[], int | None]) -> tuple[int, str, BaseException | None]:
     """Return exit status, printed line and exception of a command."""
     try:
+        if _received:  # an import has swallowed it
+            raise KeyboardInterrupt
         with _sigterm_as_exception(), _unused_folders_released():
             for stream in (sys.stdout, sys.stderr):
                 if hasattr(stream, "reconfigure"):
@@ -79,26 +117,32 @@ def _run(main: Callable[[], int | None]) -> tuple[int, str, BaseException | None
             status = main() or 0
             sys.stdout.flush()
             return status, "", None
-    except (KeyboardInterrupt, _Terminated) as error:
-        status, verb = (INTERRUPTED, "interrupted") if isinstance(error, KeyboardInterrupt) else (TERMINATED, "ended")
+    except (KeyboardInterrupt, _Terminated, Exception) as error:
+        return *_reported(error), error
+    finally:
+        _received.clear()
+
+
+def _reported(error: BaseException) -> tuple[int, str]:
+    """Print the line on the exception that ended a command; return exit status and line."""
+    if isinstance(error, (KeyboardInterrupt, _Terminated)) or _received:
+        status, verb = (TERMINATED, "ended") if isinstance(error, _Terminated) else (INTERRUPTED, "interrupted")
         folders = f"; it resumes from {' and '.join(claimed_folders())}" if claimed_folders() else ""
-        line = f"{verb}{_NOTHING_LEFT}{folders}"
-        return status, _print_error(line, wait=False), error
-    except BrokenPipeError as error:
+        return status, _print_error(f"{verb}{_NOTHING_LEFT}{folders}", wait=False)
+    if isinstance(error, BrokenPipeError):
         _discard_stdout()
-        return BROKEN_PIPE, "", error
-    except (DataError, NonFiniteLossError) as error:
-        return REFUSED, _print_error(f"error: {error}"), error
-    except Exception as error:
-        if isinstance(error, OSError):
-            _discard_stdout()
-        if isinstance(error, FileNotFoundError) and error.filename is None and _is_working_folder_gone():
-            line = "the working folder no longer exists; change to another folder, and run the same command there"
-            return REFUSED, _print_error(f"error: {line}"), error
-        names_a_file = isinstance(error, OSError) and error.filename is not None
-        if names_a_file or is_disk_full(error) or is_out_of_memory(error) or _is_network_failure(error):
-            return REFUSED, _print_error(f"error: {_describe(error)}"), error
-        return FAILED, _print_error(f"error: {_describe(error)} ({_save_traceback()})"), error
+        return BROKEN_PIPE, ""
+    if isinstance(error, (DataError, NonFiniteLossError)):
+        return REFUSED, _print_error(f"error: {error}")
+    if isinstance(error, OSError):
+        _discard_stdout()
+    if isinstance(error, FileNotFoundError) and error.filename is None and _is_working_folder_gone():
+        line = "the working folder no longer exists; change to another folder, and run the same command there"
+        return REFUSED, _print_error(f"error: {line}")
+    names_a_file = isinstance(error, OSError) and error.filename is not None
+    if names_a_file or is_disk_full(error) or is_out_of_memory(error) or _is_network_failure(error):
+        return REFUSED, _print_error(f"error: {_describe(error)}")
+    return FAILED, _print_error(f"error: {_describe(error)} ({_save_traceback(error)})")
 
 
 def _is_working_folder_gone() -> bool:
@@ -144,8 +188,7 @@ def _is_network_failure(error: BaseException) -> bool:
 
 def _print_error(line: str, wait: bool = True) -> str:
     """Print a line to stderr and return it; ranks other than 0 wait first, since rank 0 may print the same one."""
-    rank = os.environ.get("RANK", "0")
-    if rank.isdecimal() and int(rank) > 0:
+    if _is_other_rank():
         if not wait:
             return line
         time.sleep(GRACE)
@@ -154,14 +197,14 @@ def _print_error(line: str, wait: bool = True) -> str:
     return line
 
 
-def _save_traceback() -> str:
-    """Write the traceback of the current exception to a file, and return a note that names it."""
+def _save_traceback(error: BaseException) -> str:
+    """Write the traceback of an exception to a file, and return a note that names it."""
     try:
         descriptor, path = tempfile.mkstemp(prefix="dair_hf_traceback_", suffix=".txt")
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-            traceback.print_exc(file=file)
+            traceback.print_exception(error, file=file)
     except OSError:
-        traceback.print_exc()
+        traceback.print_exception(error)
         return "the traceback is above"
     return f"traceback: {path}"
 
@@ -205,15 +248,3 @@ def _sigterm_as_exception() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _print_interruption(kind: type[BaseException], error: BaseException, stack: TracebackType | None) -> None:
-    """Print one line if Ctrl-C ends the program before its command starts, or the traceback of another exception."""
-    if issubclass(kind, KeyboardInterrupt):
-        _print_error(f"interrupted{_NOTHING_LEFT}", wait=False)
-    else:
-        sys.__excepthook__(kind, error, stack)
-
-
-if sys.excepthook is sys.__excepthook__:
-    sys.excepthook = _print_interruption

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dair_hf.io.commands import REFUSED
+from dair_hf.io.commands import INTERRUPTED, REFUSED
 
 import json
 import os
@@ -38,6 +38,18 @@ def test_everything_after_the_configuration_is_for_the_recipe(started: list[list
     options = ["--methods", "erm", "dair", "--max_steps=2", "--json", "--help"]
     assert run(["train", "demo", *options]) == 0
     assert started == [[str(RECIPES / "multiwoz_simpletod.py"), "--config", str(CONFIGS / "demo.yaml"), *options]]
+
+
+def test_ctrl_c_in_a_recipe_prints_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(path: str, run_name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["dair-hf"])
+    monkeypatch.setattr(runpy, "run_path", interrupted)
+    assert run(["train", "demo"]) == INTERRUPTED
+    assert "interrupted, no incomplete file is left: run the same command again" in capsys.readouterr().err
 
 
 def test_a_file_of_the_user(

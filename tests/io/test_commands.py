@@ -229,11 +229,61 @@ def test_ctrl_c_during_the_imports_of_a_command_prints_one_line(tmp_path: Path, 
         assert process.stdout and process.stdout.read(1) == b"x"
         process.send_signal(signal.SIGINT)
         rest, printed = process.communicate()
-    assert process.returncode == -signal.SIGINT and rest == b"exited\n"
+    assert rest == b"exited\n"
+    assert process.returncode == (130 if is_command else -signal.SIGINT)
     if is_command:
         assert printed.decode() == "interrupted, no incomplete file is left: run the same command again\n"
     else:
         assert printed.startswith(b"Traceback")
+
+
+PROGRAM = """
+import sys
+import builtins
+real = builtins.__import__
+def slow(name, *rest):
+    if name == {name!r}:
+        builtins.__import__ = real
+        print(end="x", flush=True)
+        import time
+        {wait}
+    return real(name, *rest)
+builtins.__import__ = slow
+from dair_hf.io.commands import run_recipe
+def main():
+    import slow_module
+run_recipe(main)
+"""
+WAITS = "time.sleep(60)"
+SWALLOWS = """
+        try:
+            time.sleep(60)
+        except BaseException:
+            pass"""
+# As compiled modules do, and packages that import them lazily.
+REPLACES = f"{SWALLOWS}\n        raise ImportError('failed')"
+
+
+@pytest.mark.parametrize("name", ["socket", "slow_module"])  # of the module itself, and of the command
+@pytest.mark.parametrize("wait", [WAITS, SWALLOWS, REPLACES], ids=["plain", "swallowed", "replaced"])
+def test_ctrl_c_during_any_import_prints_one_line(name: str, wait: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", PROGRAM.format(name=name, wait=wait)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stdout and process.stdout.read(1) == b"x"
+        process.send_signal(signal.SIGINT)
+        _, printed = process.communicate()
+    assert printed.decode() == "interrupted, no incomplete file is left: run the same command again\n"
+    assert process.returncode == 130
+
+
+def test_an_interpreter_that_a_user_types_into_keeps_its_ctrl_c() -> None:
+    code = "import signal, sys; {}; import dair_hf.io.commands; print(sys.excepthook is sys.__excepthook__, "
+    code += "signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    for prompt, kept in (("sys.ps1 = '>>> '", "True True"), ("pass", "False False")):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", code.format(prompt)]
+        assert subprocess.run(command, env=environment, capture_output=True, text=True).stdout.strip() == kept
 
 
 def test_other_exceptions_of_a_program_keep_their_traceback(tmp_path: Path) -> None:
