@@ -8,6 +8,7 @@ import os
 import re
 import runpy
 import sys
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -19,6 +20,7 @@ from dair_hf.io.files import decode_utf8, parse_yaml, read_bytes
 # Everything after CONFIG is for the recipe, also `--help`.
 CONTEXT = {"allow_extra_args": True, "allow_interspersed_args": False}
 _YAML = (".yaml", ".yml")
+PIPE_WIDTH = 100  # columns of the list where it is not shown in a terminal
 
 
 class Configuration(NamedTuple):
@@ -202,8 +204,12 @@ def _print_list(as_json: bool) -> None:
         return
     if sys.stdout.isatty():
         _print_table(found)
-    else:  # for grep and cut
-        typer.echo("\n".join("\t".join((item.name, item.trains, item.needs, item.time)) for item in found))
+    else:  # for less and grep: one line each
+        width = max(len(item.name) for item in found)
+        for item in found:
+            trains = textwrap.shorten(item.trains, PIPE_WIDTH - width - 2, placeholder=" ...")
+            typer.echo(f"{item.name:<{width}}  {trains}")
+        typer.echo("with needs and time, for programs: dair-hf train --list --json")
     typer.echo(f"launchers for --launch: {', '.join(launchers)}")
     typer.echo(f"their files are in {recipes_folder()}")
 

@@ -94,19 +94,22 @@ def test_what_cannot_be_trained_is_refused(
 
 def test_the_list_names_every_configuration(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["train", "--list"]) == 0
-    *lines, launchers, folder = capsys.readouterr().out.splitlines()
-    assert [line.split("\t")[0] for line in lines] == sorted(path.stem for path in CONFIGS.glob("*.yaml"))
-    shown = {line.split("\t")[0]: line.split("\t")[1:] for line in lines}
-    assert shown["demo"] == [
-        "The demo: a shortcut that pairs take away", "nothing", "2 cores, about seven minutes for the four methods",
-    ]  # fmt: skip
-    assert shown["woz2"][1] == "WOZ 2.0 (--data_dir)"
-    assert shown["cv_vqa"][1].startswith("VQA v2 train and val as published")
+    *lines, hint, launchers, folder = capsys.readouterr().out.splitlines()
+    shown = dict(line.split(maxsplit=1) for line in lines)
+    assert list(shown) == sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+    assert shown["demo"] == "The demo: a shortcut that pairs take away"
+    assert shown["woz2"].startswith("Dialog state tracking from scratch on WOZ 2.0, with") and "..." in shown["woz2"]
+    assert max(map(len, lines)) <= 100 and hint.endswith("dair-hf train --list --json")
     assert "cpu_processes" in launchers and folder.endswith(str(RECIPES))
     assert run(["train", "--list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert {item["name"]: item["recipe"] for item in listed["configurations"]}["vilt_lora"] == "vqa_saaa"
-    assert [item["trains"] for item in listed["configurations"]] == [line.split("\t")[1] for line in lines]
+    items = {item["name"]: item for item in listed["configurations"]}
+    assert all(items[name]["trains"].startswith(text.removesuffix(" ...")) for name, text in shown.items())
+    assert items["demo"]["needs"] == "nothing"
+    assert items["demo"]["time"] == "2 cores, about seven minutes for the four methods"
+    assert items["woz2"]["needs"] == "WOZ 2.0 (--data_dir)"
+    assert items["cv_vqa"]["needs"].startswith("VQA v2 train and val as published")
     assert [item["name"] for item in listed["configurations"] if "not stated" in item.values()] == []
 
 
