@@ -85,14 +85,15 @@ def evaluate(
     require_output_file(folder / RECORD_FILE, [pairs], overwrite, is_record, OTHER_FOLDER)
     require_predictions_file(folder / PREDICTIONS_FILE, OTHER_FOLDER)
 
-    # Slow, and thus after what can be refused without it.
-    from dair_hf.commands.model_evaluation import EvaluationSettings, evaluate_model, table_of
-
     if report:
         from dair_hf.pair_report.page import require_report_folder, require_report_libraries
 
         require_report_libraries()
         require_report_folder(folder)
+
+    # Slow, and thus after what can be refused without it.
+    from dair_hf.commands.model_evaluation import EvaluationSettings, evaluate_model, table_of
+
     settings = EvaluationSettings(match, batch_size, max_tokens, max_new_tokens, limit, clusters, bootstrap, device)
     record = evaluate_model(model, pairs, folder, settings, report, progress, started)
     if int(os.environ.get("RANK", "0")):

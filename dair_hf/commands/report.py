@@ -91,9 +91,10 @@ def report(
     if pairs is not None:
         require_pairs_file(pairs)
 
-    from dair_hf.pair_report.page import require_report_folder, write_report
+    from dair_hf.pair_report.page import require_report_folder, require_report_libraries, write_report
     from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE, PairReport, json_value, pair_name
 
+    require_report_libraries()
     made = PairReport.read(source) if is_drawn_again else None
     require_report_folder(folder)  # files of another kind are not replaced by --overwrite either
     if is_drawn_again and not (folder / JSON_FILE).exists():

@@ -216,6 +216,30 @@ def test_last_turn_of_a_chat_is_the_answer(tmp_path: Path, capsys: pytest.Captur
     assert "6 pairs of 3 rows" in printed[0] and all(line.endswith("/6") for line in printed if "accuracy" in line)
 
 
+@pytest.mark.parametrize("library", ["plotly", "jinja2"])
+@pytest.mark.parametrize("command", ["evaluate", "report"])
+def test_missing_libraries_of_a_report_are_named_before_the_model_is_loaded(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    library: str,
+) -> None:
+    pairs = write(tmp_path / "pairs.jsonl", CLASSES)
+    monkeypatch.setitem(sys.modules, library, None)
+    for module in ("model_evaluation", "model_pairs"):  # both import torch
+        monkeypatch.setitem(sys.modules, f"dair_hf.commands.{module}", None)
+    options = [command, "no-model", str(pairs), "--output", str(tmp_path / "out")]
+    assert run([*options, *(["--report"] if command == "evaluate" else [])]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: a pair report needs plotly and jinja2 (") and "pip install 'dair-hf[report]'" in said
+    assert library in said.partition("(")[2].partition(")")[0]
+    assert not (tmp_path / "out").exists()
+    if command == "evaluate":
+        assert run(options) == 1, "without a report, neither library is needed"
+        assert library not in capsys.readouterr().err
+
+
 def test_limit_report_and_overwrite(tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs, out = write(tmp_path / "pairs.jsonl", CLASSES), tmp_path / "out"
     command = ["evaluate", str(models / "classifier"), str(pairs), "--output", str(out), "--no-progress"]
