@@ -82,6 +82,7 @@ from dair_hf.training.loading import (
     train_sampler,
 )
 from dair_hf.training.pair_evaluation import PairEvaluationTrainer
+from dair_hf.training.run_settings import save_settings, warn_of_other_settings
 from dair_hf.training.sample_loss import (
     LANGUAGE_LOSSES,
     MODEL_LOSSES,
@@ -284,7 +285,8 @@ class DAIRTrainer(PairEvaluationTrainer):
 
         Args:
             resume_from_checkpoint: Path of a checkpoint; True: the last complete one in `args.output_dir`, with a
-                warning that names newer ones, which were cut off while they were saved.
+                warning that names newer ones, which were cut off while they were saved. Another warning names the
+                settings in which the run of the checkpoint differs.
             *args: As in `Seq2SeqTrainer`.
             **kwargs: As in `Seq2SeqTrainer`.
 
@@ -303,6 +305,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         warn_of_unused_target(self.args)
         if resume_from_checkpoint:
             resume_from_checkpoint = resumable_checkpoint(resume_from_checkpoint, self.args.output_dir)
+            warn_of_other_settings(self.args, Path(resume_from_checkpoint))
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _hp_search_setup(self, trial: Any) -> None:
@@ -495,6 +498,7 @@ class DAIRTrainer(PairEvaluationTrainer):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         if self.args.should_save:
+            save_settings(self.args, Path(output_dir))
             for file, part in self._states().items():
                 safetensors.torch.save_file(part.state_dict(), Path(output_dir) / file)
 

@@ -836,3 +836,24 @@ def test_a_loss_that_is_not_finite_stops_training_and_names_the_rows(tmp_path: P
     )
     with pytest.raises(NonFiniteLossError, match=message):
         made.train()
+
+
+def test_a_checkpoint_of_other_settings_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = tiny.pairs("t5")
+
+    def lines(resume: bool = True, **settings: Any) -> list[str]:
+        caplog.clear()
+        base = {"max_steps": 2, "save_strategy": "no" if resume else "steps", "save_steps": 2, "dair_lambda": 0.5}
+        made = tiny.trainer(tmp_path, "t5", data, **{**base, **settings})
+        made.train(resume_from_checkpoint=True if resume else None)
+        return [record.getMessage() for record in caplog.records if "of a run with other" in record.getMessage()]
+
+    assert lines(resume=False) == []
+    assert lines() == [] and lines(logging_steps=1) == []
+    (line,) = lines(dair_lambda=2.0, learning_rate=0.125, regularizer="l1")
+    assert line.startswith(f"{tmp_path / 'checkpoint-2'} is of a run with other settings: ")
+    assert "dair_lambda=0.5 (now 2.0)" in line and "regularizer=sq (now l1)" in line and "(now 0.125)" in line
+    assert "max_steps" not in line
+    # Of a plain Trainer.
+    (tmp_path / "checkpoint-2" / "dair_settings.json").unlink()
+    assert lines(dair_lambda=2.0) == []

@@ -1,0 +1,70 @@
+"""Settings that are saved with each checkpoint, so that a resumed run can say which of them are others."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers.utils import logging
+
+from dair_hf.config import DAIRConfig
+from dair_hf.config.objective import ObjectiveConfig
+from dair_hf.errors import DataError
+from dair_hf.io.files import read_json, write_json
+
+logger = logging.get_logger(__name__)
+SETTINGS_FILE = "dair_settings.json"
+# Settings that change what the steps after a resume do. `Trainer` itself reports other batch sizes.
+COMPARED = (
+    *(field.name for field in dataclasses.fields(ObjectiveConfig)),
+    "forward_mode", "pair_dropout", "max_tokens_per_batch", "share_prefixes", "max_length", "max_steps",
+    "num_train_epochs", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs",
+    "warmup_steps", "optim", "optim_args", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm",
+    "label_smoothing_factor", "seed", "data_seed", "bf16", "fp16",
+)  # fmt: skip
+
+
+def save_settings(args: DAIRConfig, checkpoint: Path) -> None:
+    """Write the compared settings of a run into the folder of a checkpoint."""
+    write_json(checkpoint / SETTINGS_FILE, _settings_of(args))
+
+
+def warn_of_other_settings(args: DAIRConfig, checkpoint: Path) -> None:
+    """Log one line that names the settings in which a run differs from that of the checkpoint it resumes.
+
+    Checkpoints of a plain `Trainer` have no such file, and say nothing. Data are not compared: equal rows may have
+    different fingerprints.
+
+    Args:
+        args: Settings of the run.
+        checkpoint: Folder of the checkpoint.
+    """
+    try:
+        saved = read_json(checkpoint / SETTINGS_FILE)
+    except DataError:
+        return
+    now = _settings_of(args)
+    changed = [name for name in now if isinstance(saved, dict) and name in saved and saved[name] != now[name]]
+    if changed and args.should_log:
+        listed = ", ".join(f"{name}={saved[name]} (now {now[name]})" for name in changed)
+        logger.warning(
+            f"{checkpoint} is of a run with other settings: {listed}. Training goes on from it with the new ones; for "
+            "a run of its own, name another output_dir, or leave resume_from_checkpoint out."
+        )
+
+
+def _settings_of(args: DAIRConfig) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(
+        json.dumps({name: getattr(args, name) for name in COMPARED}, default=_name_of_object)
+    )
+    return values
+
+
+def _name_of_object(value: Any) -> str:
+    """Return a text for a value that JSON does not have, such as a function, without its address in memory."""
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    return str(getattr(value, "__qualname__", type(value).__qualname__))
