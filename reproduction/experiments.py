@@ -19,6 +19,7 @@ from dair_hf.io.files import SCRATCH, atomic_path, read_json, read_yaml, write_j
 from dair_hf.io.folders import SUPERSEDED, mark_folder, move_to_superseded, superseded_name, try_lock
 
 MARKER = "experiment.json"
+PAIRED = "paired.md"
 
 
 class Experiment(NamedTuple):
@@ -147,9 +148,11 @@ def collect(experiment: Experiment, output: Path, results: Path) -> int:
     for name, record in records.items():
         write_json(target / name, record)
     for table in tables:
-        for file in sorted(path for kind in ("*.md", "*.png", "paired.json") for path in table.parent.glob(kind)):
+        for file in sorted(path for kind in ("*.md", "*.png") for path in table.parent.glob(kind)):
             with atomic_path(target / file.relative_to(output)) as path:
                 shutil.copyfile(file, path)
+        if not (table.parent / PAIRED).exists():
+            (target / table.parent.relative_to(output) / PAIRED).unlink(missing_ok=True)  # of an earlier comparison
     write_json(target / MARKER, settings)
     return len(records)
 

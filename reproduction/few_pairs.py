@@ -3,7 +3,7 @@
     python -m reproduction.few_pairs   # print the table from results/
 
 `results/counterfactual_sentiment/MODEL_SHARE/` holds the search for lambda on the dev split and, in `final/`, the runs
-on the test split with `paired.json`, the differences to DA-ERM over test rows and seeds.
+on the test split. Their `outcomes` give the differences to DA-ERM, paired over test rows and seeds.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from dair_hf.io.commands import run_recipe
 
 import argparse
 import statistics
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from dair_hf.errors import DataError
-from dair_hf.io.files import read_json
+from dair_hf.experiments.paired import difference_text, paired_differences
+from dair_hf.experiments.run_records import lambda_of, lambda_text
 from reproduction.records import Record, metric_of, read_records
 
 FOLDER = "counterfactual_sentiment"
 MODELS = {"bag_of_words": "bag of words", "embeddings": "embeddings", "bilstm": "BiLSTM"}
 SHARES = (10, 30, 100)
-# Key in paired.json -> heading.
+# Metric of `paired_differences` -> heading.
 DIFFERENCES = {
     "original_accuracy": "originals",
     "augmented_accuracy_pairs": "revisions",
@@ -60,11 +59,14 @@ def _cells(folder: Path) -> list[str]:
         runs.setdefault(record.content["method"], []).append(record)
     if missing := {"da", "dair"} - runs.keys():
         raise DataError(f"{folder}: has no run of {', '.join(sorted(missing))}; run it again")
-    paired = read_json(folder / "paired.json")["differences"]["dair"]
+    paired = paired_differences([record.content for records in runs.values() for record in records])
+    differences = paired["differences"].get("dair") if paired else None
+    if differences is None:
+        raise DataError(f"{folder}: DAIR cannot be paired with DA-ERM; run it again")
     return [
-        str(len(paired["seeds"])),
+        str(len(differences["seeds"])),
         *(_both_right(runs.get(method, []), str(folder)) for method in ("erm", "da", "kl", "dair")),
-        *(_difference(paired[key]) for key in DIFFERENCES),
+        *(difference_text(differences.get(key)).replace("0.", ".") for key in DIFFERENCES),
     ]
 
 
@@ -73,20 +75,8 @@ def _both_right(runs: list[Record], label: str) -> str:
     if not runs:
         return "-"
     value = statistics.mean(float(metric_of(run, "both_correct", label) or 0) for run in runs)
-    training = runs[0].content["config"]["training"]
-    return f"{value:.3f}" + (f" ({training['dair_lambda']:g})" if training["method"] == "dair" else "")
-
-
-def _difference(found: Mapping[str, Any]) -> str:
-    """Return a difference with its standard error, bold if it exceeds two of them.
-
-    Example:
-        >>> _difference({"difference": 0.03, "standard_error": 0.01})
-        '**+.030 ± .010**'
-    """
-    difference, error = found["difference"], found["standard_error"]
-    text = f"{difference:+.3f} ± {error:.3f}".replace("0.", ".")
-    return f"**{text}**" if abs(difference) > 2 * error else text
+    used = lambda_of(runs[0].content)
+    return f"{value:.3f}" + (f" ({lambda_text(used)})" if used is not None else "")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Difference between two models on the same test rows, over several seeds of training."""
+"""Difference between two models on the same rows, over several seeds of training."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit  # type: ignore[import-untyped]
 
 from dair_hf.errors import DataError
 from dair_hf.evaluation.statistics import sums_by_cluster
+
+CONFIDENCE = 0.95
 
 
 class PairedDifference(NamedTuple):
@@ -17,15 +20,22 @@ class PairedDifference(NamedTuple):
 
     Attributes:
         difference: Metric of the first model minus that of the second, means over seeds.
-        standard_error: Standard error of the difference.
+        standard_error: Standard error of the difference; with one seed that over rows only.
+        half_width: Half the width of the 95 % confidence interval; None with one seed, which says nothing about others.
     """
 
     difference: float
     standard_error: float
+    half_width: float | None
+
+    @property
+    def is_significant(self) -> bool:
+        """Return whether the interval excludes 0; False with one seed."""
+        return self.half_width is not None and abs(self.difference) > self.half_width
 
 
 def paired_difference(first: Any, second: Any, clusters: Sequence[str] | None = None) -> PairedDifference:
-    """Compare a ratio of two sums between models that were trained with the same seeds and tested on the same rows.
+    """Compare a ratio of two sums between models that were trained with the same seeds and evaluated on the same rows.
 
     The metric of seed s is `q_s = sum_i n_si / sum_i d_si`. An accuracy has d = 1; CM has n = both views correct and
     d = original correct. With two fixed models `mcnemar` is the usual test. Here rows and seeds are both samples, and
@@ -35,12 +45,19 @@ def paired_difference(first: Any, second: Any, clusters: Sequence[str] | None = 
 
     (delta method; for an accuracy, v = n). With u the difference of v between the models, N rows and S seeds:
 
-        standard error^2 = var(row means of u) / N + var(seed means of u) / S - var(residuals) / (N S)
+        A = var(row means of u) / N,  B = var(seed means of u) / S,  E = var(residuals) / (N S)
+        standard error^2 = A + B - E
 
     where residuals are what row and seed means leave, with (N - 1)(S - 1) degrees of freedom (crossed random effects;
-    Searle, Casella and McCulloch 1992, chapter 4). The difference of two noisy terms may come out too small, so the
-    result is never below either of the first two. One seed leaves only the first: its error says nothing about
-    other seeds.
+    Searle, Casella and McCulloch 1992, chapter 4). Few seeds estimate B badly, so each part of the interval has the t
+    quantile of its own degrees of freedom (Banerjee 1960, Sankhya 22, 357-358):
+
+        half width^2 = t(S - 1)^2 B + t(N - 1)^2 max(A - E, 0)
+
+    With one quantile for the sum, by Satterthwaite's degrees of freedom, the interval of two seeds would miss the truth
+    in up to 12 % of experiments: where B happens to be small, so is its share of the degrees of freedom. A difference
+    of noisy terms may come out too small. Standard error and half width are therefore never below those of A, B or E
+    alone.
 
     Args:
         first: Numerators and denominators of the first model, two arrays `[S, N]`.
@@ -53,32 +70,43 @@ def paired_difference(first: Any, second: Any, clusters: Sequence[str] | None = 
     Example:
         >>> everything = [[1, 1, 1, 1]]
         >>> paired_difference(([[1, 1, 1, 0]], everything), ([[1, 0, 0, 0]], everything))
-        PairedDifference(difference=0.5, standard_error=0.28867513459481287)
+        PairedDifference(difference=0.5, standard_error=0.28867513459481287, half_width=None)
     """
     parts = [[np.atleast_2d(np.asarray(part, dtype=np.float64)) for part in model] for model in (first, second)]
     shapes = {part.shape for model in parts for part in model}
     if len(shapes) > 1 or any(len(shape) != 2 for shape in shapes):
         raise DataError(f"numerators and denominators have the shapes {sorted(shapes)}; all must be [seeds, rows]")
     difference = np.subtract(*(_contributions(*model) for model in parts))
-    seeds, rows = difference.shape
+    rows = difference.shape[1]
     if clusters is not None:
         # Deviations, since a sum of values would also vary with the number of rows of a cluster.
         means = difference.mean(1, keepdims=True)
         sums = sums_by_cluster((difference - means).T, clusters).T
         difference = means + sums * sums.shape[1] / rows
-    units = difference.shape[1]
-    if units < 2:
-        raise DataError(f"{units} rows or clusters: a standard error needs two")
-    mean = difference.mean()
-    by_unit, by_seed = difference.mean(0), difference.mean(1)
+    if difference.shape[1] < 2:
+        raise DataError(f"{difference.shape[1]} rows or clusters: a standard error needs two")
+    return _mean_with_interval(difference)
+
+
+def _mean_with_interval(cells: NDArray[np.float64]) -> PairedDifference:
+    """Return mean, standard error and half width of a crossed sample `[S, units]`."""
+    seeds, units = cells.shape
+    mean, by_unit, by_seed = float(cells.mean()), cells.mean(0), cells.mean(1)
     of_units = by_unit.var(ddof=1) / units
     if seeds == 1:
-        return PairedDifference(float(mean), float(np.sqrt(of_units)))
+        return PairedDifference(mean, float(np.sqrt(of_units)), None)
     of_seeds = by_seed.var(ddof=1) / seeds
-    residuals = difference - by_unit - by_seed[:, None] + mean
-    of_residuals = (residuals**2).sum() / ((units - 1) * (seeds - 1)) / (units * seeds)
-    variance = max(of_units + of_seeds - of_residuals, of_units, of_seeds)
-    return PairedDifference(float(mean), float(np.sqrt(variance)))
+    freedom = (units - 1) * (seeds - 1)
+    residuals = cells - by_unit - by_seed[:, None] + mean
+    of_residuals = (residuals**2).sum() / freedom / (units * seeds)
+    variance = max(of_units + of_seeds - of_residuals, of_units, of_seeds, of_residuals)
+    for_units, for_seeds, for_residuals = stdtrit([units - 1, seeds - 1, freedom], (1 + CONFIDENCE) / 2) ** 2
+    squared = max(
+        for_seeds * of_seeds + for_units * max(of_units - of_residuals, 0.0),
+        for_units * of_units,
+        for_residuals * of_residuals,
+    )
+    return PairedDifference(mean, float(np.sqrt(variance)), float(np.sqrt(squared)))
 
 
 def _contributions(numerators: NDArray[np.float64], denominators: NDArray[np.float64]) -> NDArray[np.float64]:

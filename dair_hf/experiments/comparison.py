@@ -18,6 +18,7 @@ from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.counter_rng import require_seeds
 from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.experiments.checkpoints import save_run, train_resumable
+from dair_hf.experiments.outcomes import read_outcomes
 from dair_hf.experiments.paired import write_paired
 from dair_hf.experiments.plots import require_matplotlib
 from dair_hf.experiments.report import Column, write_comparison
@@ -29,6 +30,8 @@ from dair_hf.experiments.run_records import (
     fingerprint,
     finished_records,
     git_revision,
+    lambda_of,
+    lambda_text,
     redo_changed,
     run_record,
 )
@@ -329,12 +332,16 @@ def compare(
             all_settings = {**config, "training": run.args}
             record = run_record(run.name, run.method, run.seed, all_settings, *result, data, settings)
             if PartialState().is_main_process:
+                if (predictions := Path(run.args.output_dir) / "predictions.jsonl").is_file():
+                    record["outcomes"] = read_outcomes(predictions).to_json()
                 write_json(folder / f"{run.name}.json", record)
         records.append(record)
     if not PartialState().is_main_process:
         return ""
     if earlier := [] if redo_changed() else earlier_records(folder, runs, config, data):
-        names = (f"{r['name']} (lambda {r['config']['training'].get('dair_lambda', '-')})" for r in earlier)
+        names = (
+            r["name"] + (f" (lambda {lambda_text(lambda_of(r))})" if lambda_of(r) is not None else "") for r in earlier
+        )
         notes = [*notes, f"From earlier calls: {', '.join(names)}."]
     table = write_comparison(folder, title, [*records, *earlier], columns, notes)
     print(f"\n{table}\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dair_hf.experiments.plots import save_figure
+from dair_hf.experiments.run_records import records_by_method
 from dair_hf.experiments.samples import Sample
 from dair_hf.io.files import write_json, write_text
 
@@ -29,7 +30,7 @@ class Column(NamedTuple):
 
 
 def comparison_table(records: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> str:
-    """Return a Markdown table with one row per method: mean and standard deviation of each column over its runs.
+    """Return a Markdown table, one row per method (and lambda): mean and standard deviation of each column over its runs.
 
     A metric that is undefined in some of a method's runs has no mean: the cell states in how many.
 
@@ -71,7 +72,7 @@ def write_comparison(
     """
     columns = [c for c in columns if not c.optional or any(c.key in record["metrics"] for record in records)]
     table = comparison_table(records, columns)
-    several = len({record["method"] for record in records}) < len(records)
+    several = len(records_by_method(records)) < len(records)
     spread = ["Mean ± standard deviation over the runs."] if several else []
     write_text(folder / "comparison.md", "\n".join([f"# {title}", "", table, "", *spread, *notes]).rstrip() + "\n")
     write_json(folder / "comparison.json", {"title": title, "notes": list(notes), "runs": list(records)})
@@ -126,10 +127,7 @@ def plot_comparison(path: Path, title: str, records: Sequence[Mapping[str, Any]]
 
 
 def _metrics_by_method(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    methods: dict[str, list[Mapping[str, Any]]] = {}
-    for record in records:
-        methods.setdefault(record["method"], []).append(record["metrics"])
-    return methods
+    return {name: [run["metrics"] for run in runs] for name, runs in records_by_method(records).items()}
 
 
 def _defined(runs: Sequence[Mapping[str, Any]], column: Column) -> list[float]:

@@ -25,6 +25,7 @@ from dair_hf.errors import DataError
 from dair_hf.io.file_values import ContentFingerprint
 from dair_hf.io.files import read_json
 from dair_hf.io.folders import move_to_superseded
+from dair_hf.losses.objective import REGULARIZED
 
 REDO_CHANGED = "DAIR_REDO_CHANGED"
 PACKAGES = ("dair-hf", "torch", "transformers", "datasets", "accelerate", "evaluate", "peft", "numpy")
@@ -284,6 +285,48 @@ def earlier_records(
                 else:
                     print(f"{path}: not in the table, because its settings differ")
     return records
+
+
+def records_by_method(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Group records into the rows of a table: by method, and by lambda if runs of a method differ in it.
+
+    Example:
+        >>> runs = [
+        ...     {"method": "dair", "seed": seed, "config": {"training": {"method": "dair", "dair_lambda": value}}}
+        ...     for seed, value in enumerate([1.0, 1.0, "auto"])
+        ... ]
+        >>> [(name, len(of_row)) for name, of_row in records_by_method(runs).items()]
+        [('dair, lambda 1', 2), ('dair, lambda auto', 1)]
+        >>> list(records_by_method(runs[:2]))
+        ['dair']
+    """
+    lambdas: dict[str, list[Any]] = {}
+    for record in records:
+        seen = lambdas.setdefault(record["method"], [])
+        if (value := lambda_of(record)) not in seen:
+            seen.append(value)
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    for record in records:
+        name, value = record["method"], lambda_of(record)
+        label = f"{name}, lambda {lambda_text(value)}" if len(lambdas[name]) > 1 else name
+        rows.setdefault(label, []).append(record)
+    return rows
+
+
+def lambda_of(record: Mapping[str, Any]) -> float | str | None:
+    """Return the lambda of a run, a number or "auto"; None if its method has none."""
+    training = record.get("config", {}).get("training", {})
+    return training.get("dair_lambda") if training.get("method") in REGULARIZED else None
+
+
+def lambda_text(value: float | str | None) -> str:
+    """Return a lambda as tables show it.
+
+    Example:
+        >>> lambda_text(0.5), lambda_text("auto"), lambda_text(None)
+        ('0.5', 'auto', '-')
+    """
+    return "-" if value is None else value if isinstance(value, str) else f"{value:g}"
 
 
 def changed_settings(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from dair_hf.errors import DataError
-from dair_hf.io.files import FilePath, decode_json, require_file
+from dair_hf.io.files import FilePath, decode_json, parse_json, read_bytes, require_file
 
 PAIR_KINDS = (".jsonl", ".json", ".csv", ".parquet")
 PREDICTION_KEYS = ("row_id", "variant", "prediction", "reference", "correct")  # of a line of a predictions file
@@ -58,3 +60,18 @@ def require_predictions_file(path: FilePath, remedy: str = "name another file") 
         raise DataError(f"{path}: cannot be read ({error.strerror or error}); {remedy}") from error
     if not isinstance(first, dict) or tuple(first) not in (PREDICTION_KEYS, (*PREDICTION_KEYS, CLUSTER_KEY)):
         raise DataError(f"{path}: is no file of predictions, which could be replaced; {remedy}, or move it")
+
+
+def read_predictions(path: FilePath) -> Iterator[dict[str, Any]]:
+    """Read the lines of a file that `PairIndex.write` wrote.
+
+    Raises:
+        DataError: The file cannot be read, or a line is no JSON object with the keys of a prediction.
+    """
+    # Not with splitlines, which also splits at characters that JSON strings may contain, such as U+2028.
+    for number, line in enumerate(read_bytes(path).split(b"\n"), start=1):
+        if line.strip():
+            view = parse_json(line, f"{path}:{number}", "evaluate again")
+            if not isinstance(view, dict) or not view.keys() >= set(PREDICTION_KEYS):
+                raise DataError(f"{path}:{number}: is no prediction of a view; evaluate again")
+            yield view

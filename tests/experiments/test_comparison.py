@@ -140,7 +140,7 @@ def test_table_keeps_rows_of_earlier_calls(tmp_path: Path) -> None:
     assert [line.split(" | ")[0] for line in table.splitlines()[2:]] == ["| da", "| dair", "| erm"]
     named = [run["name"] for run in read_json(tmp_path / "comparison.json")["runs"]]
     assert named == ["da_seed0", "dair_seed0", "erm_seed0"]
-    note = "From earlier calls: dair_seed0 (lambda 0.5), erm_seed0 (lambda 0.5)."
+    note = "From earlier calls: dair_seed0 (lambda 0.5), erm_seed0."
     assert note in (tmp_path / "comparison.md").read_text()
 
 

@@ -1,4 +1,4 @@
-"""Paired differences of a comparison, from the predictions of its runs."""
+"""Paired differences of a comparison, from the outcomes of its runs."""
 
 from __future__ import annotations
 
@@ -10,88 +10,169 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
+from dair_hf.errors import DataError
+from dair_hf.evaluation.paired import paired_difference
 from dair_hf.evaluation.statistics import correctness_metrics
 from dair_hf.evaluation.view_index import PairIndex
-from dair_hf.experiments.paired import paired_differences, write_paired
+from dair_hf.experiments.outcomes import Outcomes, read_outcomes
+from dair_hf.experiments.paired import paired_differences, paired_table, write_paired
 from dair_hf.io.pair_files import require_predictions_file
 
 RNG = np.random.default_rng(1)
 
 
-def record(method: str, seed: int) -> dict[str, Any]:
-    name = f"{method}_seed{seed}"
-    return {"name": name, "method": method, "seed": seed, "settings_fingerprint": f"of {name}"}
-
-
-def write_run(
-    folder: Path, run: dict[str, Any], original: np.ndarray, augmented: np.ndarray, clusters: list[str] | None = None
-) -> None:
-    path = folder / "runs" / run["name"] / "predictions.jsonl"
-    path.parent.mkdir(parents=True)
-    (path.parent / "settings_fingerprint.txt").write_text(run["settings_fingerprint"] + "\n")
-    index = PairIndex(~np.isnan(augmented), [f"käse/{row}" for row in range(len(original))])
+def run(
+    folder: Path,
+    method: str,
+    seed: int,
+    original: np.ndarray,
+    augmented: np.ndarray,
+    clusters: list[str] | None = None,
+    dair_lambda: float | str = 1.0,
+) -> dict[str, Any]:
+    """Return the record of a run, with the outcomes of the predictions that it wrote."""
+    path = folder / f"{method}_{seed}_{dair_lambda}.jsonl"
+    augmented = np.asarray(augmented, dtype=float).reshape(len(original), -1)
+    # U+2028 and U+0085 end a line for str.splitlines, not in JSON lines.
+    index = PairIndex(~np.isnan(augmented), [f"k\u2028\x85äse/{row}" for row in range(len(original))])
     correct = [original[r] if v == 0 else augmented[r, v - 1] for r, v in zip(index.rows, index.variants, strict=True)]
     index.write(path, correct, correct, [bool(value) for value in correct], clusters)
     require_predictions_file(path)
+    outcomes = read_outcomes(path)
+    stored = json.loads(json.dumps(outcomes.to_json()))
+    again = Outcomes.from_json(stored)
+    np.testing.assert_array_equal(again.original, np.asarray(original, dtype=float))
+    np.testing.assert_array_equal(again.augmented, augmented)
+    kind = "dair" if method in ("kl", "dair") else method
+    config = {"training": {"method": kind, "dair_lambda": dair_lambda}}
+    return {"method": method, "seed": seed, "config": config, "outcomes": stored}
 
 
 def test_differences_are_those_of_the_metrics(tmp_path: Path) -> None:
     """Rows with none, one or two partners; the metrics of each run are those of `correctness_metrics`."""
     absent = RNG.random((50, 2)) < 0.3
     means: dict[str, list[dict[str, float]]] = {"da": [], "dair": []}
-    records = [record(method, seed) for method in means for seed in (3, 5)]
-    for run in records:
-        original = RNG.random(50) < 0.7
-        augmented = np.where(absent, np.nan, RNG.random((50, 2)) < 0.6)
-        write_run(tmp_path, run, original, augmented, [str(row // 5) for row in range(50)])
-        metrics = correctness_metrics(original, np.nan_to_num(augmented) == 1, ~absent, n_bootstrap=0)
-        means[run["method"]].append(metrics)
-    paired = paired_differences(tmp_path, records)
+    clusters, records, correct = [str(row // 5) for row in range(50)], [], {}
+    for method in means:
+        for seed in (3, 5):
+            original = RNG.random(50) < 0.7
+            augmented = np.where(absent, np.nan, RNG.random((50, 2)) < 0.6)
+            records.append(run(tmp_path, method, seed, original, augmented, clusters))
+            correct[method, seed] = original.astype(float)
+            means[method].append(correctness_metrics(original, np.nan_to_num(augmented) == 1, ~absent, n_bootstrap=0))
+    paired = paired_differences(records)
     assert paired is not None
-    assert (paired["baseline"], paired["rows"], paired["clusters"]) == ("da", 50, 10)
+    assert (paired["baseline"], paired["rows"], paired["clusters"], paired["left_out"]) == ("da", 50, 10, {})
     assert list(paired["differences"]) == ["dair"] and paired["differences"]["dair"]["seeds"] == [3, 5]
     for key in ("original_accuracy", "augmented_accuracy_pairs", "cm", "both_correct"):
         expected = [np.mean([metrics[key] for metrics in means[method]]) for method in ("dair", "da")]
         found = paired["differences"]["dair"][key]
         assert found["difference"] == pytest.approx(expected[0] - expected[1]), key
-        assert found["standard_error"] > 0
+        assert found["half_width"] > found["standard_error"] > 0
+    everything = np.ones((2, 50))
+    models = [(np.stack([correct[method, seed] for seed in (3, 5)]), everything) for method in ("dair", "da")]
+    assert paired["differences"]["dair"]["original_accuracy"] == paired_difference(*models, clusters)._asdict()
 
 
 def test_only_methods_with_the_same_rows_and_seeds_are_compared(tmp_path: Path) -> None:
-    right, rows = np.array([True, False] * 10), np.ones((20, 1))
-    records = [record("da", 0), record("kl", 1), record("dair", 0), record("erm", 0)]
-    write_run(tmp_path, records[0], right, rows)
-    write_run(tmp_path, records[1], right, rows)  # another seed
-    write_run(tmp_path, records[2], np.roll(right, 1), rows)
-    write_run(tmp_path, records[3], right[:10], rows[:10])  # other rows
-    paired = paired_differences(tmp_path, records)
+    right, rows = np.array([True, False] * 10), np.ones(20)
+    records = [
+        run(tmp_path, "da", 0, right, rows),
+        run(tmp_path, "kl", 1, right, rows),  # another seed
+        run(tmp_path, "dair", 0, np.roll(right, 1), rows),
+        run(tmp_path, "erm", 0, right[:10], rows[:10]),  # other rows
+        run(tmp_path, "irm", 0, right, rows, ["one"] * 20),  # other clusters
+        {"method": "js", "seed": 0},  # a record without outcomes
+    ]
+    paired = paired_differences(records)
     assert paired is not None and list(paired["differences"]) == ["dair"]
+    other = "was tested on other rows"
+    assert paired["left_out"] == {"kl": "has no seed in common with da", "erm": other, "irm": other}
+    assert paired_table(paired).endswith(f"kl has no seed in common with da.\nerm {other}.\nirm {other}.")
+
+
+def test_runs_with_different_lambdas_are_different_methods(tmp_path: Path) -> None:
+    right, wrong = np.array([True, False] * 5), np.zeros(10)
+    records = [
+        run(tmp_path, "da", 0, right, wrong, dair_lambda=1.0),
+        run(tmp_path, "da", 1, right, wrong, dair_lambda=2.0),  # unused by DA-ERM
+        run(tmp_path, "dair", 0, right, wrong, dair_lambda=1.0),
+        run(tmp_path, "dair", 1, right, right, dair_lambda="auto"),
+    ]
+    paired = paired_differences(records)
+    assert paired is not None
+    found = {name: found["augmented_accuracy_pairs"]["difference"] for name, found in paired["differences"].items()}
+    assert found == {"dair, lambda 1": 0.0, "dair, lambda auto": 0.5}
+
+
+def test_too_few_rows_are_named(tmp_path: Path) -> None:
+    records = [run(tmp_path, method, 0, np.array([True]), np.array([1])) for method in ("da", "dair")]
+    paired = paired_differences(records)
+    assert paired is not None and paired["differences"] == {}
+    assert write_paired(tmp_path, records) == "dair has too few test rows."
+    clustered = [run(tmp_path, m, 0, np.ones(4), np.zeros(4), ["dialog"] * 4) for m in ("da", "dair")]
+    assert write_paired(tmp_path, clustered) == "dair has too few test rows."
+
+
+def test_metrics_that_are_undefined_in_a_run_are_left_out(tmp_path: Path) -> None:
+    wrong = [run(tmp_path, m, 0, np.zeros(4), np.ones(4)) for m in ("da", "dair")]
+    paired = paired_differences(wrong)
+    assert paired is not None
+    assert set(paired["differences"]["dair"]) == {
+        "seeds",
+        "original_accuracy",
+        "augmented_accuracy_pairs",
+        "both_correct",
+    }
 
 
 def test_files_of_an_earlier_comparison_do_not_stay(tmp_path: Path) -> None:
-    records = [record("da", 0), record("dair", 0)]
-    for run in records:
-        write_run(tmp_path, run, np.array([True, False] * 5), np.ones((10, 1)))
+    records = [run(tmp_path, method, 0, np.array([True, False] * 5), np.ones(10)) for method in ("da", "dair")]
     assert write_paired(tmp_path, records)
     assert (tmp_path / "paired.json").exists() and (tmp_path / "paired.md").exists()
-    # The record was copied from elsewhere: the predictions at hand are those of another run.
-    records[1]["settings_fingerprint"] = "other"
-    assert write_paired(tmp_path, records) == ""
+    assert write_paired(tmp_path, records[:1]) == ""
     assert not (tmp_path / "paired.json").exists() and not (tmp_path / "paired.md").exists()
 
 
 def test_files_and_table(tmp_path: Path) -> None:
-    records = [record("erm", 0), record("dair", 0)]
-    write_run(tmp_path, records[0], np.array([True] * 10), np.array([[0.0]] * 10))
-    write_run(tmp_path, records[1], np.array([True] * 10), np.array([[1.0]] * 9 + [[0.0]]))
+    right = np.array([True] * 10)
+    records = [run(tmp_path, "erm", seed, right, np.zeros(10)) for seed in (0, 1)]
+    nine = np.array([1.0] * 9 + [0.0])
+    records += [
+        run(tmp_path, "dair", 0, right, nine),
+        run(tmp_path, "kl", 0, right, nine),
+        run(tmp_path, "kl", 1, right, nine),
+    ]
     table = write_paired(tmp_path, records)
+    # Rows differ alone: t(9) = 2.262 times the standard error 0.1.
     assert table.splitlines()[2:] == [
         "| method | seeds | original | augmented | CM | both right |",
         "|---|---|---|---|---|---|",
-        "| dair | 1 | +0.000 ± 0.000 | +0.900 ± 0.100 (+9.0) | +0.900 ± 0.100 (+9.0) | +0.900 ± 0.100 (+9.0) |",
+        "| dair | 1 | +0.000 | +0.900 | +0.900 | +0.900 |",
+        "| kl | 2 | +0.000 ± 0.000 | **+0.900 ± 0.226** | **+0.900 ± 0.226** | **+0.900 ± 0.226** |",
+        "",
+        "One seed says nothing about others: no interval.",
     ]
     assert "Difference to erm, paired over 10 test rows" in (tmp_path / "paired.md").read_text()
-    assert json.loads((tmp_path / "paired.json").read_text())["differences"]["dair"]["seeds"] == [0]
+    assert json.loads((tmp_path / "paired.json").read_text())["differences"]["kl"]["seeds"] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda lines: [*lines[:-1], lines[-1][:20]], r"p.jsonl:4: "),
+        (lambda lines: [*lines, lines[-1]], "occurs twice"),
+        (lambda lines: lines[1:], "has no original"),
+        (lambda lines: [lines[0].replace(', "cluster": "x"', ""), *lines[1:2]], "some rows have a cluster"),
+        (lambda lines: [*lines, "[]"], "p.jsonl:5: is no prediction"),
+    ],
+)
+def test_damaged_predictions_are_refused(tmp_path: Path, edit: Any, message: str) -> None:
+    path = tmp_path / "p.jsonl"
+    PairIndex(np.array([[True], [True]]), ["a", "b"]).write(path, [1] * 4, [1] * 4, [True] * 4, ["x", "y"])
+    path.write_text("\n".join(edit(path.read_text().splitlines())))
+    with pytest.raises(DataError, match=message):
+        read_outcomes(path)
 
 
 def test_evaluation_writes_the_clusters(tmp_path: Path) -> None:

@@ -23,33 +23,32 @@ def test_the_page_shows_the_table_of_the_stored_runs() -> None:
     assert "\n".join(lines) in page
 
 
-def test_paired_differences_are_those_of_the_records() -> None:
-    """Of the means over seeds; `paired.json` was computed from predictions, which are not stored."""
-    folders = sorted((RESULTS / FOLDER).glob("*/final"))
-    assert folders
-    for folder in folders:
-        metrics: dict[str, dict[int, dict[str, float]]] = {}
-        for path in folder.glob("*_seed*.json"):
-            record = read_json(path)
-            metrics.setdefault(record["method"], {})[record["seed"]] = record["metrics"]
-        for method, found in read_json(folder / "paired.json")["differences"].items():
-            seeds = found.pop("seeds")
-            assert seeds == sorted(metrics[method]) == sorted(metrics["da"]) == [0, 1, 2, 3, 4]
-            for key, value in found.items():
-                means = [statistics.fmean(runs[key] for runs in metrics[name].values()) for name in (method, "da")]
-                assert value["difference"] == pytest.approx(means[0] - means[1]), (folder, method, key)
+def test_outcomes_are_those_of_the_metrics() -> None:
+    """The differences are computed from them."""
+    records = [read_json(path) for path in sorted((RESULTS / FOLDER).glob("*/final/*_seed*.json"))]
+    assert len(records) > 50
+    for record in records:
+        outcomes, metrics = record["outcomes"], record["metrics"]
+        pairs = list(zip(outcomes["original"], *outcomes["augmented"], strict=True))
+        assert metrics["pairs"] == len(pairs) == sum("-" not in pair for pair in pairs)
+        assert metrics["both_correct"] == pytest.approx(statistics.fmean(pair == ("1", "1") for pair in pairs))
+        assert metrics["original_accuracy"] == pytest.approx(statistics.fmean(pair[0] == "1" for pair in pairs))
+        assert metrics["augmented_accuracy_pairs"] == pytest.approx(statistics.fmean(pair[1] == "1" for pair in pairs))
 
 
 def test_every_lambda_was_chosen_on_the_dev_split() -> None:
     """The best dev accuracy over both views in the stored search; ties go to either."""
+    found = []
     for folder in sorted((RESULTS / FOLDER).iterdir()):
-        for method in ("kl", "dair"):
-            runs = [read_json(path) for path in folder.glob(f"search/{method}/*_seed*.json")]
-            finals = [read_json(path) for path in folder.glob(f"final/{method}_seed*.json")]
-            scores = {run["config"]["training"]["dair_lambda"]: run["metrics"]["both_views_accuracy"] for run in runs}
-            for run in finals:
-                assert scores[run["config"]["training"]["dair_lambda"]] == max(scores.values()), folder
-        assert finals
+        finals = [read_json(path) for path in folder.glob("final/*_seed*.json")]
+        for run in finals:
+            training, method = run["config"]["training"], run["method"]
+            if training["method"] == "dair" and training["dair_lambda"] != "auto":
+                runs = [read_json(path) for path in folder.glob(f"search/{method}/*_seed*.json")]
+                scores = {r["config"]["training"]["dair_lambda"]: r["metrics"]["both_views_accuracy"] for r in runs}
+                assert len(scores) > 2 and scores[training["dair_lambda"]] == max(scores.values()), (folder, method)
+                found.append(method)
+    assert {"kl", "dair"} <= set(found)
 
 
 def test_missing_runs_are_named(tmp_path: Path) -> None:
