@@ -86,8 +86,12 @@ def read_outcomes(path: Path) -> Outcomes:
     clusters: dict[str, str] = {}
     for view in read_predictions(path):
         name, number = str(view["row_id"]), variant_number(view["variant"])
+        if number is None:
+            raise DataError(f"{path}: row {name!r} has an unknown variant, {view['variant']!r}; evaluate again")
         if number in rows.get(name, {}) or (number and name not in rows):
-            raise DataError(f"{path}: row {name!r} {'occurs twice' if name in rows else 'has no original'}")
+            raise DataError(
+                f"{path}: row {name!r} {'occurs twice' if name in rows else 'has no original'}; evaluate again"
+            )
         rows.setdefault(name, {})[number] = view["correct"]
         if CLUSTER_KEY in view:
             clusters.setdefault(name, view[CLUSTER_KEY])

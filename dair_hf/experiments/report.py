@@ -30,7 +30,7 @@ class Column(NamedTuple):
 
 
 def comparison_table(records: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> str:
-    """Return a Markdown table, one row per method (and lambda): mean and standard deviation of each column over its runs.
+    """Return a Markdown table, one row per method and lambda: mean and standard deviation of each column.
 
     A metric that is undefined in some of a method's runs has no mean: the cell states in how many.
 

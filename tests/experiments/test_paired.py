@@ -70,8 +70,8 @@ def test_differences_are_those_of_the_metrics(tmp_path: Path) -> None:
         assert found["difference"] == pytest.approx(expected[0] - expected[1]), key
         assert found["half_width"] > found["standard_error"] > 0
     everything = np.ones((2, 50))
-    models = [(np.stack([correct[method, seed] for seed in (3, 5)]), everything) for method in ("dair", "da")]
-    assert paired["differences"]["dair"]["original_accuracy"] == paired_difference(*models, clusters)._asdict()
+    first, second = [(np.stack([correct[method, seed] for seed in (3, 5)]), everything) for method in ("dair", "da")]
+    assert paired["differences"]["dair"]["original_accuracy"] == paired_difference(first, second, clusters)._asdict()
 
 
 def test_only_methods_with_the_same_rows_and_seeds_are_compared(tmp_path: Path) -> None:
@@ -165,6 +165,7 @@ def test_files_and_table(tmp_path: Path) -> None:
         (lambda lines: lines[1:], "has no original"),
         (lambda lines: [lines[0].replace(', "cluster": "x"', ""), *lines[1:2]], "some rows have a cluster"),
         (lambda lines: [*lines, "[]"], "p.jsonl:5: is no prediction"),
+        (lambda lines: [*lines, lines[-1].replace("augmented", "other")], "unknown variant, 'other'"),
     ],
 )
 def test_damaged_predictions_are_refused(tmp_path: Path, edit: Any, message: str) -> None:

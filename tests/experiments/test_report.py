@@ -28,6 +28,14 @@ def test_table_of_single_runs() -> None:
     ]
 
 
+def test_runs_with_different_lambdas_are_not_averaged() -> None:
+    def dair(value: float | str, jga: float) -> dict[str, Any]:
+        return {**run("dair", jga=jga), "config": {"training": {"method": "dair", "dair_lambda": value}}}
+
+    lines = comparison_table([dair(1.0, 0.1), dair(1.0, 0.3), dair("auto", 0.5)], COLUMNS[:1]).splitlines()
+    assert lines[2:] == ["| dair, lambda 1 | 2 | 0.200 ± 0.141 |", "| dair, lambda auto | 1 | 0.500 |"]
+
+
 def test_table_of_seeds_shows_mean_and_sample_deviation() -> None:
     records = [run("erm", jga=0.1), run("da", jga=0.5), run("erm", jga=0.2), run("erm", jga=0.6)]
     lines = comparison_table(records, COLUMNS[:1]).splitlines()
