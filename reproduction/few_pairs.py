@@ -3,7 +3,7 @@
     python -m reproduction.few_pairs   # print the table from results/
 
 `results/counterfactual_sentiment/MODEL_SHARE/` holds the search for lambda on the dev split and, in `final/`, the runs
-on the test split. Their `outcomes` give the differences to DA-ERM, paired over test rows and seeds.
+on the test split; `MODEL_SHARE_auto/` holds those with `dair_lambda: auto`. Their `outcomes` give the differences to DA-ERM, paired over test rows and seeds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dair_hf.errors import DataError
 from dair_hf.experiments.paired import difference_text, paired_differences
-from dair_hf.experiments.run_records import lambda_of, lambda_text
+from dair_hf.experiments.run_records import lambda_of
 from reproduction.records import Record, metric_of, read_records
 
 FOLDER = "counterfactual_sentiment"
@@ -38,16 +38,16 @@ def table(results: Path) -> str:
         DataError: No experiment was run, or one lacks DA-ERM, DAIR or their paired differences.
     """
     lines = [
-        "| model, share of pairs | seeds | ERM | DA-ERM | KL | DAIR | "
+        "| model, share of pairs | seeds | ERM | DA-ERM | KL | DAIR | auto | "
         + " | ".join(f"DAIR - DA: {name}" for name in DIFFERENCES.values())
         + " |",
-        "|---|---|---|---|---|---|" + "---|" * len(DIFFERENCES),
+        "|---|---|---|---|---|---|---|" + "---|" * len(DIFFERENCES),
     ]
     for model, title in MODELS.items():
         for share in SHARES:
             folder = results / FOLDER / f"{model}_{share}"
             if (folder / "final").is_dir():
-                lines.append(f"| {title}, {share} % | " + " | ".join(_cells(folder / "final")) + " |")
+                lines.append(f"| {title}, {share} % | " + " | ".join(_cells(folder)) + " |")
     if len(lines) == 2:
         raise DataError(f"{results / FOLDER}: holds no runs; make results runs them")
     return "\n".join(lines)
@@ -55,7 +55,7 @@ def table(results: Path) -> str:
 
 def _cells(folder: Path) -> list[str]:
     runs: dict[str, list[Record]] = {}
-    for record in read_records(folder):
+    for record in read_records(folder / "final"):
         runs.setdefault(record.content["method"], []).append(record)
     if missing := {"da", "dair"} - runs.keys():
         raise DataError(f"{folder}: has no run of {', '.join(sorted(missing))}; run it again")
@@ -66,6 +66,7 @@ def _cells(folder: Path) -> list[str]:
     return [
         str(len(differences["seeds"])),
         *(_both_right(runs.get(method, []), str(folder)) for method in ("erm", "da", "kl", "dair")),
+        _both_right(read_records(folder.with_name(f"{folder.name}_auto")), str(folder)),
         *(difference_text(differences.get(key)).replace("0.", ".") for key in DIFFERENCES),
     ]
 
@@ -76,7 +77,7 @@ def _both_right(runs: list[Record], label: str) -> str:
         return "-"
     value = statistics.mean(float(metric_of(run, "both_correct", label) or 0) for run in runs)
     used = lambda_of(runs[0].content)
-    return f"{value:.3f}" + (f" ({lambda_text(used)})" if used is not None else "")
+    return f"{value:.3f}" + (f" ({used:g})" if isinstance(used, float) else "")
 
 
 def main() -> None:
