@@ -3,7 +3,8 @@
     python -m reproduction.few_pairs   # print the table from results/
 
 `results/counterfactual_sentiment/MODEL_SHARE/` holds the search for lambda on the dev split and, in `final/`, the runs
-on the test split; `MODEL_SHARE_auto/` holds those with `dair_lambda: auto`. Their `outcomes` give the differences to DA-ERM, paired over test rows and seeds.
+on the test split; `MODEL_SHARE_auto/` holds those with `dair_lambda: auto`. The `outcomes` of the records give the
+differences to DA-ERM, paired over test rows and seeds.
 """
 
 from __future__ import annotations
