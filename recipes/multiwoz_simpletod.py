@@ -56,14 +56,13 @@ from dair_hf.dialog.task import (
     training_pairs,
 )
 from dair_hf.experiments.arguments import parse_arguments
-from dair_hf.experiments.checkpoints import train_base_once
+from dair_hf.experiments.checkpoints import base_fingerprint, train_base_once
 from dair_hf.experiments.comparison import (
     ComparisonConfig,
     Result,
     Run,
     claim_output_folder,
     compare,
-    fingerprint,
     lambda_note,
     runs_of,
     train_evaluate_save,
@@ -125,12 +124,14 @@ def initial_weights(
     rows = dialogs.pretrain
     settings = {"method": "erm", "seed": args.seed, **(data.pretrain or {})}
     folder = Path(args.output_dir).parent.parent
-    folder /= f"base_{fingerprint(model, data, rows._fingerprint, settings['seed'])}"
-    base_args = with_settings(args, output_dir=f"{folder}_training", **settings)
+    base_args, base = with_settings(args, **settings), replace(model, lora_rank=0)
+    ignored, prints = ("data.evaluate_on", "data.pretrain"), {"rows": rows._fingerprint}
+    folder /= f"base_{base_fingerprint(base_args, {'model': base, 'data': data}, prints, encoder.tokenizer, ignored)}"
+    base_args = with_settings(base_args, output_dir=f"{folder}_training")
 
     def make_trainer() -> DAIRTrainer:
         # Train all weights of the base; adapters are added later.
-        network = load_model(replace(model, lora_rank=0), encoder.tokenizer, base_args.seed)
+        network = load_model(base, encoder.tokenizer, base_args.seed)
         return trainer_for(network, base_args, base_pairs(rows, encoder, data, base_args), encoder)
 
     return replace(model, model_name_or_path=str(train_base_once(folder, make_trainer)), model_settings=None)

@@ -26,8 +26,8 @@ from dair_hf.data.texts.files import read_pairs
 from dair_hf.data.texts.forms import GENERATED
 from dair_hf.data.view_columns import columns_of_views
 from dair_hf.errors import DataError
-from dair_hf.evaluation.answers import MATCHES, matches, reference_keys
-from dair_hf.evaluation.evaluator import PairEvaluation
+from dair_hf.evaluation.answers import MATCHES, matches, reference_keys, same_classes
+from dair_hf.evaluation.evaluator import PairEvaluation, TwoWayEvaluator
 from dair_hf.evaluation.view_index import PairIndex
 from dair_hf.experiments.run_records import provenance
 from dair_hf.io.archives import sha256_of
@@ -35,7 +35,6 @@ from dair_hf.io.files import write_json
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.pair_report.build import ReportOptions, build_report, label_names
 from dair_hf.pair_report.page import write_report
-from dair_hf.text.task import TwoWayEvaluator, is_correct
 from dair_hf.training.sample_loss import LANGUAGE_LOSSES, base_model_of, derived_sample_loss
 
 LABEL = "label"  # the rule of classifiers
@@ -61,17 +60,25 @@ class RecordingEvaluator(TwoWayEvaluator):
     """`TwoWayEvaluator` that keeps what it evaluated.
 
     Attributes:
-        evaluations: Views, predictions, references and evaluation of each call.
+        evaluations: Views, predictions, references, clusters and evaluation of each call.
     """
 
-    evaluations: list[tuple[PairIndex, list[Any], list[Any], PairEvaluation]] = field(default_factory=list)
+    evaluations: list[tuple[PairIndex, list[Any], list[Any], Sequence[Any] | None, PairEvaluation]] = field(
+        default_factory=list
+    )
 
     def evaluate_views(
-        self, index: PairIndex, predictions: list[Any], references: list[Any], *args: Any, **kwargs: Any
+        self,
+        index: PairIndex,
+        predictions: list[Any],
+        references: list[Any],
+        clusters: Sequence[Any] | None = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> PairEvaluation:
         """Evaluate the views of paired data, see `PairEvaluator.evaluate_views`."""
-        evaluation = super().evaluate_views(index, predictions, references, *args, **kwargs)
-        self.evaluations.append((index, predictions, references, evaluation))
+        evaluation = super().evaluate_views(index, predictions, references, clusters, *args, **kwargs)
+        self.evaluations.append((index, predictions, references, clusters, evaluation))
         return evaluation
 
 
@@ -132,7 +139,7 @@ def evaluate_model(
                 pairs, evaluator, n_bootstrap=settings.bootstrap, data_name=None, **_generation(trainer, settings)
             )
             clock.lap("answering")
-            ((index, predictions, references, evaluation),) = evaluator.evaluations
+            ((index, predictions, references, clusters, evaluation),) = evaluator.evaluations
             report = None
             if with_report:
                 options = ReportOptions(path.stem, texts=text_columns(pairs) or None)
@@ -150,7 +157,7 @@ def evaluate_model(
         if not trainer.generates:
             names = label_names(model)
             predictions, references = ([names(int(value)) for value in values] for values in (predictions, references))
-        index.write(folder / PREDICTIONS_FILE, predictions, references, evaluation.correct)
+        index.write(folder / PREDICTIONS_FILE, predictions, references, evaluation.correct, clusters)
         if report is not None:
             report.settings = {
                 "model": name,
@@ -188,7 +195,7 @@ def _evaluator_for(name: str, model: Any, rows: Dataset, settings: EvaluationSet
         if settings.max_new_tokens is not None:
             raise DataError(f"--max-new-tokens: {name} is a classifier, which generates nothing; leave it out")
         return RecordingEvaluator(
-            is_correct, answers=lambda classes: list(map(int, classes)), clusters=settings.clusters, preset=LABEL
+            same_classes, answers=lambda classes: list(map(int, classes)), clusters=settings.clusters, preset=LABEL
         )
     if loss not in LANGUAGE_LOSSES:
         raise DataError(

@@ -118,8 +118,16 @@ def _load_tokenizer(name: str) -> Any:
     """Load a tokenizer; None for a model of images or tables, and where there are no files of one."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError):
-        return None
+    except Exception as error:  # the tokenizers library raises nothing more specific
+        if file := _first_cached(name, VOCABULARY_FILES):
+            reason = " ".join(str(error).split())
+            raise DataError(
+                f"{name}: its tokenizer cannot be loaded, though {file} exists ({type(error).__name__}: "
+                f"{reason[:300]}); save the tokenizer again"
+            ) from error
+        if isinstance(error, (OSError, ValueError)):
+            return None
+        raise
     return tokenizer if has_tokenizer_files(name, tokenizer) else None
 
 
@@ -134,11 +142,16 @@ def has_tokenizer_files(name: str, tokenizer: Any) -> bool:
     """
     files = set(tokenizer.vocab_files_names.values())
     files |= set(VOCABULARY_FILES) if files else {"tokenizer_config.json"}  # some read bytes and need no vocabulary
-    for file in sorted(files):
+    return _first_cached(name, sorted(files)) is not None
+
+
+def _first_cached(name: str, files: Sequence[str]) -> str | None:
+    """Return the first of some files that a model has on this machine; None if it has none of them."""
+    for file in files:
         with contextlib.suppress(OSError):
             if cached_file(name, file, local_files_only=True) is not None:
-                return True
-    return False
+                return file
+    return None
 
 
 def report_on_model(

@@ -118,6 +118,16 @@ def same_texts(predictions: Sequence[str], references: Sequence[str]) -> list[bo
     return matches("exact", predictions, references)
 
 
+def same_last_numbers(predictions: Sequence[str], references: Sequence[str]) -> list[bool]:
+    """Return which answers are right by the rule "last-number".
+
+    Example:
+        >>> same_last_numbers(["So 1,200.", "12 #### 7", "none"], ["#### 1200", "7", "3"])
+        [True, True, False]
+    """
+    return matches("last-number", predictions, references)
+
+
 def same_classes(predictions: Sequence[Any], references: Sequence[Any]) -> list[bool]:
     """Return which predicted classes are the labels.
 

@@ -330,3 +330,57 @@ def _changed(index: PairIndex, answers: Sequence[Any]) -> NDArray[np.bool_]:
             ) from error
     original, augmented = index.by_row("answers", numbers)
     return np.asarray(original[:, None] != augmented)
+
+
+@dataclass(frozen=True)
+class TwoWayEvaluator(PairEvaluator):
+    """`PairEvaluator` that adds CM from the partner to the original, and the accuracy over both views.
+
+    `reverse_cm = P(H(z) = 1 | H(z~) = 1)`, with `reverse_cm_numerator` and `reverse_cm_denominator`, and
+    `both_views_accuracy`, the mean accuracy of the originals and the partners; all over the rows with a partner, from
+    the same predictions as CM.
+
+    Raises:
+        DataError: As for `PairEvaluator`, or a subset has the name "reverse", whose CM would have the same key.
+
+    Example:
+        >>> from dair_hf.evaluation.answers import same_classes
+        >>> metrics = TwoWayEvaluator(same_classes)([1, 0, 1], [0, 1, 0], [1, 1, 1], [0, 1, 1], n_bootstrap=0)
+        >>> metrics["cm"], metrics["reverse_cm"], round(metrics["both_views_accuracy"], 4)
+        (0.5, 0.5, 0.6667)
+    """
+
+    def require_distinct_keys(self, subsets: Iterable[str] = ()) -> None:
+        """Refuse names that give two metrics the same key, see `PairEvaluator.require_distinct_keys`."""
+        names = list(subsets)
+        super().require_distinct_keys(names)
+        if "reverse" in names:
+            raise DataError("subsets: 'reverse' adds the metric 'reverse_cm', which exists without it; choose another")
+
+    def evaluate_views(
+        self,
+        index: PairIndex,
+        predictions: list[Any],
+        references: list[Any],
+        clusters: Sequence[Any] | None = None,
+        subsets: Mapping[str, Any] | None = None,
+        n_bootstrap: int = 1000,
+    ) -> PairEvaluation:
+        """Evaluate the views of paired data, see `PairEvaluator.evaluate_views`."""
+        evaluation = super().evaluate_views(index, predictions, references, clusters, subsets, n_bootstrap)
+        original, augmented = index.by_row("correct", evaluation.correct)
+        masks = {"": np.ones_like(index.has_partner)}
+        masks |= {f"{name}_": np.asarray(mask, dtype=bool) for name, mask in (subsets or {}).items()}
+        for prefix, mask in masks.items():
+            pairs = index.partners & mask[:, None]
+            of_partner = (augmented & pairs).sum(1)
+            both = (original[:, None] & augmented & pairs).sum(1)
+            right = (pairs * (original[:, None] * 0.5 + augmented * 0.5)).sum(1)
+            ratios = {
+                f"{prefix}reverse_cm": (both, of_partner),
+                f"{prefix}both_views_accuracy": (right, pairs.sum(1)),
+            }
+            evaluation.metrics.update(ratios_with_intervals(ratios, clusters, n_bootstrap=n_bootstrap))
+            evaluation.metrics[f"{prefix}reverse_cm_numerator"] = int(both.sum())
+            evaluation.metrics[f"{prefix}reverse_cm_denominator"] = int(of_partner.sum())
+        return evaluation

@@ -137,15 +137,24 @@ class PairIndex:
                 values = (
                     ids[int(row)],
                     variant_name(int(variant)),
-                    _plain(prediction),
-                    _plain(reference),
+                    prediction,
+                    reference,
                     bool(is_correct),
                 )
                 line = dict(zip(PREDICTION_KEYS, values, strict=True))
                 if clusters is not None:
                     line[CLUSTER_KEY] = str(clusters[int(row)])
-                lines.write(json.dumps(line, ensure_ascii=False) + "\n")
+                try:
+                    lines.write(json.dumps(line, ensure_ascii=False, default=_as_lists) + "\n")
+                except TypeError as error:
+                    raise DataError(
+                        f"{path}: row {values[0]!r} ({values[1]} view): prediction or label cannot be written as JSON "
+                        f"({error}); give texts, numbers, lists or tensors"
+                    ) from error
 
 
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+def _as_lists(value: Any) -> Any:
+    """Convert an array or tensor, at any depth, for `json.dumps`."""
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"found {type(value).__name__}")
+    return value.tolist()

@@ -91,7 +91,8 @@ class PairViews(PairIndex):
             of_row, variant = split_views(row, rules), int(self.variants[view])
             columns = of_row[variant] if variant < len(of_row) else None
             if columns is None:
-                name = self.dataset[ROW_ID][int(self.rows[view])] if ROW_ID in self.dataset.column_names else view
+                row_number = int(self.rows[view])
+                name = self.dataset[ROW_ID][row_number] if ROW_ID in self.dataset.column_names else str(row_number)
                 raise DataError(
                     f"row {name!r} has a partner in some of its columns, but none in {self.dataset.column_names}; "
                     "encode both views, or give None in all augmented columns"

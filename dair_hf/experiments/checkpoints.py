@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
+from dair_hf.config import DAIRConfig
+from dair_hf.experiments.run_records import Run, fingerprint, shared_settings
 from dair_hf.io.checkpoints import is_finished, last_checkpoint
 from dair_hf.io.files import explain_full_disk
 from dair_hf.io.folders import atomic_folder, claim_folder
 from dair_hf.training.trainer import DAIRTrainer
+
+# Beginnings of training settings that say what is logged, evaluated, saved or published.
+_NOT_TRAINING = (
+    "do_", "eval_", "generation_", "hub_", "log_", "logging_", "per_device_eval", "predict_with", "push_to_hub",
+    "report_to", "run_name", "save_", "disable_tqdm", "dataloader_num", "dataloader_pin", "dataloader_persistent",
+    "dataloader_prefetch", "project", "trackio",
+)  # fmt: skip
 
 
 def train_resumable(trainer: DAIRTrainer) -> None:
@@ -40,12 +52,49 @@ def save_run(trainer: DAIRTrainer, **card: Any) -> None:
         trainer.create_model_card(**card)
 
 
+def base_fingerprint(
+    args: DAIRConfig,
+    config: Mapping[str, Any],
+    data: Mapping[str, str],
+    tokenizer: PreTrainedTokenizerBase,
+    ignored: tuple[str, ...] = (),
+) -> str:
+    """Return eight hexadecimal digits that identify the weights of a base.
+
+    They depend on everything but paths and settings of `args` that say what is logged, evaluated, saved or published.
+
+    Args:
+        args: Training arguments of the base.
+        config: Other settings, by name.
+        data: Fingerprint of each data set.
+        tokenizer: The tokenizer; its vocabulary and rules count.
+        ignored: Beginnings of the dotted names in `config` of settings that do not change the base.
+    """
+    hidden = (*ignored, *(f"training.{name}" for name in _NOT_TRAINING))
+    if args.max_steps > 0:
+        hidden += ("training.num_train_epochs",)
+    settings = shared_settings(Run("base", args.seed, args), config, data)
+    settings = {name: value for name, value in settings.items() if not name.startswith(hidden)}
+    objective = (args.method, args.regularizer, args.dair_lambda, args.seed)
+    return fingerprint(settings, objective, _content_of(tokenizer))
+
+
+def _content_of(tokenizer: PreTrainedTokenizerBase) -> list[Any]:
+    """Return what determines the tokens of a text."""
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    rules = json.loads(backend.to_str()) if hasattr(backend, "to_str") else {}
+    # Set by every call that pads or truncates.
+    rules = {name: value for name, value in rules.items() if name not in ("padding", "truncation")}
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    return [type(tokenizer).__name__, sorted(tokenizer.get_vocab().items()), rules, special]
+
+
 def train_base_once(folder: Path, make_trainer: Callable[[], DAIRTrainer]) -> Path:
     """Train a base model that several runs start from, unless `folder` already holds it.
 
     Args:
         folder: Folder of the model, written completely or not at all. Its name should identify the settings
-            (`fingerprint`).
+            (`base_fingerprint`).
         make_trainer: Returns the trainer; called only if the model is missing.
 
     Returns:

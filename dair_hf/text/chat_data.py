@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,14 +14,13 @@ from dair_hf.data.texts.files import pairs_from_jsonl, read_rows, with_row_ids
 from dair_hf.data.texts.forms import COMPLETION, PROMPT
 from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError, explained
-from dair_hf.evaluation.answers import same_texts
+from dair_hf.evaluation.answers import same_last_numbers, same_texts
 from dair_hf.evaluation.evaluator import PairEvaluator
 from dair_hf.text.word_problems import FORMULA, generate_problems, known_and_unseen
 
 PROBLEMS, GSM8K, FILES = "problems", "gsm8k", "files"
 GSM8K_NAME = "openai/gsm8k"
 FIRST_NUMBERS = range(10, 100)  # of generated problems
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
 class ChatData(NamedTuple):
@@ -113,6 +111,21 @@ class ChatConfig:
                 f"known_numbers={self.known_numbers} and unseen_numbers={self.unseen_numbers} leave none of "
                 f"{len(FIRST_NUMBERS)} numbers for partners; lower one of them"
             )
+        self._require_effect()
+
+    def _require_effect(self) -> None:
+        """Refuse settings that the source of the rows ignores."""
+        from_files = self.source == FILES
+        makes_partners = self.source == GSM8K or (from_files and self.number_partners)
+        for name, has_effect, remedy in (
+            ("train_files", from_files, "set --source files"),
+            ("test_files", from_files, "set --source files"),
+            ("number_partners", self.source != PROBLEMS, "leave it out: these problems have partners"),
+            ("as_chat", self.source != PROBLEMS, "leave it out, or give rows of your own"),
+            ("keep_numbers", makes_partners, "set --number_partners true, or leave it out"),
+        ):
+            if getattr(self, name) and not has_effect:
+                raise DataError(f"{name} has no effect with source={self.source}; {remedy}")
 
     @property
     def evaluator(self) -> PairEvaluator:
@@ -151,6 +164,8 @@ def load_chat_data(config: ChatConfig, seed: int = 0) -> ChatData:
         else:
             parts, notes = [pairs_from_jsonl(paths) for paths in lists], []
     if config.as_chat:
+        if not all(map(_texts, parts)):
+            raise DataError(f"as_chat: {name} has no columns {PROMPT} and {COMPLETION}; leave out as_chat")
         parts = [rows.map(as_messages, remove_columns=_texts(rows)) for rows in parts]
     train, test = parts
     return ChatData(name, train, test, notes)
@@ -170,22 +185,6 @@ def as_messages(row: dict[str, Any]) -> dict[str, Any]:
         for name, (column, value) in found.items()
         if column in roles
     }
-
-
-def same_last_numbers(predictions: Sequence[str], references: Sequence[str]) -> list[bool]:
-    """Return which answers end with the number of their reference, whatever stands before it.
-
-    Example:
-        >>> same_last_numbers(["So 1,200.", "12 #### 7", "none"], ["#### 1200", "7", "3"])
-        [True, True, False]
-    """
-    found = [(_last_number(given), _last_number(wanted)) for given, wanted in zip(predictions, references, strict=True)]
-    return [given is not None and given == wanted for given, wanted in found]
-
-
-def _last_number(text: str) -> float | None:
-    numbers = _NUMBER.findall(text)
-    return float(numbers[-1].replace(",", "")) if numbers else None
 
 
 def _problems(config: ChatConfig, seed: int) -> ChatData:

@@ -1,21 +1,18 @@
-"""Classification of counterfactual pairs as a task: settings, rows, models by name, CM in both directions."""
+"""Classification of counterfactual pairs as a task: settings, rows, models by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 from datasets import Dataset
-from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from dair_hf.data.few_pairs import check_share
 from dair_hf.errors import DataError
-from dair_hf.evaluation.evaluator import PairEvaluation, PairEvaluator
-from dair_hf.evaluation.statistics import ratios_with_intervals
-from dair_hf.evaluation.view_index import PairIndex
+from dair_hf.evaluation.answers import same_classes
+from dair_hf.evaluation.evaluator import TwoWayEvaluator
 from dair_hf.modeling import ModelConfig, load_tokenizer
 from dair_hf.text.counterfactual import NLI_LABELS, REVISIONS, SENTIMENT_LABELS, SPLITS, read_nli, read_sentiment
 from dair_hf.text.encoding import TextEncoder, tokenizer_of_texts
@@ -203,69 +200,6 @@ def encode_rows(rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: TextC
     return rows.map(TextEncoder(tokenizer, config.texts, config.max_tokens), batched=True, desc="Tokenizing")
 
 
-def is_correct(predictions: Sequence[Any], references: Sequence[int]) -> NDArray[np.bool_]:
-    """Return which predicted classes are the labels, `[N]` bool.
-
-    Example:
-        >>> is_correct([1, 0], [1, 1])
-        array([ True, False])
-    """
-    return np.asarray(predictions, dtype=np.int64) == np.asarray(references, dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class TwoWayEvaluator(PairEvaluator):
-    """`PairEvaluator` that adds CM from the revision to the original, and the accuracy over both views.
-
-    `reverse_cm = P(H(z) = 1 | H(z~) = 1)`, with `reverse_cm_numerator` and `reverse_cm_denominator`, and
-    `both_views_accuracy`, the mean accuracy of the originals and the revisions; all over the rows with a partner, from
-    the same predictions as CM.
-
-    Raises:
-        DataError: As for `PairEvaluator`, or a subset has the name "reverse", whose CM would have the same key.
-
-    Example:
-        >>> metrics = TwoWayEvaluator(is_correct)([1, 0, 1], [0, 1, 0], [1, 1, 1], [0, 1, 1], n_bootstrap=0)
-        >>> metrics["cm"], metrics["reverse_cm"], round(metrics["both_views_accuracy"], 4)
-        (0.5, 0.5, 0.6667)
-    """
-
-    def require_distinct_keys(self, subsets: Iterable[str] = ()) -> None:
-        """Refuse names that give two metrics the same key, see `PairEvaluator.require_distinct_keys`."""
-        names = list(subsets)
-        super().require_distinct_keys(names)
-        if "reverse" in names:
-            raise DataError("subsets: 'reverse' adds the metric 'reverse_cm', which exists without it; choose another")
-
-    def evaluate_views(
-        self,
-        index: PairIndex,
-        predictions: list[Any],
-        references: list[Any],
-        clusters: Sequence[Any] | None = None,
-        subsets: Mapping[str, Any] | None = None,
-        n_bootstrap: int = 1000,
-    ) -> PairEvaluation:
-        """Evaluate the views of paired data, see `PairEvaluator.evaluate_views`."""
-        evaluation = super().evaluate_views(index, predictions, references, clusters, subsets, n_bootstrap)
-        original, augmented = index.by_row("correct", evaluation.correct)
-        masks = {"": np.ones_like(index.has_partner)}
-        masks |= {f"{name}_": np.asarray(mask, dtype=bool) for name, mask in (subsets or {}).items()}
-        for prefix, mask in masks.items():
-            pairs = index.partners & mask[:, None]
-            of_revision = (augmented & pairs).sum(1)
-            both = (original[:, None] & augmented & pairs).sum(1)
-            right = (pairs * (original[:, None] * 0.5 + augmented * 0.5)).sum(1)
-            ratios = {
-                f"{prefix}reverse_cm": (both, of_revision),
-                f"{prefix}both_views_accuracy": (right, pairs.sum(1)),
-            }
-            evaluation.metrics.update(ratios_with_intervals(ratios, clusters, n_bootstrap=n_bootstrap))
-            evaluation.metrics[f"{prefix}reverse_cm_numerator"] = int(both.sum())
-            evaluation.metrics[f"{prefix}reverse_cm_denominator"] = int(of_revision.sum())
-        return evaluation
-
-
 def text_evaluator() -> TwoWayEvaluator:
     """Return the evaluator of paired rows; its bootstrap resamples originals, with all their revisions."""
-    return TwoWayEvaluator(is_correct, clusters="original_id")
+    return TwoWayEvaluator(same_classes, clusters="original_id")

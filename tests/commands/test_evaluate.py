@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         kind(saved_models.bert_config()).save_pretrained(folder / name)
         tiny.tokenizer().save_pretrained(folder / name)
     AutoModelForSequenceClassification.from_pretrained(folder / "classifier").save_pretrained(folder / "bare")
+    shutil.copytree(folder / "classifier", folder / "broken")
+    (folder / "broken" / "tokenizer.json").write_text("{")
     return folder
 
 
@@ -273,6 +276,7 @@ GENERATED = {"source": "w4", "target": "w5", "augmented_source": "w6", "augmente
         ("base", CLASSES, [], "BertModel neither generates answers nor gives a text one class"),
         ("masked", CLASSES, [], "BertForMaskedLM neither generates answers nor gives a text one class"),
         ("bare", CLASSES, [], "bare: has no tokenizer files"),
+        ("broken", CLASSES, [], "broken: its tokenizer cannot be loaded, though tokenizer.json exists"),
         ("absent", CLASSES, [], "absent"),
         ("classifier", [{**CLASSES[0], "label": 7}], [], "label"),
         ("classifier", [{**CLASSES[0], "label": 7, "augmented_label": 0}], [], "column 'label': the label 7"),
@@ -396,3 +400,14 @@ def test_a_model_that_samples_is_evaluated_without_chance(tmp_path: Path, models
     assert run([*plain, "--output", str(tmp_path / "plain")]) == 0
     texts = [(tmp_path / name / "predictions.jsonl").read_text() for name in ("out0", "out1", "plain")]
     assert texts[0] == texts[1] == texts[2]
+
+
+def test_predictions_name_their_clusters(tmp_path: Path, models: Path) -> None:
+    rows = [{**row, "reviewer": f"r{number // 5}"} for number, row in enumerate(CLASSES)]
+    pairs, out = write(tmp_path / "pairs.jsonl", rows), tmp_path / "out"
+    command = ["evaluate", str(models / "classifier"), str(pairs), "--output", str(out), "--no-progress"]
+    assert run([*command, "--clusters", "reviewer", "--bootstrap", "20"]) == 0
+    lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert [line["cluster"] for line in lines[: len(rows)]] == [row["reviewer"] for row in rows]
+    assert run([*command, "--overwrite", "--bootstrap", "20"]) == 0
+    assert "cluster" not in json.loads((out / "predictions.jsonl").read_text().splitlines()[0])

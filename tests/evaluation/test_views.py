@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dair_hf import DataError, EpochPairs, TensorPairs
+from dair_hf.evaluation.view_index import PairIndex
 from dair_hf.evaluation.views import CHUNK, PairViews, TensorViews, views_of
 
 ROWS: dict[str, list[Any]] = {
@@ -211,3 +212,15 @@ def test_empty_data_and_missing_columns_are_named() -> None:
         views_of(TensorPairs({"x": X[:0]}))
     with pytest.raises(DataError, match="column 'colour' is missing"):
         views_of(tensors()).column("colour")
+
+
+def test_predictions_of_any_kind_are_written(tmp_path: Path) -> None:
+    index = PairIndex(np.array([[True]]), ["a"])
+    values = [{"state": (torch.tensor([1, 2]), np.float32(0.5))}, torch.tensor(3)]
+    index.write(tmp_path / "p.jsonl", values, [np.array([True]), None], [True, False])
+    lines = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert [line["prediction"] for line in lines] == [{"state": [[1, 2], 0.5]}, 3]
+    assert [line["reference"] for line in lines] == [[True], None]
+    with pytest.raises(DataError, match=r"row 'a' \(augmented view\): .*cannot be written as JSON \(found object\)"):
+        index.write(tmp_path / "q.jsonl", [1, object()], [1, 2], [True, False])
+    assert not (tmp_path / "q.jsonl").exists()

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from dair_hf import DAIRConfig
 from dair_hf.errors import DataError
-from dair_hf.experiments.checkpoints import save_run, train_base_once, train_resumable
+from dair_hf.experiments.checkpoints import base_fingerprint, save_run, train_base_once, train_resumable
 from tests.fixtures import tiny
 
 
@@ -35,6 +36,55 @@ def test_base_is_trained_once_and_saved_completely(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         train_base_once(tmp_path / "other", make_failing_trainer)
     assert not (tmp_path / "other").exists()
+
+
+def name_of_base(folder: Path, tokenizer: Any = None, **changes: Any) -> str:
+    data = {"rows": changes.pop("rows", "f00d")}
+    config = {"data": {"slots": changes.pop("slots", 3), "evaluate_on": changes.pop("evaluate_on", "test")}}
+    args = DAIRConfig(str(folder), use_cpu=True, **{"max_steps": 10, **changes})
+    return base_fingerprint(args, config, data, tokenizer or tiny.tokenizer(), ("data.evaluate_on",))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"learning_rate": 0.5},
+        {"per_device_train_batch_size": 3},
+        {"warmup_steps": 5},
+        {"max_steps": 11},
+        {"max_steps": -1},
+        {"method": "da"},
+        {"dair_lambda": 7.0},
+        {"seed": 1},
+        {"rows": "beef"},
+        {"slots": 4},
+    ],
+)
+def test_bases_with_other_weights_have_other_names(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert name_of_base(tmp_path, **changes) != name_of_base(tmp_path)
+
+
+def test_bases_with_other_tokenizers_have_other_names(tmp_path: Path) -> None:
+    other = tiny.tokenizer()
+    other.add_tokens(["käse"])
+    assert name_of_base(tmp_path, other) != name_of_base(tmp_path)
+    padded = tiny.tokenizer()
+    padded(["w1", "w2 w3"], padding=True, truncation=True, max_length=2)
+    assert name_of_base(tmp_path, padded) == name_of_base(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_train_epochs": 9},
+        {"logging_steps": 7},
+        {"save_steps": 7},
+        {"per_device_eval_batch_size": 7},
+        {"evaluate_on": "validation"},
+    ],
+)
+def test_equal_bases_have_one_name(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert name_of_base(tmp_path / "elsewhere", **changes) == name_of_base(tmp_path)
 
 
 def test_training_resumes_from_the_last_complete_checkpoint(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dair_hf.text.chat_data import ChatConfig, as_messages, load_chat_data, same_last_numbers
+from dair_hf.errors import DataError
+from dair_hf.text.chat_data import ChatConfig, as_messages, load_chat_data
 from dair_hf.text.word_problems import TEMPLATES
 from tests.fixtures import chats
 from tests.fixtures.recipe_runs import assert_ends_with_one_line, predictions, read, run
@@ -41,9 +42,41 @@ def numbers(text: str | None) -> set[int]:
     return {int(word) for word in (text or "").split() if word.isdigit() and len(word) == 2}
 
 
-def test_last_numbers_and_messages() -> None:
-    given, wanted = ["1 #### 7", "So 1,200 in all.", "7 or 8", ""], ["7", "1200", "7", ""]
-    assert same_last_numbers(given, wanted) == [True, True, False, False]
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"train_files": ["a.jsonl"]}, "train_files has no effect with source=problems; set --source files"),
+        ({"source": "gsm8k", "test_files": ["a.jsonl"]}, "test_files has no effect with source=gsm8k"),
+        ({"number_partners": True}, "number_partners has no effect with source=problems"),
+        ({"as_chat": True}, "as_chat has no effect with source=problems"),
+        ({"keep_numbers": "1"}, "keep_numbers has no effect with source=problems"),
+        ({"source": "files", "keep_numbers": "1"}, "keep_numbers has no effect with source=files"),
+    ],
+)
+def test_settings_without_effect_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        ChatConfig(**settings)
+
+
+def test_settings_with_effect_are_taken() -> None:
+    files = {"train_files": ["a"], "test_files": ["b"], "number_partners": True, "keep_numbers": "1", "as_chat": True}
+    assert ChatConfig(source="files", **files).as_chat
+    assert ChatConfig(source="gsm8k", number_partners=True, keep_numbers="1", as_chat=True).keep_numbers
+
+
+def test_messages_are_not_put_into_messages(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
+    row = {"messages": messages, "augmented_messages": messages}
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    config = ChatConfig(source="files", train_files=[str(file)], test_files=[str(file)])
+    assert load_chat_data(config).train.num_rows == 1
+    config.as_chat = True
+    with pytest.raises(DataError, match=r"as_chat: rows\.jsonl has no columns prompt and completion"):
+        load_chat_data(config)
+
+
+def test_rows_as_messages() -> None:
     made = as_messages({"row_id": "a", "prompt": "p", "completion": "c", "augmented_prompt": None, "formula": "n1"})
     assert made == {
         "prompt": [{"role": "user", "content": "p"}],

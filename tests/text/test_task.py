@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.evaluation.evaluator import PairEvaluator
+from dair_hf.evaluation.answers import same_classes
+from dair_hf.evaluation.evaluator import PairEvaluator, TwoWayEvaluator
 from dair_hf.modeling import ModelConfig, load_text_classifier
 from dair_hf.text.task import (
     MODEL_KINDS,
     TextConfig,
-    TwoWayEvaluator,
     encode_rows,
-    is_correct,
     load_rows,
     text_evaluator,
     tokenizer_for,
@@ -90,9 +89,9 @@ def test_the_other_direction_is_that_of_swapped_views() -> None:
     clusters = [str(row // 3) for row in range(60)]
     long = np.arange(60) % 2 == 0
     options: dict[str, Any] = {"clusters": clusters, "subsets": {"long": long}, "n_bootstrap": 50}
-    found = TwoWayEvaluator(is_correct)(*map(list, (*answers, *references)), **options)
-    forth = PairEvaluator(is_correct)(*map(list, (*answers, *references)), **options)
-    back = PairEvaluator(is_correct)(*map(list, (*answers[::-1], *references[::-1])), **options)
+    found = TwoWayEvaluator(same_classes)(*map(list, (*answers, *references)), **options)
+    forth = PairEvaluator(same_classes)(*map(list, (*answers, *references)), **options)
+    back = PairEvaluator(same_classes)(*map(list, (*answers[::-1], *references[::-1])), **options)
     assert {key: found[key] for key in forth} == forth
     for prefix in ("", "long_"):
         for key in ("cm", "cm_numerator", "cm_denominator"):
@@ -108,14 +107,14 @@ def test_the_other_direction_is_that_of_swapped_views() -> None:
 
 
 def test_rows_without_a_partner_are_left_out_of_both_directions() -> None:
-    found = TwoWayEvaluator(is_correct)([1, 0, 1], [1, 1, None], [1, 1, 1], [1, 1, None], n_bootstrap=0)
+    found = TwoWayEvaluator(same_classes)([1, 0, 1], [1, 1, None], [1, 1, 1], [1, 1, None], n_bootstrap=0)
     assert (found["reverse_cm_numerator"], found["reverse_cm_denominator"], found["pairs"]) == (1, 2, 2)
     assert (found["reverse_cm"], found["both_views_accuracy"]) == (0.5, 0.75)
 
 
 def test_every_partner_is_a_pair_in_both_directions() -> None:
     answers = {1: [1, 1, None], 2: [0, 1, 1]}
-    found = TwoWayEvaluator(is_correct)([1, 0, 1], answers, [1, 1, 1], {1: [1, 1, None], 2: [1] * 3}, n_bootstrap=0)
+    found = TwoWayEvaluator(same_classes)([1, 0, 1], answers, [1, 1, 1], {1: [1, 1, None], 2: [1] * 3}, n_bootstrap=0)
     # Row 0: right, and right and wrong; row 1: wrong, and right twice; row 2: right, and right in its second partner.
     assert (found["cm_numerator"], found["cm_denominator"]) == (2, 3)
     assert (found["reverse_cm_numerator"], found["reverse_cm_denominator"]) == (2, 4)
@@ -124,7 +123,7 @@ def test_every_partner_is_a_pair_in_both_directions() -> None:
 
 def test_a_subset_may_not_be_called_reverse() -> None:
     with pytest.raises(DataError, match="'reverse' adds the metric 'reverse_cm'"):
-        TwoWayEvaluator(is_correct)([1], [1], [1], [1], subsets={"reverse": [True]}, n_bootstrap=0)
+        TwoWayEvaluator(same_classes)([1], [1], [1], [1], subsets={"reverse": [True]}, n_bootstrap=0)
 
 
 def test_an_original_is_resampled_with_all_its_revisions() -> None:
