@@ -21,17 +21,27 @@ Correct = Callable[[list[Any], list[Any]], ArrayLike]
 
 
 class PairEvaluation(NamedTuple):
-    """Result of evaluating the views of paired data.
+    """Result of evaluating the M views of paired data, and what it follows from.
 
     Attributes:
         metrics: Metrics, as `PairEvaluator.__call__` returns them.
         correct: Correctness of every view, `[M]` bool.
         answers: Answer of every view; the predictions if the evaluator has no `answers`.
+        evaluator: Evaluator of the task.
+        views: Rows and variants of the views.
+        predictions: M predictions.
+        references: M references.
+        clusters: Units that the bootstrap resampled, one name per row; None: single rows.
     """
 
     metrics: dict[str, Any]
     correct: NDArray[np.bool_]
     answers: Sequence[Any]
+    evaluator: PairEvaluator
+    views: PairIndex
+    predictions: list[Any]
+    references: list[Any]
+    clusters: Sequence[Any] | None
 
 
 @dataclass(frozen=True)
@@ -161,9 +171,10 @@ class PairEvaluator:
             n_bootstrap: Number of resamples for 95 % intervals; 0: no intervals.
 
         Returns:
-            `rows` and `pairs`; over the pairs of an original and a partner `cm`, `cm_numerator`, `cm_denominator`,
-            `both_correct`, `pos_to_neg`, `neg_to_pos`, `neg_to_neg`, `original_<accuracy_name>_pairs`,
-            `augmented_<accuracy_name>_pairs`; if rows have several partners `partners`, `all_correct` and the CM of
+            `rows` and `pairs`; over the pairs of an original and a partner `cm`, `cm_numerator`, `cm_denominator`, the
+            same with `reverse_cm` from partner to original, `both_correct`, `pos_to_neg`, `neg_to_pos`, `neg_to_neg`,
+            `original_<accuracy_name>_pairs`, `augmented_<accuracy_name>_pairs` and their mean
+            `both_views_<accuracy_name>`; if rows have several partners `partners`, `all_correct` and the CM of
             every partner number, `cm_partner_1` and so on; over all rows (one without a partner counts as two identical
             views) `original_<accuracy_name>`, `augmented_<accuracy_name>`, `cm_all_rows`, `cm_all_rows_numerator`,
             `cm_all_rows_denominator`; `<key>_low` and `<key>_high` of each ratio. See `correctness_metrics`.
@@ -227,7 +238,7 @@ class PairEvaluator:
             n_bootstrap: See there.
 
         Returns:
-            Metrics, correctness and answers.
+            Metrics, correctness and answers, with what they follow from.
         """
         self.require_distinct_keys(subset_names(subsets))
         correct = as_correct(self.correct(predictions, references), "correct", index.describe_view)
@@ -262,7 +273,7 @@ class PairEvaluator:
             if rows.shape != original.shape:
                 raise DataError(f"subsets[{name!r}]: {len(rows)} values for {len(original)} rows; give one per row")
             metrics |= {f"{name}_{key}": value for key, value in metrics_over(rows).items()}
-        return PairEvaluation(metrics, correct, answers)
+        return PairEvaluation(metrics, correct, answers, self, index, predictions, references, clusters)
 
 
 def as_evaluator(evaluator: PairEvaluator | Correct) -> PairEvaluator:
@@ -332,55 +343,4 @@ def _changed(index: PairIndex, answers: Sequence[Any]) -> NDArray[np.bool_]:
     return np.asarray(original[:, None] != augmented)
 
 
-@dataclass(frozen=True)
-class TwoWayEvaluator(PairEvaluator):
-    """`PairEvaluator` that adds CM from the partner to the original, and the accuracy over both views.
-
-    `reverse_cm = P(H(z) = 1 | H(z~) = 1)`, with `reverse_cm_numerator` and `reverse_cm_denominator`, and
-    `both_views_accuracy`, the mean accuracy of the originals and the partners; all over the rows with a partner, from
-    the same predictions as CM.
-
-    Raises:
-        DataError: As for `PairEvaluator`, or a subset has the name "reverse", whose CM would have the same key.
-
-    Example:
-        >>> from dair_hf.evaluation.answers import same_classes
-        >>> metrics = TwoWayEvaluator(same_classes)([1, 0, 1], [0, 1, 0], [1, 1, 1], [0, 1, 1], n_bootstrap=0)
-        >>> metrics["cm"], metrics["reverse_cm"], round(metrics["both_views_accuracy"], 4)
-        (0.5, 0.5, 0.6667)
-    """
-
-    def require_distinct_keys(self, subsets: Iterable[str] = ()) -> None:
-        """Refuse names that give two metrics the same key, see `PairEvaluator.require_distinct_keys`."""
-        names = list(subsets)
-        super().require_distinct_keys(names)
-        if "reverse" in names:
-            raise DataError("subsets: 'reverse' adds the metric 'reverse_cm', which exists without it; choose another")
-
-    def evaluate_views(
-        self,
-        index: PairIndex,
-        predictions: list[Any],
-        references: list[Any],
-        clusters: Sequence[Any] | None = None,
-        subsets: Mapping[str, Any] | None = None,
-        n_bootstrap: int = 1000,
-    ) -> PairEvaluation:
-        """Evaluate the views of paired data, see `PairEvaluator.evaluate_views`."""
-        evaluation = super().evaluate_views(index, predictions, references, clusters, subsets, n_bootstrap)
-        original, augmented = index.by_row("correct", evaluation.correct)
-        masks = {"": np.ones_like(index.has_partner)}
-        masks |= {f"{name}_": np.asarray(mask, dtype=bool) for name, mask in (subsets or {}).items()}
-        for prefix, mask in masks.items():
-            pairs = index.partners & mask[:, None]
-            of_partner = (augmented & pairs).sum(1)
-            both = (original[:, None] & augmented & pairs).sum(1)
-            right = (pairs * (original[:, None] * 0.5 + augmented * 0.5)).sum(1)
-            ratios = {
-                f"{prefix}reverse_cm": (both, of_partner),
-                f"{prefix}both_views_accuracy": (right, pairs.sum(1)),
-            }
-            evaluation.metrics.update(ratios_with_intervals(ratios, clusters, n_bootstrap=n_bootstrap))
-            evaluation.metrics[f"{prefix}reverse_cm_numerator"] = int(both.sum())
-            evaluation.metrics[f"{prefix}reverse_cm_denominator"] = int(of_partner.sum())
-        return evaluation
+TwoWayEvaluator = PairEvaluator  # for dair_hf.commands.model_evaluation

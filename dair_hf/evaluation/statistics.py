@@ -77,6 +77,9 @@ def correctness_metrics(
     seldom correct may have a high CM, so compare `both_correct`, too: the share of pairs with both views correct, which
     is the "consistency" of contrast sets (Gardner et al. 2020).
 
+    Where partners are no renamed copies but, say, revised texts, neither view comes first, and `reverse_cm` asks in the
+    other direction: `P(H(z) = 1 | H(z~) = 1)`, with the same numerator.
+
     A row with several partners is as many pairs, each of them with the same original. Numerators and denominators count
     pairs; resampling moves whole rows or clusters.
 
@@ -95,16 +98,17 @@ def correctness_metrics(
     Returns:
         `rows` and `pairs` (rows with a partner) as int. As float, each with `<key>_low` and `<key>_high`:
 
-        - over the pairs: `cm`; `original_accuracy_pairs`, `augmented_accuracy_pairs`; `both_correct`, `pos_to_neg`,
-          `neg_to_pos` and `neg_to_neg`, shares that add up to 1; with `answer_changed` also `flipped` (the answer
-          changed) and `neg_to_neg_flipped` (it changed and both are wrong: "neg->neg" in the paper's table on IV-VQA);
+        - over the pairs: `cm`, `reverse_cm`; `original_accuracy_pairs`, `augmented_accuracy_pairs`, and their mean
+          `both_views_accuracy`; `both_correct`, `pos_to_neg`, `neg_to_pos` and `neg_to_neg`, shares that add up to 1;
+          with `answer_changed` also `flipped` (the answer changed) and `neg_to_neg_flipped` (it changed and both are
+          wrong: "neg->neg" in the paper's table on IV-VQA);
         - over all rows, with rows without a partner as two identical views: `original_accuracy`,
           `augmented_accuracy` (over all partners), `cm_all_rows`;
         - if P > 1: `all_correct`, over the rows with a partner, the share with all views correct; `cm_partner_1`,
           `cm_partner_2` and so on, the CM of the pairs with that partner number, and likewise
           `augmented_accuracy_partner_1`, their accuracy. The number of pairs, over all rows, is `partners`, as int.
 
-        `cm_numerator`, `cm_denominator`, `cm_all_rows_numerator` and `cm_all_rows_denominator` as int. A ratio over no
+        Of `cm`, `reverse_cm` and `cm_all_rows` also `<key>_numerator` and `<key>_denominator`, as int. A ratio over no
         rows is NaN.
 
     Raises:
@@ -143,6 +147,8 @@ def correctness_metrics(
         "pos_to_neg": _counts(first & ~augmented, partner),
         "neg_to_pos": _counts(~first & augmented, partner),
         "neg_to_neg": _counts(~first & ~augmented, partner),
+        "reverse_cm": _counts(cm, augmented & partner),
+        "both_views_accuracy": ((first & partner).sum(1) + (augmented & partner).sum(1), 2 * partner.sum(1)),
     }
     if answer_changed is not None:
         flipped = np.zeros_like(partner)
@@ -157,7 +163,7 @@ def correctness_metrics(
         for number, exists in enumerate(partner.T):
             ratios[f"cm_partner_{number + 1}"] = (cm[:, number] & exists, original & exists)
             ratios[f"augmented_accuracy_partner_{number + 1}"] = (augmented[:, number] & exists, exists)
-    for name in ("cm", "cm_all_rows"):
+    for name in ("cm", "reverse_cm", "cm_all_rows"):
         numerator, denominator = map(np.sum, ratios[name])
         counts |= {f"{name}_numerator": int(numerator), f"{name}_denominator": int(denominator)}
     if not partner.any():

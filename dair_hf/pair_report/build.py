@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,7 @@ from dair_hf.config import DAIRConfig
 from dair_hf.data.batch_layout import BatchLayout, trained_partners
 from dair_hf.data.view_columns import VIEWS
 from dair_hf.errors import DataError
-from dair_hf.evaluation.evaluator import Correct, PairEvaluation, PairEvaluator, as_evaluator
-from dair_hf.evaluation.statistics import as_correct
+from dair_hf.evaluation.evaluator import Correct, PairEvaluation, PairEvaluator
 from dair_hf.evaluation.views import PairViews, views_of
 from dair_hf.io.processes import on_first_rank
 from dair_hf.pair_report.contents import PairContents, row_of
@@ -90,19 +89,6 @@ class PairValues:
     weights: np.ndarray | None
     correct: np.ndarray | None = None
     answers: list[list[str]] | None = None
-
-
-class _Recorder:
-    """`PairEvaluator.correct` that keeps the predictions it was asked about, and its answers."""
-
-    def __init__(self, correct: Correct) -> None:
-        self.correct = correct
-        self.predictions: list[Any] = []
-        self.right: Any = None
-
-    def __call__(self, predictions: list[Any], references: list[Any]) -> Any:
-        self.predictions, self.right = predictions, self.correct(predictions, references)
-        return self.right
 
 
 def build_report(
@@ -308,13 +294,10 @@ def _correctness(
 ) -> tuple[np.ndarray, list[list[str]]]:
     """Return correctness and answers of both views of pairs (their rows, and numbers of partners), `[K, 2]` each."""
     if isinstance(evaluator, PairEvaluation):
-        right, answers = evaluator.correct, evaluator.answers
+        evaluation = evaluator
     else:
-        evaluator = as_evaluator(evaluator)
-        recorder = _Recorder(evaluator.correct)
-        trainer.evaluate_pairs(data, replace(evaluator, correct=recorder), n_bootstrap=0, data_name=None, **gen_kwargs)
-        right = as_correct(recorder.right, "correct", views.describe_view)
-        answers = recorder.predictions if evaluator.answers is None else evaluator.answers(recorder.predictions)
+        evaluation = trainer.evaluate_views(data, evaluator, n_bootstrap=0, **gen_kwargs)
+    right, answers = evaluation.correct, evaluation.answers
     names = label_names(trainer.model)
     shown = [names(int(a)) if isinstance(a, (int, np.integer)) else _shown(a) for a in answers]
     original, partners = views.by_row("answers", np.arange(len(shown)))

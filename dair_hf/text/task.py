@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from dair_hf.data.few_pairs import check_share
 from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import same_classes
-from dair_hf.evaluation.evaluator import TwoWayEvaluator
+from dair_hf.evaluation.evaluator import PairEvaluator
 from dair_hf.modeling import ModelConfig, load_tokenizer
 from dair_hf.text.counterfactual import NLI_LABELS, REVISIONS, SENTIMENT_LABELS, SPLITS, read_nli, read_sentiment
 from dair_hf.text.encoding import TextEncoder, tokenizer_of_texts
@@ -200,6 +200,6 @@ def encode_rows(rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: TextC
     return rows.map(TextEncoder(tokenizer, config.texts, config.max_tokens), batched=True, desc="Tokenizing")
 
 
-def text_evaluator() -> TwoWayEvaluator:
+def text_evaluator() -> PairEvaluator:
     """Return the evaluator of paired rows; its bootstrap resamples originals, with all their revisions."""
-    return TwoWayEvaluator(same_classes, clusters="original_id")
+    return PairEvaluator(same_classes, clusters="original_id")

@@ -20,7 +20,7 @@ from dair_hf.data.batch_layout import view_mask
 from dair_hf.data.checks import require_equal_classes, require_named_partners, require_rows
 from dair_hf.data.collator import LABELS, LAYOUT, ROW_ID, VIEW_MASK, PairCollator
 from dair_hf.errors import DataError
-from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator, subset_names
+from dair_hf.evaluation.evaluator import Correct, PairEvaluation, PairEvaluator, as_evaluator, subset_names
 from dair_hf.evaluation.generation_settings import unknown_arguments
 from dair_hf.evaluation.prediction import PairPredictor, chosen_class, output_of, padded_array
 from dair_hf.evaluation.views import PairViews, TensorViews, TransformedViews, views_of
@@ -372,6 +372,42 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             >>> metrics["cm"], metrics["long_cm"]  # doctest: +SKIP
             (0.91, 0.84)
         """
+        if predictions_file is not None:
+            require_predictions_file(predictions_file)  # before hours of generation
+        found = self.evaluate_views(dataset, evaluator, subsets=subsets, n_bootstrap=n_bootstrap, **gen_kwargs)
+        if predictions_file is not None and self.is_world_process_zero():
+            found.views.write(predictions_file, found.answers, found.references, found.correct, found.clusters)
+        if data_name is not None:
+            names = found.evaluator.accuracy_name, found.evaluator.preset
+            self.pair_results[data_name] = PairResult(data_name, *names, found.metrics)
+        return found.metrics
+
+    def evaluate_views(
+        self,
+        dataset: Any = None,
+        evaluator: PairEvaluator | Correct | None = None,
+        *,
+        subsets: Mapping[str, Any] | None = None,
+        n_bootstrap: int = 1000,
+        **gen_kwargs: Any,
+    ) -> PairEvaluation:
+        """Predict and evaluate every view once, as `evaluate_pairs` does, and return predictions and correctness too.
+
+        Nothing is written, and the model card does not mention the metrics.
+
+        Args:
+            dataset: As in `evaluate_pairs`, as are the others.
+            evaluator: See there.
+            subsets: See there.
+            n_bootstrap: See there.
+            **gen_kwargs: See there.
+
+        Returns:
+            Metrics; predictions, answers, references and correctness of every view.
+
+        Raises:
+            DataError: As `evaluate_pairs`.
+        """
         data = self.eval_dataset if dataset is None else dataset
         require_rows(data, "dataset")
         data = self.tokenize(data)
@@ -386,8 +422,6 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         self._require_generation_arguments("evaluate_pairs", gen_kwargs)
         # Before hours of generation.
         evaluator.require_distinct_keys(subset_names(subsets))
-        if predictions_file is not None:
-            require_predictions_file(predictions_file)
         if self.generates:
             data = self._text_rows.for_answers(data, "dataset")
         views = views_of(data)
@@ -407,13 +441,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             predictor.predict(self._model_columns(views), gen_kwargs, equal_labels=equal_labels)
         )
         units = views.values(clusters) if clusters else None
-        evaluation = evaluator.evaluate_views(views, predictions, references, units, subsets, n_bootstrap)
-        if predictions_file is not None and self.is_world_process_zero():
-            views.write(predictions_file, evaluation.answers, references, evaluation.correct, units)
-        if data_name is not None:
-            result = PairResult(data_name, evaluator.accuracy_name, evaluator.preset, evaluation.metrics)
-            self.pair_results[data_name] = result
-        return evaluation.metrics
+        return evaluator.evaluate_views(views, predictions, references, units, subsets, n_bootstrap)
 
     def pair_losses(self, dataset: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the losses of all views of every row by the model as it is, on every process.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 import datasets
@@ -13,6 +14,8 @@ import torch
 
 from dair_hf import DataError, PairEvaluator, TensorPairs
 from dair_hf.errors import UndefinedMetricWarning
+from dair_hf.evaluation.answers import same_classes
+from dair_hf.evaluation.statistics import correctness_metrics
 from dair_hf.evaluation.view_index import PairIndex
 from dair_hf.evaluation.views import PairViews, TensorViews
 
@@ -168,8 +171,36 @@ def test_scores_and_subsets_with_a_common_key_are_refused() -> None:
     with pytest.raises(DataError, match="subsets: 'neg_to_neg' adds the metric 'neg_to_neg_flipped'"):
         evaluated([True] * 5, subsets={"neg_to_neg": whole}, answers=["a"] * 5)
     assert evaluated([True] * 5, subsets={"neg_to_neg": whole}, n_bootstrap=0)["neg_to_neg_cm"] == 1.0
+    with pytest.raises(DataError, match="subsets: 'reverse' adds the metric 'reverse_cm'"):
+        evaluated([True] * 5, subsets={"reverse": whole})
     with pytest.raises(DataError, match="subsets: 'a_cm_all' adds the metric 'a_cm_all_rows'"):
         evaluated([True] * 5, subsets={"a": whole, "a_cm_all": whole})
+
+
+def test_figures_of_a_subset_are_those_of_its_rows_alone() -> None:
+    """Also their intervals: only clusters of the subset are resampled."""
+    generator = np.random.default_rng(3)
+    original, augmented = generator.random((2, 80)) < 0.7
+    has_partner, some = generator.random((2, 80)) < 0.5
+    clusters = [str(row // 4) for row in range(80)]
+    correct = [*original, *augmented[has_partner]]
+    found = evaluated(correct, PairIndex(has_partner), clusters=clusters, subsets={"some": some}, n_bootstrap=200)
+    alone = correctness_metrics(
+        original[some], augmented[some], has_partner[some], list(compress(clusters, some)), n_bootstrap=200
+    )
+    assert {key: found[f"some_{key}"] for key in alone} == alone
+    assert {"reverse_cm_low", "both_views_accuracy_high", "cm_low"} <= set(alone)
+    assert found["reverse_cm_low"] != found["some_reverse_cm_low"]
+
+
+def test_an_evaluation_holds_what_it_follows_from() -> None:
+    evaluator = PairEvaluator(same_classes, answers=lambda classes: [f"class {number}" for number in classes])
+    index, predictions, references = views(), [1, 0, 1, 1, 0], [1, 1, 1, 1, 1]
+    found = evaluator.evaluate_views(index, predictions, references, DIALOGUES, n_bootstrap=0)
+    assert found.correct.tolist() == [True, False, True, True, False]
+    assert found.answers == ["class 1", "class 0", "class 1", "class 1", "class 0"]
+    assert (found.evaluator, found.views, found.clusters) == (evaluator, index, DIALOGUES)
+    assert (found.predictions, found.references) == (predictions, references)
 
 
 def test_answers_that_cannot_be_hashed_are_refused() -> None:

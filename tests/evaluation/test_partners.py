@@ -28,6 +28,7 @@ def test_metrics_of_several_partners_by_hand() -> None:
     # Pairs: row 0 right-right, right-wrong; row 1 right-right; row 2 wrong-right; row 4 right-right twice, right-wrong.
     assert (found["rows"], found["pairs"], found["partners"]) == (5, 4, 7)
     assert (found["cm_numerator"], found["cm_denominator"]) == (4, 6)
+    assert (found["reverse_cm_numerator"], found["reverse_cm_denominator"]) == (4, 5)
     # Row 3 is one view more, which is right.
     assert (found["cm_all_rows_numerator"], found["cm_all_rows_denominator"]) == (5, 7)
     expected = {
@@ -41,6 +42,8 @@ def test_metrics_of_several_partners_by_hand() -> None:
         "pos_to_neg": 2 / 7,
         "neg_to_pos": 1 / 7,
         "neg_to_neg": 0.0,
+        "reverse_cm": 4 / 5,
+        "both_views_accuracy": (6 + 5) / 14,
         "all_correct": 1 / 4,  # row 1
         "cm_partner_1": 3 / 3,
         "cm_partner_2": 1 / 2,

@@ -42,6 +42,7 @@ def test_hand_worked_rows() -> None:
     # 3 + 2.
     assert (found["rows"], found["pairs"]) == (12, 8)
     assert (found["cm_numerator"], found["cm_denominator"]) == (3, 6)
+    assert (found["reverse_cm_numerator"], found["reverse_cm_denominator"]) == (3, 4)
     assert (found["cm_all_rows_numerator"], found["cm_all_rows_denominator"]) == (5, 8)
     expected = {
         "original_accuracy": 8 / 12,
@@ -54,11 +55,13 @@ def test_hand_worked_rows() -> None:
         "pos_to_neg": 3 / 8,
         "neg_to_pos": 1 / 8,
         "neg_to_neg": 1 / 8,
+        "reverse_cm": 3 / 4,
+        "both_views_accuracy": 10 / 16,
     }
     for key, value in expected.items():
         assert found[key] == pytest.approx(value, abs=1e-12), key
         assert found[f"{key}_low"] <= value <= found[f"{key}_high"], key
-    counts = {f"{name}_{part}" for name in ("cm", "cm_all_rows") for part in ("numerator", "denominator")}
+    counts = {f"{name}_{part}" for name in ("cm", "reverse_cm", "cm_all_rows") for part in ("numerator", "denominator")}
     assert set(found) == {"rows", "pairs"} | counts | {
         key + suffix for key in expected for suffix in ("", "_low", "_high")
     }
@@ -85,6 +88,10 @@ def test_metrics_match_plain_loops(rows: list[tuple[bool, bool, bool, bool]]) ->
         "cm": share([after for before, after, _ in pairs if before]),
         "cm_numerator": sum(before and after for before, after, _ in pairs),
         "cm_denominator": sum(before for before, _, _ in pairs),
+        "reverse_cm": share([before for before, after, _ in pairs if after]),
+        "reverse_cm_numerator": sum(before and after for before, after, _ in pairs),
+        "reverse_cm_denominator": sum(after for _, after, _ in pairs),
+        "both_views_accuracy": share([right for before, after, _ in pairs for right in (before, after)]),
         "cm_all_rows": share([after for before, after in views if before]),
         "cm_all_rows_numerator": sum(before and after for before, after in views),
         "cm_all_rows_denominator": sum(before for before, _ in views),
@@ -100,6 +107,21 @@ def test_metrics_match_plain_loops(rows: list[tuple[bool, bool, bool, bool]]) ->
         "augmented_accuracy_pairs": share([after for _, after, _ in pairs]),
     }
     assert found == pytest.approx(expected, nan_ok=True, abs=1e-12)
+
+
+def test_reverse_cm_is_cm_of_swapped_views() -> None:
+    generator = np.random.default_rng(0)
+    first, second = generator.random((2, 90)) < [[0.5], [0.8]]
+    clusters = [str(row // 3) for row in range(90)]
+    forth = correctness_metrics(first, second, clusters=clusters, n_bootstrap=4000)
+    back = correctness_metrics(second, first, clusters=clusters, n_bootstrap=4000)
+    assert forth["cm"] != forth["reverse_cm"]
+    for key in ("cm", "cm_numerator", "cm_denominator"):
+        assert (forth[f"reverse_{key}"], back[f"reverse_{key}"]) == (back[key], forth[key])
+    # Other draws of the same bootstrap.
+    for end in ("low", "high"):
+        assert forth[f"reverse_cm_{end}"] == pytest.approx(back[f"cm_{end}"], abs=0.02)
+    assert forth["both_views_accuracy"] == pytest.approx((first.mean() + second.mean()) / 2, abs=1e-12)
 
 
 def test_unchanged_rows_do_not_change_cm() -> None:
@@ -140,7 +162,7 @@ def test_cm_without_pairs_is_nan_with_one_warning() -> None:
     undefined = {key for key, value in found.items() if math.isnan(value) and not key.endswith(("_low", "_high"))}
     assert undefined == {
         "cm", "both_correct", "pos_to_neg", "neg_to_pos", "neg_to_neg", "original_accuracy_pairs",
-        "augmented_accuracy_pairs",
+        "augmented_accuracy_pairs", "reverse_cm", "both_views_accuracy",
     }  # fmt: skip
     assert (found["augmented_accuracy"], found["cm_all_rows"]) == (0.5, 1.0)
     with pytest.warns(UndefinedMetricWarning):

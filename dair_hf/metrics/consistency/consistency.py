@@ -37,9 +37,10 @@ or the dialogue states of both views, compared as in the metric joint_goal_accur
 and in both cases:
     n_bootstrap, seed, confidence: settings of the confidence intervals.
 Returns:
-    Over the pairs: cm, cm_numerator, cm_denominator, both_correct, pos_to_neg, neg_to_pos, neg_to_neg,
-    original_accuracy_pairs, augmented_accuracy_pairs. Over all rows, a row without an augmented view counting as two
-    identical views: original_accuracy, augmented_accuracy, cm_all_rows, cm_all_rows_numerator, cm_all_rows_denominator.
+    Over the pairs: cm, cm_numerator, cm_denominator; reverse_cm, from the augmented view to the original, likewise;
+    both_correct, pos_to_neg, neg_to_pos, neg_to_neg; original_accuracy_pairs, augmented_accuracy_pairs, and their mean
+    both_views_accuracy. Over all rows, a row without an augmented view counting as two identical views:
+    original_accuracy, augmented_accuracy, cm_all_rows, cm_all_rows_numerator, cm_all_rows_denominator.
     Each ratio also with _low and _high. Counts: rows, pairs. If rows have several partners also all_correct,
     cm_partner_1, cm_partner_2 and so on, and the number of partners. For states also preset, the rules by which a view
     is right or wrong. Undefined ratios are NaN.
