@@ -49,6 +49,7 @@ from dair_hf.dialog.task import (
     ACCURACY,
     accuracy_key,
     base_pairs,
+    base_settings,
     check_pairs,
     evaluation_pairs,
     pair_rules,
@@ -122,15 +123,14 @@ def initial_weights(
     if dialogs.pretrain is None:
         return model
     rows = dialogs.pretrain
-    settings = {"method": "erm", "seed": args.seed, **(data.pretrain or {})}
-    folder = Path(args.output_dir).parent.parent
-    base_args, base = with_settings(args, **settings), replace(model, lora_rank=0)
-    ignored, prints = ("data.evaluate_on", "data.pretrain"), {"rows": rows._fingerprint}
-    folder /= f"base_{base_fingerprint(base_args, {'model': base, 'data': data}, prints, encoder.tokenizer, ignored)}"
+    # Train all weights of the base; adapters are added later.
+    base_args = with_settings(args, **{"method": "erm", "seed": args.seed, **(data.pretrain or {})})
+    base = replace(model, lora_rank=0)
+    name = base_fingerprint(base_args, base, encoder.tokenizer, base_settings(rows, encoder, data, base_args))
+    folder = Path(args.output_dir).parent.parent / f"base_{name}"
     base_args = with_settings(base_args, output_dir=f"{folder}_training")
 
     def make_trainer() -> DAIRTrainer:
-        # Train all weights of the base; adapters are added later.
         network = load_model(base, encoder.tokenizer, base_args.seed)
         return trainer_for(network, base_args, base_pairs(rows, encoder, data, base_args), encoder)
 

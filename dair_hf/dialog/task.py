@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -191,6 +191,22 @@ def base_pairs(
     partners = replace(encoder, views=("augmented_",))
     pairs = redraw(encoded, augmenter, num_proc=num_proc)
     return pairs.map(partners, batched=True, num_proc=num_proc, desc="Tokenizing partners of the base")
+
+
+def base_settings(rows: Dataset, encoder: DialogEncoder, config: DialogConfig, args: DAIRConfig) -> dict[str, Any]:
+    """Return what determines the columns of `base_pairs` that a model reads, beside the tokenizer.
+
+    Args:
+        rows: As in `base_pairs`, as are the others.
+        encoder: See there.
+        config: See there.
+        args: See there.
+    """
+    settings = {entry.name: getattr(encoder, entry.name) for entry in fields(encoder) if entry.name != "tokenizer"}
+    settings |= {"rows": rows._fingerprint, "previous_state": config.previous_state}
+    if args.uses_partners:
+        settings["renaming"] = [config.augmentation, config.covariant_only, args.seed, EntityAugmenter.revision]
+    return settings
 
 
 def evaluation_pairs(dialogs: DialogData, config: DialogConfig) -> Dataset:

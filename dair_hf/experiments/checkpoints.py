@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,24 @@ from transformers import PreTrainedTokenizerBase
 
 from dair_hf.config import DAIRConfig
 from dair_hf.experiments.run_records import Run, fingerprint, shared_settings
+from dair_hf.io.archives import sha256_of
 from dair_hf.io.checkpoints import is_finished, last_checkpoint
 from dair_hf.io.files import explain_full_disk
 from dair_hf.io.folders import atomic_folder, claim_folder
+from dair_hf.modeling import ModelConfig
 from dair_hf.training.trainer import DAIRTrainer
 
-# Beginnings of training settings that say what is logged, evaluated, saved or published.
+# Beginnings of the names of training settings that do not change the weights: what is logged, evaluated, saved or
+# published, and on what hardware.
 _NOT_TRAINING = (
-    "do_", "eval_", "generation_", "hub_", "log_", "logging_", "per_device_eval", "predict_with", "push_to_hub",
-    "report_to", "run_name", "save_", "disable_tqdm", "dataloader_num", "dataloader_pin", "dataloader_persistent",
-    "dataloader_prefetch", "project", "trackio",
+    "batch_eval_metrics", "bf16_full_eval", "dataloader_num_workers", "dataloader_persistent_workers",
+    "dataloader_pin_memory", "dataloader_prefetch_factor", "ddp_backend", "ddp_timeout", "disable_tqdm", "do_",
+    "eval_", "fp16_full_eval", "generation_", "greater_is_better", "hub_", "include_for_metrics",
+    "include_num_input_tokens_seen", "local_rank", "log_", "logging_", "metric_for_best_model", "pair_history",
+    "per_device_eval_batch_size", "predict_with_generate", "prediction_loss_only", "project", "push_to_hub",
+    "report_to", "run_name", "save_", "skip_memory_metrics", "trackio_", "use_cpu",
 )  # fmt: skip
+_OF_REGULARIZER = ("lambda_", "loss_epsilon", "stop_gradient")
 
 
 def train_resumable(trainer: DAIRTrainer) -> None:
@@ -53,30 +61,37 @@ def save_run(trainer: DAIRTrainer, **card: Any) -> None:
 
 
 def base_fingerprint(
-    args: DAIRConfig,
-    config: Mapping[str, Any],
-    data: Mapping[str, str],
-    tokenizer: PreTrainedTokenizerBase,
-    ignored: tuple[str, ...] = (),
+    args: DAIRConfig, model: ModelConfig, tokenizer: PreTrainedTokenizerBase, data: Mapping[str, Any]
 ) -> str:
     """Return eight hexadecimal digits that identify the weights of a base.
 
-    They depend on everything but paths and settings of `args` that say what is logged, evaluated, saved or published.
+    They depend on what the weights depend on, and on nothing else: files count by their content and not by their place,
+    adapters that are added later and settings of what is logged, evaluated or saved do not count. Hardware and the
+    number of processes do not count either, so that all runs of a comparison start from one base.
 
     Args:
         args: Training arguments of the base.
-        config: Other settings, by name.
-        data: Fingerprint of each data set.
+        model: Model that the training starts from; all its weights are trained.
         tokenizer: The tokenizer; its vocabulary and rules count.
-        ignored: Beginnings of the dotted names in `config` of settings that do not change the base.
+        data: What determines the training rows beside the tokenizer, such as `dair_hf.dialog.task.base_settings`.
     """
-    hidden = (*ignored, *(f"training.{name}" for name in _NOT_TRAINING))
-    if args.max_steps > 0:
-        hidden += ("training.num_train_epochs",)
-    settings = shared_settings(Run("base", args.seed, args), config, data)
-    settings = {name: value for name, value in settings.items() if not name.startswith(hidden)}
-    objective = (args.method, args.regularizer, args.dair_lambda, args.seed)
-    return fingerprint(settings, objective, _content_of(tokenizer))
+    of_steps = ("num_train_epochs",) if args.max_steps > 0 else ()
+    hidden = (*_NOT_TRAINING, *of_steps, *(() if args.uses_regularizer else _OF_REGULARIZER))
+    # These lack what the runs of a comparison differ in.
+    shared = shared_settings(Run("base", args.seed, args), {}, {})
+    settings = {name: value for name, value in shared.items() if not name.removeprefix("training.").startswith(hidden)}
+    objective = [args.method, *([args.regularizer, args.dair_lambda] if args.uses_regularizer else [])]
+    return fingerprint(settings, args.seed, objective, _start_of(model), _content_of(tokenizer), data)
+
+
+def _start_of(model: ModelConfig) -> dict[str, Any]:
+    """Return what determines the weights that a training of all weights starts from, beside the seed."""
+    settings = {name: value for name, value in asdict(model).items() if not name.startswith(("lora_", "trust_"))}
+    folder = Path(model.model_name_or_path or "")
+    if model.model_name_or_path and folder.is_dir():
+        files = [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
+        settings["model_name_or_path"] = {file.name: sha256_of(file) for file in files if file.exists()}
+    return settings
 
 
 def _content_of(tokenizer: PreTrainedTokenizerBase) -> list[Any]:
@@ -86,7 +101,7 @@ def _content_of(tokenizer: PreTrainedTokenizerBase) -> list[Any]:
     # Set by every call that pads or truncates.
     rules = {name: value for name, value in rules.items() if name not in ("padding", "truncation")}
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
-    return [type(tokenizer).__name__, sorted(tokenizer.get_vocab().items()), rules, special]
+    return [type(tokenizer).__name__, sorted(tokenizer.get_vocab().items()), rules, special, tokenizer.padding_side]
 
 
 def train_base_once(folder: Path, make_trainer: Callable[[], DAIRTrainer]) -> Path:

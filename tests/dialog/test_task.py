@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from dair_hf.dialog.readers.sgd import read_sgd
 from dair_hf.dialog.task import (
     accuracy_key,
     base_pairs,
+    base_settings,
     check_pairs,
     evaluation_pairs,
     is_correct,
@@ -106,6 +108,58 @@ def test_base_with_scrambled_names_of_any_slot(tmp_path: Path) -> None:
         assert name != new and sorted(name.lower().replace(" ", "")) == sorted(new.lower().replace(" ", ""))
         text = encoder.tokenizer.decode(row["augmented_input_ids"])
         assert new.lower() in text and name.lower() not in text
+
+
+# Field of `DialogConfig` -> another value.
+OTHER_SETTINGS: dict[str, Any] = {
+    "source": "multiwoz", "data_dir": "elsewhere", "sgd_dir": "elsewhere", "demo_domains": ["hotel"], "demo_names": 60,
+    "demo_areas": True, "demo_annotation_errors": 0.5, "train_split": "val", "test_split": "val", "train_dialogs": 3,
+    "test_dialogs": 3, "evaluate_on": "validation", "augmentation": "gibberish", "places": True,
+    "covariant_only": False, "previous_state": True, "redraw_partners": False, "pair_share": 0.5, "preset": "trade",
+    "strict_audit": True, "allow_low_ceiling": True, "lower_case": True, "max_source_tokens": 9,
+    "max_target_tokens": 9, "vocabulary": 9, "pretrain": {"max_steps": 3},
+}  # fmt: skip
+MODEL_COLUMNS = [f"{view}{name}" for view in ("", "augmented_") for name in ("input_ids", "labels")]
+
+
+@pytest.mark.parametrize("method", ["erm", "da"])
+@pytest.mark.parametrize("name", [field.name for field in fields(DialogConfig)])
+def test_settings_of_a_base_are_those_that_change_its_rows(tmp_path: Path, name: str, method: str) -> None:
+    """The rows themselves are the oracle, except for `preset`, which changes targets of some states only."""
+    rows = read_sgd(write_sgd(tmp_path), "train")[0]
+    tokenizer = tokenizer_for([rows], DialogConfig())
+    args = DAIRConfig(str(tmp_path), method=method, use_cpu=True)
+
+    def found(config: DialogConfig) -> tuple[Any, Any]:
+        encoder = DialogEncoder(
+            tokenizer, config.max_source_tokens, config.max_target_tokens, preset=config.preset,
+            lower_case=config.lower_case,
+        )  # fmt: skip
+        pairs = base_pairs(rows, encoder, config, args)
+        return base_settings(rows, encoder, config, args), [pairs[c][:] for c in MODEL_COLUMNS if c in pairs.features]
+
+    config = DialogConfig()
+    other = copy.copy(config)
+    assert getattr(other, name) != OTHER_SETTINGS[name]
+    setattr(other, name, OTHER_SETTINGS[name])  # unchecked: settings that are refused together are compared as well
+    (settings, pairs), (other_settings, other_pairs) = found(config), found(other)
+    assert len(pairs) == (2 if method == "erm" else 4)
+    assert pairs == other_pairs or settings != other_settings
+    if name not in ("preset", "covariant_only", "lower_case"):
+        assert (settings == other_settings) == (pairs == other_pairs)
+
+
+def test_settings_of_a_base_follow_the_content_of_its_rows(tmp_path: Path) -> None:
+    rows = read_sgd(write_sgd(tmp_path / "one"), "train")[0]
+    encoder, config = DialogEncoder(tokenizer_for([rows], DialogConfig())), DialogConfig()
+
+    def settings(dialogs: Any, seed: int = 0, method: str = "da") -> Any:
+        return base_settings(dialogs, encoder, config, DAIRConfig("out", method=method, seed=seed, use_cpu=True))
+
+    assert settings(read_sgd(write_sgd(tmp_path / "other"), "train")[0]) == settings(rows)
+    assert settings(read_sgd(tmp_path / "other", "dev")[0]) != settings(rows)
+    assert settings(rows, seed=1) != settings(rows)
+    assert settings(rows, seed=1, method="erm") == settings(rows, method="erm") != settings(rows)
 
 
 def test_targets_that_score_as_wrong_are_refused_unless_allowed(tmp_path: Path) -> None:

@@ -11,7 +11,10 @@ import torch
 
 from dair_hf import DAIRConfig
 from dair_hf.errors import DataError
+from dair_hf.experiments import checkpoints
 from dair_hf.experiments.checkpoints import base_fingerprint, save_run, train_base_once, train_resumable
+from dair_hf.experiments.run_records import Run, shared_settings
+from dair_hf.modeling import ModelConfig
 from tests.fixtures import tiny
 
 
@@ -38,11 +41,9 @@ def test_base_is_trained_once_and_saved_completely(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-def name_of_base(folder: Path, tokenizer: Any = None, **changes: Any) -> str:
-    data = {"rows": changes.pop("rows", "f00d")}
-    config = {"data": {"slots": changes.pop("slots", 3), "evaluate_on": changes.pop("evaluate_on", "test")}}
-    args = DAIRConfig(str(folder), use_cpu=True, **{"max_steps": 10, **changes})
-    return base_fingerprint(args, config, data, tokenizer or tiny.tokenizer(), ("data.evaluate_on",))
+def name_of_base(folder: Path, tokenizer: Any = None, data: str = "f00d", model: Any = None, **changes: Any) -> str:
+    args = DAIRConfig(str(folder), use_cpu=True, **{"method": "da", "max_steps": 10, **changes})
+    return base_fingerprint(args, model or ModelConfig(), tokenizer or tiny.tokenizer(), {"rows": data})
 
 
 @pytest.mark.parametrize(
@@ -50,18 +51,77 @@ def name_of_base(folder: Path, tokenizer: Any = None, **changes: Any) -> str:
     [
         {"learning_rate": 0.5},
         {"per_device_train_batch_size": 3},
+        {"gradient_accumulation_steps": 3},
+        {"optim": "adafactor"},
         {"warmup_steps": 5},
         {"max_steps": 11},
         {"max_steps": -1},
-        {"method": "da"},
-        {"dair_lambda": 7.0},
+        {"method": "erm"},
+        {"method": "dair"},
+        {"normalization": "token"},
         {"seed": 1},
-        {"rows": "beef"},
-        {"slots": 4},
+        {"data": "beef"},
+        {"model": ModelConfig(model_name_or_path="some/model")},
+        {"model": ModelConfig(model_settings={"model_type": "t5"})},
+        {"model": ModelConfig(neighbour_attention=1.0)},
     ],
 )
 def test_bases_with_other_weights_have_other_names(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert name_of_base(tmp_path, **changes) != name_of_base(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_train_epochs": 9},
+        {"logging_steps": 7},
+        {"save_steps": 7},
+        {"per_device_eval_batch_size": 7},
+        {"generation_num_beams": 3},
+        {"pair_history": False},
+        {"model": ModelConfig(lora_rank=4, lora_alpha=3, lora_targets="q")},
+        {"dair_lambda": 7.0},
+        {"regularizer": "kl"},
+        {"dair_lambda": "auto", "lambda_target": 3.0, "lambda_warmup_steps": 0.5},
+    ],
+)
+def test_equal_bases_have_one_name(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Methods of a comparison differ in lambda and regularizer, which a base by ERM or DA-ERM does not use."""
+    assert name_of_base(tmp_path / "elsewhere", **changes) == name_of_base(tmp_path)
+
+
+@pytest.mark.parametrize("changes", [{"dair_lambda": 7.0}, {"regularizer": "kl"}, {"lambda_warmup_steps": 3}])
+def test_lambda_counts_for_a_base_that_uses_it(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert name_of_base(tmp_path, method="dair", **changes) != name_of_base(tmp_path, method="dair")
+
+
+def test_only_these_training_settings_do_not_name_a_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting that transformers add counts until it is listed: a base too many is better than a wrong one."""
+    without_influence = {
+        "batch_eval_metrics", "bf16_full_eval", "dataloader_num_workers", "dataloader_persistent_workers",
+        "dataloader_pin_memory", "dataloader_prefetch_factor", "ddp_backend", "ddp_timeout", "disable_tqdm", "do_eval",
+        "do_predict", "do_train", "eval_accumulation_steps", "eval_delay", "eval_do_concat_batches", "eval_on_start",
+        "eval_steps", "eval_strategy", "eval_use_gather_object", "fp16_full_eval", "generation_batch_size",
+        "generation_config", "generation_max_length", "generation_num_beams", "greater_is_better", "hub_always_push",
+        "hub_model_id", "hub_private_repo", "hub_revision", "hub_strategy", "include_for_metrics",
+        "include_num_input_tokens_seen", "local_rank", "log_level", "log_level_replica", "log_on_each_node",
+        "logging_first_step", "logging_nan_inf_filter", "logging_steps", "logging_strategy", "metric_for_best_model",
+        "num_train_epochs", "pair_history", "per_device_eval_batch_size", "predict_with_generate",
+        "prediction_loss_only", "project", "push_to_hub", "report_to", "run_name", "save_on_each_node",
+        "save_only_model", "save_steps", "save_strategy", "save_total_limit", "skip_memory_metrics",
+        "trackio_bucket_id", "trackio_space_id", "trackio_static_space_id", "use_cpu",
+    }  # fmt: skip
+
+    args = DAIRConfig(str(tmp_path), use_cpu=True, max_steps=10)
+    settings = shared_settings(Run("base", 0, args), {}, {})
+    before, found = name_of_base(tmp_path, method="dair"), set()
+    for name in settings:
+        monkeypatch.setattr(checkpoints, "shared_settings", lambda *_, name=name: {**settings, name: "another"})
+        if name_of_base(tmp_path, method="dair") == before:
+            found.add(name.removeprefix("training."))
+    assert found == without_influence & found and len(settings) > 2 * len(found) > 80
+    # Others are settings of some versions of transformers only.
+    assert without_influence - found <= {name for name in without_influence if f"training.{name}" not in settings}
 
 
 def test_bases_with_other_tokenizers_have_other_names(tmp_path: Path) -> None:
@@ -73,18 +133,17 @@ def test_bases_with_other_tokenizers_have_other_names(tmp_path: Path) -> None:
     assert name_of_base(tmp_path, padded) == name_of_base(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"num_train_epochs": 9},
-        {"logging_steps": 7},
-        {"save_steps": 7},
-        {"per_device_eval_batch_size": 7},
-        {"evaluate_on": "validation"},
-    ],
-)
-def test_equal_bases_have_one_name(tmp_path: Path, changes: dict[str, Any]) -> None:
-    assert name_of_base(tmp_path / "elsewhere", **changes) == name_of_base(tmp_path)
+def test_a_model_in_a_folder_counts_by_its_weights(tmp_path: Path) -> None:
+    tiny.model("t5").save_pretrained(tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    (tmp_path / "copy" / "README.md").write_text("A copy.")
+    one, copy = (ModelConfig(model_name_or_path=str(tmp_path / name)) for name in ("one", "copy"))
+    before = name_of_base(tmp_path, model=one)
+    assert name_of_base(tmp_path, model=copy) == before
+    changed = tiny.model("t5")
+    changed.shared.weight.data[0] += 1
+    changed.save_pretrained(tmp_path / "copy")
+    assert name_of_base(tmp_path, model=copy) != before
 
 
 def test_training_resumes_from_the_last_complete_checkpoint(tmp_path: Path) -> None:

@@ -266,11 +266,16 @@ def test_multiwoz_with_a_common_base(multiwoz: dict[str, Any], tmp_path: Path) -
     }
     assert named
     assert named <= {name.lower() for name in UNSEEN}
-    # Another method starts from the stored base and does not train it again.
+    # Other methods, with regularizers and lambdas of their own, start from the stored base and do not train it again.
     made = {path: path.stat().st_mtime_ns for path in base.iterdir()}
-    run(output_dir=tmp_path, methods=["da"], neighbour_attention=0, **multiwoz)
+    run(output_dir=tmp_path, methods=["da", "dair", "kl"], lambdas='{"kl": 3.0}', neighbour_attention=0, **multiwoz)
     assert {path: path.stat().st_mtime_ns for path in base.iterdir()} == made
     assert len(list(tmp_path.glob("base_*"))) == 2
+    # A base that is trained otherwise has another name.
+    multiwoz = {**multiwoz, "pretrain": json.dumps({"max_steps": 3, "learning_rate": 0.01})}
+    run(output_dir=tmp_path / "other", methods=["da"], neighbour_attention=0, **multiwoz)
+    (other,) = (path for path in (tmp_path / "other").glob("base_*") if not path.name.endswith("_training"))
+    assert other.name != base.name
 
 
 def base_weights(folder: Path) -> list[dict[str, torch.Tensor]]:
