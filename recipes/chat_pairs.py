@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from dair_hf.io.commands import run_recipe
 
-from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase, set_seed
@@ -72,7 +71,7 @@ def train_and_evaluate(
         return trained.evaluate_pairs(
             rows.test,
             data.evaluator,
-            predictions_file=Path(run.args.output_dir) / "predictions.jsonl",
+            predictions_file=run.predictions_file,
             data_name=rows.name,
         )
 

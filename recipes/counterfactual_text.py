@@ -28,7 +28,6 @@ from dair_hf.io.commands import run_recipe
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 from datasets import Dataset
 from transformers import set_seed
@@ -76,11 +75,12 @@ def train_and_evaluate(
         processing_class=tokenizer,
         evaluator=text_evaluator(),
     )
-    file = Path(run.args.output_dir) / "predictions.jsonl"
     name = f"{data.title}, {SPLITS[split]}"
     return train_evaluate_save(
         trainer,
-        lambda trained: trained.evaluate_pairs(encoded[SPLITS[split]], predictions_file=file, data_name=name),
+        lambda trained: trained.evaluate_pairs(
+            encoded[SPLITS[split]], predictions_file=run.predictions_file, data_name=name
+        ),
         run,
         dataset=data.title,
     )

@@ -164,7 +164,7 @@ def train_and_evaluate(
             pairs.map(encoder, batched=True, desc="Tokenizing test"),
             state_evaluator(data.preset),
             data_name=dialogs.name,
-            predictions_file=Path(run.args.output_dir) / "predictions.jsonl",
+            predictions_file=run.predictions_file,
             subsets=subsets,
         )
 

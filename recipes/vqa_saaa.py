@@ -114,8 +114,9 @@ def train_and_evaluate(run: Run, task: VQATask) -> Result:
         processing_class=task.processing_class,
         sample_loss=task.sample_loss,
     )
-    predictions_file = Path(run.args.output_dir) / "predictions.jsonl"
-    return train_evaluate_save(trainer, lambda trained: evaluate_edits(trained.evaluate_pairs, task, predictions_file))
+    return train_evaluate_save(
+        trainer, lambda trained: evaluate_edits(trained.evaluate_pairs, task, run.predictions_file)
+    )
 
 
 def main() -> None:

@@ -15,9 +15,10 @@ import argparse
 import statistics
 from pathlib import Path
 
+from dair_hf.config import AUTO
 from dair_hf.errors import DataError
 from dair_hf.experiments.paired import difference_text, paired_differences
-from dair_hf.experiments.run_records import lambda_of
+from dair_hf.experiments.run_records import lambda_of, lambda_text
 from reproduction.records import Record, metric_of, read_records
 
 FOLDER = "counterfactual_sentiment"
@@ -78,7 +79,7 @@ def _both_right(runs: list[Record], label: str) -> str:
         return "-"
     value = statistics.mean(float(metric_of(run, "both_correct", label) or 0) for run in runs)
     used = lambda_of(runs[0].content)
-    return f"{value:.3f}" + (f" ({used:g})" if isinstance(used, float) else "")
+    return f"{value:.3f}" + ("" if used in (None, AUTO) else f" ({lambda_text(used)})")
 
 
 def main() -> None:

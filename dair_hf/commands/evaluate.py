@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from dair_hf.commands.evaluation_record import PREDICTIONS_FILE, RECORD_FILE, is_record
+from dair_hf.commands.evaluation_record import RECORD_FILE, is_record
 from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import MATCHES
 
@@ -74,7 +74,7 @@ def evaluate(
     started = time.perf_counter()
     from dair_hf.io.columns import align
     from dair_hf.io.files import require_output_file, require_writable_folder
-    from dair_hf.io.pair_files import require_pairs_file, require_predictions_file
+    from dair_hf.io.pair_files import PREDICTIONS_FILE, require_pairs_file, require_predictions_file
 
     if match is not None and match not in (*MATCHES, "label"):
         raise DataError(f"--match {match}: no such rule; use one of {', '.join(MATCHES)}, label")

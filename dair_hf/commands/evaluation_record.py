@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-RECORD_FILE, PREDICTIONS_FILE = "evaluation.json", "predictions.jsonl"
+RECORD_FILE = "evaluation.json"
 RECORD_KEYS = {"model", "pairs", "settings", "metrics", "seconds"}
 
 

@@ -19,7 +19,7 @@ from datasets import Dataset
 from datasets.utils import logging as datasets_logging
 from transformers.utils import logging as transformers_logging
 
-from dair_hf.commands.evaluation_record import PREDICTIONS_FILE, RECORD_FILE
+from dair_hf.commands.evaluation_record import RECORD_FILE
 from dair_hf.commands.model_pairs import load_trained, pair_trainer, text_columns, tokenized
 from dair_hf.data.collator import LABELS
 from dair_hf.data.texts.files import read_pairs
@@ -27,11 +27,11 @@ from dair_hf.data.texts.forms import GENERATED
 from dair_hf.data.view_columns import columns_of_views
 from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import MATCHES, matches, reference_keys, same_classes
-from dair_hf.evaluation.evaluator import PairEvaluation, TwoWayEvaluator
-from dair_hf.evaluation.view_index import PairIndex
+from dair_hf.evaluation.evaluator import PairEvaluator
 from dair_hf.experiments.run_records import provenance
 from dair_hf.io.archives import sha256_of
 from dair_hf.io.files import write_json
+from dair_hf.io.pair_files import PREDICTIONS_FILE
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.pair_report.build import ReportOptions, build_report, label_names
 from dair_hf.pair_report.page import write_report
@@ -53,33 +53,6 @@ class EvaluationSettings:
     clusters: str | None = field(metadata={"help": "Column of what the bootstrap resamples together."})
     bootstrap: int = field(metadata={"help": "Number of resamples for intervals."})
     device: str | None = field(metadata={"help": "cpu, cuda, cuda:1, mps; None: what there is."})
-
-
-@dataclass(frozen=True)
-class RecordingEvaluator(TwoWayEvaluator):
-    """`TwoWayEvaluator` that keeps what it evaluated.
-
-    Attributes:
-        evaluations: Views, predictions, references, clusters and evaluation of each call.
-    """
-
-    evaluations: list[tuple[PairIndex, list[Any], list[Any], Sequence[Any] | None, PairEvaluation]] = field(
-        default_factory=list
-    )
-
-    def evaluate_views(
-        self,
-        index: PairIndex,
-        predictions: list[Any],
-        references: list[Any],
-        clusters: Sequence[Any] | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> PairEvaluation:
-        """Evaluate the views of paired data, see `PairEvaluator.evaluate_views`."""
-        evaluation = super().evaluate_views(index, predictions, references, clusters, *args, **kwargs)
-        self.evaluations.append((index, predictions, references, clusters, evaluation))
-        return evaluation
 
 
 def evaluate_model(
@@ -135,29 +108,29 @@ def evaluate_model(
             else:
                 _require_known_classes(pairs, model, path)
             clock.lap("tokenizing")
-            metrics = trainer.evaluate_pairs(
-                pairs, evaluator, n_bootstrap=settings.bootstrap, data_name=None, **_generation(trainer, settings)
+            found = trainer.evaluate_views(
+                pairs, evaluator, n_bootstrap=settings.bootstrap, **_generation(trainer, settings)
             )
             clock.lap("answering")
-            ((index, predictions, references, clusters, evaluation),) = evaluator.evaluations
             report = None
             if with_report:
                 options = ReportOptions(path.stem, texts=text_columns(pairs) or None)
-                report = build_report(trainer, pairs, evaluation, options)
+                report = build_report(trainer, pairs, found, options)
                 clock.lap("report")
     record = {
         "model": _described(name, model, str(trainer.args.device)),
         "pairs": {"path": str(path), "fingerprint": _fingerprint(path, rows), "rows": len(rows)},
         "settings": {**asdict(settings), "match": evaluator.preset, "rule": _rule(str(evaluator.preset))},
-        "metrics": {key: _finite(value) for key, value in metrics.items()},
+        "metrics": {key: _finite(value) for key, value in found.metrics.items()},
         "seconds": {},
         **provenance(),
     }
     if trainer.is_world_process_zero():
+        answers = found.predictions, found.references
         if not trainer.generates:
             names = label_names(model)
-            predictions, references = ([names(int(value)) for value in values] for values in (predictions, references))
-        index.write(folder / PREDICTIONS_FILE, predictions, references, evaluation.correct, clusters)
+            answers = [names(int(value)) for value in answers[0]], [names(int(value)) for value in answers[1]]
+        found.views.write(folder / PREDICTIONS_FILE, *answers, found.correct, found.clusters)
         if report is not None:
             report.settings = {
                 "model": name,
@@ -186,7 +159,7 @@ class _Clock:
         return {**self.parts, "total": round(time.perf_counter() - self.start, 2)}
 
 
-def _evaluator_for(name: str, model: Any, rows: Dataset, settings: EvaluationSettings) -> RecordingEvaluator:
+def _evaluator_for(name: str, model: Any, rows: Dataset, settings: EvaluationSettings) -> PairEvaluator:
     """Return the evaluator of a model; refuse a model without answers, and settings without effect on it."""
     loss, match = derived_sample_loss(model), settings.match
     if loss == "classification":
@@ -194,7 +167,7 @@ def _evaluator_for(name: str, model: Any, rows: Dataset, settings: EvaluationSet
             raise DataError(f"--match {match}: {name} is a classifier, whose answers are classes; leave it out")
         if settings.max_new_tokens is not None:
             raise DataError(f"--max-new-tokens: {name} is a classifier, which generates nothing; leave it out")
-        return RecordingEvaluator(
+        return PairEvaluator(
             same_classes, answers=lambda classes: list(map(int, classes)), clusters=settings.clusters, preset=LABEL
         )
     if loss not in LANGUAGE_LOSSES:
@@ -205,7 +178,7 @@ def _evaluator_for(name: str, model: Any, rows: Dataset, settings: EvaluationSet
     if match == LABEL:
         raise DataError(f"--match label: {name} generates texts; use one of {', '.join(MATCHES)}")
     rule = match or "exact"
-    return RecordingEvaluator(
+    return PairEvaluator(
         lambda answers, references: matches(rule, answers, references),
         answers=lambda answers: [MATCHES[rule].key(answer) for answer in answers],
         # The texts of the file, not what is left of them after tokenization.

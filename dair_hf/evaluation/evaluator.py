@@ -341,6 +341,3 @@ def _changed(index: PairIndex, answers: Sequence[Any]) -> NDArray[np.bool_]:
             ) from error
     original, augmented = index.by_row("answers", numbers)
     return np.asarray(original[:, None] != augmented)
-
-
-TwoWayEvaluator = PairEvaluator  # for dair_hf.commands.model_evaluation

@@ -332,8 +332,8 @@ def compare(
             all_settings = {**config, "training": run.args}
             record = run_record(run.name, run.method, run.seed, all_settings, *result, data, settings)
             if PartialState().is_main_process:
-                if (predictions := Path(run.args.output_dir) / "predictions.jsonl").is_file():
-                    record["outcomes"] = read_outcomes(predictions).to_json()
+                if run.predictions_file.is_file():
+                    record["outcomes"] = read_outcomes(run.predictions_file).to_json()
                 write_json(folder / f"{run.name}.json", record)
         records.append(record)
     if not PartialState().is_main_process:

@@ -46,7 +46,7 @@ def paired_differences(records: Sequence[Mapping[str, Any]]) -> dict[str, Any] |
     rows = {name: runs for name, runs in rows.items() if runs}
     if len(rows) < 2:
         return None
-    baseline = next((name for name in rows if name.split(",")[0] == BASELINE), next(iter(rows)))
+    baseline = BASELINE if BASELINE in rows else next(iter(rows))
     reference = rows.pop(baseline)
     test_set = next(iter(reference.values()))
     differences, left_out = {}, {}

@@ -25,6 +25,7 @@ from dair_hf.errors import DataError
 from dair_hf.io.file_values import ContentFingerprint
 from dair_hf.io.files import read_json
 from dair_hf.io.folders import move_to_superseded
+from dair_hf.io.pair_files import PREDICTIONS_FILE
 from dair_hf.losses.objective import REGULARIZED
 
 REDO_CHANGED = "DAIR_REDO_CHANGED"
@@ -90,6 +91,11 @@ class Run(NamedTuple):
     def name(self) -> str:
         """Name of the run's files."""
         return f"{self.method}_seed{self.seed}"
+
+    @property
+    def predictions_file(self) -> Path:
+        """File of its predictions on the test rows; `compare` pairs methods over them."""
+        return Path(self.args.output_dir) / PREDICTIONS_FILE
 
 
 class Result(NamedTuple):

@@ -13,6 +13,7 @@ from dair_hf.io.files import FilePath, decode_json, parse_json, read_bytes, requ
 PAIR_KINDS = (".jsonl", ".json", ".csv", ".parquet")
 PREDICTION_KEYS = ("row_id", "variant", "prediction", "reference", "correct")  # of a line of a predictions file
 CLUSTER_KEY = "cluster"  # optional last key
+PREDICTIONS_FILE = "predictions.jsonl"  # in the folder of a run, or of an evaluation
 
 
 def require_pairs_file(path: Path) -> None:
