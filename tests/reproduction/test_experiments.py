@@ -138,6 +138,15 @@ def test_collect_copies_the_records_of_the_comparisons(tmp_path: Path, output: P
     assert is_done(EXPERIMENT, results)
 
 
+def test_collect_leaves_no_differences_of_an_earlier_comparison(tmp_path: Path, output: Path) -> None:
+    (output / "paired.md").write_text("dair - da")
+    collect(EXPERIMENT, output, tmp_path)
+    assert (tmp_path / "adv" / "paired.md").read_text() == "dair - da"
+    (output / "paired.md").unlink()
+    collect(EXPERIMENT, output, tmp_path)
+    assert not (tmp_path / "adv" / "paired.md").exists()
+
+
 @pytest.mark.parametrize("name", ["gone_seed0", "erm_seed0", "noise/erm_seed0"])
 def test_collect_keeps_every_finished_run(tmp_path: Path, output: Path, name: str) -> None:
     results = tmp_path / "results"
