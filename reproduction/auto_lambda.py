@@ -78,7 +78,7 @@ TASKS = (
         "counterfactual_sentiment", "counterfactual reviews, both right", "both_correct",
         "auto_lambda/counterfactual_sentiment_grid", 1.0, "auto_lambda/counterfactual_sentiment_grid",
     ),
-    Task("woz2", "WOZ 2.0, both right", "both_correct", "auto_lambda/woz2_given", 0.02, "auto_lambda/woz2_given"),
+    Task("woz2", "WOZ 2.0, both right", "both_correct", "woz2/share_100", 0.02, "woz2/share_100"),
 )  # fmt: skip
 
 

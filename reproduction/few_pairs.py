@@ -1,10 +1,13 @@
-"""Table of docs/results.md: counterfactual reviews, by model and by the share of originals that keep their revision.
+"""Tables of docs/results.md: counterfactual reviews and WOZ 2.0, by the share of originals that have a partner.
 
-    python -m reproduction.few_pairs   # print the table from results/
+    python -m reproduction.few_pairs   # print both tables from results/
 
 `results/counterfactual_sentiment/MODEL_SHARE/` holds the search for lambda on the dev split and, in `final/`, the runs
 on the test split; `MODEL_SHARE_auto/` holds those with `dair_lambda: auto`. The `outcomes` of the records give the
 differences to DA-ERM, paired over test rows and seeds.
+
+`results/woz2/share_SHARE/` holds the runs of WOZ 2.0, all with one lambda. Some of their records have no outcomes: the
+differences to DA-ERM are paired over seeds alone.
 """
 
 from __future__ import annotations
@@ -13,15 +16,18 @@ from dair_hf.io.commands import run_recipe
 
 import argparse
 import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dair_hf.config import AUTO
 from dair_hf.errors import DataError
 from dair_hf.experiments.paired import difference_text, paired_differences
 from dair_hf.experiments.run_records import lambda_of, lambda_text
+from reproduction.auto_lambda import mean_and_deviation
+from reproduction.ledger import welch_half_width
 from reproduction.records import Record, metric_of, read_records
 
-FOLDER = "counterfactual_sentiment"
+REVIEWS = "counterfactual_sentiment"
 MODELS = {"bag_of_words": "bag of words", "embeddings": "embeddings", "bilstm": "BiLSTM"}
 SHARES = (10, 30, 100)
 # Metric of `paired_differences` -> heading.
@@ -31,10 +37,19 @@ DIFFERENCES = {
     "cm": "CM",
     "both_correct": "both right",
 }
+DIALOGS = "woz2"
+TITLES = {"erm": "ERM", "da": "DA-ERM", "dair": "DAIR"}
+# Metric of the dialogues -> heading.
+TRACKING = {
+    "original_joint_goal_accuracy": "JGA",
+    "augmented_joint_goal_accuracy": "JGA, unseen food types",
+    "cm": "CM",
+    "both_correct": "both right",
+}
 
 
-def table(results: Path) -> str:
-    """Return the table in Markdown, one row for each model and share of pairs that was run.
+def review_table(results: Path) -> str:
+    """Return the table of the reviews in Markdown, one row for each model and share of pairs that was run.
 
     Raises:
         DataError: No experiment was run, or one lacks DA-ERM, DAIR or their paired differences.
@@ -47,20 +62,91 @@ def table(results: Path) -> str:
     ]
     for model, title in MODELS.items():
         for share in SHARES:
-            folder = results / FOLDER / f"{model}_{share}"
+            folder = results / REVIEWS / f"{model}_{share}"
             if (folder / "final").is_dir():
                 lines.append(f"| {title}, {share} % | " + " | ".join(_cells(folder)) + " |")
     if len(lines) == 2:
-        raise DataError(f"{results / FOLDER}: holds no runs; make results runs them")
+        raise DataError(f"{results / REVIEWS}: holds no runs; make results runs them")
     return "\n".join(lines)
 
 
-def _cells(folder: Path) -> list[str]:
+def dialog_table(results: Path) -> str:
+    """Return the table of WOZ 2.0 in Markdown: the methods by share of pairs, and DAIR minus DA-ERM.
+
+    The difference has the 95 % t interval of the mean over the seeds that both have.
+
+    Raises:
+        DataError: No experiment was run, one lacks DA-ERM or DAIR, or these have no two seeds in common.
+    """
+    lines = [
+        "| share of pairs | method | seeds | " + " | ".join(TRACKING.values()) + " |",
+        "|---|---|---|" + "---|" * len(TRACKING),
+    ]
+    for share in SHARES:
+        folder = results / DIALOGS / f"share_{share}"
+        runs = _by_method(folder)
+        if not runs:
+            continue
+        _require_both(runs, folder)
+        values = {
+            method: [_values(runs[method], key, folder) for key in TRACKING] for method in TITLES if method in runs
+        }
+        differences = [
+            _difference_over_seeds(ours, theirs, folder)
+            for ours, theirs in zip(values["dair"], values["da"], strict=True)
+        ]
+        for method, metrics in values.items():
+            means = " | ".join(_mean_and_deviation(metric) for metric in metrics)
+            lines.append(
+                f"| {'-' if method == 'erm' else f'{share} %'} | {TITLES[method]} | {len(metrics[0])} | {means} |"
+            )
+        seeds = len(values["dair"][0].keys() & values["da"][0].keys())
+        lines.append(f"| {share} % | DAIR - DA | {seeds} | " + " | ".join(differences) + " |")
+    if len(lines) == 2:
+        raise DataError(f"{results / DIALOGS}: holds no runs; make results runs them")
+    return "\n".join(lines)
+
+
+def _by_method(folder: Path) -> dict[str, list[Record]]:
     runs: dict[str, list[Record]] = {}
-    for record in read_records(folder / "final"):
+    for record in read_records(folder):
         runs.setdefault(record.content["method"], []).append(record)
+    return runs
+
+
+def _require_both(runs: Mapping[str, list[Record]], folder: Path) -> None:
     if missing := {"da", "dair"} - runs.keys():
         raise DataError(f"{folder}: has no run of {', '.join(sorted(missing))}; run it again")
+
+
+def _values(runs: Sequence[Record], key: str, folder: Path) -> dict[int, float]:
+    """Return a metric by seed."""
+    found = {run.content["seed"]: metric_of(run, key, str(folder)) for run in runs}
+    if len(found) < len(runs) or None in found.values():
+        raise DataError(f"{folder}: {key} is undefined in a run, or a seed has two; run it again")
+    return {seed: float(value) for seed, value in sorted(found.items()) if value is not None}
+
+
+def _mean_and_deviation(values: Mapping[int, float]) -> str:
+    """Return mean and standard deviation over seeds; with one seed its value."""
+    if len(values) == 1:
+        return f"{next(iter(values.values())):.3f}"
+    return mean_and_deviation(list(values.values()))
+
+
+def _difference_over_seeds(first: Mapping[int, float], second: Mapping[int, float], folder: Path) -> str:
+    """Return the mean difference over common seeds with its interval; bold if the interval excludes 0."""
+    differences = [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]
+    if len(differences) < 2:
+        raise DataError(f"{folder}: DAIR and DA-ERM have {len(differences)} seeds in common; an interval needs two")
+    mean, half_width = statistics.mean(differences), welch_half_width((statistics.stdev(differences), len(differences)))
+    text = f"{mean:+.3f} ± {half_width:.3f}"
+    return f"**{text}**" if abs(mean) > half_width else text
+
+
+def _cells(folder: Path) -> list[str]:
+    runs = _by_method(folder / "final")
+    _require_both(runs, folder)
     paired = paired_differences([record.content for records in runs.values() for record in records])
     differences = paired["differences"].get("dair") if paired else None
     if differences is None:
@@ -83,10 +169,11 @@ def _both_right(runs: list[Record], label: str) -> str:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of stored runs")
-    print(table(parser.parse_args().results))
+    results = parser.parse_args().results
+    print(review_table(results), dialog_table(results), sep="\n\n")
 
 
 if __name__ == "__main__":

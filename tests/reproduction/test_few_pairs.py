@@ -7,25 +7,26 @@ import statistics
 from pathlib import Path
 
 import pytest
+from scipy import stats
 
 from dair_hf.errors import DataError
-from dair_hf.io.files import read_json
-from reproduction.few_pairs import FOLDER, table
+from dair_hf.io.files import read_json, write_json
+from reproduction.few_pairs import DIALOGS, REVIEWS, dialog_table, review_table
 from tests.fixtures.paths import ROOT
 
 RESULTS = ROOT / "results"
 
 
-def test_the_page_shows_the_table_of_the_stored_runs() -> None:
+def test_the_page_shows_the_tables_of_the_stored_runs() -> None:
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    lines = table(RESULTS).splitlines()
-    assert len(lines) > 4
-    assert "\n".join(lines) in page
+    for table in (review_table(RESULTS), dialog_table(RESULTS)):
+        assert len(table.splitlines()) > 4
+        assert table in page
 
 
 def test_outcomes_are_those_of_the_metrics() -> None:
     """The differences are computed from them."""
-    records = [read_json(path) for path in sorted((RESULTS / FOLDER).glob("*/final/*_seed*.json"))]
+    records = [read_json(path) for path in sorted((RESULTS / REVIEWS).glob("*/final/*_seed*.json"))]
     assert len(records) > 50
     for record in records:
         outcomes, metrics = record["outcomes"], record["metrics"]
@@ -39,7 +40,7 @@ def test_outcomes_are_those_of_the_metrics() -> None:
 def test_every_lambda_was_chosen_on_the_dev_split() -> None:
     """The best dev accuracy over both views in the stored search; ties go to either."""
     found = []
-    for folder in sorted((RESULTS / FOLDER).iterdir()):
+    for folder in sorted((RESULTS / REVIEWS).iterdir()):
         finals = [read_json(path) for path in folder.glob("final/*_seed*.json")]
         for run in finals:
             training, method = run["config"]["training"], run["method"]
@@ -53,7 +54,39 @@ def test_every_lambda_was_chosen_on_the_dev_split() -> None:
 
 def test_missing_runs_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=re.escape("make results")):
-        table(tmp_path)
-    (tmp_path / FOLDER / "bilstm_30" / "final").mkdir(parents=True)
+        review_table(tmp_path)
+    (tmp_path / REVIEWS / "bilstm_30" / "final").mkdir(parents=True)
     with pytest.raises(DataError, match="has no run of da, dair"):
-        table(tmp_path)
+        review_table(tmp_path)
+
+
+def test_differences_of_dialogues_are_paired_over_seeds(tmp_path: Path) -> None:
+    """The interval is that of scipy's paired t test over the seeds that both methods have."""
+    values = {"da": {0: 0.50, 1: 0.61, 2: 0.43, 7: 0.9}, "dair": {0: 0.56, 1: 0.64, 2: 0.48}, "erm": {0: 0.2, 1: 0.3}}
+    folder = tmp_path / DIALOGS / "share_30"
+    metrics = ("original_joint_goal_accuracy", "augmented_joint_goal_accuracy", "cm", "both_correct")
+    for method, seeds in values.items():
+        for seed, value in seeds.items():
+            record = {"name": f"{method}_seed{seed}", "method": method, "seed": seed}
+            write_json(folder / f"{method}_seed{seed}.json", {**record, "metrics": dict.fromkeys(metrics, value)})
+    ours, theirs = ([values[name][seed] for seed in (0, 1, 2)] for name in ("dair", "da"))
+    interval = stats.ttest_rel(ours, theirs).confidence_interval()
+    mean, half_width = (interval.high + interval.low) / 2, (interval.high - interval.low) / 2
+    assert mean > half_width
+    lines = dialog_table(tmp_path).splitlines()
+    assert lines[-1] == "| 30 % | DAIR - DA | 3 |" + f" **{mean:+.3f} ± {half_width:.3f}** |" * 4
+    write_json(folder / "erm_seed1.json", {**record, "method": "kl", "metrics": {}})  # of no row
+    assert dialog_table(tmp_path).splitlines()[2] == "| - | ERM | 1 |" + " 0.200 |" * 4
+    assert lines[2] == "| - | ERM | 2 |" + " 0.250 ± 0.071 |" * 4
+    for seed in (1, 2):
+        (folder / f"dair_seed{seed}.json").unlink()
+    with pytest.raises(DataError, match="1 seeds in common"):
+        dialog_table(tmp_path)
+    write_json(folder / "dair_seed0.json", {"name": "x", "method": "dair", "seed": 0, "metrics": {metrics[0]: None}})
+    with pytest.raises(DataError, match="is undefined in a run"):
+        dialog_table(tmp_path)
+    (folder / "dair_seed0.json").unlink()
+    with pytest.raises(DataError, match="has no run of dair"):
+        dialog_table(tmp_path)
+    with pytest.raises(DataError, match=re.escape("make results")):
+        dialog_table(tmp_path / "none")
