@@ -126,7 +126,7 @@ def main() -> None:
     fewer = (in_order.repeat(options.batch)[: len(lengths)]).sum() / max(lengths.sum(), 1)
     seconds = interleaved(
         {
-            "evaluate_pairs": lambda: ours.evaluate_pairs(rows, right, n_bootstrap=0, **limit),
+            "evaluate_pairs": lambda: ours.evaluate_pairs(rows, right, intervals=False, **limit),
             "DAIRTrainer.predict": lambda: ours.predict(rows, **limit),
             "Seq2SeqTrainer.predict": lambda: theirs.predict(rows, **limit),
             "Seq2SeqTrainer.predict, wide": lambda: as_wide.predict(rows, **limit),

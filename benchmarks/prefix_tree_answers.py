@@ -88,7 +88,7 @@ def main() -> None:
             answers[variant] = predictions
             return [said == wanted for said, wanted in zip(predictions, references, strict=True)]
 
-        return lambda: made.evaluate_pairs(rows, judge, n_bootstrap=0)
+        return lambda: made.evaluate_pairs(rows, judge, intervals=False)
 
     variants: dict[str, dict[str, Any]] = {
         "rows": {},

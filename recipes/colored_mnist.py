@@ -59,7 +59,7 @@ def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: ColoredCon
     for name, scheme in (("c3", "C3"), ("augmentation", data.augmentation)):
         pairs = evaluation_pairs(mnist, data, trainer.args.seed, split, scheme)
         results[name] = trainer.evaluate_pairs(
-            pairs, is_correct, n_bootstrap=0, data_name=f"Colored MNIST {split}, C1 and {scheme}"
+            pairs, is_correct, intervals=False, data_name=f"Colored MNIST {split}, C1 and {scheme}"
         )
     return {
         "accuracy_c1": results["c3"]["original_accuracy"],

@@ -70,7 +70,7 @@ def evaluate(
             errors["rmse_as_trained"] = rmse(predictions[len(pairs) :], references[len(pairs) :])
         return is_correct(predictions, references, data.tolerance)
 
-    metrics = trainer.evaluate_pairs(pairs, correct, n_bootstrap=0, data_name=f"regression, {split}")
+    metrics = trainer.evaluate_pairs(pairs, correct, intervals=False, data_name=f"regression, {split}")
     return {**metrics, **errors}
 
 

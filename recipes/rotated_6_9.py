@@ -62,7 +62,7 @@ def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: SixNineCon
     for theta in THETAS:
         pairs = evaluation_pairs(mnist, data, theta, split)
         name = f"6 and 9 at {theta} degrees, {split}"
-        result = trainer.evaluate_pairs(pairs, is_correct, n_bootstrap=0, data_name=name)
+        result = trainer.evaluate_pairs(pairs, is_correct, intervals=False, data_name=name)
         metrics[f"accuracy_theta_{theta}"] = result["original_accuracy"]
         metrics[f"cm_theta_{theta}"] = result["cm"]
     return metrics

@@ -77,8 +77,10 @@ def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: RotatedCon
         by_digit.update({f"cm_digit_{digit}": share for digit, share in shares.items()})
         return right
 
-    metrics = trainer.evaluate_pairs(tested, correct, n_bootstrap=0, data_name=f"Rotated MNIST ({data.setup}) {split}")
-    half_turn = trainer.evaluate_pairs(upright, consistent, n_bootstrap=0, data_name=f"upright MNIST {split}")
+    metrics = trainer.evaluate_pairs(
+        tested, correct, intervals=False, data_name=f"Rotated MNIST ({data.setup}) {split}"
+    )
+    half_turn = trainer.evaluate_pairs(upright, consistent, intervals=False, data_name=f"upright MNIST {split}")
     keys = ("rows", "pairs", "cm", "cm_numerator", "cm_denominator", "both_correct")
     # With a log of every step, the record keeps the ends of the regularizer's curve.
     curve = [log["consistency"] for log in trainer.state.log_history if "consistency" in log]

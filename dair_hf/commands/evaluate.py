@@ -54,7 +54,6 @@ def evaluate(
         str | None,
         typer.Option(help="Column of units that belong together, for the intervals; default: dialogue_id, else rows."),
     ] = None,
-    bootstrap: Annotated[int, typer.Option(min=0, help="Resamples for the intervals; 0: none.")] = 1000,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:1 or mps; default: the first GPU, else the CPU.")
     ] = None,
@@ -68,8 +67,7 @@ def evaluate(
     """Answer both views of all pairs: accuracy, consistency metric CM in both directions, flips, with intervals.
 
     CM is the share of the originals answered right whose partner is answered right as well; reverse CM is the same from
-    partner to original. Intervals are 95 % percentile intervals of a bootstrap; where all units agree, such as for
-    0 of 14, they are Wilson's.
+    partner to original. Intervals are Wilson's, 95 %, with whole units of --clusters as the sample.
     """
     started = time.perf_counter()
     from dair_hf.io.columns import align
@@ -94,7 +92,7 @@ def evaluate(
     # Slow, and thus after what can be refused without it.
     from dair_hf.commands.model_evaluation import EvaluationSettings, evaluate_model, table_of
 
-    settings = EvaluationSettings(match, batch_size, max_tokens, max_new_tokens, limit, clusters, bootstrap, device)
+    settings = EvaluationSettings(match, batch_size, max_tokens, max_new_tokens, limit, clusters, device)
     record = evaluate_model(model, pairs, folder, settings, report, progress, started)
     if int(os.environ.get("RANK", "0")):
         return

@@ -50,8 +50,7 @@ class EvaluationSettings:
     max_tokens: int | None = field(metadata={"help": "Tokens after which texts are cut."})
     max_new_tokens: int | None = field(metadata={"help": "Tokens after which answers end."})
     limit: int | None = field(metadata={"help": "Number of rows that are read."})
-    clusters: str | None = field(metadata={"help": "Column of what the bootstrap resamples together."})
-    bootstrap: int = field(metadata={"help": "Number of resamples for intervals."})
+    clusters: str | None = field(metadata={"help": "Column of the independent units, for intervals."})
     device: str | None = field(metadata={"help": "cpu, cuda, cuda:1, mps; None: what there is."})
 
 
@@ -108,9 +107,7 @@ def evaluate_model(
             else:
                 _require_known_classes(pairs, model, path)
             clock.lap("tokenizing")
-            found = trainer.evaluate_views(
-                pairs, evaluator, n_bootstrap=settings.bootstrap, **_generation(trainer, settings)
-            )
+            found = trainer.evaluate_views(pairs, evaluator, **_generation(trainer, settings))
             clock.lap("answering")
             report = None
             if with_report:

@@ -90,10 +90,10 @@ class StateEvaluator(PairEvaluator):
         references: list[Any],
         clusters: Sequence[Any] | None = None,
         subsets: Mapping[str, Any] | None = None,
-        n_bootstrap: int = 1000,
+        intervals: bool = True,
     ) -> PairEvaluation:
         """Evaluate the views of paired data, see `PairEvaluator.evaluate_views`."""
-        evaluation = super().evaluate_views(index, predictions, references, clusters, subsets, n_bootstrap)
+        evaluation = super().evaluate_views(index, predictions, references, clusters, subsets, intervals)
         if self.convention is None:
             return evaluation
         scores, scored = joint_goal_scores(map(parse, predictions), map(state_from_row, references), self.convention)
@@ -105,7 +105,7 @@ class StateEvaluator(PairEvaluator):
                 rows = mask & (count > 0)
                 ratio = {f"{prefix}{variant}_{PRESET_ACCURACY}": (total[rows], count[rows])}
                 units = None if clusters is None else list(compress(clusters, rows))
-                evaluation.metrics.update(ratios_with_intervals(ratio, units, n_bootstrap=n_bootstrap))
+                evaluation.metrics.update(ratios_with_intervals(ratio, units, intervals=intervals))
         return evaluation
 
 
@@ -120,7 +120,7 @@ def state_evaluator(preset: str) -> StateEvaluator:
 
     Example:
         >>> row = [{"slot": "hotel-area", "values": ["east"]}]
-        >>> metrics = state_evaluator("parlai_v22")(["hotel-area = east", ""], ["", None], [row, row], n_bootstrap=0)
+        >>> metrics = state_evaluator("parlai_v22")(["hotel-area = east", ""], ["", None], [row, row], intervals=False)
         >>> metrics["original_joint_goal_accuracy"], metrics["original_preset_joint_goal_accuracy"]
         (0.5, 1.0)
     """

@@ -31,7 +31,7 @@ class PairEvaluation(NamedTuple):
         views: Rows and variants of the views.
         predictions: M predictions.
         references: M references.
-        clusters: Units that the bootstrap resampled, one name per row; None: single rows.
+        clusters: Independent units, one name per row; None: single rows.
     """
 
     metrics: dict[str, Any]
@@ -59,7 +59,7 @@ class PairEvaluator:
         references: Column of the references, read by `evaluate_pairs`; the augmented view has `augmented_<name>`, a
             second partner `augmented_2_<name>`.
             None: the labels.
-        clusters: Column of the units that the bootstrap resamples, read by `evaluate_pairs`. None: `dialogue_id` if the
+        clusters: Column of the independent units, for intervals, read by `evaluate_pairs`. None: `dialogue_id` if the
             data has it, else single rows.
         accuracy_name: Name of the accuracy in the keys, such as "joint_goal_accuracy".
         preset: Convention of that accuracy, named in the model card.
@@ -69,7 +69,7 @@ class PairEvaluator:
 
     Example:
         >>> evaluator = PairEvaluator(lambda predictions, references: [p == r for p, r in zip(predictions, references)])
-        >>> metrics = evaluator(["a", "b", "c"], ["a", "x", None], ["a", "b", "d"], n_bootstrap=0)
+        >>> metrics = evaluator(["a", "b", "c"], ["a", "x", None], ["a", "b", "d"], intervals=False)
         >>> metrics["original_accuracy_pairs"], metrics["augmented_accuracy_pairs"], metrics["cm"]
         (1.0, 0.5, 0.5)
     """
@@ -136,7 +136,7 @@ class PairEvaluator:
         """Return the names of the metrics of correctness."""
         partners = np.ones((1, 2), dtype=bool)  # several have all keys
         changed = None if self.answers is None else ~partners
-        return set(self._renamed(correctness_metrics([True], partners, answer_changed=changed, n_bootstrap=1)))
+        return set(self._renamed(correctness_metrics([True], partners, answer_changed=changed)))
 
     def _renamed(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Return metrics under keys with the name of the accuracy."""
@@ -152,7 +152,7 @@ class PairEvaluator:
         row_ids: Sequence[Any] | None = None,
         clusters: Sequence[Any] | None = None,
         subsets: Mapping[str, Any] | None = None,
-        n_bootstrap: int = 1000,
+        intervals: bool = True,
     ) -> dict[str, Any]:
         """Evaluate two lists of predictions, from any system.
 
@@ -166,9 +166,9 @@ class PairEvaluator:
             augmented_references: References of the augmented views, None for a row without a partner, or a dictionary
                 as above. None: the same as `references`.
             row_ids: Names of the rows in messages; None: their numbers.
-            clusters: Units that the bootstrap resamples, one name per row, such as dialogue ids; None: single rows.
+            clusters: Independent units, one name per row, such as dialogue ids; None: single rows.
             subsets: Name -> N bools. Adds the same metrics over these rows, with `<name>_` before each key.
-            n_bootstrap: Number of resamples for 95 % intervals; 0: no intervals.
+            intervals: Whether to compute 95 % intervals.
 
         Returns:
             `rows` and `pairs`; over the pairs of an original and a partner `cm`, `cm_numerator`, `cm_denominator`, the
@@ -215,7 +215,7 @@ class PairEvaluator:
             index.flatten(references, *(of_partners.get(number, absent) for number in numbers)),
             clusters,
             subsets,
-            n_bootstrap,
+            intervals,
         ).metrics
 
     def evaluate_views(
@@ -225,7 +225,7 @@ class PairEvaluator:
         references: list[Any],
         clusters: Sequence[Any] | None = None,
         subsets: Mapping[str, Any] | None = None,
-        n_bootstrap: int = 1000,
+        intervals: bool = True,
     ) -> PairEvaluation:
         """Evaluate the views of paired data, given one after the other.
 
@@ -235,7 +235,7 @@ class PairEvaluator:
             references: M references.
             clusters: As in `__call__`, as are the others.
             subsets: See there.
-            n_bootstrap: See there.
+            intervals: See there.
 
         Returns:
             Metrics, correctness and answers, with what they follow from.
@@ -261,10 +261,10 @@ class PairEvaluator:
                 index.partners[rows],
                 units,
                 answer_changed=None if changed is None else changed[rows],
-                n_bootstrap=n_bootstrap,
+                intervals=intervals,
             )
             means = {name: (top[rows], bottom[rows]) for name, (top, bottom) in scores.items()}
-            of_scores = ratios_with_intervals(means, units, n_bootstrap=n_bootstrap) if means else {}
+            of_scores = ratios_with_intervals(means, units, intervals=intervals) if means else {}
             return self._renamed(metrics) | of_scores
 
         metrics = metrics_over(np.ones_like(original))

@@ -21,7 +21,8 @@ class PairedDifference(NamedTuple):
     Attributes:
         difference: Metric of the first model minus that of the second, means over seeds.
         standard_error: Standard error of the difference; with one seed that over rows only.
-        half_width: Half the width of the 95 % confidence interval; None with one seed, which says nothing about others.
+        half_width: Half the width of the 95 % confidence interval; None with one seed, which says nothing about others,
+            and where the difference is the same in all rows and seeds, as that of two equal models is.
     """
 
     difference: float
@@ -30,7 +31,7 @@ class PairedDifference(NamedTuple):
 
     @property
     def is_significant(self) -> bool:
-        """Return whether the interval excludes 0; False with one seed."""
+        """Return whether the interval excludes 0; False without an interval."""
         return self.half_width is not None and abs(self.difference) > self.half_width
 
 
@@ -65,7 +66,8 @@ def paired_difference(first: Any, second: Any, clusters: Sequence[str] | None = 
         clusters: `[N]` str, units that are independent of each other, such as dialogue ids; None: single rows.
 
     Raises:
-        DataError: Shapes differ, there are fewer than two units, or a seed has a ratio over no rows.
+        DataError: Shapes differ, a value is not finite, there are fewer than two units, or a seed has a ratio over no
+            rows.
 
     Example:
         >>> everything = [[1, 1, 1, 1]]
@@ -76,6 +78,8 @@ def paired_difference(first: Any, second: Any, clusters: Sequence[str] | None = 
     shapes = {part.shape for model in parts for part in model}
     if len(shapes) > 1 or any(len(shape) != 2 for shape in shapes):
         raise DataError(f"numerators and denominators have the shapes {sorted(shapes)}; all must be [seeds, rows]")
+    if not all(np.isfinite(part).all() for model in parts for part in model):
+        raise DataError("numerators and denominators: a value is NaN or infinite; leave out rows without a score")
     difference = np.subtract(*(_contributions(*model) for model in parts))
     rows = difference.shape[1]
     if clusters is not None:
@@ -106,7 +110,7 @@ def _mean_with_interval(cells: NDArray[np.float64]) -> PairedDifference:
         for_units * of_units,
         for_residuals * of_residuals,
     )
-    return PairedDifference(mean, float(np.sqrt(variance)), float(np.sqrt(squared)))
+    return PairedDifference(mean, float(np.sqrt(variance)), float(np.sqrt(squared)) if squared > 1e-24 else None)
 
 
 def _contributions(numerators: NDArray[np.float64], denominators: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Statistics of correctness: accuracy, consistency metric, flips, bootstrap intervals, and tests between models.
+"""Statistics of correctness: accuracy, consistency metric, flips, intervals, and tests between models.
 
 Metrics are ratios of two sums over rows. A ratio with a denominator of 0 is NaN, and `null` in JSON files.
 """
@@ -8,13 +8,12 @@ from __future__ import annotations
 import reprlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit  # type: ignore[import-untyped]
 
-from dair_hf.data.counter_rng import require_seeds
 from dair_hf.errors import DataError, UndefinedMetricWarning
 
 
@@ -61,11 +60,10 @@ def correctness_metrics(
     clusters: Sequence[str] | None = None,
     *,
     answer_changed: Any = None,
-    n_bootstrap: int = 1000,
-    seed: int = 0,
+    intervals: bool = True,
     confidence: float = 0.95,
 ) -> dict[str, float | int]:
-    """Compute accuracy of both views, CM and flips, each with a clustered bootstrap interval.
+    """Compute accuracy of both views, CM and flips, each with an interval.
 
     With H the correctness of a row, z the original and z~ the augmented view (the paper's consistency metric):
 
@@ -81,19 +79,18 @@ def correctness_metrics(
     other direction: `P(H(z) = 1 | H(z~) = 1)`, with the same numerator.
 
     A row with several partners is as many pairs, each of them with the same original. Numerators and denominators count
-    pairs; resampling moves whole rows or clusters.
+    pairs; intervals have whole rows or clusters as units.
 
     Args:
         original_correct: `[N]`, H(z). Values are those of `as_correct`, also in the other masks.
         augmented_correct: `[N]`, H(z~), or an array `[N, P]` for P partners per row; ignored for absent partners.
         has_partner: `[N]`, whether each row has an augmented view, or `[N, P]`, which of its partners exist. None: all
             of them do.
-        clusters: `[N]` str, units of resampling such as dialogue ids. None: single rows.
+        clusters: `[N]` str, units that are independent of each other, such as dialogue ids. None: single rows.
         answer_changed: `[N]` or `[N, P]`, whether the predicted answers to original and partner differ, correct or not;
             adds two keys. Ignored for absent partners.
-        n_bootstrap: Number of resamples; 0: no intervals.
-        seed: Seed of the resampling. The order of the rows does not matter.
-        confidence: Coverage of the intervals, in (0, 1); `clustered_bootstrap` says how they are made.
+        intervals: Whether to compute intervals.
+        confidence: Coverage of the intervals, in (0, 1); `ratio_intervals` says how they are made.
 
     Returns:
         `rows` and `pairs` (rows with a partner) as int. As float, each with `<key>_low` and `<key>_high`:
@@ -123,7 +120,7 @@ def correctness_metrics(
         (2, 3, 0.6667, 0.5)
         >>> metrics["cm_all_rows_numerator"], metrics["cm_all_rows_denominator"], metrics["cm_all_rows"]
         (3, 4, 0.75)
-        >>> metrics = correctness_metrics([1, 1], np.array([[1, 0], [1, 1]]), n_bootstrap=0)
+        >>> metrics = correctness_metrics([1, 1], np.array([[1, 0], [1, 1]]), intervals=False)
         >>> metrics["cm"], metrics["all_correct"], metrics["cm_partner_1"], metrics["cm_partner_2"]
         (0.75, 0.5, 1.0, 0.5)
     """
@@ -173,125 +170,111 @@ def correctness_metrics(
             UndefinedMetricWarning,
             stacklevel=2,
         )
-    return counts | ratios_with_intervals(ratios, clusters, n_bootstrap=n_bootstrap, seed=seed, confidence=confidence)
+    return counts | ratios_with_intervals(ratios, clusters, intervals=intervals, confidence=confidence)
 
 
 def ratios_with_intervals(
     ratios: Mapping[str, tuple[ArrayLike, ArrayLike]],
     clusters: Sequence[str] | None = None,
     *,
-    n_bootstrap: int = 1000,
-    seed: int = 0,
+    intervals: bool = True,
     confidence: float = 0.95,
 ) -> dict[str, float]:
-    """Compute ratios of sums over the same rows, with intervals from one clustered bootstrap.
-
-    Where all units have the same ratio, such as 0 of 14, the interval is Wilson's (`clustered_bootstrap`).
+    """Compute ratios of sums over the same rows, with the intervals of `ratio_intervals`.
 
     Args:
         ratios: Name -> (numerators `[N]`, denominators `[N]`); the ratio is that of their sums.
-        clusters: `[N]` str, units of resampling; None: single rows.
-        n_bootstrap: Number of resamples; 0: no intervals.
-        seed: Seed of the resampling.
+        clusters: `[N]` str, independent units such as dialogue ids; None: single rows.
+        intervals: Whether to compute intervals.
         confidence: Coverage of the interval, in (0, 1).
 
     Returns:
-        `<name>` of every ratio; with `n_bootstrap` > 0 also `<name>_low` and `<name>_high`.
+        `<name>` of every ratio; with intervals also `<name>_low` and `<name>_high`.
 
     Raises:
-        DataError: Lengths differ or a setting is out of range.
+        DataError: As `ratio_intervals`.
 
     Example:
-        >>> ratios_with_intervals({"accuracy": ([1, 0, 1, 1], [1, 1, 1, 1])}, n_bootstrap=0)
+        >>> ratios_with_intervals({"accuracy": ([1, 0, 1, 1], [1, 1, 1, 1])}, intervals=False)
         {'accuracy': 0.75}
     """
     numerators = np.array([np.asarray(pair[0], dtype=np.float64) for pair in ratios.values()]).T
     denominators = np.array([np.asarray(pair[1], dtype=np.float64) for pair in ratios.values()]).T
     values = _divide(numerators.sum(axis=0), denominators.sum(axis=0)).tolist()
-    if n_bootstrap == 0:
+    if not intervals:
         return dict(zip(ratios, values, strict=True))
-    intervals = clustered_bootstrap(
-        numerators, denominators, clusters, n_bootstrap=n_bootstrap, seed=seed, confidence=confidence
-    )
+    limits = ratio_intervals(numerators, denominators, clusters, confidence=confidence)
     result: dict[str, float] = {}
-    for name, value, low, high in zip(ratios, values, *intervals, strict=True):
+    for name, value, low, high in zip(ratios, values, *limits, strict=True):
         result |= {name: value, f"{name}_low": float(low), f"{name}_high": float(high)}
     return result
 
 
-def clustered_bootstrap(
+def ratio_intervals(
     numerators: ArrayLike,
     denominators: ArrayLike,
     clusters: Sequence[str] | None = None,
     *,
-    n_bootstrap: int = 1000,
-    seed: int = 0,
     confidence: float = 0.95,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute intervals of K ratios of sums: percentiles of resamples of whole clusters, drawn with replacement.
+    """Compute confidence intervals of K ratios of sums over clusters that are independent of each other.
 
-    Turns of a dialogue are correlated, so whole dialogues are resampled. Rows are summed within each cluster. Clusters
-    with equal sums are interchangeable, so a resample is a multinomial draw over the distinct sums: time and memory
-    grow with their number instead of the number of rows.
+    Turns of a dialogue are correlated, so rows are summed within their cluster. With n_c and d_c the sums of the C
+    clusters whose d_c is above 0, the ratio is `q = sum n_c / sum d_c`, and its variance (linearized, as in survey
+    sampling; Cochran 1977, section 6.3)
 
-    If all clusters have the same ratio, such as 0 of 14, so has every resample, and its percentiles would claim
-    certainty. A share (0 <= numerator <= denominator in every row) then gets the score interval of Wilson (1927) for
-    that share of n trials, where n is the number of clusters with a denominator above 0: rows of a cluster may be
-    copies of each other. Other constant ratios keep an interval without width.
+        v = C / (C - 1) * sum (n_c - q d_c)^2 / (sum d_c)^2
+
+    A share (0 <= numerator <= denominator in every row) has as much information as n = q (1 - q) / v independent rows.
+    Its interval is the score interval of Wilson (1927) for n trials, with the t quantile of C - 1 degrees of freedom
+    (Franco, Little, Louis and Slud 2019, Journal of Survey Statistics and Methodology 7, 334-364). It never leaves
+    [0, 1], and holds for few rows and for shares near 0 and 1, where percentiles of a bootstrap are too narrow. n is at
+    most the number of rows whose denominator is above 0; it is C if all clusters have the same ratio, such as 0 of 14.
+    Other ratios, such as a difference of accuracies, have `q +- t sqrt(v)`.
 
     Args:
         numerators: `[N, K]` float.
-        denominators: `[N, K]` float.
+        denominators: `[N, K]` float, none below 0.
         clusters: `[N]` str; None: single rows.
-        n_bootstrap: Number of resamples, at least 1.
-        seed: Seed of the draws.
         confidence: Coverage, in (0, 1).
 
     Returns:
-        Lower and upper limits, each `[K]`. Resamples in which a ratio is undefined do not count for its interval. The
-        limits are NaN if there are no others, or fewer than two clusters.
+        Lower and upper limits, each `[K]`; NaN where fewer than two clusters count.
 
     Raises:
-        DataError: Shapes do not agree, or a setting is out of range.
+        DataError: Shapes do not agree, a value is not finite, a cluster has no name, or `confidence` is out of range.
 
     Example:
-        >>> low, high = clustered_bootstrap([[1.0], [0.0], [1.0], [1.0]], [[1.0]] * 4, ["a", "a", "b", "b"])
-        >>> float(low[0]), float(high[0])
-        (0.5, 1.0)
-        >>> low, high = clustered_bootstrap([[0.0]] * 14, [[1.0]] * 14)
+        >>> low, high = ratio_intervals([[0.0]] * 14, [[1.0]] * 14)
         >>> round(float(low[0]), 3), round(float(high[0]), 3)
-        (0.0, 0.215)
+        (0.0, 0.25)
     """
-    if n_bootstrap < 1:
-        raise DataError(f"n_bootstrap: must be at least 1, found {n_bootstrap}; 0 is for no intervals")
-    require_seeds("seed", [seed])
     if not 0.0 < confidence < 1.0:
         raise DataError(f"confidence: must lie between 0 and 1, found {confidence}; 0.95 is usual")
     top, bottom = np.asarray(numerators, dtype=np.float64), np.asarray(denominators, dtype=np.float64)
     if top.ndim != 2 or top.shape != bottom.shape:
         raise DataError(f"numerators {top.shape} and denominators {bottom.shape}: both must have one shape [N, K]")
-    n_ratios = top.shape[1]
-    sums = np.concatenate([top, bottom], axis=1)
+    if not (np.isfinite(top).all() and np.isfinite(bottom).all()):
+        raise DataError("numerators and denominators: a value is NaN or infinite; leave out rows without a score")
+    counted_rows: NDArray[np.int64] = (bottom > 0).sum(axis=0)
+    is_share = [bool(((n >= 0) & (n <= d)).all()) for n, d in zip(top.T, bottom.T, strict=True)]
     if clusters is not None:
-        sums = sums_by_cluster(sums, clusters)
-    low, high = np.full((2, n_ratios), np.nan)
-    if len(sums) < 2:
-        return low, high
-    distinct, counts = np.unique(sums, axis=0, return_counts=True)
-    draws = np.random.default_rng(seed).multinomial(len(sums), counts / len(sums), size=n_bootstrap)
-    resampled = draws.astype(np.float64) @ distinct
-    values = _divide(resampled[:, :n_ratios], resampled[:, n_ratios:])
-    tail = (1.0 - confidence) / 2.0
-    for column in range(n_ratios):
-        defined = values[:, column][~np.isnan(values[:, column])]
-        if defined.size:
-            low[column], high[column] = np.quantile(defined, [tail, 1.0 - tail])
-    is_share = ((top >= 0) & (top <= bottom)).all(axis=0)
-    for column in np.flatnonzero(is_share & (sums[:, n_ratios:] > 0).any(axis=0)).tolist():
-        counted = sums[sums[:, n_ratios + column] > 0]
-        shares = counted[:, column] / counted[:, n_ratios + column]
-        if np.ptp(shares) < 1e-12:  # sums of scores such as 0.3 are rounded
-            low[column], high[column] = _wilson_interval(float(shares[0]), len(shares), confidence)
+        top, bottom = sums_by_cluster(top, clusters), sums_by_cluster(bottom, clusters)
+    counted = (bottom > 0).sum(axis=0)
+    low, high = np.full((2, top.shape[1]), np.nan)
+    for column in np.flatnonzero(counted > 1).tolist():
+        total, units = bottom[:, column].sum(), int(counted[column])
+        ratio = float(top[:, column].sum() / total)
+        squares = ((top[:, column] - ratio * bottom[:, column]) ** 2).sum() / total**2
+        variance = squares * units / (units - 1)
+        if squares < 1e-24:  # all clusters have the same ratio; sums of scores such as 0.3 are rounded
+            variance = 0.0
+        quantile = float(stdtrit(units - 1, 0.5 + confidence / 2.0))
+        if is_share[column]:
+            trials = min(ratio * (1.0 - ratio) / variance, float(counted_rows[column])) if variance else float(units)
+            low[column], high[column] = _wilson_interval(ratio, trials, quantile)
+        else:
+            low[column], high[column] = ratio - quantile * variance**0.5, ratio + quantile * variance**0.5
     return low, high
 
 
@@ -401,7 +384,7 @@ def _require_length(name: str, length: int, rows: int) -> None:
         raise DataError(f"{name}: {length} values for {rows} rows; give one value for every row")
 
 
-def sums_by_cluster(sums: NDArray[np.float64], clusters: Sequence[str]) -> NDArray[np.float64]:
+def sums_by_cluster(sums: NDArray[np.float64], clusters: Sequence[Any]) -> NDArray[np.float64]:
     """Sum the rows of each cluster, `[N, K]` -> `[clusters, K]`, by ascending name of the cluster.
 
     Raises:
@@ -409,17 +392,19 @@ def sums_by_cluster(sums: NDArray[np.float64], clusters: Sequence[str]) -> NDArr
     """
     if len(clusters) != len(sums):
         raise DataError(f"clusters: {len(clusters)} for {len(sums)} rows; give one cluster id for every row")
+    for row, name in enumerate(clusters):
+        if name is None or name != name:
+            raise DataError(f"clusters: row {row} has none ({name}); give every row an id, or no clusters at all")
     _, index = np.unique(np.asarray(clusters, dtype=str), return_inverse=True)
     columns = [np.bincount(index, weights=column) for column in sums.T]
     return np.stack(columns, axis=1)
 
 
-def _wilson_interval(share: float, n: int, confidence: float) -> tuple[float, float]:
-    """Return the score interval of a share of n trials: the p with `|share - p| <= z sqrt(p (1 - p) / n)`."""
-    z = NormalDist().inv_cdf(0.5 + confidence / 2.0)
-    center = share + z**2 / (2 * n)
-    half = z * (share * (1.0 - share) / n + (z / (2 * n)) ** 2) ** 0.5
-    low, high = ((center + sign * half) / (1.0 + z**2 / n) for sign in (-1, 1))
+def _wilson_interval(share: float, trials: float, quantile: float) -> tuple[float, float]:
+    """Return the score interval of a share: the p with `|share - p| <= quantile * sqrt(p (1 - p) / trials)`."""
+    center = share + quantile**2 / (2 * trials)
+    half = quantile * (share * (1.0 - share) / trials + (quantile / (2 * trials)) ** 2) ** 0.5
+    low, high = ((center + sign * half) / (1.0 + quantile**2 / trials) for sign in (-1, 1))
     # Exact at the ends, where rounding would put the share itself outside.
     return (0.0 if share == 0.0 else low), (1.0 if share == 1.0 else high)
 

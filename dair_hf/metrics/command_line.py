@@ -75,14 +75,6 @@ def add_result_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the settings of the confidence intervals and of the JSON file."""
     group = parser.add_argument_group("intervals and output")
     group.add_argument(
-        "--n_bootstrap",
-        type=int,
-        default=1000,
-        metavar="N",
-        help="number of bootstrap resamples for confidence intervals; 0 for no intervals (default: 1000)",
-    )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the bootstrap (default: 0)")
-    group.add_argument(
         "--confidence", type=float, default=0.95, metavar="P", help="confidence level of the intervals (default: 0.95)"
     )
     group.add_argument("--json", metavar="FILE", help="also write all results to this JSON file")
@@ -95,11 +87,6 @@ def selected_switches(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the switches that were set on the command line."""
     switches = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(Convention)}
     return {name: value for name, value in switches.items() if value is not None}
-
-
-def bootstrap_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings of the confidence intervals as keyword arguments."""
-    return {name: getattr(arguments, name) for name in ("n_bootstrap", "seed", "confidence")}
 
 
 def run_command(

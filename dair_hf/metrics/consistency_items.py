@@ -134,12 +134,12 @@ def _truth(row: Any, key: str, where: str) -> bool:
     return bool(as_correct([row[key]], f"{where}: {key}", lambda _: "the row")[0])
 
 
-def consistency_metrics(pairs: Sequence[PairCorrectness], **bootstrap: Any) -> dict[str, Any]:
+def consistency_metrics(pairs: Sequence[PairCorrectness], **settings: Any) -> dict[str, Any]:
     """Compute CM, flips and the accuracy on both views, with intervals clustered by dialogue.
 
     Args:
         pairs: One entry for each row.
-        **bootstrap: `n_bootstrap`, `seed` and `confidence` of `dair_hf.evaluation.statistics.correctness_metrics`.
+        **settings: `intervals` and `confidence` of `dair_hf.evaluation.statistics.correctness_metrics`.
 
     Returns:
         The keys of `dair_hf.evaluation.statistics.correctness_metrics`.
@@ -149,7 +149,7 @@ def consistency_metrics(pairs: Sequence[PairCorrectness], **bootstrap: Any) -> d
 
     Example:
         >>> pairs = [PairCorrectness("A/0", "A", True, True), PairCorrectness("A/1", "A", True, False)]
-        >>> consistency_metrics(pairs, n_bootstrap=0)["cm"]
+        >>> consistency_metrics(pairs, intervals=False)["cm"]
         0.5
     """
     if not pairs:
@@ -164,7 +164,7 @@ def consistency_metrics(pairs: Sequence[PairCorrectness], **bootstrap: Any) -> d
             partners,
             exists,
             clusters if len(clusters) == len(pairs) else None,
-            **bootstrap,
+            **settings,
         )
     )
 

@@ -296,7 +296,7 @@ def _correctness(
     if isinstance(evaluator, PairEvaluation):
         evaluation = evaluator
     else:
-        evaluation = trainer.evaluate_views(data, evaluator, n_bootstrap=0, **gen_kwargs)
+        evaluation = trainer.evaluate_views(data, evaluator, intervals=False, **gen_kwargs)
     right, answers = evaluation.correct, evaluation.answers
     names = label_names(trainer.model)
     shown = [names(int(a)) if isinstance(a, (int, np.integer)) else _shown(a) for a in answers]

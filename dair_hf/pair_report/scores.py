@@ -125,7 +125,7 @@ def correctness_by_group(name: str, grouping: Grouping, correct: np.ndarray) -> 
     for group, chosen in _members(grouping).items():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UndefinedMetricWarning)  # an undefined CM is shown as such
-            metrics = correctness_metrics(*correct[chosen].T, n_bootstrap=0)
+            metrics = correctness_metrics(*correct[chosen].T, intervals=False)
         groups.append({"name": group, "pairs": len(chosen), **{key: metrics[key] for key in CM_AND_FLIPS}})
     return {"name": name, "groups": groups}
 

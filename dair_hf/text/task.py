@@ -201,5 +201,5 @@ def encode_rows(rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: TextC
 
 
 def text_evaluator() -> PairEvaluator:
-    """Return the evaluator of paired rows; its bootstrap resamples originals, with all their revisions."""
+    """Return the evaluator of paired rows; the units of its intervals are originals, with all their revisions."""
     return PairEvaluator(same_classes, clusters="original_id")

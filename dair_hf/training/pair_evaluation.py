@@ -211,7 +211,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         if self._evaluate_pairs_args is not None:
             # Here and not after `evaluate`, so that callbacks (early stopping) see these metrics too.
             pairs, gen_kwargs = self._evaluate_pairs_args
-            pair_metrics = self.evaluate_pairs(pairs, n_bootstrap=0, **gen_kwargs)
+            pair_metrics = self.evaluate_pairs(pairs, intervals=False, **gen_kwargs)
             metrics.update({f"{metric_key_prefix}_{key}": value for key, value in pair_metrics.items()})
         return output._replace(metrics=metrics)
 
@@ -319,12 +319,12 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         evaluator: PairEvaluator | Correct | None = None,
         *,
         subsets: Mapping[str, Any] | None = None,
-        n_bootstrap: int = 1000,
+        intervals: bool = True,
         predictions_file: str | Path | None = None,
         data_name: str | None = "evaluation data",
         **gen_kwargs: Any,
     ) -> dict[str, Any]:
-        """Predict and evaluate every view once: accuracy of both views, CM, flips, with clustered bootstrap intervals.
+        """Predict and evaluate every view once: accuracy of both views, CM, flips, with intervals over clusters.
 
         Views are run in batches of similar length, distributed over the ranks. A row without a partner is predicted
         once. A prediction, as the evaluator gets it, is
@@ -342,7 +342,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             evaluator: The task's `PairEvaluator`, or its `correct` alone; None: the trainer's, else for texts
                 `answers.same_texts` of answers (equal, up to white space) and `answers.same_classes`.
             subsets: Name -> one bool per row. Adds the same metrics over these rows, such as `attainable_cm`.
-            n_bootstrap: Number of resamples; 0: no intervals.
+            intervals: Whether to compute 95 % intervals.
             predictions_file: File for one JSON line per view: row_id, variant, prediction, reference, correct, and
                 cluster if the evaluator has clusters. Replaces earlier predictions, and no other file.
             data_name: Name of the data in the model card; None: the card does not mention them.
@@ -374,7 +374,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         """
         if predictions_file is not None:
             require_predictions_file(predictions_file)  # before hours of generation
-        found = self.evaluate_views(dataset, evaluator, subsets=subsets, n_bootstrap=n_bootstrap, **gen_kwargs)
+        found = self.evaluate_views(dataset, evaluator, subsets=subsets, intervals=intervals, **gen_kwargs)
         if predictions_file is not None and self.is_world_process_zero():
             found.views.write(predictions_file, found.answers, found.references, found.correct, found.clusters)
         if data_name is not None:
@@ -388,7 +388,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         evaluator: PairEvaluator | Correct | None = None,
         *,
         subsets: Mapping[str, Any] | None = None,
-        n_bootstrap: int = 1000,
+        intervals: bool = True,
         **gen_kwargs: Any,
     ) -> PairEvaluation:
         """Predict and evaluate every view once, as `evaluate_pairs` does, and return predictions and correctness too.
@@ -399,7 +399,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             dataset: As in `evaluate_pairs`, as are the others.
             evaluator: See there.
             subsets: See there.
-            n_bootstrap: See there.
+            intervals: See there.
             **gen_kwargs: See there.
 
         Returns:
@@ -441,7 +441,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             predictor.predict(self._model_columns(views), gen_kwargs, equal_labels=equal_labels)
         )
         units = views.values(clusters) if clusters else None
-        return evaluator.evaluate_views(views, predictions, references, units, subsets, n_bootstrap)
+        return evaluator.evaluate_views(views, predictions, references, units, subsets, intervals)
 
     def pair_losses(self, dataset: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the losses of all views of every row by the model as it is, on every process.

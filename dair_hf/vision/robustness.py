@@ -191,7 +191,7 @@ def evaluate_attacks(
     *,
     seed: int = 0,
     batch_size: int = 500,
-    n_bootstrap: int = 1000,
+    intervals: bool = True,
     data_name: str = "images",
     progress: bool = True,
 ) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def evaluate_attacks(
     Args:
         evaluate_pairs: `DAIRTrainer.evaluate_pairs` of its trainer.
         pairs_with: Function from partners `[N, C, H, W]`, or None for no partners, to the rows to evaluate.
-        n_bootstrap: Resamples of the intervals; 0 omits them.
+        intervals: Whether to compute intervals.
         progress: Whether to show a progress bar for each attack.
 
     Returns:
@@ -214,13 +214,11 @@ def evaluate_attacks(
     """
     clean = pairs_with(None)
     metrics: dict[str, Any] = {"rows": len(clean)}
-    suffixes = ("", "_low", "_high") if n_bootstrap else ("",)
+    suffixes = ("", "_low", "_high") if intervals else ("",)
     for name, attack in config.evaluation_attacks().items():
         title = f"{name}, {data_name}" if progress else None
         partners = attack_originals(model, clean, attack, seed=seed, batch_size=batch_size, title=title)
-        result = evaluate_pairs(
-            pairs_with(partners), is_correct, n_bootstrap=n_bootstrap, data_name=f"{data_name}, {name}"
-        )
+        result = evaluate_pairs(pairs_with(partners), is_correct, intervals=intervals, data_name=f"{data_name}, {name}")
         metrics |= {f"accuracy_{name}{suffix}": result[f"augmented_accuracy{suffix}"] for suffix in suffixes}
         metrics |= {
             f"{key}_{name}{suffix}": result[f"{key}{suffix}"] for key in ("cm", "both_correct") for suffix in suffixes

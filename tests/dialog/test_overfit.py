@@ -136,6 +136,6 @@ def test_memorized_rows_are_all_correct(family: str, tmp_path: Path) -> None:
             lambda predictions, gold: joint_goal_correct(map(parse, predictions), map(state_from_row, gold)),
             references="state",
         ),
-        n_bootstrap=0,
+        intervals=False,
     )
     assert (metrics["original_accuracy"], metrics["augmented_accuracy"], metrics["cm"]) == (1.0, 1.0, 1.0)

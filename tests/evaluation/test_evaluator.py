@@ -53,7 +53,7 @@ def evaluated(
 
 def test_evaluation_by_hand() -> None:
     # Originals correct, wrong, correct; partners of rows 0 and 2: wrong, correct.
-    found = evaluated([True, False, True, False, True], accuracy_name="joint_goal_accuracy", n_bootstrap=0)
+    found = evaluated([True, False, True, False, True], accuracy_name="joint_goal_accuracy", intervals=False)
     assert found["original_joint_goal_accuracy"] == pytest.approx(2 / 3)
     assert found["augmented_joint_goal_accuracy"] == pytest.approx(1 / 3)
     assert found["original_joint_goal_accuracy_pairs"] == 1.0
@@ -68,9 +68,9 @@ def test_lists_of_predictions_are_evaluated_like_views_of_a_data_set() -> None:
     )
     found = evaluator(["a", "x", "c"], ["q", None, "C"], ["a", "b", "c"], ["A", None, "C"], clusters=DIALOGUES)
     assert found == pytest.approx(evaluated([True, False, True, False, True], clusters=DIALOGUES), nan_ok=True)
-    same = evaluator(["a", "x"], ["a", "b"], ["a", "b"], n_bootstrap=0)  # the same references for both views
+    same = evaluator(["a", "x"], ["a", "b"], ["a", "b"], intervals=False)  # the same references for both views
     assert (same["original_accuracy"], same["augmented_accuracy"], same["cm"]) == (0.5, 1.0, 1.0)
-    named = {"row_ids": ["r0", "r1"], "n_bootstrap": 0}
+    named = {"row_ids": ["r0", "r1"], "intervals": False}
     with pytest.raises(DataError, match=r"correct: row 'r1' \(augmented view\) holds 0.5"):
         PairEvaluator(lambda predictions, references: [1, 0, 1, 0.5])(["a", "b"], ["c", "d"], ["a", "b"], **named)
     for lists, message in (
@@ -89,40 +89,44 @@ def test_scores_and_texts_are_not_correctness() -> None:
         ([1, 1, 1, 1, 1, 7], "correct: value 5 holds 7"),
     ):
         with pytest.raises(DataError, match=message):
-            evaluated(values, n_bootstrap=0)
+            evaluated(values, intervals=False)
     unnamed = TensorViews(TensorPairs({"x": torch.tensor([1, 2])}, {"x": torch.tensor([5, 6])}))
     with pytest.raises(DataError, match=r"row '1' \(augmented view\) holds 2"):
-        evaluated(torch.tensor([1, 0, 1, 2]), unnamed, n_bootstrap=0)
+        evaluated(torch.tensor([1, 0, 1, 2]), unnamed, intervals=False)
 
 
 def test_flips_of_answers_and_graded_scores_by_hand() -> None:
     # Answers: originals a, b, c; partners of row 0: b (changed), of row 2: c (the same, both correct).
     correct = [False, True, True, False, True]
     scores = {"soft": [0.3, 1.0, 0.9, 0.0, 0.6]}
-    found = evaluated(correct, answers=["a", "b", "c", "b", "c"], scores=scores, n_bootstrap=0)
+    found = evaluated(correct, answers=["a", "b", "c", "b", "c"], scores=scores, intervals=False)
     assert (found["flipped"], found["neg_to_neg_flipped"], found["neg_to_neg"]) == (1 / 2, 1 / 2, 1 / 2)
     # Row 1 has no partner and repeats its original.
     assert found["original_soft"] == pytest.approx((0.3 + 1.0 + 0.9) / 3)
     assert found["augmented_soft"] == pytest.approx((0.0 + 1.0 + 0.6) / 3)
-    same = evaluated(correct, answers=["a", "b", "c", "a", "c"], n_bootstrap=0)
+    same = evaluated(correct, answers=["a", "b", "c", "a", "c"], intervals=False)
     assert (same["flipped"], same["neg_to_neg_flipped"], same["neg_to_neg"]) == (0.0, 0.0, 1 / 2)
-    assert "flipped" not in evaluated(correct, n_bootstrap=0)
+    assert "flipped" not in evaluated(correct, intervals=False)
     with pytest.raises(DataError, match=r"soft: found shape \[2\] for 5"):
         evaluated([True] * 5, scores={"soft": [0.1, 0.2]})
 
 
-def test_intervals_resample_clusters() -> None:
-    found = evaluated([True, True, False, True, False], clusters=DIALOGUES, n_bootstrap=200)
-    # Two dialogues, one correct and one wrong: resamples are 0, 2/3 or 1.
-    assert (found["original_accuracy_low"], found["original_accuracy_high"]) == (0.0, 1.0)
-    one = evaluated([True, True, False, True, False], clusters=["a"] * 3, n_bootstrap=200)
-    assert math.isnan(one["original_accuracy_low"])  # nothing to resample
+def test_units_of_intervals_are_clusters() -> None:
+    found = evaluated([True, True, False, True, False], clusters=DIALOGUES)
+    # Two dialogues, one with two turns right, the other with one turn wrong: v = 2 (4 + 4) / 9 / 9 = 16 / 81, and
+    # 2/9 / v = 9/8 trials with the t quantile 12.706 of one degree of freedom.
+    squared, limits = 12.7062**2, (found["original_accuracy_low"], found["original_accuracy_high"])
+    for limit in limits:
+        assert (2 / 3 - limit) ** 2 == pytest.approx(squared * limit * (1 - limit) / (9 / 8), rel=1e-4)
+    assert limits[0] < 0.01 < 0.99 < limits[1]
+    one = evaluated([True, True, False, True, False], clusters=["a"] * 3)
+    assert math.isnan(one["original_accuracy_low"])  # one unit has no variance
 
 
 def test_subsets_have_the_same_metrics() -> None:
     correct, answers = [True, True, False, True, False], ["a", "b", "c", "d", "c"]
     soft = [1.0, 0.5, 0.0, 0.5, 0.0]
-    settings: dict[str, Any] = {"answers": answers, "scores": {"soft": soft}, "n_bootstrap": 50, "clusters": DIALOGUES}
+    settings: dict[str, Any] = {"answers": answers, "scores": {"soft": soft}, "clusters": DIALOGUES}
     masks = {"all": [1, 1, 1], "first": [True, False, True], "none": np.zeros(3, dtype=bool)}
     with pytest.warns(UndefinedMetricWarning, match="none of 0 rows"):
         found = evaluated(correct, subsets=masks, **settings)
@@ -136,7 +140,6 @@ def test_subsets_have_the_same_metrics() -> None:
         answers=[answers[view] for view in first],
         scores={"soft": [soft[view] for view in first]},
         clusters=["a", "b"],
-        n_bootstrap=50,
     )
     assert {key: found[f"first_{key}"] for key in kept} == pytest.approx(kept, nan_ok=True)
     assert (found["none_rows"], found["none_pairs"]) == (0, 0)
@@ -158,7 +161,7 @@ def test_a_score_named_like_a_metric_is_refused(name: str, key: str) -> None:
     message = f"scores: '{name}' adds the metric '{key}', which exists without it; choose another name"
     with pytest.raises(DataError, match=message):
         evaluated([True] * 5, scores={name: [0.5] * 5})
-    renamed = evaluated([True] * 5, scores={name: [0.5] * 5}, accuracy_name="joint_goal_accuracy", n_bootstrap=0)
+    renamed = evaluated([True] * 5, scores={name: [0.5] * 5}, accuracy_name="joint_goal_accuracy", intervals=False)
     assert (renamed["original_joint_goal_accuracy"], renamed[f"original_{name}"]) == (1.0, 0.5)
 
 
@@ -170,7 +173,7 @@ def test_scores_and_subsets_with_a_common_key_are_refused() -> None:
         evaluated([True] * 5, subsets={"long": whole, "cm_all": whole})
     with pytest.raises(DataError, match="subsets: 'neg_to_neg' adds the metric 'neg_to_neg_flipped'"):
         evaluated([True] * 5, subsets={"neg_to_neg": whole}, answers=["a"] * 5)
-    assert evaluated([True] * 5, subsets={"neg_to_neg": whole}, n_bootstrap=0)["neg_to_neg_cm"] == 1.0
+    assert evaluated([True] * 5, subsets={"neg_to_neg": whole}, intervals=False)["neg_to_neg_cm"] == 1.0
     with pytest.raises(DataError, match="subsets: 'reverse' adds the metric 'reverse_cm'"):
         evaluated([True] * 5, subsets={"reverse": whole})
     with pytest.raises(DataError, match="subsets: 'a_cm_all' adds the metric 'a_cm_all_rows'"):
@@ -184,10 +187,8 @@ def test_figures_of_a_subset_are_those_of_its_rows_alone() -> None:
     has_partner, some = generator.random((2, 80)) < 0.5
     clusters = [str(row // 4) for row in range(80)]
     correct = [*original, *augmented[has_partner]]
-    found = evaluated(correct, PairIndex(has_partner), clusters=clusters, subsets={"some": some}, n_bootstrap=200)
-    alone = correctness_metrics(
-        original[some], augmented[some], has_partner[some], list(compress(clusters, some)), n_bootstrap=200
-    )
+    found = evaluated(correct, PairIndex(has_partner), clusters=clusters, subsets={"some": some})
+    alone = correctness_metrics(original[some], augmented[some], has_partner[some], list(compress(clusters, some)))
     assert {key: found[f"some_{key}"] for key in alone} == alone
     assert {"reverse_cm_low", "both_views_accuracy_high", "cm_low"} <= set(alone)
     assert found["reverse_cm_low"] != found["some_reverse_cm_low"]
@@ -196,7 +197,7 @@ def test_figures_of_a_subset_are_those_of_its_rows_alone() -> None:
 def test_an_evaluation_holds_what_it_follows_from() -> None:
     evaluator = PairEvaluator(same_classes, answers=lambda classes: [f"class {number}" for number in classes])
     index, predictions, references = views(), [1, 0, 1, 1, 0], [1, 1, 1, 1, 1]
-    found = evaluator.evaluate_views(index, predictions, references, DIALOGUES, n_bootstrap=0)
+    found = evaluator.evaluate_views(index, predictions, references, DIALOGUES, intervals=False)
     assert found.correct.tolist() == [True, False, True, True, False]
     assert found.answers == ["class 1", "class 0", "class 1", "class 1", "class 0"]
     assert (found.evaluator, found.views, found.clusters) == (evaluator, index, DIALOGUES)
@@ -227,7 +228,7 @@ def test_correctness_of_another_number_of_views_is_refused(correct: Any, message
 def test_subsets_without_names_and_scores_that_are_no_numbers_are_refused() -> None:
     correct = [True, False, True, False, True]
     with pytest.raises(DataError, match="subsets is a list; give a dictionary, name -> one True or False per row"):
-        evaluated(correct, subsets=[[True, False, True]], n_bootstrap=0)
+        evaluated(correct, subsets=[[True, False, True]], intervals=False)
     for values, found in ((["a"] * 5, "'a'"), ([0.5, 1, 1, 1, None], "None"), ([1j] * 5, "1j")):
         with pytest.raises(DataError, match=f"scores.'bleu'.: .* has {found}.* return one number per prediction"):
-            evaluated(correct, scores={"bleu": values}, n_bootstrap=0)
+            evaluated(correct, scores={"bleu": values}, intervals=False)

@@ -135,7 +135,7 @@ def test_rows_that_fill_all_positions_are_evaluated(
     longer = data.map(lambda row: {name: [*values, *values[-1:]] for name, values in row.items()})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UndefinedMetricWarning)
-        trainer.evaluate_pairs(longer, lambda predictions, gold: np.zeros(2, dtype=bool), n_bootstrap=0)
+        trainer.evaluate_pairs(longer, lambda predictions, gold: np.zeros(2, dtype=bool), intervals=False)
     assert "1 of 2 views reach beyond the 32 positions of GPT2LMHeadModel, where their answers end" in caplog.text
 
 
@@ -160,7 +160,7 @@ def answers_of(trainer: Any, data: datasets.Dataset, **gen_kwargs: Any) -> list[
         answers.extend(predictions)
         return [True] * len(predictions)
 
-    trainer.evaluate_pairs(data, correct, n_bootstrap=0, **gen_kwargs)
+    trainer.evaluate_pairs(data, correct, intervals=False, **gen_kwargs)
     return answers
 
 

@@ -105,7 +105,7 @@ def test_the_format_of_the_data_changes_neither_answers_nor_references(tmp_path:
 
     data, made = tiny.pairs("t5", 6), tiny.trainer(tmp_path, "t5", None)
     for rows in (data, data.with_transform(tensors_of) if form == "transform" else data.with_format(form)):
-        made.evaluate_pairs(rows, correct, n_bootstrap=0, max_new_tokens=2)
+        made.evaluate_pairs(rows, correct, intervals=False, max_new_tokens=2)
     assert given[0] == given[1]
     assert all(isinstance(reference, str) for reference in given[1][1])
 
@@ -126,8 +126,8 @@ def test_a_transform_may_make_other_columns_than_are_stored(tmp_path: Path) -> N
         return {name: batch[f"my_{name}"] for name in data.column_names if name != "row_id"}
 
     transformed = stored.with_transform(renamed)
-    metrics = made.evaluate_pairs(transformed, correct, n_bootstrap=0, predictions_file=tmp_path / "p.jsonl")
-    expected = made.evaluate_pairs(data, correct, n_bootstrap=0, predictions_file=tmp_path / "q.jsonl")
+    metrics = made.evaluate_pairs(transformed, correct, intervals=False, predictions_file=tmp_path / "p.jsonl")
+    expected = made.evaluate_pairs(data, correct, intervals=False, predictions_file=tmp_path / "q.jsonl")
     assert given[0] == given[1] and len(given[0][0]) > 6, "the case must hold partners"
     assert metrics == expected and metrics["pairs"] < metrics["rows"], "and a row without one"
     assert (tmp_path / "p.jsonl").read_text() == (tmp_path / "q.jsonl").read_text()
@@ -158,14 +158,14 @@ def test_mixed_precision_is_used_before_the_model_is_prepared(tmp_path: Path) ->
     data, built = tiny.pairs("gpt2", 4), tiny.model("gpt2", dtype=torch.float32)
     settings = {"predict_with_generate": False, "preprocess_logits_for_metrics": first_logits}
     trainer = tiny.trainer(tmp_path, "gpt2", None, built=built, bf16=True, **settings)
-    trainer.evaluate_pairs(data, correct, n_bootstrap=0)
+    trainer.evaluate_pairs(data, correct, intervals=False)
     before = seen[-1]
     assert set(seen[:-1]) == {torch.float32}
     trainer.evaluate(data)
-    trainer.evaluate_pairs(data, correct, n_bootstrap=0)
+    trainer.evaluate_pairs(data, correct, intervals=False)
     np.testing.assert_array_equal(before, seen[-1])
     full = tiny.trainer(tmp_path, "gpt2", None, built=tiny.model("gpt2", dtype=torch.float32), **settings)
-    full.evaluate_pairs(data, correct, n_bootstrap=0)
+    full.evaluate_pairs(data, correct, intervals=False)
     assert np.abs(before - seen[-1]).max() > 1e-4  # bfloat16 rounds
 
 
@@ -177,7 +177,7 @@ def test_answers_are_generated_with_mixed_precision(tmp_path: Path, kind: str) -
         part.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
     for bf16 in (True, False):
         trainer = tiny.trainer(tmp_path, kind, None, built=built, bf16=bf16)
-        trainer.evaluate_pairs(tiny.pairs(kind, 3), all_correct, n_bootstrap=0, max_new_tokens=2)
+        trainer.evaluate_pairs(tiny.pairs(kind, 3), all_correct, intervals=False, max_new_tokens=2)
         assert len(seen) >= 2 and set(seen) == {bf16}
         seen.clear()
 

@@ -311,10 +311,10 @@ def test_other_labels_are_accepted_without_generated_answers(
     answering = tiny.trainer(tmp_path, "", data, built=build("bart"), **settings)
     is_correct = lambda predictions, gold: np.zeros(len(gold), dtype=bool)  # noqa: E731
     with pytest.raises(DataError, match=r"if no answers are to be generated, set predict_with_generate=False"):
-        answering.evaluate_pairs(data, is_correct, n_bootstrap=0)
+        answering.evaluate_pairs(data, is_correct, intervals=False)
     # Answers that are not compared with the labels.
     other = data.add_column("gold", ["a", "b", "c"]).add_column("augmented_gold", ["a", "b", "c"])
-    assert answering.evaluate_pairs(other, PairEvaluator(is_correct, references="gold"), n_bootstrap=0)["rows"] == 3
+    assert answering.evaluate_pairs(other, PairEvaluator(is_correct, references="gold"), intervals=False)["rows"] == 3
     assert len(answering.predict(data).predictions) == 3
 
 
@@ -336,20 +336,20 @@ def test_labels_that_generation_can_produce_in_part_are_warned_of(
     (message,) = said()
     assert "cannot generate 2 of 2 checked rows: at position 0 it generates token 0 instead of the label 10" in message
     is_correct = lambda predictions, gold: np.zeros(len(gold), dtype=bool)  # noqa: E731
-    trainer.evaluate_pairs(data, is_correct, n_bootstrap=0)
+    trainer.evaluate_pairs(data, is_correct, intervals=False)
     assert said() == [message.replace("2 of 2", "4 of 4")]  # views, not rows
     model.generation_config.suppress_tokens = None
-    trainer.evaluate_pairs(data, is_correct, n_bootstrap=0)
+    trainer.evaluate_pairs(data, is_correct, intervals=False)
     assert said() == []
     with pytest.raises(DataError, match="cannot generate 4 of 4 checked rows: at position 0 it generates token 7"):
-        trainer.evaluate_pairs(data, is_correct, n_bootstrap=0, forced_bos_token_id=7)
+        trainer.evaluate_pairs(data, is_correct, intervals=False, forced_bos_token_id=7)
     model.generation_config.max_new_tokens = 2
-    trainer.evaluate_pairs(data, is_correct, n_bootstrap=0)
+    trainer.evaluate_pairs(data, is_correct, intervals=False)
     (message,) = said()
     assert message.startswith(
         "answers end after max_new_tokens=2, but targets have up to 3 tokens; give evaluate_pairs"
     )
-    trainer.evaluate_pairs(data, is_correct, n_bootstrap=0, max_new_tokens=3)
+    trainer.evaluate_pairs(data, is_correct, intervals=False, max_new_tokens=3)
     assert said() == []
 
 

@@ -66,7 +66,7 @@ assert scores["joint_goal_accuracy_numerator"] == 1
 for start in (0, 1):
     jga.add_batch(predictions=predicted[start:start + 1], references=gold[start:start + 1])
 jga.add(prediction=predicted[0], reference=gold[0])
-scores = jga.compute(n_bootstrap=0)
+scores = jga.compute(intervals=False)
 assert (scores["joint_goal_accuracy_numerator"], scores["joint_goal_accuracy_denominator"]) == (2, 3)
 assert "joint_goal_accuracy_low" not in scores
 
@@ -88,7 +88,7 @@ items = lambda *states: [
 references = items({"hotel-name": ["a"]}, {"hotel-name": ["b"]}, {"hotel-name": ["c"]}, {"hotel-name": ["d"]})
 predictions = items({"hotel-name": ["a"]}, {"hotel-name": ["b"]}, {"hotel-name": ["c"]}, {"hotel-name": ["c"]})[::-1]
 both = evaluate.combine([jga, cm])
-scores = both.compute(predictions=predictions, references=references, n_bootstrap=0)
+scores = both.compute(predictions=predictions, references=references, intervals=False)
 assert (scores["cm_numerator"], scores["cm_denominator"]) == (1, 2)
 assert (scores["original_joint_goal_accuracy"], scores["augmented_joint_goal_accuracy"]) == (1.0, 0.5)
 assert scores["joint_goal_accuracy_preset"] == scores["consistency_preset"] == "any_of"
@@ -140,7 +140,7 @@ assert abs(scores["vqa_accuracy"] - 0.95) < 1e-12 and scores["vqa_accuracy_simpl
 assert scores["by_answer_type"]["number"] == {"vqa_accuracy": 1.0, "questions": 1}
 assert metric.compute(predictions=results, references=annotations["annotations"]) == scores
 texts, lists = ["2", "Net."], [["2"] * 10, ["a net"] * 3 + ["racket"] * 7]
-scores = metric.compute(predictions=texts, references=lists, normalize="never", n_bootstrap=0)
+scores = metric.compute(predictions=texts, references=lists, normalize="never", intervals=False)
 assert scores["vqa_accuracy"] == 0.5 and scores["normalize"] == "never" and "vqa_accuracy_low" not in scores
 # as a Space passes them: answers as text, lists as JSON
 scores = metric.compute(predictions=texts, references=[json.dumps(answers) for answers in lists])
@@ -150,7 +150,7 @@ assert abs(scores["vqa_accuracy"] - 0.95) < 1e-12
 for text, answers in zip(texts, lists):
     metric.add_batch(predictions=[text], references=[answers])
 metric.add(prediction='{"answer": "2"}', reference=["2"] * 10)
-scores = metric.compute(n_bootstrap=0)
+scores = metric.compute(intervals=False)
 assert scores["questions"] == 3 and abs(scores["vqa_accuracy"] - 1.9 / 3) < 1e-12
 both = evaluate.combine([metric, evaluate.load(dair_hf.metrics.vqa_accuracy)])
 assert both.compute(predictions=texts, references=lists)["vqa_accuracy_0_vqa_correct"] == 1.0

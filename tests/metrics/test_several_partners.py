@@ -48,7 +48,7 @@ def test_views_are_joined_to_rows() -> None:
 
 
 def test_every_partner_is_a_pair_with_its_original() -> None:
-    found = consistency_metrics(read(lines()), n_bootstrap=0)
+    found = consistency_metrics(read(lines()), intervals=False)
     assert (found["rows"], found["pairs"], found["partners"]) == (3, 2, 3)
     assert (found["cm_numerator"], found["cm_denominator"], found["all_correct"]) == (2, 3, 0.5)
     assert (found["cm_partner_1"], found["cm_partner_2"], found["cm_partner_3"]) == (1.0, 1.0, 0.0)
@@ -81,9 +81,9 @@ def states(wrong: tuple[str, ...] = ()) -> list[dict[str, Any]]:
 def test_states_of_several_partners(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gold, predicted = states(), states(("augmented_3",))
     metric = evaluate.load(dair_hf.metrics.consistency)
-    found = metric.compute(predictions=predicted, references=gold, n_bootstrap=0)
+    found = metric.compute(predictions=predicted, references=gold, intervals=False)
     assert (found["cm_numerator"], found["cm_denominator"], found["all_correct"]) == (2, 3, 0.5)
-    goal = joint_goal_accuracy(predicted, gold, n_bootstrap=0)
+    goal = joint_goal_accuracy(predicted, gold, intervals=False)
     # Three partners, of which one is wrong, and the original of the row without one.
     assert (goal["augmented_joint_goal_accuracy"], goal["original_joint_goal_accuracy"]) == (3 / 4, 1.0)
     assert (goal["augmented_turns"], goal["original_turns"]) == (4, 3)

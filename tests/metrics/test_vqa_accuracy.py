@@ -52,14 +52,15 @@ def test_command_prints_table_and_writes_json(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "deep" / "out.json"
-    assert main([*files, "--json", str(out), "--n_bootstrap", "0"]) == 0
+    assert main([*files, "--json", str(out)]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
     assert [line.split() for line in printed.out.splitlines()] == [
         ["normalize", "disputed"],
-        ["vqa_accuracy", "95.00", "%"],
-        ["vqa_accuracy_simple", "100.00", "%"],
-        ["vqa_correct", "100.00", "%"],
+        # Two questions: an interval of nearly all there is.
+        ["vqa_accuracy", "95.00", "%", "[1.10,", "100.00]"],
+        ["vqa_accuracy_simple", "100.00", "%", "[1.22,", "100.00]"],
+        ["vqa_correct", "100.00", "%", "[1.22,", "100.00]"],
         ["by_answer_type"],
         ["number", "100.00", "%", "of", "1"],
         ["other", "90.00", "%", "of", "1"],
@@ -83,7 +84,7 @@ def test_json_has_null_for_undefined_ratios(tmp_path: Path, capsys: pytest.Captu
     assert main(["--predictions", str(tmp_path / "predictions"), "--references", str(lines), "--json", str(out)]) == 0
     assert "by_answer_type" not in capsys.readouterr().out
     results = json.loads(out.read_text())
-    assert (results["vqa_accuracy"], results["vqa_accuracy_low"]) == (1.0, None)  # one question cannot be resampled
+    assert (results["vqa_accuracy"], results["vqa_accuracy_low"]) == (1.0, None)  # one question has no variance
 
 
 def test_errors_are_one_line(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

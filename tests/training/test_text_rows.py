@@ -194,10 +194,10 @@ def test_a_classifier_is_trained_evaluated_and_reported_without_more_arguments(t
     rows = rows_of(CLASSES_OF_TEXTS, 8)
     made = trainer(tmp_path, bert(), rows, method="da", learning_rate=0.05, num_train_epochs=10)
     made.train()
-    metrics = made.evaluate_pairs(rows, n_bootstrap=0)
+    metrics = made.evaluate_pairs(rows, intervals=False)
     assert metrics["original_accuracy"] == metrics["cm"] == 1.0 and metrics["pairs"] == 8
     flipped = rows.map(lambda row: {"label": {"yes": "no", "no": "yes"}[row["label"]]})
-    assert made.evaluate_pairs(flipped, n_bootstrap=0)["original_accuracy"] == 0.0
+    assert made.evaluate_pairs(flipped, intervals=False)["original_accuracy"] == 0.0
     assert made.predict(rows).label_ids.tolist() == [1, 0] * 8
     report = made.pair_report(rows, folder=tmp_path / "report")
     # The same object that was trained on: the history of training counts.
@@ -212,10 +212,10 @@ def test_answers_are_compared_with_completions(tmp_path: Path, kind: str) -> Non
     made = trainer(tmp_path, tiny.model(kind), rows, method="da", learning_rate=0.02, num_train_epochs=25)
     made.train()
     file = tmp_path / "predictions.jsonl"
-    metrics = made.evaluate_pairs(rows, n_bootstrap=0, predictions_file=file)
+    metrics = made.evaluate_pairs(rows, intervals=False, predictions_file=file)
     assert metrics["original_accuracy"] == metrics["cm"] == 1.0
     assert '"reference": "w9 w10"' in file.read_text()
-    never = made.evaluate_pairs(rows, lambda answers, references: [False] * len(answers), n_bootstrap=0)
+    never = made.evaluate_pairs(rows, lambda answers, references: [False] * len(answers), intervals=False)
     assert never["original_accuracy"] == 0.0
     assert made.evaluate(rows)["eval_loss"] < 0.5
 
@@ -247,7 +247,7 @@ def test_all_turns_are_trained_and_the_last_one_is_answered(tmp_path: Path) -> N
         seen.append((predictions, references))
         return [True] * len(references)
 
-    made.evaluate_pairs(chat_rows(), correct, n_bootstrap=0)
+    made.evaluate_pairs(chat_rows(), correct, intervals=False)
     assert seen[0][1] == ["e", "bc", "bc", "gh", "bc"]
     # The prompt ends where the last turn begins, whatever follows it.
     answered = made._text_rows.for_answers(train, "rows")
@@ -318,7 +318,7 @@ def test_prompts_lose_their_beginning_and_targets_their_end(tmp_path: Path, capl
     assert shorter.train_dataset["input_ids"][:] == [[6, 7, tiny.EOS], [11, 12, tiny.EOS]]
     with pytest.raises(DataError, match=r"dataset: row 'a': its answer is longer than max_length=3"):
         shorter.evaluate_pairs(rows_of(PAIRS))
-    assert made.evaluate_pairs(rows_of(PAIRS), n_bootstrap=0)["rows"] == 2
+    assert made.evaluate_pairs(rows_of(PAIRS), intervals=False)["rows"] == 2
     with pytest.raises(DataError, match=r"max_length=33: LlamaForCausalLM has 32 positions"):
         trainer(tmp_path, tiny.model("llama"), rows_of(PAIRS), max_length=33)
     with pytest.raises(DataError, match="max_length=1 is out of range"):

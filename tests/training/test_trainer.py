@@ -117,7 +117,7 @@ def test_evaluate_pairs_by_hand_and_the_predictions_file(tmp_path: Path) -> None
     assert asked == {}
     path = tmp_path / "predictions.jsonl"
     path.touch()
-    found = made.evaluate_pairs(evaluator=first_and_last, n_bootstrap=0, predictions_file=path, max_new_tokens=3)
+    found = made.evaluate_pairs(evaluator=first_and_last, intervals=False, predictions_file=path, max_new_tokens=3)
     # Rows 0, 2, 3, 5, 6 have partners: views 7 to 11. Right: originals 0 and 1, and the partner of row 0.
     assert (found["rows"], found["pairs"], found["cm_numerator"], found["cm_denominator"]) == (7, 5, 1, 1)
     assert (found["cm_all_rows_numerator"], found["cm_all_rows_denominator"]) == (2, 2)
@@ -166,7 +166,7 @@ def test_answers_are_generated_in_wider_batches_than_inputs_are_encoded(
         return generate(**inputs)
 
     monkeypatch.setattr(made.model, "generate", counted)
-    made.evaluate_pairs(n_bootstrap=0, max_new_tokens=3, **settings)
+    made.evaluate_pairs(intervals=False, max_new_tokens=3, **settings)
     assert max(answers) == written
     assert max(encoders, default=None) == encoded
     assert encoded is None or sum(encoders) >= 60
@@ -216,7 +216,7 @@ def test_evaluate_pairs_takes_references_from_a_column(tmp_path: Path) -> None:
     seen: list[str] = []
     evaluator = PairEvaluator(lambda p, r: seen.extend(r) or [True] * len(r), references="answer")  # type: ignore[func-returns-value]
     made = tiny.trainer(tmp_path, "bart", None, eval_dataset=data, evaluator=evaluator)
-    made.evaluate_pairs(n_bootstrap=0)
+    made.evaluate_pairs(intervals=False)
     assert seen == ["a", "b", "c", "d", "A"]
 
 
@@ -227,7 +227,7 @@ def test_evaluate_pairs_resamples_dialogues_by_default(tmp_path: Path, clusters:
     model = tiny.NormedClassifier(tiny.NormedConfig())
     made = DAIRTrainer(model, tiny.config(tmp_path), eval_dataset=data, sample_loss="classification")
     evaluator = PairEvaluator(lambda p, r: [row % 2 for row in range(len(p))], clusters=clusters)
-    found = made.evaluate_pairs(evaluator=evaluator, n_bootstrap=20)
+    found = made.evaluate_pairs(evaluator=evaluator)
     assert np.isnan(found["original_accuracy_low"]) == is_one_unit
 
 
@@ -246,13 +246,13 @@ def test_the_predictions_file_contains_answers_instead_of_logits(tmp_path: Path)
 
     scores = {"half": lambda predictions, references: [0.5 * right for right in judge(predictions, references)]}
     path = tmp_path / "predictions.jsonl"
-    found = made.evaluate_pairs(evaluator=PairEvaluator(judge, sides, scores), n_bootstrap=0, predictions_file=path)
+    found = made.evaluate_pairs(evaluator=PairEvaluator(judge, sides, scores), intervals=False, predictions_file=path)
     # Views 4 to 6 are the partners of rows 0, 2 and 3. The answers of rows 2 and 3 change, wrong before and after.
     assert (found["flipped"], found["neg_to_neg_flipped"]) == (2 / 3, 2 / 3)
     assert (found["original_half"], found["augmented_half"]) == (1.0 / 4, 0.5 / 4)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["prediction"] for line in lines] == sides([])
-    made.evaluate_pairs(evaluator=judge, n_bootstrap=0, predictions_file=path)
+    made.evaluate_pairs(evaluator=judge, intervals=False, predictions_file=path)
     assert [json.loads(line)["prediction"] for line in path.read_text().splitlines()] == kept
     with torch.no_grad():
         views = [row["features"] for row in data] + [row["augmented_features"] for row in data if row["row_id"] != "C1"]
@@ -265,10 +265,10 @@ def test_the_predictions_file_contains_answers_instead_of_logits(tmp_path: Path)
         made.evaluate_pairs(evaluator=lambda p, r: [np.argmax(one) == label for one, label in zip(p, r, strict=True)])
     made.preprocess_logits_for_metrics = lambda logits, labels: logits
     given: list[Any] = []
-    made.evaluate_pairs(evaluator=lambda p, r: given.extend(p) or [True] * 7, n_bootstrap=0)  # type: ignore[func-returns-value]
+    made.evaluate_pairs(evaluator=lambda p, r: given.extend(p) or [True] * 7, intervals=False)  # type: ignore[func-returns-value]
     np.testing.assert_allclose(np.stack(given), logits, rtol=1e-6)
     made.preprocess_logits_for_metrics = lambda logits, labels: (logits.max(1).values, labels)
-    found = made.evaluate_pairs(evaluator=lambda p, r: kept.extend(p) or [True] * 7, n_bootstrap=0)  # type: ignore[func-returns-value]
+    found = made.evaluate_pairs(evaluator=lambda p, r: kept.extend(p) or [True] * 7, intervals=False)  # type: ignore[func-returns-value]
     np.testing.assert_allclose([p[0] for p in kept[7:]], logits.max(1).values, rtol=1e-6)
     assert [p[1] for p in kept[7:]] == [0, 1, 0, 1, 1, 1, 0]
 
@@ -293,11 +293,11 @@ def test_an_original_with_several_edits_is_run_once(tmp_path: Path, kind: str) -
         return [True] * len(predictions)
 
     asked = {} if kind == "classifier" else {"max_new_tokens": 3}
-    found = made.evaluate_pairs(evaluator=judge, n_bootstrap=0, **asked)
+    found = made.evaluate_pairs(evaluator=judge, intervals=False, **asked)
     assert sum(runs) == 3 + 6  # the three originals, and the partner of every row
     assert (found["rows"], found["pairs"]) == (6, 6)
     together = seen["predictions"]
-    made.evaluate_pairs(single, evaluator=judge, n_bootstrap=0, **asked)
+    made.evaluate_pairs(single, evaluator=judge, intervals=False, **asked)
     alone = seen["predictions"]
     assert together == [alone[row] for row in edits] + [alone[3 + row] for row in edits]
 
@@ -305,10 +305,10 @@ def test_an_original_with_several_edits_is_run_once(tmp_path: Path, kind: str) -
 def test_the_evaluation_of_views_is_what_pairs_are_measured_by(tmp_path: Path) -> None:
     made = tiny.trainer(tmp_path / "out", "t5", None, eval_dataset=tiny.pairs("t5", 5))
     judge = PairEvaluator(lambda predictions, references: [len(text) % 2 == 0 for text in predictions], answers=list)
-    found = made.evaluate_views(evaluator=judge, n_bootstrap=20, max_new_tokens=4)
+    found = made.evaluate_views(evaluator=judge, max_new_tokens=4)
     assert made.pair_results == {} and not list((tmp_path / "out").glob("*"))
     file = tmp_path / "predictions.jsonl"
-    metrics = made.evaluate_pairs(evaluator=judge, n_bootstrap=20, predictions_file=file, max_new_tokens=4)
+    metrics = made.evaluate_pairs(evaluator=judge, predictions_file=file, max_new_tokens=4)
     assert found.metrics == pytest.approx(metrics, nan_ok=True) and set(made.pair_results) == {"evaluation data"}
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [line["prediction"] for line in lines] == found.predictions == found.answers
@@ -685,7 +685,7 @@ def test_separate_forwards_change_batch_norm_statistics(tmp_path: Path) -> None:
         )
         made.train()
         runs[mode] = built.norm.running_var.clone()
-        found = made.evaluate_pairs(evaluator=same, n_bootstrap=0)
+        found = made.evaluate_pairs(evaluator=same, intervals=False)
         assert found["pairs"] == 8
     # Views differ by ten, which is part of the variance only if they are run together.
     assert (runs["joint"] > 3 * runs["separate"]).all()

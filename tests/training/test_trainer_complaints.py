@@ -107,9 +107,9 @@ def test_accuracy_is_that_of_generated_answers(tmp_path: Path, kind: str) -> Non
         assert all(isinstance(prediction, str) for prediction in predictions)
         return [prediction == reference for prediction, reference in zip(predictions, references, strict=True)]
 
-    before = made.evaluate_pairs(data, evaluator=same, n_bootstrap=0)
+    before = made.evaluate_pairs(data, evaluator=same, intervals=False)
     made.train()
-    after = made.evaluate_pairs(data, evaluator=same, n_bootstrap=0)
+    after = made.evaluate_pairs(data, evaluator=same, intervals=False)
     assert before["original_accuracy"] < 0.5
     assert after["original_accuracy"] == after["augmented_accuracy"] == 1.0
     assert (after["cm_numerator"], after["cm_denominator"]) == (1, 1)  # one row has a partner
@@ -155,7 +155,7 @@ def test_a_custom_collator_is_used_with_and_without_a_wrapper(tmp_path: Path) ->
         (batch,) = batches_of(made)
         assert batch["input_ids"].shape[-1] == 16
         assert made.data_collator.base_collator is given
-    made.evaluate_pairs(data, evaluator=lambda p, r: [True] * len(p), n_bootstrap=0, max_new_tokens=2)
+    made.evaluate_pairs(data, evaluator=lambda p, r: [True] * len(p), intervals=False, max_new_tokens=2)
     assert Marked.calls == 2 + 2  # two for training, and batches of 4 and 3 views at generation
 
 
@@ -179,7 +179,7 @@ def test_a_custom_tokenizer_decodes_predictions_and_references(tmp_path: Path) -
         seen.extend([*predictions, *references])
         return [True] * len(predictions)
 
-    made.evaluate_pairs(tiny.pairs("bart", 3), evaluator=look, n_bootstrap=0, max_new_tokens=2)
+    made.evaluate_pairs(tiny.pairs("bart", 3), evaluator=look, intervals=False, max_new_tokens=2)
     assert all(text == text.upper() and text.endswith("!") for text in seen)
     assert any("W" in text for text in seen)
 

@@ -39,18 +39,18 @@ def pairs_with(partners: Tensor | None) -> TensorPairs:
     return TensorPairs(*views)
 
 
-def evaluate_pairs(pairs: TensorPairs, correct: Any, *, n_bootstrap: int, data_name: str) -> dict[str, Any]:
+def evaluate_pairs(pairs: TensorPairs, correct: Any, *, intervals: bool, data_name: str) -> dict[str, Any]:
     rows = torch.arange(len(pairs))
     found = []
     for augmented in (False, True):
         view = pairs.view(rows, augmented)
         logits: Sequence[Any] = list(Brighter()(view["pixel_values"]).logits.detach().numpy())
         found.append(correct(logits, view["labels"].tolist()))
-    return correctness_metrics(*found, n_bootstrap=n_bootstrap)
+    return correctness_metrics(*found, intervals=intervals)
 
 
 def test_accuracy_and_cm_by_hand() -> None:
-    metrics = evaluate_attacks(evaluate_pairs, Brighter(), pairs_with, CONFIG, n_bootstrap=0, progress=False)
+    metrics = evaluate_attacks(evaluate_pairs, Brighter(), pairs_with, CONFIG, intervals=False, progress=False)
     # Correct: all but row 5. More than 0.4 apart, so correct under attack: rows 0, 3 and 6.
     assert metrics["rows"] == 7
     assert metrics["accuracy"] == pytest.approx(6 / 7)
@@ -61,14 +61,14 @@ def test_accuracy_and_cm_by_hand() -> None:
 
 
 def test_intervals() -> None:
-    metrics = evaluate_attacks(evaluate_pairs, Brighter(), pairs_with, CONFIG, n_bootstrap=50, progress=False)
+    metrics = evaluate_attacks(evaluate_pairs, Brighter(), pairs_with, CONFIG, progress=False)
     assert metrics["accuracy_pgd_low"] <= metrics["accuracy_pgd"] <= metrics["accuracy_pgd_high"]
     assert metrics["cm_pgd_low"] <= metrics["cm_pgd"] <= metrics["cm_pgd_high"]
 
 
 def test_epsilon_zero_changes_nothing() -> None:
     metrics = evaluate_attacks(
-        evaluate_pairs, Brighter(), pairs_with, AttackConfig(epsilon=0.0), n_bootstrap=0, progress=False
+        evaluate_pairs, Brighter(), pairs_with, AttackConfig(epsilon=0.0), intervals=False, progress=False
     )
     assert metrics["accuracy"] == metrics["accuracy_fgsm"] == metrics["accuracy_pgd"]
     assert metrics["cm_pgd"] == 1.0
@@ -114,7 +114,7 @@ def test_autoattack_on_the_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     config = AttackConfig(epsilon=0.2, step_size=0.05, train_steps=3, test_steps=5, autoattack_rows=6)
     model = Brighter().train()
     metrics = evaluate_attacks(
-        evaluate_pairs, model, pairs_with, config, seed=3, batch_size=4, n_bootstrap=0, progress=False
+        evaluate_pairs, model, pairs_with, config, seed=3, batch_size=4, intervals=False, progress=False
     )
     assert calls == {
         "rows": 6, "labels": LABELS[:6].tolist(), "epsilon": 0.2, "norm": "linf", "batch_size": 4, "seed": 3,

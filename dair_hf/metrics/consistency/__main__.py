@@ -77,7 +77,7 @@ def _compute(arguments: argparse.Namespace) -> dict[str, Any]:
         return judge_pairs(pair_turns(predictions, references), convention)
 
     pairs = read_pairs(arguments.correct or arguments.predictions)
-    results = consistency_metrics(pairs, **command_line.bootstrap_settings(arguments))
+    results = consistency_metrics(pairs, confidence=arguments.confidence)
     if arguments.compare is not None:
         results["mcnemar"] = compare_models(pairs, read_pairs(arguments.compare))
     return results | {"preset": name if arguments.correct is None else "given correctness"}

@@ -22,7 +22,7 @@ class Consistency(json_metric.JsonMetric):
     DESCRIPTION = """
 Consistency metric (CM): of the pairs whose original view is answered correctly, the share whose augmented view is
 answered correctly, too. The metric also reports the share of pairs with both views correct, flips as shares of the
-pairs, the accuracy on both views, CM over all rows including those without an augmented view, and bootstrap confidence
+pairs, the accuracy on both views, CM over all rows including those without an augmented view, and confidence
 intervals clustered by dialogue.
 """
     INPUTS = """
@@ -35,7 +35,7 @@ or the dialogue states of both views, compared as in the metric joint_goal_accur
         partner of a row, and so on), "state": ...}.
     preset: name of the convention, "any_of" by default. Any switch can be set by name. Empty answers are always scored.
 and in both cases:
-    n_bootstrap, seed, confidence: settings of the confidence intervals.
+    intervals (default: True), confidence (0.95): settings of the confidence intervals.
 Returns:
     Over the pairs: cm, cm_numerator, cm_denominator; reverse_cm, from the augmented view to the original, likewise;
     both_correct, pos_to_neg, neg_to_pos, neg_to_neg; original_accuracy_pairs, augmented_accuracy_pairs, and their mean
@@ -79,12 +79,12 @@ Examples:
     def _compute(
         self, predictions: Sequence[str], references: Sequence[str], preset: str | None = None, **settings: Any
     ) -> dict[str, Any]:
-        bootstrap = {name: settings.pop(name) for name in ("n_bootstrap", "seed", "confidence") if name in settings}
+        of_intervals = {name: settings.pop(name) for name in ("intervals", "confidence") if name in settings}
         if predictions and not any(references):
             if preset is not None or settings:
                 raise DataError("preset and switches apply to states, but correctness was given; leave them out")
             rows = [(f"row {index}", json.loads(text)) for index, text in enumerate(predictions)]
-            return consistency_metrics(read_correctness(rows), **bootstrap)
+            return consistency_metrics(read_correctness(rows), **of_intervals)
         name, convention = resolve_pair_convention(preset or "any_of", **settings)
         turns = pair_turns(read_items(predictions, "predictions"), read_items(references, "references"))
-        return consistency_metrics(judge_pairs(turns, convention), **bootstrap) | {"preset": name}
+        return consistency_metrics(judge_pairs(turns, convention), **of_intervals) | {"preset": name}

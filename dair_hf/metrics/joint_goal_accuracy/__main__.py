@@ -46,8 +46,8 @@ def main(argv: Sequence[str] | None = None, program: str | None = None) -> int:
         predictions, references = (
             read_items_file(getattr(arguments, name), name) for name in ("predictions", "references")
         )
-        settings = command_line.bootstrap_settings(arguments)
-        return summarize_turns(pair_turns(predictions, references), name, convention, progress=True, **settings)
+        turns = pair_turns(predictions, references)
+        return summarize_turns(turns, name, convention, progress=True, confidence=arguments.confidence)
 
     return command_line.run_command(compute, _tabulate, arguments)
 

@@ -18,7 +18,7 @@ class JointGoalAccuracy(json_metric.JsonMetric):
     DESCRIPTION = f"""
 Joint goal accuracy (JGA): the share of user turns whose predicted dialogue state is entirely correct. Evaluators differ
 in what they call correct, so each convention in use is a preset, and each of its rules is a switch. The metric also
-reports slot precision, recall and F1, accuracy by domain and on names, counts, and a bootstrap confidence interval
+reports slot precision, recall and F1, accuracy by domain and on names, counts, and a confidence interval
 clustered by dialogue. Presets: {", ".join(conventions.PRESETS)}.
 """
     INPUTS = """
@@ -29,7 +29,7 @@ Args:
     references: list of gold states in the same form. A slot lists all correct alternatives, the preferred one first.
     prediction_ids, reference_ids: lists of row ids, if they are not in the items (not with `evaluate.combine`).
     preset: name of the convention, "any_of" by default. Any switch can be set by name, such as dontcare="drop_both".
-    n_bootstrap, seed, confidence: settings of the confidence interval.
+    intervals (default: True), confidence (0.95): settings of the confidence interval.
 Returns:
     joint_goal_accuracy with _numerator, _denominator, _low and _high; slot_precision, slot_recall, slot_f1;
     joint_goal_accuracy_names; by_domain; counts; preset and switches. Undefined ratios are NaN. For items of both views

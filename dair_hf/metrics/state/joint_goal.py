@@ -97,8 +97,7 @@ def joint_goal_accuracy(
     preset: str = "any_of",
     prediction_ids: Sequence[Any] | None = None,
     reference_ids: Sequence[Any] | None = None,
-    n_bootstrap: int = 1000,
-    seed: int = 0,
+    intervals: bool = True,
     confidence: float = 0.95,
     **switches: Any,
 ) -> dict[str, Any]:
@@ -110,8 +109,7 @@ def joint_goal_accuracy(
         preset: A name in `dair_hf.metrics.state.conventions.PRESETS`.
         prediction_ids: One id for each prediction, if they are not in the items.
         reference_ids: One id for each reference, if they are not in the items.
-        n_bootstrap: Number of bootstrap resamples, clustered by dialogue if items have ids; 0 for no intervals.
-        seed: Seed of the bootstrap.
+        intervals: Whether to compute confidence intervals, with dialogues as units if items have ids.
         confidence: Confidence level of the intervals.
         **switches: Fields of `Convention` to change.
 
@@ -123,18 +121,18 @@ def joint_goal_accuracy(
 
     Example:
         >>> gold = [{"row_id": "A/0", "state": {"hotel-area": ["east"]}}]
-        >>> joint_goal_accuracy(gold, gold, n_bootstrap=0)["joint_goal_accuracy"]
+        >>> joint_goal_accuracy(gold, gold, intervals=False)["joint_goal_accuracy"]
         1.0
     """
     name, convention = resolve_convention(preset, **switches)
     turns = pair_turns(
         read_items(predictions, "predictions", prediction_ids), read_items(references, "references", reference_ids)
     )
-    return summarize_turns(turns, name, convention, n_bootstrap=n_bootstrap, seed=seed, confidence=confidence)
+    return summarize_turns(turns, name, convention, intervals=intervals, confidence=confidence)
 
 
 def summarize_turns(
-    turns: Sequence[tuple[Turn, Turn]], name: str, convention: Convention, *, progress: bool = False, **bootstrap: Any
+    turns: Sequence[tuple[Turn, Turn]], name: str, convention: Convention, *, progress: bool = False, **settings: Any
 ) -> dict[str, Any]:
     """Compute the joint goal accuracy and related figures.
 
@@ -143,7 +141,7 @@ def summarize_turns(
         name: Name of the convention, as reported.
         convention: The rules.
         progress: Show a progress bar on stderr after two seconds.
-        **bootstrap: `n_bootstrap`, `seed` and `confidence` of `dair_hf.evaluation.statistics.ratios_with_intervals`.
+        **settings: `intervals` and `confidence` of `dair_hf.evaluation.statistics.ratios_with_intervals`.
 
     Returns:
         - `joint_goal_accuracy` with `_numerator`, `_denominator`, `_low`, `_high`;
@@ -174,7 +172,7 @@ def summarize_turns(
     figures = {
         prefix + key: value
         for prefix, view in _views(compared).items()
-        for key, value in _figures(view, convention, bootstrap).items()
+        for key, value in _figures(view, convention, settings).items()
     }
     return figures | {"preset": name, "switches": dataclasses.asdict(convention)}
 
@@ -196,7 +194,7 @@ def _views(compared: Sequence[tuple[Turn, Comparison]]) -> dict[str, Sequence[tu
 
 
 def _figures(
-    compared: Sequence[tuple[Turn, Comparison]], convention: Convention, bootstrap: Mapping[str, Any]
+    compared: Sequence[tuple[Turn, Comparison]], convention: Convention, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     all_comparisons = [comparison for _, comparison in compared]
     scored = [(reference, comparison) for reference, comparison in compared if _is_scored(comparison, convention)]
@@ -206,7 +204,7 @@ def _figures(
         "joint_goal_accuracy_names": _joint_goal(comparisons, NAME_SLOTS),
     }
     clusters = [reference.dialogue for reference, _ in scored if reference.dialogue is not None] or None
-    values = ratios_with_intervals(ratios, clusters, **bootstrap)
+    values = ratios_with_intervals(ratios, clusters, **settings)
     result: dict[str, Any] = {}
     for key, (numerators, denominators) in ratios.items():
         result |= {f"{key}{end}": values[f"{key}{end}"] for end in ("", "_low", "_high") if f"{key}{end}" in values}

@@ -33,7 +33,7 @@ def vqa_accuracy(predictions: Iterable[Any], references: Any, **settings: Any) -
     Args:
         predictions: Items (see `dair_hf.metrics.vqa.items`), matched by id if they have ids, else by position.
         references: Items with the annotators' answers, or an annotation file as an object.
-        **settings: `normalize`, `n_bootstrap`, `seed` and `confidence` of `summarize_answers`.
+        **settings: `normalize`, `intervals` and `confidence` of `summarize_answers`.
 
     Returns:
         See `summarize_answers`.
@@ -42,7 +42,7 @@ def vqa_accuracy(predictions: Iterable[Any], references: Any, **settings: Any) -
         DataError: An item is invalid, the ids do not match, there is no question, or one has too few annotators.
 
     Example:
-        >>> results = vqa_accuracy(["net", "red"], [["net"] * 10, ["blue"] * 9 + ["red"]], n_bootstrap=0)
+        >>> results = vqa_accuracy(["net", "red"], [["net"] * 10, ["blue"] * 9 + ["red"]], intervals=False)
         >>> round(results["vqa_accuracy"], 6), results["vqa_correct"]
         (0.65, 1.0)
     """
@@ -50,14 +50,14 @@ def vqa_accuracy(predictions: Iterable[Any], references: Any, **settings: Any) -
 
 
 def summarize_answers(
-    pairs: Sequence[tuple[Prediction, Reference]], normalize: Normalize = "disputed", **bootstrap: Any
+    pairs: Sequence[tuple[Prediction, Reference]], normalize: Normalize = "disputed", **settings: Any
 ) -> dict[str, Any]:
     """Compute the VQA accuracy and related figures.
 
     Args:
         pairs: (prediction, reference) of each question.
         normalize: See `dair_hf.metrics.vqa.scores.count_matches`.
-        **bootstrap: `n_bootstrap`, `seed` and `confidence` of `dair_hf.evaluation.statistics.ratios_with_intervals`.
+        **settings: `intervals` and `confidence` of `dair_hf.evaluation.statistics.ratios_with_intervals`.
 
     Returns:
         - Means over the questions in [0, 1], with intervals `_low` and `_high` that resample images if all references
@@ -86,7 +86,7 @@ def summarize_answers(
     }
     ones = np.ones(len(pairs))
     ratios = ratios_with_intervals(
-        {name: (values, ones) for name, values in means.items()}, _images(references), **bootstrap
+        {name: (values, ones) for name, values in means.items()}, _images(references), **settings
     )
     return {
         **ratios,

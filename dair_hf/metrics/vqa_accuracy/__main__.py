@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def compute() -> dict[str, Any]:
         pairs = pair_answers(read_prediction_file(arguments.predictions), read_reference_file(arguments.references))
-        return summarize_answers(pairs, arguments.normalize, **command_line.bootstrap_settings(arguments))
+        return summarize_answers(pairs, arguments.normalize, confidence=arguments.confidence)
 
     return command_line.run_command(compute, _tabulate, arguments)
 

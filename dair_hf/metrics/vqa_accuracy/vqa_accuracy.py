@@ -18,7 +18,7 @@ class VQAAccuracy(json_metric.JsonMetric):
 Accuracy of visual question answering as in the official evaluation. An answer that n annotators gave scores
 min(n / 3, 1), averaged over the subsets that leave out one of the ten annotators. The metric also reports the accuracy
 without the subsets, the share of answers that any annotator gave, the accuracy by type of answer and question, and
-bootstrap confidence intervals clustered by image.
+confidence intervals with images as units.
 """
     CITATION = """
 @inproceedings{antol2015vqa,
@@ -38,7 +38,7 @@ Args:
         Such a file as an object may replace the list.
     normalize: when answers are normalized: "disputed" (the official rule: if the annotators' answers differ), "always"
         or "never".
-    n_bootstrap, seed, confidence: settings of the confidence intervals.
+    intervals (default: True), confidence (0.95): settings of the confidence intervals.
 Returns:
     vqa_accuracy, vqa_accuracy_simple, vqa_correct (each in [0, 1], with _low and _high); by_answer_type,
     by_question_type; counts; normalize.

@@ -64,14 +64,14 @@ VARIANTS = {
 
 
 def evaluate_variants(
-    evaluate_pairs: Callable[..., Any], tests: Mapping[str, Any], data_name: str = "ImageNet-9", n_bootstrap: int = 1000
+    evaluate_pairs: Callable[..., Any], tests: Mapping[str, Any], data_name: str = "ImageNet-9", intervals: bool = True
 ) -> dict[str, float | int]:
     """Evaluate a classifier on every variant; each image is predicted once.
 
     Args:
         evaluate_pairs: `DAIRTrainer.evaluate_pairs` of its trainer.
         tests: Variant -> its rows, without partners, with the same foregrounds in the same order.
-        n_bootstrap: Resamples of the intervals; 0 omits them.
+        intervals: Whether to compute intervals.
 
     Returns:
         As `variant_metrics`.
@@ -96,18 +96,16 @@ def evaluate_variants(
         with warnings.catch_warnings():
             # A single variant has no pairs; CM compares two variants.
             warnings.simplefilter("ignore", UndefinedMetricWarning)
-            evaluate_pairs(rows, record_correct, n_bootstrap=0, data_name=f"{data_name}, {variant}")
+            evaluate_pairs(rows, record_correct, intervals=False, data_name=f"{data_name}, {variant}")
         if len(correct[variant]) != len(rows):
             raise DataError(
                 f"{variant}: {len(correct[variant])} views of {len(rows)} rows were evaluated; give rows without "
                 "partners"
             )
-    return variant_metrics(correct, n_bootstrap=n_bootstrap)
+    return variant_metrics(correct, intervals=intervals)
 
 
-def variant_metrics(
-    correct: Mapping[str, ArrayLike], *, n_bootstrap: int = 1000, seed: int = 0
-) -> dict[str, float | int]:
+def variant_metrics(correct: Mapping[str, ArrayLike], *, intervals: bool = True) -> dict[str, float | int]:
     """Compute accuracy on each variant, the background gap, and CM between originals and mixed backgrounds.
 
     With correctness `H_v` on variant v, `cm = P(H_mixed_rand = 1 | H_original = 1)`. The background gap of Xiao et al.
@@ -115,7 +113,7 @@ def variant_metrics(
 
     Args:
         correct: Variant -> `[N]` bool, H of each foreground in the same order, for some or all variants.
-        n_bootstrap: Resamples of the intervals; 0 omits them.
+        intervals: Whether to compute intervals.
 
     Returns:
         `rows`; `accuracy_<variant>` in [0, 1]; if their variants are given, `background_gap` in [-1, 1], `cm` and
@@ -126,7 +124,7 @@ def variant_metrics(
 
     Example:
         >>> metrics = variant_metrics(
-        ...     {"original": [1, 1, 0, 1], "mixed_rand": [1, 0, 0, 0], "mixed_same": [1, 1, 0, 0]}, n_bootstrap=0
+        ...     {"original": [1, 1, 0, 1], "mixed_rand": [1, 0, 0, 0], "mixed_same": [1, 1, 0, 0]}, intervals=False
         ... )
         >>> {key: round(value, 4) for key, value in metrics.items()}  # doctest: +NORMALIZE_WHITESPACE
         {'rows': 4, 'accuracy_original': 0.75, 'accuracy_mixed_rand': 0.25, 'accuracy_mixed_same': 0.5,
@@ -142,9 +140,9 @@ def variant_metrics(
     if MIXED_SAME in values and MIXED_RAND in values:
         ratios["background_gap"] = (values[MIXED_SAME] - values[MIXED_RAND], ones)
     metrics: dict[str, float | int] = {"rows": len(ones)}
-    metrics |= ratios_with_intervals(ratios, n_bootstrap=n_bootstrap, seed=seed)
+    metrics |= ratios_with_intervals(ratios, intervals=intervals)
     if ORIGINAL in values and MIXED_RAND in values:
-        pairs = correctness_metrics(correct[ORIGINAL], correct[MIXED_RAND], n_bootstrap=n_bootstrap, seed=seed)
+        pairs = correctness_metrics(correct[ORIGINAL], correct[MIXED_RAND], intervals=intervals)
         metrics |= {key: value for key, value in pairs.items() if key.removesuffix("_low").removesuffix("_high") in CM}
     return metrics
 

@@ -50,7 +50,7 @@ def test_reports_are_evenly_spaced(
 def evaluate_at_random(trainer: DAIRTrainer) -> dict[str, float]:
     """Run the model, and draw from all generators of random numbers."""
     torch.rand(3), random.random(), np.random.rand()
-    return {"acc": trainer.evaluate_pairs(evaluator=lambda p, r: [True] * len(p), n_bootstrap=0)["original_accuracy"]}
+    return {"acc": trainer.evaluate_pairs(evaluator=lambda p, r: [True] * len(p), intervals=False)["original_accuracy"]}
 
 
 def test_watched_run_equals_one_that_is_not_watched(tmp_path: Path) -> None:

@@ -268,7 +268,7 @@ def test_presets_on_all_turns(preset: str) -> None:
         assert score == pytest.approx(expected[column], abs=1e-9), description
         assert is_correct == (expected[column] == 1), description
     with pytest.warns(UserWarning, match="predictions have slots that no reference has: .*'hotel-wifi'"):
-        results = joint_goal_accuracy(predictions, references, preset=preset, n_bootstrap=0)
+        results = joint_goal_accuracy(predictions, references, preset=preset, intervals=False)
     numerator, denominator = TOTALS[preset]
     assert results["joint_goal_accuracy_numerator"] == pytest.approx(numerator)
     assert results["joint_goal_accuracy_denominator"] == denominator
@@ -490,7 +490,7 @@ def test_slot_precision_recall_and_f1_of_the_evaluators(preset: str, figures: tu
     turns = [turn for turn in TURNS if all(len(values) == 1 for values in turn[1].values())]
     assert len(turns) == 38
     with pytest.warns(UserWarning, match="no reference has"):
-        results = joint_goal_accuracy([t[1] for t in turns], [t[2] for t in turns], preset=preset, n_bootstrap=0)
+        results = joint_goal_accuracy([t[1] for t in turns], [t[2] for t in turns], preset=preset, intervals=False)
     assert [results[f"slot_{key}"] for key in ("precision", "recall", "f1")] == pytest.approx(figures, abs=1e-9)
 
 

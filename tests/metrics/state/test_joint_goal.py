@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
 
 from dair_hf.errors import DataError
 from dair_hf.metrics.state.joint_goal import joint_goal_accuracy, joint_goal_correct
@@ -43,10 +42,9 @@ def test_hand_worked_figures() -> None:
     assert [results[key] for key in counts] == [4, 0, 1, 1, 1]
     assert results["preset"] == "any_of"
     assert results["switches"]["alternatives"] == "any"
-    # Both dialogues have 1 of 2 correct, so every resample gives 1/2: Wilson's interval of 1/2 in two trials.
-    wilson = binomtest(1, 2).proportion_ci(method="wilson")
-    limits = (results["joint_goal_accuracy_low"], results["joint_goal_accuracy_high"])
-    assert limits == pytest.approx((wilson.low, wilson.high), abs=1e-9)
+    # Both dialogues have 1 of 2 correct: the score interval of 1/2 in two trials, 12.706 the t quantile of one degree.
+    for limit in (results["joint_goal_accuracy_low"], results["joint_goal_accuracy_high"]):
+        assert (0.5 - limit) ** 2 == pytest.approx(12.7062**2 * limit * (1 - limit) / 2, rel=1e-4)
 
 
 def test_precision_counts_pairs_if_all_alternatives_are_required() -> None:

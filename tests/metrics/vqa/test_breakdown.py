@@ -40,7 +40,7 @@ PREDICTIONS = [{"question_id": number, "answer": answer} for number, answer in A
 
 
 def test_means_and_breakdown_by_hand() -> None:
-    results = vqa_accuracy(PREDICTIONS[::-1], REFERENCES, n_bootstrap=0)
+    results = vqa_accuracy(PREDICTIONS[::-1], REFERENCES, intervals=False)
     by_answer, by_question = results.pop("by_answer_type"), results.pop("by_question_type")
     assert results == pytest.approx(
         {
@@ -63,8 +63,8 @@ def test_means_and_breakdown_by_hand() -> None:
 
 
 def test_normalization_is_a_setting_and_reported() -> None:
-    always = vqa_accuracy(PREDICTIONS, REFERENCES, normalize="always", n_bootstrap=0)
-    never = vqa_accuracy(PREDICTIONS, REFERENCES, normalize="never", n_bootstrap=0)
+    always = vqa_accuracy(PREDICTIONS, REFERENCES, normalize="always", intervals=False)
+    never = vqa_accuracy(PREDICTIONS, REFERENCES, normalize="never", intervals=False)
     assert (always["normalize"], never["normalize"]) == ("always", "never")
     assert always["vqa_accuracy"] == pytest.approx((1 + 0.6 + 1 + 1 + 8 / 9) / 5)
     # "2." is no annotator's answer, and "net" that of one in nine: (1 x 0 + 8 x 1/3) / 9.
@@ -73,8 +73,7 @@ def test_normalization_is_a_setting_and_reported() -> None:
 
 def test_annotation_file_as_an_object() -> None:
     public = {"info": {}, "annotations": REFERENCES}
-    settings: dict[str, Any] = {"n_bootstrap": 50}
-    assert vqa_accuracy(PREDICTIONS, public, **settings) == vqa_accuracy(PREDICTIONS, REFERENCES, **settings)
+    assert vqa_accuracy(PREDICTIONS, public) == vqa_accuracy(PREDICTIONS, REFERENCES)
 
 
 def test_no_breakdown_without_types() -> None:
@@ -90,7 +89,7 @@ def interval(images: list[Any], n: int = 40) -> tuple[float, float, float]:
         for i in range(n)
     ]
     predictions = [{"question_id": i, "answer": "yes" if i < n / 2 else "no"} for i in range(n)]
-    results = vqa_accuracy(predictions, references, n_bootstrap=2000)
+    results = vqa_accuracy(predictions, references)
     return results["vqa_accuracy_low"], results["vqa_accuracy"], results["vqa_accuracy_high"]
 
 
@@ -132,7 +131,6 @@ def test_questions_are_resampled_if_one_has_no_image() -> None:
         ),
         (["a"], [["a"] * 10], {"normalize": "yes"}, "normalize: unknown value 'yes'"),
         (["a"], [["a"] * 10], {"confidence": 95}, "confidence: must lie between 0 and 1"),
-        (["a"], [["a"] * 10], {"n_bootstrap": -1}, "n_bootstrap: must be at least 1"),
     ],
 )
 def test_errors_of_invalid_input(predictions: Any, references: Any, settings: dict[str, Any], message: str) -> None:

@@ -101,7 +101,6 @@ def test_the_trainer_writes_its_evaluations(tmp_path: Path) -> None:
     made.evaluate_pairs(
         evaluator=PairEvaluator(lambda p, r: [True] * len(p), preset="any_of"),
         data_name="Tiny test",
-        n_bootstrap=10,
         max_new_tokens=2,
     )
     made.create_model_card()

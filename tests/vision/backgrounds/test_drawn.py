@@ -58,7 +58,7 @@ def test_accuracy_of_a_classifier_of_stripes() -> None:
     for variant, pairs in sets.items():
         batch = whole(pairs)
         correct[variant] = class_of_stripes(batch["pixel_values"][:, 0]) == batch["labels"][:, 0].numpy()
-    found = variant_metrics(correct, n_bootstrap=0)
+    found = variant_metrics(correct, intervals=False)
     assert found["rows"] == 900
     assert found["accuracy_only_bg_t"] == pytest.approx(0.9, abs=0.04)
     for variant in ("original", "mixed_same"):
@@ -225,7 +225,7 @@ def test_pairs_and_variants_with_the_trainer(tmp_path: Path) -> None:
     trainer = DAIRTrainer(model, args, train_dataset=train_pairs(foregrounds, config, 0), sample_loss="classification")
     trainer.train()
     sets = evaluation_sets(foregrounds, config)
-    found = evaluate_variants(trainer.evaluate_pairs, sets, "stripes", n_bootstrap=0)
+    found = evaluate_variants(trainer.evaluate_pairs, sets, "stripes", intervals=False)
     correct = {}
     with torch.no_grad():
         for variant, pairs in sets.items():

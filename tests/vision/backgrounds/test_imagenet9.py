@@ -205,7 +205,7 @@ def test_files_and_variants_with_the_trainer(folders: dict[str, Any], tmp_path: 
         sample_loss="classification",
     )
     trainer.train()
-    found = evaluate_variants(trainer.evaluate_pairs, data.tests, n_bootstrap=0)
+    found = evaluate_variants(trainer.evaluate_pairs, data.tests, intervals=False)
     collator = ImageCollator(28)
     for variant, rows in data.tests.items():
         batch = collator(rows.to_list())

@@ -37,7 +37,7 @@ def test_metrics_by_hand() -> None:
         "mixed_same": [1, 1, 0, 1, 1],
         "only_bg_b": [0, 0, 0, 1, 0],
     }
-    assert variant_metrics(correct, n_bootstrap=0) == pytest.approx(
+    assert variant_metrics(correct, intervals=False) == pytest.approx(
         {
             "rows": 5,
             "accuracy_original": 0.8,
@@ -54,13 +54,13 @@ def test_metrics_by_hand() -> None:
 
 
 def test_metrics_of_missing_variants_are_omitted() -> None:
-    found = variant_metrics({"mixed_next": [True, False], "mixed_rand": [True, True]}, n_bootstrap=0)
+    found = variant_metrics({"mixed_next": [True, False], "mixed_rand": [True, True]}, intervals=False)
     assert found == {"rows": 2, "accuracy_mixed_next": 0.5, "accuracy_mixed_rand": 1.0}
-    assert "background_gap" not in variant_metrics({"original": [1], "mixed_same": [0]}, n_bootstrap=0)
+    assert "background_gap" not in variant_metrics({"original": [1], "mixed_same": [0]}, intervals=False)
 
 
 def test_cm_without_correct_originals_is_nan() -> None:
-    found = variant_metrics({"original": [0, 0], "mixed_rand": [1, 0]}, n_bootstrap=0)
+    found = variant_metrics({"original": [0, 0], "mixed_rand": [1, 0]}, intervals=False)
     assert np.isnan(found["cm"]) and found["cm_denominator"] == 0
 
 
@@ -80,8 +80,6 @@ def test_intervals_contain_the_metrics_and_shrink_with_the_rows() -> None:
         widths.append(found["background_gap_high"] - found["background_gap_low"])
         assert widths[-1] == pytest.approx(expected, rel=0.15)
     assert widths[1] < widths[0] / 3
-    assert variant_metrics({"original": same}, seed=3) == variant_metrics({"original": same}, seed=3)
-    assert variant_metrics({"original": same}, seed=3) != variant_metrics({"original": same}, seed=4)
 
 
 class Trainer:
@@ -103,7 +101,7 @@ def test_each_variant_is_predicted_once() -> None:
         "only_bg_t": [(7, 0), (7, 1), (7, 2)],
     }
     trainer = Trainer()
-    found = evaluate_variants(trainer.evaluate_pairs, tests, "stripes", n_bootstrap=0)
+    found = evaluate_variants(trainer.evaluate_pairs, tests, "stripes", intervals=False)
     assert found == pytest.approx(
         {
             "rows": 3,

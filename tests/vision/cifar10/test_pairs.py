@@ -166,7 +166,7 @@ def test_pairs_with_the_trainer(tmp_path: Path) -> None:
     trainer = DAIRTrainer(model, args, train_dataset=pairs, sample_loss="classification")
     trainer.train()
     tested = evaluation_pairs(CIFAR, small(), partners=plain("test", 0, 20))
-    found = trainer.evaluate_pairs(tested, is_correct, n_bootstrap=0)
+    found = trainer.evaluate_pairs(tested, is_correct, intervals=False)
     assert found["original_accuracy"] == found["augmented_accuracy"]
     assert found["cm_numerator"] == found["cm_denominator"] == round(20 * found["original_accuracy"])
 

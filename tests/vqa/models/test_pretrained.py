@@ -360,7 +360,7 @@ def test_a_step_on_pairs_and_their_evaluation(
             ],
             references="answers",
         ),
-        n_bootstrap=0,
+        intervals=False,
         predictions_file=file,
         **({} if name == "vilt" else {"max_new_tokens": 3, "suppress_tokens": placeholders(processor)}),
     )
