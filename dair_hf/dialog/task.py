@@ -30,7 +30,7 @@ from dair_hf.evaluation.statistics import as_correct, ratios_with_intervals
 from dair_hf.evaluation.view_index import PairIndex
 from dair_hf.io.files import write_json
 from dair_hf.io.processes import on_first_rank
-from dair_hf.metrics.state.belief_text import parse
+from dair_hf.metrics.state.belief_text import read_belief
 from dair_hf.metrics.state.conventions import Convention, resolve_convention, resolve_pair_convention
 from dair_hf.metrics.state.joint_goal import joint_goal_correct, joint_goal_scores
 
@@ -53,7 +53,7 @@ def is_correct(predictions: Sequence[str], references: Sequence[Any], preset: st
         >>> is_correct(["hotel-area = east"], [[{"slot": "hotel-area", "values": ["east"]}]])
         array([ True])
     """
-    return joint_goal_correct(map(parse, predictions), map(state_from_row, references), preset=preset)
+    return joint_goal_correct(map(read_belief, predictions), map(state_from_row, references), preset=preset)
 
 
 def pair_rules(preset: str) -> str:
@@ -96,7 +96,9 @@ class StateEvaluator(PairEvaluator):
         evaluation = super().evaluate_views(index, predictions, references, clusters, subsets, intervals)
         if self.convention is None:
             return evaluation
-        scores, scored = joint_goal_scores(map(parse, predictions), map(state_from_row, references), self.convention)
+        scores, scored = joint_goal_scores(
+            map(read_belief, predictions), map(state_from_row, references), self.convention
+        )
         sums = index.sums(*index.by_row("scores", scores), index.by_row("scored", scored))
         masks = {"": np.ones_like(index.has_partner)}
         masks |= {f"{name}_": as_correct(mask, f"subsets[{name!r}]") for name, mask in (subsets or {}).items()}

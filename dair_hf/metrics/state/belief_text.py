@@ -13,7 +13,8 @@ different texts, and plain values cost no extra token.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 _ESCAPES = {"\\": "\\\\", ";": "\\;", "=": "\\=", "|": "\\|", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _TRANSLATION = str.maketrans(_ESCAPES)
@@ -43,6 +44,19 @@ def state_to_text(state: Mapping[str, Sequence[str]]) -> str:
     return " ; ".join(fields)
 
 
+class Belief(NamedTuple):
+    """State that was read from text, and what the text says besides.
+
+    state: slot -> alternatives. Slots and values are not empty.
+    answered: whether there is any text beside white space, even if no state can be read from it.
+    repeated: fields (slot, alternatives) whose slot comes again later, with other values; `state` has the last ones.
+    """
+
+    state: Mapping[str, Sequence[str]]
+    answered: bool
+    repeated: tuple[tuple[str, Sequence[str]], ...] = ()
+
+
 def parse(text: str) -> dict[str, list[str]]:
     r"""Parse generated text into a state. Never raises.
 
@@ -60,15 +74,35 @@ def parse(text: str) -> dict[str, list[str]]:
         >>> parse("hotel-area=east; hotel-name = a=b ; hotel-st")
         {'hotel-area': ['east'], 'hotel-name': ['a=b']}
     """
-    state: dict[str, list[str]] = {}
+    return dict(_fields(text))
+
+
+def read_belief(text: str) -> Belief:
+    """Parse generated text for a comparison with a gold state. Never raises.
+
+    Evaluators compare sets of slots with values, in which "hotel-area = east ; hotel-area = west" is two items, so the
+    turn is wrong whatever the gold area is.
+
+    Example:
+        >>> read_belief("hotel-area = east ; hotel-area = west")
+        Belief(state={'hotel-area': ['west']}, answered=True, repeated=(('hotel-area', ['east']),))
+        >>> read_belief("hotel area"), read_belief(" ")
+        (Belief(state={}, answered=True, repeated=()), Belief(state={}, answered=False, repeated=()))
+    """
+    fields = list(_fields(text))
+    state = dict(fields)
+    repeated = tuple((slot, values) for slot, values in fields if values != state[slot])
+    return Belief(state, bool(text.strip(_PADDING)), repeated)
+
+
+def _fields(text: str) -> Iterator[tuple[str, list[str]]]:
     for field in _split(text, ";"):
         slot_text, *value_texts = _split(field, "=")
         slot = _unescape(slot_text)
         values = [_unescape(value) for value in _split("=".join(value_texts), "|")]
         values = [value for value in values if value]
         if slot and values:
-            state[slot] = values
-    return state
+            yield slot, values
 
 
 def _escape(string: str) -> str:

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from dair_hf.data.view_columns import variant_number
 from dair_hf.errors import DataError
 from dair_hf.metrics.json_items import pair_items, parse_item, parse_lines, read_name, read_text, short
-from dair_hf.metrics.state.belief_text import parse
+from dair_hf.metrics.state.belief_text import parse, read_belief
 
 State = dict[str, tuple[str, ...]]
 
@@ -44,6 +44,7 @@ class Turn(NamedTuple):
     variant: "original", "augmented", "augmented_2", ...
     dialogue: id of the dialogue; None for items without id.
     where: position of the item in messages.
+    answered, repeated: of belief text, see `dair_hf.metrics.state.belief_text.Belief`; None and empty otherwise.
     """
 
     row_id: str | None
@@ -51,6 +52,8 @@ class Turn(NamedTuple):
     dialogue: str | None
     state: State
     where: str
+    answered: bool | None = None
+    repeated: tuple[tuple[str, Sequence[str]], ...] = ()
 
 
 def read_items(items: Iterable[Any], name: str, ids: Sequence[Any] | None = None) -> list[Turn]:
@@ -145,7 +148,11 @@ def read_item(item: Any, where: str, key: str | None = None) -> Turn:
             raise DataError(
                 f"{where}: {key!r} holds {state!r:.60}, which is no belief text such as 'hotel-area = east'"
             )
-        item = {**item, "state": parse(state) if isinstance(state, str) else state}
+        if isinstance(state, str):
+            belief = read_belief(state)
+            read = read_state(dict(belief.state), where)
+            return Turn(*read_view_id(item, where), read, where, belief.answered, belief.repeated)
+        item = {**item, "state": state}
     return Turn(*read_view_id(item, where), read_state(item["state"], where), where)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dair_hf.errors import DataError
 from dair_hf.evaluation.statistics import ratios_with_intervals
+from dair_hf.metrics.state.belief_text import Belief
 from dair_hf.metrics.state.conventions import NAME_SLOTS, Convention, resolve_convention
 from dair_hf.metrics.state.items import Turn, join_views, pair_turns, read_items, read_state
 from dair_hf.metrics.state.matching import Comparison, compare_states, compare_turns
@@ -26,7 +27,8 @@ def joint_goal_correct(
     """Return for each row whether the predicted state is entirely correct: the paper's H, usable as `is_correct`.
 
     Args:
-        predictions: [N] states (see `dair_hf.metrics.state.items`), matched to the references by position.
+        predictions: [N] states (see `dair_hf.metrics.state.items`), or `Belief`s that were read from text; matched to
+            the references by position.
         references: [N] gold states with all correct values.
         preset: A name in `dair_hf.metrics.state.conventions.PRESETS`.
         **switches: Fields of `Convention` to change.
@@ -57,7 +59,7 @@ def joint_goal_scores(
     The joint goal accuracy is the mean of the scores over the rows that are scored.
 
     Args:
-        predictions: [N] states, matched to the references by position.
+        predictions: [N] states, or `Belief`s that were read from text, matched to the references by position.
         references: [N] gold states.
         convention: The rules.
 
@@ -82,7 +84,10 @@ def _is_scored(comparison: Comparison, convention: Convention) -> bool:
 
 
 def _compare(predictions: Iterable[Any], references: Iterable[Any], convention: Convention) -> list[Comparison]:
-    predicted = [read_state(state, f"predictions[{index}]") for index, state in enumerate(predictions)]
+    predicted = [
+        state if isinstance(state, Belief) else read_state(state, f"predictions[{index}]")
+        for index, state in enumerate(predictions)
+    ]
     gold = [read_state(state, f"references[{index}]") for index, state in enumerate(references)]
     if len(predicted) != len(gold):
         raise DataError(f"found {len(predicted)} predictions for {len(gold)} references; give one for each")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tqdm.auto import tqdm
 
+from dair_hf.metrics.state.belief_text import Belief
 from dair_hf.metrics.state.conventions import Convention
 from dair_hf.metrics.state.fuzzy import fuzzy_comparison
 from dair_hf.metrics.state.items import Turn
@@ -31,7 +32,7 @@ class Comparison(NamedTuple):
     gold_slots: the slots that the gold state fills.
     unknown: the predicted slots that neither the references nor MultiWOZ have.
     hits, predicted, gold: counts for precision and recall, of slots, or of slot-value pairs if `alternatives` is "all".
-    answered: whether the prediction fills any slot, before the convention removes some.
+    answered: whether the prediction fills any slot, before the convention removes some, or its text is not empty.
     """
 
     scores: dict[str, float]
@@ -49,7 +50,7 @@ class Comparison(NamedTuple):
 
 
 def compare_states(
-    prediction: Mapping[str, Sequence[str]],
+    prediction: Mapping[str, Sequence[str]] | Belief,
     reference: Mapping[str, Sequence[str]],
     convention: Convention,
     names: SlotNames | None = None,
@@ -57,7 +58,7 @@ def compare_states(
     """Compare a predicted state with a gold state.
 
     Args:
-        prediction: slot -> values.
+        prediction: slot -> values, or what was read from text. A slot that the text repeats with other values scores 0.
         reference: slot -> correct values, the preferred one first.
         convention: The rules.
         names: Slot names of all references, from `dair_hf.metrics.state.slot_names.reference_names`. None: those of
@@ -74,12 +75,19 @@ def compare_states(
         >>> compare_states({"hotel-area": ["center"]}, gold, Convention()).scores
         {'hotel-area': 1.0, 'hotel-stars': 0.0}
     """
+    belief = _as_belief(prediction)
     if names is None:
         names = SlotNames(normalize_slot(convention.normalizer, slot) for slot in reference)
-    predicted = _filled_slots(prediction, convention, is_gold=False)
+    predicted = _filled_slots(belief.state, convention, is_gold=False)
     gold = _filled_slots(reference, convention, is_gold=True)
     score = _scorer(convention)
-    scores = {slot: score(slot, predicted[slot], values) if slot in predicted else 0.0 for slot, values in gold.items()}
+    for field in belief.repeated:
+        for slot, values in _filled_slots(dict([field]), convention, is_gold=False).items():
+            if predicted.setdefault(slot, values) != values:
+                predicted[slot] = []  # two different values, of which no gold state has both
+    scores = {
+        slot: score(slot, predicted[slot], values) if predicted.get(slot) else 0.0 for slot, values in gold.items()
+    }
     hits = sum(scores.values(), 0.0)
     extra = [slot for slot in predicted if slot not in gold]
     unknown = [slot for slot in extra if slot not in names]
@@ -88,13 +96,20 @@ def compare_states(
     elif convention.extra == "ignore":
         extra = []
     scores |= dict.fromkeys(extra, 0.0)
-    answered = any(value for values in prediction.values() for value in values)
     if convention.alternatives != "all":
         n_predicted = sum(slot in predicted for slot in scores)
-        return Comparison(scores, list(gold), unknown, hits, n_predicted, len(gold), answered)
+        return Comparison(scores, list(gold), unknown, hits, n_predicted, len(gold), belief.answered)
     gold_pairs = {(slot, value) for slot, values in gold.items() for value in values}
     pairs = {(slot, value) for slot, values in predicted.items() if slot in scores for value in values}
-    return Comparison(scores, list(gold), unknown, len(gold_pairs & pairs), len(pairs), len(gold_pairs), answered)
+    return Comparison(
+        scores, list(gold), unknown, len(gold_pairs & pairs), len(pairs), len(gold_pairs), belief.answered
+    )
+
+
+def _as_belief(prediction: Mapping[str, Sequence[str]] | Belief) -> Belief:
+    if isinstance(prediction, Belief):
+        return prediction
+    return Belief(prediction, any(value for values in prediction.values() for value in values))
 
 
 def compare_turns(
@@ -119,7 +134,14 @@ def compare_turns(
     names = reference_names((reference.state for _, reference in turns), convention)
     require_compared_slots(names, convention)
     comparisons = [
-        compare_states(prediction.state, reference.state, convention, names)
+        compare_states(
+            prediction.state
+            if prediction.answered is None
+            else Belief(prediction.state, prediction.answered, prediction.repeated),
+            reference.state,
+            convention,
+            names,
+        )
         for prediction, reference in tqdm(turns, desc="turns", delay=2.0, leave=False, disable=not progress)
     ]
     warn_about_names(Counter(slot for comparison in comparisons for slot in comparison.unknown), names, convention)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from typing import Any
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.metrics.state.joint_goal import joint_goal_accuracy, joint_goal_correct
+from dair_hf.metrics.state.belief_text import read_belief
+from dair_hf.metrics.state.conventions import PRESETS
+from dair_hf.metrics.state.joint_goal import joint_goal_accuracy, joint_goal_correct, joint_goal_scores
 from tests.fixtures.cpu_time import cpu_time
 
 PREDICTIONS = [
@@ -229,3 +232,41 @@ def test_speed_on_fifteen_thousand_turns() -> None:
         with cpu_time() as spent:
             joint_goal_correct(states, states, preset)
         assert spent.seconds < 2.5  # measured: 0.7 and 0.9
+
+
+def set_of_items(text: str) -> set[tuple[str, str]]:
+    """Belief text as the evaluators of SimpleTOD and DAIR see it: a set of slots with values, without none."""
+    fields = [field.split(" = ") for field in text.split(" ; ") if " = " in field]
+    return {(slot, value) for slot, value in fields if value != "none"}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_repeated_slots_are_right_as_sets_of_items_are(preset: str) -> None:
+    if PRESETS[preset].match != "exact":
+        pytest.importorskip("rapidfuzz")
+    gold = {"hotel-area": ["west"], "hotel-stars": ["4"]}
+    fields = ["hotel-area = west", "hotel-area = east", "hotel-area = none", "hotel-stars = 4", "hotel-stars = 5"]
+    if PRESETS[preset].none == "literal":
+        fields.remove("hotel-area = none")
+    texts = [" ; ".join(chosen) for count in range(5) for chosen in itertools.product(fields, repeat=count)]
+    found = joint_goal_correct([read_belief(text) for text in texts], [gold] * len(texts), preset)
+    items = {("hotel-area", "west"), ("hotel-stars", "4")}
+    expected = [set_of_items(text) == items for text in texts]
+    assert 10 < sum(expected) < len(texts) / 2
+    assert found.tolist() == expected
+    lines = [{"row_id": str(number), "prediction": text} for number, text in enumerate(texts)]
+    references = [{"row_id": str(number), "state": gold} for number in range(len(texts))]
+    summary = joint_goal_accuracy(lines, references, preset=preset, empty_answer="score", intervals=False)
+    assert summary["joint_goal_accuracy_numerator"] == pytest.approx(sum(expected)) or preset == "sgd_fuzzy"
+
+
+@pytest.mark.parametrize("preset", ["parlai_v22", "dair_released"])
+def test_garbled_answers_are_not_skipped(preset: str) -> None:
+    """The released code skips empty answers only."""
+    gold = [{"row_id": str(row), "state": {"hotel-area": "west"}} for row in range(3)]
+    texts = ["hotel-area = west", "hotel area", " "]
+    lines = [{"row_id": str(row), "prediction": text} for row, text in enumerate(texts)]
+    found = joint_goal_accuracy(lines, gold, preset=preset, intervals=False)
+    assert (found["joint_goal_accuracy"], found["turns_skipped"]) == (0.5, 1)
+    scores, scored = joint_goal_scores(map(read_belief, texts), [g["state"] for g in gold], PRESETS[preset])
+    assert (scores.tolist(), scored.tolist()) == ([1.0, 0.0, 0.0], [True, True, False])
