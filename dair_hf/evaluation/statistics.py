@@ -73,7 +73,7 @@ def correctness_metrics(
     name to replace. The paper's tables include them with z~ = z, so that they count as consistent if they are correct:
     this is `cm_all_rows`. It grows with the share of unchanged rows, whatever the model; `cm` does not. A model that is
     seldom correct may have a high CM, so compare `both_correct`, too: the share of pairs with both views correct, which
-    is the "consistency" of contrast sets (Gardner et al. 2020).
+    is the "consistency" of contrast sets (Gardner et al. 2020); with several partners, `all_correct` is.
 
     Where partners are no renamed copies but, say, revised texts, neither view comes first, and `reverse_cm` asks in the
     other direction: `P(H(z) = 1 | H(z~) = 1)`, with the same numerator.
