@@ -86,9 +86,9 @@ def test_only_methods_with_the_same_rows_and_seeds_are_compared(tmp_path: Path) 
     ]
     paired = paired_differences(records)
     assert paired is not None and list(paired["differences"]) == ["dair"]
-    other = "was tested on other rows"
-    assert paired["left_out"] == {"kl": "has no seed in common with da", "erm": other, "irm": other}
-    assert paired_table(paired).endswith(f"kl has no seed in common with da.\nerm {other}.\nirm {other}.")
+    other, js = "was tested on other rows", "has no outcomes in its records"
+    assert paired["left_out"] == {"js": js, "kl": "has no seed in common with da", "erm": other, "irm": other}
+    assert paired_table(paired).endswith(f"js {js}.\nkl has no seed in common with da.\nerm {other}.\nirm {other}.")
 
 
 def test_runs_with_different_lambdas_are_different_methods(tmp_path: Path) -> None:
@@ -103,6 +103,24 @@ def test_runs_with_different_lambdas_are_different_methods(tmp_path: Path) -> No
     assert paired is not None
     found = {name: found["augmented_accuracy_pairs"]["difference"] for name, found in paired["differences"].items()}
     assert found == {"dair, lambda 1": 0.0, "dair, lambda auto": 0.5}
+
+
+def test_lambdas_of_one_method_are_no_methods(tmp_path: Path) -> None:
+    """A search tries lambdas of one method, none of which the others could be compared with."""
+    right, augmented = np.array([True, False] * 5), np.zeros(10)
+
+    def trial(method: str, value: float, regularizer: str) -> dict[str, Any]:
+        record = run(tmp_path, f"{method}_lambda{value:g}", 0, right, augmented, dair_lambda=value)
+        record["config"]["training"] |= {"method": "dair", "regularizer": regularizer}
+        return record
+
+    search = [trial("dair", value, "sq") for value in (0.1, 1.0)]
+    assert paired_differences(search) is None and write_paired(tmp_path, search) == ""
+    assert paired_differences([*search, trial("kl", 0.1, "kl"), trial("kl", 1.0, "kl")]) is None
+    for other, name in ((trial("kl", 3.0, "kl"), "kl_lambda3"), (run(tmp_path, "erm", 0, right, augmented), "erm")):
+        paired = paired_differences([*search, other])
+        assert paired is not None and paired["baseline"] == name
+        assert list(paired["differences"]) == ["dair_lambda0.1", "dair_lambda1"]
 
 
 def test_too_few_rows_are_named(tmp_path: Path) -> None:
@@ -165,6 +183,8 @@ def test_files_and_table(tmp_path: Path) -> None:
         (lambda lines: lines[1:], "has no original"),
         (lambda lines: [lines[0].replace(', "cluster": "x"', ""), *lines[1:2]], "some rows have a cluster"),
         (lambda lines: [*lines, "[]"], "p.jsonl:5: is no prediction"),
+        (lambda lines: [lines[0].replace("true", "0.3"), *lines[1:]], "p.jsonl:1: is no prediction"),
+        (lambda lines: [lines[0].replace("true", '"false"'), *lines[1:]], "p.jsonl:1: is no prediction"),
         (lambda lines: [*lines, lines[-1].replace("augmented", "other")], "unknown variant, 'other'"),
     ],
 )
