@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
+from transformers.trainer import TRAINER_STATE_NAME
 
 from dair_hf.config import DAIRConfig
 from dair_hf.experiments.run_records import Run, fingerprint, shared_settings
@@ -108,8 +109,8 @@ def train_base_once(folder: Path, make_trainer: Callable[[], DAIRTrainer]) -> Pa
     """Train a base model that several runs start from, unless `folder` already holds it.
 
     Args:
-        folder: Folder of the model, written completely or not at all. Its name should identify the settings
-            (`base_fingerprint`).
+        folder: Folder of the model and of the trainer's state, `trainer_state.json`, written completely or not at all.
+            Its name should identify the settings (`base_fingerprint`).
         make_trainer: Returns the trainer; called only if the model is missing.
 
     Returns:
@@ -126,6 +127,7 @@ def train_base_once(folder: Path, make_trainer: Callable[[], DAIRTrainer]) -> Pa
         if trainer.is_world_process_zero():
             with atomic_folder(folder) as scratch:
                 trainer.save_model(str(scratch))
+                trainer.state.save_to_json(str(scratch / TRAINER_STATE_NAME))
         trainer.accelerator.wait_for_everyone()
     return folder
 

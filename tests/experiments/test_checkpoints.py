@@ -14,6 +14,7 @@ from dair_hf.errors import DataError
 from dair_hf.experiments import checkpoints
 from dair_hf.experiments.checkpoints import base_fingerprint, save_run, train_base_once, train_resumable
 from dair_hf.experiments.run_records import Run, shared_settings
+from dair_hf.io.files import read_json
 from dair_hf.modeling import ModelConfig
 from tests.fixtures import tiny
 
@@ -28,6 +29,8 @@ def test_base_is_trained_once_and_saved_completely(tmp_path: Path) -> None:
     folder = train_base_once(tmp_path / "base", make_trainer)
     assert folder == tmp_path / "base"
     assert (folder / "model.safetensors").exists()
+    state = read_json(folder / "trainer_state.json")
+    assert state["global_step"] == 1 and any("train_runtime" in entry for entry in state["log_history"])
     train_base_once(tmp_path / "base", make_trainer)
     assert len(made) == 1
 
