@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import statistics
 from pathlib import Path
 
@@ -57,6 +58,17 @@ def test_missing_runs_are_named(tmp_path: Path) -> None:
         review_table(tmp_path)
     (tmp_path / REVIEWS / "bilstm_30" / "final").mkdir(parents=True)
     with pytest.raises(DataError, match="has no run of da, dair"):
+        review_table(tmp_path)
+
+
+def test_an_undefined_metric_is_no_zero(tmp_path: Path) -> None:
+    name = f"{REVIEWS}/bag_of_words_10"
+    shutil.copytree(RESULTS / name / "final", tmp_path / name / "final")
+    file = min((tmp_path / name / "final").glob("erm_seed*.json"))
+    record = read_json(file)
+    record["metrics"]["both_correct"] = None
+    write_json(file, record)
+    with pytest.raises(DataError, match="both_correct is undefined in a run"):
         review_table(tmp_path)
 
 
