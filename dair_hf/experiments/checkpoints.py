@@ -90,7 +90,8 @@ def _start_of(model: ModelConfig) -> dict[str, Any]:
     settings = {name: value for name, value in asdict(model).items() if not name.startswith(("lora_", "trust_"))}
     folder = Path(model.model_name_or_path or "")
     if model.model_name_or_path and folder.is_dir():
-        files = [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
+        code = sorted(folder.glob("*.py")) if model.trust_remote_code else []
+        files = [folder / "config.json", *code, *sorted(folder.glob("*.safetensors"))]
         settings["model_name_or_path"] = {file.name: sha256_of(file) for file in files if file.exists()}
     return settings
 
