@@ -91,6 +91,20 @@ def test_only_methods_with_the_same_rows_and_seeds_are_compared(tmp_path: Path) 
     assert paired_table(paired).endswith(f"js {js}.\nkl has no seed in common with da.\nerm {other}.\nirm {other}.")
 
 
+def test_the_baseline_is_da_erm_wherever_it_stands(tmp_path: Path) -> None:
+    right = np.array([True, False] * 5)
+    paired = paired_differences([run(tmp_path, method, 0, right, right) for method in ("erm", "dair", "da")])
+    assert paired is not None and paired["baseline"] == "da" and list(paired["differences"]) == ["erm", "dair"]
+
+
+def test_seeds_of_the_baseline_must_have_the_same_rows(tmp_path: Path) -> None:
+    right, rows = np.array([True, False] * 5), np.ones(10)
+    records = [run(tmp_path, "da", 0, right, rows), run(tmp_path, "da", 1, right[:8], rows[:8])]
+    records += [run(tmp_path, "dair", seed, right, rows) for seed in (0, 1)]
+    paired = paired_differences(records)
+    assert paired is not None and paired["left_out"] == {"dair": "was tested on other rows"}
+
+
 def test_runs_with_different_lambdas_are_different_methods(tmp_path: Path) -> None:
     right, wrong = np.array([True, False] * 5), np.zeros(10)
     records = [
@@ -132,9 +146,10 @@ def test_too_few_rows_are_named(tmp_path: Path) -> None:
     assert write_paired(tmp_path, clustered) == "dair has too few test rows."
 
 
-def test_metrics_that_are_undefined_in_a_run_are_left_out(tmp_path: Path) -> None:
-    wrong = [run(tmp_path, m, 0, np.zeros(4), np.ones(4)) for m in ("da", "dair")]
-    paired = paired_differences(wrong)
+@pytest.mark.parametrize("wrong", ["da", "dair"])
+def test_metrics_that_are_undefined_in_a_run_are_left_out(tmp_path: Path, wrong: str) -> None:
+    records = [run(tmp_path, m, 0, np.full(4, float(m != wrong)), np.ones(4)) for m in ("da", "dair")]
+    paired = paired_differences(records)
     assert paired is not None
     assert set(paired["differences"]["dair"]) == {
         "seeds",

@@ -97,6 +97,12 @@ def test_differences_of_dialogues_are_paired_over_seeds(tmp_path: Path) -> None:
     write_json(folder / "dair_seed0.json", {"name": "x", "method": "dair", "seed": 0, "metrics": {metrics[0]: None}})
     with pytest.raises(DataError, match="is undefined in a run"):
         dialog_table(tmp_path)
+    again = {"name": "x", "method": "dair", "seed": 0, "metrics": dict.fromkeys(metrics, 0.5)}
+    for name in ("dair_seed0.json", "again_seed0.json"):
+        write_json(folder / name, again)
+    with pytest.raises(DataError, match="or a seed has two"):
+        dialog_table(tmp_path)
+    (folder / "again_seed0.json").unlink()
     (folder / "dair_seed0.json").unlink()
     with pytest.raises(DataError, match="has no run of dair"):
         dialog_table(tmp_path)
