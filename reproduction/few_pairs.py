@@ -153,17 +153,17 @@ def _cells(folder: Path) -> list[str]:
         raise DataError(f"{folder}: DAIR cannot be paired with DA-ERM; run it again")
     return [
         str(len(differences["seeds"])),
-        *(_both_right(runs.get(method, []), str(folder)) for method in ("erm", "da", "kl", "dair")),
-        _both_right(read_records(folder.with_name(f"{folder.name}_auto")), str(folder)),
+        *(_both_right(runs.get(method, []), folder) for method in ("erm", "da", "kl", "dair")),
+        _both_right(read_records(folder.with_name(f"{folder.name}_auto")), folder),
         *(difference_text(differences.get(key)).replace("0.", ".") for key in DIFFERENCES),
     ]
 
 
-def _both_right(runs: list[Record], label: str) -> str:
+def _both_right(runs: list[Record], folder: Path) -> str:
     """Return the mean share of pairs with both views right, and lambda if the method has one; "-" without runs."""
     if not runs:
         return "-"
-    value = statistics.mean(float(metric_of(run, "both_correct", label) or 0) for run in runs)
+    value = statistics.mean(_values(runs, "both_correct", folder).values())
     used = lambda_of(runs[0].content)
     return f"{value:.3f}" + ("" if used in (None, AUTO) else f" ({lambda_text(used)})")
 

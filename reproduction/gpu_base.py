@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 from datasets import load_from_disk
-from transformers import AutoTokenizer, DataCollatorForSeq2Seq, TrainerCallback
+from transformers import AutoTokenizer, DataCollatorForSeq2Seq, TrainerCallback, TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.dialog.config import DialogConfig
@@ -107,8 +108,8 @@ def read_settings(file: Path) -> tuple[DialogConfig, ModelConfig, DAIRConfig]:
 
 
 def base_arguments(args: DAIRConfig, config: DialogConfig, **changes: Any) -> DAIRConfig:
-    """Return the training arguments of the base: those of the recipe, changed as `pretrain` says."""
-    return with_settings(args, **{**(config.pretrain or {}), **changes})
+    """Return the training arguments of the base: as in the recipe, by ERM unless `pretrain` says otherwise."""
+    return with_settings(args, **{"method": "erm", **(config.pretrain or {}), **changes})
 
 
 def train_base(
@@ -154,22 +155,27 @@ def train_base(
         made[0].add_callback(clock)
         return made[0]
 
-    began = time.monotonic()
     train_base_once(folder / "model", make_trainer)
     trained = made[0] if made else make_trainer()
-    log = trained.state.log_history
+    # Not that of the trainer, which is new if an earlier call was killed before it wrote the record.
+    state = TrainerState.load_from_json(str(folder / "model" / TRAINER_STATE_NAME))
     metrics = {
         "steps": plan["max_steps"],
-        "epochs": trained.state.epoch,
-        "loss": next((entry["loss"] for entry in reversed(log) if "loss" in entry), None),
+        "epochs": state.epoch,
+        "loss": _last_logged(state, "loss"),
         "parameters": sum(weights.numel() for weights in trained.model.parameters()),
     }
     used = {"data": config, "model": model, "training": trained.args, "plan": plan}
-    parts = {"training": time.monotonic() - began}
+    parts = {"training": _last_logged(state, "train_runtime")}  # since it was last resumed
     prints = {"pairs": pairs._fingerprint}
     record = run_record("base_seed0", "base", args.seed, used, metrics, parts, prints, fingerprint(used, prints))
     write_json(folder / "base_seed0.json", record)
     shutil.rmtree(folder / "training", ignore_errors=True)
+
+
+def _last_logged(state: TrainerState, key: str) -> Any:
+    """Return the last value that was logged, or None."""
+    return next((entry[key] for entry in reversed(state.log_history) if key in entry), None)
 
 
 def with_attention(model: ModelConfig, attention: str) -> ModelConfig:

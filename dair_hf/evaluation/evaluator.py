@@ -241,6 +241,7 @@ class PairEvaluator:
             Metrics, correctness and answers, with what they follow from.
         """
         self.require_distinct_keys(subset_names(subsets))
+        masks = subset_masks(subsets, index.n_rows)
         correct = as_correct(self.correct(predictions, references), "correct", index.describe_view)
         original, augmented = index.by_row("correct", correct)
         answers = predictions if self.answers is None else self.answers(predictions)
@@ -268,10 +269,7 @@ class PairEvaluator:
             return self._renamed(metrics) | of_scores
 
         metrics = metrics_over(np.ones_like(original))
-        for name, mask in (subsets or {}).items():
-            rows = as_correct(mask, f"subsets[{name!r}]")
-            if rows.shape != original.shape:
-                raise DataError(f"subsets[{name!r}]: {len(rows)} values for {len(original)} rows; give one per row")
+        for name, rows in masks.items():
             metrics |= {f"{name}_{key}": value for key, value in metrics_over(rows).items()}
         return PairEvaluation(metrics, correct, answers, self, index, predictions, references, clusters)
 
@@ -304,6 +302,23 @@ def subset_names(subsets: Any) -> list[str]:
             '{"long": [True, False]}'
         )
     return list(subsets)
+
+
+def subset_masks(subsets: Mapping[str, Any] | None, rows: int) -> dict[str, NDArray[np.bool_]]:
+    """Return the mask of each subset, `[rows]` bool.
+
+    Raises:
+        DataError: A mask has another length, or a value that is neither True nor False.
+
+    Example:
+        >>> subset_masks({"long": [1, 0]}, rows=2)
+        {'long': array([ True, False])}
+    """
+    masks = {name: as_correct(mask, f"subsets[{name!r}]") for name, mask in (subsets or {}).items()}
+    for name, mask in masks.items():
+        if len(mask) != rows:
+            raise DataError(f"subsets[{name!r}]: {len(mask)} values for {rows} rows; give one per row")
+    return masks
 
 
 def _by_partner(name: str, values: Sequence[Any] | Mapping[int, Sequence[Any]]) -> dict[int, Sequence[Any]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
+from transformers.trainer import TRAINER_STATE_NAME
 
 from dair_hf.config import DAIRConfig
 from dair_hf.experiments.run_records import Run, fingerprint, shared_settings
@@ -89,7 +90,8 @@ def _start_of(model: ModelConfig) -> dict[str, Any]:
     settings = {name: value for name, value in asdict(model).items() if not name.startswith(("lora_", "trust_"))}
     folder = Path(model.model_name_or_path or "")
     if model.model_name_or_path and folder.is_dir():
-        files = [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
+        code = sorted(folder.glob("*.py")) if model.trust_remote_code else []
+        files = [folder / "config.json", *code, *sorted(folder.glob("*.safetensors"))]
         settings["model_name_or_path"] = {file.name: sha256_of(file) for file in files if file.exists()}
     return settings
 
@@ -108,8 +110,8 @@ def train_base_once(folder: Path, make_trainer: Callable[[], DAIRTrainer]) -> Pa
     """Train a base model that several runs start from, unless `folder` already holds it.
 
     Args:
-        folder: Folder of the model, written completely or not at all. Its name should identify the settings
-            (`base_fingerprint`).
+        folder: Folder of the model and of the trainer's state, `trainer_state.json`, written completely or not at all.
+            Its name should identify the settings (`base_fingerprint`).
         make_trainer: Returns the trainer; called only if the model is missing.
 
     Returns:
@@ -126,6 +128,7 @@ def train_base_once(folder: Path, make_trainer: Callable[[], DAIRTrainer]) -> Pa
         if trainer.is_world_process_zero():
             with atomic_folder(folder) as scratch:
                 trainer.save_model(str(scratch))
+                trainer.state.save_to_json(str(scratch / TRAINER_STATE_NAME))
         trainer.accelerator.wait_for_everyone()
     return folder
 

@@ -6,6 +6,7 @@ computed from the `outcomes` of the records, which `compare` adds where a recipe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 
 from dair_hf.evaluation.paired import PairedDifference, paired_difference
 from dair_hf.experiments.outcomes import Outcomes
-from dair_hf.experiments.run_records import records_by_method
+from dair_hf.experiments.run_records import lambda_of, records_by_method
 from dair_hf.io.files import write_json, write_text
 
 BASELINE = "da"
@@ -34,22 +35,27 @@ def paired_differences(records: Sequence[Mapping[str, Any]]) -> dict[str, Any] |
         records: Records of a comparison.
 
     Returns:
-        `baseline` (DA-ERM, or else the first method), `rows` and `clusters` (numbers of test rows and of independent
-        units), `differences` (method -> `seeds`, those that both have, and the `PairedDifference` of each of
-        `METRICS` that is defined in all of these runs), and `left_out` (method -> reason). None if no method can be
-        compared with another.
+        `baseline` (DA-ERM, or else the first method that has only one lambda, or none), `rows` and `clusters` (numbers
+        of test rows and of independent units), `differences` (method -> `seeds`, those that both have, and the
+        `PairedDifference` of each of `METRICS` that is defined in all of these runs), and `left_out` (method ->
+        reason). None if no method can be compared with another: the lambdas of one method, as in a search, are not
+        compared with each other.
     """
+    by_method = records_by_method(records)
     rows = {
         name: {run["seed"]: Outcomes.from_json(run["outcomes"]) for run in runs if "outcomes" in run}
-        for name, runs in records_by_method(records).items()
+        for name, runs in by_method.items()
     }
+    left_out = {name: "has no outcomes in its records" for name, runs in rows.items() if not runs}
     rows = {name: runs for name, runs in rows.items() if runs}
-    if len(rows) < 2:
+    lambdas_of = Counter(_without_lambda(by_method[name][0]) for name in rows)
+    single = [name for name in rows if lambdas_of[_without_lambda(by_method[name][0])] == 1]
+    if len(rows) < 2 or not single:
         return None
-    baseline = BASELINE if BASELINE in rows else next(iter(rows))
+    baseline = BASELINE if BASELINE in rows else single[0]
     reference = rows.pop(baseline)
     test_set = next(iter(reference.values()))
-    differences, left_out = {}, {}
+    differences = {}
     for method, runs in rows.items():
         seeds = sorted(runs.keys() & reference.keys())
         pairs = [(runs[seed], reference[seed]) for seed in seeds]
@@ -137,6 +143,12 @@ def difference_text(found: Mapping[str, float | None] | None) -> str:
     if difference.half_width is not None:
         text += f" ± {difference.half_width:.3f}"
     return f"**{text}**" if difference.is_significant else text
+
+
+def _without_lambda(record: Mapping[str, Any]) -> Any:
+    """Return what the rows of a table that differ in lambda alone have in common."""
+    training = record["config"]["training"] if lambda_of(record) is not None else {}
+    return (training["method"], training.get("regularizer")) if training else record["method"]
 
 
 def _differences(first: Sequence[Outcomes], second: Sequence[Outcomes]) -> dict[str, PairedDifference]:

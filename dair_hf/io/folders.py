@@ -23,8 +23,8 @@ SUPERSEDED = "superseded"  # folder of finished runs whose settings have changed
 LOCK = "dair_hf.lock"  # locked by the process that works in a folder; never removed, it marks the folder as a recipe's
 # Names that recipes write, except inside the folders of their runs.
 RECIPE_NAMES = (
-    "comparison.*", "*_seed*.json", "audit_*.json", "data.json", "missing.json", "choice.json", "lambdas.md", "*.png",
-    "runs", "search", "final", SUPERSEDED, "output.log",
+    "comparison.*", "paired.*", "*_seed*.json", "audit_*.json", "data.json", "missing.json", "choice.json",
+    "lambdas.md", "*.png", "runs", "search", "final", SUPERSEDED, "output.log",
 )  # fmt: skip
 
 _claims: dict[str, tuple[int, bool]] = {}  # folder -> descriptor of its lock file, and whether this process created it

@@ -67,12 +67,14 @@ def read_predictions(path: FilePath) -> Iterator[dict[str, Any]]:
     """Read the lines of a file that `PairIndex.write` wrote.
 
     Raises:
-        DataError: The file cannot be read, or a line is no JSON object with the keys of a prediction.
+        DataError: The file cannot be read, or a line is no JSON object with the keys of a prediction, or its `correct`
+            is neither true nor false.
     """
     # Not with splitlines, which also splits at characters that JSON strings may contain, such as U+2028.
     for number, line in enumerate(read_bytes(path).split(b"\n"), start=1):
         if line.strip():
             view = parse_json(line, f"{path}:{number}", "evaluate again")
-            if not isinstance(view, dict) or not view.keys() >= set(PREDICTION_KEYS):
+            is_view = isinstance(view, dict) and view.keys() >= set(PREDICTION_KEYS)
+            if not is_view or not isinstance(view["correct"], bool):
                 raise DataError(f"{path}:{number}: is no prediction of a view; evaluate again")
             yield view

@@ -20,7 +20,14 @@ from dair_hf.data.batch_layout import view_mask
 from dair_hf.data.checks import require_equal_classes, require_named_partners, require_rows
 from dair_hf.data.collator import LABELS, LAYOUT, ROW_ID, VIEW_MASK, PairCollator
 from dair_hf.errors import DataError
-from dair_hf.evaluation.evaluator import Correct, PairEvaluation, PairEvaluator, as_evaluator, subset_names
+from dair_hf.evaluation.evaluator import (
+    Correct,
+    PairEvaluation,
+    PairEvaluator,
+    as_evaluator,
+    subset_masks,
+    subset_names,
+)
 from dair_hf.evaluation.generation_settings import unknown_arguments
 from dair_hf.evaluation.prediction import PairPredictor, chosen_class, output_of, padded_array
 from dair_hf.evaluation.views import PairViews, TensorViews, TransformedViews, views_of
@@ -426,6 +433,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             data = self._text_rows.for_answers(data, "dataset")
         views = views_of(data)
         views.require_unique_rows()
+        subset_masks(subsets, views.n_rows)
         if not isinstance(views, TensorViews):
             require_named_partners(views.column_names, self._known_columns(views.dataset), "dataset")
         clusters = evaluator.cluster_column(views.column_names)

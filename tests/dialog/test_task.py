@@ -15,6 +15,7 @@ from dair_hf.dialog.config import DialogConfig
 from dair_hf.dialog.data import load_dialogs, tokenizer_for
 from dair_hf.dialog.encoding import DialogEncoder
 from dair_hf.dialog.readers.sgd import read_sgd
+from dair_hf.dialog.renaming.entities import EntityAugmenter
 from dair_hf.dialog.task import (
     accuracy_key,
     base_pairs,
@@ -149,7 +150,7 @@ def test_settings_of_a_base_are_those_that_change_its_rows(tmp_path: Path, name:
         assert (settings == other_settings) == (pairs == other_pairs)
 
 
-def test_settings_of_a_base_follow_the_content_of_its_rows(tmp_path: Path) -> None:
+def test_settings_of_a_base_follow_the_content_of_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = read_sgd(write_sgd(tmp_path / "one"), "train")[0]
     encoder, config = DialogEncoder(tokenizer_for([rows], DialogConfig())), DialogConfig()
 
@@ -159,6 +160,9 @@ def test_settings_of_a_base_follow_the_content_of_its_rows(tmp_path: Path) -> No
     assert settings(read_sgd(write_sgd(tmp_path / "other"), "train")[0]) == settings(rows)
     assert settings(read_sgd(tmp_path / "other", "dev")[0]) != settings(rows)
     assert settings(rows, seed=1) != settings(rows)
+    before = settings(rows)
+    monkeypatch.setattr(EntityAugmenter, "revision", EntityAugmenter.revision + 1)
+    assert settings(rows) != before
     assert settings(rows, seed=1, method="erm") == settings(rows, method="erm") != settings(rows)
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import normalizers
 
 from dair_hf import DAIRConfig
 from dair_hf.errors import DataError
 from dair_hf.experiments import checkpoints
 from dair_hf.experiments.checkpoints import base_fingerprint, save_run, train_base_once, train_resumable
 from dair_hf.experiments.run_records import Run, shared_settings
+from dair_hf.io.files import read_json, write_json
 from dair_hf.modeling import ModelConfig
 from tests.fixtures import tiny
 
@@ -28,6 +31,8 @@ def test_base_is_trained_once_and_saved_completely(tmp_path: Path) -> None:
     folder = train_base_once(tmp_path / "base", make_trainer)
     assert folder == tmp_path / "base"
     assert (folder / "model.safetensors").exists()
+    state = read_json(folder / "trainer_state.json")
+    assert state["global_step"] == 1 and any("train_runtime" in entry for entry in state["log_history"])
     train_base_once(tmp_path / "base", make_trainer)
     assert len(made) == 1
 
@@ -64,6 +69,7 @@ def name_of_base(folder: Path, tokenizer: Any = None, data: str = "f00d", model:
         {"model": ModelConfig(model_name_or_path="some/model")},
         {"model": ModelConfig(model_settings={"model_type": "t5"})},
         {"model": ModelConfig(neighbour_attention=1.0)},
+        {"model": ModelConfig(attn_implementation="eager")},
     ],
 )
 def test_bases_with_other_weights_have_other_names(tmp_path: Path, changes: dict[str, Any]) -> None:
@@ -128,6 +134,12 @@ def test_bases_with_other_tokenizers_have_other_names(tmp_path: Path) -> None:
     other = tiny.tokenizer()
     other.add_tokens(["käse"])
     assert name_of_base(tmp_path, other) != name_of_base(tmp_path)
+    left = tiny.tokenizer()
+    left.padding_side = {"left": "right", "right": "left"}[left.padding_side]
+    assert name_of_base(tmp_path, left) != name_of_base(tmp_path)
+    lower = tiny.tokenizer()
+    lower.backend_tokenizer.normalizer = normalizers.Lowercase()  # with the same vocabulary
+    assert name_of_base(tmp_path, lower) != name_of_base(tmp_path)
     padded = tiny.tokenizer()
     padded(["w1", "w2 w3"], padding=True, truncation=True, max_length=2)
     assert name_of_base(tmp_path, padded) == name_of_base(tmp_path)
@@ -140,6 +152,15 @@ def test_a_model_in_a_folder_counts_by_its_weights(tmp_path: Path) -> None:
     one, copy = (ModelConfig(model_name_or_path=str(tmp_path / name)) for name in ("one", "copy"))
     before = name_of_base(tmp_path, model=one)
     assert name_of_base(tmp_path, model=copy) == before
+    # Code counts only if it is run.
+    runs_code = [replace(config, trust_remote_code=True) for config in (one, copy)]
+    (tmp_path / "copy" / "modeling.py").write_text("scale = 2")
+    assert name_of_base(tmp_path, model=copy) == before
+    assert name_of_base(tmp_path, model=runs_code[1]) != name_of_base(tmp_path, model=runs_code[0]) == before
+    settings = read_json(tmp_path / "copy" / "config.json")
+    write_json(tmp_path / "copy" / "config.json", {**settings, "dropout_rate": 0.5})
+    assert name_of_base(tmp_path, model=copy) != before
+    write_json(tmp_path / "copy" / "config.json", settings)
     changed = tiny.model("t5")
     changed.shared.weight.data[0] += 1
     changed.save_pretrained(tmp_path / "copy")

@@ -86,9 +86,23 @@ def test_only_methods_with_the_same_rows_and_seeds_are_compared(tmp_path: Path) 
     ]
     paired = paired_differences(records)
     assert paired is not None and list(paired["differences"]) == ["dair"]
-    other = "was tested on other rows"
-    assert paired["left_out"] == {"kl": "has no seed in common with da", "erm": other, "irm": other}
-    assert paired_table(paired).endswith(f"kl has no seed in common with da.\nerm {other}.\nirm {other}.")
+    other, js = "was tested on other rows", "has no outcomes in its records"
+    assert paired["left_out"] == {"js": js, "kl": "has no seed in common with da", "erm": other, "irm": other}
+    assert paired_table(paired).endswith(f"js {js}.\nkl has no seed in common with da.\nerm {other}.\nirm {other}.")
+
+
+def test_the_baseline_is_da_erm_wherever_it_stands(tmp_path: Path) -> None:
+    right = np.array([True, False] * 5)
+    paired = paired_differences([run(tmp_path, method, 0, right, right) for method in ("erm", "dair", "da")])
+    assert paired is not None and paired["baseline"] == "da" and list(paired["differences"]) == ["erm", "dair"]
+
+
+def test_seeds_of_the_baseline_must_have_the_same_rows(tmp_path: Path) -> None:
+    right, rows = np.array([True, False] * 5), np.ones(10)
+    records = [run(tmp_path, "da", 0, right, rows), run(tmp_path, "da", 1, right[:8], rows[:8])]
+    records += [run(tmp_path, "dair", seed, right, rows) for seed in (0, 1)]
+    paired = paired_differences(records)
+    assert paired is not None and paired["left_out"] == {"dair": "was tested on other rows"}
 
 
 def test_runs_with_different_lambdas_are_different_methods(tmp_path: Path) -> None:
@@ -105,6 +119,24 @@ def test_runs_with_different_lambdas_are_different_methods(tmp_path: Path) -> No
     assert found == {"dair, lambda 1": 0.0, "dair, lambda auto": 0.5}
 
 
+def test_lambdas_of_one_method_are_no_methods(tmp_path: Path) -> None:
+    """A search tries lambdas of one method, none of which the others could be compared with."""
+    right, augmented = np.array([True, False] * 5), np.zeros(10)
+
+    def trial(method: str, value: float, regularizer: str) -> dict[str, Any]:
+        record = run(tmp_path, f"{method}_lambda{value:g}", 0, right, augmented, dair_lambda=value)
+        record["config"]["training"] |= {"method": "dair", "regularizer": regularizer}
+        return record
+
+    search = [trial("dair", value, "sq") for value in (0.1, 1.0)]
+    assert paired_differences(search) is None and write_paired(tmp_path, search) == ""
+    assert paired_differences([*search, trial("kl", 0.1, "kl"), trial("kl", 1.0, "kl")]) is None
+    for other, name in ((trial("kl", 3.0, "kl"), "kl_lambda3"), (run(tmp_path, "erm", 0, right, augmented), "erm")):
+        paired = paired_differences([*search, other])
+        assert paired is not None and paired["baseline"] == name
+        assert list(paired["differences"]) == ["dair_lambda0.1", "dair_lambda1"]
+
+
 def test_too_few_rows_are_named(tmp_path: Path) -> None:
     records = [run(tmp_path, method, 0, np.array([True]), np.array([1])) for method in ("da", "dair")]
     paired = paired_differences(records)
@@ -114,9 +146,10 @@ def test_too_few_rows_are_named(tmp_path: Path) -> None:
     assert write_paired(tmp_path, clustered) == "dair has too few test rows."
 
 
-def test_metrics_that_are_undefined_in_a_run_are_left_out(tmp_path: Path) -> None:
-    wrong = [run(tmp_path, m, 0, np.zeros(4), np.ones(4)) for m in ("da", "dair")]
-    paired = paired_differences(wrong)
+@pytest.mark.parametrize("wrong", ["da", "dair"])
+def test_metrics_that_are_undefined_in_a_run_are_left_out(tmp_path: Path, wrong: str) -> None:
+    records = [run(tmp_path, m, 0, np.full(4, float(m != wrong)), np.ones(4)) for m in ("da", "dair")]
+    paired = paired_differences(records)
     assert paired is not None
     assert set(paired["differences"]["dair"]) == {
         "seeds",
@@ -165,6 +198,8 @@ def test_files_and_table(tmp_path: Path) -> None:
         (lambda lines: lines[1:], "has no original"),
         (lambda lines: [lines[0].replace(', "cluster": "x"', ""), *lines[1:2]], "some rows have a cluster"),
         (lambda lines: [*lines, "[]"], "p.jsonl:5: is no prediction"),
+        (lambda lines: [lines[0].replace("true", "0.3"), *lines[1:]], "p.jsonl:1: is no prediction"),
+        (lambda lines: [lines[0].replace("true", '"false"'), *lines[1:]], "p.jsonl:1: is no prediction"),
         (lambda lines: [*lines, lines[-1].replace("augmented", "other")], "unknown variant, 'other'"),
     ],
 )

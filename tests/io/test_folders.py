@@ -143,7 +143,7 @@ def test_folder_of_an_earlier_version_without_mark_is_accepted(tmp_path: Path, n
     mark_folder(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["comparison.md", "erm_seed0.json", "front.png", "runs"])
+@pytest.mark.parametrize("name", ["comparison.md", "paired.md", "paired.json", "erm_seed0.json", "front.png", "runs"])
 def test_files_that_a_recipe_would_replace_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("[]")
     with pytest.raises(DataError, match=f"holds {name}, which a recipe would replace; name a new folder"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import statistics
 from pathlib import Path
 
@@ -60,6 +61,17 @@ def test_missing_runs_are_named(tmp_path: Path) -> None:
         review_table(tmp_path)
 
 
+def test_an_undefined_metric_is_no_zero(tmp_path: Path) -> None:
+    name = f"{REVIEWS}/bag_of_words_10"
+    shutil.copytree(RESULTS / name / "final", tmp_path / name / "final")
+    file = min((tmp_path / name / "final").glob("erm_seed*.json"))
+    record = read_json(file)
+    record["metrics"]["both_correct"] = None
+    write_json(file, record)
+    with pytest.raises(DataError, match="both_correct is undefined in a run"):
+        review_table(tmp_path)
+
+
 def test_differences_of_dialogues_are_paired_over_seeds(tmp_path: Path) -> None:
     """The interval is that of scipy's paired t test over the seeds that both methods have."""
     values = {"da": {0: 0.50, 1: 0.61, 2: 0.43, 7: 0.9}, "dair": {0: 0.56, 1: 0.64, 2: 0.48}, "erm": {0: 0.2, 1: 0.3}}
@@ -85,6 +97,12 @@ def test_differences_of_dialogues_are_paired_over_seeds(tmp_path: Path) -> None:
     write_json(folder / "dair_seed0.json", {"name": "x", "method": "dair", "seed": 0, "metrics": {metrics[0]: None}})
     with pytest.raises(DataError, match="is undefined in a run"):
         dialog_table(tmp_path)
+    again = {"name": "x", "method": "dair", "seed": 0, "metrics": dict.fromkeys(metrics, 0.5)}
+    for name in ("dair_seed0.json", "again_seed0.json"):
+        write_json(folder / name, again)
+    with pytest.raises(DataError, match="or a seed has two"):
+        dialog_table(tmp_path)
+    (folder / "again_seed0.json").unlink()
     (folder / "dair_seed0.json").unlink()
     with pytest.raises(DataError, match="has no run of dair"):
         dialog_table(tmp_path)

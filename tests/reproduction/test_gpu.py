@@ -162,6 +162,18 @@ def test_base_is_trained_on_scrambled_names(trained: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_record_of_a_base_survives_a_kill_before_it_is_written(data: Path, trained: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    shutil.copytree(trained, output)
+    (output / "base" / "base_seed0.json").unlink()
+    status, printed = run(*command(data, output, "--part", "base", "--minutes", "4"))
+    assert status == 0, printed
+    before, record = (read_json(folder / "base" / "base_seed0.json") for folder in (trained, output))
+    assert record["metrics"] == before["metrics"] and record["metrics"]["loss"] > 0
+    assert record["seconds"] == before["seconds"]
+
+
+@pytest.mark.slow
 def test_a_method_its_figures_and_its_table(data: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The figures are those of the model, asked row by row through plain `generate`."""
     plan = read_json(trained / "plan.json")

@@ -304,16 +304,30 @@ def test_an_original_with_several_edits_is_run_once(tmp_path: Path, kind: str) -
 
 def test_the_evaluation_of_views_is_what_pairs_are_measured_by(tmp_path: Path) -> None:
     made = tiny.trainer(tmp_path / "out", "t5", None, eval_dataset=tiny.pairs("t5", 5))
-    judge = PairEvaluator(lambda predictions, references: [len(text) % 2 == 0 for text in predictions], answers=list)
+    judge = PairEvaluator(
+        lambda predictions, references: [len(text) % 2 == 0 for text in predictions],
+        answers=lambda predictions: [f"answer: {text}" for text in predictions],
+    )
     found = made.evaluate_views(evaluator=judge, max_new_tokens=4)
     assert made.pair_results == {} and not list((tmp_path / "out").glob("*"))
     file = tmp_path / "predictions.jsonl"
     metrics = made.evaluate_pairs(evaluator=judge, predictions_file=file, max_new_tokens=4)
     assert found.metrics == pytest.approx(metrics, nan_ok=True) and set(made.pair_results) == {"evaluation data"}
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [line["prediction"] for line in lines] == found.predictions == found.answers
+    assert [line["prediction"] for line in lines] == found.answers
+    assert found.answers == [f"answer: {text}" for text in found.predictions]
     assert [line["correct"] for line in lines] == found.correct.tolist()
     assert len(lines) == len(found.views) == len(found.references) > 5
+
+
+@pytest.mark.parametrize("subsets", [{"reverse": [True] * 5}, {"long": [True] * 4}, {"long": [0.5] * 5}])
+def test_subsets_are_checked_before_anything_is_generated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subsets: dict[str, Any]
+) -> None:
+    made = tiny.trainer(tmp_path, "t5", None, eval_dataset=tiny.pairs("t5", 5))
+    monkeypatch.setattr(made.model, "generate", lambda **_: pytest.fail("generated"))
+    with pytest.raises(DataError, match="subsets"):
+        made.evaluate_pairs(evaluator=lambda predictions, references: [True] * len(predictions), subsets=subsets)
 
 
 def test_predict_generates_and_compute_metrics_sees_every_row(tmp_path: Path) -> None:
