@@ -246,7 +246,9 @@ def row_rules(model: Any, loss_name: str | None, checks_labels: bool) -> RowRule
             limits["input_ids"] = embeddings.num_embeddings
         if checks_labels and loss_name in (*LANGUAGE_LOSSES, "token_classification", "classification"):
             head, _ = _attempt(base.get_output_embeddings)
-            classes = head.out_features if isinstance(head, nn.Linear) else config.num_labels
+            # Adapters may wrap the head.
+            of_model = config.vocab_size if loss_name in LANGUAGE_LOSSES else config.num_labels
+            classes = head.out_features if isinstance(head, nn.Linear) else of_model
             limits.update(dict.fromkeys(LABEL_COLUMNS, classes))
     # Beyond these labels the loss is negative.
     takes_probabilities = loss_name == "binary" or (loss_name == "multi_label" and checks_labels)

@@ -275,6 +275,10 @@ class DAIRTrainer(PairEvaluationTrainer):
         if not isinstance(tokenizer, (PreTrainedTokenizerBase, SequenceFeatureExtractor)):
             return default_data_collator
         if loss_name in LANGUAGE_LOSSES and isinstance(tokenizer, PreTrainedTokenizerBase):
+            if loss_name == "causal" and tokenizer.padding_side != "right":
+                # Of a model with absolute positions, padding on the left would change the loss of the row.
+                tokenizer = copy.copy(tokenizer)
+                tokenizer.padding_side = "right"
             return DataCollatorForSeq2Seq(tokenizer, model=None)
         if loss_name == "token_classification":
             return DataCollatorForTokenClassification(tokenizer)

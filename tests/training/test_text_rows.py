@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,14 @@ import datasets
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import BertConfig, BertForSequenceClassification, DataCollatorWithPadding, set_seed
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    DataCollatorWithPadding,
+    PreTrainedTokenizerFast,
+    set_seed,
+)
 
 from dair_hf import DAIRTrainer, DataError, EpochPairs, PairCollator
 from dair_hf.data.texts.forms import CLASSES
@@ -446,3 +454,83 @@ def test_texts_need_a_tokenizer_which_pads_with_its_end_token_if_it_must(tmp_pat
     trainer(tmp_path, tiny.model("llama"), rows_of(PAIRS), tokenizer)
     assert tokenizer.pad_token_id == tiny.EOS
     assert CLASSES.needed == ("text", "label")
+
+
+def learned_texts(made: DAIRTrainer, column: str) -> list[str]:
+    tokenizer: Any = made.processing_class
+    return [tokenizer.decode([t for t in labels if t != -100]) for labels in made.train_dataset[column][:]]
+
+
+def test_of_a_completion_of_several_turns_the_last_one_is_answered(tmp_path: Path) -> None:
+    tokenizer = chats.tokenizer()
+    rows = [{"prompt": LONGER[:1], "completion": LONGER[1:], "augmented_prompt": [{"role": "user", "content": "f?"}]}]
+    made = trainer(tmp_path, chats.llama(tokenizer), datasets.Dataset.from_list(rows), tokenizer)
+    assert learned_texts(made, "labels") == ["bc<|im_end|>e<|im_end|>"]
+    seen: list[list[str]] = []
+    made.evaluate_pairs(
+        datasets.Dataset.from_list(rows), lambda p, r: [seen.append(r) is None] * len(r), intervals=False
+    )
+    assert seen == [["e", "e"]]
+
+
+def test_tools_of_a_partner(tmp_path: Path) -> None:
+    template = "{% if tools %}{% for t in tools %}{{ t['name'] + ' ' + (t | length | string) }}{% endfor %}{% endif %}"
+    tokenizer = chats.tokenizer(template + chats.CHATML)
+    add, neg = [{"name": "add", "size": 2}], [{"name": "neg"}]
+    rows = [
+        {"messages": CHAT, "tools": add, "augmented_messages": CHAT, "augmented_tools": neg},
+        {"messages": CHAT, "tools": add, "augmented_messages": CHAT, "augmented_tools": None},
+    ]
+    as_text = [{**row, "tools": json.dumps(add), "augmented_tools": row["augmented_tools"] and json.dumps(neg)}
+               for row in rows]  # fmt: skip
+    for data in (rows, as_text):
+        made = trainer(tmp_path, chats.llama(tokenizer), datasets.Dataset.from_list(data), tokenizer)
+        heads = [
+            tokenizer.decode(ids).split("<|im_start|>")[0]
+            for name in ("input_ids", "augmented_input_ids")
+            for ids in made.train_dataset[name][:]
+        ]
+        assert heads == ["add 2", "add 2", "neg 1", "add 2"]
+    for wrong, message in (("{", "column 'tools': is no JSON"), ('"x"', "column 'tools': found 'x'")):
+        with pytest.raises(DataError, match=message):
+            trainer(tmp_path, chats.llama(tokenizer), datasets.Dataset.from_list([{**as_text[0], "tools": wrong}]),
+                    tokenizer)  # fmt: skip
+
+
+def test_nothing_is_put_between_a_prompt_and_its_completion(tmp_path: Path) -> None:
+    """Tokenizers in the style of SentencePiece put a space before each text."""
+    inner = Tokenizer(models.BPE({name: at for at, name in enumerate(["<pad>", "</s>", "▁", *"abc:678"])}, []))
+    inner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
+    inner.decoder = decoders.Metaspace(prepend_scheme="always", split=False)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="</s>")
+    rows = [
+        {"prompt": "a:", "completion": "6", "augmented_prompt": "b:", "augmented_completion": " 7"},
+        {"prompt": "a: ", "completion": "6</s>", "augmented_prompt": "c", "augmented_completion": "ab"},
+    ]
+    made = trainer(tmp_path, chats.llama(tokenizer), datasets.Dataset.from_list(rows), tokenizer)
+    texts = [tokenizer.convert_ids_to_tokens(ids) for name in ("", "augmented_")
+             for ids in made.train_dataset[f"{name}input_ids"][:]]  # fmt: skip
+    assert ["".join(text).replace("▁", " ") for text in texts] == [" a:6</s>", " a: 6</s>", " b: 7</s>", " cab</s>"]
+
+
+def test_the_loss_of_a_row_does_not_depend_on_the_side_of_padding(tmp_path: Path) -> None:
+    """GPT-2 has absolute positions: padding on the left would shift them."""
+    losses = []
+    for side in ("right", "left"):
+        tokenizer = tiny.tokenizer()
+        tokenizer.padding_side = side
+        made = trainer(tmp_path, tiny.model("gpt2"), rows_of(PAIRS), tokenizer)
+        losses.append(made.evaluate(made.train_dataset)["eval_loss"])
+        assert tokenizer.padding_side == side
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("settings", [{"modules_to_save": ["lm_head"]}, {"target_modules": ["q_proj", "lm_head"]}])
+def test_adapters_of_the_output_layer_train(tmp_path: Path, settings: dict[str, Any]) -> None:
+    tokenizer = chats.tokenizer()
+    config = LoraConfig(**{"target_modules": ["q_proj"], "r": 2, **settings})
+    adapted: Any = get_peft_model(chats.llama(tokenizer), config)
+    before = {name: value.detach().clone() for name, value in adapted.named_parameters() if value.requires_grad}
+    trainer(tmp_path, adapted, rows_of(PAIRS), tokenizer, max_steps=2).train()
+    changed = {name for name, value in adapted.named_parameters() if name in before and (value != before[name]).any()}
+    assert any("lm_head" in name for name in changed)

@@ -150,17 +150,36 @@ def _marked_turns(
         reason = " ".join(str(error).split())
         raise DataError(f"{where}: the chat template refuses its messages: {reason[:300]}; change them") from error
     ids, mask = list(encoded["input_ids"]), list(encoded["assistant_masks"])
-    if first:
-        prompt = render(tokenizer, messages[:first], where, tools=tools, add_generation_prompt=True)
-        mask[: len(tokenizer(prompt, add_special_tokens=False).input_ids)] = []
-        mask = [0] * (len(ids) - len(mask)) + mask
-    if not any(mask):
-        raise DataError(f"{where}: {{% generation %}} of the chat template marks no token; mend the template")
     turns, turn = [], 0
     for at, is_marked in enumerate(mask):
         turn += bool(is_marked) and not (at and mask[at - 1])
         turns.append(turn if is_marked else 0)
+    skipped = _turns_before(tokenizer, messages, first, tools, where, turns) if first else 0
+    turns = [max(0, turn - skipped) for turn in turns]
+    if not any(turns):
+        raise DataError(f"{where}: {{% generation %}} of the chat template marks no token; mend the template")
     return ids, turns
+
+
+def _turns_before(
+    tokenizer: Any, messages: Sequence[Message], first: int, tools: Any, where: str, turns: Sequence[int]
+) -> int:
+    """Return how many marked turns belong to the messages before `first`.
+
+    The generation prompt does not count: what it opens, such as a thought, the chat itself may not have.
+    """
+    roles = [message["role"] == ASSISTANT for message in messages]
+    if max(turns, default=0) == sum(roles):  # each turn of the assistant is marked once
+        return sum(roles[:first])
+    text = render(tokenizer, messages, where, tools=tools)
+    prompt = render(tokenizer, messages[:first], where, tools=tools)
+    if not text.startswith(prompt):
+        raise DataError(
+            f"{where}: the chat template writes the messages before message {first} otherwise than without it "
+            f"({_difference(text, prompt, prompt)}), and {{% generation %}} does not mark each turn of the assistant "
+            "once, so the tokens of the answer are not known; mend the template"
+        )
+    return max(turns[: len(tokenizer(prompt, add_special_tokens=False).input_ids)], default=0)
 
 
 def _tokens_of_spans(tokenizer: Any, text: str, spans: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
@@ -169,7 +188,7 @@ def _tokens_of_spans(tokenizer: Any, text: str, spans: Sequence[tuple[int, int]]
     if tokenizer.is_fast:
         encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         offsets = encoded["offset_mapping"]
-        if not any(start < border < end for start, end in offsets for border in borders):
+        if not any(_cuts_a_token(offsets, border) for border in borders if 0 < border < len(text)):
             numbers = [
                 next((n for n, (begin, end) in enumerate(spans, 1) if begin <= at < end), 0) for at, _ in offsets
             ]
@@ -183,6 +202,14 @@ def _tokens_of_spans(tokenizer: Any, text: str, spans: Sequence[tuple[int, int]]
         ids += part
         turns += [number // 2 + 1 if number % 2 else 0] * len(part)
     return ids, turns
+
+
+def _cuts_a_token(offsets: Sequence[tuple[int, int]], border: int) -> bool:
+    """Return whether a token reaches over a border.
+
+    Where spaces are trimmed from offsets, the token after the border may begin with the space before it.
+    """
+    return max((end for start, end in offsets if start < border), default=0) != border
 
 
 def _until_ends(ids: list[int], turns: list[int], ends: Collection[int]) -> ChatTokens:

@@ -21,6 +21,7 @@ from dair_hf.data.texts.forms import (
     messages_of,
     name_of,
     text_of,
+    tools_of,
     view_of,
 )
 from dair_hf.data.texts.labels import label_of
@@ -90,7 +91,7 @@ class TextEncoder:
             left to train on.
     """
 
-    revision = 3  # part of the fingerprint by which `Dataset.map` finds earlier results
+    revision = 4  # part of the fingerprint by which `Dataset.map` finds earlier results
 
     def __init__(
         self,
@@ -145,7 +146,7 @@ class TextEncoder:
             label = content[LABEL]
             encoded[LABELS] = label_of(label, needs.loss, needs.label2id, needs.num_labels, where, prefix + LABEL)
             return encoded, note
-        tools = row.get(TOOLS)
+        tools = tools_of(row, prefix, where)
         if self.form.target is None:
             return self._chat(messages_of(content[MESSAGES], where, prefix + MESSAGES), where, prefix, tools)
         source, target = self.form.inputs[0], self.form.target
@@ -174,7 +175,13 @@ class TextEncoder:
     def _completion(self, prompt: str, target: str) -> tuple[dict[str, Any], int]:
         needs = self.needs
         around = len(needs.before_target) + len(needs.after_target)
-        ids = self.tokenizer(target, add_special_tokens=False, verbose=False).input_ids
+        prompt_ids = [] if needs.loss == "seq2seq" else self._ids(prompt)
+        ids = self._ids(prompt + target) if prompt_ids else []
+        # Tokenized alone, a target would begin with a space where a tokenizer puts one before each text.
+        follows = bool(prompt_ids) and ids[: len(prompt_ids)] == prompt_ids
+        ids = ids[len(prompt_ids) :] if follows else self._ids(target)
+        if needs.after_target and ids[-len(needs.after_target) :] == list(needs.after_target):
+            ids = ids[: -len(needs.after_target)]  # the text has its end token
         if needs.loss == "seq2seq":
             room = len(ids) if needs.limit is None else max(0, needs.limit - around)
             encoded, note = self._input(prompt)
@@ -184,11 +191,13 @@ class TextEncoder:
         # Prompt and target share the sequence; at least one token of the prompt is kept.
         room = len(ids) if needs.limit is None else max(0, needs.limit - len(start) - 1 - around)
         labels = [*needs.before_target, *ids[:room], *needs.after_target]
-        prompt_ids = self.tokenizer(prompt, add_special_tokens=False, verbose=False).input_ids
         kept = len(prompt_ids) if needs.limit is None else max(0, needs.limit - len(start) - len(labels))
         cut = CUT_INPUT * (len(prompt_ids) > kept) | CUT_TARGET * (len(ids) > room)
         left = [*start, *prompt_ids[max(0, len(prompt_ids) - kept) :]]
         return _sequence([*left, *labels], [False] * len(left) + [True] * len(labels)), cut
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
 
     def _chat_completion(
         self, content: Mapping[str, Any], where: str, prefix: str, tools: Any
@@ -206,6 +215,8 @@ class TextEncoder:
                 f"{where}, column {prefix + source!r}: ends with a message of the {ASSISTANT}; move it to {target}"
             )
         completion = messages_of(content[target], where, prefix + target)
+        if self.answers:
+            return self._chat(prompt + completion, where, prefix, tools)
         return self._fitted(prompt + completion, len(prompt), where, tools)
 
     def _chat(self, messages: list[dict[str, Any]], where: str, prefix: str, tools: Any) -> tuple[dict[str, Any], int]:

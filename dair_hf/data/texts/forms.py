@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -236,6 +237,44 @@ def messages_of(value: Any, where: object, column: str) -> list[dict[str, Any]]:
             raise DataError(f"{where}, column {column!r}: message {number} has no content; give one, or leave it out")
         messages.append(kept)
     return messages
+
+
+def tools_of(row: Mapping[str, Any], prefix: str, where: object) -> list[Any] | None:
+    """Return the tools that the template of a chat lists: those of the view, else those of the original.
+
+    Args:
+        row: The row; `tools` is a list of JSON schemas, or its JSON text.
+        prefix: Prefix of the columns of the view.
+        where: Name of the row, for messages.
+
+    Returns:
+        The tools, without the empty fields that columns of a table have; None if there are none.
+
+    Raises:
+        DataError: The cell holds anything else.
+
+    Example:
+        >>> tools_of({"tools": '[{"name": "add"}]', "augmented_tools": [{"name": "neg", "x": None}]}, "augmented_", 0)
+        [{'name': 'neg'}]
+    """
+    column = prefix + TOOLS if not is_missing(row.get(prefix + TOOLS)) else TOOLS
+    tools = row.get(column)
+    if is_missing(tools):
+        return None
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools)
+        except ValueError as error:
+            raise DataError(f"{where}, column {column!r}: is no JSON ({error}); give a list of tools") from error
+    if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
+        raise DataError(f"{where}, column {column!r}: found {tools!r:.80}; give a list of tools, each a JSON schema")
+    return _without_missing(tools)
+
+
+def _without_missing(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_missing(part) for name, part in value.items() if part is not None}
+    return [_without_missing(part) for part in value] if isinstance(value, list) else value
 
 
 def name_of(row: Mapping[str, Any], number: int) -> str:

@@ -28,6 +28,8 @@ from dair_hf.data.texts.encoder import (
 )
 from dair_hf.data.texts.forms import (
     CHATS,
+    COMPLETION,
+    COMPLETIONS,
     INPUT_IDS,
     TextForm,
     columns_to_drop,
@@ -123,7 +125,7 @@ class TextRows:
         origin = self._origin(data)
         if origin is None:
             return data
-        if origin.form is CHATS:
+        if origin.form is CHATS or (origin.form is COMPLETIONS and isinstance(origin.rows[0][COMPLETION], list)):
             if data not in self._answers:
                 self._answers[data] = self._encode(origin.rows, list(origin.rows.column_names), name, answers=True)
             data = self._answers[data]

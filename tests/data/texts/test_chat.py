@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken, processors
 
 from dair_hf.data.texts.chat import encode_chat
 from dair_hf.errors import DataError
@@ -102,3 +103,40 @@ def test_chats_that_cannot_be_used(template: str | None, messages: list[dict[str
     with pytest.raises(DataError) as refused:
         encode_chat(tokenizer, messages, ends_of(tokenizer), "row 'a'")
     assert message in str(refused.value)
+
+
+MARKED_OF_THINKERS = chats.MARKED.replace("assistant\n' }}{% endif %}", "assistant\n<think>\n' }}{% endif %}")
+
+
+@pytest.mark.parametrize("first", [0, 1, 3])
+def test_a_generation_prompt_that_opens_a_thought_takes_nothing_from_a_marked_answer(first: int) -> None:
+    """Training templates of DeepSeek and others are so: the chat itself has no thought."""
+    assert MARKED_OF_THINKERS != chats.MARKED
+    plain, thinking = chats.tokenizer(chats.MARKED), chats.tokenizer(MARKED_OF_THINKERS, end="<|im_end|>")
+    made = encode_chat(thinking, CHAT, ends_of(thinking), "row 'a'", first=first)
+    assert made == encode_chat(plain, CHAT, ends_of(plain), "row 'a'", first=first)
+    learned = [token for token, counts in zip(made.ids, made.is_target, strict=True) if counts]
+    assert thinking.decode(learned) == (" 4, é <|im_end|>" if first < 3 else "") + "5<|im_end|>"
+
+
+def test_a_template_that_marks_the_last_turn_only() -> None:
+    template = chats.MARKED.replace("m['role'] == 'assistant'", "m['role'] == 'assistant' and loop.last")
+    tokenizer = chats.tokenizer(template, end="<|im_end|>")
+    for first in (0, 1, 3):
+        made = encode_chat(tokenizer, CHAT, ends_of(tokenizer), "row 'a'", first=first)
+        assert tokenizer.decode([t for t, counts in zip(made.ids, made.is_target, strict=True) if counts]) == (
+            "5<|im_end|>"
+        )
+
+
+def test_a_token_that_hides_a_space_of_the_prompt_is_split() -> None:
+    """With trimmed offsets " b" seems to begin at "b"."""
+    tokenizer = chats.tokenizer("{% for m in messages %}{{ m['role'][0] + ': ' + m['content'] }}{% endfor %}"
+                                "{% if add_generation_prompt %}{{ 'a: ' }}{% endif %}")  # fmt: skip
+    tokenizer.add_tokens([AddedToken(" b", normalized=False)])
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "bc"}]
+    for trim in (False, True):
+        tokenizer.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=trim)
+        made = encode_chat(tokenizer, messages, set(), "row 'a'")
+        prompt = tokenizer("u: xa: ", add_special_tokens=False).input_ids
+        assert made.ids[: len(prompt)] == prompt and made.is_target == [False] * len(prompt) + [True] * 2
