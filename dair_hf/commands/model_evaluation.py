@@ -86,6 +86,10 @@ def evaluate_model(
     with _progress_bars(show_progress):
         rows = read_pairs(path)
         rows = rows.select(range(min(settings.limit or len(rows), len(rows))))
+        if settings.clusters is not None and settings.clusters not in rows.column_names:
+            raise DataError(
+                f"--clusters {settings.clusters}: {path} has no such column, only {', '.join(rows.column_names)}"
+            )
         clock.lap("reading")
         model, tokenizer = load_trained(name)
         evaluator = _evaluator_for(name, model, rows, settings)

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer import TRAINER_STATE_NAME
 
@@ -42,7 +43,10 @@ def train_resumable(trainer: DAIRTrainer) -> None:
         DataError: The disk is full. The incomplete checkpoint is removed.
     """
     with _remove_on_failure(trainer, lambda path: path.name.startswith("checkpoint-") and not is_finished(path)):
-        trainer.train(resume_from_checkpoint=last_checkpoint(Path(trainer.args.output_dir)))
+        checkpoint = last_checkpoint(Path(trainer.args.output_dir))
+        if checkpoint is not None and PartialState().is_main_process:
+            print(f"continues from {checkpoint}")
+        trainer.train(resume_from_checkpoint=checkpoint)
 
 
 def save_run(trainer: DAIRTrainer, **card: Any) -> None:

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -320,7 +321,10 @@ def compare(
     git_revision()  # cached now, because the checkout may change while the runs execute
     if PartialState().is_main_process:
         claim_folder(folder)
+    started = time.perf_counter()
     finished = finished_records(folder, runs, config, data)  # refuses conflicting runs before the first one starts
+    if PartialState().is_main_process and (kept := [name for name, record in finished.items() if record is not None]):
+        print(f"{folder}: finished earlier, not repeated: {', '.join(kept)}")
     records = []
     for run in runs:
         record = finished[run.name]
@@ -347,7 +351,8 @@ def compare(
     print(f"\n{table}\n")
     if paired := write_paired(folder, [*records, *earlier]):
         print(f"{paired}\n")
-    print(f"Written to {folder}: comparison.md, .json, .png and one JSON per run.")
+    duration = timedelta(seconds=round(time.perf_counter() - started))
+    print(f"Written to {folder} after {duration}: comparison.md, .json, .png and one JSON per run.")
     return table
 
 

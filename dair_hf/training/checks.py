@@ -6,7 +6,7 @@ import copy
 import inspect
 import os
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from accelerate.parallelism_config import ParallelismConfig
@@ -16,8 +16,11 @@ from transformers.utils import logging
 
 from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.checks import columns_of
+from dair_hf.data.collator import PADDING_ROW, ROW_ID
+from dair_hf.data.row_rules import LABEL_COLUMNS
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
+from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError, explained
 from dair_hf.evaluation.evaluator import PairEvaluator
 from dair_hf.losses.objective import LOSS_REGULARIZERS
@@ -369,3 +372,30 @@ def require_gradient(loss: Tensor, row_losses: Tensor, model: nn.Module, objecti
         f"{returned} without a gradient, so nothing would be trained; compute with tensors only, and leave out "
         "`detach`, `item`, `numpy` and `torch.no_grad`"
     )
+
+
+def require_inputs(model: Any, data: Any, known: Collection[str], name: str) -> None:
+    """Refuse data that have no column which a model of transformers reads, beside labels: it would fail within.
+
+    Args:
+        model: The model.
+        data: The data.
+        known: Columns that are read, where they are present.
+        name: Name of the data, for the message.
+
+    Raises:
+        DataError: There is none.
+    """
+    if isinstance(data, TensorPairs):
+        columns = list(data.views[0]) if isinstance(data.views[0], Mapping) else None
+    else:
+        columns = columns_of(data)
+    main_input, others = getattr(model, "main_input_name", None), {*LABEL_COLUMNS, ROW_ID, PADDING_ROW}
+    if not columns or main_input not in known:
+        return
+    if not any(column in known and parse_column(column)[1] not in others for column in columns):
+        raise DataError(
+            f"{name}: has the columns {', '.join(columns)}, and none of them is an input of {type(model).__name__}, "
+            f"such as {main_input}; rename them. Images are not encoded by the trainer: put the pixel values of both "
+            "views into columns"
+        )

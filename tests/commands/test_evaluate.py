@@ -285,7 +285,7 @@ GENERATED = {"source": "w4", "target": "w5", "augmented_source": "w6", "augmente
         ("classifier", CLASSES, ["--match", "close"], "--match close: no such rule"),
         ("classifier", CLASSES, ["--max-new-tokens", "4"], "is a classifier, which generates nothing"),
         ("classifier", CLASSES, ["--device", "tpu"], "--device tpu: use cpu, cuda"),
-        ("classifier", CLASSES, ["--clusters", "nope"], "clusters='nope': the data have no such column"),
+        ("classifier", CLASSES, ["--clusters", "nope"], "error: --clusters nope: "),
         ("t5", [GENERATED], ["--match", "label"], "--match label: "),
         ("t5", [{**GENERATED, "target": "none"}], ["--match", "last-number"], "the reference 'none' has no number"),
         ("t5", [GENERATED], ["--limit", "0"], "--limit"),

@@ -16,9 +16,9 @@ from typing import Any
 import datasets
 import pytest
 import torch
-from transformers import DataCollatorForSeq2Seq
+from transformers import DataCollatorForSeq2Seq, ViTConfig, ViTForImageClassification
 
-from dair_hf import DAIRConfig, DataError, PairCollator, PairEvaluator
+from dair_hf import DAIRConfig, DAIRTrainer, DataError, PairCollator, PairEvaluator, TensorPairs
 from tests.fixtures import points, tiny
 
 
@@ -376,3 +376,20 @@ def test_a_full_disk_is_named_at_a_checkpoint(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(made, "_save", full)
     with pytest.raises(DataError, match=f"^{tmp_path}: cannot be written: the disk mounted at .* is full.*; free some"):
         made.train()
+
+
+@pytest.mark.parametrize("as_tensors", [False, True])
+def test_data_without_an_input_of_the_model_are_refused(tmp_path: Path, as_tensors: bool) -> None:
+    """The model would fail within, at None."""
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    model = ViTForImageClassification(ViTConfig(image_size=8, patch_size=4, **sizes))
+    images, labels = torch.zeros(4, 3, 8, 8), torch.zeros(4, dtype=torch.long)
+    views = [{name: images, "labels": labels} for name in ("pixels", "pixel_values")]
+    columns = {"image": [[0]] * 4, "labels": [0] * 4, "augmented_image": [[1]] * 4, "augmented_labels": [0] * 4}
+    wrong = TensorPairs(views[0], views[0]) if as_tensors else datasets.Dataset.from_dict(columns)
+    made = DAIRTrainer(model, tiny.config(tmp_path, max_steps=1), train_dataset=wrong)
+    with pytest.raises(DataError, match="none of them is an input of ViTForImageClassification, such as pixel_values"):
+        made.train()
+    right = DAIRTrainer(model, tiny.config(tmp_path, max_steps=1), train_dataset=TensorPairs(views[1], views[1]))
+    right.train()
+    assert right.state.global_step == 1
