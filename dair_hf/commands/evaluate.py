@@ -67,7 +67,7 @@ def evaluate(
     """Answer both views of all pairs: accuracy, consistency metric CM in both directions, flips, with intervals.
 
     CM is the share of the originals answered right whose partner is answered right as well; reverse CM is the same from
-    partner to original. Intervals are Wilson's, 95 %, with whole units of --clusters as the sample.
+    partner to original. Intervals are Wilson's, 95 %; rows of one unit of --clusters count together.
     """
     started = time.perf_counter()
     from dair_hf.io.columns import align

@@ -45,16 +45,21 @@ def state_to_text(state: Mapping[str, Sequence[str]]) -> str:
 
 
 class Belief(NamedTuple):
-    """State that was read from text, and what the text says besides.
+    """A state, and what the text that it was read from says besides.
 
-    state: slot -> alternatives. Slots and values are not empty.
-    answered: whether there is any text beside white space, even if no state can be read from it.
+    state: slot -> alternatives.
+    answered: whether a slot is filled; of text, whether there is any, even if no state can be read from it.
     repeated: fields (slot, alternatives) whose slot comes again later, with other values; `state` has the last ones.
     """
 
     state: Mapping[str, Sequence[str]]
     answered: bool
     repeated: tuple[tuple[str, Sequence[str]], ...] = ()
+
+    @classmethod
+    def of(cls, state: Mapping[str, Sequence[str]]) -> Belief:
+        """Return a state that is not read from text."""
+        return cls(state, any(value for values in state.values() for value in values))
 
 
 def parse(text: str) -> dict[str, list[str]]:

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from dair_hf.data.view_columns import variant_number
 from dair_hf.errors import DataError
 from dair_hf.metrics.json_items import pair_items, parse_item, parse_lines, read_name, read_text, short
-from dair_hf.metrics.state.belief_text import parse, read_belief
+from dair_hf.metrics.state.belief_text import Belief, parse, read_belief
 
 State = dict[str, tuple[str, ...]]
 
@@ -43,17 +43,20 @@ class Turn(NamedTuple):
     row_id: None for items without id.
     variant: "original", "augmented", "augmented_2", ...
     dialogue: id of the dialogue; None for items without id.
+    belief: the state, and what its text says besides.
     where: position of the item in messages.
-    answered, repeated: of belief text, see `dair_hf.metrics.state.belief_text.Belief`; None and empty otherwise.
     """
 
     row_id: str | None
     variant: str
     dialogue: str | None
-    state: State
+    belief: Belief
     where: str
-    answered: bool | None = None
-    repeated: tuple[tuple[str, Sequence[str]], ...] = ()
+
+    @property
+    def state(self) -> Mapping[str, Sequence[str]]:
+        """Slot -> values."""
+        return self.belief.state
 
 
 def read_items(items: Iterable[Any], name: str, ids: Sequence[Any] | None = None) -> list[Turn]:
@@ -134,13 +137,13 @@ def read_item(item: Any, where: str, key: str | None = None) -> Turn:
     Example:
         >>> line = {"row_id": "A/0", "variant": "original", "prediction": "hotel-area = east", "correct": True}
         >>> read_item(line, "predictions.jsonl:1", "prediction").state
-        {'hotel-area': ('east',)}
+        {'hotel-area': ['east']}
     """
     item = _parsed(item, where)
     if not _has_wrapper(item):
         has_id = isinstance(item, Mapping) and any(name in item for name in _ID_KEYS)
         if not has_id:
-            return Turn(None, "original", None, read_state(item, where), where)
+            return Turn(None, "original", None, Belief.of(read_state(item, where)), where)
         if key not in item:
             raise DataError(f"{where}: the key 'state' is missing; found {', '.join(map(repr, item))}")
         state = item[key]
@@ -149,11 +152,9 @@ def read_item(item: Any, where: str, key: str | None = None) -> Turn:
                 f"{where}: {key!r} holds {state!r:.60}, which is no belief text such as 'hotel-area = east'"
             )
         if isinstance(state, str):
-            belief = read_belief(state)
-            read = read_state(dict(belief.state), where)
-            return Turn(*read_view_id(item, where), read, where, belief.answered, belief.repeated)
+            return Turn(*read_view_id(item, where), read_belief(state), where)
         item = {**item, "state": state}
-    return Turn(*read_view_id(item, where), read_state(item["state"], where), where)
+    return Turn(*read_view_id(item, where), Belief.of(read_state(item["state"], where)), where)
 
 
 def _has_wrapper(item: Any) -> bool:

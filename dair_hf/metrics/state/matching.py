@@ -75,7 +75,7 @@ def compare_states(
         >>> compare_states({"hotel-area": ["center"]}, gold, Convention()).scores
         {'hotel-area': 1.0, 'hotel-stars': 0.0}
     """
-    belief = _as_belief(prediction)
+    belief = prediction if isinstance(prediction, Belief) else Belief.of(prediction)
     if names is None:
         names = SlotNames(normalize_slot(convention.normalizer, slot) for slot in reference)
     predicted = _filled_slots(belief.state, convention, is_gold=False)
@@ -106,12 +106,6 @@ def compare_states(
     )
 
 
-def _as_belief(prediction: Mapping[str, Sequence[str]] | Belief) -> Belief:
-    if isinstance(prediction, Belief):
-        return prediction
-    return Belief(prediction, any(value for values in prediction.values() for value in values))
-
-
 def compare_turns(
     turns: Sequence[tuple[Turn, Turn]], convention: Convention, *, progress: bool = False
 ) -> list[Comparison]:
@@ -134,14 +128,7 @@ def compare_turns(
     names = reference_names((reference.state for _, reference in turns), convention)
     require_compared_slots(names, convention)
     comparisons = [
-        compare_states(
-            prediction.state
-            if prediction.answered is None
-            else Belief(prediction.state, prediction.answered, prediction.repeated),
-            reference.state,
-            convention,
-            names,
-        )
+        compare_states(prediction.belief, reference.state, convention, names)
         for prediction, reference in tqdm(turns, desc="turns", delay=2.0, leave=False, disable=not progress)
     ]
     warn_about_names(Counter(slot for comparison in comparisons for slot in comparison.unknown), names, convention)
