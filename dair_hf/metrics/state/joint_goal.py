@@ -27,7 +27,7 @@ def joint_goal_correct(
     """Return for each row whether the predicted state is entirely correct: the paper's H, usable as `is_correct`.
 
     Args:
-        predictions: [N] states (see `dair_hf.metrics.state.items`), or `Belief`s that were read from text; matched to
+        predictions: [N] states (see `dair_hf.metrics.state.items`), or `Belief` objects read from text; matched to
             the references by position.
         references: [N] gold states with all correct values.
         preset: A name in `dair_hf.metrics.state.conventions.PRESETS`.
@@ -59,7 +59,7 @@ def joint_goal_scores(
     The joint goal accuracy is the mean of the scores over the rows that are scored.
 
     Args:
-        predictions: [N] states, or `Belief`s that were read from text, matched to the references by position.
+        predictions: [N] states, or `Belief` objects read from text, matched to the references by position.
         references: [N] gold states.
         convention: The rules.
 
