@@ -39,6 +39,7 @@ from dair_hf.pair_report.build import Groups, ReportOptions, build_report
 from dair_hf.pair_report.page import require_report_folder, write_report
 from dair_hf.pair_report.report import PairReport
 from dair_hf.training.cards.model_card import PairResult
+from dair_hf.training.checks import require_inputs
 from dair_hf.training.finiteness import FinitenessCheck, negative_losses, undefined_roots
 from dair_hf.training.forward.pair_loss import PairLoss
 from dair_hf.training.lambda_control import LambdaControl, root_gradients
@@ -99,6 +100,11 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
     def _known_columns(self, data: Any) -> list[str]:
         """Return the columns of some data that are read."""
         raise NotImplementedError
+
+    def _require_inputs(self, data: Any, name: str) -> None:
+        """Refuse tokenised rows or tensors without any input of the model; a collator of the user's may make them."""
+        if self.args.remove_unused_columns:
+            require_inputs(self.model, data, self._known_columns(data), name)
 
     def tokenize(self, dataset: Any, name: str = "dataset") -> Any:
         """Return rows of text as rows with the model's columns; other data as they are.
@@ -431,6 +437,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         evaluator.require_distinct_keys(subset_names(subsets))
         if self.generates:
             data = self._text_rows.for_answers(data, "dataset")
+        self._require_inputs(data, "dataset")
         views = views_of(data)
         views.require_unique_rows()
         subset_masks(subsets, views.n_rows)

@@ -63,7 +63,6 @@ from dair_hf.training.checks import (
     require_evaluator_of_metric,
     require_gradient,
     require_groups,
-    require_inputs,
     require_model,
     require_scalar,
     warn_of_unused_target,
@@ -344,8 +343,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         ):
             require_evaluator_of_metric(self.args, self.eval_dataset)
         data, needs_pairs = self.train_dataset, self.args.uses_partners and self.augmenter is None
-        if self.args.remove_unused_columns:
-            require_inputs(self.model, data, self._known_columns(data), "train_dataset")
+        self._require_inputs(data, "train_dataset")
         self._pair_watch = PairWatch(
             not needs_pairs or require_pairs(data, self._known_columns(data), self.args.method, "train_dataset")
         )

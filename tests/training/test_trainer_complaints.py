@@ -390,6 +390,8 @@ def test_data_without_an_input_of_the_model_are_refused(tmp_path: Path, as_tenso
     made = DAIRTrainer(model, tiny.config(tmp_path, max_steps=1), train_dataset=wrong)
     with pytest.raises(DataError, match="none of them is an input of ViTForImageClassification, such as pixel_values"):
         made.train()
+    with pytest.raises(DataError, match="^dataset: .* none of them is an input of ViTForImageClassification"):
+        made.evaluate_pairs(wrong, lambda predictions, references: predictions == references)
     right = DAIRTrainer(model, tiny.config(tmp_path, max_steps=1), train_dataset=TensorPairs(views[1], views[1]))
     right.train()
     assert right.state.global_step == 1

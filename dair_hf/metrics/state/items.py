@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
-from dair_hf.data.view_columns import variant_number
+from dair_hf.data.view_columns import is_augmented, variant_number
 from dair_hf.errors import DataError
 from dair_hf.metrics.json_items import pair_items, parse_item, parse_lines, read_name, read_text, short
 from dair_hf.metrics.state.belief_text import Belief, parse, read_belief
@@ -238,6 +238,11 @@ def _slots(state: Any, where: str) -> Iterator[tuple[str, Any]]:
     for slot, values in entries:
         if type(slot) is not str or not slot:
             raise DataError(f"{where}: a slot must be a name such as 'hotel-area', found {short(slot)}")
+        if is_augmented(slot):
+            raise DataError(
+                f"{where}: {short(slot)} is a column of pairs and no slot; give states, or the predictions that "
+                "`evaluate_pairs` wrote for these pairs"
+            )
         if isinstance(values, Mapping):
             yield from ((f"{slot}-{inner}", inner_values) for inner, inner_values in values.items())
         else:

@@ -168,6 +168,7 @@ def test_slot_named_state() -> None:
         ([[{"slot": ["a"], "values": []}]], [{}], None, "a slot must be a name such as 'hotel-area', found ['a']"),
         ([{3: "x"}], [{}], None, "predictions[0]: a slot must be a name such as 'hotel-area', found 3"),
         ([{"": "x"}], [{}], None, "a slot must be a name such as 'hotel-area', found ''"),
+        ([{"text": "x", "augmented_text": "y"}], [{}], None, "'augmented_text' is a column of pairs and no slot"),
         ([[{"slot": "a-x", "values": "1"}] * 2], [{}], None, "predictions[0]: the slot 'a-x' is repeated; put all its"),
         ([{"a": {"x": "1"}, "a-x": "2"}], [{}], None, "predictions[0]: the slot 'a-x' is repeated"),
         ([{"a-x": "2", "a": {"x": "1"}}], [{}], None, "predictions[0]: the slot 'a-x' is repeated"),
