@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from datasets import ClassLabel, Dataset, Features, Value
 
+from dair_hf.data.texts.tables import TAB, TableRow, read_table
 from dair_hf.data.view_columns import VIEW_PREFIXES
 from dair_hf.errors import DataError
 from dair_hf.io.archives import Source
-from dair_hf.text.tsv import TableRow, read_tsv
 
 SPLITS = ("train", "dev", "test")
 SENTIMENT_LABELS = ("negative", "positive")
@@ -180,7 +180,7 @@ def _table(source: Source, split: str, pattern: str, columns: Sequence[str]) -> 
         )
     if len(names) > 1:
         raise DataError(f"{source.path}: holds {' and '.join(names)}; give the folder of one of them")
-    return read_tsv(source, names[0], columns)
+    return read_table(source.read(names[0]), source.label(names[0]), TAB, columns)
 
 
 def _label(row: TableRow, name: str, labels: Sequence[str]) -> str:

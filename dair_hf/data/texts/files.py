@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +25,10 @@ from dair_hf.data.texts.forms import (
     text_of,
     view_of,
 )
+from dair_hf.data.texts.readers import CSV, JSON_LINES, read_file
 from dair_hf.data.view_columns import AUGMENTED_PREFIX, is_augmented, parse_column, partner_numbers, view_prefix
-from dair_hf.errors import DataError, explained, is_out_of_memory
-from dair_hf.io.files import decode_json, decode_utf8, parse_json, read_bytes
+from dair_hf.errors import DataError, explained
 from dair_hf.io.pair_files import require_pairs_file
-
-JSON_LINES = ".jsonl"
-READERS: dict[str, Callable[..., datasets.Dataset]] = {  # of the kinds in `PAIR_KINDS`
-    JSON_LINES: datasets.Dataset.from_json,
-    ".json": datasets.Dataset.from_json,
-    # Only empty cells are missing, not texts such as "None" and "NA".
-    ".csv": functools.partial(datasets.Dataset.from_csv, keep_default_na=False, na_values=[""]),
-    ".parquet": datasets.Dataset.from_parquet,
-}
 
 
 def pairs_from_jsonl(paths: str | Path | Sequence[str | Path]) -> datasets.Dataset:
@@ -67,8 +55,8 @@ def pairs_from_jsonl(paths: str | Path | Sequence[str | Path]) -> datasets.Datas
 
     Raises:
         DataError: A file is missing, of another kind, empty or damaged; there are no columns of a form, or none of
-            partners; a cell holds something else than its form needs, with the line and the field; or files have
-            different columns.
+            partners; a cell holds something else than its form needs, with the line and the field; files have
+            different columns; or a `row_id` occurs twice.
 
     Example:
         >>> pairs = pairs_from_jsonl(["train_1.jsonl", "train_2.jsonl"])  # doctest: +SKIP
@@ -85,8 +73,31 @@ def pairs_from_jsonl(paths: str | Path | Sequence[str | Path]) -> datasets.Datas
             raise DataError(f"{path}: only one of it and {files[0]} has {gap}; give all files the same columns")
         _require_texts(path, rows)
     with explained(", ".join(map(str, files)), ValueError, TypeError):
-        pairs = datasets.concatenate_datasets(parts) if len(parts) > 1 else parts[0]
-    return with_row_ids(pairs)
+        pairs = datasets.concatenate_datasets(_with_equal_numbers(parts)) if len(parts) > 1 else parts[0]
+    pairs = with_row_ids(pairs)
+    _require_distinct_ids(pairs, ", ".join(map(str, files)))
+    return pairs
+
+
+def _require_distinct_ids(pairs: datasets.Dataset, name: str) -> None:
+    """Refuse a `row_id` of several rows before training and not after it: predictions and reports name rows by it."""
+    first_with: dict[Any, int] = {}
+    for number, row_id in enumerate(pairs[ROW_ID]):
+        if (first := first_with.setdefault(row_id, number)) != number:
+            raise DataError(
+                f"{name}: row_id {row_id!r} names row {first} and row {number}, counted from 0; give each row an id "
+                "of its own, or leave the column out"
+            )
+
+
+def _with_equal_numbers(parts: list[datasets.Dataset]) -> list[datasets.Dataset]:
+    """Return files with fractions in a column if one of them has fractions there and another whole numbers."""
+    whole, fraction = datasets.Value("int64"), datasets.Value("float64")
+    for name in parts[0].column_names:
+        types = [part.features[name] for part in parts]
+        if whole in types and fraction in types:
+            parts = [part.cast_column(name, fraction) if part.features[name] == whole else part for part in parts]
+    return parts
 
 
 def read_pairs(path: Path) -> datasets.Dataset:
@@ -119,11 +130,11 @@ def read_rows(path: Path, needs_partners: bool = True) -> datasets.Dataset:
         DataError: As `read_pairs`.
     """
     require_pairs_file(path)
-    rows = _read(path)
+    rows = read_file(path)
     if isinstance(rows, datasets.DatasetDict):
         splits = list(rows)
         raise DataError(f"{path}: holds the splits {splits}; name the folder of one of them")
-    if path.suffix.lower() == ".csv" and len(rows.column_names) == 1 and AUGMENTED_PREFIX in rows.column_names[0]:
+    if path.suffix.lower() == CSV and len(rows.column_names) == 1 and AUGMENTED_PREFIX in rows.column_names[0]:
         raise DataError(
             f"{path}: its columns are not separated by commas (found one, {rows.column_names[0]!r:.80}); write it "
             "anew, with commas"
@@ -209,66 +220,3 @@ def check_row(row: Mapping[str, Any], form: TextForm, place: Any) -> None:
                 f"{place}, column {prefix + COMPLETION!r}: of prompt and completion one is a text and the other a list "
                 "of messages; give both alike"
             )
-
-
-def _read(path: Path) -> datasets.Dataset | datasets.DatasetDict:
-    is_text = path.is_file() and path.suffix.lower() != ".parquet"
-    if is_text:
-        _text_of(path)  # pyarrow may notice other encodings only when a cell is read
-    verbosity = datasets.logging.get_verbosity()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it logs the errors that it raises
-    try:
-        if path.is_dir():
-            return datasets.load_from_disk(path)
-        with tempfile.TemporaryDirectory() as cache:
-            return READERS[path.suffix.lower()](str(path), cache_dir=cache, keep_in_memory=True)
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        if is_text and path.suffix.lower() != ".csv":
-            _check_json(path, _text_of(path))
-            _check_cells(path, _text_of(path))
-        cause: BaseException = error
-        while isinstance(cause, datasets.exceptions.DatasetGenerationError) and cause.__cause__ is not None:
-            cause = cause.__cause__
-        text = " ".join(str(cause).split())
-        raise DataError(f"{path}: cannot be read ({text[:400] or type(cause).__name__}); check the file") from error
-    finally:
-        datasets.logging.set_verbosity(verbosity)
-
-
-def _text_of(path: Path) -> str:
-    """Return the content of a file; raise a `DataError` if it is empty or not UTF-8."""
-    text = decode_utf8(read_bytes(path), str(path))
-    if not text.strip():
-        raise DataError(f"{path}: is empty; give paired rows")
-    return text
-
-
-def _check_json(path: Path, text: str) -> None:
-    """Raise a `DataError` that names the first line that is no JSON object, if there is one."""
-    if text.lstrip().startswith("["):
-        parse_json(text, str(path), "write it anew")
-        return
-    for number, line in enumerate(text.split("\n"), 1):
-        try:
-            row = decode_json(line) if line.strip() else {}
-        except json.JSONDecodeError as error:
-            raise DataError(
-                f"{path}: line {number}, column {error.colno}: not valid JSON ({error.msg}); give one object in each "
-                "line"
-            ) from error
-        if not isinstance(row, dict):
-            raise DataError(f"{path}: line {number}: found {row!r:.80}; give one object in each line")
-
-
-def _check_cells(path: Path, text: str) -> None:
-    """Raise a `DataError` that names the first line with a cell that its form does not have, if there is one."""
-    if text.lstrip().startswith("["):
-        return
-    lines = [(number, decode_json(line)) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    columns = {name: None for _, row in lines for name in row}
-    forms = [form for form in FORMS if set(form.needed) <= set(columns)]
-    for number, row in lines:
-        for form in forms:
-            check_row({**columns, **row}, form, f"{path}: line {number}")

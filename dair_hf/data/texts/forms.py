@@ -235,6 +235,11 @@ def messages_of(value: Any, where: object, column: str) -> list[dict[str, Any]]:
         kept = {name: part for name, part in message.items() if part is not None}
         if not any(name != "role" for name in kept):
             raise DataError(f"{where}, column {column!r}: message {number} has no content; give one, or leave it out")
+        if not isinstance(kept.get("content", ""), (str, list)):
+            raise DataError(
+                f"{where}, column {column!r}: the content of message {number} is {kept['content']!r:.80}; give a text "
+                "in quotes, or a list of parts"
+            )
         messages.append(kept)
     return messages
 

@@ -39,6 +39,11 @@ def label_of(
         if isinstance(value, str) and value in label2id:
             return label2id[value]
         if is_number and float(value).is_integer():
+            if label2id.get(str(int(value)), value) != value:
+                raise DataError(
+                    f"{place}: {int(value)} is the name of class {label2id[str(int(value))]} of the model, and the "
+                    "number of another; give names as texts (in quotes, in JSON), or load the model with other names"
+                )
             if num_labels and not 0 <= value < num_labels and value != IGNORE_INDEX:
                 raise DataError(
                     f"{place}: the label {int(value)} is no class of the model, which has {num_labels} (0 to "

@@ -103,3 +103,74 @@ def test_files_that_do_not_fit_together(tmp_path: Path) -> None:
         pairs_from_jsonl([])
     with pytest.raises(DataError, match="no such file"):
         pairs_from_jsonl(tmp_path / "none.jsonl")
+
+
+def test_a_row_id_names_one_row(tmp_path: Path) -> None:
+    first, second = ({**COMPLETION, "row_id": row_id} for row_id in ("001", "1"))
+    path = written(tmp_path, first, second)
+    assert pairs_from_jsonl(path)["row_id"][:] == ["001", "1"]
+    with pytest.raises(DataError, match=r"pairs\.jsonl, .*b\.jsonl: row_id '1' names row 1 and row 2, counted from 0"):
+        pairs_from_jsonl([path, written(tmp_path, second, name="b.jsonl")])
+
+
+TEXTS_LIKE_VALUES = ["2024-05-02", "007", "5", "1e3", "true", "null", "NA", '{"a": 1}', "2024-05-02T10:00:00Z"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv"])
+def test_texts_that_look_like_dates_numbers_or_json_stay_as_they_are(tmp_path: Path, kind: str) -> None:
+    for text in TEXTS_LIKE_VALUES:
+        row = dict.fromkeys(("prompt", "completion", "augmented_prompt", "augmented_completion", "row_id"), text)
+        path = tmp_path / f"pairs.{kind}"
+        if kind == "csv":
+            pd.DataFrame([row]).to_csv(path, index=False)
+        else:
+            path.write_text(json.dumps([row] if kind == "json" else row))
+        assert pairs_from_jsonl(path).to_list() == [row]
+
+
+def test_contents_of_messages_stay_as_they_are(tmp_path: Path) -> None:
+    """Also beside contents of another type, which `datasets` stores as JSON."""
+    parts = {"role": "user", "content": [{"type": "text", "text": "7"}]}
+    for text in TEXTS_LIKE_VALUES:
+        chat = [parts, {"role": "assistant", "content": text}]
+        (row,) = pairs_from_jsonl(written(tmp_path, {"messages": chat, "augmented_messages": chat})).to_list()
+        assert row["messages"] == row["augmented_messages"] == chat
+    chat[1]["content"] = 5
+    with pytest.raises(DataError, match="line 1, column 'messages': the content of message 1 is 5; give a text in"):
+        pairs_from_jsonl(written(tmp_path, {"messages": chat, "augmented_messages": chat}))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_columns_may_begin_empty_or_with_numbers(tmp_path: Path, kind: str) -> None:
+    """The first partner, and the first completion that is no number, come after any chunk of a reader."""
+    count = 60_000
+    rows = [{"prompt": "a", "completion": "7", "augmented_prompt": None, "augmented_completion": None}] * count
+    rows.append({"prompt": "b", "completion": "none", "augmented_prompt": "c", "augmented_completion": "8"})
+    if kind == "csv":
+        path = tmp_path / "pairs.csv"
+        pd.DataFrame(rows).to_csv(path, index=False)
+    else:
+        path = written(tmp_path, *rows)
+    pairs = pairs_from_jsonl(path)
+    assert len(pairs) == count + 1
+    assert pairs[0] == {**rows[0], "row_id": "0"} and pairs[count] == {**rows[-1], "row_id": str(count)}
+
+
+def test_files_of_different_kinds_follow_one_another(tmp_path: Path) -> None:
+    row = {"text": "a", "label": 1, "augmented_text": "b", "augmented_label": 0}
+    table = tmp_path / "pairs.csv"
+    pd.DataFrame([row, {**row, "augmented_text": None, "augmented_label": None}]).to_csv(table, index=False)
+    pairs = pairs_from_jsonl([table, written(tmp_path, row)])
+    assert pairs["label"][:] == [1, 1, 1] and pairs["augmented_label"][:] == [0, None, 0]
+    assert pairs["augmented_text"][:] == ["b", None, "b"]
+
+
+def test_labels_of_a_table_are_numbers_only_if_all_are(tmp_path: Path) -> None:
+    for cells, expected in (
+        (("1", ""), [1, None]), (("-1.5", "2"), [-1.5, 2.0]), (("1", "two"), ["1", "two"]), (("01", "2"), ["01", "2"]),
+        (("true", "false"), ["true", "false"]), (("nan", "1"), ["nan", "1"]), (("1_0", "2"), ["1_0", "2"]),
+    ):  # fmt: skip
+        lines = [f"a,1,{'b' if cell else ''},{cell}" for cell in cells]
+        path = tmp_path / "pairs.csv"
+        path.write_text("\n".join(["text,label,augmented_text,augmented_label", *lines]))
+        assert pairs_from_jsonl(path)["augmented_label"][:] == expected
