@@ -256,7 +256,7 @@ def text_columns(pairs: datasets.Dataset) -> list[str]:
 
 def _length(model: Any, max_tokens: int | None) -> int:
     """Return the number of tokens after which texts are cut."""
-    positions = max_positions(base_model_of(model))
+    positions = max_positions(model)
     if max_tokens is not None and positions is not None and max_tokens > positions:
         raise DataError(
             f"--max-tokens {max_tokens}: the model has {positions} positions; give at most as many, or leave it out"
