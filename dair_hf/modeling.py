@@ -202,7 +202,7 @@ def load_text_classifier(
         renew_layers(model, outputs)
         if model.config.pad_token_id is None:
             model.config.pad_token_id = tokenizer.pad_token_id
-    return add_adapters(model, config, None, head) if config.lora_rank else model
+    return add_adapters(model, config, TaskType.SEQ_CLS, head) if config.lora_rank else model
 
 
 def output_layers(model: PreTrainedModel, num_labels: int, setting: str) -> dict[str, nn.Linear]:
