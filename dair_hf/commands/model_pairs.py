@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from transformers import (
     TrainerState,
 )
 from transformers.utils import CONFIG_NAME, cached_file, find_adapter_config_file
+from transformers.utils import logging as transformers_logging
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import LABELS, ROW_ID
@@ -31,7 +32,7 @@ from dair_hf.data.texts.labels import label_of
 from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError, explained
 from dair_hf.evaluation.answers import same_classes
-from dair_hf.modeling import LOADING_ERRORS, output_layers, require_all_weights
+from dair_hf.modeling import LOADING_ERRORS, faulty_file, loading_explained, output_layers, require_all_weights
 from dair_hf.pair_report.build import ReportOptions, build_report
 from dair_hf.pair_report.report import PairReport
 from dair_hf.training.run_settings import CLASSES_FILE, read_classes
@@ -61,7 +62,8 @@ def load_trained(name: str) -> tuple[Any, Any]:
     Raises:
         DataError: There is no such model or base, or its class is unknown.
     """
-    with explained(name if Path(name).exists() else f"{name}: is no folder here; from the Hub", *LOADING_ERRORS):
+    label = name if Path(name).exists() else f"{name}: is no folder here; from the Hub"
+    with loading_explained(label, name), _without_reports():
         adapters = _adapters_of(name)
         model = _load_model(name) if adapters is None else _load_adapted(name, adapters)
         places = [name] if adapters is None else [name, str(adapters.base_model_name_or_path)]
@@ -72,6 +74,17 @@ def load_trained(name: str) -> tuple[Any, Any]:
     if tokenizer is not None and getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = tokenizer.pad_token_id  # a classifier on a language model reads the token before it
     return model, tokenizer
+
+
+@contextlib.contextmanager
+def _without_reports() -> Iterator[None]:
+    """Silence the report of transformers on weights: what is missing is refused, unless adapters bring it."""
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
 
 
 def _adapters_of(name: str) -> PeftConfig | None:
@@ -92,9 +105,13 @@ def _adapters_of(name: str) -> PeftConfig | None:
 
 
 def _load_model(name: str) -> Any:
-    """Load a model of the class that its configuration names."""
+    """Load a model of the class that its configuration names; all of its weights must be in its files."""
     config = AutoConfig.from_pretrained(name)
-    return _class_for(name, config).from_pretrained(name, config=config)
+    model, report = _class_for(name, config).from_pretrained(
+        name, config=config, output_loading_info=True, ignore_mismatched_sizes=True
+    )
+    require_all_weights(model, report, name)
+    return model
 
 
 def _class_for(name: str, config: Any, task: str | None = None) -> Any:
@@ -114,11 +131,14 @@ def _load_adapted(name: str, adapters: PeftConfig) -> Any:
     base, revision = str(adapters.base_model_name_or_path), adapters.revision
     saved = load_peft_weights(name, device="cpu")
     try:
-        config = AutoConfig.from_pretrained(base, revision=revision)
-        kind = _class_for(base, config, adapters.task_type)
-        if adapters.task_type == TaskType.SEQ_CLS:
-            _set_classes(config, name, saved)
-        model, report = kind.from_pretrained(base, config=config, revision=revision, output_loading_info=True)
+        with loading_explained(base, base):
+            config = AutoConfig.from_pretrained(base, revision=revision)
+            kind = _class_for(base, config, adapters.task_type)
+            if adapters.task_type == TaskType.SEQ_CLS:
+                _set_classes(config, name, saved)
+            model, report = kind.from_pretrained(
+                base, config=config, revision=revision, output_loading_info=True, ignore_mismatched_sizes=True
+            )
     except LOADING_ERRORS as error:
         reason = " ".join(str(error).split())
         raise DataError(
@@ -168,10 +188,12 @@ def _load_tokenizer(name: str) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(name)
     except Exception as error:  # the tokenizers library raises nothing more specific
         if file := _first_cached(name, VOCABULARY_FILES):
-            reason = " ".join(str(error).split())
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}); save the tokenizer again"
+            fault = faulty_file(name)
             raise DataError(
-                f"{name}: its tokenizer cannot be loaded, though {file} exists ({type(error).__name__}: "
-                f"{reason[:300]}); save the tokenizer again"
+                f"{name}: its tokenizer cannot be loaded, though {file} exists ({reason}"
+                if fault is None
+                else f"{name}: its tokenizer cannot be loaded: {fault}"
             ) from error
         if isinstance(error, (OSError, ValueError)):
             return None

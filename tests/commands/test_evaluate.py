@@ -52,7 +52,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tiny.tokenizer().save_pretrained(folder / name)
     AutoModelForSequenceClassification.from_pretrained(folder / "classifier").save_pretrained(folder / "bare")
     shutil.copytree(folder / "classifier", folder / "broken")
-    (folder / "broken" / "tokenizer.json").write_text("{")
+    (folder / "broken" / "tokenizer.json").write_text("{}")
     return folder
 
 
@@ -515,7 +515,9 @@ def test_adapters_without_their_head_are_refused(
     assert "1 weights of" in (error := capsys.readouterr().err) and "(score.weight)" in error
 
 
-def test_adapters_of_a_recipe_name_their_classes(tmp_path: Path, language_model: Path) -> None:
+def test_adapters_of_a_recipe_name_their_classes(
+    tmp_path: Path, language_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     tokenizer = AutoTokenizer.from_pretrained(language_model)
     settings = ModelConfig(model_name_or_path=str(language_model), lora_rank=2)
     model = load_text_classifier(settings, tokenizer, NAMES).eval()
@@ -524,6 +526,40 @@ def test_adapters_of_a_recipe_name_their_classes(tmp_path: Path, language_model:
     assert {"adapter_config.json", "dair_classes.json"} <= {file.name for file in (tmp_path / "saved").iterdir()}
     pairs = write(tmp_path / "pairs.jsonl", THREE)
     command = ["evaluate", str(tmp_path / "saved"), str(pairs), "--output", str(tmp_path / "out"), "--device", "cpu"]
+    caplog.clear()
     assert run([*command, "--no-progress"]) == 0
+    assert "MISSING" not in caplog.text, "the adapters have the head that the base lacks"
     lines = (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()
     assert [json.loads(line)["prediction"] for line in lines] == [NAMES[number] for number in expected]
+
+
+@pytest.mark.parametrize("name", saved_models.BREAKAGES)
+def test_broken_files_of_a_model_are_named_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    folder = saved_models.generator(tmp_path / "model", "gpt2", shard_size="4KB")
+    pairs = write(tmp_path / "pairs.jsonl", [GENERATED])
+    command = ["evaluate", str(folder), str(pairs), "--output", str(tmp_path / "out"), "--no-progress"]
+    assert run(command) == 0
+    breaks, message = saved_models.BREAKAGES[name]
+    breaks(folder)
+    capsys.readouterr()
+    assert run([*command[:-2], str(tmp_path / "other"), "--no-progress"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"error: {folder}: ") and message in error and "; " in error
+    assert not (tmp_path / "other").exists()
+
+
+def test_broken_files_of_a_base_and_of_adapters_are_named(
+    tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = shutil.copytree(models / "gpt2", tmp_path / "base")
+    settings = LoraConfig(task_type="CAUSAL_LM", target_modules=["c_attn"], fan_in_fan_out=True)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), settings).save_pretrained(tmp_path / "adapters")
+    pairs = write(tmp_path / "pairs.jsonl", [GENERATED])
+    command = ["evaluate", str(tmp_path / "adapters"), str(pairs), "--output", str(tmp_path / "out"), "--no-progress"]
+    for file in (base / "model.safetensors", tmp_path / "adapters" / "adapter_model.safetensors"):
+        file.write_bytes(file.read_bytes()[:100])
+        capsys.readouterr()
+        assert run(command) == 2
+        assert f"{file.name} is broken or cut off, at 100 bytes" in capsys.readouterr().err
