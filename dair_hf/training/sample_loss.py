@@ -38,6 +38,7 @@ PROBLEM_LOSSES = {
 }
 PER_POSITION = ("causal", "token_classification")  # losses of models with one output per token of the input
 LENGTH_KEEPING = (PeftType.PREFIX_TUNING, PeftType.CARTRIDGE)  # adapters that add keys and values, but no outputs
+LAST_TOKEN_HEAD = "score"  # name in transformers of a head that reads the last token before the padding
 ROWS_COMPARED = 2  # rows whose full logits are computed once before training
 TOKENS_COMPARED = 64  # tokens of each of them with `chunked_loss`, since full logits may not fit into memory
 
@@ -94,7 +95,8 @@ def refuse_virtual_tokens(model: Any) -> None:
     """Refuse adapters that put virtual tokens before the tokens of a decoder-only model or a classifier of tokens.
 
     Their outputs are longer than the labels, and for prompts that are padded on the left peft computes other positions
-    than in training. Prefix tuning adds keys and values only, and an encoder-decoder keeps the length of its target.
+    than in training. A decoder-only classifier gets embeddings instead of tokens, and reads the padding. Prefix tuning
+    adds keys and values only, and an encoder-decoder keeps the length of its target.
 
     Args:
         model: The model, possibly with adapters.
@@ -106,13 +108,23 @@ def refuse_virtual_tokens(model: Any) -> None:
     if not getattr(adapter, "is_prompt_learning", False) or adapter.peft_type in LENGTH_KEEPING:
         return
     base = base_model_of(model)
-    if getattr(base.config, "is_encoder_decoder", False) or derived_sample_loss(base) not in PER_POSITION:
+    if getattr(base.config, "is_encoder_decoder", False):
+        return
+    if derived_sample_loss(base) in PER_POSITION:
+        effect = (
+            f"make the outputs of {type(base).__name__} longer than the labels, and prompts of a padded batch would "
+            "get other positions in generation than in training"
+        )
+    elif hasattr(base, LAST_TOKEN_HEAD):
+        effect = (
+            f"hide from {type(base).__name__} where a padded row ends, so that its answers would depend on the batch"
+        )
+    else:
         return
     kind = getattr(adapter.peft_type, "value", adapter.peft_type)
     raise DataError(
-        f"{kind}: its {adapter.num_virtual_tokens} virtual tokens make the outputs of {type(base).__name__} longer "
-        "than the labels, and prompts of a padded batch would get other positions in generation than in training; use "
-        "prefix tuning (peft.PrefixTuningConfig) or LoRA (peft.LoraConfig)"
+        f"{kind}: its {adapter.num_virtual_tokens} virtual tokens {effect}; use prefix tuning "
+        "(peft.PrefixTuningConfig) or LoRA (peft.LoraConfig)"
     )
 
 

@@ -23,6 +23,8 @@ from transformers import (
     BertConfig,
     BertForSequenceClassification,
     DataCollatorWithPadding,
+    LlamaConfig,
+    LlamaForSequenceClassification,
     PreTrainedTokenizerFast,
     set_seed,
 )
@@ -588,3 +590,23 @@ def test_prefix_tuning_learns_the_own_loss_and_answers_as_row_by_row(tmp_path: P
         ids = tokenizer(prompt, add_special_tokens=False, return_tensors="pt").input_ids
         answer = adapted.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False)
         assert tokenizer.decode(answer[0, ids.shape[1] :], skip_special_tokens=True) == found[view]
+
+
+def test_virtual_tokens_of_classifiers(tmp_path: Path) -> None:
+    """BERT reads its first token; Llama would read its last one, where a padded row has padding."""
+    set_seed(0)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = LlamaConfig(vocab_size=tiny.VOCAB, pad_token_id=tiny.PAD, **sizes)
+    adapter = PromptTuningConfig(task_type=TaskType.SEQ_CLS, num_virtual_tokens=3)
+    llama, encoder = (
+        get_peft_model(model, adapter).eval() for model in (LlamaForSequenceClassification(config), bert())
+    )
+    alone = {"input_ids": torch.tensor([[4, 5]]), "attention_mask": torch.ones(1, 2)}
+    padded = {"input_ids": torch.tensor([[4, 5, 0]]), "attention_mask": torch.tensor([[1, 1, 0]])}
+    with torch.no_grad():
+        differ = [not torch.allclose(model(**alone).logits, model(**padded).logits) for model in (llama, encoder)]
+    assert differ == [True, False]
+    numbers = [{**row, "label": 0, "augmented_label": row["augmented_text"] and 1} for row in CLASSES_OF_TEXTS]
+    with pytest.raises(DataError, match="3 virtual tokens hide from LlamaForSequenceClassification where a padded row"):
+        trainer(tmp_path, llama, rows_of(numbers))
+    trainer(tmp_path, encoder, rows_of(numbers), max_steps=1).train()
