@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from peft import LoraConfig, TaskType, get_peft_model
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
@@ -21,12 +26,19 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers import __version__ as transformers_version
 from transformers.pytorch_utils import Conv1D
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
 
-from dair_hf.errors import DataError, explained
+from dair_hf.errors import DataError, explained, is_out_of_memory
 
 # What `from_pretrained` raises for a name or folder without such a model.
 LOADING_ERRORS = (OSError, ValueError, StrictDataclassError, SafetensorError)
+# Files of a saved model that hold one JSON object each.
+JSON_FILES = (
+    CONFIG_NAME, "adapter_config.json", "tokenizer_config.json", "tokenizer.json", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json", "preprocessor_config.json", "processor_config.json", SAFE_WEIGHTS_INDEX_NAME,
+)  # fmt: skip
 # Generation settings that checkpoints set for their own task. BART's are meant for summaries: four beams and no
 # repeated trigrams, but belief states repeat a lot.
 DECODING = (
@@ -90,6 +102,76 @@ class ModelConfig:
             raise DataError(f"lora_rank={self.lora_rank} must be >= 0 and lora_alpha={self.lora_alpha} > 0")
 
 
+@contextlib.contextmanager
+def loading_explained(setting: str, name: str | os.PathLike[str], *kinds: type[Exception]) -> Iterator[None]:
+    """Convert errors from loading a model into a one-line `DataError`, which names the faulty file of a folder.
+
+    Args:
+        setting: Setting that names the model, for the message.
+        name: Model id on the Hub, or local folder.
+        *kinds: Errors to convert besides `LOADING_ERRORS`; with a faulty file all are converted, but no lack of memory.
+
+    Raises:
+        DataError: The body raised one of the errors.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        fault = None if is_out_of_memory(error) else faulty_file(name)
+        if fault is not None:
+            raise DataError(f"{setting}: {fault}") from error
+        with explained(setting, *LOADING_ERRORS, *kinds):
+            raise
+
+
+def faulty_file(name: str | os.PathLike[str]) -> str | None:
+    """Return which file of a saved model cannot be read, why, and what to do; None if all can, or it is no folder.
+
+    Args:
+        name: Model id on the Hub, or local folder.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = (Path(folder) / "config.json").write_text("{")
+        ...     faulty_file(folder)[:25]
+        'config.json is no JSON (E'
+    """
+    folder, again = Path(name), "save the model there again, or copy that file again"
+    if not folder.is_dir():
+        return None
+    objects: dict[str, Any] = {}
+    for file in (folder / json_name for json_name in JSON_FILES):
+        if not file.is_file():
+            continue
+        try:
+            objects[file.name] = json.loads(file.read_bytes())
+        except ValueError as error:
+            return f"{file.name} is no JSON ({' '.join(str(error).split())[:100]}); {again}"
+        if not isinstance(objects[file.name], dict):
+            return f"{file.name} holds no JSON object, but a {type(objects[file.name]).__name__}; {again}"
+    config = objects.get(CONFIG_NAME, {})
+    if CONFIG_NAME in objects and "auto_map" not in config and config.get("model_type") not in CONFIG_MAPPING:
+        return (
+            f"{CONFIG_NAME} has the model_type {config.get('model_type')!r}, which transformers "
+            f"{transformers_version} does not know; correct it, or install a version that does"
+        )
+    shards = objects.get(SAFE_WEIGHTS_INDEX_NAME, {}).get("weight_map", {})
+    for shard in sorted(set(map(str, shards.values()))) if isinstance(shards, dict) else ():
+        if not (folder / shard).is_file():
+            return f"{shard} is missing, which {SAFE_WEIGHTS_INDEX_NAME} names; {again}"
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            size = file.stat().st_size
+            return f"{file.name} is broken or cut off, at {size} bytes ({' '.join(str(error).split())[:100]}); {again}"
+    return None
+
+
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a pretrained model; its end token pads if it has no padding token.
 
@@ -98,8 +180,10 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     """
     if config.model_name_or_path is None:
         raise DataError("model_name_or_path is not set; a model from scratch needs a tokenizer built from its texts")
-    with explained(f"model_name_or_path={config.model_name_or_path!r}", *LOADING_ERRORS):
-        tokenizer = AutoTokenizer.from_pretrained(config.model_name_or_path, trust_remote_code=config.trust_remote_code)
+    name = config.model_name_or_path
+    # The tokenizers library raises nothing more specific than Exception.
+    with loading_explained(f"model_name_or_path={name!r}: its tokenizer", name, Exception):
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=config.trust_remote_code)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -125,7 +209,7 @@ def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: in
     torch.manual_seed(seed)
     if config.model_name_or_path is not None:
         name, remote_code = config.model_name_or_path, config.trust_remote_code
-        with explained(f"model_name_or_path={name!r}", *LOADING_ERRORS):
+        with loading_explained(f"model_name_or_path={name!r}", name):
             settings = AutoConfig.from_pretrained(name, trust_remote_code=remote_code)
             model, report = _class_for(settings).from_pretrained(
                 name,
@@ -133,6 +217,7 @@ def load_model(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: in
                 trust_remote_code=remote_code,
                 attn_implementation=config.attn_implementation,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, by name
             )
         require_all_weights(model, report, f"model_name_or_path={name!r}")
         for setting in DECODING:
@@ -181,7 +266,7 @@ def load_text_classifier(
             )
         head = []
     else:
-        with explained(f"model_name_or_path={name!r}", *LOADING_ERRORS):
+        with loading_explained(f"model_name_or_path={name!r}", name):
             model, report = AutoModelForSequenceClassification.from_pretrained(
                 name,
                 use_safetensors=True,
@@ -202,7 +287,7 @@ def load_text_classifier(
         renew_layers(model, outputs)
         if model.config.pad_token_id is None:
             model.config.pad_token_id = tokenizer.pad_token_id
-    return add_adapters(model, config, None, head) if config.lora_rank else model
+    return add_adapters(model, config, TaskType.SEQ_CLS, head) if config.lora_rank else model
 
 
 def output_layers(model: PreTrainedModel, num_labels: int, setting: str) -> dict[str, nn.Linear]:

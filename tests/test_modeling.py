@@ -28,7 +28,7 @@ from dair_hf.modeling import (
     load_tokenizer,
     start_at_neighbours,
 )
-from tests.fixtures import tiny
+from tests.fixtures import saved_models, tiny
 
 T5 = {"model_type": "t5", "d_model": 16, "d_ff": 32, "d_kv": 8, "num_heads": 2, "num_layers": 1}
 GPT2 = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}
@@ -210,7 +210,7 @@ def test_invalid_settings_are_refused(config: dict[str, Any], message: str) -> N
 def test_missing_tokenizers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a model from scratch needs a tokenizer built from its texts"):
         load_tokenizer(ModelConfig(model_settings=T5))
-    with pytest.raises(DataError, match=f"model_name_or_path='{tmp_path}': "):
+    with pytest.raises(DataError, match=f"model_name_or_path='{tmp_path}': its tokenizer: "):
         load_tokenizer(ModelConfig(model_name_or_path=str(tmp_path)))
 
 
@@ -373,3 +373,28 @@ def test_classifier_with_adapters_trains_the_head(tmp_path: Path) -> None:
 def test_unusable_classifiers_are_refused(config: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         classifier(**config)
+
+
+@pytest.mark.parametrize("name", saved_models.BREAKAGES)
+def test_broken_files_of_a_model_are_named(tmp_path: Path, name: str) -> None:
+    folder = saved_models.generator(tmp_path / "model", "gpt2", shard_size="4KB")
+    config = ModelConfig(model_name_or_path=str(folder))
+    load_model(config, load_tokenizer(config))
+    breaks, message = saved_models.BREAKAGES[name]
+    breaks(folder)
+    with pytest.raises(DataError) as refused:
+        load_model(config, load_tokenizer(config))
+    error = str(refused.value)
+    assert error.startswith(f"model_name_or_path='{folder}': ") and message in error and "\n" not in error
+    if "tokenizer" not in message:
+        with pytest.raises(DataError) as refused:
+            load_text_classifier(config, tiny.tokenizer(), ["no", "yes"])
+        assert message in str(refused.value)
+
+
+def test_a_tokenizer_of_another_kind_is_refused(tmp_path: Path) -> None:
+    """It is valid JSON, and the tokenizers library raises a KeyError or a plain Exception."""
+    folder = saved_models.generator(tmp_path / "model", "gpt2")
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(DataError, match="its tokenizer: "):
+        load_tokenizer(ModelConfig(model_name_or_path=str(folder)))

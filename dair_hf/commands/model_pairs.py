@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import datasets
+import torch
 import transformers
-from peft import PeftConfig, PeftModel
+from peft import PeftConfig, PeftModel, TaskType
+from peft.utils.save_and_load import load_peft_weights
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -20,6 +22,7 @@ from transformers import (
     TrainerState,
 )
 from transformers.utils import CONFIG_NAME, cached_file, find_adapter_config_file
+from transformers.utils import logging as transformers_logging
 
 from dair_hf.config import DAIRConfig
 from dair_hf.data.collator import LABELS, ROW_ID
@@ -29,9 +32,10 @@ from dair_hf.data.texts.labels import label_of
 from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError, explained
 from dair_hf.evaluation.answers import same_classes
-from dair_hf.modeling import LOADING_ERRORS
+from dair_hf.modeling import LOADING_ERRORS, faulty_file, loading_explained, output_layers, require_all_weights
 from dair_hf.pair_report.build import ReportOptions, build_report
 from dair_hf.pair_report.report import PairReport
+from dair_hf.training.run_settings import CLASSES_FILE, read_classes
 from dair_hf.training.sample_loss import base_model_of
 from dair_hf.training.texts.needs import max_positions
 from dair_hf.training.trainer import DAIRTrainer
@@ -58,14 +62,29 @@ def load_trained(name: str) -> tuple[Any, Any]:
     Raises:
         DataError: There is no such model or base, or its class is unknown.
     """
-    with explained(name if Path(name).exists() else f"{name}: is no folder here; from the Hub", *LOADING_ERRORS):
+    label = name if Path(name).exists() else f"{name}: is no folder here; from the Hub"
+    with loading_explained(label, name), _without_reports():
         adapters = _adapters_of(name)
         model = _load_model(name) if adapters is None else _load_adapted(name, adapters)
         places = [name] if adapters is None else [name, str(adapters.base_model_name_or_path)]
         tokenizer = next(filter(None, map(_load_tokenizer, places)), None)
     if tokenizer is not None and tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
+    config = base_model_of(model).config
+    if tokenizer is not None and getattr(config, "pad_token_id", None) is None:
+        config.pad_token_id = tokenizer.pad_token_id  # a classifier on a language model reads the token before it
     return model, tokenizer
+
+
+@contextlib.contextmanager
+def _without_reports() -> Iterator[None]:
+    """Silence the report of transformers on weights: what is missing is refused, unless adapters bring it."""
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
 
 
 def _adapters_of(name: str) -> PeftConfig | None:
@@ -85,9 +104,18 @@ def _adapters_of(name: str) -> PeftConfig | None:
     return adapters
 
 
-def _load_model(name: str, task: str | None = None, revision: str | None = None) -> Any:
-    """Load a model of the class for a task of adapters, else of the class that its configuration names."""
-    config = AutoConfig.from_pretrained(name, revision=revision)
+def _load_model(name: str) -> Any:
+    """Load a model of the class that its configuration names; all of its weights must be in its files."""
+    config = AutoConfig.from_pretrained(name)
+    model, report = _class_for(name, config).from_pretrained(
+        name, config=config, output_loading_info=True, ignore_mismatched_sizes=True
+    )
+    require_all_weights(model, report, name)
+    return model
+
+
+def _class_for(name: str, config: Any, task: str | None = None) -> Any:
+    """Return the class for a task of adapters, else the class that a configuration names."""
     names = config.architectures or []
     kind: Any = CLASS_OF_TASK.get(task) or (getattr(transformers, names[0], None) if names else None)
     if kind is None:
@@ -95,23 +123,63 @@ def _load_model(name: str, task: str | None = None, revision: str | None = None)
             f"{name}: config.json names the class {names}, which transformers does not have; write the report in "
             "Python, by DAIRTrainer.pair_report"
         )
-    return kind.from_pretrained(name, config=config, revision=revision)
+    return kind
 
 
 def _load_adapted(name: str, adapters: PeftConfig) -> Any:
     """Load adapters on their base model."""
-    base = str(adapters.base_model_name_or_path)
+    base, revision = str(adapters.base_model_name_or_path), adapters.revision
+    saved = load_peft_weights(name, device="cpu")
     try:
-        model = _load_model(base, adapters.task_type, adapters.revision)
+        with loading_explained(base, base):
+            config = AutoConfig.from_pretrained(base, revision=revision)
+            kind = _class_for(base, config, adapters.task_type)
+            if adapters.task_type == TaskType.SEQ_CLS:
+                _set_classes(config, name, saved)
+            model, report = kind.from_pretrained(
+                base, config=config, revision=revision, output_loading_info=True, ignore_mismatched_sizes=True
+            )
     except LOADING_ERRORS as error:
         reason = " ".join(str(error).split())
         raise DataError(
             f"{name}: holds adapters of the model {base!r}, which cannot be loaded ({reason[:300]}); start in the "
             "folder from which that path leads to it, or set base_model_name_or_path in adapter_config.json"
         ) from error
+    heads = {key.removeprefix("base_model.").removeprefix("model.").rpartition(".")[0] for key in saved}
+    require_all_weights(model, report, f"{name}: its base model {base!r}", heads)
     # A RuntimeError tells of weights of another shape.
     with explained(f"{name}: its adapters do not fit the model {base!r}", *LOADING_ERRORS, KeyError, RuntimeError):
         return PeftModel.from_pretrained(model, name)
+
+
+def _set_classes(config: Any, name: str, saved: Mapping[str, Any]) -> None:
+    """Give the configuration of a base model the classes of adapters: their names, or else their number.
+
+    Args:
+        config: Configuration of the base model, which may be one without classes.
+        name: Model id on the Hub or local folder of the adapters.
+        saved: Their weights, with those of a head that was trained beside them.
+
+    Raises:
+        DataError: The names are not as many as the outputs of the head.
+    """
+    with torch.device("meta"):
+        model = AutoModelForSequenceClassification.from_config(config)
+    sizes = {
+        len(weight)
+        for layer in output_layers(model, config.num_labels, name)
+        for key, weight in saved.items()
+        if key.endswith(f".{layer}.weight")
+    }
+    with contextlib.suppress(OSError):
+        file = cached_file(name, CLASSES_FILE)
+        classes = read_classes(Path(str(file)))
+        if sizes - {len(classes["id2label"])}:
+            raise DataError(f"{file}: names {len(classes['id2label'])} classes, but the head has {max(sizes)} outputs")
+        config.update(classes)
+        return
+    if sizes and max(sizes) != config.num_labels:
+        config.num_labels = max(sizes)
 
 
 def _load_tokenizer(name: str) -> Any:
@@ -120,10 +188,12 @@ def _load_tokenizer(name: str) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(name)
     except Exception as error:  # the tokenizers library raises nothing more specific
         if file := _first_cached(name, VOCABULARY_FILES):
-            reason = " ".join(str(error).split())
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}); save the tokenizer again"
+            fault = faulty_file(name)
             raise DataError(
-                f"{name}: its tokenizer cannot be loaded, though {file} exists ({type(error).__name__}: "
-                f"{reason[:300]}); save the tokenizer again"
+                f"{name}: its tokenizer cannot be loaded, though {file} exists ({reason}"
+                if fault is None
+                else f"{name}: its tokenizer cannot be loaded: {fault}"
             ) from error
         if isinstance(error, (OSError, ValueError)):
             return None
@@ -256,7 +326,7 @@ def text_columns(pairs: datasets.Dataset) -> list[str]:
 
 def _length(model: Any, max_tokens: int | None) -> int:
     """Return the number of tokens after which texts are cut."""
-    positions = max_positions(base_model_of(model))
+    positions = max_positions(model)
     if max_tokens is not None and positions is not None and max_tokens > positions:
         raise DataError(
             f"--max-tokens {max_tokens}: the model has {positions} positions; give at most as many, or leave it out"

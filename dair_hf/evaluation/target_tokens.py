@@ -19,7 +19,7 @@ from transformers import (
 from transformers.utils import logging
 
 from dair_hf.errors import DataError
-from dair_hf.evaluation.generation_settings import decoder_start, effective_config, end_tokens
+from dair_hf.evaluation.generation_settings import decoder_start, effective_config, end_tokens, virtual_tokens
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
 logger = logging.get_logger(__name__)
@@ -164,7 +164,7 @@ def forced_tokens(model: Any) -> tuple[int, ...]:
 def decoder_positions(model: Any) -> int | None:
     """Return the number of positions of a model with position embeddings; None without such a limit.
 
-    Rotary positions are computed for any length.
+    Rotary positions are computed for any length. Virtual tokens of adapters take some of the positions.
     """
     config: Any = getattr(model, "config", None)
     config = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
@@ -172,7 +172,7 @@ def decoder_positions(model: Any) -> int | None:
         return None
     names = ("max_target_positions", "max_decoder_position_embeddings", "max_position_embeddings")
     limits = (getattr(config, name, None) for name in names)
-    return next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)
+    return next((limit - virtual_tokens(model) for limit in limits if isinstance(limit, int) and limit > 0), None)
 
 
 def find_mismatches(

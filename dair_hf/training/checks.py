@@ -25,6 +25,7 @@ from dair_hf.errors import DataError, explained
 from dair_hf.evaluation.evaluator import PairEvaluator
 from dair_hf.losses.objective import LOSS_REGULARIZERS
 from dair_hf.losses.per_sample import SampleLoss, causal_nll, huber, seq2seq_nll, squared_error
+from dair_hf.training.sample_loss import refuse_virtual_tokens
 from dair_hf.trees.batches import require_column
 
 logger = logging.get_logger(__name__)
@@ -175,6 +176,7 @@ def refuse_unsupported(
             f"share_prefixes={args.share_prefixes!r} needs a decoder-only model with sample_loss='causal', not {name}: "
             "only there does the prefix of a row not depend on the rest of it; leave share_prefixes unset"
         )
+    refuse_virtual_tokens(model)
     _refuse_optimizer_arguments(args)
     _refuse_unsupported_chunks(args, sample_loss, objective)
     _refuse_unsupported_cache(args, objective, model)

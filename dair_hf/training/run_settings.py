@@ -1,4 +1,4 @@
-"""Settings that are saved with each checkpoint, so that a resumed run can say which of them are others."""
+"""Settings that are saved with each checkpoint: those of the run, and the classes of adapters of a classifier."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from peft import PeftModel, TaskType
 from transformers.utils import logging
 
 from dair_hf.config import DAIRConfig
@@ -17,6 +18,8 @@ from dair_hf.io.files import read_json, write_json
 
 logger = logging.get_logger(__name__)
 SETTINGS_FILE = "dair_settings.json"
+CLASSES_FILE = "dair_classes.json"
+CLASS_SETTINGS = ("id2label", "problem_type")
 # Settings that change what the steps after a resume do. `Trainer` itself reports other batch sizes.
 COMPARED = (
     *(field.name for field in dataclasses.fields(ObjectiveConfig)),
@@ -54,6 +57,43 @@ def warn_of_other_settings(args: DAIRConfig, checkpoint: Path) -> None:
             f"{checkpoint} is of a run with other settings: {listed}. Training goes on from it with the new ones; for "
             "a run of its own, name another output_dir, or leave resume_from_checkpoint out."
         )
+
+
+def save_classes(model: Any, folder: Path) -> None:
+    """Write the names of the classes beside adapters of a classifier, which peft saves without its configuration.
+
+    Args:
+        model: The model; without adapters, or if it is no classifier, nothing is written.
+        folder: Folder with the adapters.
+    """
+    if isinstance(model, PeftModel) and model.peft_config[model.active_adapter].task_type == TaskType.SEQ_CLS:
+        config: Any = model.config
+        write_json(folder / CLASSES_FILE, {name: getattr(config, name) for name in CLASS_SETTINGS})
+
+
+def read_classes(file: Path) -> dict[str, Any]:
+    """Read what `save_classes` has written, as arguments of a configuration.
+
+    Args:
+        file: The file.
+
+    Raises:
+        DataError: The file is broken, or the names are not those of the classes 0, 1, ...
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = (Path(folder) / CLASSES_FILE).write_text('{"id2label": {"0": "no", "1": "yes"}}')
+        ...     read_classes(Path(folder) / CLASSES_FILE)
+        {'id2label': {0: 'no', 1: 'yes'}, 'label2id': {'no': 0, 'yes': 1}}
+    """
+    saved = read_json(file)
+    names = saved.get("id2label") if isinstance(saved, dict) else None
+    if not isinstance(names, dict) or not names or sorted(names) != sorted(map(str, range(len(names)))):
+        raise DataError(f'{file}: give the names of all classes as {{"id2label": {{"0": "...", "1": "...", ...}}}}')
+    id2label = {int(number): str(name) for number, name in names.items()}
+    classes = {"id2label": id2label, "label2id": {name: number for number, name in id2label.items()}}
+    return {**classes, **({"problem_type": saved["problem_type"]} if saved.get("problem_type") else {})}
 
 
 def _settings_of(args: DAIRConfig) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from accelerate.utils.memory import should_reduce_batch_size
+from peft import PeftType
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.loss.loss_utils import (
@@ -35,6 +36,9 @@ PROBLEM_LOSSES = {
     "single_label_classification": "classification",
     "multi_label_classification": "multi_label",
 }
+PER_POSITION = ("causal", "token_classification")  # losses of models with one output per token of the input
+LENGTH_KEEPING = (PeftType.PREFIX_TUNING, PeftType.CARTRIDGE)  # adapters that add keys and values, but no outputs
+LAST_TOKEN_HEAD = "score"  # name in transformers of a head that reads the last token before the padding
 ROWS_COMPARED = 2  # rows whose full logits are computed once before training
 TOKENS_COMPARED = 64  # tokens of each of them with `chunked_loss`, since full logits may not fit into memory
 
@@ -85,6 +89,43 @@ def can_generate(model: Any) -> bool:
     base = base_model_of(model)
     method = getattr(base, "can_generate", None)
     return bool(method()) if callable(method) else hasattr(base, "generate")
+
+
+def refuse_virtual_tokens(model: Any) -> None:
+    """Refuse adapters that put virtual tokens before the tokens of a decoder-only model or a classifier of tokens.
+
+    Their outputs are longer than the labels, and for prompts that are padded on the left peft computes other positions
+    than in training. A decoder-only classifier gets embeddings instead of tokens, and reads the padding. Prefix tuning
+    adds keys and values only, and an encoder-decoder keeps the length of its target.
+
+    Args:
+        model: The model, possibly with adapters.
+
+    Raises:
+        DataError: The adapters of the model are of this kind.
+    """
+    adapter: Any = getattr(model, "active_peft_config", None)
+    if not getattr(adapter, "is_prompt_learning", False) or adapter.peft_type in LENGTH_KEEPING:
+        return
+    base = base_model_of(model)
+    if getattr(base.config, "is_encoder_decoder", False):
+        return
+    if derived_sample_loss(base) in PER_POSITION:
+        effect = (
+            f"make the outputs of {type(base).__name__} longer than the labels, and prompts of a padded batch would "
+            "get other positions in generation than in training"
+        )
+    elif hasattr(base, LAST_TOKEN_HEAD):
+        effect = (
+            f"hide from {type(base).__name__} where a padded row ends, so that its answers would depend on the batch"
+        )
+    else:
+        return
+    kind = getattr(adapter.peft_type, "value", adapter.peft_type)
+    raise DataError(
+        f"{kind}: its {adapter.num_virtual_tokens} virtual tokens {effect}; use prefix tuning "
+        "(peft.PrefixTuningConfig) or LoRA (peft.LoraConfig)"
+    )
 
 
 def resolve_sample_loss(sample_loss: str | SampleLoss | None, model: Any) -> tuple[SampleLoss, str | None]:

@@ -82,7 +82,7 @@ from dair_hf.training.loading import (
     train_sampler,
 )
 from dair_hf.training.pair_evaluation import PairEvaluationTrainer
-from dair_hf.training.run_settings import save_settings, warn_of_other_settings
+from dair_hf.training.run_settings import save_classes, save_settings, warn_of_other_settings
 from dair_hf.training.sample_loss import (
     LANGUAGE_LOSSES,
     MODEL_LOSSES,
@@ -486,6 +486,10 @@ class DAIRTrainer(PairEvaluationTrainer):
         """Save the model as `Seq2SeqTrainer` does, after checking that all losses were finite."""
         self._finiteness.check()
         super().save_model(*args, **kwargs)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        save_classes(self.model, Path(output_dir or self.args.output_dir))
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         with explain_full_disk(self.args.output_dir):

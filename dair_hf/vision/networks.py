@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from transformers import AutoModelForImageClassification, PreTrainedModel, ResNetConfig, ResNetForImageClassification
 
 from dair_hf.errors import DataError
-from dair_hf.modeling import output_layers, renew_layers, require_all_weights
+from dair_hf.modeling import loading_explained, output_layers, renew_layers, require_all_weights
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
 from dair_hf.vision.image_pairs import require_choice
 from dair_hf.vision.preact_resnet import PreActResNet, PreActResNetConfig
@@ -101,7 +99,7 @@ def make_network(config: NetworkConfig, num_channels: int, num_labels: int) -> P
 def _pretrained(name: str, num_channels: int, num_labels: int) -> PreTrainedModel:
     """Load a pretrained classifier and replace its output layer, even if the checkpoint has as many classes."""
     label = f"pretrained_model={name!r}"
-    try:
+    with loading_explained(label, name):
         model, report = AutoModelForImageClassification.from_pretrained(
             name,
             num_labels=num_labels,
@@ -110,8 +108,6 @@ def _pretrained(name: str, num_channels: int, num_labels: int) -> PreTrainedMode
             trust_remote_code=False,
             output_loading_info=True,
         )
-    except (OSError, ValueError, StrictDataclassError, SafetensorError) as error:
-        raise DataError(f"{label}: {' '.join(str(error).split())[:400]}") from error
     if getattr(model.config, "num_channels", num_channels) != num_channels:
         raise DataError(
             f"{label} takes {model.config.num_channels} channels, the images have {num_channels}; give a model for "

@@ -19,10 +19,14 @@ from transformers import (
     AutoTokenizer,
     BertForMaskedLM,
     BertModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
 )
 
+from dair_hf import DAIRTrainer
 from dair_hf.commands.main import run
 from dair_hf.io.archives import sha256_of
+from dair_hf.modeling import ModelConfig, load_text_classifier
 from tests.fixtures import chats, saved_models, tiny
 
 WORDS = [f"w{number}" for number in range(4, tiny.VOCAB)]
@@ -48,7 +52,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tiny.tokenizer().save_pretrained(folder / name)
     AutoModelForSequenceClassification.from_pretrained(folder / "classifier").save_pretrained(folder / "bare")
     shutil.copytree(folder / "classifier", folder / "broken")
-    (folder / "broken" / "tokenizer.json").write_text("{")
+    (folder / "broken" / "tokenizer.json").write_text("{}")
     return folder
 
 
@@ -411,3 +415,151 @@ def test_predictions_name_their_clusters(tmp_path: Path, models: Path) -> None:
     assert [line["cluster"] for line in lines[: len(rows)]] == [row["reviewer"] for row in rows]
     assert run([*command, "--overwrite"]) == 0
     assert "cluster" not in json.loads((out / "predictions.jsonl").read_text().splitlines()[0])
+
+
+@pytest.fixture(params=["gpt2", "qwen2"])
+def language_model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder with a language model without classes, and without a padding token."""
+    tokenizer: Any = tiny.tokenizer() if request.param == "gpt2" else chats.tokenizer()
+    if request.param == "gpt2":
+        made: Any = tiny.model("gpt2", dtype=torch.float32)
+    else:
+        sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        made = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), num_key_value_heads=1, **sizes))
+    made.config.pad_token_id = None
+    made.save_pretrained(tmp_path / "language_model")
+    tokenizer.save_pretrained(tmp_path / "language_model")
+    return tmp_path / "language_model"
+
+
+NAMES = ["yes", "no", "maybe"]
+THREE = [
+    {**row, "label": NAMES[at % 3], "augmented_label": row["augmented_text"] and NAMES[at % 2]}
+    for at, row in enumerate(CLASSES)
+]
+
+
+def answers_of(model: Any, tokenizer: Any, rows: list[dict[str, Any]]) -> list[int]:
+    """The class of each view, one view at a time."""
+    texts = [row[column] for column in ("text", "augmented_text") for row in rows if row[column]]
+    with torch.no_grad():
+        return [int(model(**tokenizer(text, return_tensors="pt")).logits.argmax()) for text in texts]
+
+
+def test_adapters_of_a_classifier_on_a_language_model(
+    tmp_path: Path, language_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Adapters name neither their classes nor how many there are; the base has none."""
+    torch.manual_seed(3)
+    tokenizer = AutoTokenizer.from_pretrained(language_model)
+    base = AutoModelForSequenceClassification.from_pretrained(
+        language_model, id2label=dict(enumerate(NAMES)), pad_token_id=tokenizer.pad_token_id
+    )
+    is_gpt2 = base.config.model_type == "gpt2"
+    settings = LoraConfig(
+        task_type="SEQ_CLS",
+        lora_alpha=8,
+        init_lora_weights=False,
+        fan_in_fan_out=is_gpt2,
+        target_modules=["c_attn" if is_gpt2 else "q_proj"],
+    )
+    adapted: Any = get_peft_model(base, settings).eval()
+    with torch.no_grad():
+        adapted.base_model.model.score.modules_to_save["default"].weight.normal_()
+    adapted.save_pretrained(tmp_path / "adapters")
+    expected = answers_of(adapted, tokenizer, THREE)
+    assert len(set(expected)) > 1
+    numbers = [
+        {name: NAMES.index(value) if name.endswith("label") and value else value for name, value in row.items()}
+        for row in THREE
+    ]
+
+    def evaluated(rows: list[dict[str, Any]], number: int) -> list[str]:
+        out = tmp_path / f"out{number}"
+        pairs = write(tmp_path / "pairs.jsonl", rows)
+        command = ["evaluate", str(tmp_path / "adapters"), str(pairs), "--output", str(out), "--no-progress"]
+        assert run([*command, "--device", "cpu"]) == 0
+        return [json.loads(line)["prediction"] for line in (out / "predictions.jsonl").read_text().splitlines()]
+
+    assert evaluated(numbers, 0) == [str(number) for number in expected]
+
+    trained = DAIRTrainer(adapted, tiny.config(tmp_path / "run"), processing_class=tokenizer)
+    trained.save_model(str(tmp_path / "adapters"))
+    assert evaluated(THREE, 1) == [NAMES[number] for number in expected]
+
+    file = tmp_path / "adapters" / "dair_classes.json"
+    capsys.readouterr()
+    for names, message in (
+        ({"0": "no", "1": "yes"}, "names 2 classes, but the head has 3 outputs"),
+        ({"no": "0"}, "give the names of all classes as"),
+    ):
+        file.write_text(json.dumps({"id2label": names}))
+        pairs = write(tmp_path / "pairs.jsonl", THREE)
+        assert run(["evaluate", str(tmp_path / "adapters"), str(pairs), "--output", str(tmp_path / "o")]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_adapters_without_their_head_are_refused(
+    tmp_path: Path, language_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A head that was saved nowhere would be new, and the answers a matter of chance."""
+    base = AutoModelForSequenceClassification.from_pretrained(language_model)
+    target = "c_attn" if base.config.model_type == "gpt2" else "q_proj"
+    adapted: Any = get_peft_model(base, LoraConfig(target_modules=[target], fan_in_fan_out=target == "c_attn"))
+    adapted.save_pretrained(tmp_path / "adapters")
+    file = tmp_path / "adapters" / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "task_type": "SEQ_CLS", "modules_to_save": None}))
+    pairs = write(tmp_path / "pairs.jsonl", CLASSES)
+    capsys.readouterr()
+    assert run(["evaluate", str(tmp_path / "adapters"), str(pairs), "--output", str(tmp_path / "out")]) == 2
+    assert "1 weights of" in (error := capsys.readouterr().err) and "(score.weight)" in error
+
+
+def test_adapters_of_a_recipe_name_their_classes(
+    tmp_path: Path, language_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(language_model)
+    settings = ModelConfig(model_name_or_path=str(language_model), lora_rank=2)
+    model = load_text_classifier(settings, tokenizer, NAMES).eval()
+    expected = answers_of(model, tokenizer, THREE)
+    DAIRTrainer(model, tiny.config(tmp_path / "run"), processing_class=tokenizer).save_model(str(tmp_path / "saved"))
+    assert {"adapter_config.json", "dair_classes.json"} <= {file.name for file in (tmp_path / "saved").iterdir()}
+    pairs = write(tmp_path / "pairs.jsonl", THREE)
+    command = ["evaluate", str(tmp_path / "saved"), str(pairs), "--output", str(tmp_path / "out"), "--device", "cpu"]
+    caplog.clear()
+    assert run([*command, "--no-progress"]) == 0
+    assert "MISSING" not in caplog.text, "the adapters have the head that the base lacks"
+    lines = (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()
+    assert [json.loads(line)["prediction"] for line in lines] == [NAMES[number] for number in expected]
+
+
+@pytest.mark.parametrize("name", saved_models.BREAKAGES)
+def test_broken_files_of_a_model_are_named_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    folder = saved_models.generator(tmp_path / "model", "gpt2", shard_size="4KB")
+    pairs = write(tmp_path / "pairs.jsonl", [GENERATED])
+    command = ["evaluate", str(folder), str(pairs), "--output", str(tmp_path / "out"), "--no-progress"]
+    assert run(command) == 0
+    breaks, message = saved_models.BREAKAGES[name]
+    breaks(folder)
+    capsys.readouterr()
+    assert run([*command[:-2], str(tmp_path / "other"), "--no-progress"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"error: {folder}: ") and message in error and "; " in error
+    assert not (tmp_path / "other").exists()
+
+
+def test_broken_files_of_a_base_and_of_adapters_are_named(
+    tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = shutil.copytree(models / "gpt2", tmp_path / "base")
+    settings = LoraConfig(task_type="CAUSAL_LM", target_modules=["c_attn"], fan_in_fan_out=True)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), settings).save_pretrained(tmp_path / "adapters")
+    pairs = write(tmp_path / "pairs.jsonl", [GENERATED])
+    command = ["evaluate", str(tmp_path / "adapters"), str(pairs), "--output", str(tmp_path / "out"), "--no-progress"]
+    for file in (base / "model.safetensors", tmp_path / "adapters" / "adapter_model.safetensors"):
+        file.write_bytes(file.read_bytes()[:100])
+        capsys.readouterr()
+        assert run(command) == 2
+        assert f"{file.name} is broken or cut off, at 100 bytes" in capsys.readouterr().err

@@ -10,12 +10,21 @@ from typing import Any
 import datasets
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import (
+    LoraConfig,
+    PrefixTuningConfig,
+    PromptEncoderConfig,
+    PromptTuningConfig,
+    TaskType,
+    get_peft_model,
+)
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
     DataCollatorWithPadding,
+    LlamaConfig,
+    LlamaForSequenceClassification,
     PreTrainedTokenizerFast,
     set_seed,
 )
@@ -534,3 +543,70 @@ def test_adapters_of_the_output_layer_train(tmp_path: Path, settings: dict[str, 
     trainer(tmp_path, adapted, rows_of(PAIRS), tokenizer, max_steps=2).train()
     changed = {name for name, value in adapted.named_parameters() if name in before and (value != before[name]).any()}
     assert any("lm_head" in name for name in changed)
+
+
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        PromptTuningConfig(task_type=TaskType.CAUSAL_LM, num_virtual_tokens=3),
+        PromptEncoderConfig(task_type=TaskType.CAUSAL_LM, num_virtual_tokens=3, encoder_hidden_size=8),
+    ],
+    ids=["prompt_tuning", "p_tuning"],
+)
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_virtual_tokens_of_decoder_only_models_are_refused(tmp_path: Path, kind: str, adapter: Any) -> None:
+    adapted: Any = get_peft_model(tiny.model(kind), adapter)
+    with pytest.raises(DataError) as refused:
+        trainer(tmp_path, adapted, rows_of(PAIRS))
+    assert str(refused.value).startswith(f"{adapter.peft_type.value}: its 3 virtual tokens make the outputs of ")
+    assert "peft.PrefixTuningConfig" in str(refused.value) and "peft.LoraConfig" in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_prefix_tuning_learns_the_own_loss_and_answers_as_row_by_row(tmp_path: Path, kind: str) -> None:
+    """The remedy for prompt tuning. The first row has all positions of GPT-2 that the prefix leaves free."""
+    adapter = PrefixTuningConfig(task_type=TaskType.CAUSAL_LM, num_virtual_tokens=3)
+    adapted: Any = get_peft_model(tiny.model(kind), adapter)
+    with torch.no_grad():
+        for weight in adapted.parameters():
+            weight += 0.5 * torch.randn_like(weight)
+    rows = rows_of([{**PAIRS[0], "prompt": " ".join(f"w{4 + at % 9}" for at in range(40))}, PAIRS[1]])
+    made = trainer(tmp_path, adapted, rows, max_steps=1)
+    made.train()
+    assert [len(ids) for ids in made.train_dataset["input_ids"][:]] == [32 - 3, 4]
+
+    adapted.eval()
+    tokenizer = tiny.tokenizer()
+    file = tmp_path / "predictions.jsonl"
+    for row in made.train_dataset:
+        own = adapted(input_ids=torch.tensor([row["input_ids"]]), labels=torch.tensor([row["labels"]])).loss
+        count = sum(label != -100 for label in row["labels"])
+        loss = made.evaluate(datasets.Dataset.from_list([row]).select_columns(["input_ids", "labels"]))["eval_loss"]
+        assert loss == pytest.approx(own.item() * count)
+    made.evaluate_pairs(rows_of(PAIRS), predictions_file=file, max_new_tokens=5, intervals=False)
+    lines = map(json.loads, file.read_text().splitlines())
+    found = {(line["row_id"], line["variant"]): line["prediction"] for line in lines}
+    for view, prompt in {("a", "original"): "w4 w5 w6", ("a", "augmented"): "w8", ("b", "original"): "w11"}.items():
+        ids = tokenizer(prompt, add_special_tokens=False, return_tensors="pt").input_ids
+        answer = adapted.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False)
+        assert tokenizer.decode(answer[0, ids.shape[1] :], skip_special_tokens=True) == found[view]
+
+
+def test_virtual_tokens_of_classifiers(tmp_path: Path) -> None:
+    """BERT reads its first token; Llama would read its last one, where a padded row has padding."""
+    set_seed(0)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = LlamaConfig(vocab_size=tiny.VOCAB, pad_token_id=tiny.PAD, **sizes)
+    adapter = PromptTuningConfig(task_type=TaskType.SEQ_CLS, num_virtual_tokens=3)
+    llama, encoder = (
+        get_peft_model(model, adapter).eval() for model in (LlamaForSequenceClassification(config), bert())
+    )
+    alone = {"input_ids": torch.tensor([[4, 5]]), "attention_mask": torch.ones(1, 2)}
+    padded = {"input_ids": torch.tensor([[4, 5, 0]]), "attention_mask": torch.tensor([[1, 1, 0]])}
+    with torch.no_grad():
+        differ = [not torch.allclose(model(**alone).logits, model(**padded).logits) for model in (llama, encoder)]
+    assert differ == [True, False]
+    numbers = [{**row, "label": 0, "augmented_label": row["augmented_text"] and 1} for row in CLASSES_OF_TEXTS]
+    with pytest.raises(DataError, match="3 virtual tokens hide from LlamaForSequenceClassification where a padded row"):
+        trainer(tmp_path, llama, rows_of(numbers))
+    trainer(tmp_path, encoder, rows_of(numbers), max_steps=1).train()

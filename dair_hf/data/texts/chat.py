@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,6 +11,8 @@ from dair_hf.errors import DataError, explained
 
 ASSISTANT = "assistant"
 MARKS = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")  # around the assistant's turns, in some templates
+OPENED = re.compile(r"<(\w+)>\s*\Z")  # what a generation prompt may open for the answer, such as <think>
+LINE = "\n"
 
 Message = Mapping[str, Any]
 
@@ -41,6 +44,7 @@ def encode_chat(
 
     A template with `{% generation %}` marks them itself. With any other template, turn i is what the rendered messages
     up to i add to the rendered messages before i with the generation prompt, if both are prefixes of the whole chat.
+    The last turn always follows from the generation prompt, token by token as in generation.
 
     Args:
         tokenizer: Tokenizer with a chat template.
@@ -52,8 +56,9 @@ def encode_chat(
         tools: Tools of the template, if any.
 
     Raises:
-        DataError: There is no template, it refuses the messages, no turn is a target, or the template writes an earlier
-            turn otherwise once messages follow, so that its tokens are not known.
+        DataError: There is no template, it refuses the messages, no turn is a target, a turn does not follow from the
+            generation prompt, or the template writes an earlier turn otherwise once messages follow, so that its tokens
+            are not known.
 
     Example:
         >>> encode_chat(tokenizer, [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}], {2},
@@ -101,6 +106,9 @@ def assistant_spans(
 ) -> tuple[str, list[tuple[int, int]]]:
     """Return a chat as text, and the spans of characters that the assistant wrote, by differences of prefixes.
 
+    The text leads to the last turn as the generation prompt does, also where the template writes a finished chat
+    without what its generation prompt opens.
+
     Args:
         tokenizer: Tokenizer with a chat template.
         messages: Messages with `role` and `content`.
@@ -109,17 +117,23 @@ def assistant_spans(
         tools: Tools of the template, if any.
 
     Raises:
-        DataError: The text up to a turn is no prefix of the whole text.
+        DataError: The text up to a turn is no prefix of the whole text, or a turn does not follow from the generation
+            prompt.
     """
     text = render(tokenizer, messages, where, tools=tools)
-    spans = []
+    turns = []
     for number, message in enumerate(messages):
         if number < first or message["role"] != ASSISTANT:
             continue
         before = render(tokenizer, messages[:number], where, tools=tools, add_generation_prompt=True)
-        after = text
-        if number + 1 < len(messages):
-            after = render(tokenizer, messages[: number + 1], where, tools=tools)
+        is_last = number + 1 == len(messages)
+        after = text if is_last else render(tokenizer, messages[: number + 1], where, tools=tools)
+        if not after.startswith(before):
+            after = before + _continuation(before, after, message, f"{where}, message {number}")
+        if is_last:
+            text = after
+        turns.append((number, before, after))
+    for number, before, after in turns:
         if not (text.startswith(before) and text.startswith(after) and len(before) < len(after)):
             raise DataError(
                 f"{where}: the chat template writes message {number} otherwise than after the messages before it alone "
@@ -127,8 +141,47 @@ def assistant_spans(
                 "drop the thinking of earlier turns do so; give prompt and completion, with the last turn as "
                 "completion, or a template with {% generation %} around the assistant's turns"
             )
-        spans.append((len(before), len(after)))
-    return text, spans
+    return text, [(len(before), len(after)) for _, before, after in turns]
+
+
+def _continuation(before: str, after: str, message: Message, where: str) -> str:
+    """Return what the assistant writes after a generation prompt that is no beginning of the chat with its turn.
+
+    Spaces and line breaks at the end of the prompt may be missing in the chat, and so may a thought that the prompt
+    opens, if the content of the message has it.
+
+    Args:
+        before: Messages before the turn, with the generation prompt.
+        after: Messages up to the turn.
+        message: The turn.
+        where: Name of row and message.
+
+    Raises:
+        DataError: The turn does not follow from the prompt.
+    """
+    shared = len(os.path.commonprefix([before, after]))
+    if not before[shared:].strip():
+        return after[shared:]
+    tag, content = OPENED.search(before), message.get("content")
+    if tag is not None and tag.start() <= shared:
+        begin, end = f"<{tag[1]}>", f"</{tag[1]}>"
+        if not (isinstance(content, str) and content.lstrip().startswith(begin) and end in content):
+            raise DataError(
+                f"{where}: has no {begin} ... {end} at the start of its content, but the generation prompt of the chat "
+                f"template ends with {tag[0]!r}. Begin the content with the thought, or with "
+                f"{begin + 2 * LINE + end + 2 * LINE!r} for none, or take {tag[0]!r} out of the generation prompt of "
+                "tokenizer.chat_template"
+            )
+        # The template writes the answer without its thought, and then what ends a turn.
+        written, answer = after[tag.start() :].lstrip(), content.rpartition(end)[2].strip()
+        if written.startswith(answer):
+            thought_and_answer = content.strip().removeprefix(begin).removeprefix(tag[0].removeprefix(begin))
+            return thought_and_answer + written.removeprefix(answer)
+    raise DataError(
+        f"{where}: does not go on from the generation prompt of the chat template ({before[shared:][:30]!r} became "
+        f"{after[shared:][:30]!r}), as when it has a thought that the prompt ends; make them agree, in the message or "
+        "in tokenizer.chat_template"
+    )
 
 
 def _difference(text: str, before: str, after: str) -> str:

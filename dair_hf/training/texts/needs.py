@@ -8,7 +8,7 @@ from torch import nn
 
 from dair_hf.data.texts.encoder import ModelNeeds
 from dair_hf.errors import DataError
-from dair_hf.evaluation.generation_settings import end_tokens
+from dair_hf.evaluation.generation_settings import end_tokens, virtual_tokens
 from dair_hf.evaluation.target_tokens import TargetAffixes, added_tokens, target_affixes
 from dair_hf.training.sample_loss import LANGUAGE_LOSSES, base_model_of, derived_sample_loss
 
@@ -29,7 +29,7 @@ def model_needs(model: Any, tokenizer: Any, loss: str | None, max_length: int | 
         DataError: The model has fewer positions than `max_length`, or a target needs an end token, and there is none.
     """
     base = base_model_of(model)
-    limit, name = max_positions(base), type(base).__name__
+    limit, name = max_positions(model), type(base).__name__
     if max_length is not None:
         if limit is not None and max_length > limit:
             raise DataError(f"max_length={max_length}: {name} has {limit} positions; give at most as many, or leave it")
@@ -50,7 +50,7 @@ def model_needs(model: Any, tokenizer: Any, loss: str | None, max_length: int | 
 
 
 def max_positions(model: Any) -> int | None:
-    """Return the number of tokens that a model has positions for; None if there is no limit.
+    """Return the number of tokens that a model, possibly with adapters, has positions for; None if there is no limit.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -63,4 +63,5 @@ def max_positions(model: Any) -> int | None:
         return None
     # RoBERTa and its relatives keep the positions up to that of padding free.
     tables = (module for name, module in model.named_modules() if "position" in name and type(module) is nn.Embedding)
-    return positions - max((table.padding_idx + 1 for table in tables if table.padding_idx is not None), default=0)
+    unused = max((table.padding_idx + 1 for table in tables if table.padding_idx is not None), default=0)
+    return positions - unused - virtual_tokens(model)

@@ -6,12 +6,11 @@ import os
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from dair_hf.errors import DataError
-from dair_hf.modeling import require_all_weights
+from dair_hf.modeling import loading_explained, require_all_weights
 
 MAX_HALVINGS = 5  # a hierarchical transformer such as Swin halves its grid less often than this
 
@@ -75,7 +74,7 @@ def load_backbone(name_or_path: str | os.PathLike[str]) -> PreTrainedModel:
         >>> load_backbone("microsoft/resnet-152")  # doctest: +SKIP
     """
     name = os.fspath(name_or_path)
-    try:
+    with loading_explained(f"backbone {name!r}", name):
         config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=False)
         config = getattr(config, "vision_config", config)
         backbone, report = AutoModel.from_pretrained(
@@ -86,8 +85,6 @@ def load_backbone(name_or_path: str | os.PathLike[str]) -> PreTrainedModel:
             trust_remote_code=False,
             output_loading_info=True,
         )
-    except (OSError, ValueError, SafetensorError) as error:
-        raise DataError(f"backbone {name!r}: {' '.join(str(error).split())[:400]}") from error
     backbone = _without_pooler(backbone)
     require_all_weights(backbone, report, f"backbone {name!r}")
     return backbone

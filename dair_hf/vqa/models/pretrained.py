@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from peft import TaskType
-from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     AutoModelForImageTextToText,
@@ -21,16 +19,14 @@ from transformers.utils import is_torchvision_available, logging
 
 from dair_hf.errors import DataError
 from dair_hf.metrics.vqa.answers import normalize_answer
-from dair_hf.modeling import ModelConfig, add_adapters, require_all_weights
+from dair_hf.modeling import ModelConfig, add_adapters, loading_explained, require_all_weights
 from dair_hf.vqa.models.images_only import images_only_processor, takes_videos
 from dair_hf.vqa.models.patches import take_padded_patches
 
 logger = logging.get_logger(__name__)
 
-# Errors of transformers for files that are missing, damaged or of another kind.
-LOADING_ERRORS = (
-    OSError, ValueError, ImportError, AttributeError, TypeError, KeyError, StrictDataclassError, SafetensorError,
-)  # fmt: skip
+# Errors of transformers for files of another kind, besides `modeling.LOADING_ERRORS`.
+OTHER_ERRORS = (ImportError, AttributeError, TypeError, KeyError)
 # Sampling parameters of `generate`. transformers refuses to save a configuration that has them with `do_sample=False`.
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
 
@@ -166,10 +162,8 @@ def _load(loader: Callable[..., Any], config: ModelConfig, **options: Any) -> An
     name = config.model_name_or_path
     if name is None:
         raise DataError("model_name_or_path is not set; name a model with a processor, on the Hub or in a folder")
-    try:
+    with loading_explained(f"model_name_or_path={name!r}", name, *OTHER_ERRORS):
         return loader(name, trust_remote_code=config.trust_remote_code, **options)
-    except LOADING_ERRORS as error:
-        raise DataError(f"model_name_or_path={name!r}: {' '.join(str(error).split())[:400]}") from error
 
 
 def _replace_output_layer(model: PreTrainedModel, head: Sequence[str], answers: Sequence[str]) -> None:

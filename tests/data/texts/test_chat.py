@@ -140,3 +140,79 @@ def test_a_token_that_hides_a_space_of_the_prompt_is_split() -> None:
         made = encode_chat(tokenizer, messages, set(), "row 'a'")
         prompt = tokenizer("u: xa: ", add_special_tokens=False).input_ids
         assert made.ids[: len(prompt)] == prompt and made.is_target == [False] * len(prompt) + [True] * 2
+
+
+ASKED = "<|im_start|>user\n2 + 2 ?<|im_end|>\n<|im_start|>assistant\n<think>\n"
+
+
+@pytest.mark.parametrize(
+    ("template", "content", "learned"),
+    [
+        (chats.OPENING, "<think>\na 2 and a 2\n</think>\n\n4", "a 2 and a 2\n</think>\n\n4<|im_end|>"),
+        (chats.OPENING, " <think>two</think> 4 \n", "two</think> 4 \n<|im_end|>"),
+        (chats.OPENING, "<think>\n\n</think>\n\n4", "\n</think>\n\n4<|im_end|>"),
+        (chats.OPENING, "<think>\n4</think>", "4</think><|im_end|>"),
+        (chats.OPENING.replace("[-1] +", "[-1] | trim +"), "<think>two</think>\n4\n", "two</think>\n4<|im_end|>"),
+        (chats.EMPTY_THOUGHT, "4", "</think>4<|im_end|>"),
+        (chats.EMPTY_THOUGHT, "<think>\ntwo\n</think>\n4", "two\n</think>\n4<|im_end|>"),
+    ],
+)
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_answer_goes_on_from_a_generation_prompt_that_opens_a_thought(
+    first: int, template: str, content: str, learned: str
+) -> None:
+    tokenizer = chats.tokenizer(template)
+    messages = [CHAT[0], {"role": "assistant", "content": content}]
+    prompt = tokenizer.apply_chat_template(messages[:1], add_generation_prompt=True, return_dict=False)
+    assert tokenizer.decode(prompt) == ASKED
+    answer = tokenizer(learned, add_special_tokens=False).input_ids
+    made = encode_chat(tokenizer, messages, ends_of(tokenizer), "row 'a'", first=first)
+    rest = made.ids[len(prompt) + len(answer) :]
+    assert made.ids == prompt + answer + rest and tokenizer.decode(rest).strip() == "" and made.has_ends
+    assert made.is_target == [False] * len(prompt) + [True] * len(answer) + [False] * len(rest)
+
+
+def test_an_answer_without_the_opened_thought_is_refused_and_both_remedies_help() -> None:
+    tokenizer = chats.tokenizer(chats.OPENING)
+    with pytest.raises(DataError) as refused:
+        encode_chat(tokenizer, CHAT[:2], ends_of(tokenizer), "row 'a'")
+    assert str(refused.value) == (
+        "row 'a', message 1: has no <think> ... </think> at the start of its content, but the generation prompt of the "
+        r"chat template ends with '<think>\n'. Begin the content with the thought, or with "
+        r"'<think>\n\n</think>\n\n' for none, or take '<think>\n' out of the generation prompt of "
+        "tokenizer.chat_template"
+    )
+    begun = {"role": "assistant", "content": "<think>\n\n</think>\n\n4"}
+    assert encode_chat(tokenizer, [CHAT[0], begun], ends_of(tokenizer), "row 'a'").has_ends
+    tokenizer.chat_template = tokenizer.chat_template.replace("<think>\n' }}", "' }}")
+    made = encode_chat(tokenizer, CHAT, ends_of(tokenizer), "row 'a'")
+    learned = [token for token, counts in zip(made.ids, made.is_target, strict=True) if counts]
+    assert tokenizer.decode(learned) == " 4, \u00e9 <|im_end|>5<|im_end|>"
+
+
+@pytest.mark.parametrize("template", [chats.OPENING, chats.EMPTY_THOUGHT])
+def test_earlier_thoughts_are_refused_and_the_last_turn_as_completion_is_learned(template: str) -> None:
+    tokenizer = chats.tokenizer(template)
+    turn = {"role": "assistant", "content": "<think>\ntwo\n</think>\n4"}
+    messages = [CHAT[0], turn, CHAT[2], turn]
+    with pytest.raises(DataError, match="writes message 1 otherwise .* give prompt and completion"):
+        encode_chat(tokenizer, messages, ends_of(tokenizer), "row 'a'")
+    made = encode_chat(tokenizer, messages, ends_of(tokenizer), "row 'a'", first=3)
+    prompt = tokenizer.apply_chat_template(messages[:3], add_generation_prompt=True, return_dict=False)
+    assert made.ids[: len(prompt)] == prompt and made.is_target.index(True) == len(prompt)
+    learned = [token for token, counts in zip(made.ids, made.is_target, strict=True) if counts]
+    assert tokenizer.decode(learned) == "two\n</think>\n4<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    ("template", "content"),
+    [
+        (chats.EMPTY_THOUGHT.replace("assistant\n<think>\n", "assistant\n<think></think>"), "<think>\ntwo</think>4"),
+        (chats.OPENING.replace("[-1] +", "[-1] | upper +"), "<think>two</think>four"),
+    ],
+    ids=["ended", "rewritten"],
+)
+def test_an_answer_that_does_not_go_on_from_the_generation_prompt_is_refused(template: str, content: str) -> None:
+    tokenizer = chats.tokenizer(template)
+    with pytest.raises(DataError, match=r"row 'a', message 1: does not go on from the generation"):
+        encode_chat(tokenizer, [CHAT[0], {"role": "assistant", "content": content}], ends_of(tokenizer), "row 'a'")
