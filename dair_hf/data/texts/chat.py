@@ -7,6 +7,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from transformers.utils.chat_template_utils import render_jinja_template
+
 from dair_hf.errors import DataError, explained
 
 ASSISTANT = "assistant"
@@ -76,10 +78,10 @@ def encode_chat(
     if messages[0]["role"] == ASSISTANT:
         raise DataError(f"{where}: begins with a message of the {ASSISTANT}; begin with one of the user or the system")
     if MARKS.search(template):
-        ids, turns = _marked_turns(tokenizer, messages, first, tools, where)
+        text, spans = _marked_spans(tokenizer, messages, template, first, tools, where)
     else:
         text, spans = assistant_spans(tokenizer, messages, where, first=first, tools=tools)
-        ids, turns = _tokens_of_spans(tokenizer, text, spans)
+    ids, turns = _tokens_of_spans(tokenizer, text, spans)
     return _until_ends(ids, turns, ends)
 
 
@@ -96,9 +98,13 @@ def render(
             list(messages), tools=tools, tokenize=False, add_generation_prompt=add_generation_prompt
         )
     except Exception as error:  # of jinja2, and whatever an expression of the template raises
-        reason = " ".join(str(error).split())
-        raise DataError(f"{where}: the chat template refuses its messages: {reason[:300]}; change them") from error
+        raise _refused(error, where) from error
     return str(text)
+
+
+def _refused(error: Exception, where: str) -> DataError:
+    reason = " ".join(str(error).split())
+    return DataError(f"{where}: the chat template refuses its messages: {reason[:300]}; change them")
 
 
 def assistant_spans(
@@ -191,40 +197,46 @@ def _difference(text: str, before: str, after: str) -> str:
     return f"{prefix[at : at + 30]!r} became {text[at : at + 30]!r}"
 
 
-def _marked_turns(
-    tokenizer: Any, messages: Sequence[Message], first: int, tools: Any, where: str
-) -> tuple[list[int], list[int]]:
-    """Return the tokens of a chat, and for each the number of its marked turn from 1, or 0."""
+def _marked_spans(
+    tokenizer: Any, messages: Sequence[Message], template: str, first: int, tools: Any, where: str
+) -> tuple[str, list[tuple[int, int]]]:
+    """Return a chat as text, and the spans of characters that `{% generation %}` marks from message `first` on."""
     try:
-        encoded = tokenizer.apply_chat_template(
-            list(messages), tools=tools, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
+        # As `apply_chat_template` does, which keeps the spans to itself, and drops turns behind one whose last
+        # character no token covers.
+        texts, marked = render_jinja_template(
+            conversations=[list(messages)],
+            tools=tools,
+            chat_template=template,
+            return_assistant_tokens_mask=True,
+            **tokenizer.special_tokens_map,
         )
     except Exception as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"{where}: the chat template refuses its messages: {reason[:300]}; change them") from error
-    ids, mask = list(encoded["input_ids"]), list(encoded["assistant_masks"])
-    turns, turn = [], 0
-    for at, is_marked in enumerate(mask):
-        turn += bool(is_marked) and not (at and mask[at - 1])
-        turns.append(turn if is_marked else 0)
-    skipped = _turns_before(tokenizer, messages, first, tools, where, turns) if first else 0
-    turns = [max(0, turn - skipped) for turn in turns]
-    if not any(turns):
+        raise _refused(error, where) from error
+    text, spans = texts[0], [(begin, end) for begin, end in marked[0] if begin < end]
+    if first:
+        spans = spans[_spans_before(tokenizer, messages, first, tools, where, text, spans) :]
+    if not spans:
         raise DataError(f"{where}: {{% generation %}} of the chat template marks no token; mend the template")
-    return ids, turns
+    return text, spans
 
 
-def _turns_before(
-    tokenizer: Any, messages: Sequence[Message], first: int, tools: Any, where: str, turns: Sequence[int]
+def _spans_before(
+    tokenizer: Any,
+    messages: Sequence[Message],
+    first: int,
+    tools: Any,
+    where: str,
+    text: str,
+    spans: Sequence[tuple[int, int]],
 ) -> int:
-    """Return how many marked turns belong to the messages before `first`.
+    """Return how many marked spans belong to the messages before `first`.
 
     The generation prompt does not count: what it opens, such as a thought, the chat itself may not have.
     """
     roles = [message["role"] == ASSISTANT for message in messages]
-    if max(turns, default=0) == sum(roles):  # each turn of the assistant is marked once
+    if len(spans) == sum(roles):  # each turn of the assistant is marked once
         return sum(roles[:first])
-    text = render(tokenizer, messages, where, tools=tools)
     prompt = render(tokenizer, messages[:first], where, tools=tools)
     if not text.startswith(prompt):
         raise DataError(
@@ -232,7 +244,7 @@ def _turns_before(
             f"({_difference(text, prompt, prompt)}), and {{% generation %}} does not mark each turn of the assistant "
             "once, so the tokens of the answer are not known; mend the template"
         )
-    return max(turns[: len(tokenizer(prompt, add_special_tokens=False).input_ids)], default=0)
+    return sum(begin < len(prompt) for begin, _ in spans)
 
 
 def _tokens_of_spans(tokenizer: Any, text: str, spans: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:

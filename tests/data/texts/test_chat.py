@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, processors
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
 
 from dair_hf.data.texts.chat import encode_chat
 from dair_hf.errors import DataError
@@ -117,6 +118,25 @@ def test_a_generation_prompt_that_opens_a_thought_takes_nothing_from_a_marked_an
     assert made == encode_chat(plain, CHAT, ends_of(plain), "row 'a'", first=first)
     learned = [token for token, counts in zip(made.ids, made.is_target, strict=True) if counts]
     assert thinking.decode(learned) == (" 4, é <|im_end|>" if first < 3 else "") + "5<|im_end|>"
+
+
+@pytest.mark.parametrize("end", ["</s>", "</s> ", "</s>\n\n"])
+def test_every_marked_turn_is_learned_whatever_it_ends_with(end: str) -> None:
+    """Also if no token covers its last character, where `apply_chat_template` stops marking."""
+    words = ["[UNK]", "</s>", "user", "assistant", "a", "b", "c", "d"]
+    backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token="[UNK]")
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['role'] + ' ' }}{% if m['role'] == 'assistant' %}{% generation %}"
+        f"{{{{ m['content'] + ' {end}' }}}}{{% endgeneration %}}{{% else %}}"
+        "{{ m['content'] + ' ' }}{% endif %}{% if not loop.last %}{{ ' ' }}{% endif %}{% endfor %}"
+    )
+    chat = [{"role": role, "content": text} for role, text in zip(["user", "assistant"] * 2, "abcd", strict=True)]
+    made = encode_chat(tokenizer, chat, {1}, "row 'a'")
+    assert made.ids == [2, 4, 3, 5, 1, 2, 6, 3, 7, 1]
+    assert made.is_target == [False, False, False, True, True, False, False, False, True, True]
+    assert encode_chat(tokenizer, chat, {1}, "row 'a'", first=3).is_target == [False] * 8 + [True] * 2
 
 
 def test_a_template_that_marks_the_last_turn_only() -> None:
