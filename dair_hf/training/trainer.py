@@ -413,8 +413,11 @@ class DAIRTrainer(PairEvaluationTrainer):
             self.pair_sampler = None  # that of an earlier run
         if self._trains_originals(description) and isinstance(dataset, TensorPairs):
             dataset = dataset.originals()
-        if self.accelerator.num_processes > 1 and isinstance(dataset, torch.utils.data.IterableDataset):
-            dataset = PaddedStream(dataset, batch_size * self.accelerator.num_processes)
+        if isinstance(dataset, torch.utils.data.IterableDataset):
+            # `Trainer` does not see where a stream ends, and would add the gradient of an incomplete step to the next.
+            windows = self.args.gradient_accumulation_steps if description == "Training" else 1
+            if (batches := self.accelerator.num_processes * windows) > 1:
+                dataset = PaddedStream(dataset, batch_size * batches)
         loader = super()._get_dataloader(dataset, description, batch_size, *args, **kwargs)
         # Here and not in the collator: `TensorPairs` make batches without one.
         inner = getattr(loader, "base_dataloader", loader)
