@@ -51,8 +51,8 @@ class PairViews(PairIndex):
         dataset = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
         if not isinstance(dataset, datasets.Dataset):
             raise DataError(
-                f"evaluating pairs needs random access to the rows, found a {type(dataset).__name__}; "
-                "pass a datasets.Dataset"
+                f"evaluating pairs needs columns with random access to the rows, found a {type(dataset).__name__}; "
+                "pass a datasets.Dataset, such as datasets.Dataset.from_list([*rows]), or TensorPairs"
             )
         _require_any(dataset)
         self.dataset = dataset

@@ -399,5 +399,5 @@ def require_inputs(model: Any, data: Any, known: Collection[str], name: str) -> 
         raise DataError(
             f"{name}: has the columns {', '.join(columns)}, and none of them is an input of {type(model).__name__}, "
             f"such as {main_input}; rename them. Images are not encoded by the trainer: put the pixel values of both "
-            "views into columns"
+            "views into columns. If a transform makes the inputs (`with_transform`), set remove_unused_columns=False"
         )

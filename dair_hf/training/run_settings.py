@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from peft import PeftModel, TaskType
+from transformers.trainer_utils import has_length
 from transformers.utils import logging
 
 from dair_hf.config import DAIRConfig
@@ -30,26 +31,27 @@ COMPARED = (
 )  # fmt: skip
 
 
-def save_settings(args: DAIRConfig, checkpoint: Path) -> None:
-    """Write the compared settings of a run into the folder of a checkpoint."""
-    write_json(checkpoint / SETTINGS_FILE, _settings_of(args))
+def save_settings(args: DAIRConfig, data: Any, checkpoint: Path) -> None:
+    """Write the compared settings of a run, and the number of its training rows, into the folder of a checkpoint."""
+    write_json(checkpoint / SETTINGS_FILE, _settings_of(args, data))
 
 
-def warn_of_other_settings(args: DAIRConfig, checkpoint: Path) -> None:
+def warn_of_other_settings(args: DAIRConfig, data: Any, checkpoint: Path) -> None:
     """Log one line that names the settings in which a run differs from that of the checkpoint it resumes.
 
-    Checkpoints of a plain `Trainer` have no such file, and say nothing. Data are not compared: equal rows may have
-    different fingerprints.
+    Checkpoints of a plain `Trainer` have no such file, and say nothing. Of data, only the number of rows is compared:
+    equal rows may have different fingerprints.
 
     Args:
         args: Settings of the run.
+        data: Training data; a stream has no number of rows.
         checkpoint: Folder of the checkpoint.
     """
     try:
         saved = read_json(checkpoint / SETTINGS_FILE)
     except DataError:
         return
-    now = _settings_of(args)
+    now = _settings_of(args, data)
     changed = [name for name in now if isinstance(saved, dict) and name in saved and saved[name] != now[name]]
     if changed and args.should_log:
         listed = ", ".join(f"{name}={saved[name]} (now {now[name]})" for name in changed)
@@ -96,11 +98,11 @@ def read_classes(file: Path) -> dict[str, Any]:
     return {**classes, **({"problem_type": saved["problem_type"]} if saved.get("problem_type") else {})}
 
 
-def _settings_of(args: DAIRConfig) -> dict[str, Any]:
+def _settings_of(args: DAIRConfig, data: Any) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(
         json.dumps({name: getattr(args, name) for name in COMPARED}, default=_name_of_object)
     )
-    return values
+    return values | ({"len(train_dataset)": len(data)} if has_length(data) else {})
 
 
 def _name_of_object(value: Any) -> str:

@@ -179,13 +179,17 @@ def compare_with_own_loss(model: nn.Module, batch: Mapping[str, Any], pair_loss:
         few = _cut_tokens(few, model, pair_loss.shifts_labels)
     rtol = _tolerance(model, pair_loss.args)
     labels = few[LABELS][:, 0]
-    labels_kind = f"labels {list(labels.shape)} {str(labels.dtype).removeprefix('torch.')}"
+    kinds = {
+        column: f"{column} {[len(values), *values.shape[2:]]} {str(values.dtype).removeprefix('torch.')}"
+        for column, values in few.items()
+        if column != VIEW_MASK
+    }
     with torch.no_grad(), evaluation_mode(model, labels.device):
         outputs, error = _attempt(lambda: model(**flatten_views(few, few[VIEW_MASK].cpu().numpy())))
         if error:
             raise DataError(
-                f"{model_class.__name__} cannot compute its own loss from {labels_kind}: {error}; give the labels that "
-                "the model takes, or pass sample_loss as a callable (outputs, labels) -> [rows]"
+                f"{model_class.__name__} cannot compute its own loss from {', '.join(kinds.values())}: {error}; give "
+                "inputs and labels that the model takes, or pass sample_loss as a callable (outputs, labels) -> [rows]"
             )
         complaint: DataError | None = None
 
@@ -202,7 +206,7 @@ def compare_with_own_loss(model: nn.Module, batch: Mapping[str, Any], pair_loss:
     if not isinstance(model_loss, Tensor) or model_loss.numel() != 1 or not torch.isfinite(model_loss):
         return
     if result is None:
-        problem = f"cannot be computed from {labels_kind} ({error})"
+        problem = f"cannot be computed from {kinds[LABELS]} ({error})"
     else:
         targets = result.targets.sum()
         mean = result.terms.original.sum() / targets

@@ -105,6 +105,7 @@ logger = logging.get_logger(__name__)
 
 OBJECTIVE_FILE = "objective.safetensors"
 LAMBDA_FILE = "lambda.safetensors"
+OTHER_MODEL = "is of another model; resume with the model that it was made with, or name another output_dir"
 
 
 class DAIRTrainer(PairEvaluationTrainer):
@@ -309,7 +310,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         warn_of_unused_target(self.args)
         if resume_from_checkpoint:
             resume_from_checkpoint = resumable_checkpoint(resume_from_checkpoint, self.args.output_dir)
-            warn_of_other_settings(self.args, Path(resume_from_checkpoint))
+            warn_of_other_settings(self.args, self.train_dataset, Path(resume_from_checkpoint))
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _hp_search_setup(self, trial: Any) -> None:
@@ -431,6 +432,10 @@ class DAIRTrainer(PairEvaluationTrainer):
             inner.collate_fn = ForestCollator(inner.collate_fn, self.args.share_prefixes, nodes_at_once(self.model))
         return loader
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        with explained(f"{resume_from_checkpoint}: {OTHER_MODEL}", RuntimeError):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         args = self.args
         if not args.pair_group_by_length and args.max_tokens_per_batch is None and args.share_prefixes is None:
@@ -510,12 +515,13 @@ class DAIRTrainer(PairEvaluationTrainer):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         if self.args.should_save:
-            save_settings(self.args, Path(output_dir))
+            save_settings(self.args, self.train_dataset, Path(output_dir))
             for file, part in self._states().items():
                 safetensors.torch.save_file(part.state_dict(), Path(output_dir) / file)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
+        with explained(f"{checkpoint}: {OTHER_MODEL}", ValueError):
+            super()._load_optimizer_and_scheduler(checkpoint)
         for file, part in self._states().items() if checkpoint is not None else ():
             path = Path(str(checkpoint)) / file
             if not path.exists():

@@ -170,7 +170,7 @@ def test_a_decoder_only_model_learns_the_next_token_by_default(tmp_path: Path, k
         (MODELS["classifier"][0], LABELS["several labels"], None, "sample_loss='multi_label', which matches it"),
         (MODELS["regression by one output"][0], [0, 1, 0, 1, 1], "classification", "sample_loss='squared', which"),
         (MODELS["tokens"][0], LABELS["tokens"], "causal", "sample_loss='seq2seq', which matches it"),
-        (MODELS["classifier"][0], [[0, 1]] * 5, None, r"cannot compute its own loss from labels \[2, 2\] int64: "),
+        (MODELS["classifier"][0], [[0, 1]] * 5, None, r"cannot compute its own loss from .*labels \[2, 2\] int64: "),
     ],
 )
 def test_a_loss_other_than_the_models_own_is_refused_before_the_first_step(

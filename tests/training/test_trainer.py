@@ -828,7 +828,7 @@ def test_evaluate_pairs_needs_an_evaluator_and_data(tmp_path: Path) -> None:
         match=r"evaluate_pairs needs an evaluator: a PairEvaluator or a function",
     ):
         made.evaluate_pairs(tiny.pairs("gpt2", 4))
-    with pytest.raises(DataError, match="needs random access to the rows, found a NoneType; pass a datasets.Dataset"):
+    with pytest.raises(DataError, match="needs columns with random .*, found a NoneType; pass a datasets.Dataset"):
         made.evaluate_pairs(evaluator=same)
     with pytest.raises(DataError, match=r"correct: found shape \[1\] for 7 predictions"):
         made.evaluate_pairs(tiny.pairs("gpt2", 4), evaluator=lambda p, r: [True], max_new_tokens=2)
@@ -869,10 +869,10 @@ def test_a_loss_that_is_not_finite_stops_training_and_names_the_rows(tmp_path: P
 def test_a_checkpoint_of_other_settings_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = tiny.pairs("t5")
 
-    def lines(resume: bool = True, **settings: Any) -> list[str]:
+    def lines(resume: bool = True, rows: Any = data, **settings: Any) -> list[str]:
         caplog.clear()
         base = {"max_steps": 2, "save_strategy": "no" if resume else "steps", "save_steps": 2, "dair_lambda": 0.5}
-        made = tiny.trainer(tmp_path, "t5", data, **{**base, **settings})
+        made = tiny.trainer(tmp_path, "t5", rows, **{**base, **settings})
         made.train(resume_from_checkpoint=True if resume else None)
         return [record.getMessage() for record in caplog.records if "of a run with other" in record.getMessage()]
 
@@ -881,7 +881,11 @@ def test_a_checkpoint_of_other_settings_is_named(tmp_path: Path, caplog: pytest.
     (line,) = lines(dair_lambda=2.0, learning_rate=0.125, regularizer="l1")
     assert line.startswith(f"{tmp_path / 'checkpoint-2'} is of a run with other settings: ")
     assert "dair_lambda=0.5 (now 2.0)" in line and "regularizer=sq (now l1)" in line and "(now 0.125)" in line
-    assert "max_steps" not in line
+    assert "max_steps" not in line and "train_dataset" not in line
+    (line,) = lines(rows=data.select(range(len(data) - 1)))
+    assert f"other settings: len(train_dataset)={len(data)} (now {len(data) - 1}). Training goes on" in line
+    with pytest.raises(DataError, match=f"^{tmp_path}/checkpoint-2: is of another model; resume with the model that"):
+        tiny.trainer(tmp_path, "bart", tiny.pairs("bart"), max_steps=3).train(resume_from_checkpoint=True)
     # Of a plain Trainer.
     (tmp_path / "checkpoint-2" / "dair_settings.json").unlink()
     assert lines(dair_lambda=2.0) == []
