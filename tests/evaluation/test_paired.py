@@ -125,6 +125,17 @@ def test_one_seed_makes_no_claim_about_seeds() -> None:
     assert twice.is_significant and twice.half_width is not None and twice.difference - twice.half_width > 0.5
 
 
+@pytest.mark.parametrize("right", [0, 1])
+@pytest.mark.parametrize("names", [None, list("aaaabbc")])
+def test_a_difference_without_variance_has_no_interval(right: int, names: list[str] | None) -> None:
+    first, second = accuracy(np.full((3, 7), right)), accuracy(np.zeros((3, 7)))
+    found = paired_difference(first, second, names)
+    assert tuple(found) == (right, 0.0, None) and not found.is_significant
+    first[0][0, 0] = 1 - right
+    found = paired_difference(first, second, names)
+    assert found.half_width is not None and found.half_width > found.standard_error > 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [2, 3, 5])
 @pytest.mark.parametrize(
