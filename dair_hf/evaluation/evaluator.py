@@ -91,7 +91,7 @@ class PairEvaluator:
         self.require_distinct_keys()
 
     def cluster_column(self, columns: Collection[str]) -> str | None:
-        """Return the column whose values are resampled together: `clusters`, or `dialogue_id` if there is one.
+        """Return the column of the independent units: `clusters`, or `dialogue_id` if there is one; None: single rows.
 
         Args:
             columns: Columns of the data.

@@ -140,8 +140,8 @@ class PairIndex:
     ) -> None:
         """Write one JSON line per view: `row_id`, `variant`, `prediction`, `reference`, `correct`.
 
-        Variants are "original", "augmented", and for further partners "augmented_2" and so on. With `clusters`, one
-        unit of resampling per row, such as its dialogue, each line also has a `cluster`.
+        Variants are "original", "augmented", and for further partners "augmented_2" and so on. With `clusters`, the
+        independent unit of each row, such as its dialogue, each line also has a `cluster`.
 
         Raises:
             DataError: As `require_predictions_file`, there is not one cluster per row, or the file cannot be written.

@@ -182,7 +182,7 @@ def test_scores_and_subsets_with_a_common_key_are_refused() -> None:
 
 
 def test_figures_of_a_subset_are_those_of_its_rows_alone() -> None:
-    """Also their intervals: only clusters of the subset are resampled."""
+    """Also their intervals: only clusters of the subset are units."""
     generator = np.random.default_rng(3)
     original, augmented = generator.random((2, 80)) < 0.7
     has_partner, some = generator.random((2, 80)) < 0.5
