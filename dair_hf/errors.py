@@ -19,7 +19,7 @@ class SlotNameWarning(UserWarning):
 
 
 class UndefinedMetricWarning(UserWarning):
-    """Undefined metric (NaN) because it has no rows to average; the message names it and the reason."""
+    """Undefined metric or interval (NaN) for lack of rows or clusters; the message names it and the reason."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -91,7 +91,7 @@ class PairEvaluator:
         self.require_distinct_keys()
 
     def cluster_column(self, columns: Collection[str]) -> str | None:
-        """Return the column whose values are resampled together: `clusters`, or `dialogue_id` if there is one.
+        """Return the column of the independent units: `clusters`, or `dialogue_id` if there is one; None: single rows.
 
         Args:
             columns: Columns of the data.
@@ -180,9 +180,9 @@ class PairEvaluator:
             `cm_all_rows_denominator`; `<key>_low` and `<key>_high` of each ratio. See `correctness_metrics`.
 
         Raises:
-            DataError: Lists of different lengths, `correct` returns anything but one True or False per prediction, a
-                score that is no number, answers that are not hashable, subsets without names, or names that give two
-                metrics the same key.
+            DataError: Lists of different lengths, also `row_ids` or `clusters`; `correct` returns anything but one True
+                or False per prediction, a score that is no number, answers that are not hashable, subsets without
+                names, or names that give two metrics the same key.
 
         Warns:
             UndefinedMetricWarning: No row has a partner, so that CM is NaN.
@@ -242,6 +242,8 @@ class PairEvaluator:
         """
         self.require_distinct_keys(subset_names(subsets))
         masks = subset_masks(subsets, index.n_rows)
+        if clusters is not None:
+            index.require_one_per_row("clusters", clusters)
         correct = as_correct(self.correct(predictions, references), "correct", index.describe_view)
         original, augmented = index.by_row("correct", correct)
         answers = predictions if self.answers is None else self.answers(predictions)

@@ -21,8 +21,8 @@ class PairedDifference(NamedTuple):
     Attributes:
         difference: Metric of the first model minus that of the second, means over seeds.
         standard_error: Standard error of the difference; with one seed that over rows only.
-        half_width: Half the width of the 95 % confidence interval; None with one seed, which says nothing about others,
-            and where the difference is the same in all rows and seeds, as that of two equal models is.
+        half_width: Half the width of the 95 % confidence interval; None where there is none: with one seed, which says
+            nothing about others, and where the difference is the same in all rows and seeds.
     """
 
     difference: float
@@ -60,6 +60,11 @@ def paired_difference(first: Any, second: Any, clusters: Sequence[str] | None = 
     of noisy terms may come out too small. Standard error and half width are therefore never below those of A, B or E
     alone.
 
+    A difference that is the same in all rows and seeds has no interval, whatever its size: 0 for two equal models, or 1
+    if one is right and the other wrong on every row. All parts would be 0, and an interval without width would claim
+    that other seeds and rows can only give the same. As for seeds alone, 3 that agree are too few for 95 %: those of
+    two equally good methods do so in one of four experiments (sign test).
+
     Args:
         first: Numerators and denominators of the first model, two arrays `[S, N]`.
         second: Those of the second model.
@@ -73,6 +78,9 @@ def paired_difference(first: Any, second: Any, clusters: Sequence[str] | None = 
         >>> everything = [[1, 1, 1, 1]]
         >>> paired_difference(([[1, 1, 1, 0]], everything), ([[1, 0, 0, 0]], everything))
         PairedDifference(difference=0.5, standard_error=0.28867513459481287, half_width=None)
+        >>> right, wrong = ([[1, 1, 1]] * 3, [[1, 1, 1]] * 3), ([[0, 0, 0]] * 3, [[1, 1, 1]] * 3)
+        >>> paired_difference(right, wrong)
+        PairedDifference(difference=1.0, standard_error=0.0, half_width=None)
     """
     parts = [[np.atleast_2d(np.asarray(part, dtype=np.float64)) for part in model] for model in (first, second)]
     shapes = {part.shape for model in parts for part in model}

@@ -25,6 +25,9 @@ class PairIndex:
         partners: Which partners exist, `[N, P]` bool; or `[N]`, whether each row has a partner.
         row_ids: Names of the rows; None: their numbers.
 
+    Raises:
+        DataError: There is not one name per row.
+
     Attributes:
         partners: Which partners exist, `[N, P]` bool; P is the largest number of a partner, and at least 1.
         rows: Row of each view, `[M]`.
@@ -43,6 +46,8 @@ class PairIndex:
         exists = np.concatenate([np.ones((len(partners), 1), dtype=bool), self.partners], axis=1)
         self.variants, self.rows = np.nonzero(exists.T)
         self._row_ids = row_ids
+        if row_ids is not None:
+            self.require_one_per_row("row_ids", row_ids)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -61,6 +66,19 @@ class PairIndex:
     def row_ids(self) -> Sequence[Any]:
         """Names of the rows, N of them."""
         return [str(row) for row in range(self.n_rows)] if self._row_ids is None else self._row_ids
+
+    def require_one_per_row(self, name: str, values: Sequence[Any]) -> None:
+        """Refuse a list of values of the rows that has another length.
+
+        Args:
+            name: Name of the values in messages.
+            values: The values.
+
+        Raises:
+            DataError: There is not one value per row.
+        """
+        if len(values) != self.n_rows:
+            raise DataError(f"{name}: {len(values)} values for {self.n_rows} rows; give one per row")
 
     def describe_view(self, view: int) -> str:
         """Return the words for a view in messages."""
@@ -122,12 +140,14 @@ class PairIndex:
     ) -> None:
         """Write one JSON line per view: `row_id`, `variant`, `prediction`, `reference`, `correct`.
 
-        Variants are "original", "augmented", and for further partners "augmented_2" and so on. With `clusters`, one
-        unit of resampling per row, such as its dialogue, each line also has a `cluster`.
+        Variants are "original", "augmented", and for further partners "augmented_2" and so on. With `clusters`, the
+        independent unit of each row, such as its dialogue, each line also has a `cluster`.
 
         Raises:
-            DataError: As `require_predictions_file`, or the file cannot be written.
+            DataError: As `require_predictions_file`, there is not one cluster per row, or the file cannot be written.
         """
+        if clusters is not None:
+            self.require_one_per_row("clusters", clusters)
         require_predictions_file(path)  # again, in case another program wrote there meanwhile
         ids = self.row_ids
         with atomic_path(path) as scratch, scratch.open("w", encoding="utf-8", errors="backslashreplace") as lines:

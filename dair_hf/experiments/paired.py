@@ -19,6 +19,10 @@ from dair_hf.experiments.run_records import lambda_of, records_by_method
 from dair_hf.io.files import write_json, write_text
 
 BASELINE = "da"
+CONSTANT = (
+    "Several seeds without an interval: the difference is the same in every {} and seed, which leaves no variance to "
+    "estimate one from."
+)
 # Metric -> heading and (numerator, denominator), of `Outcomes.sums`.
 METRICS: Mapping[str, tuple[str, str, str]] = {
     "original_accuracy": ("original", "original", "rows"),
@@ -123,6 +127,8 @@ def paired_table(paired: Mapping[str, Any]) -> str:
             lines.append(f"| {method} | {len(found['seeds'])} | {cells} |")
         if any(len(found["seeds"]) == 1 for found in differences.values()):
             lines += ["", "One seed says nothing about others: no interval."]
+        if any(_is_constant(found) for found in differences.values()):
+            lines += ["", CONSTANT.format("row" if paired["clusters"] == paired["rows"] else "group")]
     lines += ["", *(f"{method} {reason}." for method, reason in paired["left_out"].items())]
     return "\n".join(lines).strip()
 
@@ -143,6 +149,12 @@ def difference_text(found: Mapping[str, float | None] | None) -> str:
     if difference.half_width is not None:
         text += f" ± {difference.half_width:.3f}"
     return f"**{text}**" if difference.is_significant else text
+
+
+def _is_constant(found: Mapping[str, Any]) -> bool:
+    """Return whether a difference of several seeds has no interval."""
+    values = [found[key] for key in METRICS if key in found]
+    return len(found["seeds"]) > 1 and any(value["half_width"] is None for value in values)
 
 
 def _without_lambda(record: Mapping[str, Any]) -> Any:

@@ -114,7 +114,7 @@ def best_consistency_within(points: Sequence[Point], epsilon: float, lower_is_be
         10.0
     """
     best = _gain(best_accuracy(points, lower_is_better), lower_is_better)
-    # Tolerance for float64 rounding: 0.3 - 0.1 is not 0.2.
+    # Tolerance for float64 rounding: 0.8 - 0.7 is more than 0.1.
     near = [point for point in points if best - _gain(point, lower_is_better) <= epsilon + 1e-12]
     ranked = [(-point.consistency, point.dair_lambda, point) for point in near if point.consistency is not None]
     if not ranked:

@@ -13,7 +13,16 @@ from dair_hf.errors import DataError
 from dair_hf.evaluation.statistics import as_correct, correctness_metrics, mcnemar
 from dair_hf.metrics.json_items import require_unique_ids, short
 from dair_hf.metrics.state.conventions import Convention
-from dair_hf.metrics.state.items import Turn, join_views, read_id, read_view_id, view_name
+from dair_hf.metrics.state.items import (
+    Turn,
+    join_views,
+    read_cluster,
+    read_id,
+    read_view_id,
+    require_all_or_no_clusters,
+    view_name,
+    warn_of_one_cluster,
+)
 from dair_hf.metrics.state.matching import compare_turns
 
 
@@ -21,12 +30,13 @@ from dair_hf.metrics.state.matching import compare_turns
 class PairCorrectness:
     """Correctness of the views of a row.
 
+    `cluster` is its independent unit, such as its dialogue, None for a row that is a unit of its own.
     `augmented` is that of the first partner, None for a row without; `further` maps the numbers of other partners, from
     2 on, to theirs.
     """
 
     row_id: str | None
-    dialogue: str | None
+    cluster: str | None
     original: bool
     augmented: bool | None
     further: Mapping[int, bool] = dataclasses.field(default_factory=dict)
@@ -39,19 +49,19 @@ class PairCorrectness:
 
     @classmethod
     def of_views(
-        cls, row_id: str, dialogue: str | None, views: Mapping[str, int], is_right: Callable[[int], bool]
+        cls, row_id: str, cluster: str | None, views: Mapping[str, int], is_right: Callable[[int], bool]
     ) -> PairCorrectness:
         """Return the correctness of a row.
 
         Args:
             row_id: Its id.
-            dialogue: Id of its dialogue.
+            cluster: Its independent unit.
             views: Variant -> number of the view.
             is_right: Number of a view -> whether it is right.
         """
         right = {variant_number(variant): is_right(number) for variant, number in views.items()}
         further = {number: value for number, value in right.items() if number is not None and number > 1}
-        return cls(row_id, dialogue, right[0], right.get(1), further)
+        return cls(row_id, cluster, right[0], right.get(1), further)
 
 
 def judge_pairs(turns: Sequence[tuple[Turn, Turn]], convention: Convention) -> list[PairCorrectness]:
@@ -78,7 +88,7 @@ def judge_pairs(turns: Sequence[tuple[Turn, Turn]], convention: Convention) -> l
         return comparisons[number].score >= 1.0
 
     return [
-        PairCorrectness.of_views(row_id, turns[views["original"]][1].dialogue, views, is_right)
+        PairCorrectness.of_views(row_id, turns[views["original"]][1].unit, views, is_right)
         for row_id, views in rows.items()
     ]
 
@@ -89,21 +99,26 @@ def read_correctness(rows: Sequence[tuple[str, Any]]) -> list[PairCorrectness]:
     Args:
         rows: (position in messages, {"row_id": ..., "original_correct": bool, "augmented_correct": bool or None}) of
             each row. "row_id" is optional, and "dialogue_id" with "turn_id" may replace it. Or of each view, as in a
-            file of `DAIRTrainer.evaluate_pairs`: {"row_id": ..., "variant": "augmented", "correct": bool}.
+            file of `DAIRTrainer.evaluate_pairs`: {"row_id": ..., "variant": "augmented", "correct": bool}. The unit
+            for intervals is "cluster", else the dialogue.
 
     Raises:
-        DataError: A key is missing, a value is not a truth value, or an id is repeated; for views also if an augmented
-            view has no original view.
+        DataError: A key is missing, a value is not a truth value, an id is repeated, or only some rows have an id or a
+            cluster; for views also if an augmented view has no original view.
 
     Example:
         >>> read_correctness([("line 1", {"row_id": "A/0", "original_correct": True, "augmented_correct": None})])
-        [PairCorrectness(row_id='A/0', dialogue='A', original=True, augmented=None, further={})]
+        [PairCorrectness(row_id='A/0', cluster='A', original=True, augmented=None, further={})]
     """
     if rows and isinstance(rows[0][1], Mapping) and "correct" in rows[0][1]:
         return _join_rows(rows)
     pairs = [_read_row(row, where) for where, row in rows]
     require_unique_ids((pair.row_id, where) for pair, (where, _) in zip(pairs, rows, strict=True))
-    return pairs
+    clusters = _read_clusters(rows)
+    return [
+        pair if cluster is None else dataclasses.replace(pair, cluster=cluster)
+        for pair, cluster in zip(pairs, clusters, strict=True)
+    ]
 
 
 def _join_rows(views: Sequence[tuple[str, Any]]) -> list[PairCorrectness]:
@@ -113,10 +128,19 @@ def _join_rows(views: Sequence[tuple[str, Any]]) -> list[PairCorrectness]:
     places = [where for where, _ in views]
     require_unique_ids((view_name(*view[:2]), where) for view, where in zip(ids, places, strict=True))
     rows = join_views((*view[:2], where) for view, where in zip(ids, places, strict=True))
+    clusters = _read_clusters(views)
+    units = [dialogue if cluster is None else cluster for cluster, (*_, dialogue) in zip(clusters, ids, strict=True)]
     return [
-        PairCorrectness.of_views(row_id, ids[numbers["original"]][2], numbers, correct.__getitem__)
+        PairCorrectness.of_views(row_id, units[numbers["original"]], numbers, correct.__getitem__)
         for row_id, numbers in rows.items()
     ]
+
+
+def _read_clusters(items: Sequence[tuple[str, Any]]) -> list[str | None]:
+    """Return the clusters that items name: all of them or none."""
+    clusters = [read_cluster(item, where) for where, item in items]
+    require_all_or_no_clusters(zip(clusters, (where for where, _ in items), strict=True))
+    return clusters
 
 
 def _read_row(row: Any, where: str) -> PairCorrectness:
@@ -135,7 +159,7 @@ def _truth(row: Any, key: str, where: str) -> bool:
 
 
 def consistency_metrics(pairs: Sequence[PairCorrectness], **settings: Any) -> dict[str, Any]:
-    """Compute CM, flips and the accuracy on both views, with intervals clustered by dialogue.
+    """Compute CM, flips and the accuracy on both views, with intervals over clusters or dialogues.
 
     Args:
         pairs: One entry for each row.
@@ -145,7 +169,11 @@ def consistency_metrics(pairs: Sequence[PairCorrectness], **settings: Any) -> di
         The keys of `dair_hf.evaluation.statistics.correctness_metrics`.
 
     Raises:
-        DataError: There is no row, or a setting is out of range.
+        DataError: There is no row, only some rows have a cluster, or a setting is out of range.
+
+    Warns:
+        UndefinedMetricWarning: No row has a partner, so that CM is NaN, or all rows are one cluster, so that there are
+            no intervals.
 
     Example:
         >>> pairs = [PairCorrectness("A/0", "A", True, True), PairCorrectness("A/1", "A", True, False)]
@@ -154,7 +182,11 @@ def consistency_metrics(pairs: Sequence[PairCorrectness], **settings: Any) -> di
     """
     if not pairs:
         raise DataError("nothing to score: the inputs contain no rows")
-    clusters = [pair.dialogue for pair in pairs if pair.dialogue is not None]
+    clusters = [pair.cluster for pair in pairs if pair.cluster is not None]
+    if 0 < len(clusters) < len(pairs):
+        raise DataError(f"{len(pairs) - len(clusters)} of {len(pairs)} rows have no id; give every row an id, or none")
+    if settings.get("intervals", True):
+        warn_of_one_cluster(clusters, pairs[0].row_id)
     numbers = range(1, 1 + max(max(pair.partners, default=1) for pair in pairs))
     partners = np.array([[pair.partners.get(number, False) for number in numbers] for pair in pairs])
     exists = np.array([[number in pair.partners for number in numbers] for pair in pairs])
@@ -163,7 +195,7 @@ def consistency_metrics(pairs: Sequence[PairCorrectness], **settings: Any) -> di
             [pair.original for pair in pairs],
             partners,
             exists,
-            clusters if len(clusters) == len(pairs) else None,
+            clusters or None,
             **settings,
         )
     )

@@ -33,7 +33,7 @@ from dair_hf.evaluation.prediction import PairPredictor, chosen_class, output_of
 from dair_hf.evaluation.views import PairViews, TensorViews, TransformedViews, views_of
 from dair_hf.io.pair_files import require_predictions_file
 from dair_hf.io.processes import on_first_rank
-from dair_hf.losses.objective import Counts, PairTerms
+from dair_hf.losses.objective import Counts
 from dair_hf.losses.per_sample import full_precision
 from dair_hf.pair_report.build import Groups, ReportOptions, build_report
 from dair_hf.pair_report.page import require_report_folder, write_report
@@ -46,7 +46,7 @@ from dair_hf.training.lambda_control import LambdaControl, root_gradients
 from dair_hf.training.loading import eval_order
 from dair_hf.training.sample_loss import CLASS_LOSSES, LANGUAGE_LOSSES, base_model_of, derived_sample_loss
 from dair_hf.training.texts.rows import TextRows
-from dair_hf.training.train_metrics import lowest_slopes, mean_terms, sum_terms
+from dair_hf.training.train_metrics import EvaluatedRows, lowest_slopes, mean_terms, sum_terms
 from dair_hf.trees.forest import FOREST
 
 
@@ -166,7 +166,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             slopes = self.pair_loss.slopes(outputs)
             gradients = root_gradients(outputs.losses, outputs.terms, slopes, self.args)
             counted = targets[:, 0], targets[:, 1:].sum(1), exists
-            columns = (*terms, *counted, *lowest_slopes(slopes, terms), *gradients.unbind(1))
+            columns = EvaluatedRows(*terms, *counted, *lowest_slopes(slopes, terms), *gradients.unbind(1))
             # In float64 on the host only, since MPS lacks it.
             rows = torch.stack([column.to(full_precision(terms.original).dtype) for column in columns], dim=1)
             if self._kept_views:
@@ -236,15 +236,14 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         return recursively_apply(lambda tensor: tensor[exists], gathered)
 
     def _evaluation_terms(self) -> dict[str, float]:
-        rows = torch.cat(self._evaluated_rows)
-        rows = rows[rows[:, 6] > 0]
-        terms = PairTerms(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3].long())
+        rows = EvaluatedRows.of_table(torch.cat(self._evaluated_rows))
+        terms, exists = rows.terms, rows.exists > 0
         paired = terms.has_partner if self.args.uses_partners else torch.zeros_like(terms.has_partner)
-        tokens = rows[:, 4].sum() + rows[paired, 5].sum()
-        counts = Counts(torch.tensor(len(rows)), paired.sum(), tokens)
-        dair_lambda, exists = self.lambda_control.in_evaluation, torch.ones(len(rows), dtype=torch.bool)
-        lowest = rows[:, 7], rows[:, 8]
-        sums = sum_terms(terms, rows[:, 4], exists, counts, self.args, dair_lambda, lowest, rows[:, 9:11])
+        tokens = rows.targets.sum() + rows.partner_targets[paired].sum()
+        counts = Counts(exists.sum(), paired.sum(), tokens)
+        dair_lambda, slopes = self.lambda_control.in_evaluation, (rows.slope, rows.lowest_slope)
+        gradients = torch.stack([rows.regularizer_gradient, rows.loss_gradient], dim=1)
+        sums = sum_terms(terms, rows.targets, exists, counts, self.args, dair_lambda, slopes, gradients)
         means = mean_terms(sums, self.args)
         if self.args.dair_lambda == AUTO:
             # Of the lambda 0 of evaluations both would be 0, whatever the model is.

@@ -31,6 +31,47 @@ class TermSums(NamedTuple):
     paired_losses: Tensor
 
 
+class EvaluatedRows(NamedTuple):
+    """Columns that an evaluation gathers from all ranks, one value per row each.
+
+    Attributes:
+        original: As in `PairTerms`, as are the next three.
+        augmented: See there.
+        consistency: See there.
+        partners: See there.
+        targets: Number of targets of the original.
+        partner_targets: Number of targets of all its partners.
+        exists: Whether the row exists; 0 for rows that are repeated to give all ranks equally many.
+        slope: `dR/dl`, of `lowest_slopes`.
+        lowest_slope: Lowest `dR/dl~` of the partners.
+        regularizer_gradient: As `lambda_control.root_gradients` returns it.
+        loss_gradient: See there.
+    """
+
+    original: Tensor
+    augmented: Tensor
+    consistency: Tensor
+    partners: Tensor
+    targets: Tensor
+    partner_targets: Tensor
+    exists: Tensor
+    slope: Tensor
+    lowest_slope: Tensor
+    regularizer_gradient: Tensor
+    loss_gradient: Tensor
+
+    @classmethod
+    def of_table(cls, table: Tensor) -> EvaluatedRows:
+        """Return the columns of the rows that exist, from a table whose first columns they are."""
+        columns = cls(*table[:, : len(cls._fields)].unbind(1))
+        return cls(*(column[columns.exists > 0] for column in columns))
+
+    @property
+    def terms(self) -> PairTerms:
+        """Unreduced terms."""
+        return PairTerms(self.original, self.augmented, self.consistency, self.partners.long())
+
+
 def sum_terms(
     terms: PairTerms,
     targets: Tensor,

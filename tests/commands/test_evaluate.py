@@ -270,6 +270,8 @@ def test_limit_report_and_overwrite(tmp_path: Path, models: Path, capsys: pytest
 
 
 GENERATED = {"source": "w4", "target": "w5", "augmented_source": "w6", "augmented_target": "w7"}
+# Labels of token ids are not read from texts.
+ENCODED = {"input_ids": [4, 5], "labels": 1, "augmented_input_ids": [6], "augmented_labels": 0}
 
 
 @pytest.mark.parametrize(
@@ -284,6 +286,10 @@ GENERATED = {"source": "w4", "target": "w5", "augmented_source": "w6", "augmente
         ("absent", CLASSES, [], "absent"),
         ("classifier", [{**CLASSES[0], "label": 7}], [], "label"),
         ("classifier", [{**CLASSES[0], "label": 7, "augmented_label": 0}], [], "column 'label': the label 7"),
+        ("classifier", [ENCODED, {**ENCODED, "labels": 2}], [],
+         "row 1, column 'labels': the label 2 is no class of the model, which has 2 (0 to 1)"),
+        ("classifier", [{**ENCODED, "augmented_labels": -1}], [], "row 0, column 'augmented_labels': the label -1 is"),
+        ("classifier", [{**ENCODED, "labels": -100}], [], "row 0, column 'labels': the label -100 is no class"),
         ("classifier", [{"text": "w4", "label": 0}], [], "partners have the columns of their originals"),
         ("classifier", CLASSES, ["--match", "exact"], "is a classifier, whose answers are classes"),
         ("classifier", CLASSES, ["--match", "close"], "--match close: no such rule"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import compress
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -181,7 +182,7 @@ def test_scores_and_subsets_with_a_common_key_are_refused() -> None:
 
 
 def test_figures_of_a_subset_are_those_of_its_rows_alone() -> None:
-    """Also their intervals: only clusters of the subset are resampled."""
+    """Also their intervals: only clusters of the subset are units."""
     generator = np.random.default_rng(3)
     original, augmented = generator.random((2, 80)) < 0.7
     has_partner, some = generator.random((2, 80)) < 0.5
@@ -232,3 +233,28 @@ def test_subsets_without_names_and_scores_that_are_no_numbers_are_refused() -> N
     for values, found in ((["a"] * 5, "'a'"), ([0.5, 1, 1, 1, None], "None"), ([1j] * 5, "1j")):
         with pytest.raises(DataError, match=f"scores.'bleu'.: .* has {found}.* return one number per prediction"):
             evaluated(correct, scores={"bleu": values}, intervals=False)
+
+
+@pytest.mark.parametrize("name", ["clusters", "row_ids"])
+@pytest.mark.parametrize("values", [[], ["u"], list("uuvwxyz")], ids=len)
+def test_names_of_other_than_all_rows_are_refused(name: str, values: list[str], tmp_path: Path) -> None:
+    """Also surplus ones, which may be those of other rows in between."""
+
+    def refuse_to_compare(predictions: list[Any], references: list[Any]) -> list[bool]:
+        raise AssertionError("compared before the lengths were checked")
+
+    lists = list("abcd"), list("abxd"), list("abcd")
+    with pytest.raises(DataError, match=f"^{name}: {len(values)} values for 4 rows; give one per row$"):
+        PairEvaluator(refuse_to_compare)(*lists, **{name: values})
+    with pytest.raises(DataError, match=f"^{name}: {len(values)} values for 4 rows; give one per row$"):
+        if name == "row_ids":
+            PairIndex(np.ones(4, dtype=bool), values)
+        else:
+            index = PairIndex(np.zeros(4, dtype=bool))
+            index.write(tmp_path / "p.jsonl", lists[0], lists[2], [True] * 4, values)
+    assert not (tmp_path / "p.jsonl").exists()
+    given = {name: np.array(list("uuvw"))}
+    metrics = PairEvaluator(lambda predictions, references: list(map(str.__eq__, predictions, references)))(
+        *lists, **given
+    )
+    assert metrics["original_accuracy"] == 1.0 and metrics["both_correct"] == 0.75

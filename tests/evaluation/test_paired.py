@@ -97,6 +97,25 @@ def test_variance_is_never_below_that_of_the_residuals() -> None:
     assert found.half_width == pytest.approx(stats.t.ppf(0.975, 1)) and not found.is_significant
 
 
+@pytest.mark.parametrize(
+    ("row", "seed", "rest", "variance"),
+    [
+        (3, 2, 1, 9 + 4 - 1),  # the residuals are in the variance of the row means as well, and count once
+        (1, 3, 2, 9),  # never below that of the seeds, though 1 + 9 - 4 is
+        (3, 1, 2, 9),  # nor below that of the rows
+        (1, 1, 2, 4),  # nor below that of the residuals
+    ],
+)
+def test_sources_of_variance_are_added_by_hand(row: float, seed: float, rest: float, variance: float) -> None:
+    """Two rows and two seeds: A is the square of the row effect, B of that of the seed, E of that of the residual."""
+    signs = np.array([-1.0, 1.0])
+    cells = 5 + row * signs + seed * signs[:, None] + rest * signs * signs[:, None]
+    found = paired_difference(accuracy(cells), accuracy(np.zeros((2, 2))))
+    assert (found.difference, found.standard_error) == pytest.approx((5, math.sqrt(variance)))
+    # Every part has one degree of freedom, whose distribution is Cauchy's: its quantile is the tangent.
+    assert found.half_width == pytest.approx(math.tan(math.pi * 0.475) * math.sqrt(variance))
+
+
 def test_one_seed_makes_no_claim_about_seeds() -> None:
     first, second = accuracy([[1] * 19 + [0]]), accuracy([[0] * 20])
     found = paired_difference(first, second)
@@ -104,6 +123,17 @@ def test_one_seed_makes_no_claim_about_seeds() -> None:
     assert (found.half_width, found.is_significant) == (None, False)
     twice = paired_difference(accuracy([[1] * 19 + [0]] * 2), accuracy([[0] * 20] * 2))
     assert twice.is_significant and twice.half_width is not None and twice.difference - twice.half_width > 0.5
+
+
+@pytest.mark.parametrize("right", [0, 1])
+@pytest.mark.parametrize("names", [None, list("aaaabbc")])
+def test_a_difference_without_variance_has_no_interval(right: int, names: list[str] | None) -> None:
+    first, second = accuracy(np.full((3, 7), right)), accuracy(np.zeros((3, 7)))
+    found = paired_difference(first, second, names)
+    assert tuple(found) == (right, 0.0, None) and not found.is_significant
+    first[0][0, 0] = 1 - right
+    found = paired_difference(first, second, names)
+    assert found.half_width is not None and found.half_width > found.standard_error > 0
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def test_metrics_of_several_partners_by_hand() -> None:
     assert (flips["flipped"], flips["neg_to_neg_flipped"]) == (pytest.approx(4 / 7), 0.0)
 
 
-def test_intervals_resample_whole_rows() -> None:
+def test_intervals_have_whole_rows_as_units() -> None:
     """Two partners that always agree give the intervals of one, not those of twice as many pairs."""
     random = np.random.default_rng(0)
     original, first = random.random(60) < 0.8, random.random(60) < 0.6

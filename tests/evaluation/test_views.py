@@ -67,6 +67,24 @@ def test_columns_of_transformed_data_are_those_of_the_transform() -> None:
     assert [list(labels) for labels in found] == [[8], [9], [10], [17], [19]]
 
 
+def test_equal_originals_are_run_once_unless_a_transform_may_tell_them_apart() -> None:
+    stored = datasets.Dataset.from_dict({"row_id": [0, 1, 2], "x": [7, 8, 7], "augmented_x": [1, 2, 3]})
+
+    def numbered(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        shifted = [x + 100 * row for x, row in zip(batch["x"], batch["row_id"], strict=True)]
+        return {**batch, "x": shifted}
+
+    for data, run, values in (
+        (stored, [0, 1, 3, 4, 5], [7, 8, 7, 1, 2, 3]),
+        (stored.with_transform(numbered), [0, 1, 2, 3, 4, 5], [7, 108, 207, 1, 2, 3]),
+    ):
+        found = PairViews(data)
+        items, position = found.distinct()
+        assert items.tolist() == run
+        features = found.features(items.tolist())
+        assert [features[number]["x"] for number in position.tolist()] == values
+
+
 def test_data_without_partners_or_tokens() -> None:
     plain = PairViews(datasets.Dataset.from_dict({"x": [0.5, 1.5], "labels": [0, 1]}))
     assert (len(plain), plain.lengths().tolist(), plain.column("labels")) == (2, [0, 0], [0, 1])

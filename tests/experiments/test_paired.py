@@ -185,9 +185,33 @@ def test_files_and_table(tmp_path: Path) -> None:
         "| kl | 2 | +0.000 | **+0.900 ± 0.226** | **+0.900 ± 0.226** | **+0.900 ± 0.226** |",
         "",
         "One seed says nothing about others: no interval.",
+        "",
+        # Of the originals, which both methods have right.
+        "Several seeds without an interval: the difference is the same in every row and seed, which leaves no variance "
+        "to estimate one from.",
     ]
     assert "Difference to erm, paired over 10 test rows" in (tmp_path / "paired.md").read_text()
     assert json.loads((tmp_path / "paired.json").read_text())["differences"]["kl"]["seeds"] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "clusters", "unit"), [(2, None, "row"), (3, list("aabbccddee"), "group"), (1, None, "")]
+)
+def test_a_difference_without_variance_is_explained(
+    tmp_path: Path, seeds: int, clusters: list[str] | None, unit: str
+) -> None:
+    """One method is right and the other wrong on every row: no zero width, which would claim to know all seeds."""
+    records = [
+        run(tmp_path, method, seed, np.full(10, right), np.full(10, right), clusters)
+        for method, right in (("da", 0.0), ("dair", 1.0))
+        for seed in range(seeds)
+    ]
+    table = write_paired(tmp_path, records)
+    assert f"| dair | {seeds} | +1.000 | +1.000 | +1.000 |" in table  # CM of a model that is never right is undefined
+    text = f"Several seeds without an interval: the difference is the same in every {unit} and seed,"
+    assert (text in table) == (seeds > 1) and ("One seed says" in table) == (seeds == 1)
+    varied = run(tmp_path, "dair", 0, np.array([True] * 9 + [False]), np.arange(10) != 4, clusters)
+    assert (text in write_paired(tmp_path, [varied, *records[:seeds], *records[seeds + 1 :]])) is False
 
 
 @pytest.mark.parametrize(

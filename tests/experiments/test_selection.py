@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from decimal import Decimal
 from typing import Any
 
 import optuna
@@ -68,6 +69,16 @@ def test_best_consistency_within_epsilon() -> None:
     assert best_consistency_within(tied, 0.05).dair_lambda == 2
     errors = [point(1, 1.20, 0.5), point(10, 1.21, 0.6), point(100, 1.50, 0.9)]
     assert best_consistency_within(errors, 0.02, lower_is_better=True).dair_lambda == 10
+
+
+@pytest.mark.parametrize(("best", "near", "epsilon"), [(0.8, 0.7, 0.1), (0.9, 0.7, 0.2), (0.61, 0.6, 0.01)])
+def test_a_loss_of_exactly_epsilon_is_within_it(best: float, near: float, epsilon: float) -> None:
+    """Whatever float64 makes of the decimals, such as more than 0.1 of 0.8 - 0.7."""
+    assert Decimal(str(best)) - Decimal(str(near)) == Decimal(str(epsilon)) and best - near > epsilon
+    assert best_consistency_within([point(1, best, 0.5), point(10, near, 0.9)], epsilon).dair_lambda == 10
+    assert best_consistency_within([point(1, best, 0.5), point(10, near - 1e-9, 0.9)], epsilon).dair_lambda == 1
+    errors = [point(1, near, 0.5), point(10, best, 0.9)]
+    assert best_consistency_within(errors, epsilon, lower_is_better=True).dair_lambda == 10
 
 
 def test_undefined_consistency_is_never_chosen() -> None:

@@ -13,8 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from dair_hf.evaluation.evaluator import PairEvaluator
+from dair_hf.evaluation.view_index import PairIndex
 from dair_hf.metrics.consistency.__main__ import main as consistency_main
 from dair_hf.metrics.joint_goal_accuracy.__main__ import main as joint_goal_main
 from dair_hf.metrics.state.items import read_items_file
@@ -360,10 +363,11 @@ def test_commands_read_the_predictions_of_a_run(
 def test_rows_without_augmented_view_are_not_pairs(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert consistency_main(["--correct", write("c", correctness("1- 0- 1-"))]) == 0
     printed = capsys.readouterr()
-    assert printed.err.splitlines() == [
+    assert printed.err.splitlines()[1:] == [
         "warning: none of 3 rows has an augmented view, so cm, both_correct and the flips are NaN; if the data has "
         "augmented views, check the names of their columns"
     ]
+    assert printed.err.startswith("warning: no intervals: all 3 rows")
     assert re.search(r"^pairs +0$", printed.out, re.MULTILINE)
     assert re.search(r"^cm_all_rows +100\.00 ?% .*2/2", printed.out, re.MULTILINE)
 
@@ -451,3 +455,91 @@ def test_predictions_of_another_task_are_refused(write: Write, capsys: pytest.Ca
     lines[0] |= {"reference": ""}
     file = write("empty.jsonl", lines)
     assert joint_goal_main(["--predictions", file, "--references", file]) == 0
+
+
+@pytest.mark.parametrize("own_file", [False, True])
+def test_predictions_of_an_evaluation_have_its_intervals(
+    own_file: bool, tmp_path: Path, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rows r/0 to r/7 of four documents: both metrics take these as units, not the one prefix of all ids."""
+    states, wrong = ["hotel-area = east"] * 8, "hotel-area = west"
+    predictions = [wrong if row in (1, 4) else states[row] for row in range(8)]
+    augmented = [wrong if row in (1, 4, 5, 6) else states[row] for row in range(8)]
+    evaluator = PairEvaluator(lambda predictions, references: list(map(str.__eq__, predictions, references)))
+    index = PairIndex(np.ones(8, dtype=bool), [f"r/{row}" for row in range(8)])
+    documents = list("aabbccdd")
+    found = evaluator.evaluate_views(index, [*predictions, *augmented], states * 2, documents)
+    path = tmp_path / "predictions.jsonl"
+    index.write(path, found.predictions, found.references, found.correct, documents)
+    gold = str(path)
+    if own_file:  # which names no clusters
+        views = [{"row_id": f"r/{row}", "variant": v} for v in ("original", "augmented") for row in range(8)]
+        gold = write("gold", [view | {"state": {"hotel-area": "east"}} for view in views])
+    for options in (["--correct", str(path)], ["--predictions", str(path), "--references", gold]):
+        out = tmp_path / f"{options[0]}.json"
+        assert consistency_main([*options, "--json", str(out)]) == 0
+        results = json.loads(out.read_text())
+        for key in ("both_correct_low", "both_correct_high", "cm_low", "cm_high", "augmented_accuracy_low"):
+            assert results[key] == pytest.approx(found.metrics[key], rel=1e-12), key
+        # Right in both views: 1, 1, 0 and 2 of the 2 rows of a document. The variance of their mean share 4 / 8 is
+        # 4 / 3 * (0 + 0 + 1 + 1) / 64, and 3.182 the t quantile of three degrees of freedom (Wilson's limits).
+        trials = 0.25 / (4 / 3 * 2 / 64)
+        for limit in (results["both_correct_low"], results["both_correct_high"]):
+            assert (0.5 - limit) ** 2 == pytest.approx(3.182446**2 * limit * (1 - limit) / trials, rel=1e-5)
+    assert (
+        joint_goal_main(["--predictions", str(path), "--references", gold, "--json", str(tmp_path / "jga.json")]) == 0
+    )
+    results = json.loads((tmp_path / "jga.json").read_text())
+    for view in ("original", "augmented"):
+        for end in ("low", "high"):
+            expected = found.metrics[f"{view}_accuracy_{end}"]
+            assert results[f"{view}_joint_goal_accuracy_{end}"] == pytest.approx(expected, rel=1e-12)
+    assert capsys.readouterr().err == ""
+
+
+def test_rows_of_one_cluster_are_named(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"row_id": f"r/{row}", "original_correct": row > 0, "augmented_correct": True} for row in range(4)]
+    assert consistency_main(["--correct", write("c", rows)]) == 0
+    printed = capsys.readouterr()
+    assert printed.err.startswith("warning: no intervals: all 4 rows, such as 'r/0', are in the same cluster, 'r',")
+    assert "[" not in printed.out
+    states = write("s", [{"row_id": f"r/{row}", "state": {"hotel-area": "east"}} for row in range(4)])
+    assert joint_goal_main(["--predictions", states, "--references", states]) == 0
+    assert capsys.readouterr().err.startswith("warning: no intervals: all 4 rows, such as 'r/0', are in the same clus")
+    # Units of their own, by another name of the rows or by a cluster.
+    for independent in (
+        [row | {"row_id": row["row_id"].replace("/", "-")} for row in rows],
+        [row | {"cluster": number} for number, row in enumerate(rows)],
+        [{key: row[key] for key in row if key != "row_id"} | {"cluster": number} for number, row in enumerate(rows)],
+    ):
+        assert consistency_main(["--correct", write("c", independent)]) == 0
+        printed = capsys.readouterr()
+        assert printed.err == "" and "[" in printed.out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cluster": "x"}, "c:2: 2 of 3 items have no cluster, this one first; give every item a cluster, or none"),
+        ({"cluster": 0.5}, "c:1: cluster must be a string or an integer, found 0.5"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["row", "view", "state"])
+def test_clusters_of_some_rows_are_refused(
+    kind: str, change: dict[str, Any], message: str, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values: dict[str, dict[str, Any]] = {
+        "row": {"original_correct": True, "augmented_correct": True},
+        "view": {"correct": True},
+        "state": {"state": {}},
+    }
+    path = write("c", [{"row_id": f"r/{row}", **values[kind], **(change if row == 0 else {})} for row in range(3)])
+    options = ["--predictions", path, "--references", path] if kind == "state" else ["--correct", path]
+    assert consistency_main(options) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_ids_of_some_rows_are_refused(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"original_correct": True, "augmented_correct": True}] * 2
+    assert consistency_main(["--correct", write("c", [rows[0] | {"row_id": "A/0"}, *rows])]) == 2
+    assert "2 of 3 rows have no id; give every row an id, or none" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Settings, models by name, and the unit of resampling."""
+"""Settings, models by name, and the independent units."""
 
 from __future__ import annotations
 
@@ -80,5 +80,5 @@ def test_models_from_scratch_read_the_encoded_rows(folder: Path, kind: str, task
         assert network.config.segments == len(config.texts)
 
 
-def test_an_original_is_resampled_with_all_its_revisions() -> None:
+def test_an_original_is_one_unit_with_all_its_revisions() -> None:
     assert text_evaluator().cluster_column(["original_id", "dialogue_id"]) == "original_id"

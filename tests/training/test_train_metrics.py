@@ -14,7 +14,7 @@ from dair_hf.config import DAIRConfig
 from dair_hf.losses.objective import Counts, PairTerms, pair_slopes
 from dair_hf.training import train_metrics
 from dair_hf.training.lambda_control import root_gradients
-from dair_hf.training.train_metrics import TermSums, lowest_slopes, mean_terms, sum_terms
+from dair_hf.training.train_metrics import EvaluatedRows, TermSums, lowest_slopes, mean_terms, sum_terms
 from tests.fixtures import tiny
 from tests.fixtures.tiny import config
 
@@ -196,3 +196,15 @@ def test_the_padding_share_is_over_all_positions(tmp_path: Path) -> None:
     assert mean_terms(batches[0], args)["padding_share"] == 0.25
     assert mean_terms(batches[0] + batches[1], args)["padding_share"] == pytest.approx(0.6)
     assert "padding_share" not in mean_terms(sum_terms(BATCH, TARGETS, EXISTS, counts, args, 0.5, *given), args)
+
+
+def test_columns_of_evaluated_rows_by_name() -> None:
+    """Of three rows, the second only pads a batch; two columns of losses follow, as `pair_losses` keeps them."""
+    table = torch.arange(39, dtype=torch.float64).reshape(3, 13)
+    table[:, 3], table[:, 6] = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 0.0, 1.0])
+    rows = EvaluatedRows.of_table(table)
+    assert (rows.targets.tolist(), rows.partner_targets.tolist()) == ([4, 30], [5, 31])
+    assert (rows.slope.tolist(), rows.lowest_slope.tolist()) == ([7, 33], [8, 34])
+    assert (rows.regularizer_gradient.tolist(), rows.loss_gradient.tolist()) == ([9, 35], [10, 36])
+    assert [term.tolist() for term in rows.terms] == [[0, 26], [1, 27], [2, 28], [0, 2]]
+    assert rows.terms.partners.dtype == torch.int64 and rows.terms.has_partner.tolist() == [False, True]

@@ -221,7 +221,7 @@ def test_evaluate_pairs_takes_references_from_a_column(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("clusters", "is_one_unit"), [(None, True), ("dialogue_id", True), ("row_id", False)])
-def test_evaluate_pairs_resamples_dialogues_by_default(tmp_path: Path, clusters: str | None, is_one_unit: bool) -> None:
+def test_dialogues_are_the_units_by_default(tmp_path: Path, clusters: str | None, is_one_unit: bool) -> None:
     data = tiny.classified_pairs(4)
     data = data.add_column("dialogue_id", ["d"] * 4)
     model = tiny.NormedClassifier(tiny.NormedConfig())

@@ -14,6 +14,9 @@ or the JSON text of one of them. An item is a state, or an object with the state
 If a list contains several views of a row, "variant" tells them apart: "original" (the default), "augmented", and for
 further partners "augmented_2" and so on.
 
+"cluster" names the independent unit of an item, for intervals. Without it that is the dialogue: "dialogue_id", or the
+row id up to its last slash.
+
 The lines of a file of `DAIRTrainer.evaluate_pairs` are items, too: the state is in "prediction", as belief text, or in
 "reference".
 """
@@ -21,12 +24,14 @@ The lines of a file of `DAIRTrainer.evaluate_pairs` are items, too: the state is
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from dair_hf.data.view_columns import is_augmented, variant_number
-from dair_hf.errors import DataError
+from dair_hf.errors import DataError, UndefinedMetricWarning
+from dair_hf.io.pair_files import CLUSTER_KEY
 from dair_hf.metrics.json_items import pair_items, parse_item, parse_lines, read_name, read_text, short
 from dair_hf.metrics.state.belief_text import Belief, parse, read_belief
 
@@ -45,6 +50,7 @@ class Turn(NamedTuple):
     dialogue: id of the dialogue; None for items without id.
     belief: the state, and what its text says besides.
     where: position of the item in messages.
+    cluster: independent unit that the item names; None: it names none.
     """
 
     row_id: str | None
@@ -52,6 +58,12 @@ class Turn(NamedTuple):
     dialogue: str | None
     belief: Belief
     where: str
+    cluster: str | None = None
+
+    @property
+    def unit(self) -> str | None:
+        """Independent unit: the cluster, else the dialogue; None for items without either."""
+        return self.dialogue if self.cluster is None else self.cluster
 
     @property
     def state(self) -> Mapping[str, Sequence[str]]:
@@ -152,9 +164,10 @@ def read_item(item: Any, where: str, key: str | None = None) -> Turn:
                 f"{where}: {key!r} holds {state!r:.60}, which is no belief text such as 'hotel-area = east'"
             )
         if isinstance(state, str):
-            return Turn(*read_view_id(item, where), read_belief(state), where)
+            return Turn(*read_view_id(item, where), read_belief(state), where, read_cluster(item, where))
         item = {**item, "state": state}
-    return Turn(*read_view_id(item, where), Belief.of(read_state(item["state"], where)), where)
+    belief = Belief.of(read_state(item["state"], where))
+    return Turn(*read_view_id(item, where), belief, where, read_cluster(item, where))
 
 
 def _has_wrapper(item: Any) -> bool:
@@ -203,6 +216,51 @@ def read_id(item: Mapping[str, Any], where: str) -> tuple[str | None, str | None
     if dialogue is not None:
         return row_id, read_name(dialogue, "dialogue_id", where)
     return row_id, row_id.rpartition("/")[0] or row_id
+
+
+def read_cluster(item: Mapping[str, Any], where: str) -> str | None:
+    """Read the name of the independent unit of an item; None if it names none.
+
+    Raises:
+        DataError: The name is neither a string nor an integer.
+
+    Example:
+        >>> read_cluster({"row_id": "r/0", "cluster": "doc 3"}, "line 1")
+        'doc 3'
+    """
+    cluster = item.get(CLUSTER_KEY)
+    return cluster if cluster is None or cluster == "" else read_name(cluster, CLUSTER_KEY, where)
+
+
+def require_all_or_no_clusters(clusters: Iterable[tuple[str | None, str]]) -> None:
+    """Raise DataError if some items name a cluster and some do not, given (cluster or None, position) of each item."""
+    items = list(clusters)
+    without = [where for cluster, where in items if cluster is None]
+    if 0 < len(without) < len(items):
+        raise DataError(
+            f"{without[0]}: {len(without)} of {len(items)} items have no {CLUSTER_KEY}, this one first; give "
+            f"every item a {CLUSTER_KEY}, or none"
+        )
+
+
+def warn_of_one_cluster(clusters: Sequence[str], example: str | None) -> None:
+    """Warn that there is no interval if several rows are one cluster.
+
+    Args:
+        clusters: Cluster of each row; empty: rows are independent.
+        example: Id of a row, for the message.
+
+    Warns:
+        UndefinedMetricWarning: They are one cluster.
+    """
+    if len(clusters) > 1 and len(set(clusters)) == 1:
+        warnings.warn(
+            f"no intervals: all {len(clusters)} rows, such as {example!r}, are in the same cluster, {clusters[0]!r}, "
+            f'and an interval needs two; give rows that are independent a "{CLUSTER_KEY}" each (without it, the part '
+            "of a row id before its last slash is the cluster)",
+            UndefinedMetricWarning,
+            stacklevel=3,
+        )
 
 
 def read_state(state: Any, where: str) -> State:
@@ -279,13 +337,22 @@ def pair_turns(predictions: Sequence[Turn], references: Sequence[Turn]) -> list[
     """Pair predictions with references: by row id and variant if they have ids, else by position.
 
     Returns:
-        (prediction, reference) in the order of the references.
+        (prediction, reference) in the order of the references. A reference that names no cluster has that of its
+        prediction.
 
     Raises:
-        DataError: Only some items have ids, an id is repeated, an id occurs on one side only, or the numbers of items
-            without ids differ.
+        DataError: Only some items have ids or clusters, an id is repeated, an id occurs on one side only, or the
+            numbers of items without ids differ.
     """
-    return pair_items(predictions, references, lambda turn: view_name(turn.row_id, turn.variant), "row_id")
+    for turns in (predictions, references):
+        require_all_or_no_clusters((turn.cluster, turn.where) for turn in turns)
+    pairs = pair_items(predictions, references, lambda turn: view_name(turn.row_id, turn.variant), "row_id")
+    if not predictions or predictions[0].cluster is None:
+        return pairs
+    return [
+        (prediction, reference._replace(cluster=prediction.cluster) if reference.cluster is None else reference)
+        for prediction, reference in pairs
+    ]
 
 
 def view_name(row_id: str | None, variant: str) -> str | None:

@@ -15,7 +15,7 @@ from dair_hf.errors import DataError
 from dair_hf.evaluation.statistics import ratios_with_intervals
 from dair_hf.metrics.state.belief_text import Belief
 from dair_hf.metrics.state.conventions import NAME_SLOTS, Convention, resolve_convention
-from dair_hf.metrics.state.items import Turn, join_views, pair_turns, read_items, read_state
+from dair_hf.metrics.state.items import Turn, join_views, pair_turns, read_items, read_state, warn_of_one_cluster
 from dair_hf.metrics.state.matching import Comparison, compare_states, compare_turns
 from dair_hf.metrics.state.normalizers import DONTCARE
 from dair_hf.metrics.state.slot_names import domain_of, reference_names
@@ -114,7 +114,7 @@ def joint_goal_accuracy(
         preset: A name in `dair_hf.metrics.state.conventions.PRESETS`.
         prediction_ids: One id for each prediction, if they are not in the items.
         reference_ids: One id for each reference, if they are not in the items.
-        intervals: Whether to compute confidence intervals, with dialogues as units if items have ids.
+        intervals: Whether to compute confidence intervals, with clusters or dialogues as units if items have them.
         confidence: Confidence level of the intervals.
         **switches: Fields of `Convention` to change.
 
@@ -169,9 +169,13 @@ def summarize_turns(
 
     Warns:
         SlotNameWarning: Predictions have slots that no reference has.
+        UndefinedMetricWarning: All turns are one cluster, so that there are no intervals.
     """
     if not turns:
         raise DataError("nothing to score: predictions and references contain no turns")
+    if settings.get("intervals", True):
+        units = {turn.row_id or turn.where: turn.unit for _, turn in turns if turn.unit is not None}
+        warn_of_one_cluster(list(units.values()), next(iter(units), None))
     comparisons = compare_turns(turns, convention, progress=progress)
     compared = [(reference, comparison) for (_, reference), comparison in zip(turns, comparisons, strict=True)]
     figures = {
@@ -208,7 +212,7 @@ def _figures(
         "joint_goal_accuracy": _joint_goal(comparisons),
         "joint_goal_accuracy_names": _joint_goal(comparisons, NAME_SLOTS),
     }
-    clusters = [reference.dialogue for reference, _ in scored if reference.dialogue is not None] or None
+    clusters = [reference.unit for reference, _ in scored if reference.unit is not None] or None
     values = ratios_with_intervals(ratios, clusters, **settings)
     result: dict[str, Any] = {}
     for key, (numerators, denominators) in ratios.items():

@@ -60,8 +60,8 @@ def summarize_answers(
         **settings: `intervals` and `confidence` of `dair_hf.evaluation.statistics.ratios_with_intervals`.
 
     Returns:
-        - Means over the questions in [0, 1], with intervals `_low` and `_high` that resample images if all references
-          have an `image_id`, else questions: `vqa_accuracy` (`official_scores`),
+        - Means over the questions in [0, 1], with intervals `_low` and `_high` whose units are images if all
+          references have an `image_id`, else questions: `vqa_accuracy` (`official_scores`),
           `vqa_accuracy_simple` (`simple_scores`), `vqa_correct` (share of answers that any annotator gave, the H of the
           paper's consistency metric);
         - `by_answer_type`, `by_question_type`: type -> `vqa_accuracy` and `questions`;

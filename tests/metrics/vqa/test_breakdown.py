@@ -1,4 +1,4 @@
-"""VQA accuracy of many questions: means, breakdown and counts by hand; intervals that resample images."""
+"""VQA accuracy of many questions: means, breakdown and counts by hand; intervals whose units are images."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def interval(images: list[Any], n: int = 40) -> tuple[float, float, float]:
     return results["vqa_accuracy_low"], results["vqa_accuracy"], results["vqa_accuracy_high"]
 
 
-def test_intervals_resample_images() -> None:
+def test_images_are_the_units_of_intervals() -> None:
     # 40 independent questions: +- 1.96 sqrt(0.25 / 40) = 0.155. Ten images with equal answers: +- 0.31.
     low, point, high = interval([None] * 40)
     assert (low, point, high) == pytest.approx((0.345, 0.5, 0.655), abs=0.03)
@@ -109,7 +109,7 @@ def test_intervals_resample_images() -> None:
     assert math.isnan(interval(["7"] * 40)[0])
 
 
-def test_questions_are_resampled_if_one_has_no_image() -> None:
+def test_questions_are_the_units_if_one_has_no_image() -> None:
     assert interval([0] * 39 + [None]) == interval([None] * 40)
 
 
