@@ -23,7 +23,7 @@ from dair_hf.commands.evaluation_record import RECORD_FILE
 from dair_hf.commands.model_pairs import load_trained, pair_trainer, text_columns, tokenized
 from dair_hf.data.collator import LABELS
 from dair_hf.data.texts.files import read_pairs
-from dair_hf.data.texts.forms import GENERATED
+from dair_hf.data.texts.forms import GENERATED, INPUT_IDS
 from dair_hf.data.view_columns import columns_of_views
 from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import MATCHES, matches, reference_keys, same_classes
@@ -38,7 +38,6 @@ from dair_hf.pair_report.page import write_report
 from dair_hf.training.sample_loss import LANGUAGE_LOSSES, base_model_of, derived_sample_loss
 
 LABEL = "label"  # the rule of classifiers
-TARGETS = tuple(form.target for form in GENERATED if form.target)  # columns that generated answers are compared with
 
 
 @dataclass(frozen=True)
@@ -183,15 +182,23 @@ def _evaluator_for(name: str, model: Any, rows: Dataset, settings: EvaluationSet
         lambda answers, references: matches(rule, answers, references),
         answers=lambda answers: [MATCHES[rule].key(answer) for answer in answers],
         # The texts of the file, not what is left of them after tokenization.
-        references=next(filter(lambda name: _holds_texts(rows, name), TARGETS), None),
+        references=_target_of(rows),
         clusters=settings.clusters,
         preset=rule,
     )
 
 
-def _holds_texts(rows: Dataset, column: str) -> bool:
-    # A completion may also be a list of messages, whose feature has no dtype.
-    return column in rows.column_names and getattr(rows.features[column], "dtype", None) in ("string", "large_string")
+def _target_of(rows: Dataset) -> str | None:
+    """Return the column of texts that answers are compared with; None: the labels."""
+    is_tokenized = INPUT_IDS in rows.column_names
+    for form in GENERATED:
+        # A column that is called like the target of another form, such as beside a chat, is none.
+        has_inputs = is_tokenized or set(form.inputs) <= set(rows.column_names)
+        # A completion may also be a list of messages, whose feature has no dtype.
+        dtype = getattr(rows.features.get(form.target), "dtype", None)
+        if has_inputs and dtype in ("string", "large_string"):
+            return form.target
+    return None
 
 
 def _generation(trainer: Any, settings: EvaluationSettings) -> dict[str, Any]:
@@ -213,9 +220,10 @@ def _warn_of_lost_targets(pairs: Dataset, tokenizer: Any, column: str | None, ru
     lost, total = [], 0
     labels = columns_of_views(LABELS, pairs.column_names)
     texts = columns_of_views(column, pairs.column_names)
-    for view in sorted(labels.keys() & texts.keys()):
-        columns = pairs.select_columns([labels[view], texts[view]])
-        rows = [(number, *row.values()) for number, row in enumerate(columns) if row[labels[view]] is not None]
+    for view, label in labels.items():
+        text_column = texts.get(view, column)  # a partner without one has the target of its original
+        columns = pairs.select_columns([label, text_column])
+        rows = [(number, row[label], row[text_column]) for number, row in enumerate(columns) if row[label] is not None]
         total += len(rows)
         wanted = reference_keys(rule, [text for _, _, text in rows])
         for (number, ids, text), key in zip(rows, wanted, strict=True):

@@ -450,7 +450,9 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
                 "evaluate_pairs needs answers, but with predict_with_generate=False a language model gives none; "
                 "leave it unset, or pass preprocess_logits_for_metrics=(logits, labels) -> predictions to DAIRTrainer"
             )
-        references = predictor.references(views, evaluator.references)
+        references = predictor.references(
+            views, evaluator.references, self._text_rows.is_target(data, evaluator.references)
+        )
         equal_labels = evaluator.references is None
         predictions = predictor.decode(
             predictor.predict(self._model_columns(views), gen_kwargs, equal_labels=equal_labels)

@@ -164,6 +164,72 @@ def test_generated_answers_against_generate(
     assert any(first for first, _ in right) and not all(first for first, _ in right)
 
 
+@pytest.mark.parametrize("columns", [("source", "target"), ("prompt", "completion")])
+@pytest.mark.parametrize(("kind", "loader"), [("t5", AutoModelForSeq2SeqLM), ("gpt2", AutoModelForCausalLM)])
+def test_partners_without_a_target_column_have_the_target_of_their_original(
+    tmp_path: Path,
+    models: Path,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    loader: Any,
+    columns: tuple[str, str],
+) -> None:
+    name, (source, target) = str(models / kind), columns
+    model, tokenizer = loader.from_pretrained(name).eval(), AutoTokenizer.from_pretrained(name)
+
+    def answer(text: str) -> str:
+        ids = tokenizer(text, return_tensors="pt").input_ids
+        made = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=3)
+        return tokenizer.decode(made[0] if kind == "t5" else made[0, ids.shape[1] :], skip_special_tokens=True)
+
+    texts = [(f"{WORDS[number]} {WORDS[number + 3]}", f"{WORDS[number + 7]}") for number in range(5)]
+    # The model's answers to the partners are right, unless "Unknown"; the last row has no partner.
+    targets = [answer(partner) or "w4" if number % 2 else "w5 Unknown" for number, (_, partner) in enumerate(texts)]
+    rows: list[dict[str, Any]] = [
+        {source: original, target: wanted, f"augmented_{source}": None if number == 4 else partner}
+        for number, ((original, partner), wanted) in enumerate(zip(texts, targets, strict=True))
+    ]
+    pairs, out = write(tmp_path / "pairs.jsonl", rows), tmp_path / "out"
+    command = ["evaluate", name, str(pairs), "--output", str(out), "--no-progress", "--max-new-tokens", "3"]
+    assert run([*command, "--report", "--device", "cpu"]) == 0
+    # Rows 0 and 2 in both views, and the original of row 4.
+    assert "warning: 5 of 9 references cannot be answered" in capsys.readouterr().err
+    lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert [line["reference"] for line in lines] == [*targets, *targets[:4]]
+    right = [
+        (answer(original).split() == wanted.split(),
+         None if number == 4 else answer(partner).split() == wanted.split())
+        for number, ((original, partner), wanted) in enumerate(zip(texts, targets, strict=True))
+    ]  # fmt: skip
+    assert [partner for _, partner in right] == [False, True, False, True, None]
+    assert_figures(json.loads((out / "evaluation.json").read_text())["metrics"], right)
+    shown = json.loads((out / "pair_report.json").read_text())["worst"]
+    assert {(field["original"], field["augmented"]) for pair in shown for field in pair["fields"]
+            if field["name"] == target} == {(wanted, wanted) for wanted in targets[:4]}  # fmt: skip
+    # Several partners have a column of the target each, or none has one.
+    rows = [{**row, f"augmented_2_{source}": row[source], f"augmented_2_{target}": row[target]} for row in rows]
+    assert run(["evaluate", name, str(write(pairs, rows)), "--output", str(tmp_path / "refused"), "--no-progress"]) == 2
+    assert f"lacks the column augmented_{target}" in capsys.readouterr().err
+
+
+def test_a_column_named_like_the_target_of_another_form_is_no_reference(tmp_path: Path) -> None:
+    tokenizer = chats.tokenizer()
+    for part in (chats.llama(tokenizer), tokenizer):
+        part.save_pretrained(tmp_path / "chat")
+    question = [{"role": "user", "content": "a"}]
+    reply = [{"role": "assistant", "content": "Yes."}]
+    for columns in (
+        {"messages": question + reply, "augmented_messages": question * 2 + reply},
+        {"prompt": question, "completion": reply, "augmented_prompt": question * 2},  # with an inherited completion
+    ):
+        pairs = write(tmp_path / "pairs.jsonl", [{**columns, "target": "low", "augmented_target": "high"}])
+        out = tmp_path / "_".join(columns)
+        command = ["evaluate", str(tmp_path / "chat"), str(pairs), "--output", str(out), "--no-progress"]
+        assert run([*command, "--max-new-tokens", "2"]) == 0
+        lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+        assert [line["reference"] for line in lines] == ["Yes.", "Yes."]
+
+
 @pytest.mark.parametrize(("kind", "source", "target"), [("t5", "source", "target"), ("gpt2", "prompt", "completion")])
 def test_references_that_the_tokenizer_loses_are_reported(
     tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str], kind: str, source: str, target: str

@@ -22,6 +22,7 @@ from transformers import (
 
 from dair_hf import DAIRTrainer, DataError, EpochPairs, PairCollator
 from dair_hf.data.texts.forms import CLASSES
+from dair_hf.evaluation.evaluator import PairEvaluator
 from tests.fixtures import chats, tiny
 
 PAIRS: list[dict[str, Any]] = [
@@ -226,6 +227,44 @@ def test_answers_are_compared_with_completions(tmp_path: Path, kind: str) -> Non
     never = made.evaluate_pairs(rows, lambda answers, references: [False] * len(answers), intervals=False)
     assert never["original_accuracy"] == 0.0
     assert made.evaluate(rows)["eval_loss"] < 0.5
+
+
+@pytest.mark.parametrize("names", [("prompt", "completion"), ("source", "target")])
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_references_of_partners_without_a_target_are_those_of_their_originals(
+    tmp_path: Path, kind: str, names: tuple[str, str]
+) -> None:
+    prompt, completion = names
+    rows = datasets.Dataset.from_list(
+        [
+            {prompt: "w4", completion: "w5", f"augmented_{prompt}": "w6", f"augmented_2_{prompt}": "w7"},
+            {prompt: "w8", completion: "w9  w10", f"augmented_{prompt}": None, f"augmented_2_{prompt}": "w11"},
+        ]
+    )
+    seen: list[str] = []
+
+    def correct(predictions: list[str], references: list[str]) -> list[bool]:
+        seen.extend(references)
+        return [True] * len(references)
+
+    made = trainer(tmp_path, tiny.model(kind))
+    # Views in order: both originals, the first partner of row 0, the second ones of both. The text keeps its spaces.
+    wanted = ["w5", "w9  w10", "w5", "w5", "w9  w10"]
+    made.evaluate_pairs(rows, PairEvaluator(correct, references=completion), intervals=False, max_new_tokens=2)
+    assert seen == wanted
+    seen.clear()
+    made.evaluate_pairs(rows, correct, intervals=False, max_new_tokens=2)
+    assert [text.split() for text in seen] == [text.split() for text in wanted]
+    seen.clear()
+    evaluator = PairEvaluator(correct, references=completion)
+    report = made.pair_report(rows, evaluator, folder=tmp_path / "report", texts=[*names], max_new_tokens=2)
+    assert seen == wanted
+    fields = {(field["original"], field["augmented"]) for pair in report.worst for field in pair["fields"]
+              if field["name"] == completion}  # fmt: skip
+    assert fields == {("w5", "w5"), ("w9  w10", "w9  w10")}
+    with pytest.raises(DataError, match="column 'augmented_kind' is missing"):
+        other = rows.add_column("kind", ["a", "b"])
+        made.evaluate_pairs(other, PairEvaluator(correct, references="kind"), intervals=False)
 
 
 def chat_rows() -> datasets.Dataset:

@@ -148,6 +148,11 @@ class TextRows:
             return PairEvaluator(same_texts)
         return PairEvaluator(same_classes) if self.loss == "classification" else None
 
+    def is_target(self, data: Any, column: str | None) -> bool:
+        """Return whether a column of data that were text is their target, which partners may inherit."""
+        origin = self._origin(data)
+        return origin is not None and column is not None and origin.form.target == column
+
     def _origin(self, data: Any) -> _Origin | None:
         try:
             return self._origins.get(data)
