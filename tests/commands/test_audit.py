@@ -128,6 +128,25 @@ def test_one_line_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "no check has this name" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("missing", [None, float("nan"), " "])
+def test_labels_that_are_missing_have_not_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], missing: Any
+) -> None:
+    def row(number: int, label: Any, partner: Any) -> dict[str, Any]:
+        return {"text": f"w{number}", "label": label, "augmented_text": f"v{number}", "augmented_label": partner}
+
+    labels = [("a", "b"), ("a", "a"), ("b", "b"), ("a", missing), (missing, "a"), (missing, missing)]
+    rows = [row(number, *both) for number, both in enumerate(labels)]
+    path = write(tmp_path / "pairs.jsonl", rows)
+    assert run(["audit", str(path), "--json"]) == 0
+    counts = json.loads(capsys.readouterr().out)["counts"]
+    assert counts == {"rows": 6, "partners": 6, "label_changed": 1, "label_unchanged": 2}
+    rows = [{name: value for name, value in row.items() if name != "augmented_label"} for row in rows]
+    assert run(["audit", str(write(path, rows)), "--json"]) == 0
+    counts = json.loads(capsys.readouterr().out)["counts"]
+    assert counts == {"rows": 6, "partners": 6, "label_changed": 0, "label_unchanged": 4}
+
+
 def test_lines_that_are_no_json_are_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "pairs.jsonl", SOUND)
     path.write_text(path.read_text() + '\n["x"]\n{"text": \n' + "[" * 100_000 + "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,16 +93,19 @@ def read_rows(
         DataError: The file cannot be read, has no rows, no columns of partners, or lacks a named column.
     """
     invalid: list[int] = []
+    found: Iterable[Mapping[str, Any]]
     if path.suffix.lower() in JSON_KINDS and path.is_file():
-        rows, invalid = _json_rows(decode_utf8(read_bytes(path), str(path)))
+        found, invalid = _json_rows(decode_utf8(read_bytes(path), str(path)))
     else:
         from dair_hf.data.texts.files import read_pairs
 
-        rows = [{name: None if _is_nan(value) else value for name, value in row.items()} for row in read_pairs(path)]
+        found = read_pairs(path)
+    # Training takes NaN, as in a column of numbers with empty cells, for no value.
+    rows = [{name: None if _is_nan(value) else value for name, value in row.items()} for row in found]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     if not rows:
-        found = f"found {len(invalid)} lines, none with a JSON object" if invalid else "is empty"
-        raise DataError(f"{path}: {found}; give paired rows, one object in each line")
+        problem = f"found {len(invalid)} lines, none with a JSON object" if invalid else "is empty"
+        raise DataError(f"{path}: {problem}; give paired rows, one object in each line")
     if paired and not any(map(is_augmented, columns)):
         raise DataError(
             f"{path}: found {len(rows)} rows with the columns {columns}; partners have the columns of their originals "
