@@ -215,6 +215,35 @@ def test_a_classifier_is_trained_evaluated_and_reported_without_more_arguments(t
         made.evaluate_pairs(made.train_dataset.select([0]))
 
 
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ([1.0, 0.0, float("nan")], "found nan for class 2"),
+        ([1.0, 0.0, 7.0], "found 7.0 for class 2"),
+        ([1.0, -100.0, 0.0], "found -100.0 for class 1"),
+        ([float("inf"), 1.0, 0.0], "found inf for class 0"),
+        ([1.0, 0.0], "give a list of 3 numbers"),
+    ],
+)
+def test_labels_of_several_classes_are_zero_to_one(tmp_path: Path, value: list[float], found: str) -> None:
+    names = {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
+    made = trainer(tmp_path, bert(problem_type="multi_label_classification", **names))
+    sound = {
+        "row_id": "a",
+        "text": "w4",
+        "label": [1.0, 0.0, 0.25],
+        "augmented_text": "w5",
+        "augmented_label": [0, 1, 1],
+    }
+    encoded = made.tokenize(datasets.Dataset.from_list([sound]))
+    assert (encoded["labels"][0], encoded["augmented_labels"][0]) == ([1.0, 0.0, 0.25], [0.0, 1.0, 1.0])
+    for column in ("label", "augmented_label"):
+        rows = datasets.Dataset.from_list([sound, {**sound, "row_id": "b", column: value}])
+        with pytest.raises(DataError, match=f"row 'b', column '{column}': ") as refusal:
+            made.tokenize(rows)
+        assert found in str(refusal.value)
+
+
 @pytest.mark.parametrize("kind", ["t5", "llama"])
 def test_answers_are_compared_with_completions(tmp_path: Path, kind: str) -> None:
     rows = rows_of(PAIRS, 8)
