@@ -19,7 +19,7 @@ from datasets import Dataset
 from datasets.utils import logging as datasets_logging
 from transformers.utils import logging as transformers_logging
 
-from dair_hf.commands.evaluation_record import RECORD_FILE
+from dair_hf.commands.evaluation_record import FILES, RECORD_FILE, digests_of, evaluation_files, own_files
 from dair_hf.commands.model_pairs import load_trained, pair_trainer, text_columns, tokenized
 from dair_hf.data.collator import LABELS
 from dair_hf.data.texts.files import read_pairs
@@ -60,6 +60,7 @@ def evaluate_model(
     settings: EvaluationSettings,
     with_report: bool,
     show_progress: bool,
+    overwrite: bool,
     started: float,
 ) -> dict[str, Any]:
     """Evaluate a model on the pairs of a file; write record and predictions.
@@ -71,13 +72,15 @@ def evaluate_model(
         settings: Settings.
         with_report: Whether to write the pair report as well.
         show_progress: Whether to show progress bars.
+        overwrite: Whether to replace the files of an earlier evaluation in the folder.
         started: `time.perf_counter()` at the start of the command.
 
     Returns:
         The record, as it is written.
 
     Raises:
-        DataError: Model or pairs cannot be read, or do not fit each other or the settings.
+        DataError: Model or pairs cannot be read, or do not fit each other or the settings; or the folder holds other
+            files of these names.
     """
     clock = _Clock(started)
     clock.lap("imports")
@@ -130,15 +133,17 @@ def evaluate_model(
         if not trainer.generates:
             names = label_names(model)
             answers = [names(int(value)) for value in answers[0]], [names(int(value)) for value in answers[1]]
-        found.views.write(folder / PREDICTIONS_FILE, *answers, found.correct, found.clusters)
-        if report is not None:
-            report.settings = {
-                "model": name,
-                **{k: v for k, v in report.settings.items() if k not in ("model", "method")},
-            }
-            write_report(report, folder)
-        record["seconds"] = clock.seconds()
-        write_json(folder / RECORD_FILE, record)
+        with evaluation_files(folder, [path], overwrite) as scratch:
+            found.views.write(scratch / PREDICTIONS_FILE, *answers, found.correct, found.clusters)
+            if report is not None:
+                report.settings = {
+                    "model": name,
+                    **{k: v for k, v in report.settings.items() if k not in ("model", "method")},
+                }
+                write_report(report, scratch)
+            record[FILES] = {**own_files(folder), **digests_of(scratch)}
+            record["seconds"] = clock.seconds()
+            write_json(scratch / RECORD_FILE, record)
     return record
 
 

@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from dair_hf.commands.main import run
+from dair_hf.errors import DataError
 from dair_hf.io.archives import sha256_of
 from tests.fixtures import chats, saved_models, tiny
 
@@ -329,6 +330,70 @@ def test_limit_report_and_overwrite(tmp_path: Path, models: Path, capsys: pytest
     assert json.loads((out / "evaluation.json").read_text())["metrics"]["rows"] == len(CLASSES)
     (out / "evaluation.json").write_text("{}")
     assert run([*command, "--overwrite"]) == 2, "a file of another program is never replaced"
+
+
+OF_OTHERS = {
+    "evaluation.json": "{}",
+    "predictions.jsonl": json.dumps(
+        {"row_id": "0", "variant": "original", "prediction": "yes", "reference": "no", "correct": False}
+    ),
+    "pair_report.json": json.dumps({"format": "dair_hf pair report 1", "title": "Training"}),
+    "pair_report.html": '<meta name="generator" content="dair_hf pair report">',
+}
+
+
+@pytest.mark.parametrize("name", OF_OTHERS)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_files_of_others_are_refused_before_the_model_is_loaded(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    overwrite: bool,
+) -> None:
+    pairs, out = write(tmp_path / "pairs.jsonl", CLASSES), tmp_path / "run"
+    out.mkdir()
+    (out / name).write_text(OF_OTHERS[name])  # such as of a training run, or of another command
+    monkeypatch.setitem(sys.modules, "dair_hf.commands.model_evaluation", None)  # imports torch, loads the model
+    command = ["evaluate", "no-model", str(pairs), "--output", str(out), "--report"]
+    assert run([*command, *(["--overwrite"] if overwrite else [])]) == 2
+    problem = "was not written by this command; " if overwrite else "already exists; "
+    assert f"error: {out / name}: {problem}name another folder with --output, or" in capsys.readouterr().err
+    assert {path.name: path.read_text() for path in out.iterdir()} == {name: OF_OTHERS[name]}
+
+
+def test_only_what_is_still_as_an_evaluation_wrote_it_is_replaced(
+    tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs, out = write(tmp_path / "pairs.jsonl", CLASSES), tmp_path / "out"
+    command = ["evaluate", str(models / "classifier"), str(pairs), "--output", str(out), "--no-progress"]
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "notes.txt").write_text("mine")
+    out.symlink_to("elsewhere")
+    assert run([*command, "--limit", "4", "--report"]) == 0
+    # The report stays the command's own through an evaluation without one.
+    assert run([*command, "--limit", "6", "--overwrite"]) == 0
+    assert run([*command, "--limit", "5", "--report", "--overwrite"]) == 0
+    written = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert written.pop("notes.txt") == b"mine" and set(written) == set(OF_OTHERS)
+    digests = {name: sha256_of(out / name) for name in sorted(set(OF_OTHERS) - {"evaluation.json"})}
+    assert json.loads(written["evaluation.json"])["files"] == digests
+    assert len(written["predictions.jsonl"].splitlines()) == 5 + 4
+    # Another program writes there meanwhile.
+    for name in digests:
+        (out / name).write_text(OF_OTHERS[name])
+        capsys.readouterr()
+        assert run([*command, "--report", "--overwrite"]) == 2
+        assert f"{out / name}: was not written by this command" in capsys.readouterr().err
+        assert (out / name).read_text() == OF_OTHERS[name]
+        (out / name).write_bytes(written[name])
+
+    def fail(*arguments: Any) -> None:
+        raise DataError("the report cannot be written")
+
+    monkeypatch.setattr("dair_hf.commands.model_evaluation.write_report", fail)
+    assert run([*command, "--report", "--overwrite"]) == 2
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == {**written, "notes.txt": b"mine"}
 
 
 GENERATED = {"source": "w4", "target": "w5", "augmented_source": "w6", "augmented_target": "w7"}
