@@ -123,7 +123,13 @@ def evaluate_model(
     record = {
         "model": _described(name, model, str(trainer.args.device)),
         "pairs": {"path": str(path), "fingerprint": _fingerprint(path, rows), "rows": len(rows)},
-        "settings": {**asdict(settings), "match": evaluator.preset, "rule": _rule(str(evaluator.preset))},
+        "settings": {
+            **asdict(settings),
+            # The default depends on the model; token ids are not cut.
+            "max_tokens": settings.max_tokens if INPUT_IDS in rows.column_names else trainer.args.max_length,
+            "match": evaluator.preset,
+            "rule": _rule(str(evaluator.preset)),
+        },
         "metrics": {key: _finite(value) for key, value in found.metrics.items()},
         "seconds": {},
         **provenance(),

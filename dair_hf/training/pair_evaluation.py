@@ -67,6 +67,8 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         pair_results: Results of `evaluate_pairs` for the model card, by name of the data.
     """
 
+    length_option = "max_length"  # name under which the user sets `args.max_length`, for messages
+
     args: DAIRConfig
     train_dataset: Any
     eval_dataset: Any

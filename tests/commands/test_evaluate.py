@@ -396,6 +396,40 @@ def test_only_what_is_still_as_an_evaluation_wrote_it_is_replaced(
     assert {path.name: path.read_bytes() for path in out.iterdir()} == {**written, "notes.txt": b"mine"}
 
 
+def test_limits_of_texts_are_named_as_the_option_and_recorded(
+    tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"source": "w4 w5 w6", "target": "w7 w8 w9", "augmented_source": "w4", "augmented_target": "w7"}]
+    pairs, out = write(tmp_path / "pairs.jsonl", rows), tmp_path / "out"
+    command = ["evaluate", str(models / "t5"), str(pairs), "--output", str(out), "--no-progress"]
+    assert run([*command, "--max-tokens", "3"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "row '0': its answer is longer than --max-tokens 3 leaves room for" in said
+    assert said.endswith("raise --max-tokens, or leave such rows out") and "max_length" not in said
+    assert "targets that were cut, so that answers to them end early at --max-tokens 3" in caplog.text
+    assert "max_length" not in caplog.text
+    tokenizer = chats.tokenizer()
+    for part in (chats.llama(tokenizer), tokenizer):
+        part.save_pretrained(tmp_path / "chat")
+    turns = [{"role": "user", "content": "a" * 20}, {"role": "assistant", "content": "b"}]
+    talks = write(tmp_path / "talks.jsonl", [{"messages": turns, "augmented_messages": turns}])
+    assert run(["evaluate", str(tmp_path / "chat"), str(talks), "--output", str(out), "--max-tokens", "8"]) == 2
+    said = capsys.readouterr().err
+    assert "hold none of the assistant; raise --max-tokens, set" in said and "max_length" not in said
+    assert not out.exists()
+    # Without the option: 512, or the 16 positions of the classifier. Token ids are not cut.
+    ids = {"input_ids": [4, 5], "labels": 1, "augmented_input_ids": [6], "augmented_labels": 0}
+    cases: list[tuple[str, dict[str, Any], list[str], int | None]] = [
+        ("t5", rows[0], [], 512), ("t5", rows[0], ["--max-tokens", "9"], 9), ("classifier", CLASSES[0], [], 16),
+        ("classifier", CLASSES[0], ["--max-tokens", "12"], 12), ("classifier", ids, [], None),
+    ]  # fmt: skip
+    for number, (model, row, options, wanted) in enumerate(cases):
+        write(pairs, [row])
+        command = ["evaluate", str(models / model), str(pairs), "--output", str(tmp_path / f"{number}"), *options]
+        assert run([*command, "--no-progress"]) == 0
+        assert json.loads((tmp_path / f"{number}" / "evaluation.json").read_text())["settings"]["max_tokens"] == wanted
+
+
 GENERATED = {"source": "w4", "target": "w5", "augmented_source": "w6", "augmented_target": "w7"}
 
 

@@ -395,6 +395,9 @@ def test_prompts_lose_their_beginning_and_targets_their_end(tmp_path: Path, capl
     with pytest.raises(DataError, match=r"dataset: row 'a': its answer is longer than max_length=3"):
         shorter.evaluate_pairs(rows_of(PAIRS))
     assert made.evaluate_pairs(rows_of(PAIRS), intervals=False)["rows"] == 2
+    long = rows_of([PAIRS[0] | {"completion": "w7 " * 40}])  # by default, the model's positions are the limit
+    with pytest.raises(DataError, match=r"row 'a': its answer is longer than max_length=32 leaves room for"):
+        trainer(tmp_path, tiny.model("llama")).evaluate_pairs(long)
     with pytest.raises(DataError, match=r"max_length=33: LlamaForCausalLM has 32 positions"):
         trainer(tmp_path, tiny.model("llama"), rows_of(PAIRS), max_length=33)
     with pytest.raises(DataError, match="max_length=1 is out of range"):
