@@ -29,7 +29,8 @@ def audit(
         list[str] | None,
         typer.Option(
             "--input",
-            help="Column of the input; may be given several times. Default: columns with partners that are no label.",
+            help="Column of the input; may be given several times. Default: columns with partners that are no label, "
+            "and the others of the same form of text, such as text_pair beside text.",
             show_default=False,
         ),
     ] = None,
@@ -54,13 +55,13 @@ def audit(
     """
     from dair_hf.commands.pair_audit.findings import CHECKS, audit_rows, label_changes
     from dair_hf.commands.pair_audit.findings import as_json as findings_as_json
-    from dair_hf.commands.pair_audit.rows import read_rows, refusal_of
+    from dair_hf.commands.pair_audit.rows import TOOLS, read_rows, refusal_of
 
     if unknown := sorted(set(allow or ()) - set(CHECKS)):
         raise DataError(f"--allow {unknown[0]}: no check has this name; the checks are {', '.join(CHECKS)}")
     data = read_rows(pairs, inputs, labels)
     other = None if against is None else read_rows(against, labels=labels, paired=False)
-    if other is not None and (missing := [name for name in data.inputs if name not in other.columns]):
+    if other is not None and (missing := [name for name in data.inputs if name not in (*other.columns, TOOLS)]):
         raise DataError(
             f"{against}: has no column {missing[0]!r} to compare with {pairs}, only {list(other.columns)}; name common "
             "columns by --input"

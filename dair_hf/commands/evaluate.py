@@ -10,11 +10,10 @@ from typing import Annotated
 
 import typer
 
-from dair_hf.commands.evaluation_record import RECORD_FILE, is_record
+from dair_hf.commands.evaluation_record import RECORD_FILE, require_evaluation_folder
 from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import MATCHES
 
-OTHER_FOLDER = "name another folder with --output"
 RULES = "; ".join(f"{name}: {match.description}" for name, match in MATCHES.items())
 
 
@@ -71,8 +70,8 @@ def evaluate(
     """
     started = time.perf_counter()
     from dair_hf.io.columns import align
-    from dair_hf.io.files import require_output_file, require_writable_folder
-    from dair_hf.io.pair_files import PREDICTIONS_FILE, require_pairs_file, require_predictions_file
+    from dair_hf.io.files import require_writable_folder
+    from dair_hf.io.pair_files import PREDICTIONS_FILE, require_pairs_file
 
     if match is not None and match not in (*MATCHES, "label"):
         raise DataError(f"--match {match}: no such rule; use one of {', '.join(MATCHES)}, label")
@@ -80,20 +79,20 @@ def evaluate(
         raise DataError(f"{model}: is a file, not a model; the order is dair-hf evaluate MODEL PAIRS")
     require_pairs_file(pairs)
     folder = require_writable_folder(output, "--output")
-    require_output_file(folder / RECORD_FILE, [pairs], overwrite, is_record, OTHER_FOLDER)
-    require_predictions_file(folder / PREDICTIONS_FILE, OTHER_FOLDER)
-
+    names = [PREDICTIONS_FILE]
     if report:
-        from dair_hf.pair_report.page import require_report_folder, require_report_libraries
+        from dair_hf.pair_report.page import require_report_libraries
+        from dair_hf.pair_report.report import JSON_FILE, PAGE_FILE
 
         require_report_libraries()
-        require_report_folder(folder)
+        names += [JSON_FILE, PAGE_FILE]
+    require_evaluation_folder(folder, names, [pairs], overwrite)
 
     # Slow, and thus after what can be refused without it.
     from dair_hf.commands.model_evaluation import EvaluationSettings, evaluate_model, table_of
 
     settings = EvaluationSettings(match, batch_size, max_tokens, max_new_tokens, limit, clusters, device)
-    record = evaluate_model(model, pairs, folder, settings, report, progress, started)
+    record = evaluate_model(model, pairs, folder, settings, report, progress, overwrite, started)
     if int(os.environ.get("RANK", "0")):
         return
     if as_json:
@@ -104,5 +103,5 @@ def evaluate(
     count = metrics.get("partners", metrics["pairs"])
     typer.echo(f"{model} on {pairs}: {count} pairs of {metrics['rows']} rows; right: {rule}")
     typer.echo("\n".join(align(table_of(metrics))))
-    files = [RECORD_FILE, PREDICTIONS_FILE, *(["pair_report.html"] if report else [])]
-    typer.echo(f"took {record['seconds']['total']:.1f} s; wrote {', '.join(str(folder / file) for file in files)}")
+    files = ", ".join(str(folder / file) for file in (RECORD_FILE, *names))
+    typer.echo(f"took {record['seconds']['total']:.1f} s; wrote {files}")

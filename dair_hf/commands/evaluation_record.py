@@ -1,11 +1,21 @@
-"""Files of an evaluation, by name and content, without slow imports."""
+"""Files of an evaluation: which an earlier one wrote, and which are of others; without slow imports."""
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any
+
+from dair_hf.errors import DataError
+from dair_hf.io.archives import sha256_of
+from dair_hf.io.files import FilePath, atomic_path, holds_json, read_json, require_output_file, scratch_folder
 
 RECORD_FILE = "evaluation.json"
 RECORD_KEYS = {"model", "pairs", "settings", "metrics", "seconds"}
+FILES = "files"  # key of the record: name -> SHA-256 of the other files that evaluations wrote to its folder
+OTHER_FOLDER = "name another folder with --output"
 
 
 def is_record(value: Any) -> bool:
@@ -16,3 +26,67 @@ def is_record(value: Any) -> bool:
         False
     """
     return isinstance(value, dict) and value.keys() >= RECORD_KEYS
+
+
+def own_files(folder: Path) -> dict[str, str]:
+    """Return the files beside a record that are as an evaluation wrote them: name -> SHA-256."""
+    try:
+        record = read_json(folder / RECORD_FILE)
+    except DataError:
+        return {}
+    files = record.get(FILES) if is_record(record) else None
+    own = {}
+    for name, digest in files.items() if isinstance(files, dict) else ():
+        with contextlib.suppress(OSError):  # it was moved
+            if sha256_of(folder / name) == digest:
+                own[name] = digest
+    return own
+
+
+def require_evaluation_folder(
+    folder: Path, names: Collection[str], sources: Collection[FilePath], overwrite: bool
+) -> None:
+    """Refuse a folder for an evaluation if writing it would replace files of others, or an earlier evaluation.
+
+    Args:
+        folder: The folder.
+        names: Files to be written, without the record.
+        sources: Files and folders that the command reads.
+        overwrite: Allow the files of an earlier evaluation to be replaced.
+
+    Raises:
+        DataError: One of the files exists, and `overwrite` is False or no evaluation wrote it as it is.
+    """
+    require_output_file(folder / RECORD_FILE, sources, overwrite, holds_json(is_record), OTHER_FOLDER)
+    own = own_files(folder)
+    for name in names:
+        require_output_file(folder / name, sources, overwrite, lambda path: path.name in own, OTHER_FOLDER)
+
+
+@contextlib.contextmanager
+def evaluation_files(folder: Path, sources: Collection[FilePath], overwrite: bool) -> Iterator[Path]:
+    """Yield a temporary folder whose files are moved to the folder of an evaluation at the end, the record last.
+
+    Args:
+        folder: The folder.
+        sources: See `require_evaluation_folder`, as is `overwrite`.
+        overwrite: See there.
+
+    Yields:
+        The folder to write to. Files beside the record are to be named in it, by `digests_of`.
+
+    Raises:
+        DataError: As `require_evaluation_folder`, or the folder cannot be written.
+    """
+    with scratch_folder(folder.resolve() / RECORD_FILE, folder) as scratch:
+        yield scratch
+        names = sorted(path.name for path in scratch.iterdir() if path.name != RECORD_FILE)
+        require_evaluation_folder(folder, names, sources, overwrite)  # again, in case others wrote there meanwhile
+        for name in (*names, RECORD_FILE):
+            with atomic_path(folder / name) as path:
+                shutil.move(scratch / name, path)
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    """Return the files in a folder: name -> SHA-256."""
+    return {path.name: sha256_of(path) for path in sorted(folder.iterdir())}

@@ -19,11 +19,11 @@ from datasets import Dataset
 from datasets.utils import logging as datasets_logging
 from transformers.utils import logging as transformers_logging
 
-from dair_hf.commands.evaluation_record import RECORD_FILE
+from dair_hf.commands.evaluation_record import FILES, RECORD_FILE, digests_of, evaluation_files, own_files
 from dair_hf.commands.model_pairs import load_trained, pair_trainer, text_columns, tokenized
 from dair_hf.data.collator import LABELS
 from dair_hf.data.texts.files import read_pairs
-from dair_hf.data.texts.forms import GENERATED
+from dair_hf.data.texts.forms import GENERATED, INPUT_IDS
 from dair_hf.data.view_columns import columns_of_views
 from dair_hf.errors import DataError
 from dair_hf.evaluation.answers import MATCHES, matches, reference_keys, same_classes
@@ -38,7 +38,6 @@ from dair_hf.pair_report.page import write_report
 from dair_hf.training.sample_loss import LANGUAGE_LOSSES, base_model_of, derived_sample_loss
 
 LABEL = "label"  # the rule of classifiers
-TARGETS = tuple(form.target for form in GENERATED if form.target)  # columns that generated answers are compared with
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,7 @@ def evaluate_model(
     settings: EvaluationSettings,
     with_report: bool,
     show_progress: bool,
+    overwrite: bool,
     started: float,
 ) -> dict[str, Any]:
     """Evaluate a model on the pairs of a file; write record and predictions.
@@ -72,13 +72,15 @@ def evaluate_model(
         settings: Settings.
         with_report: Whether to write the pair report as well.
         show_progress: Whether to show progress bars.
+        overwrite: Whether to replace the files of an earlier evaluation in the folder.
         started: `time.perf_counter()` at the start of the command.
 
     Returns:
         The record, as it is written.
 
     Raises:
-        DataError: Model or pairs cannot be read, or do not fit each other or the settings.
+        DataError: Model or pairs cannot be read, or do not fit each other or the settings; or the folder holds other
+            files of these names.
     """
     clock = _Clock(started)
     clock.lap("imports")
@@ -121,7 +123,13 @@ def evaluate_model(
     record = {
         "model": _described(name, model, str(trainer.args.device)),
         "pairs": {"path": str(path), "fingerprint": _fingerprint(path, rows), "rows": len(rows)},
-        "settings": {**asdict(settings), "match": evaluator.preset, "rule": _rule(str(evaluator.preset))},
+        "settings": {
+            **asdict(settings),
+            # The default depends on the model; token ids are not cut.
+            "max_tokens": settings.max_tokens if INPUT_IDS in rows.column_names else trainer.args.max_length,
+            "match": evaluator.preset,
+            "rule": _rule(str(evaluator.preset)),
+        },
         "metrics": {key: _finite(value) for key, value in found.metrics.items()},
         "seconds": {},
         **provenance(),
@@ -131,15 +139,17 @@ def evaluate_model(
         if not trainer.generates:
             names = label_names(model)
             answers = [names(int(value)) for value in answers[0]], [names(int(value)) for value in answers[1]]
-        found.views.write(folder / PREDICTIONS_FILE, *answers, found.correct, found.clusters)
-        if report is not None:
-            report.settings = {
-                "model": name,
-                **{k: v for k, v in report.settings.items() if k not in ("model", "method")},
-            }
-            write_report(report, folder)
-        record["seconds"] = clock.seconds()
-        write_json(folder / RECORD_FILE, record)
+        with evaluation_files(folder, [path], overwrite) as scratch:
+            found.views.write(scratch / PREDICTIONS_FILE, *answers, found.correct, found.clusters)
+            if report is not None:
+                report.settings = {
+                    "model": name,
+                    **{k: v for k, v in report.settings.items() if k not in ("model", "method")},
+                }
+                write_report(report, scratch)
+            record[FILES] = {**own_files(folder), **digests_of(scratch)}
+            record["seconds"] = clock.seconds()
+            write_json(scratch / RECORD_FILE, record)
     return record
 
 
@@ -183,15 +193,23 @@ def _evaluator_for(name: str, model: Any, rows: Dataset, settings: EvaluationSet
         lambda answers, references: matches(rule, answers, references),
         answers=lambda answers: [MATCHES[rule].key(answer) for answer in answers],
         # The texts of the file, not what is left of them after tokenization.
-        references=next(filter(lambda name: _holds_texts(rows, name), TARGETS), None),
+        references=_target_of(rows),
         clusters=settings.clusters,
         preset=rule,
     )
 
 
-def _holds_texts(rows: Dataset, column: str) -> bool:
-    # A completion may also be a list of messages, whose feature has no dtype.
-    return column in rows.column_names and getattr(rows.features[column], "dtype", None) in ("string", "large_string")
+def _target_of(rows: Dataset) -> str | None:
+    """Return the column of texts that answers are compared with; None: the labels."""
+    is_tokenized = INPUT_IDS in rows.column_names
+    for form in GENERATED:
+        # A column that is called like the target of another form, such as beside a chat, is none.
+        has_inputs = is_tokenized or set(form.inputs) <= set(rows.column_names)
+        # A completion may also be a list of messages, whose feature has no dtype.
+        dtype = getattr(rows.features.get(form.target), "dtype", None)
+        if has_inputs and dtype in ("string", "large_string"):
+            return form.target
+    return None
 
 
 def _generation(trainer: Any, settings: EvaluationSettings) -> dict[str, Any]:
@@ -213,9 +231,10 @@ def _warn_of_lost_targets(pairs: Dataset, tokenizer: Any, column: str | None, ru
     lost, total = [], 0
     labels = columns_of_views(LABELS, pairs.column_names)
     texts = columns_of_views(column, pairs.column_names)
-    for view in sorted(labels.keys() & texts.keys()):
-        columns = pairs.select_columns([labels[view], texts[view]])
-        rows = [(number, *row.values()) for number, row in enumerate(columns) if row[labels[view]] is not None]
+    for view, label in labels.items():
+        text_column = texts.get(view, column)  # a partner without one has the target of its original
+        columns = pairs.select_columns([label, text_column])
+        rows = [(number, row[label], row[text_column]) for number, row in enumerate(columns) if row[label] is not None]
         total += len(rows)
         wanted = reference_keys(rule, [text for _, _, text in rows])
         for (number, ids, text), key in zip(rows, wanted, strict=True):

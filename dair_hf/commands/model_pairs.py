@@ -50,6 +50,12 @@ STATE_FILE = "trainer_state.json"
 MAX_TOKENS = 512  # by default
 
 
+class CommandTrainer(DAIRTrainer):
+    """Trainer of a command; its messages name the option of the command."""
+
+    length_option = "--max-tokens"
+
+
 def load_trained(name: str) -> tuple[Any, Any]:
     """Load a model of the class that its configuration names, and its tokenizer.
 
@@ -291,7 +297,7 @@ def pair_trainer(
         use_cpu=use_cpu,
         max_length=_length(model, max_tokens),
     )
-    trainer = DAIRTrainer(model, args, processing_class=tokenizer)
+    trainer = CommandTrainer(model, args, processing_class=tokenizer)
     if (Path(name) / STATE_FILE).is_file():
         trainer.state = TrainerState.load_from_json(str(Path(name) / STATE_FILE))
     return trainer

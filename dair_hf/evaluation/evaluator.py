@@ -57,7 +57,7 @@ class PairEvaluator:
         scores: Name -> graded correctness `(predictions, references) -> [N]` float in [0, 1], such as the soft accuracy
             of VQA. Adds `original_<name>` and `augmented_<name>`, means over all rows and over all their partners.
         references: Column of the references, read by `evaluate_pairs`; the augmented view has `augmented_<name>`, a
-            second partner `augmented_2_<name>`.
+            second partner `augmented_2_<name>`. The target of texts is inherited if no partner has a column for it.
             None: the labels.
         clusters: Column of the independent units, for intervals, read by `evaluate_pairs`. None: `dialogue_id` if the
             data has it, else single rows.

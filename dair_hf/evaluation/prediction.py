@@ -178,9 +178,15 @@ class PairPredictor:
             return predictions
         return self.processing_class.batch_decode(predictions, skip_special_tokens=True)
 
-    def references(self, views: PairViews, column: str | None) -> list[Any]:
-        """Return the reference of every view: the values of `column`, or labels, decoded if answers are generated."""
-        references = views.column(column or views.label_column)
+    def references(self, views: PairViews, column: str | None, inherited: bool = False) -> list[Any]:
+        """Return the reference of every view: the values of `column`, or labels, decoded if answers are generated.
+
+        Args:
+            views: The views.
+            column: Column of the originals; None: the labels.
+            inherited: Whether partners without a column of their own have the reference of their original.
+        """
+        references = views.column(column or views.label_column, inherited)
         if column is None and self.generates:
             # A transform of the data may return arrays or tensors.
             labels = [value.tolist() if hasattr(value, "tolist") else value for value in references]

@@ -159,16 +159,20 @@ class PairViews(PairIndex):
         """Return the number of tokens of the longest target; 0 if labels are no sequences."""
         return int(self.target_lengths().max())
 
-    def column(self, name: str) -> list[Any]:
+    def column(self, name: str, inherited: bool = False) -> list[Any]:
         """Return the values of column `name` for every view; those of `augmented_<name>` for first partners, and so on.
 
         Labels without a column for the augmented views are inherited (`split_views`).
+
+        Args:
+            name: Column of the originals.
+            inherited: Whether partners without a column of their own have the value of their original, as for labels.
 
         Raises:
             DataError: The data has no such column.
         """
         wanted = {view: view_prefix(view) + name for view in np.unique(self.variants).tolist()}
-        if name in LABEL_COLUMNS:
+        if inherited or name in LABEL_COLUMNS:
             wanted = {view: column if column in self.column_names else name for view, column in wanted.items()}
         if missing := [column for column in wanted.values() if column not in self.column_names]:
             raise DataError(f"column {missing[0]!r} is missing; the data has {self.column_names}")

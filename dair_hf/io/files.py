@@ -135,7 +135,7 @@ def require_output_file(
     target: FilePath,
     sources: Iterable[FilePath] = (),
     overwrite: bool = False,
-    is_own: Callable[[Any], bool] | None = None,
+    is_own: Callable[[Path], bool] | None = None,
     remedy: str = "name another file",
 ) -> None:
     """Refuse the output file of a command if writing it would replace something else.
@@ -144,7 +144,7 @@ def require_output_file(
         target: Output file.
         sources: Files and folders that the command reads.
         overwrite: Allow an existing file to be replaced.
-        is_own: Whether the command writes such JSON: an existing file with other content is never replaced. None: the
+        is_own: Whether the command wrote an existing file, see `holds_json`: any other is never replaced. None: the
             command checks that itself, before it writes.
         remedy: How the user names another output, for the message.
 
@@ -160,14 +160,20 @@ def require_output_file(
         return
     if not overwrite:
         raise DataError(f"{target}: already exists; {remedy}, or give --overwrite to replace it")
-    if is_own is None:
-        return
-    try:
-        was_written = is_own(read_json(target))
-    except DataError:
-        was_written = False
-    if not was_written:
+    if is_own is not None and not is_own(Path(target)):
         raise DataError(f"{target}: was not written by this command; {remedy}, or move this one away")
+
+
+def holds_json(check: Callable[[Any], bool]) -> Callable[[Path], bool]:
+    """Return the function that says whether a file holds JSON which `check` accepts, for `require_output_file`."""
+
+    def holds(path: Path) -> bool:
+        try:
+            return check(read_json(path))
+        except DataError:
+            return False
+
+    return holds
 
 
 def write_text(target: FilePath, text: str) -> Path:

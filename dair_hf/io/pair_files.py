@@ -36,12 +36,11 @@ def require_pairs_file(path: Path) -> None:
         raise DataError(f"{path}: is of an unknown kind; give {', '.join(PAIR_KINDS)}, or a folder of datasets")
 
 
-def require_predictions_file(path: FilePath, remedy: str = "name another file") -> None:
+def require_predictions_file(path: FilePath) -> None:
     """Refuse a file for predictions if writing it would replace anything but earlier predictions.
 
     Args:
         path: The file.
-        remedy: How the user names another one, for the message.
 
     Raises:
         DataError: `path` is a folder, a block device or a socket, or an existing file whose first line is no
@@ -58,9 +57,9 @@ def require_predictions_file(path: FilePath, remedy: str = "name another file") 
     except (json.JSONDecodeError, UnicodeDecodeError):
         first = None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}); {remedy}") from error
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}); name another file") from error
     if not isinstance(first, dict) or tuple(first) not in (PREDICTION_KEYS, (*PREDICTION_KEYS, CLUSTER_KEY)):
-        raise DataError(f"{path}: is no file of predictions, which could be replaced; {remedy}, or move it")
+        raise DataError(f"{path}: is no file of predictions, which could be replaced; name another file, or move it")
 
 
 def read_predictions(path: FilePath) -> Iterator[dict[str, Any]]:

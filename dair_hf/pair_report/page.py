@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from dair_hf.errors import DataError
 from dair_hf.io.files import (
     FilePath,
+    holds_json,
     require_generated,
     require_output_file,
     require_writable_folder,
@@ -106,7 +107,7 @@ def require_report_folder(folder: FilePath) -> None:
         DataError: The folder cannot be written, or holds other files of these names.
     """
     path = require_writable_folder(folder, "folder")
-    require_output_file(path / JSON_FILE, overwrite=True, is_own=is_report, remedy="name another folder")
+    require_output_file(path / JSON_FILE, overwrite=True, is_own=holds_json(is_report), remedy="name another folder")
     require_generated(path / PAGE_FILE, MARK)
 
 

@@ -67,6 +67,8 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         pair_results: Results of `evaluate_pairs` for the model card, by name of the data.
     """
 
+    length_option = "max_length"  # name under which the user sets `args.max_length`, for messages
+
     args: DAIRConfig
     train_dataset: Any
     eval_dataset: Any
@@ -449,7 +451,9 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
                 "evaluate_pairs needs answers, but with predict_with_generate=False a language model gives none; "
                 "leave it unset, or pass preprocess_logits_for_metrics=(logits, labels) -> predictions to DAIRTrainer"
             )
-        references = predictor.references(views, evaluator.references)
+        references = predictor.references(
+            views, evaluator.references, self._text_rows.is_target(data, evaluator.references)
+        )
         equal_labels = evaluator.references is None
         predictions = predictor.decode(
             predictor.predict(self._model_columns(views), gen_kwargs, equal_labels=equal_labels)

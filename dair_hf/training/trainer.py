@@ -250,7 +250,9 @@ class DAIRTrainer(PairEvaluationTrainer):
     def _tokenize_own(self, data_collator: Any) -> None:
         """Tokenize the text data of the trainer, before collator and data loaders are made for them."""
         base = getattr(data_collator, "base_collator", data_collator) or default_data_collator
-        self._text_rows = TextRows(lambda: self.model, self.processing_class, self._loss_name(), self.args, base)
+        self._text_rows = TextRows(
+            lambda: self.model, self.processing_class, self._loss_name(), self.args, base, self.length_option
+        )
         self.train_dataset = self.tokenize(self.train_dataset, "train_dataset")
         self.eval_dataset = self.tokenize(self.eval_dataset, "eval_dataset")
 

@@ -128,6 +128,25 @@ def test_one_line_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "no check has this name" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("missing", [None, float("nan"), " "])
+def test_labels_that_are_missing_have_not_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], missing: Any
+) -> None:
+    def row(number: int, label: Any, partner: Any) -> dict[str, Any]:
+        return {"text": f"w{number}", "label": label, "augmented_text": f"v{number}", "augmented_label": partner}
+
+    labels = [("a", "b"), ("a", "a"), ("b", "b"), ("a", missing), (missing, "a"), (missing, missing)]
+    rows = [row(number, *both) for number, both in enumerate(labels)]
+    path = write(tmp_path / "pairs.jsonl", rows)
+    assert run(["audit", str(path), "--json"]) == 0
+    counts = json.loads(capsys.readouterr().out)["counts"]
+    assert counts == {"rows": 6, "partners": 6, "label_changed": 1, "label_unchanged": 2}
+    rows = [{name: value for name, value in row.items() if name != "augmented_label"} for row in rows]
+    assert run(["audit", str(write(path, rows)), "--json"]) == 0
+    counts = json.loads(capsys.readouterr().out)["counts"]
+    assert counts == {"rows": 6, "partners": 6, "label_changed": 0, "label_unchanged": 4}
+
+
 def test_lines_that_are_no_json_are_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "pairs.jsonl", SOUND)
     path.write_text(path.read_text() + '\n["x"]\n{"text": \n' + "[" * 100_000 + "\n")
@@ -166,6 +185,104 @@ def test_leaks_into_another_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert findings(capsys, test, "--against", str(write(other, train)), status=0) == {}
     assert run(["audit", str(test), "--against", str(write(other, [{"source": "x"}]))]) == REFUSED
     assert "has no column 'text' to compare with" in capsys.readouterr().err
+
+
+PREMISE = "a man plays a guitar on the stage"
+INFERENCES: list[dict[str, Any]] = [
+    {"text": PREMISE, "text_pair": "a man plays music", "label": "yes",
+     "augmented_text": "a man with a guitar is on the stage", "augmented_label": "yes"},
+    {"text": PREMISE, "text_pair": "a man sleeps", "label": "no",
+     "augmented_text": "a man sleeps on the stage", "augmented_label": "yes"},
+    {"text": PREMISE, "text_pair": "a man is famous", "label": "no", "augmented_text": None, "augmented_label": None},
+]  # fmt: skip
+
+
+def test_texts_with_a_common_premise_are_different_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "pairs.jsonl", INFERENCES)
+    train = [
+        {"text": PREMISE, "text_pair": "a man is tall", "label": "no"},
+        {"text": PREMISE, "text_pair": "a man sings", "label": "yes"},
+    ]
+    against = ["--against", str(write(tmp_path / "train.jsonl", train)), "--allow", "no_partner"]
+    assert findings(capsys, path, *against, status=0) == {}
+    named = ["--input", "text", "--input", "text_pair"]
+    assert findings(capsys, path, *against, *named, status=0) == {}
+    # The second text is that of the original also for partners.
+    train[0] = {"text": "A man sleeps  on the stage", "text_pair": "a man sleeps", "label": "no"}
+    write(tmp_path / "train.jsonl", train)
+    for options in ([], named):
+        found = findings(capsys, path, *against, *options)
+        assert found["leaked_rows"]["rows"] == ["1"] and set(found) == {"leaked_rows"}
+    same = {**INFERENCES[2], "text_pair": "a man plays music"}
+    found = findings(capsys, write(path, [*INFERENCES[:2], same]))
+    assert found["contradictory_labels"]["rows"] == ["2"] and set(found) == {"contradictory_labels", "no_partner"}
+    # Without the column of the second text, the files cannot be compared as a whole.
+    write(tmp_path / "train.jsonl", [{"text": PREMISE, "label": "no"}])
+    assert run(["audit", str(path), *against]) == REFUSED
+    assert "has no column 'text_pair' to compare with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("changed_text", ["text", "text_pair"])
+def test_partners_inherit_the_inputs_that_they_have_no_column_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changed_text: str
+) -> None:
+    rows = [
+        {"text": f"one {number}", "text_pair": f"two {number}", "label": number % 2,
+         f"augmented_{changed_text}": f"{'one' if changed_text == 'text' else 'two'} {number}" if number < 2 else "new",
+         "augmented_label": 0}
+        for number in range(4)
+    ]  # fmt: skip
+    path = write(tmp_path / "pairs.jsonl", rows)
+    for options in ([], ["--input", "text", "--input", "text_pair"]):
+        found = findings(capsys, path, *options)
+        assert {name: finding["rows"] for name, finding in found.items()} == {
+            "identical_partners": ["0"],
+            "relabelled_originals": ["1"],
+        }
+
+
+def test_tools_of_a_chat_are_an_input_that_may_be_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def row(tools: Any, completion: str, partner: str, **own: Any) -> dict[str, Any]:
+        return {"prompt": "sum of 1 and 2?", "tools": tools, "completion": completion, "augmented_prompt": partner,
+                "augmented_completion": completion, **own}  # fmt: skip
+
+    add, none = [{"name": "add"}], {"augmented_tools": None}
+    rows = [row(add, "add(1, 2)", "sum of 1, 2?"), row(None, "3", "sum of 1, 2?")]
+    assert findings(capsys, write(tmp_path / "pairs.jsonl", rows), status=0) == {}
+    rows = [row(add, "add(1, 2)", "sum of 1, 2?", **none), row(None, "3", "sum of 1 and 2?", **none)]
+    rows.append(row(add, "3", "sum of 1, 2?", augmented_tools=[{"name": "neg"}]))
+    found = findings(capsys, write(tmp_path / "pairs.jsonl", rows))
+    assert {name: finding["rows"] for name, finding in found.items()} == {
+        "identical_partners": ["1"],
+        "contradictory_labels": ["2"],
+    }
+
+
+def test_absent_partners_of_the_other_file_and_empty_inputs_are_no_leak(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = [
+        {"text": "x", "text_pair": "b", "label": 0, "augmented_text": "y", "augmented_text_pair": "c"},
+        {"text": "z", "text_pair": "d", "label": 1, "augmented_text": None, "augmented_text_pair": None},
+        {"text": " ", "text_pair": "", "label": 1, "augmented_text": "", "augmented_text_pair": ""},
+    ]
+    rows = [
+        {"text": "", "text_pair": " ", "label": 0, "augmented_text": "v"},
+        {"text": "", "text_pair": "d", "label": 1, "augmented_text": "z"},
+    ]
+    pairs, other = write(tmp_path / "pairs.jsonl", rows), write(tmp_path / "train.jsonl", train)
+    found = findings(capsys, pairs, "--against", str(other))
+    assert found["leaked_rows"]["rows"] == ["1"] and set(found) == {"empty_texts", "leaked_rows"}
+    rows[1]["augmented_text"] = "u"
+    write(pairs, rows)
+    assert set(findings(capsys, pairs, "--against", str(other))) == {"empty_texts"}
+
+
+def test_without_an_input_nothing_is_identical_or_leaked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"sentence": f"w{number}", "label": number % 2, "augmented_label": number % 2} for number in range(4)]
+    path = write(tmp_path / "pairs.jsonl", rows)
+    other = write(tmp_path / "train.jsonl", [{"sentence": f"v{number}", "label": number} for number in range(2)])
+    assert set(findings(capsys, path, "--against", str(other))) == {"refused"}
 
 
 def test_messages_second_partners_and_named_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

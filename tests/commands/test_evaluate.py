@@ -25,6 +25,7 @@ from transformers import (
 
 from dair_hf import DAIRTrainer
 from dair_hf.commands.main import run
+from dair_hf.errors import DataError
 from dair_hf.io.archives import sha256_of
 from dair_hf.modeling import ModelConfig, load_text_classifier
 from tests.fixtures import chats, saved_models, tiny
@@ -168,6 +169,72 @@ def test_generated_answers_against_generate(
     assert any(first for first, _ in right) and not all(first for first, _ in right)
 
 
+@pytest.mark.parametrize("columns", [("source", "target"), ("prompt", "completion")])
+@pytest.mark.parametrize(("kind", "loader"), [("t5", AutoModelForSeq2SeqLM), ("gpt2", AutoModelForCausalLM)])
+def test_partners_without_a_target_column_have_the_target_of_their_original(
+    tmp_path: Path,
+    models: Path,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    loader: Any,
+    columns: tuple[str, str],
+) -> None:
+    name, (source, target) = str(models / kind), columns
+    model, tokenizer = loader.from_pretrained(name).eval(), AutoTokenizer.from_pretrained(name)
+
+    def answer(text: str) -> str:
+        ids = tokenizer(text, return_tensors="pt").input_ids
+        made = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=3)
+        return tokenizer.decode(made[0] if kind == "t5" else made[0, ids.shape[1] :], skip_special_tokens=True)
+
+    texts = [(f"{WORDS[number]} {WORDS[number + 3]}", f"{WORDS[number + 7]}") for number in range(5)]
+    # The model's answers to the partners are right, unless "Unknown"; the last row has no partner.
+    targets = [answer(partner) or "w4" if number % 2 else "w5 Unknown" for number, (_, partner) in enumerate(texts)]
+    rows: list[dict[str, Any]] = [
+        {source: original, target: wanted, f"augmented_{source}": None if number == 4 else partner}
+        for number, ((original, partner), wanted) in enumerate(zip(texts, targets, strict=True))
+    ]
+    pairs, out = write(tmp_path / "pairs.jsonl", rows), tmp_path / "out"
+    command = ["evaluate", name, str(pairs), "--output", str(out), "--no-progress", "--max-new-tokens", "3"]
+    assert run([*command, "--report", "--device", "cpu"]) == 0
+    # Rows 0 and 2 in both views, and the original of row 4.
+    assert "warning: 5 of 9 references cannot be answered" in capsys.readouterr().err
+    lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert [line["reference"] for line in lines] == [*targets, *targets[:4]]
+    right = [
+        (answer(original).split() == wanted.split(),
+         None if number == 4 else answer(partner).split() == wanted.split())
+        for number, ((original, partner), wanted) in enumerate(zip(texts, targets, strict=True))
+    ]  # fmt: skip
+    assert [partner for _, partner in right] == [False, True, False, True, None]
+    assert_figures(json.loads((out / "evaluation.json").read_text())["metrics"], right)
+    shown = json.loads((out / "pair_report.json").read_text())["worst"]
+    assert {(field["original"], field["augmented"]) for pair in shown for field in pair["fields"]
+            if field["name"] == target} == {(wanted, wanted) for wanted in targets[:4]}  # fmt: skip
+    # Several partners have a column of the target each, or none has one.
+    rows = [{**row, f"augmented_2_{source}": row[source], f"augmented_2_{target}": row[target]} for row in rows]
+    assert run(["evaluate", name, str(write(pairs, rows)), "--output", str(tmp_path / "refused"), "--no-progress"]) == 2
+    assert f"lacks the column augmented_{target}" in capsys.readouterr().err
+
+
+def test_a_column_named_like_the_target_of_another_form_is_no_reference(tmp_path: Path) -> None:
+    tokenizer = chats.tokenizer()
+    for part in (chats.llama(tokenizer), tokenizer):
+        part.save_pretrained(tmp_path / "chat")
+    question = [{"role": "user", "content": "a"}]
+    reply = [{"role": "assistant", "content": "Yes."}]
+    for columns in (
+        {"messages": question + reply, "augmented_messages": question * 2 + reply},
+        {"prompt": question, "completion": reply, "augmented_prompt": question * 2},  # with an inherited completion
+    ):
+        pairs = write(tmp_path / "pairs.jsonl", [{**columns, "target": "low", "augmented_target": "high"}])
+        out = tmp_path / "_".join(columns)
+        command = ["evaluate", str(tmp_path / "chat"), str(pairs), "--output", str(out), "--no-progress"]
+        assert run([*command, "--max-new-tokens", "2"]) == 0
+        lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+        assert [line["reference"] for line in lines] == ["Yes.", "Yes."]
+
+
 @pytest.mark.parametrize(("kind", "source", "target"), [("t5", "source", "target"), ("gpt2", "prompt", "completion")])
 def test_references_that_the_tokenizer_loses_are_reported(
     tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str], kind: str, source: str, target: str
@@ -267,6 +334,104 @@ def test_limit_report_and_overwrite(tmp_path: Path, models: Path, capsys: pytest
     assert json.loads((out / "evaluation.json").read_text())["metrics"]["rows"] == len(CLASSES)
     (out / "evaluation.json").write_text("{}")
     assert run([*command, "--overwrite"]) == 2, "a file of another program is never replaced"
+
+
+OF_OTHERS = {
+    "evaluation.json": "{}",
+    "predictions.jsonl": json.dumps(
+        {"row_id": "0", "variant": "original", "prediction": "yes", "reference": "no", "correct": False}
+    ),
+    "pair_report.json": json.dumps({"format": "dair_hf pair report 1", "title": "Training"}),
+    "pair_report.html": '<meta name="generator" content="dair_hf pair report">',
+}
+
+
+@pytest.mark.parametrize("name", OF_OTHERS)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_files_of_others_are_refused_before_the_model_is_loaded(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    overwrite: bool,
+) -> None:
+    pairs, out = write(tmp_path / "pairs.jsonl", CLASSES), tmp_path / "run"
+    out.mkdir()
+    (out / name).write_text(OF_OTHERS[name])  # such as of a training run, or of another command
+    monkeypatch.setitem(sys.modules, "dair_hf.commands.model_evaluation", None)  # imports torch, loads the model
+    command = ["evaluate", "no-model", str(pairs), "--output", str(out), "--report"]
+    assert run([*command, *(["--overwrite"] if overwrite else [])]) == 2
+    problem = "was not written by this command; " if overwrite else "already exists; "
+    assert f"error: {out / name}: {problem}name another folder with --output, or" in capsys.readouterr().err
+    assert {path.name: path.read_text() for path in out.iterdir()} == {name: OF_OTHERS[name]}
+
+
+def test_only_what_is_still_as_an_evaluation_wrote_it_is_replaced(
+    tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs, out = write(tmp_path / "pairs.jsonl", CLASSES), tmp_path / "out"
+    command = ["evaluate", str(models / "classifier"), str(pairs), "--output", str(out), "--no-progress"]
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "notes.txt").write_text("mine")
+    out.symlink_to("elsewhere")
+    assert run([*command, "--limit", "4", "--report"]) == 0
+    # The report stays the command's own through an evaluation without one.
+    assert run([*command, "--limit", "6", "--overwrite"]) == 0
+    assert run([*command, "--limit", "5", "--report", "--overwrite"]) == 0
+    written = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert written.pop("notes.txt") == b"mine" and set(written) == set(OF_OTHERS)
+    digests = {name: sha256_of(out / name) for name in sorted(set(OF_OTHERS) - {"evaluation.json"})}
+    assert json.loads(written["evaluation.json"])["files"] == digests
+    assert len(written["predictions.jsonl"].splitlines()) == 5 + 4
+    # Another program writes there meanwhile.
+    for name in digests:
+        (out / name).write_text(OF_OTHERS[name])
+        capsys.readouterr()
+        assert run([*command, "--report", "--overwrite"]) == 2
+        assert f"{out / name}: was not written by this command" in capsys.readouterr().err
+        assert (out / name).read_text() == OF_OTHERS[name]
+        (out / name).write_bytes(written[name])
+
+    def fail(*arguments: Any) -> None:
+        raise DataError("the report cannot be written")
+
+    monkeypatch.setattr("dair_hf.commands.model_evaluation.write_report", fail)
+    assert run([*command, "--report", "--overwrite"]) == 2
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == {**written, "notes.txt": b"mine"}
+
+
+def test_limits_of_texts_are_named_as_the_option_and_recorded(
+    tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"source": "w4 w5 w6", "target": "w7 w8 w9", "augmented_source": "w4", "augmented_target": "w7"}]
+    pairs, out = write(tmp_path / "pairs.jsonl", rows), tmp_path / "out"
+    command = ["evaluate", str(models / "t5"), str(pairs), "--output", str(out), "--no-progress"]
+    assert run([*command, "--max-tokens", "3"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "row '0': its answer is longer than --max-tokens 3 leaves room for" in said
+    assert said.endswith("raise --max-tokens, or leave such rows out") and "max_length" not in said
+    assert "targets that were cut, so that answers to them end early at --max-tokens 3" in caplog.text
+    assert "max_length" not in caplog.text
+    tokenizer = chats.tokenizer()
+    for part in (chats.llama(tokenizer), tokenizer):
+        part.save_pretrained(tmp_path / "chat")
+    turns = [{"role": "user", "content": "a" * 20}, {"role": "assistant", "content": "b"}]
+    talks = write(tmp_path / "talks.jsonl", [{"messages": turns, "augmented_messages": turns}])
+    assert run(["evaluate", str(tmp_path / "chat"), str(talks), "--output", str(out), "--max-tokens", "8"]) == 2
+    said = capsys.readouterr().err
+    assert "hold none of the assistant; raise --max-tokens, set" in said and "max_length" not in said
+    assert not out.exists()
+    # Without the option: 512, or the 16 positions of the classifier. Token ids are not cut.
+    ids = {"input_ids": [4, 5], "labels": 1, "augmented_input_ids": [6], "augmented_labels": 0}
+    cases: list[tuple[str, dict[str, Any], list[str], int | None]] = [
+        ("t5", rows[0], [], 512), ("t5", rows[0], ["--max-tokens", "9"], 9), ("classifier", CLASSES[0], [], 16),
+        ("classifier", CLASSES[0], ["--max-tokens", "12"], 12), ("classifier", ids, [], None),
+    ]  # fmt: skip
+    for number, (model, row, options, wanted) in enumerate(cases):
+        write(pairs, [row])
+        command = ["evaluate", str(models / model), str(pairs), "--output", str(tmp_path / f"{number}"), *options]
+        assert run([*command, "--no-progress"]) == 0
+        assert json.loads((tmp_path / f"{number}" / "evaluation.json").read_text())["settings"]["max_tokens"] == wanted
 
 
 GENERATED = {"source": "w4", "target": "w5", "augmented_source": "w6", "augmented_target": "w7"}

@@ -22,6 +22,7 @@ from dair_hf.errors import DataError, NonFiniteLossError
 from dair_hf.io.files import (
     atomic_path,
     decode_utf8,
+    holds_json,
     read_json,
     require_output_file,
     write_generated,
@@ -139,9 +140,9 @@ def test_output_files_of_commands(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there: already exists; name another file, or give --overwrite"):
         require_output_file(tmp_path / "there")
     with pytest.raises(DataError, match="there: was not written by this command; name another file, or move this one"):
-        require_output_file(tmp_path / "there", overwrite=True, is_own=lambda content: True)
+        require_output_file(tmp_path / "there", overwrite=True, is_own=holds_json(lambda content: True))
     (tmp_path / "own").write_text('{"own": true}')
-    require_output_file(tmp_path / "own", overwrite=True, is_own=lambda content: content["own"])
+    require_output_file(tmp_path / "own", overwrite=True, is_own=holds_json(lambda content: content["own"]))
     for target, source in (("there", "there"), ("there", "link"), ("link", "there"), ("hard", "there")):
         with pytest.raises(DataError, match=f"{target}: is also read .*{source}.; name another file"):
             require_output_file(tmp_path / target, [tmp_path / source], overwrite=True)

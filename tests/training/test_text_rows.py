@@ -31,6 +31,7 @@ from transformers import (
 
 from dair_hf import DAIRTrainer, DataError, EpochPairs, PairCollator
 from dair_hf.data.texts.forms import CLASSES
+from dair_hf.evaluation.evaluator import PairEvaluator
 from tests.fixtures import chats, tiny
 
 PAIRS: list[dict[str, Any]] = [
@@ -223,6 +224,35 @@ def test_a_classifier_is_trained_evaluated_and_reported_without_more_arguments(t
         made.evaluate_pairs(made.train_dataset.select([0]))
 
 
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ([1.0, 0.0, float("nan")], "found nan for class 2"),
+        ([1.0, 0.0, 7.0], "found 7.0 for class 2"),
+        ([1.0, -100.0, 0.0], "found -100.0 for class 1"),
+        ([float("inf"), 1.0, 0.0], "found inf for class 0"),
+        ([1.0, 0.0], "give a list of 3 numbers"),
+    ],
+)
+def test_labels_of_several_classes_are_zero_to_one(tmp_path: Path, value: list[float], found: str) -> None:
+    names = {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
+    made = trainer(tmp_path, bert(problem_type="multi_label_classification", **names))
+    sound = {
+        "row_id": "a",
+        "text": "w4",
+        "label": [1.0, 0.0, 0.25],
+        "augmented_text": "w5",
+        "augmented_label": [0, 1, 1],
+    }
+    encoded = made.tokenize(datasets.Dataset.from_list([sound]))
+    assert (encoded["labels"][0], encoded["augmented_labels"][0]) == ([1.0, 0.0, 0.25], [0.0, 1.0, 1.0])
+    for column in ("label", "augmented_label"):
+        rows = datasets.Dataset.from_list([sound, {**sound, "row_id": "b", column: value}])
+        with pytest.raises(DataError, match=f"row 'b', column '{column}': ") as refusal:
+            made.tokenize(rows)
+        assert found in str(refusal.value)
+
+
 @pytest.mark.parametrize("kind", ["t5", "llama"])
 def test_answers_are_compared_with_completions(tmp_path: Path, kind: str) -> None:
     rows = rows_of(PAIRS, 8)
@@ -235,6 +265,44 @@ def test_answers_are_compared_with_completions(tmp_path: Path, kind: str) -> Non
     never = made.evaluate_pairs(rows, lambda answers, references: [False] * len(answers), intervals=False)
     assert never["original_accuracy"] == 0.0
     assert made.evaluate(rows)["eval_loss"] < 0.5
+
+
+@pytest.mark.parametrize("names", [("prompt", "completion"), ("source", "target")])
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_references_of_partners_without_a_target_are_those_of_their_originals(
+    tmp_path: Path, kind: str, names: tuple[str, str]
+) -> None:
+    prompt, completion = names
+    rows = datasets.Dataset.from_list(
+        [
+            {prompt: "w4", completion: "w5", f"augmented_{prompt}": "w6", f"augmented_2_{prompt}": "w7"},
+            {prompt: "w8", completion: "w9  w10", f"augmented_{prompt}": None, f"augmented_2_{prompt}": "w11"},
+        ]
+    )
+    seen: list[str] = []
+
+    def correct(predictions: list[str], references: list[str]) -> list[bool]:
+        seen.extend(references)
+        return [True] * len(references)
+
+    made = trainer(tmp_path, tiny.model(kind))
+    # Views in order: both originals, the first partner of row 0, the second ones of both. The text keeps its spaces.
+    wanted = ["w5", "w9  w10", "w5", "w5", "w9  w10"]
+    made.evaluate_pairs(rows, PairEvaluator(correct, references=completion), intervals=False, max_new_tokens=2)
+    assert seen == wanted
+    seen.clear()
+    made.evaluate_pairs(rows, correct, intervals=False, max_new_tokens=2)
+    assert [text.split() for text in seen] == [text.split() for text in wanted]
+    seen.clear()
+    evaluator = PairEvaluator(correct, references=completion)
+    report = made.pair_report(rows, evaluator, folder=tmp_path / "report", texts=[*names], max_new_tokens=2)
+    assert seen == wanted
+    fields = {(field["original"], field["augmented"]) for pair in report.worst for field in pair["fields"]
+              if field["name"] == completion}  # fmt: skip
+    assert fields == {("w5", "w5"), ("w9  w10", "w9  w10")}
+    with pytest.raises(DataError, match="column 'augmented_kind' is missing"):
+        other = rows.add_column("kind", ["a", "b"])
+        made.evaluate_pairs(other, PairEvaluator(correct, references="kind"), intervals=False)
 
 
 def chat_rows() -> datasets.Dataset:
@@ -336,6 +404,9 @@ def test_prompts_lose_their_beginning_and_targets_their_end(tmp_path: Path, capl
     with pytest.raises(DataError, match=r"dataset: row 'a': its answer is longer than max_length=3"):
         shorter.evaluate_pairs(rows_of(PAIRS))
     assert made.evaluate_pairs(rows_of(PAIRS), intervals=False)["rows"] == 2
+    long = rows_of([PAIRS[0] | {"completion": "w7 " * 40}])  # by default, the model's positions are the limit
+    with pytest.raises(DataError, match=r"row 'a': its answer is longer than max_length=32 leaves room for"):
+        trainer(tmp_path, tiny.model("llama")).evaluate_pairs(long)
     with pytest.raises(DataError, match=r"max_length=33: LlamaForCausalLM has 32 positions"):
         trainer(tmp_path, tiny.model("llama"), rows_of(PAIRS), max_length=33)
     with pytest.raises(DataError, match="max_length=1 is out of range"):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dair_hf.commands.pair_audit.rows import ID, PairRows, text_of
+from dair_hf.commands.pair_audit.rows import ID, TOOLS, PairRows, text_of
 from dair_hf.data.view_columns import is_augmented, parse_column, variant_name, view_prefix
 
 NAMED_ROWS = 5  # in a finding
@@ -139,8 +139,12 @@ def audit_rows(data: PairRows, other: PairRows | None = None, refusal: str | Non
 
 
 def label_changes(data: PairRows) -> dict[str, int]:
-    """Return the number of partners whose label changed, and whose label did not."""
-    changed = Counter(data.label_of(row, 0) != data.label_of(row, view) for _, row, view in data.pairs())
+    """Return the number of partners whose label changed, and whose label did not.
+
+    A pair of which a view has no label counts as neither.
+    """
+    labels = [(data.label_of(row, 0), data.label_of(row, view)) for _, row, view in data.pairs()]
+    changed = Counter(first != second for first, second in labels if not any(map(_is_empty, (*first, *second))))
     return {"label_changed": changed[True], "label_unchanged": changed[False]} if data.labels else {}
 
 
@@ -222,7 +226,8 @@ def _check_views(found: _Findings, data: PairRows) -> None:
             if not data.has_view(row, view):
                 continue
             prefix = view_prefix(view)
-            values = [row.get(prefix + name) for name in data.inputs if prefix + name in data.columns]
+            texts = [name for name in data.inputs if name != TOOLS]
+            values = [row.get(prefix + name) for name in texts if prefix + name in data.columns]
             # Of a partner, a missing value is `incomplete_partners`.
             if any(_is_empty(value) and (value is not None or not view) for value in values):
                 found.add("empty_texts", number, view)
@@ -236,7 +241,7 @@ def _check_views(found: _Findings, data: PairRows) -> None:
 def _check_partners(found: _Findings, data: PairRows) -> None:
     for number, row, view in data.pairs():
         prefix = view_prefix(view)
-        own = [name for name in (*data.inputs, *data.labels) if prefix + name in data.columns]
+        own = [name for name in (*data.inputs, *data.labels) if prefix + name in data.columns and name != TOOLS]
         if any(row.get(prefix + name) is None and row.get(name) is not None for name in own):
             found.add("incomplete_partners", number)
             continue
@@ -244,7 +249,7 @@ def _check_partners(found: _Findings, data: PairRows) -> None:
         is_same_label = data.label_of(row, view) == data.label_of(row, 0)
         if is_same_input and data.inputs:
             found.add("identical_partners" if is_same_label else "relabelled_originals", number)
-        elif any(_differ_hugely(text_of(row.get(name)), text_of(row.get(prefix + name))) for name in data.inputs):
+        elif any(_differ_hugely(*(text_of(data.value_of(row, name, v)) for v in (0, view))) for name in data.inputs):
             found.add("different_texts", number)
 
 
@@ -259,14 +264,15 @@ def _check_labels(found: _Findings, data: PairRows) -> None:
 
 
 def _check_leakage(found: _Findings, data: PairRows, other: PairRows) -> None:
-    def key(row: Any, view: int) -> tuple[str, ...]:
-        # The columns of the audited file, so that both are compared by the same.
-        return tuple(_normalized(row.get(view_prefix(view) + name)) for name in data.inputs)
+    def keys(pairs: PairRows, row: Any) -> set[tuple[str, ...]]:
+        views = [view for view in pairs.views if pairs.has_view(row, view)]
+        return {tuple(_normalized(pairs.value_of(row, name, view)) for name in data.inputs) for view in views}
 
-    # Empty inputs, those of absent partners among them, are no leak.
-    seen = {key(row, view) for row in other.rows for view in other.views} - {("",) * len(data.inputs)}
+    other = replace(other, inputs=data.inputs)  # so that both are compared by the same columns
+    nothing = ("",) * len(data.inputs)  # empty inputs are no leak
+    seen = {key for row in other.rows for key in keys(other, row)} - {nothing}
     for number, row in enumerate(data.rows):
-        if not {key(row, view) for view in data.views if data.has_view(row, view)}.isdisjoint(seen):
+        if not keys(data, row).isdisjoint(seen):
             found.add("leaked_rows", number)
     known = {other.label_of(row, view) for row in other.rows for view in other.views}
     if not data.labels or other.labels != data.labels or len(known) > MOST_CLASSES:
@@ -305,7 +311,8 @@ def _is_empty(value: Any) -> bool:
 
 def _normalized(value: Any) -> str:
     text = text_of(value)
-    return " ".join(text.casefold().split()) if text or value is None else repr(value)
+    is_text = bool(text) or value is None or isinstance(value, str)
+    return " ".join(text.casefold().split()) if is_text else repr(value)
 
 
 def _differ_hugely(original: str, augmented: str) -> bool:

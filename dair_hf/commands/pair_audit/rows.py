@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ JSON_KINDS = (".jsonl", ".json")
 ID = "row_id"
 # Columns that hold what a model answers; all other columns with partners are its input.
 LABEL_NAMES = ("label", "labels", "target", "completion")
+TOOLS = "tools"  # input of a chat that may be null; a partner then has the tools of its original
 
 
 @dataclass(frozen=True)
@@ -61,15 +62,19 @@ class PairRows:
                 if self.has_view(row, view):
                     yield number, row, view
 
+    def value_of(self, row: Mapping[str, Any], name: str, view: int) -> Any:
+        """Return the value of a column in a view; a partner without a column of its own has that of the original."""
+        own = view_prefix(view) + name
+        is_inherited = own not in self.columns or (name == TOOLS and row.get(own) is None)
+        return row.get(name if is_inherited else own)
+
     def input_of(self, row: Mapping[str, Any], view: int) -> tuple[Any, ...]:
         """Return the input of a view, hashable."""
-        return tuple(hashable(row.get(view_prefix(view) + name)) for name in self.inputs)
+        return tuple(hashable(self.value_of(row, name, view)) for name in self.inputs)
 
     def label_of(self, row: Mapping[str, Any], view: int) -> tuple[Any, ...]:
-        """Return the label of a view, hashable; a partner without a column of its own has that of the original."""
-        names = [view_prefix(view) + name for name in self.labels]
-        own = [wanted if wanted in self.columns else name for wanted, name in zip(names, self.labels, strict=True)]
-        return tuple(hashable(row.get(name)) for name in own)
+        """Return the label of a view, hashable."""
+        return tuple(hashable(self.value_of(row, name, view)) for name in self.labels)
 
 
 def read_rows(
@@ -79,7 +84,8 @@ def read_rows(
 
     Args:
         path: JSON lines, JSON, CSV or Parquet file, or a folder of `datasets`.
-        inputs: Columns of the input; None: those with partners that hold no labels.
+        inputs: Columns of the input; None: those with partners that hold no labels, and all inputs of a form of text
+            of which any column has partners.
         labels: Columns of the labels; None: those of `LABEL_NAMES` that the file has.
         paired: Whether to refuse a file without columns of partners.
 
@@ -87,16 +93,19 @@ def read_rows(
         DataError: The file cannot be read, has no rows, no columns of partners, or lacks a named column.
     """
     invalid: list[int] = []
+    found: Iterable[Mapping[str, Any]]
     if path.suffix.lower() in JSON_KINDS and path.is_file():
-        rows, invalid = _json_rows(decode_utf8(read_bytes(path), str(path)))
+        found, invalid = _json_rows(decode_utf8(read_bytes(path), str(path)))
     else:
         from dair_hf.data.texts.files import read_pairs
 
-        rows = [{name: None if _is_nan(value) else value for name, value in row.items()} for row in read_pairs(path)]
+        found = read_pairs(path)
+    # Training takes NaN, as in a column of numbers with empty cells, for no value.
+    rows = [{name: None if _is_nan(value) else value for name, value in row.items()} for row in found]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     if not rows:
-        found = f"found {len(invalid)} lines, none with a JSON object" if invalid else "is empty"
-        raise DataError(f"{path}: {found}; give paired rows, one object in each line")
+        problem = f"found {len(invalid)} lines, none with a JSON object" if invalid else "is empty"
+        raise DataError(f"{path}: {problem}; give paired rows, one object in each line")
     if paired and not any(map(is_augmented, columns)):
         raise DataError(
             f"{path}: found {len(rows)} rows with the columns {columns}; partners have the columns of their originals "
@@ -107,9 +116,19 @@ def read_rows(
             raise DataError(f"{path}: has no column {name!r}, only {columns}")
     chosen = list(labels) if labels is not None else [name for name in LABEL_NAMES if name in columns]
     if inputs is None:
-        with_partners = {parse_column(name)[1] for name in columns if is_augmented(name)}
-        inputs = [name for name in columns if name in with_partners and name not in (*chosen, ID)]
+        inputs = _inputs_among(columns, chosen)
     return PairRows(path, rows, columns, list(inputs), chosen, invalid)
+
+
+def _inputs_among(columns: Sequence[str], labels: Collection[str]) -> list[str]:
+    """Return the columns of the input, in the order of the file."""
+    from dair_hf.data.texts.forms import FORMS, MESSAGES, PROMPT
+
+    read = {parse_column(name)[1] for name in columns if is_augmented(name)}
+    for form in FORMS:
+        if not read.isdisjoint(form.columns):
+            read |= {*form.all_inputs, *([TOOLS] if form.inputs[0] in (PROMPT, MESSAGES) else [])}
+    return [name for name in columns if name in read and name not in (*labels, ID)]
 
 
 def refusal_of(data: PairRows) -> str | None:

@@ -47,6 +47,7 @@ class ModelNeeds:
         before_target: Tokens at the start of a target.
         after_target: Tokens at the end of a target.
         ends: Tokens that end generation.
+        limit_option: Name under which the user sets `limit`, for messages.
     """
 
     loss: str | None
@@ -58,6 +59,12 @@ class ModelNeeds:
     before_target: tuple[int, ...] = ()
     after_target: tuple[int, ...] = ()
     ends: frozenset[int] = frozenset()
+    limit_option: str = "max_length"
+
+    @property
+    def limit_setting(self) -> str:
+        """The limit as the user sets it: `max_length=512`, or `--max-tokens 512`."""
+        return f"{self.limit_option}{' ' if self.limit_option.startswith('-') else '='}{self.limit}"
 
     @property
     def generates(self) -> bool:
@@ -91,7 +98,7 @@ class TextEncoder:
             left to train on.
     """
 
-    revision = 4  # part of the fingerprint by which `Dataset.map` finds earlier results
+    revision = 5  # part of the fingerprint by which `Dataset.map` finds earlier results
 
     def __init__(
         self,
@@ -231,10 +238,11 @@ class TextEncoder:
         side = self.tokenizer.truncation_side
         kept = slice(-limit, None) if side == "left" else slice(limit)
         if not any(chat.is_target[kept][1:]):
+            kept_on = "right" if side == "left" else "left"  # also the side to cut instead
             raise DataError(
                 f"{where}, column {prefix + MESSAGES!r}: has {len(chat.ids)} tokens, and the {limit} that are kept on "
-                f"its {'right' if side == 'left' else 'left'} hold none of the {ASSISTANT}; raise max_length, set "
-                f"tokenizer.truncation_side={'right' if side == 'left' else 'left'!r}, or leave the row out"
+                f"its {kept_on} hold none of the {ASSISTANT}; raise {self.needs.limit_option}, set "
+                f"tokenizer.truncation_side={kept_on!r}, or leave the row out"
             )
         is_cut = CUT_TARGET if sum(chat.is_target[kept]) < sum(chat.is_target) else CUT_INPUT
         return _sequence(chat.ids[kept], chat.is_target[kept]), note | is_cut

@@ -14,7 +14,7 @@ from dair_hf.losses.per_sample import IGNORE_INDEX
 def label_of(
     value: Any, loss: str | None, label2id: Mapping[str, int], num_labels: int, where: str, column: str
 ) -> Any:
-    """Return the label of a view as the model needs it: the number of a class, a number, or a list of numbers.
+    """Return the label of a view as the model needs it: the number of a class, a number, or a list of them in [0, 1].
 
     Args:
         value: Content of the cell. Whole numbers may be floats, as in a column of a CSV file with empty cells.
@@ -59,6 +59,12 @@ def label_of(
     if loss == "multi_label":
         if not isinstance(value, list) or len(value) != num_labels or not all(_is_number(item) for item in value):
             raise DataError(f"{place}: found {value!r:.80}; give a list of {num_labels} numbers, one for each class")
+        for number, item in enumerate(value):
+            if not 0 <= item <= 1:  # nor NaN
+                raise DataError(
+                    f"{place}: found {item!r:.80} for class {number} in {value!r:.80}; give 1 for a class that applies "
+                    "and 0 for one that does not, or a probability between"
+                )
         return [float(item) for item in value]
     if not is_number or not math.isfinite(value):
         raise DataError(f"{place}: found {value!r:.80}; give a number, since the model is a regression")

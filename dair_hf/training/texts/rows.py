@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import datasets
@@ -62,11 +62,12 @@ NOTED = {
 
 @dataclass(frozen=True)
 class _Origin:
-    """Origin of encoded rows: the rows of text, their form, and the first row whose target was cut."""
+    """Origin of encoded rows: the rows of text, their form, the first row whose target was cut, and the limit."""
 
     rows: Any
     form: TextForm
     cut_row: str | None = None
+    limit_setting: str = ""
 
 
 class TextRows:
@@ -78,12 +79,20 @@ class TextRows:
         loss: Name of the sample loss.
         args: Settings of the run, with `max_length`.
         base_collator: Collator of single views. One that reads texts itself gets them.
+        limit_option: Name under which the user sets `args.max_length`, for messages.
     """
 
     def __init__(
-        self, model_of: Callable[[], Any], tokenizer: Any, loss: str | None, args: DAIRConfig, base_collator: Any
+        self,
+        model_of: Callable[[], Any],
+        tokenizer: Any,
+        loss: str | None,
+        args: DAIRConfig,
+        base_collator: Any,
+        limit_option: str = "max_length",
     ) -> None:
         self.model_of, self.tokenizer, self.loss, self.args = model_of, tokenizer, loss, args
+        self.limit_option = limit_option
         self._read_by_collator = frozenset(getattr(base_collator, "columns", ()))
         is_known = str(getattr(base_collator, "__module__", "")).startswith("transformers.")
         self._passes_texts = not is_known and not args.remove_unused_columns
@@ -132,8 +141,8 @@ class TextRows:
             origin = self._origins[data]
         if origin.cut_row is not None:
             raise DataError(
-                f"{name}: {origin.cut_row}: its answer is longer than max_length={self.args.max_length} leaves room "
-                "for, so that no prediction could equal it; raise max_length, or leave such rows out"
+                f"{name}: {origin.cut_row}: its answer is longer than {origin.limit_setting} leaves room for, so "
+                f"that no prediction could equal it; raise {self.limit_option}, or leave such rows out"
             )
         return data
 
@@ -147,6 +156,11 @@ class TextRows:
         if generates:
             return PairEvaluator(same_texts)
         return PairEvaluator(same_classes) if self.loss == "classification" else None
+
+    def is_target(self, data: Any, column: str | None) -> bool:
+        """Return whether a column of data that were text is their target, which partners may inherit."""
+        origin = self._origin(data)
+        return origin is not None and column is not None and origin.form.target == column
 
     def _origin(self, data: Any) -> _Origin | None:
         try:
@@ -200,6 +214,7 @@ class TextRows:
             require_named_partners(columns, read, name)
             require_partner_columns(form, columns)
             needs = model_needs(self.model_of(), tokenizer, loss, self.args.max_length)
+            needs = replace(needs, limit_option=self.limit_option)
             # Processes may number the rows of a stream each from 0.
             names_rows = not isinstance(data, datasets.IterableDataset)
             encoder = TextEncoder(form, tokenizer, needs, columns, answers=answers, names_rows=names_rows)
@@ -214,7 +229,7 @@ class TextRows:
             return encoded
         with self.args.main_process_first(desc="tokenizing"):
             encoded = data.map(encoder, with_indices=True, desc=f"Tokenizing {name}")
-        origin = _Origin(data, form, self._report(encoded, name, needs.limit))
+        origin = _Origin(data, form, self._report(encoded, name, needs.limit_setting), needs.limit_setting)
         encoded = encoded.remove_columns([NOTES, *dropped])
         self._origins[encoded] = origin
         return encoded
@@ -236,7 +251,7 @@ class TextRows:
             config.pad_token_id = tokenizer.pad_token_id  # decoder-only classifiers read the last token before padding
         return tokenizer
 
-    def _report(self, encoded: datasets.Dataset, name: str, limit: int | None) -> str | None:
+    def _report(self, encoded: datasets.Dataset, name: str, limit: str) -> str | None:
         """Log how many texts were cut or are empty, and in which rows; return the first row whose target was cut."""
         notes = np.asarray(encoded.with_format(None)[NOTES], dtype=np.int64)
         first: str | None = None
@@ -246,7 +261,7 @@ class TextRows:
                 continue
             has_ids = ROW_ID in encoded.column_names
             shown = [name_of({ROW_ID: encoded[ROW_ID][row]} if has_ids else {}, row) for row in rows[:3].tolist()]
-            limited = f" at max_length={limit}" if bit in CUTS else ""
+            limited = f" at {limit}" if bit in CUTS else ""
             if self.args.should_log:
                 examples = ", ".join(shown)
                 logger.warning(f"{name}: {len(rows)} of {len(notes)} rows, such as {examples}, have {what}{limited}")
