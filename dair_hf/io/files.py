@@ -310,13 +310,14 @@ def read_json(path: FilePath, remedy: str = "fetch it again") -> Any:
     return parse_json(read_bytes(path), str(path), remedy)
 
 
-def parse_json(content: bytes | str, label: str, remedy: str = "fetch it again") -> Any:
+def parse_json(content: bytes | str, label: str, remedy: str = "fetch it again", **options: Any) -> Any:
     """Parse a JSON document.
 
     Args:
         content: The document, in UTF-8.
         label: Name of its source, for messages.
         remedy: What to do if it is not JSON, for messages.
+        **options: Arguments of `json.loads`.
 
     Raises:
         DataError: Not UTF-8 or not JSON; the message contains label, line and column.
@@ -326,7 +327,7 @@ def parse_json(content: bytes | str, label: str, remedy: str = "fetch it again")
         {'a': 1}
     """
     try:
-        return decode_json(content)
+        return decode_json(content, **options)
     except UnicodeDecodeError as error:
         raise _not_utf8(label, error) from error
     except json.JSONDecodeError as error:

@@ -117,9 +117,13 @@ def without(row: dict[str, Any], *names: str, **others: Any) -> dict[str, Any]:
         ("bert", "\n\n", "pairs.jsonl: is empty; give paired rows"),
         ("bert", lines(TEXTS) + lines(TEXTS)[:30], "line 2, column 31: not valid JSON (Expecting property name"),
         ("bert", "hello\n", "line 1, column 1: not valid JSON (Expecting value); give one object in each line"),
-        ("bert", lines(TEXTS) + "5\n", "line 2: found 5; give one object in each line"),
+        ("bert", lines(TEXTS) + "5\n", "line 2: found 5; give an object for each row"),
         ("bert", lines(TEXTS).encode() + b'{"text": "n\xe9e"}', "line 2: not UTF-8 text (byte 0xe9); save the file"),
-        ("bert", '{"text": "a", "text": "b"}\n', "cannot be read (JSON parse error: Column(/text) was specified twice"),
+        (
+            "bert",
+            '{"text": "a", "text": "b"}\n',
+            "line 1, column 1: not valid JSON (the key 'text' occurs twice); give one object",
+        ),
     ],
 )
 def test_mistakes_are_refused_in_one_message(
@@ -143,8 +147,8 @@ def test_mistakes_are_refused_in_one_message(
     ("content", "message"),
     [
         (b"text,label,augmented_text\nw4,1,n\xe9e\n", "line 2: not UTF-8 text (byte 0xe9)"),
-        (b"", "is empty; give paired rows"),
-        (b"text,augmented_text\nw4,w5\nw4,w5,w6\n", "Expected 2 fields in line 3, saw 3"),
+        (b"", "holds no rows; check the file"),
+        (b"text,augmented_text\nw4,w5\nw4,w5,w6\n", "line 3: found 3 cells, the header has 2; mend the row"),
     ],
 )
 def test_damaged_csv_is_named_with_its_line(tmp_path: Path, content: bytes, message: str) -> None:

@@ -87,7 +87,7 @@ def test_all_layouts_give_the_same_rows(tmp_path: Path, folder: Path) -> None:
 def test_a_pair_needs_two_reviews(folder: Path) -> None:
     file = folder / "sentiment_dev_paired.tsv"
     change(file, lambda lines: lines.pop(4))
-    with pytest.raises(DataError, match=r"dev_paired\.tsv, line 4: batch_id '151' has 1 rows; a pair is two rows"):
+    with pytest.raises(DataError, match=r"dev_paired\.tsv: line 4: batch_id '151' has 1 rows; a pair is two rows"):
         read_sentiment(folder, "dev")
     change(file, lambda lines: lines.append(lines[1]))
     with pytest.raises(DataError, match=r"line 7: batch_id '150' has 3 rows"):
@@ -100,7 +100,7 @@ def test_a_pair_needs_two_reviews(folder: Path) -> None:
         ("sentiment_dev_paired", "Positive", "Good", r"line 3: unknown label 'Good'; use one of negative, positive"),
         ("sentiment_dev_paired", "batch_id", "id", r"line 1: no column batch_id \(found Sentiment, Text, id\)"),
         ("nli_original_dev", "\tcontradiction", "\t-", r"line 2: unknown label '-'; use one of entailment, neutral"),
-        ("nli_revised_premise_dev", "\tneutral", "\tmaybe", r"premise_dev\.tsv, line 3: unknown label 'maybe'"),
+        ("nli_revised_premise_dev", "\tneutral", "\tmaybe", r"premise_dev\.tsv: line 3: unknown label 'maybe'"),
     ],
 )
 def test_unknown_labels_and_missing_columns_are_refused(

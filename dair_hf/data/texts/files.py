@@ -55,8 +55,8 @@ def pairs_from_jsonl(paths: str | Path | Sequence[str | Path]) -> datasets.Datas
 
     Raises:
         DataError: A file is missing, of another kind, empty or damaged; there are no columns of a form, or none of
-            partners; a cell holds something else than its form needs, with the line and the field; files have
-            different columns; or a `row_id` occurs twice.
+            partners; a cell holds something else than its form needs, with the line and the field; or files have
+            different columns.
 
     Example:
         >>> pairs = pairs_from_jsonl(["train_1.jsonl", "train_2.jsonl"])  # doctest: +SKIP
@@ -74,20 +74,7 @@ def pairs_from_jsonl(paths: str | Path | Sequence[str | Path]) -> datasets.Datas
         _require_texts(path, rows)
     with explained(", ".join(map(str, files)), ValueError, TypeError):
         pairs = datasets.concatenate_datasets(_with_equal_numbers(parts)) if len(parts) > 1 else parts[0]
-    pairs = with_row_ids(pairs)
-    _require_distinct_ids(pairs, ", ".join(map(str, files)))
-    return pairs
-
-
-def _require_distinct_ids(pairs: datasets.Dataset, name: str) -> None:
-    """Refuse a `row_id` of several rows before training and not after it: predictions and reports name rows by it."""
-    first_with: dict[Any, int] = {}
-    for number, row_id in enumerate(pairs[ROW_ID]):
-        if (first := first_with.setdefault(row_id, number)) != number:
-            raise DataError(
-                f"{name}: row_id {row_id!r} names row {first} and row {number}, counted from 0; give each row an id "
-                "of its own, or leave the column out"
-            )
+    return with_row_ids(pairs)
 
 
 def _with_equal_numbers(parts: list[datasets.Dataset]) -> list[datasets.Dataset]:

@@ -79,12 +79,13 @@ def _json_rows(path: Path) -> list[dict[str, Any]]:
     if not text.strip():
         raise DataError(f"{path}: is empty; give paired rows")
     if text.lstrip().startswith("["):
-        rows = [(f"row {number}", row) for number, row in enumerate(parse_json(text, str(path), "write it anew"))]
+        array = parse_json(text, str(path), "write it anew", object_pairs_hook=_distinct)
+        rows = [(f"row {number}", row) for number, row in enumerate(array)]
     else:
         for number, line in enumerate(text.split("\n"), 1):
             try:
                 if line.strip():
-                    rows.append((f"line {number}", decode_json(line)))
+                    rows.append((f"line {number}", decode_json(line, object_pairs_hook=_distinct)))
             except json.JSONDecodeError as error:
                 raise DataError(
                     f"{path}: line {number}, column {error.colno}: not valid JSON ({error.msg}); give one object in "
@@ -94,6 +95,14 @@ def _json_rows(path: Path) -> list[dict[str, Any]]:
         if not isinstance(row, dict):
             raise DataError(f"{path}: {place}: found {row!r:.80}; give an object for each row")
     return [row for _, row in rows]
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the pairs of a JSON object; refuse a repeated key, of which Python keeps the last."""
+    keys = [key for key, _ in pairs]
+    if repeated := [key for key in keys if keys.count(key) > 1]:
+        raise ValueError(f"the key {repeated[0]!r} occurs twice")
+    return dict(pairs)
 
 
 def _with_mixed_types(columns: dict[str, list[Any]]) -> datasets.Dataset:

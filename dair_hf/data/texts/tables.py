@@ -46,7 +46,7 @@ def read_table(content: bytes, label: str, delimiter: str, columns: Sequence[str
 
     Example:
         >>> read_table(b'text,label\n"a, b",1\n', "reviews.csv", COMMA)
-        [TableRow(where='reviews.csv, line 2', cells={'text': 'a, b', 'label': '1'})]
+        [TableRow(where='reviews.csv: line 2', cells={'text': 'a, b', 'label': '1'})]
     """
     text = decode_utf8(content, label)
     rows: list[TableRow] = []
@@ -56,7 +56,7 @@ def read_table(content: bytes, label: str, delimiter: str, columns: Sequence[str
     try:
         with _cells_of_any_length():
             for cells in lines:
-                where = f"{label}, line {lines.line_num}"
+                where = f"{label}: line {lines.line_num}"
                 if not cells:
                     continue
                 if not header:
@@ -68,7 +68,7 @@ def read_table(content: bytes, label: str, delimiter: str, columns: Sequence[str
                     by_name = dict(zip(header, cells, strict=True))
                     rows.append(TableRow(where, {name: by_name[name] for name in columns or header}))
     except csv.Error as error:
-        raise DataError(f"{label}, line {lines.line_num}: {error}; check the double quotes of the row") from error
+        raise DataError(f"{label}: line {lines.line_num}: {error}; check the double quotes of the row") from error
     if not rows:
         raise DataError(f"{label}: holds no rows; check the file")
     return rows

@@ -105,14 +105,6 @@ def test_files_that_do_not_fit_together(tmp_path: Path) -> None:
         pairs_from_jsonl(tmp_path / "none.jsonl")
 
 
-def test_a_row_id_names_one_row(tmp_path: Path) -> None:
-    first, second = ({**COMPLETION, "row_id": row_id} for row_id in ("001", "1"))
-    path = written(tmp_path, first, second)
-    assert pairs_from_jsonl(path)["row_id"][:] == ["001", "1"]
-    with pytest.raises(DataError, match=r"pairs\.jsonl, .*b\.jsonl: row_id '1' names row 1 and row 2, counted from 0"):
-        pairs_from_jsonl([path, written(tmp_path, second, name="b.jsonl")])
-
-
 TEXTS_LIKE_VALUES = ["2024-05-02", "007", "5", "1e3", "true", "null", "NA", '{"a": 1}', "2024-05-02T10:00:00Z"]
 
 
@@ -163,6 +155,12 @@ def test_files_of_different_kinds_follow_one_another(tmp_path: Path) -> None:
     pairs = pairs_from_jsonl([table, written(tmp_path, row)])
     assert pairs["label"][:] == [1, 1, 1] and pairs["augmented_label"][:] == [0, None, 0]
     assert pairs["augmented_text"][:] == ["b", None, "b"]
+
+
+def test_ids_of_a_table_are_texts(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("row_id,text,label,augmented_text\n001,a,1,b\n1,c,0,d\n")
+    assert pairs_from_jsonl(path)["row_id"][:] == ["001", "1"]
 
 
 def test_labels_of_a_table_are_numbers_only_if_all_are(tmp_path: Path) -> None:
