@@ -25,7 +25,7 @@ from dair_hf.dialog.readers.sources import HOST, sgd_files
 from dair_hf.dialog.renaming.entities import REMOVED
 from dair_hf.errors import DataError
 from dair_hf.io.columns import align
-from dair_hf.io.files import require_output_file, write_json
+from dair_hf.io.files import holds_json, require_output_file, write_json
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -46,7 +46,9 @@ def is_bank(content: Any) -> bool:
 
 def prepare(args: argparse.Namespace) -> None:
     """Read, make the splits disjoint, write."""
-    require_output_file(args.output, [args.source, *filter(None, [args.checksums])], args.overwrite, is_bank)
+    require_output_file(
+        args.output, [args.source, *filter(None, [args.checksums])], args.overwrite, holds_json(is_bank)
+    )
     if args.download:
         download_sources(args, [file for split in args.split for file in sgd_files(split, args.host)])
     names = {split: read_entity_names(args.source, split) for split in args.split}
