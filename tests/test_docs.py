@@ -28,7 +28,7 @@ def code_of(page: Path) -> str:
 def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     script = folder / "page.py"
     script.write_text(code, encoding="utf-8")
-    return subprocess.run([sys.executable, script.name], cwd=folder, capture_output=True, text=True, timeout=240)
+    return subprocess.run([sys.executable, script.name], cwd=folder, capture_output=True, text=True, timeout=290)
 
 
 @pytest.mark.slow
