@@ -122,7 +122,7 @@ def without(row: dict[str, Any], *names: str, **others: Any) -> dict[str, Any]:
         (
             "bert",
             '{"text": "a", "text": "b"}\n',
-            "line 1, column 1: not valid JSON (the key 'text' occurs twice); give one object",
+            "line 1, column 1: not valid JSON (the key 'text' occurs several times); give one object",
         ),
     ],
 )

@@ -10,6 +10,7 @@ import contextlib
 import json
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,10 +100,10 @@ def _json_rows(path: Path) -> list[dict[str, Any]]:
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the pairs of a JSON object; refuse a repeated key, of which Python keeps the last."""
-    keys = [key for key, _ in pairs]
-    if repeated := [key for key in keys if keys.count(key) > 1]:
-        raise ValueError(f"the key {repeated[0]!r} occurs twice")
-    return dict(pairs)
+    if len(row := dict(pairs)) < len(pairs):
+        (key, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key {key!r} occurs several times")
+    return row
 
 
 def _with_mixed_types(columns: dict[str, list[Any]]) -> datasets.Dataset:

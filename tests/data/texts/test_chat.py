@@ -120,23 +120,37 @@ def test_a_generation_prompt_that_opens_a_thought_takes_nothing_from_a_marked_an
     assert thinking.decode(learned) == (" 4, é <|im_end|>" if first < 3 else "") + "5<|im_end|>"
 
 
-@pytest.mark.parametrize("end", ["</s>", "</s> ", "</s>\n\n"])
-def test_every_marked_turn_is_learned_whatever_it_ends_with(end: str) -> None:
-    """Also if no token covers its last character, where `apply_chat_template` stops marking."""
+def words_tokenizer(turn: str) -> PreTrainedTokenizerFast:
+    """Tokenizer of words, whose white space no token covers, with a template that writes turns of the assistant so."""
     words = ["[UNK]", "</s>", "user", "assistant", "a", "b", "c", "d"]
     backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token="[UNK]")
     tokenizer.chat_template = (
-        "{% for m in messages %}{{ m['role'] + ' ' }}{% if m['role'] == 'assistant' %}{% generation %}"
-        f"{{{{ m['content'] + ' {end}' }}}}{{% endgeneration %}}{{% else %}}"
+        f"{{% for m in messages %}}{{{{ m['role'] + ' ' }}}}{{% if m['role'] == 'assistant' %}}{turn}{{% else %}}"
         "{{ m['content'] + ' ' }}{% endif %}{% if not loop.last %}{{ ' ' }}{% endif %}{% endfor %}"
     )
-    chat = [{"role": role, "content": text} for role, text in zip(["user", "assistant"] * 2, "abcd", strict=True)]
-    made = encode_chat(tokenizer, chat, {1}, "row 'a'")
+    return tokenizer
+
+
+FOUR_WORDS = [{"role": role, "content": text} for role, text in zip(["user", "assistant"] * 2, "abcd", strict=True)]
+
+
+@pytest.mark.parametrize("end", ["</s>", "</s> ", "</s>\n\n"])
+def test_every_marked_turn_is_learned_whatever_it_ends_with(end: str) -> None:
+    """Also if no token covers its last character, where `apply_chat_template` stops marking."""
+    tokenizer = words_tokenizer(f"{{% generation %}}{{{{ m['content'] + ' {end}' }}}}{{% endgeneration %}}")
+    made = encode_chat(tokenizer, FOUR_WORDS, {1}, "row 'a'")
     assert made.ids == [2, 4, 3, 5, 1, 2, 6, 3, 7, 1]
     assert made.is_target == [False, False, False, True, True, False, False, False, True, True]
-    assert encode_chat(tokenizer, chat, {1}, "row 'a'", first=3).is_target == [False] * 8 + [True] * 2
+    assert encode_chat(tokenizer, FOUR_WORDS, {1}, "row 'a'", first=3).is_target == [False] * 8 + [True] * 2
+
+
+def test_a_template_that_marks_parts_of_turns() -> None:
+    part = "{% generation %}{{ TEXT + ' ' }}{% endgeneration %}"
+    tokenizer = words_tokenizer(part.replace("TEXT", "m['content']") + part.replace("TEXT", "'</s>'"))
+    made = encode_chat(tokenizer, FOUR_WORDS, {1}, "row 'a'", first=3)
+    assert made.ids == [2, 4, 3, 5, 1, 2, 6, 3, 7, 1] and made.is_target == [False] * 8 + [True] * 2
 
 
 def test_a_template_that_marks_the_last_turn_only() -> None:
