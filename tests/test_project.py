@@ -289,7 +289,15 @@ def test_a_workflow_has_least_rights_and_pinned_actions(file: str) -> None:
         "release.yml": {"publish": {"id-token": "write"}},
     }
     assert rights == expected.get(Path(file).name, {})
-    assert all("timeout-minutes" in job for job in workflow["jobs"].values())
+    # A job that calls a workflow has the limits of its jobs.
+    assert all("timeout-minutes" in job or "uses" in job for job in workflow["jobs"].values())
+
+
+def test_a_release_is_published_only_after_all_tests() -> None:
+    release, ci = (yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text()) for name in ("release", "ci"))
+    callers = [name for name, job in release["jobs"].items() if job.get("uses") == "./.github/workflows/ci.yml"]
+    assert set(callers) < set(release["jobs"]["publish"]["needs"]) and callers
+    assert "workflow_call" in ci[True]  # YAML reads the key `on` as true
 
 
 def test_an_action_named_by_its_tag_is_noticed() -> None:
