@@ -85,7 +85,9 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
             sizes = ", ".join(f"{name} {length}" for name, length in lengths.items())
             raise DataError(f"the parts of a TensorPairs differ in their number of rows: {sizes}")
         self.n_rows = next(iter(lengths.values()))
-        self.row_ids = np.array(row_ids if row_ids is not None else [str(row) for row in range(self.n_rows)])
+        names = row_ids if row_ids is not None else [str(row) for row in range(self.n_rows)]
+        # An array, since Trainer and accelerate walk through the lists of a batch one element at a time.
+        self.row_ids = np.array(names, dtype=object)
         # On the host, where rows of batches are selected.
         self._partners = np.ones((self.n_rows, len(partners)), dtype=bool)
         if has_partner is not None:
@@ -173,7 +175,7 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         return row
 
     def __getitems__(self, indices: Sequence[int]) -> dict[str, Any]:
-        """Return rows as a batch of `PairCollator`: `{column: [B, V, ...]}`, `view_mask` and `row_id`."""
+        """Return a batch of `PairCollator`: `{column: [B, V, ...]}`, `view_mask`; `row_id` is an array `[B]`."""
         chosen = np.asarray(indices, dtype=np.int64)
         rows = on_device(chosen, self.device)
         whole = len(chosen) == self.n_rows and bool((chosen == np.arange(self.n_rows)).all())
@@ -199,7 +201,7 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
             for name, values in original.items()
         }
         batch[VIEW_MASK] = mask
-        batch[ROW_ID] = self.row_ids[chosen].tolist()
+        batch[ROW_ID] = self.row_ids[chosen]
         return batch
 
     def _view(self, rows: Tensor, number: int, whole: bool) -> Columns:

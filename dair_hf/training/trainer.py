@@ -468,9 +468,9 @@ class DAIRTrainer(PairEvaluationTrainer):
         # The sum over ranks stays on the device, unless this rank has no target.
         if local[2] == 0 and counts.tokens == 0:
             raise DataError(
-                f"no row of step {self.state.global_step + 1} has a target: all labels are {IGNORE_INDEX} (rows such "
-                f"as {batches[0].get(ROW_ID, ['(no row_id)'])[:8]}); were the targets truncated? Truncate inputs, not "
-                "targets"
+                f"no row of step {self.state.global_step + 1} has a target: all labels are {IGNORE_INDEX} (rows "
+                f"such as {list(batches[0].get(ROW_ID, ['(no row_id)'])[:8])}); were the targets truncated? Truncate "
+                "inputs, not targets"
             )
         return batches, counts
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate.utils import send_to_device
 from torch import Tensor
 from transformers import default_data_collator
 
@@ -69,6 +70,14 @@ def test_batches_equal_those_of_the_collator(indices: list[int], partial: bool, 
             row.update(augmented_x=X[index] + 100, augmented_labels=int(Y[index]))
         rows.append(row)
     assert_same_batch(pairs.__getitems__(indices), PairCollator(default_data_collator)(rows))
+
+
+def test_batches_hold_nothing_that_is_walked_through_element_by_element() -> None:
+    """Both accelerate and `Trainer` walk through the lists of a batch to move their elements to the device."""
+    batch = TensorPairs(original(), Shifted(), row_ids=["a", "b", "c", "d"]).__getitems__([2, 0])
+    assert not [name for name, values in batch.items() if isinstance(values, (list, tuple, dict))]
+    assert send_to_device(batch, torch.device("cpu"))["row_id"] is batch["row_id"]
+    assert (batch["row_id"].tolist(), type(batch["row_id"][0])) == (["c", "a"], str)
 
 
 def test_collated_single_rows_equal_the_batch() -> None:

@@ -79,7 +79,7 @@ def test_the_training_feature_uses_the_noisy_median(data: RegressionData) -> Non
     assert torch.equal(batch["features"][:, 0, :3], batch["features"][:, 1, :3])
     for view in (0, 1):
         np.testing.assert_array_equal(batch["labels"][:, view].numpy(), targets.astype(np.float32))
-    assert batch["row_id"] == [f"train/{row}" for row in order]
+    assert batch["row_id"].tolist() == [f"train/{row}" for row in order]
     assert (batch["features"].dtype, batch["labels"].dtype) == (torch.float32, torch.float32)
 
 
@@ -136,7 +136,7 @@ def test_the_test_feature_is_reversed(data: RegressionData) -> None:
         assert batch["features"][:, 1, -1].tolist() == above.tolist()
         assert torch.equal(batch["features"][:, 0, :3], data.test_features)
         assert torch.equal(batch["labels"][:, 0], data.test_targets)
-        assert batch["row_id"] == [f"test/{row}" for row in range(15)]
+        assert batch["row_id"].tolist() == [f"test/{row}" for row in range(15)]
         found[threshold] = above
     assert (found["test"] != found["train"]).any()
 

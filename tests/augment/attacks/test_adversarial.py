@@ -366,7 +366,7 @@ def test_the_partner_is_the_attacked_original() -> None:
     model, attack = Keywords(), Attack(steps=3)
     batch = batch_of(weights=torch.arange(6.0))
     found = AttackAugmenter(attack)(model, batch, generator())
-    assert found.pop("row_id") == [f"a/{row}" for row in range(6)]
+    assert found.pop("row_id").tolist() == [f"a/{row}" for row in range(6)]
     assert {name: value.shape for name, value in found.items()} == {
         "pixel_values": (6, 2, 3, 8, 8),
         "labels": (6, 2),

@@ -482,7 +482,7 @@ def test_the_collator_of_rows_equals_tensors(tmp_path: Path) -> None:
     assert "augmented_3_x" in rows.column_names
     batch = PairCollator(points.stack)(list(rows))
     for name, values in pairs.__getitems__(range(ROWS)).items():
-        assert torch.equal(batch[name], values) if isinstance(values, Tensor) else batch[name] == values
+        assert torch.equal(batch[name], values) if isinstance(values, Tensor) else batch[name] == list(values)
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
