@@ -35,7 +35,7 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         rows: Number of rows; required if the views are callables.
         has_partner: Rows that have a partner, `[N]` bool, or `[N, P]`; None: every row has all partners. Augmented
             views of other rows are not computed.
-        row_ids: Stable names of the rows; None: their numbers.
+        row_ids: Stable names of the rows, N texts or numbers; None: their numbers.
         columns: Further columns `{name: N values}` that the model does not see, such as references.
 
     Raises:
@@ -85,9 +85,9 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
             sizes = ", ".join(f"{name} {length}" for name, length in lengths.items())
             raise DataError(f"the parts of a TensorPairs differ in their number of rows: {sizes}")
         self.n_rows = next(iter(lengths.values()))
-        names = row_ids if row_ids is not None else [str(row) for row in range(self.n_rows)]
-        # An array, since Trainer and accelerate walk through the lists of a batch one element at a time.
-        self.row_ids = np.array(names, dtype=object)
+        self.row_ids = np.array(row_ids if row_ids is not None else [str(row) for row in range(self.n_rows)])
+        if self.row_ids.shape != (self.n_rows,):
+            raise DataError(f"row_ids has shape {list(self.row_ids.shape)}; give one name per row, such as 'train/0'")
         # On the host, where rows of batches are selected.
         self._partners = np.ones((self.n_rows, len(partners)), dtype=bool)
         if has_partner is not None:
@@ -201,7 +201,8 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
             for name, values in original.items()
         }
         batch[VIEW_MASK] = mask
-        batch[ROW_ID] = self.row_ids[chosen]
+        # An array, since Trainer and accelerate walk through the lists of a batch one element at a time.
+        batch[ROW_ID] = self.row_ids[chosen].astype(object)
         return batch
 
     def _view(self, rows: Tensor, number: int, whole: bool) -> Columns:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from accelerate.utils import send_to_device
@@ -78,6 +79,13 @@ def test_batches_hold_nothing_that_is_walked_through_element_by_element() -> Non
     assert not [name for name, values in batch.items() if isinstance(values, (list, tuple, dict))]
     assert send_to_device(batch, torch.device("cpu"))["row_id"] is batch["row_id"]
     assert (batch["row_id"].tolist(), type(batch["row_id"][0])) == (["c", "a"], str)
+
+
+@pytest.mark.parametrize("ids", [list(np.array(["a", "b", "c", "d"])), list(torch.arange(4)), np.arange(4)])
+def test_row_ids_of_arrays_are_plain_values_in_batches(ids: Any) -> None:
+    found = TensorPairs(original(), row_ids=ids).__getitems__([3, 1])["row_id"]
+    assert found.tolist() == (["d", "b"] if isinstance(ids[0], str) else [3, 1])
+    assert {type(row_id) for row_id in found} == {str if isinstance(ids[0], str) else int}
 
 
 def test_collated_single_rows_equal_the_batch() -> None:
@@ -159,6 +167,7 @@ def test_complete_batches_are_not_collated() -> None:
         (lambda: TensorPairs(original(), Shifted(), has_partner=torch.ones(4)), "must be a bool tensor"),
         (lambda: TensorPairs(original(), rows=5), "rows 5"),
         (lambda: TensorPairs(original(), row_ids=["a"]), "row_ids 1"),
+        (lambda: TensorPairs(original(), row_ids=[("a", "0")] * 4), r"row_ids has shape \[4, 2\]; give one name),
         (lambda: TensorPairs(original(), columns={"digit": [1, 2]}), "column 'digit' 2"),
     ],
 )
