@@ -167,7 +167,7 @@ def test_complete_batches_are_not_collated() -> None:
         (lambda: TensorPairs(original(), Shifted(), has_partner=torch.ones(4)), "must be a bool tensor"),
         (lambda: TensorPairs(original(), rows=5), "rows 5"),
         (lambda: TensorPairs(original(), row_ids=["a"]), "row_ids 1"),
-        (lambda: TensorPairs(original(), row_ids=[("a", "0")] * 4), r"row_ids has shape \[4, 2\]; give one name),
+        (lambda: TensorPairs(original(), row_ids=[("a", "0")] * 4), r"row_ids has shape \[4, 2\]; give one name"),
         (lambda: TensorPairs(original(), columns={"digit": [1, 2]}), "column 'digit' 2"),
     ],
 )
