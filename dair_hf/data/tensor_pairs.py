@@ -39,8 +39,8 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         columns: Further columns `{name: N values}` that the model does not see, such as references.
 
     Raises:
-        DataError: A view of another kind or without columns, views or columns of different lengths, or views that
-            differ in columns or in the type or shape of a column.
+        DataError: A view of another kind or without columns, views or columns of different lengths, views that differ
+            in columns or in the type or shape of a column, or row ids that are not one name per row.
 
     Example:
         >>> pairs = TensorPairs({"x": torch.tensor([1.0, 2.0])}, lambda rows, epoch: {"x": 10.0 * rows + epoch})
@@ -175,7 +175,7 @@ class TensorPairs(torch.utils.data.Dataset[dict[str, Any]]):
         return row
 
     def __getitems__(self, indices: Sequence[int]) -> dict[str, Any]:
-        """Return a batch of `PairCollator`: `{column: [B, V, ...]}`, `view_mask`; `row_id` is an array `[B]`."""
+        """Return rows as `PairCollator` does: `{column: [B, V, ...]}`, `view_mask`, and `row_id` as an array `[B]`."""
         chosen = np.asarray(indices, dtype=np.int64)
         rows = on_device(chosen, self.device)
         whole = len(chosen) == self.n_rows and bool((chosen == np.arange(self.n_rows)).all())
