@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 
 FAILED, REFUSED, FINDINGS, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 3, 130, 141, 143
 _NOTHING_LEFT = ", no incomplete file is left: run the same command again"
@@ -36,10 +37,27 @@ def _end_interrupted(kind: type[BaseException], error: BaseException, stack: obj
     sys.exit(INTERRUPTED)
 
 
+class _Terminated(BaseException):
+    """SIGTERM as an exception, so that temporary files are removed."""
+
+
+def _repeat_dropped_signal(unraisable: sys.UnraisableHookArgs) -> None:
+    """Send a signal again if Python drops its exception, as it does in `__del__`; print other dropped exceptions."""
+    numbers = {KeyboardInterrupt: signal.SIGINT, _Terminated: signal.SIGTERM}
+    number = numbers.get(unraisable.exc_type)
+    if number is None:
+        sys.__unraisablehook__(unraisable)
+        return
+    # Later: an exception raised in this hook would be dropped too.
+    threading.Timer(0.01, signal.pthread_kill, (threading.main_thread().ident, number)).start()
+
+
 # Before the imports below, during which Ctrl-C may come. An interpreter that a user types into keeps its own.
 if not hasattr(sys, "ps1") and not sys.flags.interactive:
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _end_interrupted
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = _repeat_dropped_signal
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         try:
             signal.signal(signal.SIGINT, _interrupt)
@@ -49,7 +67,6 @@ if not hasattr(sys, "ps1") and not sys.flags.interactive:
 import contextlib
 import socket
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -62,10 +79,6 @@ from dair_hf.io.folders import claimed_folders, release_unused_folders
 _HTTP_CLIENTS = {"httpx", "httpx2", "requests", "urllib3"}
 # Seconds that other ranks wait before printing an error, so that rank 0 can print the same one and end them.
 GRACE = 15.0
-
-
-class _Terminated(BaseException):
-    """SIGTERM as an exception, so that temporary files are removed."""
 
 
 def exit_status(main: Callable[[], int | None]) -> int:

@@ -107,7 +107,7 @@ def test_the_list_names_every_configuration(capsys: pytest.CaptureFixture[str]) 
     items = {item["name"]: item for item in listed["configurations"]}
     assert all(items[name]["trains"].startswith(text.removesuffix(" ...")) for name, text in shown.items())
     assert items["demo"]["needs"] == "nothing"
-    assert items["demo"]["time"] == "2 cores, about seven minutes for the four methods"
+    assert items["demo"]["time"] == "2 cores, about four minutes for the four methods and one seed"
     assert items["woz2"]["needs"] == "WOZ 2.0 (--data_dir)"
     assert items["cv_vqa"]["needs"].startswith("VQA v2 train and val as published")
     assert [item["name"] for item in listed["configurations"] if "not stated" in item.values()] == []

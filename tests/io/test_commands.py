@@ -210,6 +210,47 @@ def test_signal_ends_the_command_with_one_line_and_no_incomplete_file(tmp_path: 
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"dair_hf.lock", "record.json"}
 
 
+# Python drops exceptions in `__del__`, and prints "Exception ignored in".
+DELETED = """
+import os, sys, time
+from dair_hf.io.commands import exit_status
+class Slow:
+    def __del__(self):
+        os.write(1, b"x")
+        time.sleep(60)
+def main():
+    if sys.argv[1] == "signal":
+        Slow()
+        time.sleep(60)
+    else:
+        class Faulty:
+            def __del__(self):
+                raise ValueError("own")
+        Faulty()
+sys.exit(exit_status(main))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_whose_exception_python_drops_ends_the_command(number: signal.Signals) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", DELETED, "signal"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stdout and process.stdout.read(1) == b"x"
+        process.send_signal(number)
+        _, printed = process.communicate(timeout=40)
+    verb = {signal.SIGINT: "interrupted", signal.SIGTERM: "ended"}[number]
+    assert printed.decode() == f"{verb}, no incomplete file is left: run the same command again\n"
+    assert process.returncode == 128 + number
+
+
+def test_other_dropped_exceptions_are_printed() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", DELETED, "error"], capture_output=True, env=environment, text=True)
+    assert done.returncode == 0
+    assert done.stderr.startswith("Exception ignored in") and "ValueError: own" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("module", "is_command"),
     [
