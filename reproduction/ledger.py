@@ -25,13 +25,14 @@ from reproduction.records import Record, metric_of, read_records, select
 RULES = """\
 Generated from `claims.yaml` and the JSON of each run by `make results`; do not edit.
 
-**Printed values.** Let d = ours - paper, let s and n be our standard deviation and number of seeds, and s' and n' those
-of the paper. A row is *inside the interval* if |d| <= t sqrt(s^2 / n + s'^2 / n'), the 95 % interval of Welch's t-test.
-A value printed without s' counts as exact, and every value is known to half a unit of its last digit. With one seed, s'
-is used for s: |d| <= t s' sqrt(1 + 1 / n'), the 95 % interval of one more run of the paper. If s' is not printed
-either, the row is *undecided* unless our value has the printed digits. Rows with one seed, and rows with a tolerance of
-their own, say so. Outside the interval a row is *better* or *worse*, or *differs* if neither side is better. Brackets
-show d and its bound.
+**Printed values.** Let d = ours - paper, let s and n be our standard deviation and number of seeds, and s' and n'
+those of the paper. Printed numbers are known to half a unit of their last digit, h. A row is *inside the interval* if
+|d| <= h + t sqrt(s^2 / n + (s' + h)^2 / n'), the 95 % interval of Welch's t-test; without s', that of our mean alone.
+With one seed, s' + h is used for s: |d| <= h + t (s' + h) sqrt(1 + 1 / n'), the 95 % interval of one more run of the
+paper. With one seed and no s' the row is *undecided* unless our value has the printed digits. A row may have a
+tolerance of its own: it is *inside the tolerance* if the whole interval of d is, outside if no part of it is, and else
+*undecided*. Outside, a row is *better* or *worse*, or *differs* if neither side is better. Brackets show d and its
+bound. *Inside* means that our runs do not contradict the printed value, not that both are equal.
 
 **Relations.** A sentence in place of a value is a relation between two of our own values. Their difference d has the
 95 % t interval from d - b to d + b, with the bound b as above. "above" means d > 0, "below" d < 0, "about" |d| up to
@@ -46,7 +47,6 @@ KINDS = ("inside", "better", "worse", "differs", "holds", "undecided", "does not
 
 # Kinds listed at the top, under "What does not hold here, and why".
 FAILED = ("worse", "differs", "does not hold")
-UNKNOWN = "not known"
 
 # Tolerance for float64 rounding: 33.2 - 32.7 is more than 0.5.
 SLACK = 1e-9
@@ -59,11 +59,15 @@ class Verdict(NamedTuple):
         kind: One of `KINDS`.
         ours: Our value, as shown in the ledger.
         holds: Whether the claim holds, in words.
+        is_wide: Whether the interval of a printed value is wider than a tenth of it on each side.
+        is_opposed: Whether our mean values have not the relation that the paper claims, decided or not.
     """
 
     kind: str
     ours: str
     holds: str
+    is_wide: bool = False
+    is_opposed: bool = False
 
 
 def welch_half_width(*samples: tuple[float, int]) -> float:
@@ -96,6 +100,27 @@ def welch_half_width(*samples: tuple[float, int]) -> float:
     return float(stats.t.ppf(0.975, nu)) * math.sqrt(total)
 
 
+def bound_of(ours: Sample, paper: PrintedValue, paper_runs: int | None) -> float:
+    """Return the bound on |ours - paper| that `RULES` states, in printed units.
+
+    Args:
+        ours: Our runs, in printed units.
+        paper: The printed value.
+        paper_runs: Number of runs behind its standard deviation.
+
+    Example:
+        >>> round(bound_of(Sample(72.9, 0.2, 5), PrintedValue(72.58, 0.11, 2), 10), 3)
+        0.249
+    """
+    rounding = 0.5 * 10.0**-paper.decimals
+    theirs = [] if paper.std is None else [(paper.std + rounding, paper_runs or 0)]
+    if ours.seeds > 1:
+        return rounding + welch_half_width((ours.std, ours.seeds), *theirs)
+    if theirs:
+        return rounding + welch_half_width(*theirs) * math.sqrt(1 + theirs[0][1])  # t s' sqrt(1 + 1 / n')
+    return rounding
+
+
 def judge_value(
     ours: Sample, paper: PrintedValue, paper_runs: int | None, better: str, tolerance: float
 ) -> tuple[str, str]:
@@ -106,40 +131,32 @@ def judge_value(
         paper: The printed value.
         paper_runs: Number of runs behind its standard deviation.
         better: "higher", "lower" or "neither".
-        tolerance: Differences up to this value are ignored.
+        tolerance: Tolerated difference, in printed units; 0: the interval alone decides.
 
     Returns:
         The kind of the verdict, and the verdict in words.
 
     Example:
         >>> judge_value(Sample(72.9, 0.2, 5), PrintedValue(72.58, 0.11, 2), 10, "higher", 0.0)
-        ('better', 'better (+0.320, bound 0.243)')
+        ('better', 'better (+0.320, bound 0.249)')
     """
-    difference = ours.mean - paper.value
-    one_seed = ours.seeds == 1
-    theirs = [] if paper.std is None else [(paper.std, paper_runs or 0)]
-    if not one_seed:
-        bound = welch_half_width((ours.std, ours.seeds), *theirs)
-    elif theirs:
-        bound = welch_half_width(*theirs) * math.sqrt(1 + theirs[0][1])  # t s' sqrt(1 + 1 / n')
+    difference, bound = ours.mean - paper.value, bound_of(ours, paper, paper_runs)
+    has_interval = ours.seeds > 1 or paper.std is not None
+    low, high = abs(difference) - bound, abs(difference) + bound
+    outside = "differs" if better == "neither" else "better" if (difference > 0) == (better == "higher") else "worse"
+    if not has_interval:
+        kind, words = ("inside", "as printed") if low <= SLACK else ("undecided", "undecided")
+    elif not tolerance:
+        kind, words = ("inside", "inside the interval") if low <= SLACK else (outside, outside)
+    elif high <= tolerance + SLACK:
+        kind, words = "inside", "inside the tolerance"
     else:
-        bound = 0.0
-    has_interval = not one_seed or paper.std is not None
-    rounding = 0.5 * 10.0**-paper.decimals
-    inside = "inside the interval" if has_interval else "as printed"
-    if tolerance > max(bound, rounding):
-        bound, inside = tolerance, "inside the tolerance"
-    bound = max(bound, rounding)
-    if abs(difference) <= bound + SLACK:
-        kind, words = "inside", inside
-    elif not has_interval:
-        kind = words = "undecided"
-    elif better == "neither":
-        kind = words = "differs"
-    else:
-        kind = words = "better" if (difference > 0) == (better == "higher") else "worse"
+        kind = words = outside if low > tolerance + SLACK else "undecided"
     digits = paper.decimals + 1
-    return kind, f"{'one seed: ' if one_seed else ''}{words} ({difference:+.{digits}f}, bound {bound:.{digits}f})"
+    shown = f"{difference:+.{digits}f}, bound {bound:.{digits}f}"
+    if tolerance and has_interval:
+        shown += f", tolerance {tolerance:g}"
+    return kind, f"{'one seed: ' if ours.seeds == 1 else ''}{words} ({shown})"
 
 
 def judge_relation(ours: Sample, other: Sample, relation: str, tolerance: float, digits: int) -> tuple[str, str]:
@@ -216,7 +233,8 @@ def _judge_printed(claim: Claim, ours: Sample) -> Verdict:
     printed = claim.printed
     assert printed is not None
     kind, words = judge_value(ours, printed, claim.paper_runs, claim.better, claim.tolerance)
-    return Verdict(kind, _show(ours, printed.decimals), words)
+    is_wide = bound_of(ours, printed, claim.paper_runs) > abs(printed.value) / 10
+    return Verdict(kind, _show(ours, printed.decimals), words, is_wide=is_wide)
 
 
 def _judge_relations(claim: Claim, relation: str, pairs: Sequence[tuple[str, Sample, Sample]]) -> Verdict:
@@ -233,7 +251,14 @@ def _judge_relations(claim: Claim, relation: str, pairs: Sequence[tuple[str, Sam
     name, ours, other = min(pairs, key=support)
     kind, words = judge_relation(ours, other, relation, claim.tolerance, claim.digits)
     shown = f"{_show(ours, claim.digits)} against {_show(other, claim.digits)}"
-    return Verdict(kind, f"{name}: {shown}" if len(pairs) > 1 else shown, words)
+    gap = ours.mean - other.mean
+    is_opposed = {
+        "above": gap <= SLACK,
+        "below": gap >= -SLACK,
+        "near": abs(gap) > claim.tolerance + SLACK,
+        "not_above": gap > claim.tolerance + SLACK,
+    }[relation]
+    return Verdict(kind, f"{name}: {shown}" if len(pairs) > 1 else shown, words, is_opposed=is_opposed)
 
 
 def _show(sample: Sample, digits: int) -> str:
@@ -260,7 +285,16 @@ def ledger(sections: Sequence[Section], results: Path) -> str:
         for section, count in zip(sections, counts, strict=True)
     ]
     behind = [record for experiment in _experiments(sections) for record in read(results / experiment)]
-    lines = ["# The ledger of claims", "", *_what_fails(judged, behind), "", "## How it is judged", "", RULES, ""]
+    lines = [
+        "# The ledger of claims",
+        "",
+        *_what_fails(sections, judged, behind),
+        "",
+        "## How it is judged",
+        "",
+        RULES,
+        "",
+    ]
     lines += _table(["Section", "claims", *kinds], summary)
     for section, verdicts in zip(sections, judged, strict=True):
         lines += ["", f"## {section.title}", ""]
@@ -279,54 +313,88 @@ def ledger(sections: Sequence[Section], results: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _baselines(rows: Sequence[tuple[Claim, Verdict]]) -> int:
-    return sum(verdict.kind == "better" and not claim.method.startswith("DAIR") for claim, verdict in rows)
-
-
 def _clean(record: Record) -> bool:
     """Return whether a run names a commit whose files nobody had changed."""
     revision = record.content.get("git_revision")
     return bool(revision) and "dirty" not in str(revision)
 
 
-def _unclean(records: Sequence[Record]) -> list[str]:
-    """Return the sentence on runs whose code no commit holds, if there are any."""
+def _provenance(records: Sequence[Record]) -> str:
+    """Return the sentence on the commits of the runs."""
     count = sum(not _clean(record) for record in records)
     if not count:
-        return []
-    return [
+        return f"All {len(records)} runs behind these figures were made from commits that the table at the end names."
+    return (
         f"{count} of the {len(records)} runs behind these figures were made from a tree with changes that were not "
         "committed, or from no repository: the commit in their record is not exactly their code. The table at the end "
         "counts them."
-    ]
+    )
 
 
-def _what_fails(judged: Sequence[Sequence[tuple[Claim, Verdict]]], records: Sequence[Record]) -> list[str]:
+def _what_fails(
+    sections: Sequence[Section], judged: Sequence[Sequence[tuple[Claim, Verdict]]], records: Sequence[Record]
+) -> list[str]:
     """Return the section on the claims that fail, and on those that nothing here decides."""
-    rows = [(claim, verdict) for section in judged for claim, verdict in section]
-    failed = [(claim, verdict) for claim, verdict in rows if verdict.kind in FAILED]
-    counts = Counter(verdict.kind for _, verdict in rows)
+    rows = [
+        (section.title.partition(". ")[2] or section.title, claim, verdict)
+        for section, of_section in zip(sections, judged, strict=True)
+        for claim, verdict in of_section
+    ]
+    counts = Counter(verdict.kind for _, _, verdict in rows)
+    wide = sum(verdict.kind == "inside" and verdict.is_wide for _, _, verdict in rows)
+    baselines = sum(verdict.kind == "better" and not claim.method.startswith("DAIR") for _, claim, verdict in rows)
     undefined = f"; {counts['undefined']} have no defined value" if counts["undefined"] else ""
+    failed = sum(counts[kind] for kind in FAILED)
     lines = [
         "## What does not hold here, and why",
         "",
-        f"Of {len(rows)} claims {len(failed)} fail here; {counts['undecided']} are undecided, for want of seeds or "
-        f"because the paper prints no deviation; {counts['not run']} were not run{undefined}. "
-        f"{counts['inside'] + counts['holds']} hold: they lie inside the interval, or their relation does. "
-        f"{counts['better']} lie outside on the better side; {_baselines(rows)} of these are of other methods than "
-        "DAIR, and weaken the paper's comparison.",
+        f"Of {len(rows)} claims {failed} fail here, and {counts['better']} lie outside on the better side, {baselines} "
+        "of these of other methods than DAIR, which weakens the paper's comparison. "
+        f"{counts['undecided']} are undecided, for want of seeds or because the paper prints no deviation; "
+        f"{counts['not run']} were not run{undefined}. Our runs do not contradict {counts['inside']} printed values, "
+        f"{wide} of them within a bound of more than a tenth of the value, and {counts['holds']} relations hold. Of "
+        "printed values that are exactly reproduced, one in twenty would lie outside by chance.",
         "",
-        *_unclean(records),
+        _provenance(records),
     ]
-    reasons: dict[str, list[list[str]]] = {}
-    for claim, verdict in failed:
-        row = [f"{claim.setup}: {claim.method}, {claim.quantity}", claim.paper.replace("+-", "±"), verdict.ours]
-        reasons.setdefault(claim.why or UNKNOWN, []).append(row)
-    for why, of_reason in reasons.items():
-        lines += ["", f"**{why}**" if why == UNKNOWN else why.strip(), ""]
-        lines += _table(["Claim", "Paper", "Ours"], of_reason)
-    if not_run := dict.fromkeys(claim.not_run or verdict.holds for claim, verdict in rows if verdict.kind == "not run"):
-        lines += ["", "Not run:", "", *(f"- {reason}" for reason in not_run)]
+
+    def table(selected: Sequence[tuple[str, Claim, Verdict]]) -> list[str]:
+        return _table(
+            ["Claim", "Paper", "Ours", "Verdict"],
+            [
+                [
+                    f"{title}, {claim.setup}: {claim.method}, {claim.quantity}",
+                    claim.paper.replace("+-", "±"),
+                    verdict.ours,
+                    verdict.holds,
+                ]
+                for title, claim, verdict in selected
+            ],
+        )
+
+    reasons: dict[str, list[tuple[str, Claim, Verdict]]] = {}
+    for row in rows:
+        if row[2].kind in FAILED:
+            reasons.setdefault(row[1].why.strip(), []).append(row)
+    # Those of which no reason is known come last.
+    for why in sorted(reasons, key=lambda why: not why):
+        lines += ["", why or "No reason is known for these:", "", *table(reasons[why])]
+    for heading, of_heading in (
+        ("Outside on the better side, so not reproduced either:", [row for row in rows if row[2].kind == "better"]),
+        (
+            "Undecided, but our means point the other way:",
+            [row for row in rows if row[2].kind == "undecided" and row[2].is_opposed],
+        ),
+    ):
+        if of_heading:
+            lines += ["", heading, "", *table(of_heading)]
+    not_run = Counter(
+        (title, claim.not_run or verdict.holds) for title, claim, verdict in rows if verdict.kind == "not run"
+    )
+    if not_run:
+        lines += ["", "Not run:", ""]
+        for (title, reason), count in not_run.items():
+            lines.append(f"- {title}, {count} {'claim' if count == 1 else 'claims'}: {reason}")
     return lines
 
 
@@ -348,10 +416,21 @@ def _runs_table(sections: Sequence[Section], results: Path, read: Callable[[Path
 
 
 def _experiments(sections: Sequence[Section]) -> list[str]:
-    """Return the folders that claims read, each once."""
-    return list(
-        dict.fromkeys(claim.source.experiment for section in sections for claim in section.claims if claim.source)
-    )
+    """Return the folders that claims and plots read, each once, without those inside another one."""
+    folders: dict[str, None] = {}
+    for section in sections:
+        for claim in section.claims:
+            for source in (claim.source, claim.other):
+                while source is not None:
+                    folders[source.experiment] = None
+                    source = source.minus
+        for plot in section.plots:
+            if plot.draw is None:
+                folders[plot.file.rpartition("/")[0]] = None
+            else:
+                sources = (source for series in plot.draw["series"] for source in series["sources"])
+                folders.update(dict.fromkeys(source["experiment"] for source in sources))
+    return [folder for folder in folders if folder and not any(folder.startswith(f"{parent}/") for parent in folders)]
 
 
 def _hardware(hardware: dict[str, Any]) -> str:
