@@ -139,7 +139,7 @@ def ratio(
         **settings: Target and arithmetic of the measure.
     """
     by_round = [a / b for a, b in zip(seconds[numerator], seconds[denominator], strict=True)]
-    low, _, high = statistics.quantiles(by_round, n=4) if len(by_round) > 1 else by_round * 3
+    low, _, high = statistics.quantiles(by_round, n=4, method="inclusive") if len(by_round) > 1 else by_round * 3
     value = statistics.median(seconds[numerator]) / statistics.median(seconds[denominator])
     return Measure(name, value, low, high, **settings)
 
