@@ -28,6 +28,7 @@ from transformers import (
 )
 from transformers import __version__ as transformers_version
 from transformers.pytorch_utils import Conv1D
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
 
 from dair_hf.errors import DataError, explained, is_out_of_memory
@@ -152,6 +153,9 @@ def faulty_file(name: str | os.PathLike[str]) -> str | None:
             return f"{file.name} is no JSON ({' '.join(str(error).split())[:100]}); {again}"
         if not isinstance(objects[file.name], dict):
             return f"{file.name} holds no JSON object, but a {type(objects[file.name]).__name__}; {again}"
+    checkpoints = sorted(folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{CONFIG_NAME}"), key=os.path.getmtime)
+    if not objects and checkpoints:
+        return f"holds no model, but checkpoints of one; name one of them, such as {checkpoints[-1].parent}"
     config = objects.get(CONFIG_NAME, {})
     if CONFIG_NAME in objects and "auto_map" not in config and config.get("model_type") not in CONFIG_MAPPING:
         return (

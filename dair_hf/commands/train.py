@@ -143,7 +143,9 @@ def recipe_of(path: Path) -> Path:
     folder = recipes_folder()
     known = sorted(script.stem for script in folder.glob("*.py"))
     settings = parse_yaml(decode_utf8(read_bytes(path), str(path)), str(path))
-    recipe = settings.get("recipe") if isinstance(settings, dict) else None
+    if not isinstance(settings, dict):
+        raise DataError(f"{path}: holds no settings; write each as a line `NAME: VALUE`, the first `recipe: NAME`")
+    recipe = settings.get("recipe")
     if recipe is None:
         raise DataError(f"{path}: does not say which recipe it is for; add a line `recipe: NAME`, {_one_of(known)}")
     if recipe not in known:
@@ -221,7 +223,7 @@ def _print_table(found: list[Configuration]) -> None:
 
     table = Table("name", box=SIMPLE_HEAD, pad_edge=False, expand=True)
     for column, ratio in (("what it trains", 4), ("needs", 2), ("time", 2)):
-        table.add_column(column, ratio=ratio)
+        table.add_column(column, ratio=ratio, overflow="fold")
     for item in found:
         table.add_row(item.name, item.trains, item.needs, item.time)
     Console(highlight=False, markup=False).print(table)

@@ -180,6 +180,7 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
         require_choice("forward_mode", self.forward_mode, FORWARD_MODES)
         require_choice("pair_dropout", self.pair_dropout, DROPOUT_MODES)
         require_number("learning_rate", self.learning_rate, 0.0)
+        require_number("weight_decay", self.weight_decay, 0.0)
         for name in (
             "gradient_cache",
             "max_tokens_per_batch",
@@ -188,10 +189,9 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
             "lr_half_life_steps",
         ):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise DataError(f"{name}={value!r} is out of range; it must be an integer >= 1, or None")
-        if self.max_length is not None and self.max_length < 2:
-            raise DataError(f"max_length={self.max_length} is out of range; it must be an integer >= 2, or None")
+            smallest = 2 if name == "max_length" else 1
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < smallest):
+                raise DataError(f"{name}={value!r} is out of range; it must be an integer >= {smallest}, or None")
         for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
             if getattr(self, name) < 1:
                 raise DataError(f"{name}={getattr(self, name)} is out of range; it must be an integer >= 1")

@@ -73,7 +73,8 @@ def require_named_partners(columns: Sequence[str], known: Collection[str], name:
 
     Raises:
         DataError: A column is unknown, and its name resembles that of a missing column of a partner, or has another
-            number of a partner than it should; or it could be that of two columns.
+            number of a partner than it should; or it could be that of two columns. A column of a partner belongs to
+            none of the originals, while the partner would inherit another one.
 
     Example:
         >>> require_named_partners(["labels", "augmented_labels"], ["labels", "augmented_labels"], "train_dataset")
@@ -92,6 +93,19 @@ def require_named_partners(columns: Sequence[str], known: Collection[str], name:
                     f"belongs to {column!r}; rename it, or drop it if it is something else"
                 )
     require_numbered(columns, known, name)
+    originals = [column for column in columns if column in known and column not in (ROW_ID, PADDING_ROW)]
+    for column in columns:
+        view, original = parse_column(column)
+        if not view or column in known or original in columns:
+            continue
+        for inherited in (name for name in originals if not is_augmented(name)):
+            if view_prefix(view) + inherited not in columns:
+                wanted = view_prefix(view) + inherited
+                raise DataError(
+                    f"{name} has the column {column!r}, but no {original!r} that it belongs to, and no {wanted!r}, so "
+                    f"that partners would have the {inherited!r} of their originals; rename it {wanted!r}, or drop it "
+                    "if it is something else"
+                )
 
 
 def require_pairs(data: Any, known: Collection[str], method: str, name: str) -> bool:

@@ -107,8 +107,9 @@ class ComparisonConfig:
 
     def __post_init__(self) -> None:
         require_list("methods", self.methods)
-        if unknown := sorted({*self.methods, *(self.lambdas or {})} - set(METHOD_PRESETS)):
-            raise DataError(f"methods: unknown {', '.join(unknown)}; use {', '.join(METHOD_PRESETS)}")
+        for setting, names in (("methods", self.methods), ("lambdas", self.lambdas or {})):
+            if unknown := sorted(set(names) - set(METHOD_PRESETS)):
+                raise DataError(f"{setting}: unknown {', '.join(unknown)}; use {', '.join(METHOD_PRESETS)}")
         # Of any type, since YAML does not check the values of a mapping.
         require_lambdas("lambdas", [value for value in (self.lambdas or {}).values() if value != AUTO])
         if self.lambdas and self.lambda_sweep:
@@ -134,9 +135,9 @@ class ComparisonConfig:
             options: Names of those that the command line sets.
 
         Raises:
-            DataError: `method`, `regularizer` or `seed` is set to something else than its default, the command line
-                sets `dair_lambda` though `lambdas` sets that of all methods, or a method needs what no settings
-                provide.
+            DataError: `method`, `regularizer` or `seed` is set on the command line, or to something else than its
+                default; there is nothing to train; the command line sets `dair_lambda` though no method takes it, or
+                `lambdas` for methods that are not compared; or a method needs what no settings provide.
 
         Example:
             >>> ComparisonConfig(["erm"]).check_with([DAIRConfig("out", seed=7)], {"seed"})
@@ -146,12 +147,18 @@ class ComparisonConfig:
         for args in others:
             for name, listed in SET_BY_RUNS.items() if isinstance(args, DAIRConfig) else ():
                 default = DAIRConfig.__dataclass_fields__[name].default
-                if name in given and getattr(args, name) != default:
+                if name in options or (name in given and getattr(args, name) != default):
                     raise DataError(
                         f"{name}={getattr(args, name)} has no effect, since {listed} lists what is compared: "
                         f"{getattr(self, listed)}; set --{listed} instead"
                     )
-        if "dair_lambda" in options and self.regularized and not set(self.regularized).difference(self.lambdas or {}):
+            if isinstance(args, DAIRConfig) and args.max_steps < 0 and args.num_train_epochs == 0:
+                raise DataError("num_train_epochs=0 trains nothing; give a number > 0")
+        if "lambdas" in options and (unused := sorted(set(self.lambdas or {}).difference(self.methods))):
+            raise DataError(f"lambdas: {', '.join(unused)} is not compared; leave it out, or add it to methods")
+        if "dair_lambda" in options and not self.regularized:
+            raise DataError(f"dair_lambda has no effect on {', '.join(self.methods)}, without a lambda; leave it out")
+        if "dair_lambda" in options and not set(self.regularized).difference(self.lambdas or {}):
             raise DataError(
                 f"dair_lambda has no effect, since lambdas sets that of {', '.join(self.regularized)}: {self.lambdas}; "
                 "set --lambdas instead"

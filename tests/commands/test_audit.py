@@ -187,6 +187,17 @@ def test_leaks_into_another_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "has no column 'text' to compare with" in capsys.readouterr().err
 
 
+def test_texts_with_labels_of_the_model_are_refused_as_in_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"label": "labels", "augmented_label": "augmented_labels"}
+    renamed = [{names.get(name, name): value for name, value in row.items()} for row in SOUND]
+    (finding,) = findings(capsys, write(tmp_path / "pairs.jsonl", renamed)).values()
+    assert finding["name"] == "refused" and "'labels'" in finding["rows"][0]
+    own = [{"pixels": [number, 1], "augmented_pixels": [number, 2], "labels": number} for number in range(2)]
+    assert findings(capsys, write(tmp_path / "own.jsonl", own), status=0) == {}
+
+
 PREMISE = "a man plays a guitar on the stage"
 INFERENCES: list[dict[str, Any]] = [
     {"text": PREMISE, "text_pair": "a man plays music", "label": "yes",

@@ -504,6 +504,17 @@ def test_faulty_files_are_refused_in_one_line(
     assert "is no folder; name another one" in capsys.readouterr().err
 
 
+def test_a_folder_of_checkpoints_names_one(tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(models / "classifier", tmp_path / "run" / "checkpoint-40")
+    pairs = write(tmp_path / "pairs.jsonl", CLASSES)
+    assert run(["evaluate", str(tmp_path / "run"), str(pairs), "--output", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert (
+        f"holds no model, but checkpoints of one; name one of them, such as {tmp_path / 'run' / 'checkpoint-40'}"
+        in error
+    )
+
+
 @pytest.mark.parametrize(
     ("command", "pairs", "message"),
     [

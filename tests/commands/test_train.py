@@ -64,6 +64,9 @@ def test_a_file_of_the_user(
     assert "demo.yaml: does not say which recipe it is for; add a line `recipe: NAME`, one of chat_pairs, " in (
         capsys.readouterr().err
     )
+    Path("demo.yaml").write_text("- seeds\n")
+    assert run(["train", "demo.yaml"]) == REFUSED
+    assert "demo.yaml: holds no settings; write each as a line `NAME: VALUE`" in capsys.readouterr().err
     Path("demo.yaml").write_text("recipe: [a]\n")
     assert run(["train", "demo.yaml"]) == REFUSED
     assert "recipe: found ['a']; name one of" in capsys.readouterr().err

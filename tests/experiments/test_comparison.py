@@ -64,7 +64,7 @@ def test_runs_by_hand(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"methods": ["erm", "mixup"]}, "methods: unknown mixup; use erm, da, kl, js, dair, dair_l1"),
-        ({"lambdas": {"q": 1.0}}, "methods: unknown q"),
+        ({"lambdas": {"q": 1.0}}, "lambdas: unknown q"),
         ({"methods": []}, "methods is empty; give at least one entry"),
         ({"methods": "dair"}, r"methods='dair' is no list; give one, such as \['dair'\]"),
         ({"seeds": []}, "seeds is empty; give at least one entry"),
@@ -355,8 +355,32 @@ def test_settings_that_the_runs_would_ignore_are_refused(
     with pytest.raises(DataError, match=rf"^{name}={value} has no effect, since {listed} lists .*; set --{listed} i"):
         parse_arguments(types, options)
     assert parse_arguments(types[1:], options)[0].output_dir == "out"  # a single run
-    comparison, _ = parse_arguments(types, ["--output_dir", "out", "--method", "dair", "--seeds", "7"])
+    comparison, _ = parse_arguments(types, ["--output_dir", "out", "--seeds", "7"])
     assert comparison.seeds == [7]
+    # Also if it is the default, which a user asks for.
+    with pytest.raises(DataError, match="^method=dair has no effect, since methods lists"):
+        parse_arguments(types, ["--output_dir", "out", "--method", "dair"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--methods", "erm", "dair", "--lambdas", "{kl: 3}"], "^lambdas: kl is not compared; leave it out, or add it"),
+        (["--lambdas", "{dari: 3}"], "^lambdas: unknown dari; use erm,"),
+        (["--methods", "erm", "da", "--dair_lambda", "7"], "^dair_lambda has no effect on erm, da, without a lambda"),
+        (["--num_train_epochs", "0"], "^num_train_epochs=0 trains nothing; give a number > 0"),
+        (["--weight_decay", "-1"], "^weight_decay=-1.0 is out of range"),
+        (["--max_length", "1"], "^max_length=1 is out of range; it must be an integer >= 2, or None"),
+    ],
+)
+def test_options_without_effect_or_sense_are_refused(options: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        parse_arguments([ComparisonConfig, DAIRConfig], ["--output_dir", "out", "--use_cpu", "true", *options])
+
+
+def test_steps_replace_no_epochs() -> None:
+    options = ["--output_dir", "out", "--use_cpu", "true", "--num_train_epochs", "0", "--max_steps", "3"]
+    assert parse_arguments([ComparisonConfig, DAIRConfig], options)[1].max_steps == 3
 
 
 @pytest.mark.parametrize("method", ["pgd", "trades", "mart", "irm", "rex", "dro"])

@@ -136,9 +136,12 @@ def refusal_of(data: PairRows) -> str | None:
 
     Lines that hold no JSON are a finding of their own. Rows with the model's own columns are not read as texts.
     """
-    if data.invalid_lines or {"labels", "input_ids"} & set(data.columns):
-        return None
     from dair_hf.data.texts.files import pairs_from_jsonl
+    from dair_hf.data.texts.forms import FORMS, INPUT_IDS
+
+    holds_text = any(form.inputs[0] in data.columns for form in FORMS)
+    if data.invalid_lines or INPUT_IDS in data.columns or ("labels" in data.columns and not holds_text):
+        return None
 
     try:
         pairs_from_jsonl(data.path)

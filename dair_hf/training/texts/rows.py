@@ -219,7 +219,9 @@ class TextRows:
             names_rows = not isinstance(data, datasets.IterableDataset)
             encoder = TextEncoder(form, tokenizer, needs, columns, answers=answers, names_rows=names_rows)
         except DataError as error:
-            raise error if str(error).startswith(name) else DataError(f"{name} {error}") from error
+            text = str(error)
+            separator = " " if text.startswith(("has ", "holds ", "is ")) else ": "
+            raise error if text.startswith(name) else DataError(f"{name}{separator}{text}") from error
         dropped = columns_to_drop(form, columns)
         if not self.args.remove_unused_columns:
             dropped = [column for column in columns if parse_column(column)[1] in form.columns]
