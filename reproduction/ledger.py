@@ -31,14 +31,15 @@ those of the paper. Printed numbers are known to half a unit of their last digit
 With one seed, s' + h is used for s: |d| <= h + t (s' + h) sqrt(1 + 1 / n'), the 95 % interval of one more run of the
 paper. With one seed and no s' the row is *undecided* unless our value has the printed digits. A row may have a
 tolerance of its own: it is *inside the tolerance* if the whole interval of d is, outside if no part of it is, and else
-*undecided*. Outside, a row is *better* or *worse*, or *differs* if neither side is better. Brackets show d and its
-bound. *Inside* means that our runs do not contradict the printed value, not that both are equal.
+*undecided*; without an interval it is not used. Outside, a row is *better* or *worse*, or *differs* if neither side is
+better. Brackets show d and its bound. *Inside* means that our runs do not contradict the printed value, not that both
+are equal.
 
 **Relations.** A sentence in place of a value is a relation between two of our own values. Their difference d has the
-95 % t interval from d - b to d + b, with the bound b as above. "above" means d > 0, "below" d < 0, "about" |d| up to
-the row's tolerance, and "not above" d up to it. The relation *holds* if it does on the whole interval, *does not hold*
-if it does nowhere on it, and is *undecided* otherwise. With one seed on either side there is no interval, and it is
-*undecided*.
+95 % t interval from d - b to d + b, with b = t sqrt(s^2 / n + s'^2 / n') of our own two values. "above" means d > 0,
+"below" d < 0, "about" |d| up to the row's tolerance, and "not above" d up to it. The relation *holds* if it does on
+the whole interval, *does not hold* if it does nowhere on it, and is *undecided* otherwise. With one seed on either
+side there is no interval, and it is *undecided*.
 
 Standard deviations are over seeds, with n - 1."""
 
@@ -352,8 +353,8 @@ def _what_fails(
         "of these of other methods than DAIR, which weakens the paper's comparison. "
         f"{counts['undecided']} are undecided, for want of seeds or because the paper prints no deviation; "
         f"{counts['not run']} were not run{undefined}. Our runs do not contradict {counts['inside']} printed values, "
-        f"{wide} of them within a bound of more than a tenth of the value, and {counts['holds']} relations hold. Of "
-        "printed values that are exactly reproduced, one in twenty would lie outside by chance.",
+        f"{wide} of them with a bound wider than a tenth of the value, and {counts['holds']} relations hold. Of "
+        "printed values that are exactly reproduced, up to one in twenty would lie outside by chance.",
         "",
         _provenance(records),
     ]
@@ -382,7 +383,7 @@ def _what_fails(
     for heading, of_heading in (
         ("Outside on the better side, so not reproduced either:", [row for row in rows if row[2].kind == "better"]),
         (
-            "Undecided, but our means point the other way:",
+            "Undecided, and our means do not have the claimed relation:",
             [row for row in rows if row[2].kind == "undecided" and row[2].is_opposed],
         ),
     ):

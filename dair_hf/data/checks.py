@@ -8,11 +8,13 @@ from typing import Any
 
 import datasets
 import torch
+from transformers.utils import logging
 
 from dair_hf.data.collator import PADDING_ROW, ROW_ID
 from dair_hf.data.row_rules import LABEL_COLUMNS
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
+from dair_hf.data.texts.forms import COMPLETION, TARGET
 from dair_hf.data.view_columns import (
     AUGMENTED_PREFIX,
     is_augmented,
@@ -23,6 +25,8 @@ from dair_hf.data.view_columns import (
     view_prefix,
 )
 from dair_hf.errors import DataError
+
+logger = logging.get_logger(__name__)
 
 # Similarity (`SequenceMatcher.ratio`) from which a word counts as a misspelling.
 PREFIX_SIMILARITY = 0.8  # of "augmented"
@@ -73,8 +77,7 @@ def require_named_partners(columns: Sequence[str], known: Collection[str], name:
 
     Raises:
         DataError: A column is unknown, and its name resembles that of a missing column of a partner, or has another
-            number of a partner than it should; or it could be that of two columns. A column of a partner belongs to
-            none of the originals, while the partner would inherit another one.
+            number of a partner than it should; or it could be that of two columns.
 
     Example:
         >>> require_named_partners(["labels", "augmented_labels"], ["labels", "augmented_labels"], "train_dataset")
@@ -93,18 +96,22 @@ def require_named_partners(columns: Sequence[str], known: Collection[str], name:
                     f"belongs to {column!r}; rename it, or drop it if it is something else"
                 )
     require_numbered(columns, known, name)
-    originals = [column for column in columns if column in known and column not in (ROW_ID, PADDING_ROW)]
+    _warn_of_inherited_labels(columns, known, name)
+
+
+def _warn_of_inherited_labels(columns: Sequence[str], known: Collection[str], name: str) -> None:
+    """Warn if partners have the label of their originals, and a column that may hold another one."""
+    labels = [column for column in (*LABEL_COLUMNS, COMPLETION, TARGET) if column in columns and column in known]
     for column in columns:
         view, original = parse_column(column)
         if not view or column in known or original in columns:
             continue
-        for inherited in (name for name in originals if not is_augmented(name)):
-            if view_prefix(view) + inherited not in columns:
-                wanted = view_prefix(view) + inherited
-                raise DataError(
-                    f"{name} has the column {column!r}, but no {original!r} that it belongs to, and no {wanted!r}, so "
-                    f"that partners would have the {inherited!r} of their originals; rename it {wanted!r}, or drop it "
-                    "if it is something else"
+        for label in labels:
+            wanted = view_prefix(view) + label
+            if wanted not in columns:
+                logger.warning_once(
+                    f"{name} has the column {column!r}, which belongs to none of the originals, and no {wanted!r}: "
+                    f"partners have the {label!r} of their originals; if {column!r} is theirs, rename it {wanted!r}"
                 )
 
 

@@ -136,7 +136,7 @@ class ComparisonConfig:
 
         Raises:
             DataError: `method`, `regularizer` or `seed` is set on the command line, or to something else than its
-                default; there is nothing to train; the command line sets `dair_lambda` though no method takes it, or
+                default; there is nothing to train; the command line sets a lambda that no method has or takes, or
                 `lambdas` for methods that are not compared; or a method needs what no settings provide.
 
         Example:
@@ -153,11 +153,13 @@ class ComparisonConfig:
                         f"{getattr(self, listed)}; set --{listed} instead"
                     )
             if isinstance(args, DAIRConfig) and args.max_steps < 0 and args.num_train_epochs == 0:
-                raise DataError("num_train_epochs=0 trains nothing; give a number > 0")
+                raise DataError(
+                    "num_train_epochs=0 trains nothing; give a number > 0, or run dair-hf evaluate on a model"
+                )
         if "lambdas" in options and (unused := sorted(set(self.lambdas or {}).difference(self.methods))):
-            raise DataError(f"lambdas: {', '.join(unused)} is not compared; leave it out, or add it to methods")
-        if "dair_lambda" in options and not self.regularized:
-            raise DataError(f"dair_lambda has no effect on {', '.join(self.methods)}, without a lambda; leave it out")
+            raise DataError(f"lambdas: not compared: {', '.join(unused)}; leave out what is not among methods")
+        for name in {"dair_lambda", "lambda_sweep"}.intersection(options) if not self.regularized else ():
+            raise DataError(f"{name} has no effect: {', '.join(self.methods)} have no lambda; leave it out")
         if "dair_lambda" in options and not set(self.regularized).difference(self.lambdas or {}):
             raise DataError(
                 f"dair_lambda has no effect, since lambdas sets that of {', '.join(self.regularized)}: {self.lambdas}; "

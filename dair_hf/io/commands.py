@@ -21,9 +21,53 @@ def _is_other_rank() -> bool:
     return rank.isdecimal() and int(rank) > 0
 
 
+class _Terminated(BaseException):
+    """SIGTERM as an exception, so that temporary files are removed."""
+
+
+class _DroppedSignals:
+    """Sends a signal again if Python drops its exception, as it does in `__del__`, while a command runs.
+
+    Attributes:
+        is_running: Whether a command runs. Before it `_received` is enough, and after it there is nothing to end.
+        under_way: Number of exceptions that handlers have raised and Python has not dropped.
+        timer: Sends the signal again.
+    """
+
+    def __init__(self) -> None:
+        self.is_running = False
+        self.under_way = 0
+        self.timer: threading.Timer | None = None
+
+    def start(self) -> None:
+        self.is_running, self.under_way = True, 0
+
+    def stop(self) -> None:
+        self.is_running = False
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def hook(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """Take the place of `sys.unraisablehook`; print exceptions that no handler raised."""
+        number = {KeyboardInterrupt: signal.SIGINT, _Terminated: signal.SIGTERM}.get(unraisable.exc_type)
+        if number is None or not (self.is_running and self.under_way):
+            sys.__unraisablehook__(unraisable)
+            return
+        self.under_way -= 1
+        if not self.under_way:  # no other one ends the command
+            # Later: an exception raised in this hook would be dropped too.
+            self.timer = threading.Timer(0.01, signal.pthread_kill, (threading.main_thread().ident, number))
+            self.timer.daemon = True
+            self.timer.start()
+
+
+_dropped = _DroppedSignals()
+
+
 def _interrupt(number: int, frame: object) -> None:
     """Raise KeyboardInterrupt and remember it: imports of compiled modules may end with another exception instead."""
     _received.add(number)
+    _dropped.under_way += 1
     raise KeyboardInterrupt
 
 
@@ -37,27 +81,12 @@ def _end_interrupted(kind: type[BaseException], error: BaseException, stack: obj
     sys.exit(INTERRUPTED)
 
 
-class _Terminated(BaseException):
-    """SIGTERM as an exception, so that temporary files are removed."""
-
-
-def _repeat_dropped_signal(unraisable: sys.UnraisableHookArgs) -> None:
-    """Send a signal again if Python drops its exception, as it does in `__del__`; print other dropped exceptions."""
-    numbers = {KeyboardInterrupt: signal.SIGINT, _Terminated: signal.SIGTERM}
-    number = numbers.get(unraisable.exc_type)
-    if number is None:
-        sys.__unraisablehook__(unraisable)
-        return
-    # Later: an exception raised in this hook would be dropped too.
-    threading.Timer(0.01, signal.pthread_kill, (threading.main_thread().ident, number)).start()
-
-
 # Before the imports below, during which Ctrl-C may come. An interpreter that a user types into keeps its own.
 if not hasattr(sys, "ps1") and not sys.flags.interactive:
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _end_interrupted
     if sys.unraisablehook is sys.__unraisablehook__:
-        sys.unraisablehook = _repeat_dropped_signal
+        sys.unraisablehook = _dropped.hook
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         try:
             signal.signal(signal.SIGINT, _interrupt)
@@ -127,7 +156,11 @@ def _run(main: Callable[[], int | None]) -> tuple[int, str, BaseException | None
             for stream in (sys.stdout, sys.stderr):
                 if hasattr(stream, "reconfigure"):
                     stream.reconfigure(errors="backslashreplace")
-            status = main() or 0
+            _dropped.start()
+            try:
+                status = main() or 0
+            finally:
+                _dropped.stop()
             sys.stdout.flush()
             return status, "", None
     except (KeyboardInterrupt, _Terminated, Exception) as error:
@@ -252,6 +285,7 @@ def _sigterm_as_exception() -> Iterator[None]:
 
     def terminate(number: int, frame: FrameType | None) -> None:
         if os.getpid() == owner:
+            _dropped.under_way += 1
             raise _Terminated
         # A forked data loader worker has nothing to remove, and would print a traceback.
         os._exit(TERMINATED)

@@ -194,7 +194,10 @@ def test_texts_with_labels_of_the_model_are_refused_as_in_training(
     renamed = [{names.get(name, name): value for name, value in row.items()} for row in SOUND]
     (finding,) = findings(capsys, write(tmp_path / "pairs.jsonl", renamed)).values()
     assert finding["name"] == "refused" and "'labels'" in finding["rows"][0]
-    own = [{"pixels": [number, 1], "augmented_pixels": [number, 2], "labels": number} for number in range(2)]
+    own = [
+        {"pixels": [number, 1], "augmented_pixels": [number, 2], "labels": number, "source": "web", "text": "a digit"}
+        for number in range(2)
+    ]
     assert findings(capsys, write(tmp_path / "own.jsonl", own), status=0) == {}
 
 

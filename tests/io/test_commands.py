@@ -212,16 +212,36 @@ def test_signal_ends_the_command_with_one_line_and_no_incomplete_file(tmp_path: 
 
 # Python drops exceptions in `__del__`, and prints "Exception ignored in".
 DELETED = """
-import os, sys, time
+import os, signal, sys, time
 from dair_hf.io.commands import exit_status
 class Slow:
     def __del__(self):
         os.write(1, b"x")
         time.sleep(60)
+class Signals:
+    def __del__(self):
+        os.kill(os.getpid(), int(sys.argv[2]))
+        time.sleep(60)
 def main():
     if sys.argv[1] == "signal":
         Slow()
         time.sleep(60)
+    elif sys.argv[1] == "again":
+        try:
+            os.write(1, b"x")
+            time.sleep(60)
+        finally:
+            Signals()
+            time.sleep(0.2)
+            os.write(1, b"clean")
+    elif sys.argv[1] == "late":
+        Signals()
+    elif sys.argv[1] == "own":
+        class Interrupts:
+            def __del__(self):
+                raise KeyboardInterrupt
+        Interrupts()
+        time.sleep(0.2)
     else:
         class Faulty:
             def __del__(self):
@@ -242,6 +262,32 @@ def test_signal_whose_exception_python_drops_ends_the_command(number: signal.Sig
     verb = {signal.SIGINT: "interrupted", signal.SIGTERM: "ended"}[number]
     assert printed.decode() == f"{verb}, no incomplete file is left: run the same command again\n"
     assert process.returncode == 128 + number
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_second_signal_that_python_drops_leaves_the_clean_up_alone(number: signal.Signals) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", DELETED, "again", str(int(number))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stdout and process.stdout.read(1) == b"x"
+        process.send_signal(number)
+        written, printed = process.communicate(timeout=40)
+    assert written == b"clean" and printed.count(b"\n") == 1
+    assert process.returncode == 128 + number
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_that_python_drops_at_the_very_end_is_late(number: signal.Signals) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", DELETED, "late", str(int(number))]
+    done = subprocess.run(command, capture_output=True, env=environment, timeout=40)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_interrupt_without_a_signal_is_printed() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", DELETED, "own"], capture_output=True, env=environment, timeout=40)
+    assert done.returncode == 0 and done.stderr.startswith(b"Exception ignored in")
 
 
 def test_other_dropped_exceptions_are_printed() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dair_hf.data.view_columns import is_augmented, parse_column, partner_numbers, view_prefix
+from dair_hf.data.view_columns import AUGMENTED_PREFIX, is_augmented, parse_column, partner_numbers, view_prefix
 from dair_hf.errors import DataError
 from dair_hf.io.files import decode_json, decode_utf8, read_bytes
 
@@ -139,7 +139,10 @@ def refusal_of(data: PairRows) -> str | None:
     from dair_hf.data.texts.files import pairs_from_jsonl
     from dair_hf.data.texts.forms import FORMS, INPUT_IDS
 
-    holds_text = any(form.inputs[0] in data.columns for form in FORMS)
+    # Any data may have a column named source or text; that of a form of text has partners.
+    holds_text = any(
+        {name, AUGMENTED_PREFIX + name} <= set(data.columns) for name in (form.inputs[0] for form in FORMS)
+    )
     if data.invalid_lines or INPUT_IDS in data.columns or ("labels" in data.columns and not holds_text):
         return None
 

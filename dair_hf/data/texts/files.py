@@ -144,8 +144,7 @@ def _require_texts(path: Path, rows: datasets.Dataset) -> None:
             f"{AUGMENTED_PREFIX!r}"
         )
     for form in forms:
-        read = {*form.columns, *(name for name in columns if parse_column(name)[1] in form.columns)}
-        require_named_partners(columns, read, str(path))
+        require_named_partners(columns, {*form.columns, *filter(is_augmented, columns)}, str(path))
         if not any(parse_column(name)[1] in form.columns for name in columns if is_augmented(name)):
             continue
         try:

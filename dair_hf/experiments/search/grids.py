@@ -119,8 +119,6 @@ class SearchConfig:
         require_seeds("search_seeds", self.search_seeds)
         if self.search_lambdas is not None:
             require_lambdas("search_lambdas", self.search_lambdas)
-            if not self.search_lambdas:
-                raise DataError("search_lambdas is empty; give at least one lambda, or leave it out")
         if self.lambdas:
             # Compared as printed in file names.
             require_distinct("search_lambdas", [f"{value:g}" for value in self.lambdas])
