@@ -136,8 +136,8 @@ class ComparisonConfig:
 
         Raises:
             DataError: `method`, `regularizer` or `seed` is set on the command line, or to something else than its
-                default; there is nothing to train; the command line sets a lambda that no method has or takes, or
-                `lambdas` for methods that are not compared; or a method needs what no settings provide.
+                default; there is nothing to train; the command line sets `dair_lambda` though `lambdas` sets that of
+                all methods, or `lambdas` for methods that are not compared; or a method needs what no settings provide.
 
         Example:
             >>> ComparisonConfig(["erm"]).check_with([DAIRConfig("out", seed=7)], {"seed"})
@@ -158,9 +158,7 @@ class ComparisonConfig:
                 )
         if "lambdas" in options and (unused := sorted(set(self.lambdas or {}).difference(self.methods))):
             raise DataError(f"lambdas: not compared: {', '.join(unused)}; leave out what is not among methods")
-        for name in {"dair_lambda", "lambda_sweep"}.intersection(options) if not self.regularized else ():
-            raise DataError(f"{name} has no effect: {', '.join(self.methods)} have no lambda; leave it out")
-        if "dair_lambda" in options and not set(self.regularized).difference(self.lambdas or {}):
+        if "dair_lambda" in options and self.regularized and not set(self.regularized).difference(self.lambdas or {}):
             raise DataError(
                 f"dair_lambda has no effect, since lambdas sets that of {', '.join(self.regularized)}: {self.lambdas}; "
                 "set --lambdas instead"

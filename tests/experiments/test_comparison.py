@@ -370,8 +370,6 @@ def test_settings_that_the_runs_would_ignore_are_refused(
             "^lambdas: not compared: kl; leave out what is not among",
         ),
         (["--lambdas", "{dari: 3}"], "^lambdas: unknown dari; use erm,"),
-        (["--methods", "erm", "da", "--dair_lambda", "7"], "^dair_lambda has no effect: erm, da have no lambda"),
-        (["--methods", "erm", "--lambda_sweep", "1"], "^lambda_sweep has no effect: erm have no lambda"),
         (["--num_train_epochs", "0"], "^num_train_epochs=0 trains nothing; give a number > 0"),
         (["--weight_decay", "-1"], "^weight_decay=-1.0 is out of range"),
         (["--max_length", "1"], "^max_length=1 is out of range; it must be an integer >= 2, or None"),

@@ -353,7 +353,7 @@ BAD = {
     "unknown method": ({"methods": ["ermm"]}, ["methods: unknown ermm; use erm, da, kl"]),
     "method twice": ({"methods": ["erm", "erm"]}, ["methods=['erm', 'erm'] contains an entry twice"]),
     "no method": ({"yaml": "methods: []\n"}, ["--methods: expected at least one argument"]),
-    "unknown lambda": ({"lambdas": '{"k": 1}'}, ["methods: unknown k"]),
+    "unknown lambda": ({"lambdas": '{"k": 1}'}, ["lambdas: unknown k"]),
     "broken mapping": ({"lambdas": "{kl: 1"}, ["--lambdas: '{kl: 1': line 1, column 7: not valid YAML"]),
     "no mapping": ({"lambdas": "[1]"}, ["--lambdas: expected a mapping, found list"]),
     "negative lambda": ({"dair_lambda": -1}, ["dair_lambda=-1.0 is out of range"]),
