@@ -61,7 +61,7 @@ class Verdict(NamedTuple):
         ours: Our value, as shown in the ledger.
         holds: Whether the claim holds, in words.
         is_wide: Whether the interval of a printed value is wider than a tenth of it on each side.
-        is_opposed: Whether our mean values have not the relation that the paper claims, decided or not.
+        is_opposed: Whether our means lack the relation that the paper claims, decided or not.
     """
 
     kind: str
