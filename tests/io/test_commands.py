@@ -247,7 +247,9 @@ def main():
             def __del__(self):
                 raise ValueError("own")
         Faulty()
-sys.exit(exit_status(main))
+status = exit_status(main)
+time.sleep(0.1)  # what a late signal would end
+sys.exit(status)
 """
 
 
