@@ -76,7 +76,7 @@ class Claim:
         not_run: Reason why we have no run.
         paper_runs: Number of runs behind the printed standard deviation.
         better: Whether "higher", "lower" or "neither" is better.
-        tolerance: Tolerated difference, in printed units (`reproduction.ledger.RULES`).
+        tolerance: Tolerated difference, in printed units (`reproduction.verdicts.RULES`).
         scale: Factor for our metric, such as 100 for percentages.
         digits: Digits after the decimal point, if `paper` is a sentence.
         relation: "above", "below", "near" or "not_above": claimed relation of our value to that of `other`.

@@ -24,8 +24,8 @@ from dair_hf.errors import DataError
 from dair_hf.experiments.paired import difference_text, paired_differences
 from dair_hf.experiments.run_records import lambda_of, lambda_text
 from reproduction.auto_lambda import mean_and_deviation
-from reproduction.ledger import welch_half_width
 from reproduction.records import Record, metric_of, read_records
+from reproduction.verdicts import welch_half_width
 
 REVIEWS = "counterfactual_sentiment"
 MODELS = {"bag_of_words": "bag of words", "embeddings": "embeddings", "bilstm": "BiLSTM"}

@@ -6,267 +6,19 @@ from dair_hf.io.commands import exit_status
 
 import argparse
 import functools
-import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from scipy import stats
-
-from dair_hf.errors import DataError
-from dair_hf.experiments.samples import Sample
 from dair_hf.io.files import write_generated
-from reproduction.claims import Claim, PrintedValue, Section, Source, read_claims
+from reproduction.claims import Claim, Section, read_claims
 from reproduction.plots import draw_plots
-from reproduction.records import Record, metric_of, read_records, select
+from reproduction.records import Record, read_records
+from reproduction.verdicts import FAILED, KINDS, RULES, Verdict, judge
 
-RULES = """\
-Generated from `claims.yaml` and the JSON of each run by `make results`; do not edit.
-
-**Printed values.** Let d = ours - paper, let s and n be our standard deviation and number of seeds, and s' and n'
-those of the paper. Printed numbers are known to half a unit of their last digit, h. A row is *inside the interval* if
-|d| <= h + t sqrt(s^2 / n + (s' + h)^2 / n'), the 95 % interval of Welch's t-test; without s', that of our mean alone.
-With one seed, s' + h is used for s: |d| <= h + t (s' + h) sqrt(1 + 1 / n'), the 95 % interval of one more run of the
-paper. With one seed and no s' the row is *undecided* unless our value has the printed digits. A row may have a
-tolerance of its own: it is *inside the tolerance* if the whole interval of d is, outside if no part of it is, and else
-*undecided*; without an interval it is not used. Outside, a row is *better* or *worse*, or *differs* if neither side is
-better. Brackets show d and its bound. *Inside* means that our runs do not contradict the printed value, not that both
-are equal.
-
-**Relations.** A sentence in place of a value is a relation between two of our own values. Their difference d has the
-95 % t interval from d - b to d + b, with b = t sqrt(s^2 / n + s'^2 / n') of our own two values. "above" means d > 0,
-"below" d < 0, "about" |d| up to the row's tolerance, and "not above" d up to it. The relation *holds* if it does on
-the whole interval, *does not hold* if it does nowhere on it, and is *undecided* otherwise. With one seed on either
-side there is no interval, and it is *undecided*.
-
-Standard deviations are over seeds, with n - 1."""
-
-# Kinds of verdicts, in the order of the summary.
-KINDS = ("inside", "better", "worse", "differs", "holds", "undecided", "does not hold", "undefined", "not run")
-
-# Kinds listed at the top, under "What does not hold here, and why".
-FAILED = ("worse", "differs", "does not hold")
-
-# Tolerance for float64 rounding: 33.2 - 32.7 is more than 0.5.
-SLACK = 1e-9
-
-
-class Verdict(NamedTuple):
-    """Verdict on a claim.
-
-    Attributes:
-        kind: One of `KINDS`.
-        ours: Our value, as shown in the ledger.
-        holds: Whether the claim holds, in words.
-        is_wide: Whether the interval of a printed value is wider than a tenth of it on each side.
-        is_opposed: Whether our means lack the relation that the paper claims, decided or not.
-    """
-
-    kind: str
-    ours: str
-    holds: str
-    is_wide: bool = False
-    is_opposed: bool = False
-
-
-def welch_half_width(*samples: tuple[float, int]) -> float:
-    """Return the half-width of the 95 % t interval of a mean, or of a difference of independent means (Welch 1947).
-
-        t_{nu} sqrt(sum_i s_i^2 / n_i),    nu = (sum_i s_i^2 / n_i)^2 / sum_i (s_i^2 / n_i)^2 / (n_i - 1)
-
-    Args:
-        *samples: For each mean the standard deviation s (with n - 1) and the number n of values, at least 2.
-
-    Returns:
-        The half-width, in the unit of s.
-
-    Raises:
-        DataError: A mean has fewer than two values.
-
-    Example:
-        >>> round(welch_half_width((1.0, 5)), 3), round(welch_half_width((1.0, 5), (1.0, 5)), 3)
-        (1.242, 1.458)
-    """
-    if any(size < 2 for _, size in samples):
-        raise DataError(f"an interval needs at least two values per mean, found {[size for _, size in samples]}")
-    variances = [std**2 / size for std, size in samples]
-    total = sum(variances)
-    if total == 0:
-        return 0.0
-    # Shares of the total, since squares of tiny variances would underflow.
-    shares = [variance / total for variance in variances]
-    nu = 1 / sum(share**2 / (size - 1) for share, (_, size) in zip(shares, samples, strict=True))
-    return float(stats.t.ppf(0.975, nu)) * math.sqrt(total)
-
-
-def bound_of(ours: Sample, paper: PrintedValue, paper_runs: int | None) -> float:
-    """Return the bound on |ours - paper| that `RULES` states, in printed units.
-
-    Args:
-        ours: Our runs, in printed units.
-        paper: The printed value.
-        paper_runs: Number of runs behind its standard deviation.
-
-    Example:
-        >>> round(bound_of(Sample(72.9, 0.2, 5), PrintedValue(72.58, 0.11, 2), 10), 3)
-        0.249
-    """
-    rounding = 0.5 * 10.0**-paper.decimals
-    theirs = [] if paper.std is None else [(paper.std + rounding, paper_runs or 0)]
-    if ours.seeds > 1:
-        return rounding + welch_half_width((ours.std, ours.seeds), *theirs)
-    if theirs:
-        return rounding + welch_half_width(*theirs) * math.sqrt(1 + theirs[0][1])  # t s' sqrt(1 + 1 / n')
-    return rounding
-
-
-def judge_value(
-    ours: Sample, paper: PrintedValue, paper_runs: int | None, better: str, tolerance: float
-) -> tuple[str, str]:
-    """Compare our value with the printed one, by the rule stated in `RULES`.
-
-    Args:
-        ours: Our runs, in printed units.
-        paper: The printed value.
-        paper_runs: Number of runs behind its standard deviation.
-        better: "higher", "lower" or "neither".
-        tolerance: Tolerated difference, in printed units; 0: the interval alone decides.
-
-    Returns:
-        The kind of the verdict, and the verdict in words.
-
-    Example:
-        >>> judge_value(Sample(72.9, 0.2, 5), PrintedValue(72.58, 0.11, 2), 10, "higher", 0.0)
-        ('better', 'better (+0.320, bound 0.249)')
-    """
-    difference, bound = ours.mean - paper.value, bound_of(ours, paper, paper_runs)
-    has_interval = ours.seeds > 1 or paper.std is not None
-    low, high = abs(difference) - bound, abs(difference) + bound
-    outside = "differs" if better == "neither" else "better" if (difference > 0) == (better == "higher") else "worse"
-    if not has_interval:
-        kind, words = ("inside", "as printed") if low <= SLACK else ("undecided", "undecided")
-    elif not tolerance:
-        kind, words = ("inside", "inside the interval") if low <= SLACK else (outside, outside)
-    elif high <= tolerance + SLACK:
-        kind, words = "inside", "inside the tolerance"
-    else:
-        kind = words = outside if low > tolerance + SLACK else "undecided"
-    digits = paper.decimals + 1
-    shown = f"{difference:+.{digits}f}, bound {bound:.{digits}f}"
-    if tolerance and has_interval:
-        shown += f", tolerance {tolerance:g}"
-    return kind, f"{'one seed: ' if ours.seeds == 1 else ''}{words} ({shown})"
-
-
-def judge_relation(ours: Sample, other: Sample, relation: str, tolerance: float, digits: int) -> tuple[str, str]:
-    """Decide whether two of our values have the relation that the paper claims.
-
-    Args:
-        ours: First value.
-        other: Second value.
-        relation: "above", "below", "near" or "not_above".
-        tolerance: For "near" and "not_above": differences up to this value are ignored.
-        digits: Digits after the decimal point.
-
-    Returns:
-        The kind of the verdict, and the verdict in words.
-
-    Example:
-        >>> judge_relation(Sample(0.9, 0.02, 3), Sample(0.8, 0.03, 3), "above", 0.0, 2)
-        ('holds', 'holds (+0.10, bound 0.06)')
-    """
-    difference = ours.mean - other.mean
-    if min(ours.seeds, other.seeds) == 1:
-        return "undecided", f"one seed: undecided ({difference:+.{digits}f})"
-    bound = welch_half_width((ours.std, ours.seeds), (other.std, other.seeds))
-    low, high = difference - bound, difference + bound
-    margin = tolerance + SLACK
-    holds, refuted = {
-        "above": (low > SLACK, high <= SLACK),
-        "below": (high < -SLACK, low >= -SLACK),
-        "near": (-margin <= low and high <= margin, low > margin or high < -margin),
-        "not_above": (high <= margin, low > margin),
-    }[relation]
-    kind = "holds" if holds else "does not hold" if refuted else "undecided"
-    return kind, f"{kind} ({difference:+.{digits}f}, bound {bound:.{digits}f})"
-
-
-def judge(claim: Claim, results: Path, read: Callable[[Path], list[Record]] = read_records) -> Verdict:
-    """Return the verdict on a claim, from the records below `results`."""
-    if claim.source is None:
-        return Verdict("not run", "-", f"not run: {claim.not_run}")
-    label = f"claim {claim.id}"
-
-    def runs_of(source: Source) -> list[tuple[Record, ...]]:
-        """Return the records of a source, each with the record to subtract, if any."""
-        runs = select(read(results / source.experiment), source.where, label)
-        if source.minus is None:
-            return [(run,) for run in runs]
-        subtracted = {run.content["seed"]: run for (run,) in runs_of(source.minus)}
-        return [(run, subtracted[seed]) for run in runs if (seed := run.content["seed"]) in subtracted]
-
-    samples: list[list[Sample]] = []
-    for source in (claim.source, claim.other or claim.source):
-        runs = runs_of(source)
-        if not runs:
-            wanted = ", ".join(f"{key} = {value}" for key, value in source.where.items())
-            return Verdict("not run", "-", f"not run yet: {source.experiment}{f' ({wanted})' if wanted else ''}")
-        samples.append([])
-        for key in source.metrics:
-            values = []
-            for records in runs:
-                measured = [metric_of(record, key, label) for record in records]
-                defined = [value for value in measured if value is not None]
-                if len(defined) < len(measured):
-                    return Verdict("undefined", "-", f"{key} is undefined in {records[0].content['name']}")
-                values.append(claim.scale * (defined[0] - sum(defined[1:])))
-            samples[-1].append(Sample.of(values))
-    ours, others = samples
-    if claim.relation is None:
-        return _judge_printed(claim, ours[0])
-    others = others * len(ours) if len(others) == 1 else others
-    return _judge_relations(claim, claim.relation, list(zip(claim.source.metrics, ours, others, strict=True)))
-
-
-def _judge_printed(claim: Claim, ours: Sample) -> Verdict:
-    printed = claim.printed
-    assert printed is not None
-    kind, words = judge_value(ours, printed, claim.paper_runs, claim.better, claim.tolerance)
-    is_wide = bound_of(ours, printed, claim.paper_runs) > abs(printed.value) / 10
-    return Verdict(kind, _show(ours, printed.decimals), words, is_wide=is_wide)
-
-
-def _judge_relations(claim: Claim, relation: str, pairs: Sequence[tuple[str, Sample, Sample]]) -> Verdict:
-    """Judge a relation that must hold for each metric; the verdict shows the metric with the least support."""
-    order = ("does not hold", "undecided", "holds")
-    sign = {"above": 1, "below": -1, "near": 0, "not_above": -1}[relation]
-
-    def support(pair: tuple[str, Sample, Sample]) -> tuple[int, float]:
-        _, ours, other = pair
-        gap = ours.mean - other.mean
-        kind, _ = judge_relation(ours, other, relation, claim.tolerance, claim.digits)
-        return order.index(kind), sign * gap if sign else -abs(gap)
-
-    name, ours, other = min(pairs, key=support)
-    kind, words = judge_relation(ours, other, relation, claim.tolerance, claim.digits)
-    shown = f"{_show(ours, claim.digits)} against {_show(other, claim.digits)}"
-    gap = ours.mean - other.mean
-    is_opposed = {
-        "above": gap <= SLACK,
-        "below": gap >= -SLACK,
-        "near": abs(gap) > claim.tolerance + SLACK,
-        "not_above": gap > claim.tolerance + SLACK,
-    }[relation]
-    return Verdict(kind, f"{name}: {shown}" if len(pairs) > 1 else shown, words, is_opposed=is_opposed)
-
-
-def _show(sample: Sample, digits: int) -> str:
-    mean = round(sample.mean, digits) + 0.0  # avoids -0.00
-    if sample.seeds == 1:
-        return f"{mean:.{digits}f}, n = 1"
-    return f"{mean:.{digits}f} ± {sample.std:.{digits}f}, n = {sample.seeds}"
+NOTICE = "Generated from `claims.yaml` and the JSON of each run by `make results`; do not edit."
 
 
 def ledger(sections: Sequence[Section], results: Path) -> str:
@@ -292,6 +44,8 @@ def ledger(sections: Sequence[Section], results: Path) -> str:
         *_what_fails(sections, judged, behind),
         "",
         "## How it is judged",
+        "",
+        NOTICE,
         "",
         RULES,
         "",
@@ -457,7 +211,7 @@ def write_ledger(results: Path) -> str:
     sections = read_claims(results / "claims.yaml")
     draw_plots(sections, results)
     text = ledger(sections, results)
-    write_generated(results / "RESULTS.md", text, RULES.partition("`")[0])
+    write_generated(results / "RESULTS.md", text, NOTICE.partition("`")[0])
     return text
 
 
