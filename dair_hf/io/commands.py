@@ -98,10 +98,12 @@ import socket
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
-from dair_hf.errors import DataError, NonFiniteLossError, is_out_of_memory
+from dair_hf.errors import DataError, NonFiniteLossError, SlotNameWarning, UndefinedMetricWarning, is_out_of_memory
 from dair_hf.io.files import is_disk_full, mount_point_and_free_bytes
 from dair_hf.io.folders import claimed_folders, release_unused_folders
 
@@ -152,7 +154,7 @@ def _run(main: Callable[[], int | None]) -> tuple[int, str, BaseException | None
     try:
         if _received:  # an import has swallowed it
             raise KeyboardInterrupt
-        with _sigterm_as_exception(), _unused_folders_released():
+        with _sigterm_as_exception(), _unused_folders_released(), _own_warnings_in_one_line():
             for stream in (sys.stdout, sys.stderr):
                 if hasattr(stream, "reconfigure"):
                     stream.reconfigure(errors="backslashreplace")
@@ -239,8 +241,35 @@ def _print_error(line: str, wait: bool = True) -> str:
             return line
         time.sleep(GRACE)
     with contextlib.suppress(OSError):
+        _close_progress_bars()
         print(line, file=sys.stderr, flush=True)
     return line
+
+
+@contextlib.contextmanager
+def _own_warnings_in_one_line() -> Iterator[None]:
+    """Print our warnings as one line, without file and source line, which mean nothing to the user of a command."""
+    own = SlotNameWarning, UndefinedMetricWarning
+    others = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
+        if not issubclass(category, own):
+            others(message, category, *place, **options)
+        elif not _is_other_rank():
+            print(f"warning: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        for category in own:
+            warnings.simplefilter("default", category)
+        warnings.showwarning = show
+        yield
+
+
+def _close_progress_bars() -> None:
+    """Close the progress bars that an exception left open, such as Trainer's, since they end their line only then."""
+    bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    for bar in list(getattr(bars, "_instances", ())):
+        bar.close()
 
 
 def _save_traceback(error: BaseException) -> str:

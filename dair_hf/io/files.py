@@ -25,6 +25,8 @@ SCRATCH = ".dair_hf"  # suffix of temporary folders
 # Some libraries hide the error number, and torch's zip writer even the message.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FULL_WORDS = ("No space left on device", "Disk quota exceeded", "File too large", "inline_container.cc")
+# An escape in JSON: a surrogate pair, half of one, or another.
+_ESCAPE = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<half>\\ud[89a-f][0-9a-f]{2})|\\.", re.I)
 
 
 @contextlib.contextmanager
@@ -158,10 +160,10 @@ def require_output_file(
             raise DataError(f"{target}: is also read ({source}); {remedy} to write")
     if not resolved.exists() or not resolved.stat().st_size or _is_stream(target):
         return
-    if not overwrite:
-        raise DataError(f"{target}: already exists; {remedy}, or give --overwrite to replace it")
     if is_own is not None and not is_own(Path(target)):
         raise DataError(f"{target}: was not written by this command; {remedy}, or move this one away")
+    if not overwrite:
+        raise DataError(f"{target}: already exists; {remedy}, or give --overwrite to replace it")
 
 
 def holds_json(check: Callable[[Any], bool]) -> Callable[[Path], bool]:
@@ -310,13 +312,20 @@ def read_json(path: FilePath, remedy: str = "fetch it again") -> Any:
     return parse_json(read_bytes(path), str(path), remedy)
 
 
-def parse_json(content: bytes | str, label: str, remedy: str = "fetch it again", **options: Any) -> Any:
+def parse_json(
+    content: bytes | str,
+    label: str,
+    remedy: str = "fetch it again",
+    decode: Callable[..., Any] | None = None,
+    **options: Any,
+) -> Any:
     """Parse a JSON document.
 
     Args:
         content: The document, in UTF-8.
         label: Name of its source, for messages.
         remedy: What to do if it is not JSON, for messages.
+        decode: `decode_json` (default) or `decode_json_texts`.
         **options: Arguments of `json.loads`.
 
     Raises:
@@ -327,7 +336,7 @@ def parse_json(content: bytes | str, label: str, remedy: str = "fetch it again",
         {'a': 1}
     """
     try:
-        return decode_json(content, **options)
+        return (decode or decode_json)(content, **options)
     except UnicodeDecodeError as error:
         raise _not_utf8(label, error) from error
     except json.JSONDecodeError as error:
@@ -351,6 +360,26 @@ def decode_json(content: bytes | str, **options: Any) -> Any:
     except (ValueError, RecursionError) as error:
         message = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise json.JSONDecodeError(message, "", 0) from error
+
+
+def decode_json_texts(content: str, **options: Any) -> Any:
+    r"""As `decode_json`, but refuse half of a surrogate pair, which JSON can spell and UTF-8 cannot.
+
+    Raises:
+        json.JSONDecodeError: Invalid JSON, or half of a surrogate pair.
+
+    Example:
+        >>> decode_json_texts(r'["\ud83d\ude00"]') == ["\U0001f600"]
+        True
+        >>> decode_json_texts(r'["\ud83d"]')
+        Traceback (most recent call last):
+        json.decoder.JSONDecodeError: \ud83d is half of a surrogate pair: line 1 column 3 (char 2)
+    """
+    value = decode_json(content, **options)
+    for escape in _ESCAPE.finditer(content):
+        if escape["half"]:
+            raise json.JSONDecodeError(f"{escape['half']} is half of a surrogate pair", content, escape.start())
+    return value
 
 
 def decode_utf8(content: bytes, label: str) -> str:

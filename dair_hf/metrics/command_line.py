@@ -5,17 +5,14 @@ from __future__ import annotations
 from dair_hf.io.commands import exit_status
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import math
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dair_hf.errors import DataError, SlotNameWarning, UndefinedMetricWarning
+from dair_hf.errors import DataError
 from dair_hf.io.files import read_json, require_output_file, write_text
 from dair_hf.metrics.state.conventions import PRESETS, Convention
 
@@ -101,8 +98,7 @@ def run_command(
         if arguments.json is not None:
             inputs = [path for name in _INPUTS if (path := getattr(arguments, name, None)) is not None]
             require_output_file(arguments.json, inputs, arguments.overwrite)
-        with _warnings_in_one_line():
-            results = compute()
+        results = compute()
         if arguments.json is not None:
             _write_results(arguments.json, _without_nan(results))
         print(tabulate(results))
@@ -119,16 +115,6 @@ def _write_results(path: str, results: Mapping[str, Any]) -> None:
         if not isinstance(previous, dict) or 2 * len(previous.keys() & results.keys()) < len(previous):
             raise DataError(f"{path}: this file was not written by this command; choose another name or remove it")
     write_text(path, json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-@contextlib.contextmanager
-def _warnings_in_one_line() -> Iterator[None]:
-    with warnings.catch_warnings(record=True) as caught:
-        for category in (SlotNameWarning, UndefinedMetricWarning):
-            warnings.simplefilter("always", category)
-        yield
-    for warning in caught:
-        print(f"warning: {warning.message}", file=sys.stderr)
 
 
 def _without_nan(value: Any) -> Any:

@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import Any
 
 from dair_hf.errors import DataError
-from dair_hf.io.files import decode_json, decode_utf8, read_bytes
+from dair_hf.io.files import decode_json_texts, decode_utf8, read_bytes
 
 _GZIP = b"\x1f\x8b"
 
@@ -46,7 +46,7 @@ def parse_lines(text: str, path: str) -> list[tuple[str, Any]]:
 
 
 def parse_item(text: str, where: str, remedy: str) -> Any:
-    """Parse JSON strictly: repeated keys, NaN and unpaired surrogates are errors.
+    """Parse JSON strictly: repeated keys, NaN and half of a surrogate pair are errors.
 
     Args:
         text: The JSON text.
@@ -62,15 +62,9 @@ def parse_item(text: str, where: str, remedy: str) -> Any:
         dair_hf.errors.DataError: p.jsonl:3: invalid JSON at column 1 ('hotel-area' is repeated); give every slot once
     """
     try:
-        value = decode_json(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
-        if "\\ud" in text.lower():
-            json.dumps(value, ensure_ascii=False).encode()
-        return value
-    except UnicodeEncodeError:
-        column, reason = 1, "unpaired surrogate"
+        return decode_json_texts(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
-        column, reason = error.colno, error.msg
-    raise DataError(f"{where}: invalid JSON at column {column} ({reason}); {remedy}")
+        raise DataError(f"{where}: invalid JSON at column {error.colno} ({error.msg}); {remedy}") from None
 
 
 def encode_items(items: Iterable[Any], name: str) -> list[str]:

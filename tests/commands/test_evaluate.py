@@ -336,6 +336,17 @@ def test_limit_report_and_overwrite(tmp_path: Path, models: Path, capsys: pytest
     assert run([*command, "--overwrite"]) == 2, "a file of another program is never replaced"
 
 
+def test_rows_without_any_partner_are_warned_about_in_one_line(
+    tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{**row, "augmented_text": None, "augmented_label": None} for row in CLASSES]
+    pairs = write(tmp_path / "pairs.jsonl", rows)
+    command = ["evaluate", str(models / "classifier"), str(pairs), "--output", str(tmp_path / "out"), "--no-progress"]
+    assert run(command) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"warning: none of {len(rows)} rows has an augmented view, so cm, both_correct and the")
+
+
 OF_OTHERS = {
     "evaluation.json": "{}",
     "predictions.jsonl": json.dumps(
@@ -361,8 +372,9 @@ def test_files_of_others_are_refused_before_the_model_is_loaded(
     monkeypatch.setitem(sys.modules, "dair_hf.commands.model_evaluation", None)  # imports torch, loads the model
     command = ["evaluate", "no-model", str(pairs), "--output", str(out), "--report"]
     assert run([*command, *(["--overwrite"] if overwrite else [])]) == 2
-    problem = "was not written by this command; " if overwrite else "already exists; "
-    assert f"error: {out / name}: {problem}name another folder with --output, or" in capsys.readouterr().err
+    # Advising --overwrite would be of no use.
+    problem = "was not written by this command; name another folder with --output, or move this one away"
+    assert f"error: {out / name}: {problem}" in capsys.readouterr().err
     assert {path.name: path.read_text() for path in out.iterdir()} == {name: OF_OTHERS[name]}
 
 
@@ -520,7 +532,7 @@ def test_a_folder_of_checkpoints_names_one(tmp_path: Path, models: Path, capsys:
     [
         ("evaluate", "nothing.jsonl", "nothing.jsonl: no such file"),
         ("evaluate", "pairs.txt", "pairs.txt: is of an unknown kind"),
-        ("evaluate", "pairs.jsonl", "evaluation.json: already exists; name another folder with --output"),
+        ("evaluate", "pairs.jsonl", "evaluation.json: was not written by this command; name another folder"),
         ("report", "nothing.jsonl", "nothing.jsonl: no such file"),
     ],
 )

@@ -124,6 +124,12 @@ def without(row: dict[str, Any], *names: str, **others: Any) -> dict[str, Any]:
             '{"text": "a", "text": "b"}\n',
             "line 1, column 1: not valid JSON (the key 'text' occurs several times); give one object",
         ),
+        (
+            "bert",
+            lines(TEXTS) + '{"text": "\\ud83d\\ude00 \\\\ud83d \\ud83d!"}\n',
+            r"line 2, column 32: not valid JSON (\ud83d is half of a surrogate pair); give one object in each line",
+        ),
+        ("bert", '[{"text":\n"\\uDE00"}]', r"line 2, column 2: not valid JSON (\uDE00 is half of a surrogate pair);"),
     ],
 )
 def test_mistakes_are_refused_in_one_message(

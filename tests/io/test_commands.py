@@ -210,6 +210,24 @@ def test_signal_ends_the_command_with_one_line_and_no_incomplete_file(tmp_path: 
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"dair_hf.lock", "record.json"}
 
 
+def test_an_open_progress_bar_ends_its_line_first() -> None:
+    code = """
+import sys
+from tqdm.auto import tqdm
+from dair_hf.io.commands import exit_status
+bars = []
+def main():
+    bars.append(tqdm(total=3, file=sys.stderr))
+    bars[0].update()
+    raise KeyboardInterrupt
+sys.exit(exit_status(main))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, text=True, timeout=40)
+    *bar, line = done.stderr.splitlines()
+    assert "1/3" in bar[-1] and line == "interrupted, no incomplete file is left: run the same command again"
+
+
 # Python drops exceptions in `__del__`, and prints "Exception ignored in".
 DELETED = """
 import os, signal, sys, time

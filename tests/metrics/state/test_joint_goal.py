@@ -174,7 +174,12 @@ def test_slot_named_state() -> None:
         ([{"a-x": "2", "a": {"x": "1"}}], [{}], None, "predictions[0]: the slot 'a-x' is repeated"),
         (['{"a-x": "1", "a-x": "2"}'], [{}], None, "predictions[0]: invalid JSON at column 1 ('a-x' is repeated)"),
         (['{"a-x": NaN}'], [{}], None, "predictions[0]: invalid JSON at column 1 (NaN is not allowed in JSON)"),
-        (['{"\\ud800-x": "1"}'], [{}], None, "predictions[0]: invalid JSON at column 1 (unpaired surrogate)"),
+        (
+            ['{"\\ud800-x": "1"}'],
+            [{}],
+            None,
+            "predictions[0]: invalid JSON at column 3 (\\ud800 is half of a surrogate pair)",
+        ),
         ([{"a-x": float("nan")}], [{}], None, "predictions[0]: the slot 'a-x' has nan"),
         ([{"a-x": [["y" * 999]]}], [{}], None, "...; use a string or a list of strings"),
         ([{"row_id": "A/0", "text": "x"}], [{}], None, "predictions[0]: the key 'state' is missing"),
