@@ -15,7 +15,7 @@ class NonFiniteLossError(FloatingPointError):
 
 
 class SlotNameWarning(UserWarning):
-    """Slots of predicted states that no reference contains; the message suggests the nearest names."""
+    """Predicted slots that no reference contains, or text not read as a state; the message says what would be right."""
 
 
 class UndefinedMetricWarning(UserWarning):

@@ -133,7 +133,20 @@ def test_the_unit_of_lambda_is_named(tmp_path: Path) -> None:
         ({"chunked_loss": [False]}, "chunked_loss=.False. is no switch; give True or False$"),
         ({"chunked_loss": 2}, "chunked_loss=2 is no switch; give True or False$"),
         ({"dair_lambda": 10**400}, "dair_lambda=1000.* is out of range; it must be a finite number >= 0"),
-        ({"max_steps": 0}, "max_steps=0 is out of range; it must be >= 1, or -1, the default, for num_train_epochs"),
+        (
+            {"max_steps": 0},
+            "max_steps=0 is out of range; it must be an integer >= 1, or -1, the default, for num_train_e",
+        ),
+        ({"max_steps": "10"}, "max_steps='10' is out of range; it must be an integer >= 1"),
+        ({"max_steps": True}, "max_steps=True is out of range"),
+        (
+            {"gradient_accumulation_steps": 1.5},
+            "gradient_accumulation_steps=1.5 is out of range; it must be an integer",
+        ),
+        (
+            {"per_device_train_batch_size": "8"},
+            "per_device_train_batch_size='8' is out of range; it must be an integer",
+        ),
         ({"max_steps": -2}, "max_steps=-2 is out of range"),
         ({"num_train_epochs": -1.0}, "num_train_epochs=-1.0 is out of range; it must be a finite number >= 0"),
         ({"share_prefixes": ["doc"]}, "share_prefixes=.'doc'. is no name of a column; give one, such as 'dialogue_id'"),

@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -279,6 +279,11 @@ def is_finite(value: Any) -> bool:
         return math.isfinite(value)
     except OverflowError:
         return False
+
+
+def is_integer(value: Any) -> bool:
+    """Return whether a value is an integer, of Python or of numpy, and neither True nor False."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def require_choice(name: str, value: Any, choices: Sequence[str], alternative: str = "") -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from transformers import Seq2SeqTrainingArguments
 
-from dair_hf.config.objective import ObjectiveConfig, is_finite, require_choice, require_number
+from dair_hf.config.objective import ObjectiveConfig, is_finite, is_integer, require_choice, require_number
 from dair_hf.data.counter_rng import require_seeds
 from dair_hf.errors import DataError
 from dair_hf.losses.custom_regularizer import CustomRegularizer
@@ -193,11 +193,12 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < smallest):
                 raise DataError(f"{name}={value!r} is out of range; it must be an integer >= {smallest}, or None")
         for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
-            if getattr(self, name) < 1:
-                raise DataError(f"{name}={getattr(self, name)} is out of range; it must be an integer >= 1")
-        if self.max_steps == 0 or self.max_steps < -1:
+            if not is_integer(getattr(self, name)) or getattr(self, name) < 1:
+                raise DataError(f"{name}={getattr(self, name)!r} is out of range; it must be an integer >= 1")
+        if not is_integer(self.max_steps) or self.max_steps == 0 or self.max_steps < -1:
             raise DataError(
-                f"max_steps={self.max_steps} is out of range; it must be >= 1, or -1, the default, for num_train_epochs"
+                f"max_steps={self.max_steps!r} is out of range; it must be an integer >= 1, or -1, the default, for "
+                "num_train_epochs"
             )
         if not (is_finite(self.num_train_epochs) and self.num_train_epochs >= 0):
             raise DataError(

@@ -93,10 +93,13 @@ class SettingsParser(HfArgumentParser):
             kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
             raise DataError(f"{kind}{' '.join(str(error).split())}") from error
         if unknown:
-            is_file = unknown[0].endswith((".yaml", ".yml"))
             known = {action.dest: action for action in self._actions}
-            hint = f"; write --config {unknown[0]}" if is_file else _hint(unknown[0].lstrip("-"), known)
-            raise DataError(f"unknown option {unknown[0]}{hint}")
+            if unknown[0].endswith((".yaml", ".yml")):
+                raise DataError(f"unknown option {unknown[0]}; write --config {unknown[0]}")
+            if not unknown[0].startswith("-") and (option := _option_before(unknown[0], options)):
+                plural = f"; did you mean --{option}s?" if f"{option}s" in known else ""
+                raise DataError(f"--{option} takes one value, found also {unknown[0]!r}{plural}")
+            raise DataError(f"unknown option {unknown[0]}{_hint(unknown[0].lstrip('-'), known)}")
         return tuple(parsed)
 
     def arrange_help(self, path: Path | None, values: Mapping[str, Any], shows_all: bool) -> None:
@@ -302,6 +305,12 @@ def _check_kind(place: str, value: Any, accepted: set[Any]) -> None:
 def _hint(name: str, fields: Mapping[str, Any]) -> str:
     near = difflib.get_close_matches(name, fields, 1)
     return f"; did you mean {near[0]!r}?" if near else "; see --help for the fields"
+
+
+def _option_before(value: str, options: Sequence[str]) -> str | None:
+    """Return the name of the option that stands before a value, or None."""
+    before = [option for option in options[: options.index(value)] if option.startswith("--")]
+    return before[-1].lstrip("-").partition("=")[0] if before else None
 
 
 def _as_options(values: Mapping[str, Any]) -> list[str]:

@@ -137,7 +137,8 @@ class ComparisonConfig:
         Raises:
             DataError: `method`, `regularizer` or `seed` is set on the command line, or to something else than its
                 default; there is nothing to train; the command line sets `dair_lambda` though `lambdas` sets that of
-                all methods, or `lambdas` for methods that are not compared; or a method needs what no settings provide.
+                all methods, `lambdas` for methods that are not compared, or `num_train_epochs` though `max_steps`
+                decides; or a method needs what no settings provide.
 
         Example:
             >>> ComparisonConfig(["erm"]).check_with([DAIRConfig("out", seed=7)], {"seed"})
@@ -155,6 +156,12 @@ class ComparisonConfig:
             if isinstance(args, DAIRConfig) and args.max_steps < 0 and args.num_train_epochs == 0:
                 raise DataError(
                     "num_train_epochs=0 trains nothing; give a number > 0, or run dair-hf evaluate on a model"
+                )
+            ignores_epochs = "num_train_epochs" in options and "max_steps" not in options
+            if isinstance(args, DAIRConfig) and args.max_steps > 0 and ignores_epochs:
+                raise DataError(
+                    f"num_train_epochs={args.num_train_epochs:g} has no effect, since max_steps={args.max_steps} "
+                    "decides; set --max_steps instead, or --max_steps=-1 as well"
                 )
         if "lambdas" in options and (unused := sorted(set(self.lambdas or {}).difference(self.methods))):
             raise DataError(f"lambdas: not compared: {', '.join(unused)}; leave out what is not among methods")

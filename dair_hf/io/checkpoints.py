@@ -65,11 +65,11 @@ def resumable_checkpoint(path: str | bool, folder: str) -> str:
         problem = (
             "is no folder; give that of a checkpoint" if Path(found).exists() else "does not exist; check the path"
         )
-        held = _held(Path(found).parent)
+        held = held_checkpoints(Path(found).parent)
         raise DataError(
             f"resume_from_checkpoint={found!r} {problem}" + (f": {Path(found).parent} holds {held}" if held else "")
         )
-    if not is_finished(Path(found)) and (held := _held(Path(found))):
+    if not is_finished(Path(found)) and (held := held_checkpoints(Path(found))):
         raise DataError(
             f"resume_from_checkpoint={found!r} is no checkpoint, but a folder that holds {held}; give one of them, or "
             "True for the last complete one in output_dir"
@@ -83,7 +83,7 @@ def resumable_checkpoint(path: str | bool, folder: str) -> str:
     return found
 
 
-def _held(folder: Path) -> str:
+def held_checkpoints(folder: Path) -> str:
     """Return the names of the checkpoints in a folder, in words."""
     return ", ".join(path.name for path in sorted(folder.glob("checkpoint-*"), key=_number_of))
 

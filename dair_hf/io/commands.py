@@ -175,7 +175,7 @@ def _reported(error: BaseException) -> tuple[int, str]:
     """Print the line on the exception that ended a command; return exit status and line."""
     if isinstance(error, (KeyboardInterrupt, _Terminated)) or _received:
         status, verb = (TERMINATED, "ended") if isinstance(error, _Terminated) else (INTERRUPTED, "interrupted")
-        folders = f"; it resumes from {' and '.join(claimed_folders())}" if claimed_folders() else ""
+        folders = f"; it goes on with what {' and '.join(claimed_folders())} holds" if claimed_folders() else ""
         return status, _print_error(f"{verb}{_NOTHING_LEFT}{folders}", wait=False)
     if isinstance(error, BrokenPipeError):
         _discard_stdout()

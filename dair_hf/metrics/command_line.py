@@ -24,7 +24,8 @@ If a file contains the original and the augmented view of a row, mark the latter
 augmented views of the row are "augmented_2" and so on.
 The predictions.jsonl of a run holds both: give it to both options.
 Intervals have the "cluster" of each line as unit, if the lines have one, else its dialogue: "MUL0003" of "MUL0003/4".
-A state may also be nested, {"hotel": {"area": "east"}}, or a list, [{"slot": "hotel-area", "values": ["east"]}]."""
+A state may also be nested, {"hotel": {"area": "east"}}, or a list, [{"slot": "hotel-area", "values": ["east"]}], and a
+"prediction" or "reference" in place of the "state" may be text: "hotel-area = east ; hotel-stars = 4"."""
 
 _INPUTS = ("predictions", "references", "correct", "compare")  # options that name files to read
 

@@ -553,7 +553,9 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         if misplaced := sorted({field.name for field in fields(PairEvaluator)}.intersection(gen_kwargs)):
             raise DataError(f"{caller}: give {', '.join(misplaced)} to PairEvaluator, and the evaluator here")
         if gen_kwargs and not self.generates:
-            raise DataError(f"{caller}: {', '.join(gen_kwargs)}: this model does not generate, so leave it out")
+            raise DataError(
+                f"{caller}: {', '.join(gen_kwargs)}: is no argument, and this model does not generate; check the name"
+            )
         if unknown := unknown_arguments(base_model_of(self.model), gen_kwargs):
             raise DataError(f"{caller}: {', '.join(unknown)}: is no argument of generate; check the name")
 

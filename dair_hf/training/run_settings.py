@@ -15,6 +15,7 @@ from transformers.utils import logging
 from dair_hf.config import DAIRConfig
 from dair_hf.config.objective import ObjectiveConfig
 from dair_hf.errors import DataError
+from dair_hf.io.checkpoints import held_checkpoints
 from dair_hf.io.files import read_json, write_json
 
 logger = logging.get_logger(__name__)
@@ -29,6 +30,8 @@ COMPARED = (
     "warmup_steps", "optim", "optim_args", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm",
     "label_smoothing_factor", "seed", "data_seed", "bf16", "fp16",
 )  # fmt: skip
+# `Trainer` takes them over from the checkpoint, with the state of the optimizer.
+OF_OPTIMIZER = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
 
 
 def save_settings(args: DAIRConfig, data: Any, checkpoint: Path) -> None:
@@ -46,6 +49,9 @@ def warn_of_other_settings(args: DAIRConfig, data: Any, checkpoint: Path) -> Non
         args: Settings of the run.
         data: Training data; a stream has no number of rows.
         checkpoint: Folder of the checkpoint.
+
+    Raises:
+        DataError: The optimizer is one of another kind, whose state is another.
     """
     try:
         saved = read_json(checkpoint / SETTINGS_FILE)
@@ -53,11 +59,33 @@ def warn_of_other_settings(args: DAIRConfig, data: Any, checkpoint: Path) -> Non
         return
     now = _settings_of(args, data)
     changed = [name for name in now if isinstance(saved, dict) and name in saved and saved[name] != now[name]]
+    has_optimizer = any((checkpoint / name).exists() for name in ("optimizer.pt", "optimizer.bin"))
+    if "optim" in changed and has_optimizer and _kind_of(saved["optim"]) != _kind_of(now["optim"]):
+        raise DataError(
+            f"{checkpoint} holds the optimizer of a run with optim={saved['optim']}, which optim={now['optim']} cannot "
+            "take over; set the former, or leave resume_from_checkpoint out"
+        )
     if changed and args.should_log:
         listed = ", ".join(f"{name}={saved[name]} (now {now[name]})" for name in changed)
+        kept = [name for name in changed if name in OF_OPTIMIZER] if has_optimizer else []
         logger.warning(
-            f"{checkpoint} is of a run with other settings: {listed}. Training goes on from it with the new ones; for "
-            "a run of its own, name another output_dir, or leave resume_from_checkpoint out."
+            f"{checkpoint} is of a run with other settings: {listed}. Training goes on from it with the new ones"
+            + (f", but with the old {', '.join(kept)}, which are part of the saved optimizer" if kept else "")
+            + "; for a run of its own, name another output_dir, or leave resume_from_checkpoint out."
+        )
+
+
+def warn_of_earlier_run(args: DAIRConfig) -> None:
+    """Log one line if there are checkpoints in the output folder of a run from the start; a resume might take them.
+
+    Args:
+        args: Settings of the run.
+    """
+    held = held_checkpoints(Path(args.output_dir))
+    if held and args.should_log:
+        logger.warning(
+            f"{args.output_dir} holds checkpoints of an earlier run, {held}. resume_from_checkpoint=True takes the one "
+            "with the highest number, of whichever run it is; name another output_dir, or move them away."
         )
 
 
@@ -103,6 +131,11 @@ def _settings_of(args: DAIRConfig, data: Any) -> dict[str, Any]:
         json.dumps({name: getattr(args, name) for name in COMPARED}, default=_name_of_object)
     )
     return values | ({"len(train_dataset)": len(data)} if has_length(data) else {})
+
+
+def _kind_of(optim: str) -> str:
+    """Return the kind of an optimizer: "adamw" of "adamw_torch" and "adamw_torch_fused", whose states are the same."""
+    return optim.partition("_")[0]
 
 
 def _name_of_object(value: Any) -> str:

@@ -82,7 +82,7 @@ from dair_hf.training.loading import (
     train_sampler,
 )
 from dair_hf.training.pair_evaluation import PairEvaluationTrainer
-from dair_hf.training.run_settings import save_classes, save_settings, warn_of_other_settings
+from dair_hf.training.run_settings import save_classes, save_settings, warn_of_earlier_run, warn_of_other_settings
 from dair_hf.training.sample_loss import (
     LANGUAGE_LOSSES,
     MODEL_LOSSES,
@@ -313,6 +313,8 @@ class DAIRTrainer(PairEvaluationTrainer):
         if resume_from_checkpoint:
             resume_from_checkpoint = resumable_checkpoint(resume_from_checkpoint, self.args.output_dir)
             warn_of_other_settings(self.args, self.train_dataset, Path(resume_from_checkpoint))
+        else:
+            warn_of_earlier_run(self.args)
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _hp_search_setup(self, trial: Any) -> None:

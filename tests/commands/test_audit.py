@@ -100,6 +100,20 @@ def test_files_that_training_refuses(
     assert message in shown and shown in str(refusal.value)
 
 
+def test_chats_without_an_answer_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Training refuses them when it tokenizes, whatever the model."""
+
+    def chat(role: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": "2 + 2?"}, {"role": role, "content": "4"}]
+
+    row = {"row_id": "a", "messages": chat("assistant"), "augmented_messages": chat("asistant")}
+    (shown,) = findings(capsys, write(tmp_path / "pairs.jsonl", [row]))["refused"]["rows"]
+    assert shown.startswith("row 'a', column 'augmented_messages': no message has the role 'assistant'")
+    assert "found 'user', 'asistant'" in shown
+    sound = {**row, "augmented_messages": None}
+    assert "refused" not in findings(capsys, write(tmp_path / "sound.jsonl", [sound]))
+
+
 def test_every_check_is_tested() -> None:
     assert set(CHECKS) - set(CASES) == {"invalid_lines", "leaked_rows", "labels_not_in_other_file"}
 

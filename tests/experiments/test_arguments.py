@@ -251,6 +251,7 @@ def test_invalid_files_are_refused(tmp_path: Path, text: str, message: str, caps
         (["--stepz", "3"], r"unknown option --stepz; did you mean 'steps'\?"),
         (["--step", "3"], r"unknown option --step; did you mean 'steps'\?"),
         (["stray"], r"unknown option stray"),
+        (["--steps", "3", "4"], r"--steps takes one value, found also '4'"),
         (["demo.yaml"], r"unknown option demo\.yaml; write --config demo\.yaml$"),
         (["--steps"], r"--steps: expected one argument"),
         (["--weights", "{kl: 1"], r"--weights: '\{kl: 1': line 1, column 7: not valid YAML"),

@@ -357,6 +357,17 @@ def test_settings_that_the_runs_would_ignore_are_refused(
     assert parse_arguments(types[1:], options)[0].output_dir == "out"  # a single run
     comparison, _ = parse_arguments(types, ["--output_dir", "out", "--seeds", "7"])
     assert comparison.seeds == [7]
+    # Epochs, where steps decide.
+    path.write_text("output_dir: out\nuse_cpu: true\nmax_steps: 9\nnum_train_epochs: 2\n")
+    assert parse_arguments(types, ["--config", str(path)])[1].max_steps == 9
+    with pytest.raises(
+        DataError, match="^num_train_epochs=1 has no effect, since max_steps=9 decides; set --max_steps"
+    ):
+        parse_arguments(types, ["--config", str(path), "--num_train_epochs", "1"])
+    assert parse_arguments(types, ["--config", str(path), "--num_train_epochs", "1", "--max_steps=-1"])[1].max_steps < 0
+    # Several values where one is meant.
+    with pytest.raises(DataError, match="^--method takes one value, found also 'da'; did you mean --methods"):
+        parse_arguments(types, ["--output_dir", "out", "--method", "erm", "da"])
     # Also if it is the default, which a user asks for.
     with pytest.raises(DataError, match="^method=dair has no effect, since methods lists"):
         parse_arguments(types, ["--output_dir", "out", "--method", "dair"])

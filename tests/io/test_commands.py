@@ -205,7 +205,9 @@ def test_signal_ends_the_command_with_one_line_and_no_incomplete_file(tmp_path: 
         process.send_signal(number)
         _, line = process.communicate()
     verb = {signal.SIGINT: "interrupted", signal.SIGTERM: "ended"}[number]
-    assert line.decode() == (f"{verb}, no incomplete file is left: run the same command again; it resumes from out\n")
+    assert line.decode() == (
+        f"{verb}, no incomplete file is left: run the same command again; it goes on with what out holds\n"
+    )
     assert process.returncode == 128 + number
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"dair_hf.lock", "record.json"}
 

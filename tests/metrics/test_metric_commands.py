@@ -159,6 +159,27 @@ def test_warning_of_unknown_slots_is_one_line_on_stderr(write: Write, capsys: py
     assert printed.err.startswith("warning: predictions have slots that no reference has: 'hotel-price range' (1 turn")
 
 
+def test_warning_of_text_in_another_form(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    gold = {"hotel-area": ["a=b"], "hotel-stars": ["4"]}
+    texts = [
+        "hotel-area = a\\=b ; hotel-stars = 4",
+        "hotel-area=x, hotel-stars=4",
+        "hotel area x",
+        "",
+        "hotel-area = x",
+    ]
+    predictions = [{"row_id": f"r{number}", "prediction": text} for number, text in enumerate(texts)]
+    references = [{"row_id": f"r{number}", "state": gold} for number in range(len(texts))]
+    path = write("p", predictions)
+    assert joint_goal_main(["--predictions", path, "--references", write("r", references)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[1].endswith("1/5")
+    (line,) = printed.err.splitlines()
+    assert line.startswith(
+        f"warning: 2 of 5 predictions, such as {path}:2, are text in another form than that of a state,"
+    )
+
+
 @pytest.mark.parametrize("encode", [lambda data: b"\xef\xbb\xbf" + data, lambda data: data.replace(b"\n", b"\r\n")])
 def test_files_with_byte_order_mark_or_windows_line_ends(encode: Callable[[bytes], bytes], write: Write) -> None:
     references, predictions = write("r", REFERENCES), write("p", PREDICTIONS)

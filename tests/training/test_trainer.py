@@ -866,6 +866,34 @@ def test_a_loss_that_is_not_finite_stops_training_and_names_the_rows(tmp_path: P
         made.train()
 
 
+def test_what_the_saved_optimizer_holds_stays_after_a_resume(tmp_path: Path) -> None:
+    """The warning says so: `learning_rate` and the like are those of the checkpoint."""
+
+    def weights(resume: bool, **settings: Any) -> list[torch.Tensor]:
+        base = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "lr_scheduler_type": "constant"}
+        made = tiny.trainer(tmp_path, "t5", tiny.pairs("t5"), **{**base, **settings})
+        made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2") if resume else None)
+        return [parameter.detach().clone() for parameter in made.model.parameters()]
+
+    expected = weights(resume=False, learning_rate=0.01)
+    resumed = weights(
+        resume=True, learning_rate=1e-6, weight_decay=0.5, adam_beta1=0.5, adam_beta2=0.5, adam_epsilon=1.0
+    )
+    assert all(torch.equal(old, new) for old, new in zip(expected, resumed, strict=True))
+
+
+def test_checkpoints_of_an_earlier_run_are_named_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number in (1, 2):
+        caplog.clear()
+        tiny.trainer(tmp_path, "t5", tiny.pairs("t5"), max_steps=2, save_strategy="steps", save_steps=1).train()
+        said = [record.getMessage() for record in caplog.records if "of an earlier run" in record.getMessage()]
+        if number == 1:
+            assert said == []
+    assert said[0].startswith(
+        f"{tmp_path} holds checkpoints of an earlier run, checkpoint-1, checkpoint-2. resume_from"
+    )
+
+
 def test_a_checkpoint_of_other_settings_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = tiny.pairs("t5")
 
@@ -882,6 +910,13 @@ def test_a_checkpoint_of_other_settings_is_named(tmp_path: Path, caplog: pytest.
     assert line.startswith(f"{tmp_path / 'checkpoint-2'} is of a run with other settings: ")
     assert "dair_lambda=0.5 (now 2.0)" in line and "regularizer=sq (now l1)" in line and "(now 0.125)" in line
     assert "max_steps" not in line and "train_dataset" not in line
+    assert "with the new ones, but with the old learning_rate, which are part of the saved optimizer; for" in line
+    (line,) = lines(dair_lambda=2.0)
+    assert "with the new ones; for a run of its own" in line
+    with pytest.raises(
+        DataError, match="checkpoint-2 holds the optimizer of a run with optim=adamw_torch.*, which optim=sgd"
+    ):
+        lines(optim="sgd")
     (line,) = lines(rows=data.select(range(len(data) - 1)))
     assert f"other settings: len(train_dataset)={len(data)} (now {len(data) - 1}). Training goes on" in line
     with pytest.raises(DataError, match=f"^{tmp_path}/checkpoint-2: is of another model; resume with the model that"):

@@ -132,12 +132,13 @@ def _inputs_among(columns: Sequence[str], labels: Collection[str]) -> list[str]:
 
 
 def refusal_of(data: PairRows) -> str | None:
-    """Return the message with which `pairs_from_jsonl` refuses the file of some rows; None if it takes them.
+    """Return the message with which training refuses the file of some rows, whatever the model; None if it takes them.
 
     Lines that hold no JSON are a finding of their own. Rows with the model's own columns are not read as texts.
     """
+    from dair_hf.data.texts.chat import require_turns
     from dair_hf.data.texts.files import pairs_from_jsonl
-    from dair_hf.data.texts.forms import FORMS, INPUT_IDS
+    from dair_hf.data.texts.forms import FORMS, INPUT_IDS, MESSAGES
 
     # Any data may have a column named source or text; that of a form of text has partners.
     holds_text = any(
@@ -147,7 +148,11 @@ def refusal_of(data: PairRows) -> str | None:
         return None
 
     try:
-        pairs_from_jsonl(data.path)
+        rows = pairs_from_jsonl(data.path)
+        for name in (name for name in rows.column_names if parse_column(name)[1] == MESSAGES):
+            for row_id, messages in zip(rows[ID], rows[name], strict=True):
+                if messages is not None:
+                    require_turns(messages, f"row {row_id!r}, column {name!r}")
     except DataError as error:
         return str(error).removeprefix(f"{data.path}: ")
     return None

@@ -69,6 +69,26 @@ def encode_chat(
     """
     with explained("the tokenizer has no chat template; set tokenizer.chat_template, or give texts", ValueError):
         template = tokenizer.get_chat_template(tools=tools)
+    require_turns(messages, where, first=first)
+    if MARKS.search(template):
+        text, spans = _marked_spans(tokenizer, messages, template, first, tools, where)
+    else:
+        text, spans = assistant_spans(tokenizer, messages, where, first=first, tools=tools)
+    ids, turns = _tokens_of_spans(tokenizer, text, spans)
+    return _until_ends(ids, turns, ends)
+
+
+def require_turns(messages: Sequence[Message], where: str, *, first: int = 0) -> None:
+    """Refuse a chat from which nothing can be learned, whatever the template.
+
+    Args:
+        messages: Messages with `role` and `content`.
+        where: Name of the row, for messages.
+        first: Number of the first message that can be a target.
+
+    Raises:
+        DataError: No message from `first` on is the assistant's, or the first of all is.
+    """
     roles = list(dict.fromkeys(message["role"] for message in messages[first:]))
     if ASSISTANT not in roles:
         raise DataError(
@@ -77,12 +97,6 @@ def encode_chat(
         )
     if messages[0]["role"] == ASSISTANT:
         raise DataError(f"{where}: begins with a message of the {ASSISTANT}; begin with one of the user or the system")
-    if MARKS.search(template):
-        text, spans = _marked_spans(tokenizer, messages, template, first, tools, where)
-    else:
-        text, spans = assistant_spans(tokenizer, messages, where, first=first, tools=tools)
-    ids, turns = _tokens_of_spans(tokenizer, text, spans)
-    return _until_ends(ids, turns, ends)
 
 
 def render(

@@ -50,11 +50,13 @@ class Belief(NamedTuple):
     state: slot -> alternatives.
     answered: whether a slot is filled; of text, whether there is any, even if no state can be read from it.
     repeated: fields (slot, alternatives) whose slot comes again later, with other values; `state` has the last ones.
+    is_well_formed: whether the text has the form of a state: some slot has a value, and no field a second `=`.
     """
 
     state: Mapping[str, Sequence[str]]
     answered: bool
     repeated: tuple[tuple[str, Sequence[str]], ...] = ()
+    is_well_formed: bool = True
 
     @classmethod
     def of(cls, state: Mapping[str, Sequence[str]]) -> Belief:
@@ -90,14 +92,18 @@ def read_belief(text: str) -> Belief:
 
     Example:
         >>> read_belief("hotel-area = east ; hotel-area = west")
-        Belief(state={'hotel-area': ['west']}, answered=True, repeated=(('hotel-area', ['east']),))
-        >>> read_belief("hotel area"), read_belief(" ")
-        (Belief(state={}, answered=True, repeated=()), Belief(state={}, answered=False, repeated=()))
+        Belief(state={'hotel-area': ['west']}, answered=True, repeated=(('hotel-area', ['east']),), is_well_formed=True)
+        >>> read_belief("hotel-area = east, hotel-stars = 4")
+        Belief(state={'hotel-area': ['east, hotel-stars = 4']}, answered=True, repeated=(), is_well_formed=False)
+        >>> read_belief("hotel area").is_well_formed, read_belief(" ").is_well_formed
+        (False, True)
     """
     fields = list(_fields(text))
     state = dict(fields)
     repeated = tuple((slot, values) for slot, values in fields if values != state[slot])
-    return Belief(state, bool(text.strip(_PADDING)), repeated)
+    answered = bool(text.strip(_PADDING))
+    has_other_form = answered and (not state or any(len(_split(field, "=")) > 2 for field in _split(text, ";")))
+    return Belief(state, answered, repeated, not has_other_form)
 
 
 def _fields(text: str) -> Iterator[tuple[str, list[str]]]:

@@ -30,7 +30,7 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from dair_hf.data.view_columns import is_augmented, variant_number
-from dair_hf.errors import DataError, UndefinedMetricWarning
+from dair_hf.errors import DataError, SlotNameWarning, UndefinedMetricWarning
 from dair_hf.io.pair_files import CLUSTER_KEY
 from dair_hf.metrics.json_items import pair_items, parse_item, parse_lines, read_name, read_text, short
 from dair_hf.metrics.state.belief_text import Belief, parse, read_belief
@@ -259,6 +259,22 @@ def warn_of_one_cluster(clusters: Sequence[str], example: str | None) -> None:
             f'and an interval needs two; give rows that are independent a "{CLUSTER_KEY}" each (without it, the part '
             "of a row id before its last slash is the cluster)",
             UndefinedMetricWarning,
+            stacklevel=3,
+        )
+
+
+def warn_of_other_text(predictions: Sequence[Turn]) -> None:
+    """Warn of predictions that are text, but not in the form of a state.
+
+    Warns:
+        SlotNameWarning: There are some.
+    """
+    other = [turn.where for turn in predictions if not turn.belief.is_well_formed]
+    if other:
+        warnings.warn(
+            f"{len(other)} of {len(predictions)} predictions, such as {other[0]}, are text in another form than that "
+            "of a state, 'hotel-area = east ; hotel-name = warkworth house'; what cannot be read so counts as wrong",
+            SlotNameWarning,
             stacklevel=3,
         )
 

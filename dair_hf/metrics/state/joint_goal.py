@@ -15,7 +15,15 @@ from dair_hf.errors import DataError
 from dair_hf.evaluation.statistics import ratios_with_intervals
 from dair_hf.metrics.state.belief_text import Belief
 from dair_hf.metrics.state.conventions import NAME_SLOTS, Convention, resolve_convention
-from dair_hf.metrics.state.items import Turn, join_views, pair_turns, read_items, read_state, warn_of_one_cluster
+from dair_hf.metrics.state.items import (
+    Turn,
+    join_views,
+    pair_turns,
+    read_items,
+    read_state,
+    warn_of_one_cluster,
+    warn_of_other_text,
+)
 from dair_hf.metrics.state.matching import Comparison, compare_states, compare_turns
 from dair_hf.metrics.state.normalizers import DONTCARE
 from dair_hf.metrics.state.slot_names import domain_of, reference_names
@@ -168,7 +176,7 @@ def summarize_turns(
             both views also if an item has no id, or an augmented view no original view.
 
     Warns:
-        SlotNameWarning: Predictions have slots that no reference has.
+        SlotNameWarning: Predictions have slots that no reference has, or are text of another form.
         UndefinedMetricWarning: All turns are one cluster, so that there are no intervals.
     """
     if not turns:
@@ -176,6 +184,7 @@ def summarize_turns(
     if settings.get("intervals", True):
         units = {turn.row_id or turn.where: turn.unit for _, turn in turns if turn.unit is not None}
         warn_of_one_cluster(list(units.values()), next(iter(units), None))
+    warn_of_other_text([prediction for prediction, _ in turns])
     comparisons = compare_turns(turns, convention, progress=progress)
     compared = [(reference, comparison) for (_, reference), comparison in zip(turns, comparisons, strict=True)]
     figures = {
