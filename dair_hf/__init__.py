@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from dair_hf.data.sampling import EpochPairs as EpochPairs
     from dair_hf.data.tensor_pairs import TensorPairs as TensorPairs
     from dair_hf.data.texts.files import pairs_from_jsonl as pairs_from_jsonl
+    from dair_hf.errors import BeliefTextWarning as BeliefTextWarning
     from dair_hf.errors import DataError as DataError
     from dair_hf.errors import NonFiniteLossError as NonFiniteLossError
     from dair_hf.errors import SlotNameWarning as SlotNameWarning
@@ -21,6 +22,7 @@ __version__ = "0.1.0"
 
 # Imported on first use: a metric on the command line needs neither torch nor transformers.
 _HOMES = {
+    "BeliefTextWarning": "dair_hf.errors",
     "DAIRConfig": "dair_hf.config",
     "DAIRTrainer": "dair_hf.training.trainer",
     "DataError": "dair_hf.errors",

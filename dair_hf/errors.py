@@ -15,7 +15,11 @@ class NonFiniteLossError(FloatingPointError):
 
 
 class SlotNameWarning(UserWarning):
-    """Predicted slots that no reference contains, or text not read as a state; the message says what would be right."""
+    """Slots of predicted states that no reference contains; the message suggests the nearest names."""
+
+
+class BeliefTextWarning(UserWarning):
+    """Predictions that are text in another form than that of a state; the message says which, and shows the form."""
 
 
 class UndefinedMetricWarning(UserWarning):

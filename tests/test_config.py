@@ -139,6 +139,7 @@ def test_the_unit_of_lambda_is_named(tmp_path: Path) -> None:
         ),
         ({"max_steps": "10"}, "max_steps='10' is out of range; it must be an integer >= 1"),
         ({"max_steps": True}, "max_steps=True is out of range"),
+        ({"max_steps": np.int64(3)}, "max_steps=np.int64.3. is out of range; it must be an integer"),
         (
             {"gradient_accumulation_steps": 1.5},
             "gradient_accumulation_steps=1.5 is out of range; it must be an integer",

@@ -57,10 +57,12 @@ def require_evaluation_folder(
     Raises:
         DataError: One of the files exists, and `overwrite` is False or no evaluation wrote it as it is.
     """
-    require_output_file(folder / RECORD_FILE, sources, overwrite, holds_json(is_record), OTHER_FOLDER)
     own = own_files(folder)
-    for name in names:
-        require_output_file(folder / name, sources, overwrite, lambda path: path.name in own, OTHER_FOLDER)
+    # First whether all of them may be replaced: else --overwrite would be advised although it does not help.
+    for may_replace in (True, overwrite):
+        require_output_file(folder / RECORD_FILE, sources, may_replace, holds_json(is_record), OTHER_FOLDER)
+        for name in names:
+            require_output_file(folder / name, sources, may_replace, lambda path: path.name in own, OTHER_FOLDER)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from numbers import Integral, Real
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -282,8 +282,8 @@ def is_finite(value: Any) -> bool:
 
 
 def is_integer(value: Any) -> bool:
-    """Return whether a value is an integer, of Python or of numpy, and neither True nor False."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    """Return whether a value is an `int`, and neither True nor False; JSON cannot hold integers of numpy."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def require_choice(name: str, value: Any, choices: Sequence[str], alternative: str = "") -> None:

@@ -190,7 +190,7 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
         ):
             value = getattr(self, name)
             smallest = 2 if name == "max_length" else 1
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < smallest):
+            if value is not None and (not is_integer(value) or value < smallest):
                 raise DataError(f"{name}={value!r} is out of range; it must be an integer >= {smallest}, or None")
         for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
             if not is_integer(getattr(self, name)) or getattr(self, name) < 1:

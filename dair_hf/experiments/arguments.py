@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import difflib
 import inspect
+import itertools
 import json
 import re
 import sys
@@ -96,9 +97,8 @@ class SettingsParser(HfArgumentParser):
             known = {action.dest: action for action in self._actions}
             if unknown[0].endswith((".yaml", ".yml")):
                 raise DataError(f"unknown option {unknown[0]}; write --config {unknown[0]}")
-            if not unknown[0].startswith("-") and (option := _option_before(unknown[0], options)):
-                plural = f"; did you mean --{option}s?" if f"{option}s" in known else ""
-                raise DataError(f"--{option} takes one value, found also {unknown[0]!r}{plural}")
+            if problem := _values_too_many(unknown[0], options, known):
+                raise DataError(problem)
             raise DataError(f"unknown option {unknown[0]}{_hint(unknown[0].lstrip('-'), known)}")
         return tuple(parsed)
 
@@ -307,10 +307,20 @@ def _hint(name: str, fields: Mapping[str, Any]) -> str:
     return f"; did you mean {near[0]!r}?" if near else "; see --help for the fields"
 
 
-def _option_before(value: str, options: Sequence[str]) -> str | None:
-    """Return the name of the option that stands before a value, or None."""
-    before = [option for option in options[: options.index(value)] if option.startswith("--")]
-    return before[-1].lstrip("-").partition("=")[0] if before else None
+def _values_too_many(value: str, options: Sequence[str], known: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the option that a value without a place follows; None if there is no such option."""
+    starts = [number for number, part in enumerate(options) if part.startswith("--")]
+    for start, end in itertools.pairwise([*starts, len(options)]):
+        name, joined, _ = options[start].removeprefix("--").partition("=")
+        extra = options[start + 1 : end]
+        if name not in known or value not in extra:
+            continue
+        if joined:
+            return f"{options[start]}: a value after '=' stands alone, found also {value!r}; write --{name} without '='"
+        if known[name].nargs is None and value in extra[1:]:
+            plural = f"; did you mean --{name}s?" if f"{name}s" in known else ""
+            return f"--{name} takes one value, found also {value!r}{plural}"
+    return None
 
 
 def _as_options(values: Mapping[str, Any]) -> list[str]:

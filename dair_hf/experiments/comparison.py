@@ -137,8 +137,8 @@ class ComparisonConfig:
         Raises:
             DataError: `method`, `regularizer` or `seed` is set on the command line, or to something else than its
                 default; there is nothing to train; the command line sets `dair_lambda` though `lambdas` sets that of
-                all methods, `lambdas` for methods that are not compared, or `num_train_epochs` though `max_steps`
-                decides; or a method needs what no settings provide.
+                all methods, `lambdas` for methods that are not compared, or `num_train_epochs` though
+                `max_steps` of the file decides; or a method needs what no settings provide.
 
         Example:
             >>> ComparisonConfig(["erm"]).check_with([DAIRConfig("out", seed=7)], {"seed"})

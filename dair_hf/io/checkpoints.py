@@ -65,11 +65,11 @@ def resumable_checkpoint(path: str | bool, folder: str) -> str:
         problem = (
             "is no folder; give that of a checkpoint" if Path(found).exists() else "does not exist; check the path"
         )
-        held = held_checkpoints(Path(found).parent)
+        held = _held(Path(found).parent)
         raise DataError(
             f"resume_from_checkpoint={found!r} {problem}" + (f": {Path(found).parent} holds {held}" if held else "")
         )
-    if not is_finished(Path(found)) and (held := held_checkpoints(Path(found))):
+    if not is_finished(Path(found)) and (held := _held(Path(found))):
         raise DataError(
             f"resume_from_checkpoint={found!r} is no checkpoint, but a folder that holds {held}; give one of them, or "
             "True for the last complete one in output_dir"
@@ -83,7 +83,7 @@ def resumable_checkpoint(path: str | bool, folder: str) -> str:
     return found
 
 
-def held_checkpoints(folder: Path) -> str:
+def _held(folder: Path) -> str:
     """Return the names of the checkpoints in a folder, in words."""
     return ", ".join(path.name for path in sorted(folder.glob("checkpoint-*"), key=_number_of))
 
@@ -113,6 +113,16 @@ def _problem(checkpoint: Path) -> str | None:
         if not zipfile.is_zipfile(path):
             return f"{path.name} damaged"
     return None
+
+
+def finished_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder that were not cut off while they were saved, by their number."""
+    return sorted(filter(is_finished, folder.glob("checkpoint-*")), key=_number_of)
+
+
+def holds_optimizer(checkpoint: Path) -> bool:
+    """Return whether a checkpoint holds the state of an optimizer."""
+    return any(any(checkpoint.glob(pattern)) for pattern in _PARTS["optimizer"])
 
 
 def is_finished(checkpoint: Path) -> bool:

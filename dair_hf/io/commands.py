@@ -103,7 +103,14 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from dair_hf.errors import DataError, NonFiniteLossError, SlotNameWarning, UndefinedMetricWarning, is_out_of_memory
+from dair_hf.errors import (
+    BeliefTextWarning,
+    DataError,
+    NonFiniteLossError,
+    SlotNameWarning,
+    UndefinedMetricWarning,
+    is_out_of_memory,
+)
 from dair_hf.io.files import is_disk_full, mount_point_and_free_bytes
 from dair_hf.io.folders import claimed_folders, release_unused_folders
 
@@ -249,14 +256,15 @@ def _print_error(line: str, wait: bool = True) -> str:
 @contextlib.contextmanager
 def _own_warnings_in_one_line() -> Iterator[None]:
     """Print our warnings as one line, without file and source line, which mean nothing to the user of a command."""
-    own = SlotNameWarning, UndefinedMetricWarning
+    own = BeliefTextWarning, SlotNameWarning, UndefinedMetricWarning
     others = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
         if not issubclass(category, own):
             others(message, category, *place, **options)
-        elif not _is_other_rank():
-            print(f"warning: {message}", file=sys.stderr)
+        elif not _is_other_rank() and sys.stderr is not None:
+            with contextlib.suppress(OSError):  # as Python does: a warning is no reason to end
+                _print_between_bars(f"warning: {message}")
 
     with warnings.catch_warnings():
         for category in own:
@@ -265,11 +273,22 @@ def _own_warnings_in_one_line() -> Iterator[None]:
         yield
 
 
+def _open_progress_bars() -> list[Any]:
+    return list(getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "_instances", ()))
+
+
 def _close_progress_bars() -> None:
     """Close the progress bars that an exception left open, such as Trainer's, since they end their line only then."""
-    bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
-    for bar in list(getattr(bars, "_instances", ())):
+    for bar in _open_progress_bars():
         bar.close()
+
+
+def _print_between_bars(line: str) -> None:
+    """Print a line to stderr; progress bars that are open move below it."""
+    if bars := _open_progress_bars():
+        bars[0].write(line, file=sys.stderr)
+    else:
+        print(line, file=sys.stderr)
 
 
 def _save_traceback(error: BaseException) -> str:

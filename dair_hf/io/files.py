@@ -312,20 +312,13 @@ def read_json(path: FilePath, remedy: str = "fetch it again") -> Any:
     return parse_json(read_bytes(path), str(path), remedy)
 
 
-def parse_json(
-    content: bytes | str,
-    label: str,
-    remedy: str = "fetch it again",
-    decode: Callable[..., Any] | None = None,
-    **options: Any,
-) -> Any:
+def parse_json(content: bytes | str, label: str, remedy: str = "fetch it again", **options: Any) -> Any:
     """Parse a JSON document.
 
     Args:
         content: The document, in UTF-8.
         label: Name of its source, for messages.
         remedy: What to do if it is not JSON, for messages.
-        decode: `decode_json` (default) or `decode_json_texts`.
         **options: Arguments of `json.loads`.
 
     Raises:
@@ -336,7 +329,7 @@ def parse_json(
         {'a': 1}
     """
     try:
-        return (decode or decode_json)(content, **options)
+        return decode_json(content, **options)
     except UnicodeDecodeError as error:
         raise _not_utf8(label, error) from error
     except json.JSONDecodeError as error:

@@ -554,7 +554,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             raise DataError(f"{caller}: give {', '.join(misplaced)} to PairEvaluator, and the evaluator here")
         if gen_kwargs and not self.generates:
             raise DataError(
-                f"{caller}: {', '.join(gen_kwargs)}: is no argument, and this model does not generate; check the name"
+                f"{caller}: {', '.join(gen_kwargs)}: this model does not generate; leave it out, or check the name"
             )
         if unknown := unknown_arguments(base_model_of(self.model), gen_kwargs):
             raise DataError(f"{caller}: {', '.join(unknown)}: is no argument of generate; check the name")

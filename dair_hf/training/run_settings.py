@@ -15,7 +15,7 @@ from transformers.utils import logging
 from dair_hf.config import DAIRConfig
 from dair_hf.config.objective import ObjectiveConfig
 from dair_hf.errors import DataError
-from dair_hf.io.checkpoints import held_checkpoints
+from dair_hf.io.checkpoints import finished_checkpoints, holds_optimizer
 from dair_hf.io.files import read_json, write_json
 
 logger = logging.get_logger(__name__)
@@ -31,7 +31,9 @@ COMPARED = (
     "label_smoothing_factor", "seed", "data_seed", "bf16", "fp16",
 )  # fmt: skip
 # `Trainer` takes them over from the checkpoint, with the state of the optimizer.
-OF_OPTIMIZER = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
+OF_OPTIMIZER = ("learning_rate", "optim", "optim_args", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
+# The same state; any other two optimizers may have different ones.
+SAME_STATE = {"adamw_torch", "adamw_torch_fused"}
 
 
 def save_settings(args: DAIRConfig, data: Any, checkpoint: Path) -> None:
@@ -51,7 +53,7 @@ def warn_of_other_settings(args: DAIRConfig, data: Any, checkpoint: Path) -> Non
         checkpoint: Folder of the checkpoint.
 
     Raises:
-        DataError: The optimizer is one of another kind, whose state is another.
+        DataError: The optimizer is another one, which cannot take over the saved state.
     """
     try:
         saved = read_json(checkpoint / SETTINGS_FILE)
@@ -59,8 +61,8 @@ def warn_of_other_settings(args: DAIRConfig, data: Any, checkpoint: Path) -> Non
         return
     now = _settings_of(args, data)
     changed = [name for name in now if isinstance(saved, dict) and name in saved and saved[name] != now[name]]
-    has_optimizer = any((checkpoint / name).exists() for name in ("optimizer.pt", "optimizer.bin"))
-    if "optim" in changed and has_optimizer and _kind_of(saved["optim"]) != _kind_of(now["optim"]):
+    has_optimizer = holds_optimizer(checkpoint)
+    if "optim" in changed and has_optimizer and not {saved["optim"], now["optim"]} <= SAME_STATE:
         raise DataError(
             f"{checkpoint} holds the optimizer of a run with optim={saved['optim']}, which optim={now['optim']} cannot "
             "take over; set the former, or leave resume_from_checkpoint out"
@@ -81,11 +83,12 @@ def warn_of_earlier_run(args: DAIRConfig) -> None:
     Args:
         args: Settings of the run.
     """
-    held = held_checkpoints(Path(args.output_dir))
-    if held and args.should_log:
+    finished = finished_checkpoints(Path(args.output_dir))
+    if finished and args.should_log:
         logger.warning(
-            f"{args.output_dir} holds checkpoints of an earlier run, {held}. resume_from_checkpoint=True takes the one "
-            "with the highest number, of whichever run it is; name another output_dir, or move them away."
+            f"{args.output_dir} holds checkpoints of an earlier run, {len(finished)}, such as {finished[-1].name}. "
+            "resume_from_checkpoint=True takes the complete one of the highest step, of whichever run it is; for a "
+            "run of its own, name another output_dir, or move them away."
         )
 
 
@@ -131,11 +134,6 @@ def _settings_of(args: DAIRConfig, data: Any) -> dict[str, Any]:
         json.dumps({name: getattr(args, name) for name in COMPARED}, default=_name_of_object)
     )
     return values | ({"len(train_dataset)": len(data)} if has_length(data) else {})
-
-
-def _kind_of(optim: str) -> str:
-    """Return the kind of an optimizer: "adamw" of "adamw_torch" and "adamw_torch_fused", whose states are the same."""
-    return optim.partition("_")[0]
 
 
 def _name_of_object(value: Any) -> str:

@@ -313,7 +313,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         if resume_from_checkpoint:
             resume_from_checkpoint = resumable_checkpoint(resume_from_checkpoint, self.args.output_dir)
             warn_of_other_settings(self.args, self.train_dataset, Path(resume_from_checkpoint))
-        else:
+        elif kwargs.get("trial") is None:  # trials of a search have folders of their own
             warn_of_earlier_run(self.args)
         return super().train(resume_from_checkpoint, *args, **kwargs)
 

@@ -106,12 +106,21 @@ def test_chats_without_an_answer_are_refused(tmp_path: Path, capsys: pytest.Capt
     def chat(role: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": "2 + 2?"}, {"role": role, "content": "4"}]
 
-    row = {"row_id": "a", "messages": chat("assistant"), "augmented_messages": chat("asistant")}
-    (shown,) = findings(capsys, write(tmp_path / "pairs.jsonl", [row]))["refused"]["rows"]
-    assert shown.startswith("row 'a', column 'augmented_messages': no message has the role 'assistant'")
-    assert "found 'user', 'asistant'" in shown
-    sound = {**row, "augmented_messages": None}
-    assert "refused" not in findings(capsys, write(tmp_path / "sound.jsonl", [sound]))
+    def refused(row: dict[str, Any]) -> list[str]:
+        found = findings(capsys, write(tmp_path / "pairs.jsonl", [{"row_id": "a", **row}]))
+        return list(found["refused"]["rows"]) if "refused" in found else []
+
+    (shown,) = refused({"messages": chat("assistant"), "augmented_messages": chat("asistant")})
+    assert shown.startswith("row 'a': no message has the role 'assistant'") and "found 'user', 'asistant'" in shown
+    assert refused({"messages": chat("assistant"), "augmented_messages": None}) == []
+    user, answer, other = chat("assistant")[:1], chat("assistant")[1:], chat("asistant")[1:]
+    (shown,) = refused({"prompt": user, "completion": answer, "augmented_prompt": user, "augmented_completion": other})
+    assert shown.startswith("row 'a': no message has the role 'assistant'") and "found 'asistant'" in shown
+    (shown,) = refused({"prompt": user + answer, "completion": answer, "augmented_prompt": user})
+    assert shown == "row 'a', column 'prompt': ends with a message of the assistant; move it to completion"
+    # A classifier does not read the chat.
+    classes = {"text": "a b", "label": "x", "augmented_text": "a c", "augmented_label": "y", "messages": user}
+    assert refused(classes) == []
 
 
 def test_every_check_is_tested() -> None:

@@ -215,7 +215,7 @@ def test_losses_that_are_not_finite_are_refused_with_the_rows(tmp_path: Path, va
 def test_arguments_of_generate_are_refused_for_models_that_do_not_generate(tmp_path: Path) -> None:
     trainer = points.trainer(tmp_path / "run", points.pairs(4), method="da")
     with pytest.raises(
-        DataError, match="^pair_report: num_beams: is no argument, and this model does not generate; check the name"
+        DataError, match="^pair_report: num_beams: this model does not generate; leave it out, or check the name"
     ):
         trainer.pair_report(None, points.correct, folder=tmp_path / "out", num_beams=2)
 

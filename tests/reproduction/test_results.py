@@ -112,7 +112,14 @@ def test_every_claim_has_an_experiment_and_every_experiment_a_claim_or_a_plot() 
     folders = {experiment.name.split("/")[0] for experiment in EXPERIMENTS}
     assert sources <= folders
     # docs/results.md shows these, and docs/lambda.md auto_lambda.
-    shown = {"backgrounds_by_lambda", "demo", "mnist_adversarial_epochs", "multiwoz21_by_lambda", "multiwoz21_small", "woz2"}
+    shown = {
+        "backgrounds_by_lambda",
+        "demo",
+        "mnist_adversarial_epochs",
+        "multiwoz21_by_lambda",
+        "multiwoz21_small",
+        "woz2",
+    }
     assert folders == sources | drawn | shown | {"auto_lambda"}
 
 

@@ -132,13 +132,14 @@ def _inputs_among(columns: Sequence[str], labels: Collection[str]) -> list[str]:
 
 
 def refusal_of(data: PairRows) -> str | None:
-    """Return the message with which training refuses the file of some rows, whatever the model; None if it takes them.
+    """Return the message with which training refuses the file of some rows, before any model; None if it takes them.
 
-    Lines that hold no JSON are a finding of their own. Rows with the model's own columns are not read as texts.
+    Lines that hold no JSON are a finding of their own. Rows with the model's own columns are not read as texts, and
+    chats are read only if the file has no columns of another form: the model decides which form is trained on.
     """
-    from dair_hf.data.texts.chat import require_turns
+    from dair_hf.data.texts.chat import messages_to_learn
     from dair_hf.data.texts.files import pairs_from_jsonl
-    from dair_hf.data.texts.forms import FORMS, INPUT_IDS, MESSAGES
+    from dair_hf.data.texts.forms import CHATS, COMPLETIONS, FORMS, INPUT_IDS, name_of, view_of
 
     # Any data may have a column named source or text; that of a form of text has partners.
     holds_text = any(
@@ -149,10 +150,13 @@ def refusal_of(data: PairRows) -> str | None:
 
     try:
         rows = pairs_from_jsonl(data.path)
-        for name in (name for name in rows.column_names if parse_column(name)[1] == MESSAGES):
-            for row_id, messages in zip(rows[ID], rows[name], strict=True):
-                if messages is not None:
-                    require_turns(messages, f"row {row_id!r}, column {name!r}")
+        forms = [form for form in FORMS if set(form.needed) <= {*rows.column_names}]
+        for number, row in enumerate(rows if forms in ([CHATS], [COMPLETIONS]) else ()):
+            for view in (0, *partner_numbers(rows.column_names)):
+                where = name_of(row, number)
+                content = view_of(row, forms[0], view, where)
+                if content is not None and isinstance(content[forms[0].inputs[0]], list):
+                    messages_to_learn(content, forms[0], where, view_prefix(view))
     except DataError as error:
         return str(error).removeprefix(f"{data.path}: ")
     return None

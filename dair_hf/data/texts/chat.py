@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from dair_hf.data.texts.forms import TextForm, messages_of
 from dair_hf.errors import DataError, explained
 
 ASSISTANT = "assistant"
@@ -97,6 +98,40 @@ def require_turns(messages: Sequence[Message], where: str, *, first: int = 0) ->
         )
     if messages[0]["role"] == ASSISTANT:
         raise DataError(f"{where}: begins with a message of the {ASSISTANT}; begin with one of the user or the system")
+
+
+def messages_to_learn(
+    content: Mapping[str, Any], form: TextForm, where: str, prefix: str
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the messages of a view, and the number of the first that can be a target.
+
+    Args:
+        content: Contents of the view (`forms.view_of`); a prompt is a list of messages.
+        form: `CHATS` or `COMPLETIONS`.
+        where: Name of the row, for messages.
+        prefix: Prefix of the columns of the view, for messages.
+
+    Raises:
+        DataError: A cell is no list of messages, a prompt ends with the assistant, or nothing can be learned.
+
+    Example:
+        >>> from dair_hf.data.texts.forms import CHATS
+        >>> content = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
+        >>> messages, first = messages_to_learn(content, CHATS, "row '0'", "")
+        >>> len(messages), first
+        (2, 0)
+    """
+    source = form.inputs[0]
+    messages, first = messages_of(content[source], where, prefix + source), 0
+    if form.target is not None:
+        if messages[-1]["role"] == ASSISTANT:
+            raise DataError(
+                f"{where}, column {prefix + source!r}: ends with a message of the {ASSISTANT}; move it to {form.target}"
+            )
+        first = len(messages)
+        messages = messages + messages_of(content[form.target], where, prefix + form.target)
+    require_turns(messages, where, first=first)
+    return messages, first
 
 
 def render(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dair_hf.data.collator import LABELS, ROW_ID
-from dair_hf.data.texts.chat import ASSISTANT, encode_chat
+from dair_hf.data.texts.chat import ASSISTANT, encode_chat, messages_to_learn
 from dair_hf.data.texts.forms import (
     CLASSES,
     COMPLETIONS,
@@ -18,7 +18,6 @@ from dair_hf.data.texts.forms import (
     TEXT_PAIR,
     TOOLS,
     TextForm,
-    messages_of,
     name_of,
     text_of,
     tools_of,
@@ -155,7 +154,8 @@ class TextEncoder:
             return encoded, note
         tools = tools_of(row, prefix, where)
         if self.form.target is None:
-            return self._chat(messages_of(content[MESSAGES], where, prefix + MESSAGES), where, prefix, tools)
+            messages, _ = messages_to_learn(content, self.form, where, prefix)
+            return self._chat(messages, where, prefix, tools)
         source, target = self.form.inputs[0], self.form.target
         if self.form is COMPLETIONS and isinstance(content[source], list):
             return self._chat_completion(content, where, prefix, tools)
@@ -210,21 +210,15 @@ class TextEncoder:
         self, content: Mapping[str, Any], where: str, prefix: str, tools: Any
     ) -> tuple[dict[str, Any], int]:
         """Encode a prompt and a completion of messages: those of the assistant in the completion are targets."""
-        source, target = self.form.inputs[0], str(self.form.target)
         if self.needs.loss != "causal":
             raise DataError(
-                f"{where}, column {prefix + source!r}: holds messages, but {self.needs.name} is no decoder-only model; "
-                "give texts"
+                f"{where}, column {prefix + self.form.inputs[0]!r}: holds messages, but {self.needs.name} is no "
+                "decoder-only model; give texts"
             )
-        prompt = messages_of(content[source], where, prefix + source)
-        if prompt[-1]["role"] == ASSISTANT:
-            raise DataError(
-                f"{where}, column {prefix + source!r}: ends with a message of the {ASSISTANT}; move it to {target}"
-            )
-        completion = messages_of(content[target], where, prefix + target)
+        messages, first = messages_to_learn(content, self.form, where, prefix)
         if self.answers:
-            return self._chat(prompt + completion, where, prefix, tools)
-        return self._fitted(prompt + completion, len(prompt), where, tools)
+            return self._chat(messages, where, prefix, tools)
+        return self._fitted(messages, first, where, tools)
 
     def _chat(self, messages: list[dict[str, Any]], where: str, prefix: str, tools: Any) -> tuple[dict[str, Any], int]:
         if self.answers:

@@ -22,7 +22,7 @@ from dair_hf.data.texts.forms import FORMS, LABEL
 from dair_hf.data.texts.tables import COMMA, read_table
 from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError, is_out_of_memory
-from dair_hf.io.files import decode_json_texts, decode_utf8, parse_json, read_bytes
+from dair_hf.io.files import decode_json_texts, decode_utf8, read_bytes
 
 JSON_LINES, CSV, PARQUET = ".jsonl", ".csv", ".parquet"
 # Columns of CSV files whose cells are texts, whatever they look like.
@@ -80,7 +80,11 @@ def _json_rows(path: Path) -> list[dict[str, Any]]:
     if not text.strip():
         raise DataError(f"{path}: is empty; give paired rows")
     if text.lstrip().startswith("["):
-        array = parse_json(text, str(path), "write it anew", decode_json_texts, object_pairs_hook=_distinct)
+        try:
+            array = decode_json_texts(text, object_pairs_hook=_distinct)
+        except json.JSONDecodeError as error:
+            place = f"line {error.lineno}, column {error.colno}"
+            raise DataError(f"{path}: {place}: not valid JSON ({error.msg}); write it anew") from error
         rows = [(f"row {number}", row) for number, row in enumerate(array)]
     else:
         for number, line in enumerate(text.split("\n"), 1):

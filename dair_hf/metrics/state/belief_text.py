@@ -50,7 +50,8 @@ class Belief(NamedTuple):
     state: slot -> alternatives.
     answered: whether a slot is filled; of text, whether there is any, even if no state can be read from it.
     repeated: fields (slot, alternatives) whose slot comes again later, with other values; `state` has the last ones.
-    is_well_formed: whether the text has the form of a state: some slot has a value, and no field a second `=`.
+    is_well_formed: whether the text has the form of a state: some slot has a value, and no value seems to hold another
+        field, "east, hotel-stars = 4".
     """
 
     state: Mapping[str, Sequence[str]]
@@ -102,7 +103,7 @@ def read_belief(text: str) -> Belief:
     state = dict(fields)
     repeated = tuple((slot, values) for slot, values in fields if values != state[slot])
     answered = bool(text.strip(_PADDING))
-    has_other_form = answered and (not state or any(len(_split(field, "=")) > 2 for field in _split(text, ";")))
+    has_other_form = answered and (not state or any(map(_holds_fields, _split(text, ";"))))
     return Belief(state, answered, repeated, not has_other_form)
 
 
@@ -114,6 +115,12 @@ def _fields(text: str) -> Iterator[tuple[str, list[str]]]:
         values = [value for value in values if value]
         if slot and values:
             yield slot, values
+
+
+def _holds_fields(field: str) -> bool:
+    """Return whether a field seems to hold several: after a comma or a line break there is another `=`."""
+    _, *values = _split(field, "=")
+    return any(mark in value for value in values[:-1] for mark in ",\n")
 
 
 def _escape(string: str) -> str:

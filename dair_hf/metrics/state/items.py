@@ -30,10 +30,10 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from dair_hf.data.view_columns import is_augmented, variant_number
-from dair_hf.errors import DataError, SlotNameWarning, UndefinedMetricWarning
+from dair_hf.errors import BeliefTextWarning, DataError, UndefinedMetricWarning
 from dair_hf.io.pair_files import CLUSTER_KEY
 from dair_hf.metrics.json_items import pair_items, parse_item, parse_lines, read_name, read_text, short
-from dair_hf.metrics.state.belief_text import Belief, parse, read_belief
+from dair_hf.metrics.state.belief_text import Belief, read_belief
 
 State = dict[str, tuple[str, ...]]
 
@@ -159,9 +159,10 @@ def read_item(item: Any, where: str, key: str | None = None) -> Turn:
         if key not in item:
             raise DataError(f"{where}: the key 'state' is missing; found {', '.join(map(repr, item))}")
         state = item[key]
-        if key == _STATE_KEYS["references"] and isinstance(state, str) and state.strip() and not parse(state):
+        if key == _STATE_KEYS["references"] and isinstance(state, str) and not read_belief(state).is_well_formed:
             raise DataError(
-                f"{where}: {key!r} holds {state!r:.60}, which is no belief text such as 'hotel-area = east'"
+                f"{where}: {key!r} holds {state!r:.60}, which is no belief text such as 'hotel-area = east ; "
+                "hotel-stars = 4'"
             )
         if isinstance(state, str):
             return Turn(*read_view_id(item, where), read_belief(state), where, read_cluster(item, where))
@@ -267,15 +268,15 @@ def warn_of_other_text(predictions: Sequence[Turn]) -> None:
     """Warn of predictions that are text, but not in the form of a state.
 
     Warns:
-        SlotNameWarning: There are some.
+        BeliefTextWarning: There are some.
     """
     other = [turn.where for turn in predictions if not turn.belief.is_well_formed]
     if other:
         warnings.warn(
             f"{len(other)} of {len(predictions)} predictions, such as {other[0]}, are text in another form than that "
-            "of a state, 'hotel-area = east ; hotel-name = warkworth house'; what cannot be read so counts as wrong",
-            SlotNameWarning,
-            stacklevel=3,
+            "of a state, 'hotel-area = east ; hotel-name = warkworth house'; what is not read as meant counts as wrong",
+            BeliefTextWarning,
+            stacklevel=4,
         )
 
 

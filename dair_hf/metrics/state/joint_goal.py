@@ -176,7 +176,8 @@ def summarize_turns(
             both views also if an item has no id, or an augmented view no original view.
 
     Warns:
-        SlotNameWarning: Predictions have slots that no reference has, or are text of another form.
+        SlotNameWarning: Predictions have slots that no reference has.
+        BeliefTextWarning: Predictions are text in another form than that of a state.
         UndefinedMetricWarning: All turns are one cluster, so that there are no intervals.
     """
     if not turns:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dair_hf.errors import DataError, SlotNameWarning
+from dair_hf.errors import BeliefTextWarning, DataError
 from dair_hf.metrics.state.belief_text import read_belief
 from dair_hf.metrics.state.conventions import PRESETS
 from dair_hf.metrics.state.joint_goal import joint_goal_accuracy, joint_goal_correct, joint_goal_scores
@@ -273,7 +273,7 @@ def test_garbled_answers_are_not_skipped(preset: str) -> None:
     texts = ["hotel-area = west", "hotel area", " "]
     lines = [{"row_id": str(row), "prediction": text} for row, text in enumerate(texts)]
     with pytest.warns(
-        SlotNameWarning, match=r"^1 of 3 predictions, such as predictions\[1\], are text in another form"
+        BeliefTextWarning, match=r"^1 of 3 predictions, such as predictions\[1\], are text in another form"
     ):
         found = joint_goal_accuracy(lines, gold, preset=preset, intervals=False)
     assert (found["joint_goal_accuracy"], found["turns_skipped"]) == (0.5, 1)
