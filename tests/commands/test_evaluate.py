@@ -332,6 +332,11 @@ def test_limit_report_and_overwrite(tmp_path: Path, models: Path, capsys: pytest
     assert json.loads((out / "evaluation.json").read_text()) == record
     assert run([*command, "--overwrite"]) == 0
     assert json.loads((out / "evaluation.json").read_text())["metrics"]["rows"] == len(CLASSES)
+    (out / "predictions.jsonl").write_text("mine")
+    for options in ([], ["--overwrite"]):
+        capsys.readouterr()
+        assert run([*command, *options]) == 2, "--overwrite is not advised where it does not help"
+        assert "predictions.jsonl: was not written by this command" in capsys.readouterr().err
     (out / "evaluation.json").write_text("{}")
     assert run([*command, "--overwrite"]) == 2, "a file of another program is never replaced"
 

@@ -7,6 +7,7 @@ from dair_hf.io.commands import exit_status, run_recipe
 import os
 import re
 import runpy
+import shlex
 import signal
 import socket
 import subprocess
@@ -228,6 +229,31 @@ sys.exit(exit_status(main))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, text=True, timeout=40)
     *bar, line = done.stderr.splitlines()
     assert "1/3" in bar[-1] and line == "interrupted, no incomplete file is left: run the same command again"
+
+
+WARNING = """
+import contextlib, sys, warnings
+from tqdm.auto import tqdm
+from dair_hf.errors import UndefinedMetricWarning
+from dair_hf.io.commands import exit_status
+def main():
+    with tqdm(total=3) if "bar" in sys.argv else contextlib.nullcontext():
+        warnings.warn("nothing to measure", UndefinedMetricWarning)
+    print("done")
+sys.exit(exit_status(main))
+"""
+
+
+@pytest.mark.parametrize("stderr", ["file", "full", "closed", "bar"])
+def test_a_warning_is_one_line_and_never_ends_a_command(tmp_path: Path, stderr: str) -> None:
+    target = {"full": "/dev/full", "closed": "&-"}.get(stderr, str(tmp_path / "said"))
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(WARNING)} {stderr} 2>{target}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, shell=True, stdout=subprocess.PIPE, text=True, env=environment, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    if stderr in ("file", "bar"):
+        said = (tmp_path / "said").read_text().replace("\r", "\n").splitlines()
+        assert [line.strip() for line in said if "nothing" in line] == ["warning: nothing to measure"]
 
 
 # Python drops exceptions in `__del__`, and prints "Exception ignored in".

@@ -178,6 +178,9 @@ def test_warning_of_text_in_another_form(write: Write, capsys: pytest.CaptureFix
     assert line.startswith(
         f"warning: 2 of 5 predictions, such as {path}:2, are text in another form than that of a state,"
     )
+    wrong = write("w", [{"row_id": "r0", "reference": "hotel-area=x, hotel-stars=4"}])
+    assert joint_goal_main(["--predictions", path, "--references", wrong]) == 2
+    assert "'reference' holds 'hotel-area=x, hotel-stars=4', which is no belief text" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("encode", [lambda data: b"\xef\xbb\xbf" + data, lambda data: data.replace(b"\n", b"\r\n")])
