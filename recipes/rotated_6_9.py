@@ -11,8 +11,8 @@ Command (downloads MNIST, or reads parquet or IDX files from --mnist FOLDER; two
     accelerate launch recipes/rotated_6_9.py --config recipes/configs/rotated_6_9.yaml
 
 Expected (the paper's curves): DA-ERM below ERM at every angle, KL falling as lambda grows, DAIR-L1 at chance for large
-lambda, DAIR above ERM at 45 degrees. `--methods erm kl dair --search_lambdas 0.03 0.1 0.3 1 3` chooses the lambdas of KL
-and DAIR on validation digits rotated by 45 degrees before the test.
+lambda, DAIR above ERM at 45 degrees. `--methods erm kl dair --search_lambdas 0.03 0.1 0.3 1 3` chooses the lambdas of
+KL and DAIR on validation digits rotated by 45 degrees before the test.
 
 Steps: train on upright sixes and nines, and on partners rotated by 180 degrees with the other label, with a sweep over
 lambda for DAIR, DAIR-L1 and KL; evaluate on digits rotated by 0 to 60 degrees;
