@@ -47,11 +47,13 @@ def state_to_text(state: Mapping[str, Sequence[str]]) -> str:
 class Belief(NamedTuple):
     """A state, and what the text that it was read from says besides.
 
-    state: slot -> alternatives.
-    answered: whether a slot is filled; of text, whether there is any, even if no state can be read from it.
-    repeated: fields (slot, alternatives) whose slot comes again later, with other values; `state` has the last ones.
-    is_well_formed: whether the text has the form of a state: some slot has a value, and no value seems to hold another
-        field, "east, hotel-stars = 4".
+    Attributes:
+        state: Slot -> alternatives.
+        answered: Whether a slot is filled; of text, whether there is any, even if no state can be read from it.
+        repeated: Fields (slot, alternatives) whose slot comes again later, with other values; `state` has the last
+            ones.
+        is_well_formed: Whether the text has the form of a state: some slot has a value, and no value seems to hold
+            another field, "east, hotel-stars = 4".
     """
 
     state: Mapping[str, Sequence[str]]
