@@ -77,7 +77,7 @@ class SettingsParser(HfArgumentParser):
             setattr(parsed, name, None)
         return parsed, rest
 
-    def parse_settings(self, options: Sequence[str]) -> tuple[Any, ...]:
+    def parse_settings(self, options: list[str]) -> tuple[Any, ...]:
         """Return one instance of each dataclass, and a namespace of the options that `add_argument` added, if any.
 
         Raises:
@@ -95,11 +95,8 @@ class SettingsParser(HfArgumentParser):
             raise DataError(f"{kind}{' '.join(str(error).split())}") from error
         if unknown:
             known = {action.dest: action for action in self._actions}
-            if unknown[0].endswith((".yaml", ".yml")):
-                raise DataError(f"unknown option {unknown[0]}; write --config {unknown[0]}")
-            if problem := _values_too_many(unknown[0], options, known):
-                raise DataError(problem)
-            raise DataError(f"unknown option {unknown[0]}{_hint(unknown[0].lstrip('-'), known)}")
+            problem = _values_too_many(unknown[0], options, known)
+            raise DataError(problem) if problem else _unknown(unknown[0], known)
         return tuple(parsed)
 
     def arrange_help(self, path: Path | None, values: Mapping[str, Any], shows_all: bool) -> None:
@@ -221,6 +218,8 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
     values = _read_settings(path, fields) if path else {}
     parser = SettingsParser(types)
     options = parser.join_brackets(options)
+    if values and options and not options[0].startswith("-"):
+        raise _unknown(options[0], fields)  # argparse would give it to the last option of the file
     given = {
         option.partition("=")[0].removeprefix("--").replace("-", "_") for option in options if option.startswith("--")
     }
@@ -307,19 +306,28 @@ def _hint(name: str, fields: Mapping[str, Any]) -> str:
     return f"; did you mean {near[0]!r}?" if near else "; see --help for the fields"
 
 
-def _values_too_many(value: str, options: Sequence[str], known: Mapping[str, Any]) -> str | None:
+def _unknown(option: str, fields: Mapping[str, Any]) -> DataError:
+    is_file = option.endswith((".yaml", ".yml"))
+    hint = f"; write --config {option}" if is_file else _hint(option.lstrip("-"), fields)
+    return DataError(f"unknown option {option}{hint}")
+
+
+def _values_too_many(value: str, options: list[str], known: Mapping[str, Any]) -> str | None:
     """Return what is wrong with the option that a value without a place follows; None if there is no such option."""
     starts = [number for number, part in enumerate(options) if part.startswith("--")]
     for start, end in itertools.pairwise([*starts, len(options)]):
-        name, joined, _ = options[start].removeprefix("--").partition("=")
-        extra = options[start + 1 : end]
-        if name not in known or value not in extra:
+        written, joined, first = options[start].partition("=")
+        name = written.removeprefix("--").replace("-", "_")
+        values = [first] * bool(joined) + options[start + 1 : end]
+        if name not in known or value not in values[1:]:
             continue
-        if joined:
-            return f"{options[start]}: a value after '=' stands alone, found also {value!r}; write --{name} without '='"
-        if known[name].nargs is None and value in extra[1:]:
+        if known[name].nargs is None:
             plural = f"; did you mean --{name}s?" if f"{name}s" in known else ""
-            return f"--{name} takes one value, found also {value!r}{plural}"
+            return f"{written} takes one value, found also {value!r}{plural}"
+        if joined:
+            return (
+                f"{options[start]}: a value after '=' stands alone, found also {value!r}; write {written} without '='"
+            )
     return None
 
 

@@ -267,7 +267,7 @@ def _own_warnings_in_one_line() -> Iterator[None]:
                 _print_between_bars(f"warning: {message}")
 
     with warnings.catch_warnings():
-        for category in own:
+        for category in () if sys.warnoptions else own:  # python -W and PYTHONWARNINGS decide, where they are given
             warnings.simplefilter("default", category)
         warnings.showwarning = show
         yield

@@ -9,11 +9,9 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-from dair_hf.errors import DataError
-from dair_hf.io.files import read_json, require_output_file, write_text
+from dair_hf.io.files import holds_json, require_output_file, write_text
 from dair_hf.metrics.state.conventions import PRESETS, Convention
 
 STATE_FORMATS = """Files of --predictions and --references hold one dialogue state as JSON per line, with or without id:
@@ -92,30 +90,32 @@ def run_command(
     compute: Callable[[], Mapping[str, Any]],
     tabulate: Callable[[Mapping[str, Any]], str],
     arguments: argparse.Namespace,
+    ratio: str,
 ) -> int:
-    """Compute the results, write the JSON file, print the table, and return the exit status."""
+    """Compute the results, write the JSON file, print the table, and return the exit status.
+
+    Args:
+        compute: Returns the results.
+        tabulate: Returns the table of some results.
+        arguments: The parsed options.
+        ratio: Name of a ratio in every result; a JSON file without it, or without its denominator, is never replaced.
+    """
+
+    def is_own(content: Any) -> bool:
+        names = (ratio, f"original_{ratio}")
+        return isinstance(content, dict) and any({name, f"{name}_denominator"} <= content.keys() for name in names)
 
     def main() -> None:
         if arguments.json is not None:
             inputs = [path for name in _INPUTS if (path := getattr(arguments, name, None)) is not None]
-            require_output_file(arguments.json, inputs, arguments.overwrite)
+            require_output_file(arguments.json, inputs, arguments.overwrite, holds_json(is_own))
         results = compute()
         if arguments.json is not None:
-            _write_results(arguments.json, _without_nan(results))
+            text = json.dumps(_without_nan(results), indent=2, ensure_ascii=False, allow_nan=False)
+            write_text(arguments.json, text + "\n")
         print(tabulate(results))
 
     return exit_status(main)
-
-
-def _write_results(path: str, results: Mapping[str, Any]) -> None:
-    if Path(path).exists() and Path(path).stat().st_size:
-        try:
-            previous = read_json(path)
-        except DataError:
-            previous = None
-        if not isinstance(previous, dict) or 2 * len(previous.keys() & results.keys()) < len(previous):
-            raise DataError(f"{path}: this file was not written by this command; choose another name or remove it")
-    write_text(path, json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _without_nan(value: Any) -> Any:

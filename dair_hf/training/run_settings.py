@@ -41,7 +41,7 @@ def save_settings(args: DAIRConfig, data: Any, checkpoint: Path) -> None:
     write_json(checkpoint / SETTINGS_FILE, _settings_of(args, data))
 
 
-def warn_of_other_settings(args: DAIRConfig, data: Any, checkpoint: Path) -> None:
+def warn_of_other_settings(args: DAIRConfig, data: Any, checkpoint: Path, builds_optimizer: bool = True) -> None:
     """Log one line that names the settings in which a run differs from that of the checkpoint it resumes.
 
     Checkpoints of a plain `Trainer` have no such file, and say nothing. Of data, only the number of rows is compared:
@@ -51,21 +51,24 @@ def warn_of_other_settings(args: DAIRConfig, data: Any, checkpoint: Path) -> Non
         args: Settings of the run.
         data: Training data; a stream has no number of rows.
         checkpoint: Folder of the checkpoint.
+        builds_optimizer: Whether `args.optim` decides on the optimizer, rather than one that the caller made.
 
     Raises:
-        DataError: The optimizer is another one, which cannot take over the saved state.
+        DataError: The optimizer is another one, which may not be able to take over the saved state.
     """
     try:
         saved = read_json(checkpoint / SETTINGS_FILE)
     except DataError:
         return
     now = _settings_of(args, data)
+    if not builds_optimizer:
+        now = {name: value for name, value in now.items() if name not in ("optim", "optim_args")}
     changed = [name for name in now if isinstance(saved, dict) and name in saved and saved[name] != now[name]]
     has_optimizer = holds_optimizer(checkpoint)
     if "optim" in changed and has_optimizer and not {saved["optim"], now["optim"]} <= SAME_STATE:
         raise DataError(
-            f"{checkpoint} holds the optimizer of a run with optim={saved['optim']}, which optim={now['optim']} cannot "
-            "take over; set the former, or leave resume_from_checkpoint out"
+            f"{checkpoint} holds the optimizer of a run with optim={saved['optim']}, which optim={now['optim']} may "
+            "not take over; set the former, or leave resume_from_checkpoint out"
         )
     if changed and args.should_log:
         listed = ", ".join(f"{name}={saved[name]} (now {now[name]})" for name in changed)

@@ -287,18 +287,22 @@ class DAIRTrainer(PairEvaluationTrainer):
             return DataCollatorForTokenClassification(tokenizer)
         return DataCollatorWithPadding(tokenizer)
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         """Train as `Seq2SeqTrainer` does; warn once if dropout makes R positive for identical views.
 
         Args:
             resume_from_checkpoint: Path of a checkpoint; True: the last complete one in `args.output_dir`, with a
                 warning that names newer ones, which were cut off while they were saved. Another warning names the
-                settings in which the run of the checkpoint differs.
+                settings in which the run of the checkpoint differs, and those of the old run that the saved optimizer
+                keeps. None, False: from the start, with a warning if `args.output_dir` holds those of an earlier run.
+            trial: As in `Seq2SeqTrainer`.
             *args: As in `Seq2SeqTrainer`.
             **kwargs: As in `Seq2SeqTrainer`.
 
         Raises:
-            DataError: There is no complete checkpoint.
+            DataError: There is no complete checkpoint, or its optimizer is of another kind (`args.optim`).
         """
         rates = dropout_rates(self.model)
         independent = self.args.uses_regularizer and self.args.pair_dropout == "independent"
@@ -312,10 +316,11 @@ class DAIRTrainer(PairEvaluationTrainer):
         warn_of_unused_target(self.args)
         if resume_from_checkpoint:
             resume_from_checkpoint = resumable_checkpoint(resume_from_checkpoint, self.args.output_dir)
-            warn_of_other_settings(self.args, self.train_dataset, Path(resume_from_checkpoint))
-        elif kwargs.get("trial") is None:  # trials of a search have folders of their own
+            builds_optimizer = self.optimizer is None and self.optimizer_cls_and_kwargs is None
+            warn_of_other_settings(self.args, self.train_dataset, Path(resume_from_checkpoint), builds_optimizer)
+        elif trial is None:  # trials of a search have folders of their own
             warn_of_earlier_run(self.args)
-        return super().train(resume_from_checkpoint, *args, **kwargs)
+        return super().train(resume_from_checkpoint, trial, *args, **kwargs)
 
     def _hp_search_setup(self, trial: Any) -> None:
         """Set the values of a trial; lambda may change between numbers and "auto"."""

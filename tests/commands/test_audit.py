@@ -118,6 +118,12 @@ def test_chats_without_an_answer_are_refused(tmp_path: Path, capsys: pytest.Capt
     assert shown.startswith("row 'a': no message has the role 'assistant'") and "found 'asistant'" in shown
     (shown,) = refused({"prompt": user + answer, "completion": answer, "augmented_prompt": user})
     assert shown == "row 'a', column 'prompt': ends with a message of the assistant; move it to completion"
+    (shown,) = refused({"messages": chat("assistant"), "augmented_messages": chat("assistant"), "tools": "a tool"})
+    assert shown.startswith("row 'a', column 'tools': is no JSON")
+    texts = {"prompt": "a", "completion": "b", "augmented_prompt": "c", "augmented_completion": "d"}
+    (shown,) = refused({**texts, "augmented_tools": "5"})
+    assert shown == "row 'a', column 'augmented_tools': found 5; give a list of tools, each a JSON schema"
+    assert refused({**texts, "tools": [{"name": "add"}]}) == []
     # A classifier does not read the chat.
     classes = {"text": "a b", "label": "x", "augmented_text": "a c", "augmented_label": "y", "messages": user}
     assert refused(classes) == []

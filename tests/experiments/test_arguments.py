@@ -255,6 +255,7 @@ def test_invalid_files_are_refused(tmp_path: Path, text: str, message: str, caps
         (["--names", "a", "--steps", "3", "a"], r"^--steps takes one value, found also 'a'$"),
         (["--steps", "3", "-4"], r"^--steps takes one value, found also '-4'$"),
         (["--names=a", "b"], r"^--names=a: a value after '=' stands alone, found also 'b'; write --names without '='$"),
+        (["--steps=3", "4"], r"^--steps takes one value, found also '4'$"),
         (["demo.yaml"], r"unknown option demo\.yaml; write --config demo\.yaml$"),
         (["--steps"], r"--steps: expected one argument"),
         (["--weights", "{kl: 1"], r"--weights: '\{kl: 1': line 1, column 7: not valid YAML"),
@@ -270,9 +271,18 @@ def test_invalid_command_lines_are_refused(argv: list[str], message: str) -> Non
         parse_arguments(TYPES, argv)
 
 
+def test_a_word_before_the_options_is_not_given_to_the_last_field_of_the_file(tmp_path: Path) -> None:
+    path = write_settings(tmp_path, "steps: 3\nnames: [a, b]")
+    assert parse_arguments(TYPES, ["--config", path, "--steps", "4"])[0].names == ["a", "b"]
+    for argv in (["--config", path, "c"], ["c", "--config", path, "--steps", "4"]):
+        with pytest.raises(DataError, match=r"^unknown option c; see --help for the fields$"):
+            parse_arguments(TYPES, argv)
+
+
 def test_invalid_training_arguments_are_data_errors() -> None:
     refused: list[tuple[list[str], str]] = [
         (["--dair_lambda", "-1"], r"dair_lambda=-1\.0 is out of range"),
+        (["--max-steps", "3", "4"], r"^--max-steps takes one value, found also '4'$"),
         (["--dair_lambda", "nan"], r"dair_lambda=nan is out of range"),
         (["--learning_rate", "-1"], r"learning_rate=-1\.0 is out of range; it must be a finite number >= 0"),
         (["--gradient_accumulation_steps", "0"], r"gradient_accumulation_steps=0 is out of range"),

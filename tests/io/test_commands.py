@@ -256,6 +256,17 @@ def test_a_warning_is_one_line_and_never_ends_a_command(tmp_path: Path, stderr: 
         assert [line.strip() for line in said if "nothing" in line] == ["warning: nothing to measure"]
 
 
+@pytest.mark.parametrize(("option", "status"), [("ignore", 0), ("error", 1)])
+def test_warnings_follow_the_option_of_python(option: str, status: int) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", option, "-c", WARNING]
+    if option == "error":  # of libraries, too: only our own here
+        command[2] = "error:nothing to measure"
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == status
+    assert ("nothing to measure" in done.stderr) == (option == "error")
+
+
 # Python drops exceptions in `__del__`, and prints "Exception ignored in".
 DELETED = """
 import os, signal, sys, time

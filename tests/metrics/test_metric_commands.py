@@ -178,9 +178,10 @@ def test_warning_of_text_in_another_form(write: Write, capsys: pytest.CaptureFix
     assert line.startswith(
         f"warning: 2 of 5 predictions, such as {path}:2, are text in another form than that of a state,"
     )
-    wrong = write("w", [{"row_id": "r0", "reference": "hotel-area=x, hotel-stars=4"}])
-    assert joint_goal_main(["--predictions", path, "--references", wrong]) == 2
-    assert "'reference' holds 'hotel-area=x, hotel-stars=4', which is no belief text" in capsys.readouterr().err
+    for text in ("hotel-area=x, hotel-stars=4", "hotel-area: x ; hotel-stars = 4"):
+        wrong = write("w", [{"row_id": "r0", "reference": text}])
+        assert joint_goal_main(["--predictions", path, "--references", wrong]) == 2
+        assert f"'reference' holds {text!r}, which is no belief text" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("encode", [lambda data: b"\xef\xbb\xbf" + data, lambda data: data.replace(b"\n", b"\r\n")])
@@ -212,6 +213,7 @@ def test_json_output_replaces_no_other_file(
     (folder / "letter.txt").write_text("mine")
     linked.symlink_to(row)
     settings = write("settings.json", ['{"name": "a", "preset": 1, "c": 2}'])
+    empty = write("empty.json", ["{}"])
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     arguments = ["--predictions", row, "--references", row, "--json"]
     for target, extra, message in (
@@ -219,12 +221,9 @@ def test_json_output_replaces_no_other_file(
         (bound, ["--overwrite"], "socket: is not a regular file; name one"),
         (row, ["--overwrite"], f"p: is also read ({row}); name another file to write"),
         (linked, ["--overwrite"], f"link: is also read ({row}); name another file to write"),
-        (settings, [], "settings.json: already exists; name another file, or give --overwrite to replace it"),
-        (
-            settings,
-            ["--overwrite"],
-            "settings.json: this file was not written by this command; choose another name or remove it",
-        ),
+        (settings, [], "settings.json: was not written by this command; name another file, or move this one away"),
+        (settings, ["--overwrite"], "settings.json: was not written by this command; name another file"),
+        (empty, ["--overwrite"], "empty.json: was not written by this command"),
     ):
         assert main([*arguments, str(target), *extra]) == 2
         printed = capsys.readouterr()
@@ -232,6 +231,8 @@ def test_json_output_replaces_no_other_file(
         assert message in printed.err
         assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert main([*arguments, str(tmp_path / "new.json")]) == 0
+    assert main([*arguments, str(tmp_path / "new.json")]) == 2
+    assert "new.json: already exists; name another file, or give --overwrite" in capsys.readouterr().err
     assert main([*arguments, str(tmp_path / "new.json"), "--overwrite"]) == 0
 
 

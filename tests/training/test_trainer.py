@@ -915,6 +915,12 @@ def test_a_checkpoint_of_other_settings_is_named(tmp_path: Path, caplog: pytest.
         DataError, match="checkpoint-2 holds the optimizer of a run with optim=adamw_torch.*, which optim=sgd"
     ):
         lines(optim="sgd")
+    made = tiny.trainer(tmp_path, "t5", data, max_steps=2, save_strategy="no", dair_lambda=0.5)
+    made.create_optimizer()
+    made.args.optim = "sgd"  # without effect, since there is an optimizer already
+    caplog.clear()
+    made.train(resume_from_checkpoint=True)
+    assert "other settings" not in caplog.text
     (line,) = lines(rows=data.select(range(len(data) - 1)))
     assert f"other settings: len(train_dataset)={len(data)} (now {len(data) - 1}). Training goes on" in line
     with pytest.raises(DataError, match=f"^{tmp_path}/checkpoint-2: is of another model; resume with the model that"):

@@ -139,7 +139,7 @@ def refusal_of(data: PairRows) -> str | None:
     """
     from dair_hf.data.texts.chat import messages_to_learn
     from dair_hf.data.texts.files import pairs_from_jsonl
-    from dair_hf.data.texts.forms import CHATS, COMPLETIONS, FORMS, INPUT_IDS, name_of, view_of
+    from dair_hf.data.texts.forms import CHATS, COMPLETIONS, FORMS, INPUT_IDS, name_of, tools_of, view_of
 
     # Any data may have a column named source or text; that of a form of text has partners.
     holds_text = any(
@@ -155,7 +155,10 @@ def refusal_of(data: PairRows) -> str | None:
             for view in (0, *partner_numbers(rows.column_names)):
                 where = name_of(row, number)
                 content = view_of(row, forms[0], view, where)
-                if content is not None and isinstance(content[forms[0].inputs[0]], list):
+                if content is None:
+                    continue
+                tools_of(row, view_prefix(view), where)
+                if isinstance(content[forms[0].inputs[0]], list):
                     messages_to_learn(content, forms[0], where, view_prefix(view))
     except DataError as error:
         return str(error).removeprefix(f"{data.path}: ")

@@ -222,8 +222,7 @@ class TextEncoder:
 
     def _chat(self, messages: list[dict[str, Any]], where: str, prefix: str, tools: Any) -> tuple[dict[str, Any], int]:
         if self.answers:
-            turns = [number for number, message in enumerate(messages) if message["role"] == ASSISTANT]
-            last = turns[-1] if turns else 0
+            last = max(number for number, message in enumerate(messages) if message["role"] == ASSISTANT)
             return self._fitted(messages[: last + 1], last, where, tools)
         chat = encode_chat(self.tokenizer, messages, self.needs.ends, where, tools=tools)
         limit, note = self.needs.limit, 0 if chat.has_ends else NO_END

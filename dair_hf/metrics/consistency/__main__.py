@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command_line.add_convention_arguments(parser)
     command_line.add_result_arguments(parser)
     arguments = parser.parse_args(argv)
-    return command_line.run_command(lambda: _compute(arguments), _tabulate, arguments)
+    return command_line.run_command(lambda: _compute(arguments), _tabulate, arguments, "cm")
 
 
 def _compute(arguments: argparse.Namespace) -> dict[str, Any]:

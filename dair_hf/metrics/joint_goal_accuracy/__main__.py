@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None, program: str | None = None) -> int:
         turns = pair_turns(predictions, references)
         return summarize_turns(turns, name, convention, progress=True, confidence=arguments.confidence)
 
-    return command_line.run_command(compute, _tabulate, arguments)
+    return command_line.run_command(compute, _tabulate, arguments, "joint_goal_accuracy")
 
 
 def _tabulate(results: Mapping[str, Any]) -> str:

@@ -21,6 +21,10 @@ _TRANSLATION = str.maketrans(_ESCAPES)
 _MEANINGS = {code[1]: character for character, code in _ESCAPES.items()} | {"_": " ", "e": ""}
 _ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
 _DELIMITERS = {mark: re.compile(r"\\.|" + re.escape(mark), re.DOTALL) for mark in ";=|"}
+# A slot may contain spaces, "hotel-price range = cheap", but alone it is rather a field in another notation.
+_NO_SLOT = re.compile(r"[:,]\s")
+_NO_LONE_SLOT = re.compile(r"[\s:,|/&]")
+_HOLDS_SLOT = re.compile(r"[\s,|/&]")  # between two `=`; "a=b" is a value
 _PADDING = " \t\r\n"  # around a field; as part of a field it is escaped
 
 
@@ -52,8 +56,8 @@ class Belief(NamedTuple):
         answered: Whether a slot is filled; of text, whether there is any, even if no state can be read from it.
         repeated: Fields (slot, alternatives) whose slot comes again later, with other values; `state` has the last
             ones.
-        is_well_formed: Whether the text has the form of a state: some slot has a value, and no value seems to hold
-            another field, "east, hotel-stars = 4".
+        is_well_formed: Whether the text has the form of a state: some field has `=`, and no field seems to hold
+            several, "hotel-area = east, hotel-stars = 4", or another notation, "hotel-area: east".
     """
 
     state: Mapping[str, Sequence[str]]
@@ -105,8 +109,7 @@ def read_belief(text: str) -> Belief:
     state = dict(fields)
     repeated = tuple((slot, values) for slot, values in fields if values != state[slot])
     answered = bool(text.strip(_PADDING))
-    has_other_form = answered and (not state or any(map(_holds_fields, _split(text, ";"))))
-    return Belief(state, answered, repeated, not has_other_form)
+    return Belief(state, answered, repeated, not answered or _is_well_formed(text))
 
 
 def _fields(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -119,10 +122,18 @@ def _fields(text: str) -> Iterator[tuple[str, list[str]]]:
             yield slot, values
 
 
-def _holds_fields(field: str) -> bool:
-    """Return whether a field seems to hold several: after a comma or a line break there is another `=`."""
-    _, *values = _split(field, "=")
-    return any(mark in value for value in values[:-1] for mark in ",\n")
+def _is_well_formed(text: str) -> bool:
+    fields = [[part.strip(_PADDING) for part in _split(field, "=")] for field in _split(text, ";")]
+    return any(len(parts) > 1 for parts in fields) and all(map(_is_field, fields))
+
+
+def _is_field(parts: Sequence[str]) -> bool:
+    """Return whether the parts between the `=` of a field seem to be one slot and its values; blank fields are none."""
+    slot, *values = parts
+    if not values:
+        return not _NO_LONE_SLOT.search(slot)
+    broken = any(mark in part for part in parts for mark in "\t\r\n")
+    return bool(slot) and not broken and not _NO_SLOT.search(slot) and not any(map(_HOLDS_SLOT.search, values[:-1]))
 
 
 def _escape(string: str) -> str:

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         pairs = pair_answers(read_prediction_file(arguments.predictions), read_reference_file(arguments.references))
         return summarize_answers(pairs, arguments.normalize, confidence=arguments.confidence)
 
-    return command_line.run_command(compute, _tabulate, arguments)
+    return command_line.run_command(compute, _tabulate, arguments, "vqa_accuracy")
 
 
 def _tabulate(results: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dair_hf.metrics.state.belief_text import parse, state_to_text
+from dair_hf.metrics.state.belief_text import parse, read_belief, state_to_text
 
 AWKWARD = st.text(alphabet=st.sampled_from(list("\\;=|_ensrt \n\r\t a\u00a0\u2028é")), max_size=8)
 STRINGS = st.one_of(st.text(max_size=12), AWKWARD)
@@ -68,3 +68,49 @@ def test_the_format_is_short_and_readable() -> None:
 )
 def test_parse_of_broken_output(text: str, expected: dict[str, list[str]]) -> None:
     assert parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hotel-area = east, hotel-stars = 4",
+        "hotel-area=east hotel-stars=4",
+        "hotel-area = east | hotel-stars = 4",
+        "hotel-area = east / hotel-stars = 4",
+        "hotel-area = east\thotel-stars = 4",
+        "hotel-area = east\nhotel-stars: 4",
+        "hotel-area: east ; hotel-stars = 4",
+        "hotel-area: east, hotel-stars = 4",
+        "hotel area east ; hotel-stars = 4",
+        "{hotel-area: east, hotel-stars: 4}",
+        "= east ; hotel-stars = 4",
+        "none",
+    ],
+)
+def test_text_in_other_notations_is_not_well_formed(text: str) -> None:
+    assert not read_belief(text).is_well_formed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "hotel-area = east ;",
+        "hotel-area = east ; hotel-st",
+        "hotel-name = a=b",
+        "price range = cheap ; food = fish, chips and more | fish / chips",
+        "restaurant-time = 10:15 ; restaurant-name = the old: new",
+        r"hotel-area = \e",
+    ],
+)
+def test_text_of_a_state_is_well_formed_even_if_cut_short(text: str) -> None:
+    assert read_belief(text).is_well_formed
+
+
+SLOTS = st.text(alphabet=st.characters(codec="utf-8", exclude_characters=":,"), min_size=1)
+
+
+@given(st.dictionaries(SLOTS, st.lists(STRINGS, min_size=1)))
+def test_what_is_written_is_well_formed(state: dict[str, list[str]]) -> None:
+    assert read_belief(state_to_text(state)).is_well_formed
