@@ -218,14 +218,27 @@ def parse_arguments(types: Sequence[type], argv: Sequence[str] | None = None) ->
     values = _read_settings(path, fields) if path else {}
     parser = SettingsParser(types)
     options = parser.join_brackets(options)
-    if values and options and not options[0].startswith("-"):
-        raise _unknown(options[0], fields)  # argparse would give it to the last option of the file
-    given = {
+    if values and options and not options[0].startswith("--") and options[0] not in HELP:
+        # argparse would give it to the last option of the file.
+        if options[0].endswith((".yaml", ".yml")):
+            raise DataError(f"unknown option {options[0]}; the settings of {path} are used, and a run reads one file")
+        raise _unknown(options[0], fields)
+    names = [
         option.partition("=")[0].removeprefix("--").replace("-", "_") for option in options if option.startswith("--")
+    ]
+    given = set(names)
+    # A list without values takes back that of the file, and replaces no other field.
+    empty = {
+        option.removeprefix("--").replace("-", "_")
+        for option, after in itertools.pairwise([*options, "--"])
+        if option.startswith("--") and after.startswith("--") and "=" not in option
     }
+    for name in names:
+        if names.count(name) > 1 and parser.field_types.get(name, set()) & {list, dict}:
+            raise DataError(f"--{name} is given twice; give all its values after one --{name}")
     replaced = [(name, other) for name in fields for other in fields[name].metadata.get("replaced_by", ())]
     for name, other in replaced:
-        if other in given and name not in given:
+        if other in given - empty and name not in given:
             values.pop(name, None)
     parser.fields_with_list |= {name for name, value in values.items() if isinstance(value, list)} - given
     parser.fields_without_value = {name for name, value in values.items() if value is None} - given
@@ -256,7 +269,7 @@ def _split_config_file(options: list[str]) -> tuple[Path | None, list[str]]:
         if not value:
             raise DataError("--config needs a file name after it, such as recipes/configs/demo.yaml")
         if any(other.partition("=")[0] == "--config" for other in rest):
-            raise DataError("--config is given twice; put the settings of both files into one")
+            raise DataError(f"--config is given twice, first {value}; put the settings of both files into one")
         return Path(value), options[:index] + rest
     return None, options
 

@@ -120,10 +120,13 @@ def test_chats_without_an_answer_are_refused(tmp_path: Path, capsys: pytest.Capt
     assert shown == "row 'a', column 'prompt': ends with a message of the assistant; move it to completion"
     (shown,) = refused({"messages": chat("assistant"), "augmented_messages": chat("assistant"), "tools": "a tool"})
     assert shown.startswith("row 'a', column 'tools': is no JSON")
-    texts = {"prompt": "a", "completion": "b", "augmented_prompt": "c", "augmented_completion": "d"}
-    (shown,) = refused({**texts, "augmented_tools": "5"})
+    prompts = {"prompt": user, "completion": answer, "augmented_prompt": user, "augmented_completion": answer}
+    (shown,) = refused({**prompts, "augmented_tools": "5"})
     assert shown == "row 'a', column 'augmented_tools': found 5; give a list of tools, each a JSON schema"
-    assert refused({**texts, "tools": [{"name": "add"}]}) == []
+    assert refused({**prompts, "tools": [{"name": "add"}]}) == []
+    # Only a template of chats lists tools.
+    texts = {"prompt": "a", "completion": "b", "augmented_prompt": "c", "augmented_completion": "d"}
+    assert refused({**texts, "tools": "hammer"}) == []
     # A classifier does not read the chat.
     classes = {"text": "a b", "label": "x", "augmented_text": "a c", "augmented_label": "y", "messages": user}
     assert refused(classes) == []

@@ -162,7 +162,6 @@ def test_help_of_all_fields(capsys: pytest.CaptureFixture[str]) -> None:
         (["--weights={kl: 1}", "--names=[b, c]"], ["b", "c"], {"kl": 1}),
         (["--names", "[b, c]", "--weights", '{"kl": 1}'], ["b", "c"], {"kl": 1}),
         (["--names", "[b,", "c]", "--steps", "3"], ["b", "c"], None),
-        (["--names", "[b]", "--names", "c", "d"], ["c", "d"], None),
     ],
 )
 def test_lists_and_mappings_in_brackets(argv: list[str], names: list[str], weights: Any) -> None:
@@ -255,6 +254,11 @@ def test_invalid_files_are_refused(tmp_path: Path, text: str, message: str, caps
         (["--names", "a", "--steps", "3", "a"], r"^--steps takes one value, found also 'a'$"),
         (["--steps", "3", "-4"], r"^--steps takes one value, found also '-4'$"),
         (["--names=a", "b"], r"^--names=a: a value after '=' stands alone, found also 'b'; write --names without '='$"),
+        (
+            ["--names", "a", "--steps", "2", "--names=b"],
+            r"^--names is given twice; give all its values after one",
+        ),
+        (["--weights", "{a: 1}", "--weights", "{b: 1}"], r"^--weights is given twice"),
         (["--steps=3", "4"], r"^--steps takes one value, found also '4'$"),
         (["demo.yaml"], r"unknown option demo\.yaml; write --config demo\.yaml$"),
         (["--steps"], r"--steps: expected one argument"),
@@ -277,6 +281,10 @@ def test_a_word_before_the_options_is_not_given_to_the_last_field_of_the_file(tm
     for argv in (["--config", path, "c"], ["c", "--config", path, "--steps", "4"]):
         with pytest.raises(DataError, match=r"^unknown option c; see --help for the fields$"):
             parse_arguments(TYPES, argv)
+    with pytest.raises(DataError, match=r"^unknown option -steps; did you mean 'steps'\?$"):
+        parse_arguments(TYPES, ["--config", path, "-steps", "4"])
+    with pytest.raises(DataError, match=r"^unknown option x\.yaml; the settings of .*\.yaml are used, and a run"):
+        parse_arguments(TYPES, ["--config", path, "x.yaml"])
 
 
 def test_invalid_training_arguments_are_data_errors() -> None:

@@ -310,6 +310,8 @@ def test_lambda_of_the_command_line_replaces_the_sweep_of_the_file(
 def test_sweep_of_the_command_line_replaces_the_lambdas_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text("methods: [dair, kl]\nlambdas: {kl: 2}\n")
+    (config,) = parse_arguments([ComparisonConfig], ["--config", str(path), "--lambda_sweep"])
+    assert (config.lambdas, config.lambda_sweep) == ({"kl": 2.0}, [])
     (config,) = parse_arguments([ComparisonConfig], ["--config", str(path), "--lambda_sweep", "1", "2"])
     assert (config.lambdas, config.lambda_sweep) == (None, [1.0, 2.0])
 

@@ -476,6 +476,13 @@ def test_predictions_of_another_task_are_refused(write: Write, capsys: pytest.Ca
     file = write("predictions.jsonl", lines)
     assert joint_goal_main(["--predictions", file, "--references", file]) == 2
     assert "predictions.jsonl:1: 'reference' holds '10 ok', which is no belief text" in capsys.readouterr().err
+    # Without ids, lines are compared in order.
+    lines = [{"prediction": "hotel-area = east", "reference": "hotel-area = west"}]
+    lines += [{"prediction": "hotel-stars = 4 ; hotel-area = a", "reference": "hotel-area = a ; hotel-stars = 4"}]
+    file = write("in_order.jsonl", lines)
+    assert joint_goal_main(["--predictions", file, "--references", file]) == 0
+    assert "50.00 %" in capsys.readouterr().out
+    lines = [{"row_id": "0", "variant": "original", "prediction": "10 ok", "reference": "10 ok", "correct": True}]
     # A model may answer anything; an empty reference is an empty state.
     lines[0] |= {"reference": ""}
     file = write("empty.jsonl", lines)

@@ -155,10 +155,8 @@ def refusal_of(data: PairRows) -> str | None:
             for view in (0, *partner_numbers(rows.column_names)):
                 where = name_of(row, number)
                 content = view_of(row, forms[0], view, where)
-                if content is None:
-                    continue
-                tools_of(row, view_prefix(view), where)
-                if isinstance(content[forms[0].inputs[0]], list):
+                if content is not None and isinstance(content[forms[0].inputs[0]], list):
+                    tools_of(row, view_prefix(view), where)
                     messages_to_learn(content, forms[0], where, view_prefix(view))
     except DataError as error:
         return str(error).removeprefix(f"{data.path}: ")

@@ -152,13 +152,12 @@ class TextEncoder:
             label = content[LABEL]
             encoded[LABELS] = label_of(label, needs.loss, needs.label2id, needs.num_labels, where, prefix + LABEL)
             return encoded, note
-        tools = tools_of(row, prefix, where)
         if self.form.target is None:
             messages, _ = messages_to_learn(content, self.form, where, prefix)
-            return self._chat(messages, where, prefix, tools)
+            return self._chat(messages, where, prefix, tools_of(row, prefix, where))
         source, target = self.form.inputs[0], self.form.target
         if self.form is COMPLETIONS and isinstance(content[source], list):
-            return self._chat_completion(content, where, prefix, tools)
+            return self._chat_completion(content, where, prefix, tools_of(row, prefix, where))
         prompt = text_of(content[source], where, prefix + source)
         encoded, note = self._completion(prompt, text_of(content[target], where, prefix + target))
         # The first token of a decoder-only model is predicted from nothing.

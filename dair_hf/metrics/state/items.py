@@ -153,8 +153,8 @@ def read_item(item: Any, where: str, key: str | None = None) -> Turn:
     """
     item = _parsed(item, where)
     if not _has_wrapper(item):
-        has_id = isinstance(item, Mapping) and any(name in item for name in _ID_KEYS)
-        if not has_id:
+        is_line = isinstance(item, Mapping) and (any(name in item for name in _ID_KEYS) or _holds_text(item))
+        if not is_line:
             return Turn(None, "original", None, Belief.of(read_state(item, where)), where)
         if key not in item:
             raise DataError(f"{where}: the key 'state' is missing; found {', '.join(map(repr, item))}")
@@ -162,13 +162,18 @@ def read_item(item: Any, where: str, key: str | None = None) -> Turn:
         if key == _STATE_KEYS["references"] and isinstance(state, str) and not read_belief(state).is_well_formed:
             raise DataError(
                 f"{where}: {key!r} holds {state!r:.60}, which is no belief text such as 'hotel-area = east ; "
-                "hotel-stars = 4'"
+                "hotel-stars = 4'; give that, or the state as an object under 'state'"
             )
         if isinstance(state, str):
             return Turn(*read_view_id(item, where), read_belief(state), where, read_cluster(item, where))
         item = {**item, "state": state}
     belief = Belief.of(read_state(item["state"], where))
     return Turn(*read_view_id(item, where), belief, where, read_cluster(item, where))
+
+
+def _holds_text(item: Mapping[str, Any]) -> bool:
+    """Tell {"prediction": <belief text>} from a bare state; no schema has slots of these names."""
+    return any(isinstance(item.get(name), str) for name in _STATE_KEYS.values())
 
 
 def _has_wrapper(item: Any) -> bool:
@@ -276,7 +281,7 @@ def warn_of_other_text(predictions: Sequence[Turn]) -> None:
             f"{len(other)} of {len(predictions)} predictions, such as {other[0]}, are text in another form than that "
             "of a state, 'hotel-area = east ; hotel-name = warkworth house'; what is not read as meant counts as wrong",
             BeliefTextWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

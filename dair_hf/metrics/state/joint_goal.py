@@ -22,7 +22,6 @@ from dair_hf.metrics.state.items import (
     read_items,
     read_state,
     warn_of_one_cluster,
-    warn_of_other_text,
 )
 from dair_hf.metrics.state.matching import Comparison, compare_states, compare_turns
 from dair_hf.metrics.state.normalizers import DONTCARE
@@ -185,7 +184,6 @@ def summarize_turns(
     if settings.get("intervals", True):
         units = {turn.row_id or turn.where: turn.unit for _, turn in turns if turn.unit is not None}
         warn_of_one_cluster(list(units.values()), next(iter(units), None))
-    warn_of_other_text([prediction for prediction, _ in turns])
     comparisons = compare_turns(turns, convention, progress=progress)
     compared = [(reference, comparison) for (_, reference), comparison in zip(turns, comparisons, strict=True)]
     figures = {

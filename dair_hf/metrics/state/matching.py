@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from dair_hf.metrics.state.belief_text import Belief
 from dair_hf.metrics.state.conventions import Convention
 from dair_hf.metrics.state.fuzzy import fuzzy_comparison
-from dair_hf.metrics.state.items import Turn
+from dair_hf.metrics.state.items import Turn, warn_of_other_text
 from dair_hf.metrics.state.normalizers import DONTCARE, normalize, normalize_slot
 from dair_hf.metrics.state.slot_names import (
     SlotNames,
@@ -124,7 +124,9 @@ def compare_turns(
 
     Warns:
         SlotNameWarning: Predictions have slots that no reference has.
+        BeliefTextWarning: Predictions are text in another form than that of a state.
     """
+    warn_of_other_text([prediction for prediction, _ in turns])
     names = reference_names((reference.state for _, reference in turns), convention)
     require_compared_slots(names, convention)
     comparisons = [
