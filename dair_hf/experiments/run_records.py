@@ -155,6 +155,8 @@ def provenance() -> dict[str, Any]:
         "git_revision": git_revision(),
         "hardware": {
             "cpu": platform.machine(),
+            "cpu_model": cpu_model(),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "cores": os.cpu_count(),
             "torch_threads": torch.get_num_threads(),
             "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
@@ -162,6 +164,18 @@ def provenance() -> dict[str, Any]:
         },
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def cpu_model(source: Path = Path("/proc/cpuinfo")) -> str:
+    """Return name, family and model of the processor on Linux, else what Python knows; processors round differently."""
+    try:
+        lines = source.read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    first: dict[str, str] = {}
+    for name, _, value in (line.partition(":") for line in lines):
+        first.setdefault(name.strip(), value.strip())
+    return ", ".join(f"{name} {first[name]}" for name in ("model name", "cpu family", "model") if name in first)
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from dair_hf.experiments.comparison import ComparisonConfig, Run, with_settings
 from dair_hf.experiments.run_records import (
     SECRETS,
     changed_settings,
+    cpu_model,
     fingerprint,
     finished_record,
     plain_config,
@@ -222,3 +223,11 @@ def test_revision_is_dirty_only_if_files_changed_that_influence_runs(
 def test_number_of_processes_is_that_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert record()["hardware"]["processes"] == 4
+
+
+def test_processor_is_named_once(tmp_path: Path) -> None:
+    """The file has one block for each core."""
+    block = "processor\t: {}\nmodel\t\t: 2\nmodel name\t: Some CPU: 2 GHz\n\n"
+    (tmp_path / "cpuinfo").write_text(block.format(0) + block.format(1))
+    assert cpu_model(tmp_path / "cpuinfo") == "model name Some CPU: 2 GHz, model 2"
+    assert isinstance(cpu_model(tmp_path / "none"), str) and record()["hardware"]["cpu_model"] == cpu_model()
