@@ -6,8 +6,8 @@
 on the test split; `MODEL_SHARE_auto/` holds those with `dair_lambda: auto`. The `outcomes` of the records give the
 differences to DA-ERM, paired over test rows and seeds.
 
-`results/woz2/share_SHARE/` holds the runs of WOZ 2.0, all with one lambda. Some of their records have no outcomes: the
-differences to DA-ERM are paired over seeds alone.
+`results/woz2/share_SHARE/` holds the runs of WOZ 2.0, all with one lambda (`DIALOG_RUNS`). Some of their records have
+no outcomes: the differences to DA-ERM are paired over seeds alone.
 """
 
 from __future__ import annotations
@@ -38,6 +38,13 @@ DIFFERENCES = {
     "both_correct": "both right",
 }
 DIALOGS = "woz2"
+# Share of pairs -> folder of its runs. The last are the same seeds on another processor, which rounds otherwise.
+DIALOG_RUNS = {
+    "10 %": "share_10",
+    "30 %": "share_30",
+    "100 %": "share_100",
+    "100 %, repeated": "share_100_repeated",
+}
 TITLES = {"erm": "ERM", "da": "DA-ERM", "dair": "DAIR"}
 # Metric of the dialogues -> heading.
 TRACKING = {
@@ -82,8 +89,8 @@ def dialog_table(results: Path) -> str:
         "| share of pairs | method | seeds | " + " | ".join(TRACKING.values()) + " |",
         "|---|---|---|" + "---|" * len(TRACKING),
     ]
-    for share in SHARES:
-        folder = results / DIALOGS / f"share_{share}"
+    for share, name in DIALOG_RUNS.items():
+        folder = results / DIALOGS / name
         runs = _by_method(folder)
         if not runs:
             continue
@@ -97,11 +104,9 @@ def dialog_table(results: Path) -> str:
         ]
         for method, metrics in values.items():
             means = " | ".join(_mean_and_deviation(metric) for metric in metrics)
-            lines.append(
-                f"| {'-' if method == 'erm' else f'{share} %'} | {TITLES[method]} | {len(metrics[0])} | {means} |"
-            )
+            lines.append(f"| {'-' if method == 'erm' else share} | {TITLES[method]} | {len(metrics[0])} | {means} |")
         seeds = len(values["dair"][0].keys() & values["da"][0].keys())
-        lines.append(f"| {share} % | DAIR - DA | {seeds} | " + " | ".join(differences) + " |")
+        lines.append(f"| {share} | DAIR - DA | {seeds} | " + " | ".join(differences) + " |")
     if len(lines) == 2:
         raise DataError(f"{results / DIALOGS}: holds no runs; make results runs them")
     return "\n".join(lines)
