@@ -178,6 +178,11 @@ def test_warning_of_text_in_another_form(write: Write, capsys: pytest.CaptureFix
     assert line.startswith(
         f"warning: 2 of 5 predictions, such as {path}:2, are text in another form than that of a state,"
     )
+    both = [row | {"variant": view} for view in ("original", "augmented") for row in predictions]
+    gold_of_both = [row | {"variant": view} for view in ("original", "augmented") for row in references]
+    path_of_both = write("p_both", both)
+    assert consistency_main(["--predictions", path_of_both, "--references", write("r_both", gold_of_both)]) == 0
+    assert f"warning: 4 of 10 predictions, such as {path_of_both}:2, are text in" in capsys.readouterr().err
     for text in ("hotel-area=x, hotel-stars=4", "hotel-area: x ; hotel-stars = 4"):
         wrong = write("w", [{"row_id": "r0", "reference": text}])
         assert joint_goal_main(["--predictions", path, "--references", wrong]) == 2
