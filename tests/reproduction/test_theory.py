@@ -14,7 +14,8 @@ from dair_hf.experiments.arguments import parse_arguments
 from reproduction.theory import TheoryConfig, lambda_table
 from tests.fixtures.paths import ROOT
 
-TINY = ["--rows", "500", "--logistic_rows", "1000", "--lambdas", "1", "100", "10000"]
+TINY = ["--rows", "500", "--logistic_rows", "1000"]
+LAMBDAS = ["--lambdas", "1", "100", "10000"]
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +32,7 @@ def run(folder: Path, *options: str) -> None:
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("theory") / "out"
-    run(folder, "--seeds", "0", "1")
+    run(folder, *LAMBDAS, "--seeds", "0", "1")
     return folder
 
 
@@ -91,7 +92,7 @@ def test_table_without_convergence() -> None:
 def test_finished_runs_are_not_repeated(outputs: Path) -> None:
     record = outputs / "dair_seed0.json"
     before = record.stat().st_mtime_ns
-    run(outputs, "--seeds", "0")
+    run(outputs, *LAMBDAS, "--seeds", "0")
     assert record.stat().st_mtime_ns == before
     # The table keeps runs of earlier calls.
     names = [record["name"] for record in records(outputs)]
