@@ -10,11 +10,16 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 from transformers import TrainerCallback, get_scheduler
+from transformers.utils import logging
 
 from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.losses.objective import Counts, PairSlopes, PairTerms
 
 SMOOTHING = 0.95  # of the exponential means of both squared norms, per optimizer step
+# A model that answers every input alike: its pairs agree (`rho` below the first), and its losses stay where they began.
+AGREEMENT, STANDSTILL = 1e-4, 0.99
+
+logger = logging.get_logger(__name__)
 
 
 class LambdaControl(TrainerCallback):
@@ -51,6 +56,7 @@ class LambdaControl(TrainerCallback):
         self.args = args
         self.accelerator = accelerator
         self._factor: Callable[[int], float] = _full
+        self._warmup = 0
         self.reset()
 
     def reset(self) -> None:
@@ -59,6 +65,8 @@ class LambdaControl(TrainerCallback):
         self._means: Tensor | None = None  # [2], of earlier steps and all ranks
         self._latest: float | Tensor | None = None  # lambda of the last training step
         self._latest_per_pair: Tensor | None = None
+        self._first_loss: float | None = None  # of both views, in the first log
+        self._has_warned = False
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the exponential means for a checkpoint; empty for a lambda that is a number."""
@@ -74,6 +82,7 @@ class LambdaControl(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Create the schedule of the run."""
         self._factor = schedule_factor(self.args, state.max_steps)
+        self._warmup = self.args.lambda_warmup(state.max_steps)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take the sums of the step, over all ranks, into the means."""
@@ -148,6 +157,32 @@ class LambdaControl(TrainerCallback):
             if losses > 0:
                 logs["gradient_share_mean"] = float(self._latest_per_pair) * math.sqrt(consistency / losses)
         return logs
+
+    def watch(self, terms: Mapping[str, float], step: int) -> None:
+        """Warn once, with auto, if all pairs agree and the losses have not fallen: R may keep the model from learning.
+
+        Where both views are hard, a share above 1 may drive the model to one answer for every input, which makes all
+        pairs agree. Lambda then rises, and the model never leaves that answer.
+
+        Args:
+            terms: Metrics since the last log (`train_metrics.mean_terms`).
+            step: Number of optimizer steps taken.
+        """
+        names = ("loss_original", "loss_augmented", "inconsistency")
+        if self.args.dair_lambda != AUTO or self._has_warned or any(name not in terms for name in names):
+            return
+        original, augmented, inconsistency = (terms[name] for name in names)
+        loss = (original + augmented) / 2
+        if self._first_loss is None:
+            self._first_loss = loss
+        elif step > self._warmup and inconsistency < AGREEMENT and loss > STANDSTILL * self._first_loss:
+            self._has_warned = True
+            logger.warning(
+                f"dair_lambda='auto': after {step} steps lambda is {self.latest:.4g}, the views of all pairs agree, "
+                f"and their loss is {loss:.4g}, as at the start ({self._first_loss:.4g}): R may keep the model from "
+                f"learning. Lower lambda_target (it is {self.args.lambda_target:g}; below 1 the losses outweigh R), or "
+                "give dair_lambda a number."
+            )
 
     def _per_pair(self, target: float) -> Tensor:
         if self._means is None:
