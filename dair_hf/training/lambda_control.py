@@ -16,8 +16,10 @@ from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.losses.objective import Counts, PairSlopes, PairTerms
 
 SMOOTHING = 0.95  # of the exponential means of both squared norms, per optimizer step
-# A model that answers every input alike: its pairs agree (`rho` below the first), and its losses stay where they began.
+# A model that answers every input alike: its pairs agree (`rho` below the first), and its losses are where they were
+# after `START` steps, or above. At each such step the target of auto is multiplied by `BACKOFF`.
 AGREEMENT, STANDSTILL = 1e-4, 0.99
+START, BACKOFF = 5, 0.98
 
 logger = logging.get_logger(__name__)
 
@@ -40,6 +42,11 @@ class LambdaControl(TrainerCallback):
     partners, with `stop_gradient`, and for functions of the losses; for KL and JS, which are none, `8 R` replaces
     `|grad R|^2`, and `4 R` with `stop_gradient`, as R_sq has half its squared norm in each view.
 
+    A model that answers every input alike has no R, whatever lambda is. Where both views are hard, a share above 1 may
+    drive training there, and lambda to its bound. So while, after the warmup, all pairs agree (`rho < AGREEMENT`) and
+    the mean loss of pairs is above `STANDSTILL` times that after `START` steps, every step multiplies the target by
+    `BACKOFF`, for the rest of the run; a warning tells.
+
     The sums of a step are reduced over all micro-batches and ranks, and enter exponential means (`SMOOTHING`). Lambda
     of a step follows from the means of earlier steps, so that it is known before the forward and is the same however
     the step is cut; in the first step it is 0. Lambda is at most `lambda_max` per pair. With token normalization it is
@@ -61,21 +68,25 @@ class LambdaControl(TrainerCallback):
 
     def reset(self) -> None:
         """Forget all sums, before a new run."""
-        self._sums: Tensor | None = None  # [2], `root_gradients` of this step and rank
-        self._means: Tensor | None = None  # [2], of earlier steps and all ranks
+        self._sums: Tensor | None = None  # [3], `root_gradients` of this step and rank, and its pairs
+        self._means: Tensor | None = None  # [3], of earlier steps and all ranks
+        self._start_loss: Tensor | None = None  # sum of `w^2 l + w~^2 l~` per pair after `START` steps, times 4
+        self._backoff: Tensor | None = None  # factor of the target
         self._latest: float | Tensor | None = None  # lambda of the last training step
         self._latest_per_pair: Tensor | None = None
-        self._first_loss: float | None = None  # of both views, in the first log
+        self._latest_target: float | Tensor = 0.0
         self._has_warned = False
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the exponential means for a checkpoint; empty for a lambda that is a number."""
-        return {} if self.args.dair_lambda != AUTO or self._means is None else {"means": self._means}
+        """Return means and backoff for a checkpoint; empty for a lambda that is a number."""
+        state = {"means": self._means, "start_loss": self._start_loss, "backoff": self._backoff}
+        return {name: value for name, value in state.items() if value is not None and self.args.dair_lambda == AUTO}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the means of a checkpoint."""
-        if "means" in state:
-            self._means = state["means"].to(self.accelerator.device)
+        """Restore the state of a checkpoint."""
+        device = self.accelerator.device
+        for name, value in state.items():
+            setattr(self, f"_{name}", value.to(device))
 
     # ---- during training ----
 
@@ -85,26 +96,42 @@ class LambdaControl(TrainerCallback):
         self._warmup = self.args.lambda_warmup(state.max_steps)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take the sums of the step, over all ranks, into the means."""
+        """Take the sums of the step, over all ranks, into the means, and lower the target if training stands still."""
         if self._sums is None:
             return
         sums, self._sums = self.accelerator.reduce(self._sums, "sum"), None
         means = torch.zeros_like(sums) if self._means is None else self._means
-        # Only the ratio of both means matters, so they may start at 0. Gradients of a step may overflow.
+        # Only ratios of the means matter, so they may start at 0. Gradients of a step may overflow.
         moved = SMOOTHING * means + (1 - SMOOTHING) * sums
         self._means = torch.where(sums.isfinite().all(), moved, means)
+        self._back_off(state.global_step)
 
     def add(self, gradients: Tensor) -> None:
         """Add the `root_gradients` `[B, 2]` of a micro-batch of a training step."""
         if self.args.dair_lambda != AUTO or not self.args.uses_regularizer:
             return
-        sums = gradients.sum(0)
+        pairs = (gradients[:, 1:] > 0).to(gradients.dtype)
+        sums = torch.cat([gradients, pairs], dim=1).sum(0)
         self._sums = sums if self._sums is None else self._sums + sums
+
+    def _back_off(self, step: int) -> None:
+        """Lower the target if, after `step` steps, all pairs agree and the losses are where they were."""
+        assert self._means is not None
+        consistency, losses, pairs = self._means
+        loss = losses / pairs
+        if step == START:
+            self._start_loss = loss
+        if self._start_loss is None or step <= max(START, self._warmup):
+            return
+        # rho is a quarter of the ratio for R_sq of views of equal weight.
+        stands_still = (consistency < 4 * AGREEMENT * losses) & (loss > STANDSTILL * self._start_loss)
+        factor = torch.ones_like(loss) if self._backoff is None else self._backoff
+        self._backoff = torch.where(stands_still, BACKOFF * factor, factor)
 
     # ---- lambda ----
 
     def target(self, step: int) -> float:
-        """Return the gradient share that is aimed at after `step` optimizer steps."""
+        """Return the gradient share that is aimed at after `step` optimizer steps, before any backoff."""
         return self.args.lambda_target * self._factor(step)
 
     def at_step(self, step: int, counts: Counts) -> float | Tensor:
@@ -118,7 +145,9 @@ class LambdaControl(TrainerCallback):
         if not isinstance(given, str):
             self._latest = given * self._factor(step)
             return self._latest
-        self._latest_per_pair = self._per_pair(self.target(step))
+        target: float | Tensor = self.target(step)
+        self._latest_target = target if self._backoff is None else target * self._backoff
+        self._latest_per_pair = self._per_pair(self._latest_target)
         self._latest = self._in_unit(self._latest_per_pair, counts)
         return self._latest
 
@@ -141,8 +170,8 @@ class LambdaControl(TrainerCallback):
             return None if isinstance(self.args.dair_lambda, str) else self.args.dair_lambda
         return float(self._latest)
 
-    def logs(self, step: int) -> dict[str, float]:
-        """Return the scalars to log after `step` steps.
+    def logs(self) -> dict[str, float]:
+        """Return the scalars to log, and warn once of a target that was lowered.
 
         Returns:
             `dair_lambda` of the last step, in the unit of `normalization`; with auto also `lambda_target`, the gradient
@@ -152,42 +181,26 @@ class LambdaControl(TrainerCallback):
             return {}
         logs = {"dair_lambda": float(self._latest)}
         if self._latest_per_pair is not None and self._means is not None:
-            logs["lambda_target"] = self.target(max(step - 1, 0))
-            consistency, losses = self._means.tolist()
+            logs["lambda_target"] = float(self._latest_target)
+            consistency, losses, _ = self._means.tolist()
             if losses > 0:
                 logs["gradient_share_mean"] = float(self._latest_per_pair) * math.sqrt(consistency / losses)
+            lowered = 1.0 if self._backoff is None else float(self._backoff)
+            if lowered < 1 and not self._has_warned:
+                self._has_warned = True
+                logger.warning(
+                    "dair_lambda='auto': the views of all pairs agree and their losses are as high as at the start, so "
+                    "that R may keep the model from learning. lambda_target is being lowered (to "
+                    f"{lowered * self.args.lambda_target:.3g} by now) until the losses fall or the views differ. Set a "
+                    f"lower lambda_target (it is {self.args.lambda_target:g}; below 1 the losses outweigh R), or give "
+                    "dair_lambda a number."
+                )
         return logs
 
-    def watch(self, terms: Mapping[str, float], step: int) -> None:
-        """Warn once, with auto, if all pairs agree and the losses have not fallen: R may keep the model from learning.
-
-        Where both views are hard, a share above 1 may drive the model to one answer for every input, which makes all
-        pairs agree. Lambda then rises, and the model never leaves that answer.
-
-        Args:
-            terms: Metrics since the last log (`train_metrics.mean_terms`).
-            step: Number of optimizer steps taken.
-        """
-        names = ("loss_original", "loss_augmented", "inconsistency")
-        if self.args.dair_lambda != AUTO or self._has_warned or any(name not in terms for name in names):
-            return
-        original, augmented, inconsistency = (terms[name] for name in names)
-        loss = (original + augmented) / 2
-        if self._first_loss is None:
-            self._first_loss = loss
-        elif step > self._warmup and inconsistency < AGREEMENT and loss > STANDSTILL * self._first_loss:
-            self._has_warned = True
-            logger.warning(
-                f"dair_lambda='auto': after {step} steps lambda is {self.latest:.4g}, the views of all pairs agree, "
-                f"and their loss is {loss:.4g}, as at the start ({self._first_loss:.4g}): R may keep the model from "
-                f"learning. Lower lambda_target (it is {self.args.lambda_target:g}; below 1 the losses outweigh R), or "
-                "give dair_lambda a number."
-            )
-
-    def _per_pair(self, target: float) -> Tensor:
+    def _per_pair(self, target: float | Tensor) -> Tensor:
         if self._means is None:
             return torch.zeros((), device=self.accelerator.device)
-        consistency, losses = self._means
+        consistency, losses, _ = self._means
         weight = (target * torch.sqrt(losses / consistency)).clamp(max=self.args.lambda_max)
         # Before the views differ, or without losses, there is nothing to compare.
         return torch.where((losses > 0) & (consistency > 0), weight, 0.0)

@@ -657,8 +657,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         self._finiteness.check()
         if "loss" in logs and self._sums is not None:
             terms = mean_terms(self.accelerator.reduce(self._sums, "sum"), self.args)
-            self.lambda_control.watch(terms, self.state.global_step)
-            logs = {**logs, **terms, **self.lambda_control.logs(self.state.global_step)}
+            logs = {**logs, **terms, **self.lambda_control.logs()}
             self._sums = None
         super().log(logs, start_time)
 

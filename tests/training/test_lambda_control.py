@@ -113,7 +113,7 @@ def controlled(folder: Path, steps: list[tuple[float, float]], **settings: Any) 
         found.append(float(control.at_step(step, counts)))
         # Of R_sq and of half the losses of a pair that has this R and twice this loss.
         control.add(torch.tensor([[8 * consistency, 2 * losses]], dtype=torch.float64))
-        control.on_step_end(args, None, None)
+        control.on_step_end(args, SimpleNamespace(global_step=step + 1), None)
     return found
 
 
@@ -136,6 +136,49 @@ def test_lambda_is_bounded_where_nothing_can_be_measured(tmp_path: Path) -> None
     assert controlled(tmp_path, [(1e-9, 4.0)], lambda_max=50.0) == [0.0, 50.0]
     overflow = controlled(tmp_path, [(1.0, 4.0), (float("inf"), 4.0), (1.0, float("nan"))], lambda_target=3.0)
     assert overflow == [0.0, *[pytest.approx(3.0)] * 3]
+
+
+@pytest.mark.parametrize(
+    ("consistency", "loss", "backs_off"),
+    [
+        (1e-6, 4.0, True),
+        (1e-6, 3.97, True),
+        (1e-6, 3.9, False),  # the losses have fallen by more than a hundredth
+        (5e-4, 4.0, False),  # rho is 1.25e-4
+        (3e-4, 4.0, True),
+    ],
+)
+def test_the_target_falls_while_all_pairs_agree_and_the_losses_are_those_of_the_start(
+    tmp_path: Path, consistency: float, loss: float, backs_off: bool
+) -> None:
+    """Five steps give the loss of the start; means forget the steps before only slowly, so the rest is constant."""
+    steps = [(consistency, 4.0)] * 5 + [(consistency, loss)] * 295 + [(consistency, 4.0)] * (loss == 4.0)
+    found = controlled(tmp_path, steps, lambda_max=1e9)
+    share = 2 * math.sqrt(consistency / loss)
+    expected = [2 / share * 0.98 ** (max(step - 5, 0) if backs_off else 0) for step in range(len(found))]
+    late = range(200, len(found))
+    if loss == 4.0:  # from the sixth step on
+        assert found[1:] == pytest.approx(expected[1:], rel=1e-9)
+    elif backs_off:  # the means near 3.97 only slowly, and are above 0.99 * 4 all the time
+        assert [found[step] for step in late] == pytest.approx([expected[step] for step in late], rel=1e-3)
+    else:  # while the means are still near the start the target falls, then no more
+        ratios = [found[step] / found[step - 1] for step in late]
+        assert ratios == pytest.approx([1.0] * len(ratios), rel=1e-6)
+
+
+def test_the_target_stays_lowered_and_is_never_lowered_during_the_warmup(tmp_path: Path) -> None:
+    args = tiny.config(tmp_path, dair_lambda="auto", lambda_warmup_steps=40, max_steps=100)
+    control, targets = LambdaControl(args, Accelerator(cpu=True)), []
+    control.on_train_begin(args, SimpleNamespace(max_steps=100), None)
+    for step in range(100):
+        control.at_step(step, Counts(*torch.tensor([1, 1, 10])))
+        targets.append(float(control._latest_target))
+        agree = step < 60
+        control.add(torch.tensor([[8e-9 if agree else 8.0, 8.0]], dtype=torch.float64))
+        control.on_step_end(args, SimpleNamespace(global_step=step + 1), None)
+    assert targets[:42] == pytest.approx([2 * min(1.0, step / 40) for step in range(41)] + [2 * 0.98])
+    assert targets[60] == pytest.approx(2 * 0.98**20)
+    assert targets[61:] == [targets[61]] * 39 and targets[61] == pytest.approx(targets[60])
 
 
 def test_token_units_are_those_of_the_step(tmp_path: Path) -> None:
@@ -207,6 +250,25 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path: Path) -
     (tmp_path / "whole" / "checkpoint-3" / LAMBDA_FILE).unlink()
     with pytest.raises(DataError, match=f"{LAMBDA_FILE} is missing: .* or the file was lost"):
         resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
+
+
+def test_a_lowered_target_is_the_same_for_any_split_of_the_step_and_after_a_resume(tmp_path: Path) -> None:
+    data = points.unlearnable(256)
+    settings = {**points.STANDSTILL, "save_strategy": "steps", "save_steps": 120, "logging_steps": 1}
+    whole = points.from_zero(points.trainer(tmp_path / "whole", data, dair_lambda="auto", **settings))
+    whole.train()
+    targets = [log["lambda_target"] for log in whole.state.log_history if "lambda_target" in log]
+    assert max(targets) < 2.0 * 1.001 and targets[-1] < targets[119] < 1.9
+    resumed = points.trainer(tmp_path / "resumed", data, dair_lambda="auto", **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-120"))
+    assert torch.equal(points.weights(whole), points.weights(resumed))
+    assert targets == [log["lambda_target"] for log in resumed.state.log_history if "lambda_target" in log]
+    settings |= {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4}
+    parts = points.from_zero(points.trainer(tmp_path / "parts", data, dair_lambda="auto", **settings))
+    parts.train()
+    assert (points.weights(whole) - points.weights(parts)).abs().max() < 1e-8
+    found = [log["lambda_target"] for log in parts.state.log_history if "lambda_target" in log]
+    assert found == pytest.approx(targets, rel=1e-9)
 
 
 def test_a_run_with_a_fixed_lambda_cannot_go_on_with_auto(tmp_path: Path) -> None:
