@@ -78,6 +78,10 @@ TASKS = (
         "counterfactual_sentiment", "counterfactual reviews, both right", "both_correct",
         "auto_lambda/counterfactual_sentiment_grid", 1.0, "auto_lambda/counterfactual_sentiment_grid",
     ),
+    Task(
+        "counterfactual_nli", "counterfactual inference, both right", "both_correct",
+        "counterfactual_nli/embeddings_100/final", 0.1, "counterfactual_nli/embeddings_100/final",
+    ),
     Task("woz2", "WOZ 2.0, both right", "both_correct", "woz2/share_100", 0.02, "woz2/share_100"),
 )  # fmt: skip
 
@@ -135,7 +139,7 @@ def table(results: Path) -> str:
             f"{mean_and_deviation(given)} ({task.dair_lambda:g})",
             mean_and_deviation(found),
             f"{distance(found, given) * (-1 if task.lower_is_better else 1):+.1f}",
-            f"{log['lambda_quartiles'][0]:.3g} to {log['lambda_quartiles'][1]:.3g}",
+            " to ".join(f"{value:.3g}" if value < 1000 else f"{value:,.0f}" for value in log["lambda_quartiles"]),
             f"{log['gradient_share']:.2f}",
         )
         lines.append("| " + " | ".join(cells) + " |")

@@ -1,10 +1,11 @@
-"""Tables of docs/results.md: counterfactual reviews and WOZ 2.0, by the share of originals that have a partner.
+"""Tables of docs/results.md: counterfactual texts and WOZ 2.0, by the share of originals that have partners.
 
-    python -m reproduction.few_pairs   # print both tables from results/
+    python -m reproduction.few_pairs   # print the tables from results/
 
-`results/counterfactual_sentiment/MODEL_SHARE/` holds the search for lambda on the dev split and, in `final/`, the runs
-on the test split; `MODEL_SHARE_auto/` holds those with `dair_lambda: auto`. The `outcomes` of the records give the
-differences to DA-ERM, paired over test rows and seeds.
+`results/counterfactual_sentiment/MODEL_SHARE/` (reviews) and `results/counterfactual_nli/MODEL_SHARE/` (inference)
+hold the search for lambda on the dev split and, in `final/`, the runs on the test split; `MODEL_SHARE_auto/` holds
+those with `dair_lambda: auto`. The `outcomes` of the records give the differences to DA-ERM, paired over test rows and
+seeds.
 
 `results/woz2/share_SHARE/` holds the runs of WOZ 2.0, all with one lambda (`DIALOG_RUNS`). Some of their records have
 no outcomes: the differences to DA-ERM are paired over seeds alone.
@@ -27,7 +28,7 @@ from reproduction.auto_lambda import mean_and_deviation
 from reproduction.records import Record, metric_of, read_records
 from reproduction.verdicts import welch_half_width
 
-REVIEWS = "counterfactual_sentiment"
+REVIEWS, INFERENCE = "counterfactual_sentiment", "counterfactual_nli"
 MODELS = {"bag_of_words": "bag of words", "embeddings": "embeddings", "bilstm": "BiLSTM"}
 SHARES = (10, 30, 100)
 # Metric of `paired_differences` -> heading.
@@ -55,8 +56,12 @@ TRACKING = {
 }
 
 
-def review_table(results: Path) -> str:
-    """Return the table of the reviews in Markdown, one row for each model and share of pairs that was run.
+def text_table(results: Path, task: str) -> str:
+    """Return the table of a task of texts in Markdown, one row for each model and share of pairs that was run.
+
+    Args:
+        results: Folder of stored runs.
+        task: `REVIEWS` or `INFERENCE`.
 
     Raises:
         DataError: No experiment was run, or one lacks DA-ERM, DAIR or their paired differences.
@@ -69,11 +74,11 @@ def review_table(results: Path) -> str:
     ]
     for model, title in MODELS.items():
         for share in SHARES:
-            folder = results / REVIEWS / f"{model}_{share}"
+            folder = results / task / f"{model}_{share}"
             if (folder / "final").is_dir():
                 lines.append(f"| {title}, {share} % | " + " | ".join(_cells(folder)) + " |")
     if len(lines) == 2:
-        raise DataError(f"{results / REVIEWS}: holds no runs; make results runs them")
+        raise DataError(f"{results / task}: holds no runs; make results runs them")
     return "\n".join(lines)
 
 
@@ -178,7 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of stored runs")
     results = parser.parse_args().results
-    print(review_table(results), dialog_table(results), sep="\n\n")
+    print(text_table(results, REVIEWS), text_table(results, INFERENCE), dialog_table(results), sep="\n\n")
 
 
 if __name__ == "__main__":

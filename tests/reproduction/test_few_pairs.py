@@ -12,7 +12,7 @@ from scipy import stats
 
 from dair_hf.errors import DataError
 from dair_hf.io.files import read_json, write_json
-from reproduction.few_pairs import DIALOGS, REVIEWS, dialog_table, review_table
+from reproduction.few_pairs import DIALOGS, INFERENCE, REVIEWS, dialog_table, text_table
 from tests.fixtures.paths import ROOT
 
 RESULTS = ROOT / "results"
@@ -20,14 +20,15 @@ RESULTS = ROOT / "results"
 
 def test_the_page_shows_the_tables_of_the_stored_runs() -> None:
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    for table in (review_table(RESULTS), dialog_table(RESULTS)):
+    for table in (text_table(RESULTS, REVIEWS), text_table(RESULTS, INFERENCE), dialog_table(RESULTS)):
         assert len(table.splitlines()) > 4
         assert table in page
 
 
-def test_outcomes_are_those_of_the_metrics() -> None:
+@pytest.mark.parametrize("task", [REVIEWS, INFERENCE])
+def test_outcomes_are_those_of_the_metrics(task: str) -> None:
     """The differences are computed from them."""
-    records = [read_json(path) for path in sorted((RESULTS / REVIEWS).glob("*/final/*_seed*.json"))]
+    records = [read_json(path) for path in sorted((RESULTS / task).glob("*/final/*_seed*.json"))]
     assert len(records) > 50
     for record in records:
         outcomes, metrics = record["outcomes"], record["metrics"]
@@ -38,10 +39,11 @@ def test_outcomes_are_those_of_the_metrics() -> None:
         assert metrics["augmented_accuracy_pairs"] == pytest.approx(statistics.fmean(pair[1] == "1" for pair in pairs))
 
 
-def test_every_lambda_was_chosen_on_the_dev_split() -> None:
+@pytest.mark.parametrize("task", [REVIEWS, INFERENCE])
+def test_every_lambda_was_chosen_on_the_dev_split(task: str) -> None:
     """The best dev accuracy over both views in the stored search; ties go to either."""
     found = []
-    for folder in sorted((RESULTS / REVIEWS).iterdir()):
+    for folder in sorted((RESULTS / task).iterdir()):
         finals = [read_json(path) for path in folder.glob("final/*_seed*.json")]
         for run in finals:
             training, method = run["config"]["training"], run["method"]
@@ -55,10 +57,10 @@ def test_every_lambda_was_chosen_on_the_dev_split() -> None:
 
 def test_missing_runs_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=re.escape("make results")):
-        review_table(tmp_path)
+        text_table(tmp_path, REVIEWS)
     (tmp_path / REVIEWS / "bilstm_30" / "final").mkdir(parents=True)
     with pytest.raises(DataError, match="has no run of da, dair"):
-        review_table(tmp_path)
+        text_table(tmp_path, REVIEWS)
 
 
 def test_an_undefined_metric_is_no_zero(tmp_path: Path) -> None:
@@ -69,7 +71,7 @@ def test_an_undefined_metric_is_no_zero(tmp_path: Path) -> None:
     record["metrics"]["both_correct"] = None
     write_json(file, record)
     with pytest.raises(DataError, match="both_correct is undefined in a run"):
-        review_table(tmp_path)
+        text_table(tmp_path, REVIEWS)
 
 
 def test_differences_of_dialogues_are_paired_over_seeds(tmp_path: Path) -> None:

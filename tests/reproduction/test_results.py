@@ -115,6 +115,7 @@ def test_every_claim_has_an_experiment_and_every_experiment_a_claim_or_a_plot() 
     shown = {
         "backgrounds_by_lambda",
         "demo",
+        "demo_by_lambda",
         "mnist_adversarial_epochs",
         "multiwoz21_by_lambda",
         "multiwoz21_small",
