@@ -84,8 +84,8 @@ class ObjectiveConfig:
         default=LAMBDA_TARGET,
         metadata={
             "help": "For dair_lambda auto: size of the gradient of lambda R, > 0, as a multiple of that of the losses, "
-            "both with respect to the roots of the losses of pairs. Without unit. From 1 on R outweighs the losses. "
-            "Training lowers it while all pairs agree and the losses stand still.",
+            "both with respect to the roots of the losses of pairs. Without unit. Above 1 R outweighs the losses. "
+            "Training lowers it while the model answers every input alike.",
         },
     )
     lambda_max: float = field(

@@ -13,13 +13,13 @@ from transformers import TrainerCallback, get_scheduler
 from transformers.utils import logging
 
 from dair_hf.config import AUTO, DAIRConfig
+from dair_hf.errors import DataError
 from dair_hf.losses.objective import Counts, PairSlopes, PairTerms
 
 SMOOTHING = 0.95  # of the exponential means of both squared norms, per optimizer step
-# A model that answers every input alike: its pairs agree (`rho` below the first), and its losses are where they were
-# after `START` steps, or above. At each such step the target of auto is multiplied by `BACKOFF`.
-AGREEMENT, STANDSTILL = 1e-4, 0.99
-START, BACKOFF = 5, 0.98
+# A model whose losses all lie within this relative deviation of each other answers every input alike. At each step that
+# ends with such a model, auto multiplies its target by `BACKOFF`.
+SAME_LOSSES, BACKOFF = 0.02, 0.98
 
 logger = logging.get_logger(__name__)
 
@@ -42,10 +42,11 @@ class LambdaControl(TrainerCallback):
     partners, with `stop_gradient`, and for functions of the losses; for KL and JS, which are none, `8 R` replaces
     `|grad R|^2`, and `4 R` with `stop_gradient`, as R_sq has half its squared norm in each view.
 
-    A model that answers every input alike has no R, whatever lambda is. Where both views are hard, a share above 1 may
-    drive training there, and lambda to its bound. So while, after the warmup, all pairs agree (`rho < AGREEMENT`) and
-    the mean loss of pairs is above `STANDSTILL` times that after `START` steps, every step multiplies the target by
-    `BACKOFF`, for the rest of the run; a warning tells.
+    A model that answers every input alike has no R, whatever lambda is. A share above 1 may drive training there, and
+    lambda to its bound. If all inputs have nearly the same loss, such a model is at hand: while, after the warmup, the
+    standard deviation of the losses of both views of all pairs is below `SAME_LOSSES` times their mean, every step
+    multiplies the target by `BACKOFF`, for the rest of the run; a warning tells. Losses that differ anyway, as those of
+    regressions and of sequences of several lengths, never meet this.
 
     The sums of a step are reduced over all micro-batches and ranks, and enter exponential means (`SMOOTHING`). Lambda
     of a step follows from the means of earlier steps, so that it is known before the forward and is the same however
@@ -68,9 +69,9 @@ class LambdaControl(TrainerCallback):
 
     def reset(self) -> None:
         """Forget all sums, before a new run."""
-        self._sums: Tensor | None = None  # [3], `root_gradients` of this step and rank, and its pairs
-        self._means: Tensor | None = None  # [3], of earlier steps and all ranks
-        self._start_loss: Tensor | None = None  # sum of `w^2 l + w~^2 l~` per pair after `START` steps, times 4
+        # [5]: `root_gradients`, then number, sum and sum of squares of the losses of both views of pairs.
+        self._sums: Tensor | None = None  # of this step and rank
+        self._means: Tensor | None = None  # of earlier steps and all ranks
         self._backoff: Tensor | None = None  # factor of the target
         self._latest: float | Tensor | None = None  # lambda of the last training step
         self._latest_per_pair: Tensor | None = None
@@ -78,15 +79,24 @@ class LambdaControl(TrainerCallback):
         self._has_warned = False
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return means and backoff for a checkpoint; empty for a lambda that is a number."""
-        state = {"means": self._means, "start_loss": self._start_loss, "backoff": self._backoff}
+        """Return means and factor of the target for a checkpoint; empty for a lambda that is a number."""
+        state = {"means": self._means, "backoff": self._backoff}
         return {name: value for name, value in state.items() if value is not None and self.args.dair_lambda == AUTO}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the state of a checkpoint."""
-        device = self.accelerator.device
+        """Restore the state of a checkpoint.
+
+        Raises:
+            DataError: Another version of the library wrote it.
+        """
+        shapes = {"means": (5,), "backoff": ()}
+        if wrong := [name for name, value in state.items() if shapes.get(name) != tuple(value.shape)]:
+            raise DataError(
+                f"the checkpoint's state of dair_lambda='auto' is of another version of dair_hf ({', '.join(wrong)}); "
+                "resume with that version, or start anew from the weights of the checkpoint"
+            )
         for name, value in state.items():
-            setattr(self, f"_{name}", value.to(device))
+            setattr(self, f"_{name}", value.to(self.accelerator.device))
 
     # ---- during training ----
 
@@ -96,7 +106,7 @@ class LambdaControl(TrainerCallback):
         self._warmup = self.args.lambda_warmup(state.max_steps)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take the sums of the step, over all ranks, into the means, and lower the target if training stands still."""
+        """Take the sums of the step, over all ranks, into the means, and lower the target if all losses agree."""
         if self._sums is None:
             return
         sums, self._sums = self.accelerator.reduce(self._sums, "sum"), None
@@ -106,27 +116,31 @@ class LambdaControl(TrainerCallback):
         self._means = torch.where(sums.isfinite().all(), moved, means)
         self._back_off(state.global_step)
 
-    def add(self, gradients: Tensor) -> None:
-        """Add the `root_gradients` `[B, 2]` of a micro-batch of a training step."""
+    def add(self, gradients: Tensor, terms: PairTerms) -> None:
+        """Add a micro-batch of a training step.
+
+        Args:
+            gradients: `root_gradients`, `[B, 2]`.
+            terms: Unreduced terms, each `[B]`.
+        """
         if self.args.dair_lambda != AUTO or not self.args.uses_regularizer:
             return
-        pairs = (gradients[:, 1:] > 0).to(gradients.dtype)
-        sums = torch.cat([gradients, pairs], dim=1).sum(0)
+        losses = torch.stack([terms.original, terms.augmented]).detach()
+        losses = torch.where(terms.has_partner, losses, 0.0)
+        of_losses = torch.stack([2 * terms.has_partner.sum(), losses.sum(), losses.square().sum()])
+        sums = torch.cat([gradients.sum(0), of_losses.to(gradients.dtype)])
         self._sums = sums if self._sums is None else self._sums + sums
 
     def _back_off(self, step: int) -> None:
-        """Lower the target if, after `step` steps, all pairs agree and the losses are where they were."""
+        """Lower the target if, after `step` steps, all losses are nearly the same."""
         assert self._means is not None
-        consistency, losses, pairs = self._means
-        loss = losses / pairs
-        if step == START:
-            self._start_loss = loss
-        if self._start_loss is None or step <= max(START, self._warmup):
+        if step <= self._warmup:
             return
-        # rho is a quarter of the ratio for R_sq of views of equal weight.
-        stands_still = (consistency < 4 * AGREEMENT * losses) & (loss > STANDSTILL * self._start_loss)
-        factor = torch.ones_like(loss) if self._backoff is None else self._backoff
-        self._backoff = torch.where(stands_still, BACKOFF * factor, factor)
+        _, _, count, total, squares = self._means
+        # Var(l) < (SAME_LOSSES E[l])^2
+        is_same = count * squares - total**2 < (SAME_LOSSES * total) ** 2
+        factor = torch.ones_like(total) if self._backoff is None else self._backoff
+        self._backoff = torch.where(is_same, BACKOFF * factor, factor)
 
     # ---- lambda ----
 
@@ -182,25 +196,24 @@ class LambdaControl(TrainerCallback):
         logs = {"dair_lambda": float(self._latest)}
         if self._latest_per_pair is not None and self._means is not None:
             logs["lambda_target"] = float(self._latest_target)
-            consistency, losses, _ = self._means.tolist()
+            consistency, losses, *_ = self._means.tolist()
             if losses > 0:
                 logs["gradient_share_mean"] = float(self._latest_per_pair) * math.sqrt(consistency / losses)
             lowered = 1.0 if self._backoff is None else float(self._backoff)
             if lowered < 1 and not self._has_warned:
                 self._has_warned = True
                 logger.warning(
-                    "dair_lambda='auto': the views of all pairs agree and their losses are as high as at the start, so "
-                    "that R may keep the model from learning. lambda_target is being lowered (to "
-                    f"{lowered * self.args.lambda_target:.3g} by now) until the losses fall or the views differ. Set a "
-                    f"lower lambda_target (it is {self.args.lambda_target:g}; below 1 the losses outweigh R), or give "
-                    "dair_lambda a number."
+                    "dair_lambda='auto': both views of all pairs have nearly the same loss, so the model answers every "
+                    "input alike, and R may keep it from learning. While this lasts, each step lowers lambda_target "
+                    f"(from {self.args.lambda_target:g} to {lowered * self.args.lambda_target:.3g} by now), which then "
+                    "stays low. Give a lambda_target below 1, where the losses outweigh R, or dair_lambda a number."
                 )
         return logs
 
     def _per_pair(self, target: float | Tensor) -> Tensor:
         if self._means is None:
             return torch.zeros((), device=self.accelerator.device)
-        consistency, losses, _ = self._means
+        consistency, losses, *_ = self._means
         weight = (target * torch.sqrt(losses / consistency)).clamp(max=self.args.lambda_max)
         # Before the views differ, or without losses, there is nothing to compare.
         return torch.where((losses > 0) & (consistency > 0), weight, 0.0)

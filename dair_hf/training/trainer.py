@@ -645,7 +645,7 @@ class DAIRTrainer(PairEvaluationTrainer):
             terms, targets, slopes = outputs.terms, outputs.targets[:, 0], self.pair_loss.slopes(outputs)
             gradients = root_gradients(outputs.losses, outputs.terms, slopes, self.args)
             if self.is_in_train:
-                self.lambda_control.add(gradients)
+                self.lambda_control.add(gradients, terms)
             lowest = lowest_slopes(slopes, terms)
             sums = sum_terms(
                 terms, targets, exists, counts, self.args, dair_lambda, lowest, gradients, was_run, positions

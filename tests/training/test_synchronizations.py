@@ -25,7 +25,7 @@ from dair_hf.losses.objective import LOSS_REGULARIZERS, pair_slopes
 from dair_hf.losses.per_sample import cross_entropy, seq2seq_nll
 from dair_hf.pair_report.history import PairHistory
 from dair_hf.training.forward.pair_loss import PairLoss
-from dair_hf.training.lambda_control import START, LambdaControl, root_gradients
+from dair_hf.training.lambda_control import LambdaControl, root_gradients
 from dair_hf.training.train_metrics import lowest_slopes, sum_terms
 from tests.fixtures import tiny
 from tests.fixtures.paths import ROOT
@@ -233,10 +233,10 @@ def assert_nothing_is_read(pair_loss: PairLoss, model: nn.Module, batch: dict[st
     exists, filled = batch["view_mask"][:, 0], count_positions(batch, found.was_run)
     slopes, control = pair_loss.slopes(found), LambdaControl(args, MetaAccelerator())
     gradients = root_gradients(found.losses, found.terms, slopes, args)
-    for step in range(START, START + 3):  # from the second on lambda is not 0, in the third its target may be lower
+    for step in range(3):  # from the second on lambda is not 0, and its target may be lower
         dair_lambda = control.at_step(step, counts)
-        control.add(gradients)
-        control.on_step_end(None, SimpleNamespace(global_step=step), None)
+        control.add(gradients, found.terms)
+        control.on_step_end(None, SimpleNamespace(global_step=step + 1), None)
     was_run, targets, lowest = found.was_run, found.targets[:, 0], lowest_slopes(slopes, found.terms)
     sums = sum_terms(found.terms, targets, exists, counts, args, dair_lambda, lowest, gradients, was_run[:, 0], filled)
     assert sums.device.type == "meta"
