@@ -145,7 +145,7 @@ class LambdaControl(TrainerCallback):
     # ---- lambda ----
 
     def target(self, step: int) -> float:
-        """Return the gradient share that is aimed at after `step` optimizer steps, before any backoff."""
+        """Return the gradient share that is aimed at after `step` optimizer steps, before it is lowered."""
         return self.args.lambda_target * self._factor(step)
 
     def at_step(self, step: int, counts: Counts) -> float | Tensor:
