@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import fnmatch
+import itertools
 import zipfile
 from pathlib import Path
 
 import safetensors
+import torch
+from peft import PeftModel, get_peft_model_state_dict
+from peft.utils import load_peft_weights
+from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.modeling_utils import LoadStateDictConfig
 from transformers.utils import logging
 
 from dair_hf.errors import DataError
@@ -81,6 +89,34 @@ def resumable_checkpoint(path: str | bool, folder: str) -> str:
             "resume_from_checkpoint=True, or load the model of this folder to train it from the start"
         )
     return found
+
+
+def load_weights(model: PreTrainedModel, checkpoint: Path) -> None:
+    """Load the weights of a checkpoint as `from_pretrained` does, which renames and merges those of some models.
+
+    Raises:
+        RuntimeError: A weight is missing or has another shape.
+    """
+    # The same modules with weights on no device, since the conversion replaces parameters, which an optimizer may hold.
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    loaded = copy.deepcopy(model, {id(tensor): torch.empty_like(tensor, device="meta") for tensor in tensors})
+    files = sorted(checkpoint.glob("model*.safetensors")) or sorted(checkpoint.glob("pytorch_model*.bin"))
+    mapping = LoadStateDictConfig(weight_mapping=get_model_conversion_mapping(model))
+    found, _ = model._load_pretrained_model(loaded, None, [str(file) for file in files], mapping)
+    model._adjust_missing_and_unexpected_keys(found)
+    own, absent = model.state_dict(keep_vars=True), found.missing_and_mismatched()
+    # By the tensor and not by its name, since of tied weights only one is saved.
+    new = {id(own[name]): tensor for name, tensor in loaded.state_dict().items() if not tensor.is_meta}
+    model.load_state_dict({n: new.get(id(old), old) for n, old in own.items() if id(old) in new or n not in absent})
+
+
+def require_adapters(model: PeftModel, checkpoint: Path) -> None:
+    """Refuse a checkpoint that lacks a weight of an adapter, which peft would leave as it is in silence."""
+    for name in model.peft_config:
+        folder = checkpoint / name if (checkpoint / name).is_dir() else checkpoint
+        own = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
+        if absent := sorted(own.keys() - load_peft_weights(str(folder), device="cpu").keys()):
+            raise RuntimeError(f"missing in {folder}: {', '.join(absent)}")
 
 
 def _held(folder: Path) -> str:

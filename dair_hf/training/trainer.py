@@ -14,11 +14,13 @@ import datasets
 import numpy as np
 import safetensors.torch
 import torch
+from peft import PeftModel
 from torch import Tensor, nn
 from transformers import (
     DataCollatorForSeq2Seq,
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     SequenceFeatureExtractor,
     default_data_collator,
@@ -46,7 +48,7 @@ from dair_hf.data.view_columns import is_augmented
 from dair_hf.errors import DataError, explained
 from dair_hf.evaluation.evaluator import Correct, PairEvaluator, as_evaluator
 from dair_hf.evaluation.target_tokens import check_targets
-from dair_hf.io.checkpoints import resumable_checkpoint
+from dair_hf.io.checkpoints import load_weights, require_adapters, resumable_checkpoint
 from dair_hf.io.files import explain_full_disk, explain_write_errors
 from dair_hf.io.processes import gather_results
 from dair_hf.losses.chunked import ChunkedLoss
@@ -443,7 +445,18 @@ class DAIRTrainer(PairEvaluationTrainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         with explained(f"{resume_from_checkpoint}: {OTHER_MODEL}", RuntimeError):
+            if isinstance(self.model, PreTrainedModel) and not self.is_fsdp_enabled:
+                load_weights(self.model, Path(resume_from_checkpoint))
+                return
             super()._load_from_checkpoint(resume_from_checkpoint, model)
+            if isinstance(self.model, PeftModel):
+                require_adapters(self.model, Path(resume_from_checkpoint))
+
+    def _load_best_model(self) -> None:
+        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            super()._load_best_model()
+        else:
+            self._load_from_checkpoint(str(self.state.best_model_checkpoint))
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         args = self.args
