@@ -17,6 +17,11 @@ from scipy.special import stdtrit  # type: ignore[import-untyped]
 from dair_hf.errors import DataError, UndefinedMetricWarning
 
 
+def is_cm(metric: str) -> bool:
+    """Return whether a metric is a CM, which chooses nothing: a model that answers all inputs alike has 1.0."""
+    return metric.removeprefix("reverse_").partition("_")[0] == "cm"
+
+
 def as_correct(
     values: Any, name: str = "is_correct", row_name: Callable[[int], str] = "row {}".format
 ) -> NDArray[np.bool_]:

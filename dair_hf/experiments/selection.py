@@ -95,33 +95,6 @@ def best_accuracy(points: Sequence[Point], lower_is_better: bool = False) -> Poi
     return min(points, key=lambda point: (-_gain(point, lower_is_better), point.dair_lambda))
 
 
-def best_consistency_within(points: Sequence[Point], epsilon: float, lower_is_better: bool = False) -> Point:
-    """Return the point with the best mean CM whose accuracy is within `epsilon` of the best.
-
-    Ties go to the smallest lambda.
-
-    Args:
-        points: One point per lambda.
-        epsilon: Largest loss of accuracy, >= 0, in the unit of the accuracy.
-        lower_is_better: Whether `accuracy` is an error.
-
-    Raises:
-        DataError: CM is undefined for all of those points.
-
-    Example:
-        >>> points = [Point(1.0, (0.70,), (0.8,)), Point(10.0, (0.69,), (0.9,)), Point(100.0, (0.5,), (1.0,))]
-        >>> best_consistency_within(points, epsilon=0.02).dair_lambda
-        10.0
-    """
-    best = _gain(best_accuracy(points, lower_is_better), lower_is_better)
-    # Tolerance for float64 rounding: 0.8 - 0.7 is more than 0.1.
-    near = [point for point in points if best - _gain(point, lower_is_better) <= epsilon + 1e-12]
-    ranked = [(-point.consistency, point.dair_lambda, point) for point in near if point.consistency is not None]
-    if not ranked:
-        raise DataError("CM is undefined for every lambda within epsilon of the best accuracy; choose by best_accuracy")
-    return min(ranked)[2]
-
-
 def pareto_front(points: Sequence[Point], lower_is_better: bool = False) -> list[Point]:
     """Return the points that no other point equals or beats in both accuracy and consistency.
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from decimal import Decimal
 from typing import Any
 
 import optuna
 import pytest
 
 from dair_hf.errors import DataError
-from dair_hf.experiments.selection import Point, best_accuracy, best_consistency_within, pareto_front, points_by_lambda
+from dair_hf.experiments.selection import Point, best_accuracy, pareto_front, points_by_lambda
 
 
 def record(dair_lambda: float, seed: int = 0, **metrics: Any) -> dict[str, Any]:
@@ -59,33 +58,6 @@ def test_best_accuracy_uses_the_mean_and_prefers_the_smaller_lambda() -> None:
     assert best_accuracy(points).dair_lambda == 2.0
     assert best_accuracy(points[::-1]).dair_lambda == 2.0
     assert best_accuracy(points, lower_is_better=True).dair_lambda == 1.0
-
-
-def test_best_consistency_within_epsilon() -> None:
-    points = [point(0.1, 0.60, 0.99), point(1, 0.70, 0.80), point(10, 0.68, 0.90), point(100, 0.50, 1.0)]
-    chosen = {epsilon: best_consistency_within(points, epsilon).dair_lambda for epsilon in (0, 0.01, 0.02, 0.1, 0.2)}
-    assert chosen == {0: 1, 0.01: 1, 0.02: 10, 0.1: 0.1, 0.2: 100}
-    tied = [point(3, 0.7, 0.9), point(2, 0.69, 0.9), point(1, 0.6, 0.9)]
-    assert best_consistency_within(tied, 0.05).dair_lambda == 2
-    errors = [point(1, 1.20, 0.5), point(10, 1.21, 0.6), point(100, 1.50, 0.9)]
-    assert best_consistency_within(errors, 0.02, lower_is_better=True).dair_lambda == 10
-
-
-@pytest.mark.parametrize(("best", "near", "epsilon"), [(0.8, 0.7, 0.1), (0.9, 0.7, 0.2), (0.61, 0.6, 0.01)])
-def test_a_loss_of_exactly_epsilon_is_within_it(best: float, near: float, epsilon: float) -> None:
-    """Whatever float64 makes of the decimals, such as more than 0.1 of 0.8 - 0.7."""
-    assert Decimal(str(best)) - Decimal(str(near)) == Decimal(str(epsilon)) and best - near > epsilon
-    assert best_consistency_within([point(1, best, 0.5), point(10, near, 0.9)], epsilon).dair_lambda == 10
-    assert best_consistency_within([point(1, best, 0.5), point(10, near - 1e-9, 0.9)], epsilon).dair_lambda == 1
-    errors = [point(1, near, 0.5), point(10, best, 0.9)]
-    assert best_consistency_within(errors, epsilon, lower_is_better=True).dair_lambda == 10
-
-
-def test_undefined_consistency_is_never_chosen() -> None:
-    points = [point(1, 0.7, None), point(2, 0.69, 0.1)]
-    assert best_consistency_within(points, 0.02).dair_lambda == 2
-    with pytest.raises(DataError, match="CM is undefined for every lambda within epsilon"):
-        best_consistency_within(points, 0)
 
 
 def test_front_by_hand() -> None:

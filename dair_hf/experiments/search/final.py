@@ -72,7 +72,7 @@ def evaluate_choices(
                 )
     title = f"{title or first.title}: test set"
     listed = ", ".join(f"{chosen:g} for {method}" for method, chosen in lambdas.items())
-    note = f"Chosen on validation data by {first.config.search_rule}: lambda {listed} ({first.args.lambda_unit})."
+    note = f"Chosen on validation data by {first.accuracy}: lambda {listed} ({first.args.lambda_unit})."
     written = folder, title, columns or first.columns, first.settings, data, [*notes, note]
     if first.config.search_storage is not None:
         settings = shared_settings(runs[0], first.settings, data) | {"lambda": json.dumps(lambdas)}
@@ -172,7 +172,7 @@ def search_or_compare(
         for trials in searches:
             chosen = trials.run(lambda run: execute(run, "validation"))
             if PartialState().is_main_process:
-                print(f"\nChosen by {search.search_rule}: lambda {chosen.dair_lambda:g} for {trials.method}")
+                print(f"\nChosen by {trials.accuracy}: lambda {chosen.dair_lambda:g} for {trials.method}")
         methods, seeds = comparison.methods, comparison.seeds
         evaluate_choices(searches, methods, lambda run: execute(run, "test"), data, seeds, title, columns, notes)
         return ""

@@ -12,7 +12,6 @@ from dair_hf.data.counter_rng import require_seeds
 from dair_hf.errors import DataError
 from dair_hf.experiments.comparison import require_distinct, require_lambdas
 
-RULES = ("best_accuracy", "best_consistency_within")
 PRUNERS = ("none", "median", "halving")
 
 
@@ -51,10 +50,10 @@ GRIDS: Mapping[str, tuple[float, ...]] = {
 
 @dataclass
 class SearchConfig:
-    """Grid, seeds and selection rule of a search for the lambda of each method that has one; without a grid, none.
+    """Grid and seeds of a search for the lambda of each method that has one; without a grid, none.
 
     Raises:
-        DataError: An unknown grid, rule or pruner, a value out of range, a duplicate entry, or settings that cannot be
+        DataError: An unknown grid or pruner, a value out of range, a duplicate entry, or settings that cannot be
             combined.
 
     Example:
@@ -73,14 +72,6 @@ class SearchConfig:
         default_factory=lambda: [0],
         metadata={"help": "Seeds of the search; the metrics of each lambda are averaged over them."},
     )
-    search_rule: str = field(
-        default="best_accuracy",
-        metadata={
-            "help": "best_accuracy, or best_consistency_within: the best CM among the lambdas whose accuracy is within "
-            "search_epsilon of the best."
-        },
-    )
-    search_epsilon: float = field(default=0.01, metadata={"help": "See search_rule; >= 0, in the unit of accuracy."})
     search_pruner: str = field(
         default="none",
         metadata={
@@ -111,10 +102,6 @@ class SearchConfig:
             raise DataError("search_grid and search_lambdas are both given; keep one of them")
         if self.search_grid is not None and self.search_grid not in GRIDS:
             raise DataError(f"search_grid={self.search_grid!r} is unknown; use {', '.join(GRIDS)}, or search_lambdas")
-        if self.search_rule not in RULES:
-            raise DataError(f"search_rule={self.search_rule!r} is unknown; use {' or '.join(RULES)}")
-        if not isinstance(self.search_epsilon, (int, float)) or not self.search_epsilon >= 0:
-            raise DataError(f"search_epsilon={self.search_epsilon!r} is out of range; give 0 or more")
         require_distinct("search_seeds", self.search_seeds)
         require_seeds("search_seeds", self.search_seeds)
         if self.search_lambdas is not None:
@@ -128,11 +115,6 @@ class SearchConfig:
     def _check_trials(self) -> None:
         if self.search_pruner not in PRUNERS:
             raise DataError(f"search_pruner={self.search_pruner!r} is unknown; use {', '.join(PRUNERS)}")
-        if self.prunes and self.search_rule != "best_accuracy":
-            raise DataError(
-                f"search_pruner={self.search_pruner} cannot be combined with search_rule={self.search_rule}: it would "
-                "stop a lambda of high CM for its accuracy; set search_pruner=none"
-            )
         for name in ("search_reports", "search_warmup", "search_startup"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):

@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 
 from dair_hf.config import DAIRConfig
 from dair_hf.errors import DataError
+from dair_hf.evaluation.statistics import is_cm
 from dair_hf.experiments.comparison import (
     METHOD_PRESETS,
     ComparisonConfig,
@@ -38,7 +39,7 @@ from dair_hf.experiments.run_records import (
 from dair_hf.experiments.search.grids import SearchConfig
 from dair_hf.experiments.search.pruning import RunWatch, make_pruner
 from dair_hf.experiments.search.trials import Outcome, TrialStudy
-from dair_hf.experiments.selection import Point, best_accuracy, best_consistency_within, pareto_front, points_by_lambda
+from dair_hf.experiments.selection import Point, best_accuracy, pareto_front, points_by_lambda
 from dair_hf.io.files import read_json, write_json
 from dair_hf.losses.objective import REGULARIZED
 
@@ -70,7 +71,7 @@ class LambdaSearch:
         folder: Where everything is written: `search/METHOD` in `args.output_dir`.
 
     Raises:
-        DataError: An empty grid, a method without lambda, or a rule that needs CM if CM is not measured.
+        DataError: An empty grid, a method without lambda, or a CM as `accuracy`.
 
     Example:
         >>> search = LambdaSearch(config, "dair", args, "accuracy", "cm", settings={}, validation={})  # doctest: +SKIP
@@ -96,10 +97,8 @@ class LambdaSearch:
             raise DataError(
                 f"method {method!r} has no lambda to search for; use one with a regularizer, such as 'dair'"
             )
-        if config.search_rule == "best_consistency_within" and consistency is None:
-            raise DataError(
-                "search_rule='best_consistency_within' needs CM, which is not measured here; use best_accuracy"
-            )
+        if is_cm(accuracy):  # a model that answers all inputs alike would be chosen
+            raise DataError(f"accuracy={accuracy!r}: CM cannot choose lambda; expected another metric: both_correct")
         self.config, self.method, self.args = config, method, args
         self.accuracy, self.consistency, self.lower_is_better = accuracy, consistency, lower_is_better
         self.settings, self.validation, self.title = dict(settings), dict(validation), title
@@ -278,10 +277,7 @@ class LambdaSearch:
         Raises:
             DataError: A trial has not finished.
         """
-        points = self.points()
-        if self.config.search_rule == "best_accuracy":
-            return best_accuracy(points, self.lower_is_better)
-        return best_consistency_within(points, self.config.search_epsilon, self.lower_is_better)
+        return best_accuracy(self.points(), self.lower_is_better)
 
     def points(self) -> list[Point]:
         """Return the validation metrics of each lambda, in ascending order.
@@ -320,8 +316,6 @@ class LambdaSearch:
         write_json(
             self.folder / "choice.json",
             {
-                "rule": self.config.search_rule,
-                "epsilon": self.config.search_epsilon,
                 "dair_lambda": chosen.dair_lambda,
                 "front": [point.dair_lambda for point in front],
                 "points": [

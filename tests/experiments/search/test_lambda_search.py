@@ -90,7 +90,7 @@ def test_every_trial_is_a_run_with_a_record(tmp_path: Path) -> None:
         [" dair_lambda0.1 ", " 2 "], [" dair_lambda1 ", " 2 "], [" dair_lambda10 ", " 2 "],
     ]  # fmt: skip
     choice = json.loads((folder / "choice.json").read_text())
-    assert (choice["dair_lambda"], choice["rule"], choice["front"]) == (1.0, "best_accuracy", [1.0, 10.0])
+    assert (choice["dair_lambda"], choice["front"]) == (1.0, [1.0, 10.0])
     assert [entry["dair_lambda"] for entry in choice["points"]] == [0.1, 1.0, 10.0]
     assert (folder / "sweep.png").exists()
     assert (folder / "front.png").exists()
@@ -99,13 +99,13 @@ def test_every_trial_is_a_run_with_a_record(tmp_path: Path) -> None:
     assert not (tmp_path / "final").exists()
 
 
-def test_rule_with_consistency(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    rule = {"search_rule": "best_consistency_within"}
-    assert bench.search(search_epsilon=0.01, **rule).run(bench.validate).dair_lambda == 1.0
-    # 0.80 - 0.785 = 0.015. Another rule needs no new trials.
-    assert bench.search(search_epsilon=0.015, **rule).run(bench.validate).dair_lambda == 10.0
-    assert len(bench.tried) == 6
+def test_cm_cannot_choose(tmp_path: Path) -> None:
+    """A model that answers all inputs alike has a CM of 1."""
+    for name in ("cm", "cm_theta_45", "reverse_cm"):
+        with pytest.raises(DataError, match=f"^accuracy='{name}': "):
+            LambdaSearch(
+                SearchConfig(search_grid="vqa"), "dair", tiny.config(tmp_path), name, settings={}, validation={}
+            )
 
 
 @pytest.fixture(scope="module")
@@ -169,8 +169,9 @@ def test_second_choice_is_not_evaluated_on_the_test_set(tmp_path: Path, seed: in
     bench = Bench(tmp_path)
     bench.search().run(bench.validate)
     final(bench, bench.search(), {"test": "t"}, [5])
-    second = bench.search(search_rule="best_consistency_within", search_epsilon=0.5)
-    message = r"dair_seed5\.json: the test set was already evaluated with lambda 1; now lambda 10 is chosen"
+    second = bench.search()
+    second.lower_is_better = True
+    message = r"dair_seed5\.json: the test set was already evaluated with lambda 1; now lambda 0.1 is chosen"
     with pytest.raises(DataError, match=message):
         final(bench, second, {"test": "t"}, [seed])
     with pytest.raises(
@@ -204,11 +205,6 @@ def test_search_for_the_lowest_error_without_cm(tmp_path: Path) -> None:
         (SearchConfig(search_grid="vqa"), "da", "method 'da' has no lambda to search for"),
         (SearchConfig(search_grid="vqa"), "irm", "method 'irm' has no lambda to search for"),
         (SearchConfig(search_grid="vqa"), "dare", "method 'dare' has no lambda to search for"),
-        (
-            SearchConfig(search_grid="vqa", search_rule="best_consistency_within"),
-            "dair",
-            "needs CM, which is not measured",
-        ),
     ],
 )
 def test_invalid_searches_are_refused(tmp_path: Path, config: SearchConfig, method: str, message: str) -> None:
@@ -253,7 +249,7 @@ def test_methods_are_compared_if_there_is_no_grid_to_search(tmp_path: Path, grid
         assert (table, executed[-4:], {split for _, split in executed[:-4]}) == ("", tested, {"validation"})
         written = (tmp_path / "final" / "comparison.md").read_text()
         assert "| method | runs | ERROR |" in written
-        assert "Chosen on validation data by best_accuracy: lambda 0.1 for dair (per pair" in written
+        assert "Chosen on validation data by acc: lambda 0.1 for dair (per pair" in written
         record = json.loads((tmp_path / "final" / "dair_seed0.json").read_text())
         assert (record["config"]["training"]["dair_lambda"], record["metrics"]) == (0.1, {"error": 0.1})
         assert not (tmp_path / "comparison.md").exists()
