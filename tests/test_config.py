@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from transformers import HfArgumentParser, Seq2SeqTrainingArguments
 
 from dair_hf import DAIRConfig, DataError
@@ -210,3 +212,12 @@ def test_numbers_of_numpy_and_ranges_are_accepted() -> None:
     args = DAIRConfig("out", use_cpu=True, lr_drop_epochs=range(30, 90, 30), lr_scheduler_type="constant", **given)
     assert list(args.lr_drop_epochs or ()) == [30, 60] and args.dair_lambda == 1
     DAIRConfig("out", use_cpu=True, lr_drop_epochs=[np.float32(3)], lr_scheduler_type="constant", num_train_epochs=0)
+
+
+def test_the_token_of_the_hub_is_copied_and_not_saved(tmp_path: Path) -> None:
+    args = DAIRConfig(str(tmp_path), hub_token="hf_SECRET")
+    torch.save(args, tmp_path / "training_args.bin")  # as the Trainer does in every checkpoint
+    assert b"hf_SECRET" not in (tmp_path / "training_args.bin").read_bytes()
+    loaded = torch.load(tmp_path / "training_args.bin", weights_only=False)
+    assert (loaded.hub_token, loaded.output_dir) == (None, str(tmp_path))
+    assert args.hub_token == copy.deepcopy(args).hub_token == "hf_SECRET"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import reprlib
 from collections.abc import Sequence
@@ -315,6 +316,15 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
             )
         self._unset_broadcasts |= self.ddp_broadcast_buffers is None
         self.ddp_broadcast_buffers = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled, such as for `training_args.bin` of each checkpoint: all but the token of the Hub."""
+        return {**vars(self), "hub_token": None}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DAIRConfig:
+        copied = object.__new__(type(self))
+        vars(copied).update(copy.deepcopy(vars(self), memo))
+        return copied
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings for JSON, with a custom regularizer by its name."""
