@@ -164,7 +164,9 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
         is_rank = {"RANK", "MASTER_ADDR"} <= os.environ.keys() and int(os.environ.get("WORLD_SIZE", "1")) > 1
         if is_rank and not torch.accelerator.is_available():
             self.use_cpu = True  # otherwise accelerate would make each rank a run of its own, silently
+        direction = self.greater_is_better
         super().__post_init__()
+        self.greater_is_better = direction  # where it is None, the trainer decides, which knows its metrics
         self.validate()
 
     def validate(self) -> None:

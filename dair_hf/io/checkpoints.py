@@ -156,11 +156,6 @@ def finished_checkpoints(folder: Path) -> list[Path]:
     return sorted(filter(is_finished, folder.glob("checkpoint-*")), key=_number_of)
 
 
-def holds_optimizer(checkpoint: Path) -> bool:
-    """Return whether a checkpoint holds the state of an optimizer."""
-    return any(any(checkpoint.glob(pattern)) for pattern in _PARTS["optimizer"])
-
-
 def is_finished(checkpoint: Path) -> bool:
     """Return whether the file that `Trainer` writes last into a checkpoint is there and whole."""
     return _step_of(checkpoint) is not None

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
 import os
+import re
 import reprlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from accelerate.parallelism_config import ParallelismConfig
 from torch import Tensor, nn
-from transformers import Trainer
 from transformers.utils import logging
 
 from dair_hf.config import AUTO, DAIRConfig
@@ -20,12 +18,14 @@ from dair_hf.data.collator import PADDING_ROW, ROW_ID
 from dair_hf.data.row_rules import LABEL_COLUMNS
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
-from dair_hf.data.view_columns import parse_column
-from dair_hf.errors import DataError, explained
+from dair_hf.data.view_columns import VIEWS, parse_column
+from dair_hf.errors import DataError
 from dair_hf.evaluation.evaluator import PairEvaluator
+from dair_hf.evaluation.statistics import is_cm
 from dair_hf.losses.objective import LOSS_REGULARIZERS
 from dair_hf.losses.per_sample import SampleLoss, causal_nll, huber, seq2seq_nll, squared_error
 from dair_hf.training.sample_loss import refuse_virtual_tokens
+from dair_hf.training.train_metrics import SMALL_IS_BETTER, evaluated_terms
 from dair_hf.trees.batches import require_column
 
 logger = logging.get_logger(__name__)
@@ -33,8 +33,6 @@ logger = logging.get_logger(__name__)
 FOR_SUMS_OVER_PAIRS = {
     "view_weights": None, "stop_gradient": None, "lambda_scheduler_type": "constant", "lambda_warmup_steps": None,
 }  # fmt: skip
-# Of torch, for which `Trainer` ignores names in `optim_args` that it does not know. Others take them as they are.
-PLAIN_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")
 
 
 def dropout_rates(model: Any) -> dict[str, float]:
@@ -111,25 +109,41 @@ def warn_of_unused_target(args: DAIRConfig) -> None:
         )
 
 
-def require_evaluator_of_metric(args: DAIRConfig, eval_dataset: Any) -> None:
-    """Refuse a metric of an evaluator for the best model of a trainer that has no evaluator.
+def check_best_metric(
+    args: DAIRConfig, evaluator: PairEvaluator | None, eval_dataset: Any, makes_metrics: bool
+) -> None:
+    """Set the direction of the metric that chooses the best checkpoint; refuse one that is a CM or cannot exist.
 
     Args:
-        args: Settings.
+        args: Settings, of which `greater_is_better` is set where it is None.
+        evaluator: Evaluator of the trainer, or None.
         eval_dataset: Evaluation data, also several by name, or None.
+        makes_metrics: Whether code of the user makes metrics under names of its own.
 
     Raises:
-        DataError: `metric_for_best_model` is such a metric.
+        DataError: The metric is a CM or does not exist.
     """
-    if args.metric_for_best_model is None or args.eval_strategy == "no":
+    if args.metric_for_best_model is None:
         return
     metric = args.metric_for_best_model.removeprefix("eval_")
     prefixes = [f"{name}_" for name in eval_dataset] if isinstance(eval_dataset, dict) else [""]
-    names = PairEvaluator(lambda predictions, references: [True]).metric_names()
-    if any(metric == prefix + name for prefix in prefixes for name in names):
+    names = [metric.removeprefix(prefix) for prefix in prefixes if metric.startswith(prefix)]
+    if args.greater_is_better is None:
+        args.greater_is_better = not (metric.endswith("loss") or not SMALL_IS_BETTER.isdisjoint(names))
+    if args.eval_strategy == "no":
+        return
+    known = evaluated_terms(args)
+    if evaluator is not None:
+        known |= {name for name in evaluator.metric_names() if not name.endswith(("_low", "_high"))}
+        known |= {f"{view}_{name}" for view in VIEWS for name in evaluator.scores}
+    # Several partners of a row have numbers.
+    exists = makes_metrics or any(re.sub(r"_partner_\d+$", "_partner_1", name) in known for name in names)
+    # A model that answers all inputs alike has a CM of 1.
+    if not names or not exists or any(map(is_cm, names)):
+        candidates = ", ".join(sorted(f"{prefixes[0]}{name}" for name in known if not is_cm(name)))
         raise DataError(
-            f"metric_for_best_model={args.metric_for_best_model!r} needs an evaluator; pass evaluator= to DAIRTrainer, "
-            "or name another metric, such as eval_loss"
+            f"metric_for_best_model={args.metric_for_best_model!r}: expected a metric of the evaluation other than CM, "
+            f"such as both_correct with an evaluator; there are {candidates}"
         )
 
 
@@ -177,30 +191,9 @@ def refuse_unsupported(
             "only there does the prefix of a row not depend on the rest of it; leave share_prefixes unset"
         )
     refuse_virtual_tokens(model)
-    _refuse_optimizer_arguments(args)
     _refuse_unsupported_chunks(args, sample_loss, objective)
     _refuse_unsupported_cache(args, objective, model)
     _refuse_unsupported_sharding(args, augmenter, model)
-
-
-def _refuse_optimizer_arguments(args: DAIRConfig) -> None:
-    if not args.optim_args or args.optim not in PLAIN_OPTIMIZERS:
-        return
-    given = f"optim_args={args.optim_args!r}"
-
-    def optimizer_with(optim_args: str | None) -> tuple[Any, Any]:
-        changed = copy.copy(args)
-        changed.optim_args = optim_args
-        return Trainer.get_optimizer_cls_and_kwargs(changed)
-
-    with explained(f"{given}: write name=value, separated by commas", ValueError):
-        optimizer_with(args.optim_args)
-    kind, without = optimizer_with(None)
-    known = [name for name in inspect.signature(kind).parameters if optimizer_with(f"{name}=1")[1] != without]
-    for pair in args.optim_args.replace(" ", "").split(","):
-        if (name := pair.partition("=")[0]) not in known:
-            remedy = f"it takes {', '.join(known)}" if known else "it takes none; leave optim_args out"
-            raise DataError(f"{given}: {name!r} has no effect on optim={str(args.optim.value)!r}; {remedy}")
 
 
 def refuse_unsupported_launch(

@@ -46,7 +46,7 @@ from dair_hf.training.lambda_control import LambdaControl, root_gradients
 from dair_hf.training.loading import eval_order
 from dair_hf.training.sample_loss import CLASS_LOSSES, LANGUAGE_LOSSES, base_model_of, derived_sample_loss
 from dair_hf.training.texts.rows import TextRows
-from dair_hf.training.train_metrics import EvaluatedRows, lowest_slopes, mean_terms, sum_terms
+from dair_hf.training.train_metrics import SHARES_OF_LAMBDA, EvaluatedRows, lowest_slopes, mean_terms, sum_terms
 from dair_hf.trees.forest import FOREST
 
 
@@ -248,8 +248,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         sums = sum_terms(terms, rows.targets, exists, counts, self.args, dair_lambda, slopes, gradients)
         means = mean_terms(sums, self.args)
         if self.args.dair_lambda == AUTO:
-            # Of the lambda 0 of evaluations both would be 0, whatever the model is.
-            means = {name: value for name, value in means.items() if name not in ("gradient_share", "unlearned_share")}
+            means = {name: value for name, value in means.items() if name not in SHARES_OF_LAMBDA}
         return {"loss": self.pair_loss.objective(terms, counts, dair_lambda).item(), **means}
 
     # ---- metrics and predictions ----

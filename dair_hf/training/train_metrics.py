@@ -9,8 +9,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dair_hf.config import DAIRConfig
+from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.losses.objective import Counts, PairSlopes, PairTerms
+
+# With dair_lambda="auto", of the lambda 0 of evaluations both would be 0, whatever the model is.
+SHARES_OF_LAMBDA = ("gradient_share", "unlearned_share")
+SMALL_IS_BETTER = {
+    "loss", "loss_original", "loss_augmented", "consistency", "inconsistency", "unlearned_share", "rows_without_target",
+    "pos_to_neg", "neg_to_pos", "neg_to_neg", "flipped", "neg_to_neg_flipped", "runtime",
+}  # fmt: skip
 
 
 class TermSums(NamedTuple):
@@ -198,3 +205,10 @@ def mean_terms(sums: Tensor, args: DAIRConfig) -> dict[str, float]:
         if args.method == "dair" and args.compares_losses:
             means["unlearned_share"] = total["unlearned"] / total["pairs"]
     return means
+
+
+def evaluated_terms(args: DAIRConfig) -> set[str]:
+    """Return the names of the metrics that an evaluation of pairs has without an evaluator."""
+    sums = TermSums(*torch.ones(len(TermSums._fields)))._replace(positions=torch.zeros(()))
+    names = {"loss", "runtime", "samples_per_second", "steps_per_second", *mean_terms(torch.stack(sums), args)}
+    return names.difference(SHARES_OF_LAMBDA) if args.dair_lambda == AUTO else names

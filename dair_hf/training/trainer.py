@@ -58,11 +58,11 @@ from dair_hf.pair_report.history import PairHistory
 from dair_hf.training.cards.model_card import TrainingFacts, description_of, write_model_card
 from dair_hf.training.cards.model_use import ModelFacts
 from dair_hf.training.checks import (
+    check_best_metric,
     dropout_rates,
     refuse_scheduler,
     refuse_unsupported,
     refuse_unsupported_launch,
-    require_evaluator_of_metric,
     require_gradient,
     require_groups,
     require_model,
@@ -84,7 +84,7 @@ from dair_hf.training.loading import (
     train_sampler,
 )
 from dair_hf.training.pair_evaluation import PairEvaluationTrainer
-from dair_hf.training.run_settings import save_classes, save_settings, warn_of_earlier_run, warn_of_other_settings
+from dair_hf.training.run_settings import save_classes, warn_of_earlier_run
 from dair_hf.training.sample_loss import (
     LANGUAGE_LOSSES,
     MODEL_LOSSES,
@@ -135,7 +135,7 @@ class DAIRTrainer(PairEvaluationTrainer):
             None: the loss that the model computes from its labels (`sample_loss.derived_sample_loss`). Before the first
             step, a named loss is compared with the model's own.
         evaluator: A `PairEvaluator`, or its `correct` alone: `(predictions, references) -> [N]` bool. If given,
-            `evaluate` also runs `evaluate_pairs`, so that `metric_for_best_model="eval_cm"` works.
+            `evaluate` also runs `evaluate_pairs`, so that `metric_for_best_model="both_correct"` works.
         objective: Objective of a whole batch that replaces the DAIR objective in training, `(outputs, step) -> scalar`
             (`environments`: IRM, V-REx, Group DRO, ...). `method` then only decides whether partners are run. The
             logged and evaluated objective is still that of `args`.
@@ -296,15 +296,15 @@ class DAIRTrainer(PairEvaluationTrainer):
 
         Args:
             resume_from_checkpoint: Path of a checkpoint; True: the last complete one in `args.output_dir`, with a
-                warning that names newer ones, which were cut off while they were saved. Another warning names the
-                settings in which the run of the checkpoint differs, and those of the old run that the saved optimizer
-                keeps. None, False: from the start, with a warning if `args.output_dir` holds those of an earlier run.
+                warning that names newer ones, which were cut off while they were saved. The saved optimizer keeps its
+                settings, such as the learning rate. None, False: from the start, with a warning if `args.output_dir`
+                holds those of an earlier run.
             trial: As in `Seq2SeqTrainer`.
             *args: As in `Seq2SeqTrainer`.
             **kwargs: As in `Seq2SeqTrainer`.
 
         Raises:
-            DataError: There is no complete checkpoint, or its optimizer is of another kind (`args.optim`).
+            DataError: There is no complete checkpoint, or it lacks a weight of the model.
         """
         rates = dropout_rates(self.model)
         independent = self.args.uses_regularizer and self.args.pair_dropout == "independent"
@@ -318,8 +318,6 @@ class DAIRTrainer(PairEvaluationTrainer):
         warn_of_unused_target(self.args)
         if resume_from_checkpoint:
             resume_from_checkpoint = resumable_checkpoint(resume_from_checkpoint, self.args.output_dir)
-            builds_optimizer = self.optimizer is None and self.optimizer_cls_and_kwargs is None
-            warn_of_other_settings(self.args, self.train_dataset, Path(resume_from_checkpoint), builds_optimizer)
         elif trial is None:  # trials of a search have folders of their own
             warn_of_earlier_run(self.args)
         return super().train(resume_from_checkpoint, trial, *args, **kwargs)
@@ -348,12 +346,8 @@ class DAIRTrainer(PairEvaluationTrainer):
         self._set_row_rules()  # embeddings may have been resized
         self.train_dataset = self.tokenize(self.train_dataset, "train_dataset")  # it may have been assigned since
         require_groups(self.args, self.train_dataset, self.eval_dataset)
-        if (
-            self.evaluator is None
-            and self.compute_metrics is None
-            and type(self).evaluate is PairEvaluationTrainer.evaluate
-        ):
-            require_evaluator_of_metric(self.args, self.eval_dataset)
+        makes_metrics = self.compute_metrics is not None or type(self).evaluate is not PairEvaluationTrainer.evaluate
+        check_best_metric(self.args, self.evaluator, self.eval_dataset, makes_metrics)
         data, needs_pairs = self.train_dataset, self.args.uses_partners and self.augmenter is None
         self._require_inputs(data, "train_dataset")
         self._pair_watch = PairWatch(
@@ -452,6 +446,13 @@ class DAIRTrainer(PairEvaluationTrainer):
             if isinstance(self.model, PeftModel):
                 require_adapters(self.model, Path(resume_from_checkpoint))
 
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Compare an evaluation with the best one; log that a metric without a value cannot be compared."""
+        name = f"eval_{(self.args.metric_for_best_model or '').removeprefix('eval_')}"
+        if np.isnan(metrics.get(name, 0.0)):
+            logger.warning(f"{name} is NaN at step {self.state.global_step}, which therefore cannot be the best.")
+        return bool(super()._determine_best_metric(metrics, trial))
+
     def _load_best_model(self) -> None:
         if self.is_deepspeed_enabled or self.is_fsdp_enabled:
             super()._load_best_model()
@@ -537,7 +538,6 @@ class DAIRTrainer(PairEvaluationTrainer):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         if self.args.should_save:
-            save_settings(self.args, self.train_dataset, Path(output_dir))
             for file, part in self._states().items():
                 safetensors.torch.save_file(part.state_dict(), Path(output_dir) / file)
 

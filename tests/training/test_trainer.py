@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from dair_hf import DAIRTrainer, DataError, EpochPairs, NonFiniteLossError, PairCollator, PairEvaluator
 from dair_hf.data.sampling import PaddedStream
+from dair_hf.errors import UndefinedMetricWarning
 from dair_hf.losses.per_sample import causal_nll
 from dair_hf.training.environments import GroupDRO
 from tests.fixtures import points, tiny
@@ -348,12 +350,12 @@ def test_predict_generates_and_compute_metrics_sees_every_row(tmp_path: Path) ->
     assert {"test_loss", "test_answer", "test_loss_augmented"} <= set(output.metrics)
 
 
-def test_best_model_and_early_stopping_can_use_the_consistency_metric(tmp_path: Path) -> None:
+def test_best_model_and_early_stopping_can_use_a_metric_of_pairs(tmp_path: Path) -> None:
     values = iter([0.2, 0.9, 0.5, 0.4, 0.3])
 
     class Scripted(DAIRTrainer):
         def evaluate_pairs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-            return {"cm": next(values)}
+            return {"both_correct": next(values)}
 
     data = tiny.pairs("gpt2", 8)
     made = Scripted(
@@ -363,8 +365,7 @@ def test_best_model_and_early_stopping_can_use_the_consistency_metric(tmp_path: 
             num_train_epochs=5,
             eval_strategy="epoch",
             save_strategy="epoch",
-            metric_for_best_model="eval_cm",
-            greater_is_better=True,
+            metric_for_best_model="eval_both_correct",
             load_best_model_at_end=True,
         ),
         train_dataset=data,
@@ -386,29 +387,95 @@ def evaluated_points(folder: Path, eval_dataset: Any, **settings: Any) -> DAIRTr
     given = {"data_collator": points.stack, "processing_class": None, "sample_loss": "binary", **settings}
     strategies = {"max_steps": 2, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "best"}
     data = points.pairs(8)
-    return tiny.trainer(folder, "none", data, built=points.model(), eval_dataset=eval_dataset, **strategies, **given)
+    settings = {**strategies, **given, "built": points.model(), "eval_dataset": eval_dataset}
+    return tiny.trainer(folder, "none", data, **settings)
 
 
-@pytest.mark.parametrize("metric", ["eval_cm", "cm", "augmented_accuracy"])
+@pytest.mark.parametrize("metric", ["eval_both_correct", "both_correct", "augmented_accuracy"])
 @pytest.mark.parametrize("several", [False, True])
 def test_a_metric_of_the_evaluator_for_the_best_model_needs_one(tmp_path: Path, metric: str, several: bool) -> None:
     data, named = points.pairs(8), f"eval_a_{metric.removeprefix('eval_')}" if several else metric
     made = evaluated_points(tmp_path, {"a": data} if several else data, metric_for_best_model=named)
-    with pytest.raises(
-        DataError, match=f"^metric_for_best_model='{named}' needs an evaluator; pass evaluator= to DAIR"
-    ):
+    with pytest.raises(DataError, match=f"^metric_for_best_model='{named}'"):
         made.train()
     assert made.state.global_step == 0
     made.evaluator = PairEvaluator(points.correct)
     made.train()
-    assert made.state.global_step == 2
+    assert made.state.global_step == 2 and made.args.greater_is_better
+
+
+@pytest.mark.parametrize(
+    ("metric", "settings"),
+    [
+        ("loss", {"eval_dataset": {"a": points.pairs(4), "b": points.pairs(4)}}),
+        ("b_loss", {"eval_dataset": {"a": points.pairs(4)}}),
+        ("eval_both_corect", {}),
+        ("unlearned_share", {"dair_lambda": "auto"}),
+        ("unlearned_share", {"method": "da"}),
+        ("cm", {}),
+        ("eval_cm", {"compute_metrics": lambda prediction: {"cm": 1.0}}),
+        ("a_cm_all_rows", {"eval_dataset": {"a": points.pairs(4)}}),
+        ("reverse_cm", {}),
+        ("cm_partner_2", {}),
+        ("both_correct_low", {}),
+    ],
+)
+def test_a_metric_that_cannot_choose_the_best_model_is_refused_before_the_first_step(
+    tmp_path: Path, metric: str, settings: dict[str, Any]
+) -> None:
+    given = {"eval_dataset": points.pairs(4), "evaluator": PairEvaluator(points.correct), **settings}
+    made = evaluated_points(tmp_path, metric_for_best_model=metric, **given)
+    with pytest.raises(DataError, match=f"^metric_for_best_model='{metric}'"):
+        made.train()
+    assert made.state.global_step == 0
 
 
 def test_metrics_of_the_user_for_the_best_model_need_no_evaluator(tmp_path: Path) -> None:
-    settings = {"metric_for_best_model": "cm", "compute_metrics": lambda prediction: {"cm": 1.0}}
+    settings = {"metric_for_best_model": "score", "compute_metrics": lambda prediction: {"score": 1.0}}
     made = evaluated_points(tmp_path, points.pairs(8), **settings)
     made.train()
     assert made.state.best_metric == 1.0
+
+
+@pytest.mark.parametrize(
+    ("prefix", "name", "best"),
+    [
+        ("eval_", "loss_original", min),
+        ("", "consistency", min),
+        ("eval_a_", "consistency", min),
+        ("a_", "inconsistency", min),
+        ("eval_", "unlearned_share", min),
+        ("", "pos_to_neg", min),
+        ("eval_a_", "neg_to_neg", min),
+        ("eval_a_", "loss", min),
+        ("", "both_correct", max),
+        ("eval_a_", "original_accuracy", max),
+    ],
+)
+def test_the_direction_of_its_own_metrics_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str, name: str, best: Callable[..., float]
+) -> None:
+    data, values = points.pairs(8), iter([0.5, 0.75, 0.25])
+    key = f"eval_{(prefix + name).removeprefix('eval_')}"
+    made = evaluated_points(
+        tmp_path,
+        {"a": data} if "a_" in prefix else data,
+        metric_for_best_model=prefix + name,
+        evaluator=PairEvaluator(points.correct),
+        max_steps=3,
+    )
+    evaluate = made._evaluate
+    monkeypatch.setattr(made, "_evaluate", lambda *args, **kwargs: {**evaluate(*args, **kwargs), key: next(values)})
+    made.train()
+    assert made.state.best_metric == best(0.75, 0.25)
+
+
+def test_an_evaluation_whose_metric_is_nan_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = points.pairs(8, torch.zeros(8, dtype=torch.bool))
+    settings = {"metric_for_best_model": "both_correct", "evaluator": PairEvaluator(points.correct)}
+    with pytest.warns(UndefinedMetricWarning):
+        evaluated_points(tmp_path, data, **settings).train()
+    assert caplog.text.count("eval_both_correct is NaN") == 2
 
 
 def test_several_evaluation_sets_have_metrics_under_their_names(tmp_path: Path) -> None:
@@ -892,39 +959,8 @@ def test_checkpoints_of_an_earlier_run_are_named_at_the_start(tmp_path: Path, ca
     assert said[0].startswith(f"{tmp_path} holds checkpoints of an earlier run, 2, such as checkpoint-2. resume_from")
 
 
-def test_a_checkpoint_of_other_settings_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    data = tiny.pairs("t5")
-
-    def lines(resume: bool = True, rows: Any = data, **settings: Any) -> list[str]:
-        caplog.clear()
-        base = {"max_steps": 2, "save_strategy": "no" if resume else "steps", "save_steps": 2, "dair_lambda": 0.5}
-        made = tiny.trainer(tmp_path, "t5", rows, **{**base, **settings})
-        made.train(resume_from_checkpoint=True if resume else None)
-        return [record.getMessage() for record in caplog.records if "of a run with other" in record.getMessage()]
-
-    assert lines(resume=False) == []
-    assert lines() == [] and lines(logging_steps=1) == []
-    (line,) = lines(dair_lambda=2.0, learning_rate=0.125, regularizer="l1")
-    assert line.startswith(f"{tmp_path / 'checkpoint-2'} is of a run with other settings: ")
-    assert "dair_lambda=0.5 (now 2.0)" in line and "regularizer=sq (now l1)" in line and "(now 0.125)" in line
-    assert "max_steps" not in line and "train_dataset" not in line
-    assert "with the new ones, but with the old learning_rate, which are part of the saved optimizer; for" in line
-    (line,) = lines(dair_lambda=2.0)
-    assert "with the new ones; for a run of its own" in line
-    with pytest.raises(
-        DataError, match="checkpoint-2 holds the optimizer of a run with optim=adamw_torch.*, which optim=sgd"
-    ):
-        lines(optim="sgd")
-    made = tiny.trainer(tmp_path, "t5", data, max_steps=2, save_strategy="no", dair_lambda=0.5)
-    made.create_optimizer()
-    made.args.optim = "sgd"  # without effect, since there is an optimizer already
-    caplog.clear()
-    made.train(resume_from_checkpoint=True)
-    assert "other settings" not in caplog.text
-    (line,) = lines(rows=data.select(range(len(data) - 1)))
-    assert f"other settings: len(train_dataset)={len(data)} (now {len(data) - 1}). Training goes on" in line
-    with pytest.raises(DataError, match=f"^{tmp_path}/checkpoint-2: is of another model; resume with the model that"):
-        tiny.trainer(tmp_path, "bart", tiny.pairs("bart"), max_steps=3).train(resume_from_checkpoint=True)
-    # Of a plain Trainer.
-    (tmp_path / "checkpoint-2" / "dair_settings.json").unlink()
-    assert lines(dair_lambda=2.0) == []
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    settings = {"max_steps": 3, "save_strategy": "steps", "save_steps": 2}
+    tiny.trainer(tmp_path, "t5", tiny.pairs("t5"), **settings).train()
+    with pytest.raises(DataError, match=f"^{tmp_path}/checkpoint-3: is of another model"):
+        tiny.trainer(tmp_path, "bart", tiny.pairs("bart"), **settings).train(resume_from_checkpoint=True)

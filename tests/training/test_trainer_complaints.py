@@ -355,27 +355,6 @@ def test_clusters_and_subsets_are_checked_before_generation(tmp_path: Path, monk
         made.evaluate_pairs(data, same, subsets=[[True, False]])
 
 
-@pytest.mark.parametrize(
-    ("optim", "optim_args", "message"),
-    [
-        ("sgd", "momentum=0.9,foo=bar", "'foo' has no effect on optim='sgd'; it takes momentum, dampening, weight_dec"),
-        ("adamw_torch", "momentum=0.9", "'momentum' has no effect on optim='adamw_torch'; it takes none; leave"),
-        ("sgd", "momentum", "write name=value, separated by commas: not enough values"),
-        ("rmsprop", "alpha=high", "could not convert string to float: 'high'"),
-    ],
-)
-def test_optimizer_arguments_without_effect_are_refused(
-    tmp_path: Path, optim: str, optim_args: str, message: str
-) -> None:
-    with pytest.raises(DataError, match=f"^optim_args='{optim_args}': .*{message}"):
-        tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 2), optim=optim, optim_args=optim_args)
-
-
-def test_optimizer_arguments_with_an_effect_pass(tmp_path: Path) -> None:
-    settings = {"optim": "sgd", "optim_args": "momentum=0, nesterov=false"}
-    assert tiny.trainer(tmp_path, "gpt2", tiny.pairs("gpt2", 2), **settings).args.optim == "sgd"
-
-
 def test_an_output_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(DataError, match="notes.txt: cannot write there .File exists.; choose a folder you may write"):
