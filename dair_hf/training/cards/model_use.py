@@ -17,6 +17,7 @@ from transformers import (
     ProcessorMixin,
 )
 
+from dair_hf.training.run_settings import CLASSES_FILE, replaces_head
 from dair_hf.training.sample_loss import LANGUAGE_LOSSES, base_model_of, derived_sample_loss
 
 # The class that loads each kind of processing class; only the first is called with a text.
@@ -117,8 +118,19 @@ def usage(facts: ModelFacts, folder: str) -> list[str]:
     if isinstance(facts.model, PeftModel):
         imports.setdefault("peft", set()).add("PeftModel")
         base = facts.base_folder or facts.base_name or "the base model"
-        code = [f'base = {type(inner).__name__}.from_pretrained("{base}")',
-                f'model = PeftModel.from_pretrained(base, "{repo}")']  # fmt: skip
+        code, settings = [], [f'"{base}"']
+        if replaces_head(facts.model):
+            imports |= {"json": set(), "transformers.utils": {"cached_file"}}
+            code = [
+                f'with open(cached_file("{repo}", "{CLASSES_FILE}"), encoding="utf-8") as file:',
+                '    names = json.load(file)["id2label"]',
+                "id2label = {int(number): name for number, name in names.items()}",
+            ]
+            settings += ["num_labels=len(id2label)", "id2label=id2label", "ignore_mismatched_sizes=True"]
+        code += [
+            f"base = {type(inner).__name__}.from_pretrained({', '.join(settings)})",
+            f'model = PeftModel.from_pretrained(base, "{repo}")',
+        ]
         if facts.base_folder is not None or facts.base_name is None:
             notes = ["", "These are adapters only. Their base model is not on the Hub; load it from its folder."]
     loaders = [names for kind, *names in _LOADERS if isinstance(facts.processing_class, kind)]
@@ -128,7 +140,10 @@ def usage(facts: ModelFacts, folder: str) -> list[str]:
         if variable == "tokenizer":
             code += _call(derived_sample_loss(facts.model))
     # In the order of isort: packages by name, and classes by name.
-    lines = [f"from {package} import {', '.join(sorted(names))}" for package, names in sorted(imports.items())]
+    lines = [
+        f"from {package} import {', '.join(sorted(names))}" if names else f"import {package}"
+        for package, names in sorted(imports.items())
+    ]
     return ["```python", *lines, "", *code, "```", *notes]
 
 

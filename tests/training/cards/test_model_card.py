@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,12 +12,14 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import T5ForConditionalGeneration
 
-from dair_hf import PairEvaluator
+from dair_hf import DAIRTrainer, PairEvaluator
+from dair_hf.modeling import ModelConfig, load_text_classifier
 from dair_hf.training.cards.model_card import PairResult, TrainingFacts, describe_objective, write_model_card
 from dair_hf.training.cards.model_use import ModelFacts, describe_model, usage
 from dair_hf.training.environments import GroupDRO
 from dair_hf.training.forward.pair_loss import PairOutputs
-from tests.fixtures import points, tiny
+from dair_hf.vqa.models.pretrained import load_classifier, load_processor
+from tests.fixtures import points, saved_models, tiny, vision_language
 
 METRICS = {
     "original_joint_goal_accuracy": 0.5,
@@ -237,3 +240,30 @@ def test_code_for_other_kinds_of_models() -> None:
         "The class `test_code_for_other_kinds_of_models.<locals>.Local` belongs to no installed package; load it with "
         "its own code."
     ]
+
+
+@pytest.mark.parametrize("kind", ["vilt", "bert"])
+def test_the_code_of_the_card_loads_adapters_with_a_new_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The base model has other classes than the adapters."""
+    base, names = tmp_path / "base", ["one", "green", "two"]
+    settings = ModelConfig(str(base), lora_rank=2)
+    if kind == "vilt":
+        vision_language.stored(vision_language.vilt, base)
+        model, words = load_classifier(settings, names), load_processor(settings)
+        inputs = {"pixel_values": torch.rand(1, 3, 32, 32), "input_ids": torch.tensor([[9, 10]])}
+    else:
+        saved_models.classifier(base)
+        words = tiny.tokenizer()
+        model, inputs = load_text_classifier(settings, words, names), {"input_ids": torch.tensor([[9, 10]])}
+    args = tiny.config(tmp_path / "run")
+    made = DAIRTrainer(model, args, processing_class=words, sample_loss="classification")
+    made.save_model()
+    made.create_model_card()
+    code = (tmp_path / "run" / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {}
+    exec(code, found)
+    assert found["model"].config.id2label == dict(enumerate(names))
+    assert torch.equal(found["model"].eval()(**inputs).logits, model.eval()(**inputs).logits)
