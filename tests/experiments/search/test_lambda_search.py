@@ -249,7 +249,7 @@ def test_methods_are_compared_if_there_is_no_grid_to_search(tmp_path: Path, grid
         assert (table, executed[-4:], {split for _, split in executed[:-4]}) == ("", tested, {"validation"})
         written = (tmp_path / "final" / "comparison.md").read_text()
         assert "| method | runs | ERROR |" in written
-        assert "Chosen on validation data by acc: lambda 0.1 for dair (per pair" in written
+        assert "Chosen on validation data by error: lambda 0.1 for dair (per pair" in written
         record = json.loads((tmp_path / "final" / "dair_seed0.json").read_text())
         assert (record["config"]["training"]["dair_lambda"], record["metrics"]) == (0.1, {"error": 0.1})
         assert not (tmp_path / "comparison.md").exists()
