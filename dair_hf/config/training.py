@@ -164,7 +164,7 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
         is_rank = {"RANK", "MASTER_ADDR"} <= os.environ.keys() and int(os.environ.get("WORLD_SIZE", "1")) > 1
         if is_rank and not torch.accelerator.is_available():
             self.use_cpu = True  # otherwise accelerate would make each rank a run of its own, silently
-        direction = self.greater_is_better
+        direction = getattr(self, "greater_is_better", None)
         super().__post_init__()
         self.greater_is_better = direction  # where it is None, the trainer decides, which knows its metrics
         self.validate()
@@ -325,7 +325,7 @@ class DAIRConfig(ObjectiveConfig, Seq2SeqTrainingArguments):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DAIRConfig:
         copied = object.__new__(type(self))
-        vars(copied).update(copy.deepcopy(vars(self), memo))
+        copied.__dict__.update(copy.deepcopy(vars(self), memo))
         return copied
 
     def to_dict(self) -> dict[str, Any]:
