@@ -223,6 +223,7 @@ class PairCollator:
         batch: dict[str, Any] = {
             name: self._lay_out(name, values, view_mask, len(views))
             for name, values in self._collate(views, owners).items()
+            if values is not None  # labels, in `DataCollatorForSeq2Seq` for rows without them
         }
         # Padding rows are collated, so that a batch of nothing else has something to run, and then masked.
         is_padding = torch.tensor([bool(feature.get(PADDING_ROW)) for feature in features])

@@ -41,14 +41,14 @@ def prompt_of(features: Mapping[str, Any]) -> dict[str, Any]:
         features: One view with `input_ids` and `labels` of the same length, -100 on the prompt.
 
     Returns:
-        The view without labels, its token columns cut before the first target. A view without a target keeps all its
-        tokens.
+        The view without labels, its token columns cut before the first target. A view without a target, or without
+        labels, keeps all its tokens.
 
     Example:
         >>> prompt_of({"input_ids": [5, 6, 7], "labels": [-100, -100, 7]})
         {'input_ids': [5, 6]}
     """
-    labels = list(features["labels"])
+    labels = list(features.get("labels", ()))
     length = next((position for position, label in enumerate(labels) if label != IGNORE_INDEX), len(labels))
     return {
         name: values[:length] if hasattr(values, "__len__") and len(values) == len(labels) else values

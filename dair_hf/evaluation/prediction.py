@@ -30,6 +30,7 @@ logger = logging.get_logger(__name__)
 WIDER, WIDEST = 8, 128  # answers written at once per view of an evaluation batch, and at most, if inputs are read apart
 CHUNK = 1000  # views whose prompts are cut at once
 TREE_ROWS = 2  # longest views per view of an evaluation batch whose tokens the trees of prompts, or their answers, hold
+NEW_TOKENS = 20  # of an answer whose length nothing tells, as in `generate`
 PROMPTS_PER_ANSWER = 16  # limit of the prompts of a bucket, per such view
 
 
@@ -230,8 +231,10 @@ class PairPredictor:
         max_length = args.generation_max_length if max_length is None else max_length
         if max_length is not None:
             return {**arguments, "max_length": max_length, "max_new_tokens": None}
-        configured = self.model.generation_config.max_new_tokens
-        return {**arguments, "max_new_tokens": views.longest_target() + 8 if configured is None else configured}
+        limit = self.model.generation_config.max_new_tokens
+        if limit is None:
+            limit = views.longest_target() + 8 if views.label_column in views.column_names else NEW_TOKENS
+        return {**arguments, "max_new_tokens": limit}
 
     def _with_tokenizer(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return arguments of `generate` with the tokenizer that it needs to find `stop_strings`."""

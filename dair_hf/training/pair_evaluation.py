@@ -318,10 +318,11 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
     ) -> PredictionOutput:
         """Predict as `Seq2SeqTrainer` does: predictions and labels of the originals, in the order of the data.
 
-        In chats, the last turn of the assistant is predicted.
+        Labels, targets of texts and the last answer of a chat may be missing. In chats that end with an answer, that
+        turn is predicted.
         """
         require_rows(test_dataset, "test_dataset")
-        test_dataset = self.tokenize(test_dataset, "test_dataset")
+        test_dataset = self._text_rows(test_dataset, "test_dataset", prompts=True)
         if self.generates and not self.args.prediction_loss_only:
             test_dataset = self._text_rows.for_answers(test_dataset, "test_dataset")
         return super().predict(test_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)

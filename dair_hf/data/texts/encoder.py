@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dair_hf.data.collator import LABELS, ROW_ID
-from dair_hf.data.texts.chat import ASSISTANT, encode_chat, messages_to_learn
+from dair_hf.data.texts.chat import ASSISTANT, encode_chat, messages_to_learn, render
 from dair_hf.data.texts.forms import (
     CLASSES,
     COMPLETIONS,
@@ -18,6 +18,7 @@ from dair_hf.data.texts.forms import (
     TEXT_PAIR,
     TOOLS,
     TextForm,
+    messages_of,
     name_of,
     text_of,
     tools_of,
@@ -90,6 +91,7 @@ class TextEncoder:
         needs: What the model needs.
         columns: Columns of the data.
         answers: Whether answers are to be generated: the last turn of a chat is then its only target.
+        prompts: Whether there are inputs only, and no targets.
         names_rows: Whether rows without a `row_id` get their number, which a shuffled batch would not tell.
 
     Raises:
@@ -107,20 +109,20 @@ class TextEncoder:
         columns: Sequence[str],
         *,
         answers: bool = False,
+        prompts: bool = False,
         names_rows: bool = False,
     ) -> None:
         self.form, self.tokenizer, self.needs, self.answers = form, tokenizer, needs, answers
         self.names_rows = names_rows and ROW_ID not in columns
         self.made_by = self.revision
         self.views = [0, *partner_numbers(columns)]
-        if form is CLASSES:
+        self.prompts = prompts
+        self.has_target = [not prompts] * len(self.views)
+        self.names = [INPUT_IDS, "attention_mask"]
+        if TEXT in form.inputs:
             self.has_target = [view_prefix(view) + LABEL in columns for view in self.views]
-            self.names = [INPUT_IDS, "attention_mask"]
             if TEXT_PAIR in columns and "token_type_ids" in tokenizer.model_input_names:
                 self.names.append("token_type_ids")
-        else:
-            self.has_target = [True] * len(self.views)
-            self.names = [INPUT_IDS, "attention_mask"]
         if form.inputs == (MESSAGES,) and needs.loss != "causal":
             raise DataError(f"has the column {MESSAGES}, but {needs.name} is no decoder-only model; give texts")
 
@@ -146,12 +148,16 @@ class TextEncoder:
     ) -> tuple[dict[str, Any], int]:
         """Return the columns of a view, and a note on its texts."""
         needs = self.needs
-        if self.form is CLASSES:
+        if TEXT in self.form.inputs:
             texts = [text_of(content[name], where, prefix + name) for name in (TEXT, TEXT_PAIR) if name in content]
             encoded, note = self._input(*texts)
+            if self.prompts:
+                return encoded, note
             label = content[LABEL]
             encoded[LABELS] = label_of(label, needs.loss, needs.label2id, needs.num_labels, where, prefix + LABEL)
             return encoded, note
+        if self.prompts:
+            return self._prompt(content[self.form.inputs[0]], where, prefix, tools_of(row, prefix, where))
         if self.form.target is None:
             messages, _ = messages_to_learn(content, self.form, where, prefix)
             return self._chat(messages, where, prefix, tools_of(row, prefix, where))
@@ -168,6 +174,19 @@ class TextEncoder:
                 f"{content[source]!r:.40} leaves {needs.name} no token to learn; give texts, or leave the row out"
             )
         return encoded, note
+
+    def _prompt(self, value: Any, where: str, prefix: str, tools: Any) -> tuple[dict[str, Any], int]:
+        """Encode a prompt without an answer: a text, or messages that the template ends with its generation prompt."""
+        if isinstance(value, list):
+            messages = messages_of(value, where, prefix + self.form.inputs[0])
+            ids = self._ids(render(self.tokenizer, messages, where, tools=tools, add_generation_prompt=True))
+        else:
+            text = text_of(value, where, prefix + self.form.inputs[0])
+            if self.needs.loss == "seq2seq":
+                return self._input(text)
+            ids = [*self.needs.before_prompt, *self._ids(text)]
+        kept = ids if self.needs.limit is None else ids[-self.needs.limit + 1 :]  # room for an answer
+        return {INPUT_IDS: kept, "attention_mask": [1] * len(kept)}, CUT_INPUT * (len(kept) < len(ids))
 
     def _input(self, *texts: str) -> tuple[dict[str, Any], int]:
         limit = self.needs.limit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dair_hf.data.collator import LABELS, ROW_ID
@@ -69,13 +69,14 @@ def holds_text(columns: Collection[str]) -> bool:
     return INPUT_IDS not in columns and any(set(form.needed) <= set(columns) for form in FORMS)
 
 
-def form_of(columns: Collection[str], generates: bool, model: str) -> TextForm:
+def form_of(columns: Collection[str], generates: bool, model: str, prompts: bool = False) -> TextForm:
     """Return the form of text data for a kind of model.
 
     Args:
         columns: Columns of the data.
         generates: Whether it is a language model; otherwise it gives texts a label.
         model: Name of the model, for messages.
+        prompts: Whether inputs are enough, as for predictions; the form of data without targets has `target=None`.
 
     Raises:
         DataError: The data have columns of no form, of one for another kind of model, or of several.
@@ -95,6 +96,9 @@ def form_of(columns: Collection[str], generates: bool, model: str) -> TextForm:
         )
     if found:
         return found[0]
+    untargeted = [replace(form, target=None) for form in wanted if set(form.inputs) <= names]
+    if prompts and untargeted and LABELS not in names:
+        return untargeted[0]
     others = [form for form in FORMS if set(form.needed) <= names]
     needed = ", or ".join(map(str, wanted))
     if others:

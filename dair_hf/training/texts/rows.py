@@ -17,6 +17,7 @@ from dair_hf.config import DAIRConfig
 from dair_hf.data.checks import columns_of, require_named_partners
 from dair_hf.data.collator import LABELS, ROW_ID
 from dair_hf.data.row_rules import LABEL_COLUMNS
+from dair_hf.data.texts.chat import ASSISTANT
 from dair_hf.data.texts.encoder import (
     CUT_INPUT,
     CUT_TARGET,
@@ -31,6 +32,7 @@ from dair_hf.data.texts.forms import (
     COMPLETION,
     COMPLETIONS,
     INPUT_IDS,
+    MESSAGES,
     TextForm,
     columns_to_drop,
     form_of,
@@ -48,6 +50,7 @@ from dair_hf.training.texts.needs import model_needs
 logger = logging.get_logger(__name__)
 
 TEXT_LOSSES = ("classification", "multi_label", "squared", "huber")  # of models that give a text a label
+PROMPT_CHATS = replace(CHATS)  # to be answered; of `CHATS`, the last turn is an answer
 CUTS = (CUT_INPUT, CUT_TARGET)
 NOTED = {
     CUT_INPUT: "inputs that were cut",
@@ -101,12 +104,13 @@ class TextRows:
         self._answers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._origins: weakref.WeakKeyDictionary[Any, _Origin] = weakref.WeakKeyDictionary()
 
-    def __call__(self, data: Any, name: str) -> Any:
+    def __call__(self, data: Any, name: str, prompts: bool = False) -> Any:
         """Return data with the columns of the model; data that are no text in a known form as they are.
 
         Args:
             data: Rows, a dictionary of several sets, or None.
             name: Name of the data, for messages.
+            prompts: Whether texts without targets are encoded, too, for predictions.
 
         Raises:
             DataError: There is no tokenizer, the columns do not fit the model, or a cell cannot be used.
@@ -121,7 +125,7 @@ class TextRows:
         except TypeError:  # a list
             encoded = None
         if encoded is None:
-            encoded = self._encode(data, columns, name)
+            encoded = self._encode(data, columns, name, prompts=prompts)
             self._encoded[data] = encoded
         return encoded
 
@@ -194,7 +198,9 @@ class TextRows:
         inputs = set(inspect.signature(base.forward).parameters).difference(LABEL_COLUMNS)
         return inputs.isdisjoint(columns)
 
-    def _encode(self, data: Any, columns: list[str], name: str, answers: bool = False) -> Any:
+    def _encode(
+        self, data: Any, columns: list[str], name: str, answers: bool = False, prompts: bool = False
+    ) -> Any:
         if not isinstance(data, datasets.Dataset | datasets.IterableDataset):
             raise DataError(
                 f"{name} is a {type(data).__name__} with columns of text, which are tokenized for datasets.Dataset and "
@@ -209,7 +215,10 @@ class TextRows:
                 f"with {LABELS}"
             )
         try:
-            form = form_of(columns, loss in LANGUAGE_LOSSES, model)
+            form = form_of(columns, loss in LANGUAGE_LOSSES, model, prompts)
+            if prompts and form is CHATS and data[0][MESSAGES][-1]["role"] != ASSISTANT:
+                form = PROMPT_CHATS
+            prompts = form.target is None and form is not CHATS
             read = {*form.columns, *(name for name in columns if parse_column(name)[1] in form.columns)}
             require_named_partners(columns, read, name)
             require_partner_columns(form, columns)
@@ -217,7 +226,7 @@ class TextRows:
             needs = replace(needs, limit_option=self.limit_option)
             # Processes may number the rows of a stream each from 0.
             names_rows = not isinstance(data, datasets.IterableDataset)
-            encoder = TextEncoder(form, tokenizer, needs, columns, answers=answers, names_rows=names_rows)
+            encoder = TextEncoder(form, tokenizer, needs, columns, answers=answers, prompts=prompts, names_rows=names_rows)
         except DataError as error:
             text = str(error)
             separator = " " if text.startswith(("has ", "holds ", "is ")) else ": "

@@ -1,0 +1,86 @@
+"""Predictions for data without labels, of every kind of model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import torch
+from transformers import (
+    AutoModelForImageClassification,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    DataCollatorWithPadding,
+    ViTConfig,
+    default_data_collator,
+    set_seed,
+)
+
+from dair_hf import DAIRConfig, DAIRTrainer
+from tests.fixtures import chats, tiny
+
+
+def test_answers_of_language_models_need_no_labels(tmp_path: Path) -> None:
+    for kind in ("gpt2", "llama", "t5", "bart"):
+        labeled = tiny.pairs(kind, 3, partner=lambda row: False)
+        if kind in ("gpt2", "llama"):
+            prompts = [[t for t, y in zip(r["input_ids"], r["labels"], strict=True) if y == -100] for r in labeled]
+            rows = datasets.Dataset.from_dict({"input_ids": prompts})
+        else:
+            rows = labeled.select_columns(["input_ids", "attention_mask"])
+        made = tiny.trainer(tmp_path, kind, None)
+        found = made.predict(rows, max_new_tokens=3)
+        assert found.label_ids is None
+        assert found.predictions.tolist() == made.predict(labeled, max_new_tokens=3).predictions.tolist(), kind
+        assert len(made.predict(rows).predictions) == 3
+
+
+def small(model: Any, folder: Path, **kwargs: Any) -> DAIRTrainer:
+    args = DAIRConfig(str(folder), use_cpu=True, report_to="none", per_device_eval_batch_size=2)
+    return DAIRTrainer(model, args, **kwargs)
+
+
+def test_classifiers_need_no_labels(tmp_path: Path) -> None:
+    set_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    of_images = AutoModelForImageClassification.from_config(
+        ViTConfig(image_size=8, patch_size=4, num_channels=1, num_labels=3, **sizes)
+    ).eval()
+    pixels = torch.rand(5, 1, 8, 8)
+    rows = datasets.Dataset.from_dict({"pixel_values": pixels.tolist()})
+    made = small(of_images, tmp_path, data_collator=default_data_collator)
+    found = made.predict(rows)
+    assert found.label_ids is None
+    with torch.no_grad():
+        torch.testing.assert_close(torch.from_numpy(found.predictions), of_images(pixels).logits, rtol=0, atol=1e-5)
+    of_texts = AutoModelForSequenceClassification.from_config(BertConfig(vocab_size=tiny.VOCAB, num_labels=3, **sizes))
+    tokenizer = tiny.tokenizer()
+    made = small(of_texts.eval(), tmp_path, processing_class=tokenizer)
+    texts = datasets.Dataset.from_dict({"text": ["w4 w5", "w6"]})
+    found = made.predict(texts)
+    batch = DataCollatorWithPadding(tokenizer)([tokenizer(text) for text in texts["text"]])
+    with torch.no_grad():
+        wanted = of_texts(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    torch.testing.assert_close(torch.from_numpy(found.predictions), wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bart"])
+def test_prompts_need_no_completion(tmp_path: Path, kind: str) -> None:
+    made = tiny.trainer(tmp_path, kind, None, processing_class=tiny.tokenizer(), data_collator=None)
+    prompts = ["w4 w5 w6", "w7"]
+    targets = datasets.Dataset.from_dict({"prompt": prompts, "completion": ["w8", "w9"]})
+    found = made.predict(datasets.Dataset.from_dict({"prompt": prompts}), max_new_tokens=3)
+    assert found.label_ids is None
+    assert found.predictions.tolist() == made.predict(targets, max_new_tokens=3).predictions.tolist()
+
+
+def test_chats_that_end_with_the_user_are_answered(tmp_path: Path) -> None:
+    tokenizer = chats.tokenizer()
+    made = small(chats.llama(tokenizer), tmp_path, processing_class=tokenizer)
+    user, answer = {"role": "user", "content": "a?"}, {"role": "assistant", "content": "bc"}
+    answered = made.predict(datasets.Dataset.from_list([{"messages": [user, answer]}] * 2), max_new_tokens=3)
+    for column in ("messages", "prompt"):
+        found = made.predict(datasets.Dataset.from_list([{column: [user]}] * 2), max_new_tokens=3)
+        assert found.label_ids is None and found.predictions.tolist() == answered.predictions.tolist()
