@@ -35,13 +35,13 @@ from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.data.tensor_pairs import tensor_fingerprint
+from dair_hf.evaluation.answers import same_classes
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import ComparisonConfig, Result, Run, claim_output_folder, train_evaluate_save
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.training.environments import EnvironmentConfig
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
-from dair_hf.vision.correctness import is_correct
 from dair_hf.vision.mnist.colored import ColoredConfig, evaluation_pairs, train_pairs
 from dair_hf.vision.mnist.digits import Digits, load_mnist
 
@@ -59,7 +59,7 @@ def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: ColoredCon
     for name, scheme in (("c3", "C3"), ("augmentation", data.augmentation)):
         pairs = evaluation_pairs(mnist, data, trainer.args.seed, split, scheme)
         results[name] = trainer.evaluate_pairs(
-            pairs, is_correct, intervals=False, data_name=f"Colored MNIST {split}, C1 and {scheme}"
+            pairs, same_classes, intervals=False, data_name=f"Colored MNIST {split}, C1 and {scheme}"
         )
     return {
         "accuracy_c1": results["c3"]["original_accuracy"],

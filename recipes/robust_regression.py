@@ -31,6 +31,7 @@ from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.data.tensor_pairs import tensor_fingerprint
+from dair_hf.evaluation.answers import same_numbers
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import (
     ComparisonConfig,
@@ -42,7 +43,7 @@ from dair_hf.experiments.comparison import (
 )
 from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import SearchConfig, search_or_compare
-from dair_hf.regression.correctness import is_correct, rmse
+from dair_hf.regression.correctness import rmse
 from dair_hf.regression.data import RegressionConfig, evaluation_pairs, load_regression, train_pairs
 from dair_hf.regression.linear import LinearRegression, LinearRegressionConfig
 from dair_hf.regression.losses import RobustLossConfig
@@ -68,7 +69,7 @@ def evaluate(
         errors["rmse"] = rmse(predictions[: len(pairs)], references[: len(pairs)])
         if len(predictions) > len(pairs):
             errors["rmse_as_trained"] = rmse(predictions[len(pairs) :], references[len(pairs) :])
-        return is_correct(predictions, references, data.tolerance)
+        return same_numbers(predictions, references, data.tolerance)
 
     metrics = trainer.evaluate_pairs(pairs, correct, intervals=False, data_name=f"regression, {split}")
     return {**metrics, **errors}

@@ -33,6 +33,7 @@ from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.data.tensor_pairs import tensor_fingerprint
+from dair_hf.evaluation.answers import same_classes
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import (
     ComparisonConfig,
@@ -48,7 +49,6 @@ from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.experiments.sweeps import plot_by_lambda, sweep_series
 from dair_hf.io.files import read_json
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
-from dair_hf.vision.correctness import is_correct
 from dair_hf.vision.mnist.digits import Digits, load_mnist
 from dair_hf.vision.mnist.six_nine import SixNineConfig, evaluation_pairs, train_pairs
 
@@ -62,7 +62,7 @@ def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: SixNineCon
     for theta in THETAS:
         pairs = evaluation_pairs(mnist, data, theta, split)
         name = f"6 and 9 at {theta} degrees, {split}"
-        result = trainer.evaluate_pairs(pairs, is_correct, intervals=False, data_name=name)
+        result = trainer.evaluate_pairs(pairs, same_classes, intervals=False, data_name=name)
         metrics[f"accuracy_theta_{theta}"] = result["original_accuracy"]
         metrics[f"cm_theta_{theta}"] = result["cm"]
     return metrics

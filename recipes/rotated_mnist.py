@@ -34,6 +34,7 @@ from transformers import set_seed
 
 from dair_hf import DAIRConfig, DAIRTrainer
 from dair_hf.data.tensor_pairs import tensor_fingerprint
+from dair_hf.evaluation.answers import same_classes
 from dair_hf.experiments.arguments import parse_arguments
 from dair_hf.experiments.comparison import (
     ComparisonConfig,
@@ -48,7 +49,7 @@ from dair_hf.experiments.report import Column
 from dair_hf.experiments.search import SearchConfig, search_or_compare
 from dair_hf.io.files import read_json
 from dair_hf.vision.cnn import DigitCNN, DigitCNNConfig
-from dair_hf.vision.correctness import accuracy_by_class, consistency_by_class, is_correct
+from dair_hf.vision.correctness import accuracy_by_class, consistency_by_class
 from dair_hf.vision.mnist.digits import Digits, load_mnist
 from dair_hf.vision.mnist.rotated import RotatedConfig, evaluation_pairs, train_pairs
 
@@ -66,13 +67,13 @@ def evaluate(trainer: DAIRTrainer, mnist: Mapping[str, Digits], data: RotatedCon
     upright = evaluation_pairs(mnist, data, trainer.args.seed, split, scheme="R1")
 
     def correct(predictions: list[Any], references: list[int]) -> Any:
-        right = is_correct(predictions, references)
+        right = same_classes(predictions, references)
         shares = accuracy_by_class(right[: len(tested)], references[: len(tested)])
         by_digit.update({f"accuracy_digit_{digit}": share for digit, share in shares.items()})
         return right
 
     def consistent(predictions: list[Any], references: list[int]) -> Any:
-        right, rows = is_correct(predictions, references), len(upright)
+        right, rows = same_classes(predictions, references), len(upright)
         shares = consistency_by_class(right[:rows], right[rows:], references[:rows])
         by_digit.update({f"cm_digit_{digit}": share for digit, share in shares.items()})
         return right

@@ -1,4 +1,4 @@
-"""Rules by which answers of a model count as right, by name."""
+"""Ready-made rules by which predictions count as right: texts, numbers in texts, classes, and numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dair_hf.errors import DataError
+from dair_hf.losses.per_sample import IGNORE_INDEX
 
 # A sign is part of a number only where nothing stands before it, unlike in 7-3; commas separate thousands.
 _NUMBER = re.compile(r"(?:(?<![\w.)])-)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])-?\.\d+")
@@ -128,11 +132,74 @@ def same_last_numbers(predictions: Sequence[str], references: Sequence[str]) -> 
     return matches("last-number", predictions, references)
 
 
-def same_classes(predictions: Sequence[Any], references: Sequence[Any]) -> list[bool]:
-    """Return which predicted classes are the labels.
+def same_classes(predictions: Sequence[Any], references: Sequence[Any]) -> NDArray[np.bool_]:
+    """Compute `H(z) = [the predicted class is the label]`, for a classifier of anything.
+
+    Args:
+        predictions: Class of each row, or its logits `[C]`, of which the largest decides; a single logit above 0 is
+            class 1. For a classifier of tokens the classes `[T]`; for several classes at once the logits `[C]`, of
+            which those above 0 are predicted.
+        references: Class of each row; its classes `[T]`, -100 without a target; for several classes at once 0 or 1 of
+            each, `[C]`; or a score of each class, of which the largest is right.
+
+    Returns:
+        `[N]` bool; all tokens, or all of several classes, must be right.
+
+    Raises:
+        DataError: A logit is NaN.
 
     Example:
         >>> same_classes([0, 1], [0, 2])
-        [True, False]
+        array([ True, False])
+        >>> same_classes([[0.1, 0.9], [2.0, -3.0]], [1, [1, 0]])
+        array([ True,  True])
     """
-    return [int(given) == int(wanted) for given, wanted in zip(predictions, references, strict=True)]
+    pairs = zip(predictions, references, strict=True)
+    return np.array([_is_class(np.asarray(given), np.asarray(wanted)) for given, wanted in pairs], dtype=np.bool_)
+
+
+def _is_class(given: NDArray[Any], wanted: NDArray[Any]) -> bool:
+    if given.dtype.kind == "f":
+        if np.isnan(given).any():
+            raise DataError("a prediction has a logit that is NaN, so no class is the largest")
+        if given.shape == wanted.shape and given.ndim:
+            return bool(((given > 0) == (wanted > 0.5)).all())
+        given = given.argmax() if given.size > 1 else given.reshape(()) > 0
+    if given.ndim < wanted.ndim:
+        return bool(wanted[given] == wanted.max() > 0)
+    return bool((given[: len(wanted)] == wanted)[wanted != IGNORE_INDEX].all() if wanted.ndim else given == wanted)
+
+
+def absolute_errors(predictions: Sequence[Any], references: Sequence[Any]) -> NDArray[np.float64]:
+    """Compute `|f(x) - y|` of each row, `[N]`; of several numbers of a row the mean.
+
+    Example:
+        >>> absolute_errors([[1.0], [5.0]], [1.5, 2.0])
+        array([0.5, 3. ])
+    """
+    targets = np.asarray(references, dtype=np.float64)
+    return np.abs(np.asarray(predictions, dtype=np.float64).reshape(targets.shape) - targets).reshape(
+        len(targets), -1
+    ).mean(1)
+
+
+def same_numbers(
+    predictions: Sequence[Any], references: Sequence[Any], tolerance: float | None = None
+) -> NDArray[np.bool_]:
+    """Compute `H(z) = [|f(x) - y| <= tolerance]` of a regression.
+
+    Args:
+        predictions: Prediction of each row.
+        references: Target of each row.
+        tolerance: Largest error of a correct prediction, in units of the target; None: a tenth of the standard
+            deviation of the references.
+
+    Returns:
+        `[N]` bool.
+
+    Example:
+        >>> same_numbers([[1.0], [5.0]], [1.5, 2.0], tolerance=0.5)
+        array([ True, False])
+    """
+    limit = np.std(np.asarray(references, dtype=np.float64)) / 10 if tolerance is None else tolerance
+    return np.asarray(absolute_errors(predictions, references) <= limit)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dair_hf.data.collator import LABELS, ROW_ID, split_views
+from dair_hf.data.held_rows import HeldRows
 from dair_hf.data.row_rules import LABEL_COLUMNS, NO_RULES, RowRules
 from dair_hf.data.sampling import EpochPairs, targets_per_row, view_lengths
 from dair_hf.data.tensor_pairs import TensorPairs
@@ -28,7 +29,6 @@ from dair_hf.errors import DataError
 from dair_hf.evaluation.view_index import PairIndex
 from dair_hf.losses.per_sample import IGNORE_INDEX
 
-BATCH = 64  # rows, possibly of images, that a transform makes at once
 CHUNK = 1024  # rows of a computed view that are held at once to read one of its columns
 
 
@@ -55,7 +55,7 @@ class PairViews(PairIndex):
                 "pass a datasets.Dataset, such as datasets.Dataset.from_list([*rows]), or TensorPairs"
             )
         _require_any(dataset)
-        self.dataset = dataset
+        self.dataset: Any = dataset
         super().__init__(_partner_masks(dataset))
 
     @property
@@ -69,12 +69,11 @@ class PairViews(PairIndex):
         return self.values(ROW_ID) if ROW_ID in self.column_names else super().row_ids
 
     def values(self, name: str) -> Any:
-        """Return the values of a column for every row: as they are stored, or as a transform of the data makes them.
+        """Return the values of a column for every row, as they are stored.
 
         A format such as "torch" is for the features of a model: in references, it would make tensors of lists.
         """
-        is_transformed = self.dataset.format["type"] == "custom"
-        return (self.dataset if is_transformed else self.dataset.with_format(None))[name][:]
+        return self.dataset.with_format(None)[name][:]
 
     def features(self, views: Sequence[int], rules: RowRules = NO_RULES) -> list[dict[str, Any]] | Mapping[str, Tensor]:
         """Return views under the model's own column names, one by one or as a batch.
@@ -87,18 +86,22 @@ class PairViews(PairIndex):
             DataError: A row that `split_views` refuses, or whose partner lacks the columns of the model.
         """
         features = []
-        for row, view in zip(self.dataset.__getitems__([int(self.rows[v]) for v in views]), views, strict=True):
+        for row, view in zip(self._read([int(self.rows[v]) for v in views]), views, strict=True):
             of_row, variant = split_views(row, rules), int(self.variants[view])
             columns = of_row[variant] if variant < len(of_row) else None
             if columns is None:
-                row_number = int(self.rows[view])
-                name = self.dataset[ROW_ID][row_number] if ROW_ID in self.dataset.column_names else str(row_number)
                 raise DataError(
-                    f"row {name!r} has a partner in some of its columns, but none in {self.dataset.column_names}; "
+                    f"row {self.row_ids[int(self.rows[view])]!r} has a partner in some of its columns, but none in "
+                    f"{self.column_names}; "
                     "encode both views, or give None in all augmented columns"
                 )
             features.append(columns)
         return features
+
+    def _read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """Return rows with the columns of these views."""
+        found: list[dict[str, Any]] = self.dataset.__getitems__(rows)
+        return found
 
     def originals(self) -> PairViews:
         """Return the original views alone."""
@@ -129,11 +132,10 @@ class PairViews(PairIndex):
             [[0, 2, 3], [0, 0, 1, 2]]
         """
         first = np.arange(len(self))
-        if self.dataset.format["type"] != "custom":  # a transform may return other values than those stored
-            names = [n for n in self.dataset.column_names if n != ROW_ID and not is_augmented(n)]
-            seen: dict[bytes, int] = {}
-            for row, digest in enumerate(_row_digests(self.dataset.select_columns(names))):
-                first[row] = seen.setdefault(digest, row)
+        names = [n for n in self.dataset.column_names if n != ROW_ID and not is_augmented(n)]
+        seen: dict[bytes, int] = {}
+        for row, digest in enumerate(_row_digests(self.dataset.select_columns(names))):
+            first[row] = seen.setdefault(digest, row)
         return np.unique(first, return_inverse=True)
 
     def lengths(self) -> np.ndarray:
@@ -279,14 +281,11 @@ class TensorViews(PairViews):
         return labels.shape[1] if labels is not None and labels.ndim > 1 else 0
 
 
-class TransformedViews(PairViews):
-    """Views of data whose transform makes other columns than are stored, such as pixels of images.
-
-    The transform always gets whole rows, since it may make one column of several. Stored columns of originals, such as
-    `row_id` or that of clusters, can be read as well.
+class HeldViews(PairViews):
+    """Views of `HeldRows`.
 
     Args:
-        dataset: Paired rows with a transform.
+        rows: The rows.
 
     Raises:
         DataError: No rows.
@@ -295,67 +294,54 @@ class TransformedViews(PairViews):
         >>> data = datasets.Dataset.from_dict({"image": [1, 2], "label": [0, 1]}).with_transform(
         ...     lambda rows: {"x": rows["image"], "augmented_x": [5, None], "labels": rows["label"]}
         ... )
-        >>> TransformedViews(data).column("x")
+        >>> HeldViews(HeldRows(data, seed=0)).column("x")
         [1, 2, 5]
     """
 
-    def __init__(self, dataset: datasets.Dataset) -> None:
-        _require_any(dataset)
-        self.dataset = dataset
-        self._made = list(dataset[0])
-        small = [name for name in self._made if parse_column(name)[1] in (*LABEL_COLUMNS, ROW_ID, "input_ids")]
-        self._kept: dict[str, list[Any]] = {name: [] for name in small}
-        masks = np.zeros((len(dataset), max(partner_numbers(self._made), default=1)), dtype=bool)
-        for start, batch in self._batches():
-            for name in self._made:
-                if view := parse_column(name)[0]:
-                    masks[start : start + BATCH, view - 1] |= [value is not None for value in batch[name]]
-            for name, values in self._kept.items():
-                values.extend(batch[name])
-        PairIndex.__init__(self, masks)
-
-    def _batches(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        for start in range(0, len(self.dataset), BATCH):
-            yield start, self.dataset[start : start + BATCH]
+    def __init__(self, rows: HeldRows) -> None:
+        _require_any(rows)
+        self.dataset = rows
+        self._names = rows.column_names
+        PairIndex.__init__(self, rows.partners)
 
     @property
     def column_names(self) -> list[str]:
-        """Columns that the transform makes, then those of originals that it leaves out, without labels."""
-        left = (name for name in self.dataset.column_names if name not in (*self._made, *LABEL_COLUMNS))
-        return [*self._made, *(name for name in left if not is_augmented(name))]
+        """Columns of the rows."""
+        return self._names
 
     def values(self, name: str) -> Any:
-        """Return the values of a column for every row: as the transform makes them, or as they are stored."""
-        if name in self._kept:
-            return self._kept[name]
-        if name in self._made:
-            return [value for _, batch in self._batches() for value in batch[name]]
-        return self.dataset.with_format(None)[name][:]
+        """Return the values of a column for every row."""
+        return self.dataset.column(name)
 
-    def originals(self) -> TransformedViews:
+    def _read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        return [{name: row[name] for name in self._names if name in row} for row in super()._read(rows)]
+
+    def originals(self) -> HeldViews:
         """Return the original views alone."""
-        found = copy.copy(self)
+        found = self.select_columns([name for name in self._names if not is_augmented(name)])
         PairIndex.__init__(found, np.zeros_like(self.partners))
         return found
 
-    def select_columns(self, columns: list[str]) -> TransformedViews:
-        """Return the views: the transform may need any stored column, and makes those of the model."""
-        return self
+    def select_columns(self, columns: list[str]) -> HeldViews:
+        """Return the same views with these columns only."""
+        found = copy.copy(self)
+        found._names = columns
+        return found
+
+    def distinct(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return all views: made rows are not searched for equal ones."""
+        return np.arange(len(self)), np.arange(len(self))
 
     def _measure(self, column: str, measure: Callable[[datasets.Dataset, str], np.ndarray]) -> np.ndarray:
-        values = self.column(column) if column in self._made else [0] * len(self)
+        values = self.column(column) if column in self.column_names else [0] * len(self)
         return np.array([np.sum(np.asarray(value) != IGNORE_INDEX) if np.ndim(value) else 0 for value in values])
 
 
 def views_of(pairs: Any) -> PairViews:
-    """Return the views of paired rows: `TensorPairs`, a `datasets.Dataset` or `EpochPairs`."""
+    """Return the views of paired rows: `TensorPairs`, `HeldRows`, a `datasets.Dataset` or `EpochPairs`."""
     if isinstance(pairs, TensorPairs):
         return TensorViews(pairs)
-    dataset = pairs.pairs if isinstance(pairs, EpochPairs) else pairs
-    is_transformed = isinstance(dataset, datasets.Dataset) and dataset.format["type"] == "custom" and len(dataset)
-    if is_transformed and set(dataset[0]) != set(dataset.column_names):
-        return TransformedViews(dataset)
-    return PairViews(pairs)
+    return HeldViews(pairs) if isinstance(pairs, HeldRows) else PairViews(pairs)
 
 
 def _require_any(rows: Any) -> None:

@@ -135,7 +135,7 @@ def build_report(
         )
     groupings = groupings_of(views, pairs, options.groups, targets[:, 0], label_names(trainer.model))
     # Only of these rows is it known that training saw them: other data may use the same ids.
-    was_trained = data is trainer.train_dataset
+    was_trained = getattr(data, "data", data) is trainer.train_dataset
     sums = steps = np.zeros(len(rows))
     if was_trained:
         sums, steps = trainer.pair_history.sums([row_ids[row] for row in rows], pairs[1])

@@ -13,7 +13,7 @@ from dair_hf.data.collator import LABELS, PADDING_ROW, ROW_ID
 from dair_hf.data.row_rules import LABEL_COLUMNS
 from dair_hf.data.view_columns import parse_column
 from dair_hf.errors import DataError
-from dair_hf.evaluation.views import PairViews, TensorViews
+from dair_hf.evaluation.views import HeldViews, PairViews, TensorViews
 from dair_hf.losses.per_sample import IGNORE_INDEX
 from dair_hf.pair_report.images import is_image, png_uris
 
@@ -47,8 +47,8 @@ def row_of(views: PairViews, row: int, partner: int = 1) -> tuple[dict[str, Any]
         kept = {name: values[row] for name, values in views.pairs.columns.items()}
         columns = {**kept, **{name: _plain(value) for name, value in views.pairs[row].items()}}
     else:
-        is_transformed = views.dataset.format["type"] == "custom"
-        columns = dict((views.dataset if is_transformed else views.dataset.with_format(None))[row])
+        is_held = isinstance(views, HeldViews)
+        columns = dict((views.dataset if is_held else views.dataset.with_format(None))[row])
     of_views: dict[int, dict[str, Any]] = {0: {}, partner: {}}
     for name, value in columns.items():
         view, column = parse_column(name)

@@ -15,6 +15,7 @@ from transformers.utils import logging
 from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.checks import columns_of
 from dair_hf.data.collator import PADDING_ROW, ROW_ID
+from dair_hf.data.held_rows import is_transformed
 from dair_hf.data.row_rules import LABEL_COLUMNS
 from dair_hf.data.sampling import EpochPairs
 from dair_hf.data.tensor_pairs import TensorPairs
@@ -386,11 +387,11 @@ def require_inputs(model: Any, data: Any, known: Collection[str], name: str) -> 
     else:
         columns = columns_of(data)
     main_input, others = getattr(model, "main_input_name", None), {*LABEL_COLUMNS, ROW_ID, PADDING_ROW}
-    if not columns or main_input not in known:
+    if not columns or main_input not in known or is_transformed(data):
         return
     if not any(column in known and parse_column(column)[1] not in others for column in columns):
         raise DataError(
             f"{name}: has the columns {', '.join(columns)}, and none of them is an input of {type(model).__name__}, "
-            f"such as {main_input}; rename them. Images are not encoded by the trainer: put the pixel values of both "
-            "views into columns. If a transform makes the inputs (`with_transform`), set remove_unused_columns=False"
+            f"such as {main_input}; rename them, or give images in the column 'image' and the image processor of the "
+            "model as processing_class"
         )

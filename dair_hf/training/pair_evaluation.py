@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import torch
 from accelerate.utils import recursively_apply
@@ -19,7 +20,9 @@ from dair_hf.config import AUTO, DAIRConfig
 from dair_hf.data.batch_layout import view_mask
 from dair_hf.data.checks import require_equal_classes, require_named_partners, require_rows
 from dair_hf.data.collator import LABELS, LAYOUT, ROW_ID, VIEW_MASK, PairCollator
+from dair_hf.data.held_rows import held_rows
 from dair_hf.errors import DataError
+from dair_hf.evaluation.answers import absolute_errors, same_classes, same_numbers
 from dair_hf.evaluation.evaluator import (
     Correct,
     PairEvaluation,
@@ -30,7 +33,7 @@ from dair_hf.evaluation.evaluator import (
 )
 from dair_hf.evaluation.generation_settings import unknown_arguments
 from dair_hf.evaluation.prediction import PairPredictor, chosen_class, output_of, padded_array
-from dair_hf.evaluation.views import PairViews, TensorViews, TransformedViews, views_of
+from dair_hf.evaluation.views import PairViews, TensorViews, views_of
 from dair_hf.io.pair_files import require_predictions_file
 from dair_hf.io.processes import on_first_rank
 from dair_hf.losses.objective import Counts
@@ -48,6 +51,12 @@ from dair_hf.training.sample_loss import CLASS_LOSSES, LANGUAGE_LOSSES, base_mod
 from dair_hf.training.texts.rows import TextRows
 from dair_hf.training.train_metrics import SHARES_OF_LAMBDA, EvaluatedRows, lowest_slopes, mean_terms, sum_terms
 from dair_hf.trees.forest import FOREST
+
+# Of models without an evaluator, by sample loss.
+DEFAULT_EVALUATORS: dict[str | None, PairEvaluator] = {
+    **dict.fromkeys((*CLASS_LOSSES, "binary", "multi_label"), PairEvaluator(same_classes)),
+    **dict.fromkeys(("squared", "huber"), PairEvaluator(same_numbers, scores={"mae": absolute_errors})),
+}
 
 
 class PairEvaluationTrainer(Seq2SeqTrainer):
@@ -126,6 +135,10 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         config = getattr(base_model_of(self.model), "config", None)
         require_equal_classes(dataset, (getattr(config, "label2id", None) or {}) if has_classes else {}, name)
         return self._text_rows(dataset, name)
+
+    def _held(self, data: Any) -> Any:
+        """Return rows that can be read several times: those of a transform or a torch data set are made once."""
+        return held_rows(data, self.args.seed, self.args.dataloader_num_workers)
 
     # ---- loop over the originals ----
 
@@ -262,7 +275,9 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         data_name: str | None = None,
         **gen_kwargs: Any,
     ) -> dict[str, float]:
-        """Evaluate as `Seq2SeqTrainer` does; with an evaluator, add the metrics of `evaluate_pairs`.
+        """Evaluate as `Seq2SeqTrainer` does; add the metrics of `evaluate_pairs` if there is an evaluator.
+
+        Classifiers and regressions have one for data with partners and labels.
 
         Args:
             eval_dataset: Paired rows, a dictionary of several sets, or the name of a set in the trainer's
@@ -292,8 +307,9 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             data_name = dataset if data_name is None else data_name
             dataset = self.eval_dataset[dataset]
         require_rows(dataset, "eval_dataset")
-        dataset = self.tokenize(dataset, "eval_dataset")
-        if self.evaluator is not None:
+        given = self.tokenize(dataset, "eval_dataset")
+        dataset = self._held(given)
+        if self._evaluates_pairs(dataset):
             in_card = {} if data_name is None else {"data_name": data_name}
             self._evaluate_pairs_args = (dataset, {**in_card, **gen_kwargs})
         args = self.args
@@ -301,7 +317,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         # Dropped rows must not be the shortest; the loader of persistent workers is used again for predictions.
         keeps_order = returns_predictions or args.dataloader_drop_last or args.dataloader_persistent_workers
         self._sorts_by_length = not keeps_order
-        chosen = eval_dataset if isinstance(eval_dataset, str) else dataset
+        chosen = eval_dataset if isinstance(eval_dataset, str) and dataset is given else dataset
         if self.generates and returns_predictions:
             self._answered = self._text_rows.for_answers(dataset, "eval_dataset")
         try:
@@ -324,7 +340,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         require_rows(test_dataset, "test_dataset")
         test_dataset = self._text_rows(test_dataset, "test_dataset", prompts=True)
         if self.generates and not self.args.prediction_loss_only:
-            test_dataset = self._text_rows.for_answers(test_dataset, "test_dataset")
+            test_dataset = self._held(self._text_rows.for_answers(test_dataset, "test_dataset"))
         return super().predict(test_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
 
     def evaluate_pairs(
@@ -353,8 +369,10 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         Args:
             dataset: Paired rows, tokenised or texts; None: `eval_dataset`. In a chat, the last turn of the assistant is
                 the answer.
-            evaluator: The task's `PairEvaluator`, or its `correct` alone; None: the trainer's, else for texts
-                `answers.same_texts` of answers (equal, up to white space) and `answers.same_classes`.
+            evaluator: The task's `PairEvaluator`, or its `correct` alone; None: the trainer's, else by the kind of
+                model: `answers.same_texts` for answers to texts (equal, up to white space), `answers.same_classes` for
+                a classifier, and for a regression `answers.same_numbers` with the mean absolute errors
+                `original_mae` and `augmented_mae`.
             subsets: Name -> one bool per row. Adds the same metrics over these rows, such as `attainable_cm`.
             intervals: Whether to compute 95 % intervals.
             predictions_file: File for one JSON line per view: row_id, variant, prediction, reference, correct, and
@@ -424,10 +442,10 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         """
         data = self.eval_dataset if dataset is None else dataset
         require_rows(data, "dataset")
-        data = self.tokenize(data)
+        data = self._held(self.tokenize(data))
         evaluator = self.evaluator if evaluator is None else as_evaluator(evaluator)
         if evaluator is None:
-            evaluator = self._text_rows.evaluator_of(data, self.generates)
+            evaluator = self._text_rows.evaluator_of(data) if self.generates else self._default_evaluator()
         if evaluator is None:
             raise DataError(
                 "evaluate_pairs needs an evaluator: a PairEvaluator or a function (predictions, references) -> [N] "
@@ -474,7 +492,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         Raises:
             DataError: Data without random access, or rows are left out, because of `dataloader_drop_last`.
         """
-        dataset = self.tokenize(dataset)
+        dataset = self._held(self.tokenize(dataset))
         self._kept_views = count = 1 + views_of(dataset).partners.shape[1]
         try:
             self.evaluation_loop(self.get_test_dataloader(dataset), "Losses of pairs", prediction_loss_only=True)
@@ -533,7 +551,7 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
         """
         data = self.train_dataset if dataset is None else dataset
         require_rows(data, "dataset")
-        data = self.tokenize(data)
+        data = self._held(self.tokenize(data))
         options = ReportOptions(title, groups, texts, worst)
         if evaluator is not None:
             evaluator = as_evaluator(evaluator)
@@ -574,12 +592,28 @@ class PairEvaluationTrainer(Seq2SeqTrainer):
             self.pair_loss.model_inputs,
         )
 
+    def _default_evaluator(self) -> PairEvaluator | None:
+        """Return what counts as right for a classifier or a regression; None for other models and predictions."""
+        if self.generates or self.preprocess_logits_for_metrics is not None:
+            return None
+        return DEFAULT_EVALUATORS.get(self._loss_name())
+
+    def _evaluates_pairs(self, data: Any) -> bool:
+        """Return whether `evaluate` also evaluates the pairs of some data: with an evaluator, or pairs with labels."""
+        if self.evaluator is not None:
+            return True
+        is_stream = isinstance(data, torch.utils.data.IterableDataset | datasets.IterableDataset)
+        if self._default_evaluator() is None or self.args.prediction_loss_only or is_stream:
+            return False
+        views = views_of(data)
+        return bool(views.has_partner.any()) and views.label_column in views.column_names
+
     def _loss_name(self) -> str | None:
         """Return the name of the sample loss, or of the model's own loss if the sample loss is a callable."""
         return self.sample_loss_name or derived_sample_loss(self.model)
 
     def _model_columns(self, views: PairViews) -> PairViews:
-        if isinstance(views, TensorViews | TransformedViews):
-            return views  # these have columns of the model only, or make them of others
-        columns = self._remove_unused_columns(views.dataset).column_names
-        return views.select_columns([name for name in columns if name != self.args.share_prefixes])
+        if isinstance(views, TensorViews):
+            return views  # these have columns of the model only
+        known = set(self._known_columns(views.dataset)) - {self.args.share_prefixes}
+        return views.select_columns([name for name in views.column_names if name in known])

@@ -20,6 +20,7 @@ from transformers import (
     DataCollatorForSeq2Seq,
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
+    ImageProcessingMixin,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     SequenceFeatureExtractor,
@@ -42,6 +43,8 @@ from dair_hf.data.collator import (
     flatten_views,
     on_device,
 )
+from dair_hf.data.held_rows import is_transformed
+from dair_hf.data.images import ImageCollator
 from dair_hf.data.sampling import PaddedStream, PairLengthSampler, TokenBatchSampler
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.data.view_columns import is_augmented
@@ -135,7 +138,8 @@ class DAIRTrainer(PairEvaluationTrainer):
             None: the loss that the model computes from its labels (`sample_loss.derived_sample_loss`). Before the first
             step, a named loss is compared with the model's own.
         evaluator: A `PairEvaluator`, or its `correct` alone: `(predictions, references) -> [N]` bool. If given,
-            `evaluate` also runs `evaluate_pairs`, so that `metric_for_best_model="both_correct"` works.
+            `evaluate` also runs `evaluate_pairs`, so that `metric_for_best_model="both_correct"` works. Classifiers and
+            regressions need none.
         objective: Objective of a whole batch that replaces the DAIR objective in training, `(outputs, step) -> scalar`
             (`environments`: IRM, V-REx, Group DRO, ...). `method` then only decides whether partners are run. The
             logged and evaluated objective is still that of `args`.
@@ -277,6 +281,8 @@ class DAIRTrainer(PairEvaluationTrainer):
     def _default_collator(self) -> Callable[..., Any]:
         """Return the default collator of `Trainer`, or one that also pads token labels."""
         tokenizer, loss_name = self.processing_class, self._loss_name()
+        if isinstance(tokenizer, ImageProcessingMixin):
+            return ImageCollator(tokenizer, getattr(base_model_of(self.model).config, "num_channels", 3))
         if not isinstance(tokenizer, (PreTrainedTokenizerBase, SequenceFeatureExtractor)):
             return default_data_collator
         if loss_name in LANGUAGE_LOSSES and isinstance(tokenizer, PreTrainedTokenizerBase):
@@ -347,7 +353,7 @@ class DAIRTrainer(PairEvaluationTrainer):
         self.train_dataset = self.tokenize(self.train_dataset, "train_dataset")  # it may have been assigned since
         require_groups(self.args, self.train_dataset, self.eval_dataset)
         makes_metrics = self.compute_metrics is not None or type(self).evaluate is not PairEvaluationTrainer.evaluate
-        check_best_metric(self.args, self.evaluator, self.eval_dataset, makes_metrics)
+        check_best_metric(self.args, self.evaluator or self._default_evaluator(), self.eval_dataset, makes_metrics)
         data, needs_pairs = self.train_dataset, self.args.uses_partners and self.augmenter is None
         self._require_inputs(data, "train_dataset")
         self._pair_watch = PairWatch(
@@ -402,6 +408,8 @@ class DAIRTrainer(PairEvaluationTrainer):
         return not self.args.uses_partners and description is not None and description.lower() == "training"
 
     def _remove_unused_columns(self, dataset: datasets.Dataset, description: str | None = None) -> datasets.Dataset:
+        if is_transformed(dataset):
+            return dataset  # the transform may need any stored column; those that it makes are dropped in batches
         if self._trains_originals(description):
             dataset = dataset.select_columns([name for name in dataset.column_names if not is_augmented(name)])
         if self.args.remove_unused_columns:
@@ -427,6 +435,8 @@ class DAIRTrainer(PairEvaluationTrainer):
         loader = super()._get_dataloader(dataset, description, batch_size, *args, **kwargs)
         # Here and not in the collator: `TensorPairs` make batches without one.
         inner = getattr(loader, "base_dataloader", loader)
+        if is_transformed(dataset):
+            inner.collate_fn = self._get_collator_with_removed_columns(inner.collate_fn, description)
         if self._trains_originals(description):
             inner.collate_fn = partial(collate_originals, inner.collate_fn)
         sampler = self.pair_sampler if description == "Training" else None

@@ -20,9 +20,9 @@ from dair_hf.augment.attacks.pgd import Attack
 from dair_hf.data.counter_rng import generator_for
 from dair_hf.data.tensor_pairs import TensorPairs
 from dair_hf.errors import DataError
+from dair_hf.evaluation.answers import same_classes
 from dair_hf.vision.cifar10.images import load_cifar10
 from dair_hf.vision.cifar10.pairs import Cifar10Config
-from dair_hf.vision.correctness import is_correct
 from dair_hf.vision.image_pairs import SPLITS, require_choice, require_rows
 from dair_hf.vision.labeled_images import LabeledImages
 from dair_hf.vision.mnist.digits import load_mnist
@@ -218,7 +218,7 @@ def evaluate_attacks(
     for name, attack in config.evaluation_attacks().items():
         title = f"{name}, {data_name}" if progress else None
         partners = attack_originals(model, clean, attack, seed=seed, batch_size=batch_size, title=title)
-        result = evaluate_pairs(pairs_with(partners), is_correct, intervals=intervals, data_name=f"{data_name}, {name}")
+        result = evaluate_pairs(pairs_with(partners), same_classes, intervals=intervals, data_name=f"{data_name}, {name}")
         metrics |= {f"accuracy_{name}{suffix}": result[f"augmented_accuracy{suffix}"] for suffix in suffixes}
         metrics |= {
             f"{key}_{name}{suffix}": result[f"{key}{suffix}"] for key in ("cm", "both_correct") for suffix in suffixes

@@ -9,7 +9,6 @@ from typing import Any
 from dair_hf.data.collator import LABELS, ROW_ID
 from dair_hf.data.texts.chat import ASSISTANT, encode_chat, messages_to_learn, render
 from dair_hf.data.texts.forms import (
-    CLASSES,
     COMPLETIONS,
     INPUT_IDS,
     LABEL,

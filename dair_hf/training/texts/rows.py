@@ -42,7 +42,7 @@ from dair_hf.data.texts.forms import (
 )
 from dair_hf.data.view_columns import is_augmented, parse_column
 from dair_hf.errors import DataError
-from dair_hf.evaluation.answers import same_classes, same_texts
+from dair_hf.evaluation.answers import same_texts
 from dair_hf.evaluation.evaluator import PairEvaluator
 from dair_hf.training.sample_loss import LANGUAGE_LOSSES, base_model_of
 from dair_hf.training.texts.needs import model_needs
@@ -150,16 +150,9 @@ class TextRows:
             )
         return data
 
-    def evaluator_of(self, data: Any, generates: bool) -> PairEvaluator | None:
-        """Return what counts as right for data that were text: the same text, or the same class.
-
-        None for other data, and for other models.
-        """
-        if self._origin(data) is None:
-            return None
-        if generates:
-            return PairEvaluator(same_texts)
-        return PairEvaluator(same_classes) if self.loss == "classification" else None
+    def evaluator_of(self, data: Any) -> PairEvaluator | None:
+        """Return what counts as right for answers to data that were text: the same text; None for other data."""
+        return None if self._origin(data) is None else PairEvaluator(same_texts)
 
     def is_target(self, data: Any, column: str | None) -> bool:
         """Return whether a column of data that were text is their target, which partners may inherit."""

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dair_hf.errors import DataError, UndefinedMetricWarning
+from dair_hf.evaluation.answers import same_classes
 from dair_hf.evaluation.statistics import as_correct, correctness_metrics, ratios_with_intervals
-from dair_hf.vision.correctness import is_correct
 
 ORIGINAL, MIXED_RAND, MIXED_SAME, MIXED_NEXT = "original", "mixed_rand", "mixed_same", "mixed_next"
 ONLY_BG_B, ONLY_BG_T, NO_FG, ONLY_FG = "only_bg_b", "only_bg_t", "no_fg", "only_fg"
@@ -90,7 +90,7 @@ def evaluate_variants(
         def record_correct(
             predictions: Sequence[Any], references: Sequence[int], variant: str = variant
         ) -> NDArray[np.bool_]:
-            correct[variant] = is_correct(predictions, references)
+            correct[variant] = same_classes(predictions, references)
             return correct[variant]
 
         with warnings.catch_warnings():
